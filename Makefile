@@ -1,0 +1,53 @@
+# Every target makes the virtual environment it needs; nothing is installed by hand.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+unexport PYTHONPATH VIRTUAL_ENV
+
+# The first Python on the path that is new enough (a version manager's shim may exist and not run).
+PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+
+# Keyed on content, because a fresh clone gives every file the same time.
+LOCK := $(shell cat requirements/dev.txt pyproject.toml | sha256sum | cut -c1-16)
+VENV := .venv/.installed-$(LOCK)
+
+.PHONY: help demo test check harnesses format map lock bench clean
+
+help: ## Say what the targets do
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(VENV):
+	@test -n "$(PYTHON)" || { echo "gyre needs Python 3.11 or newer on the path" >&2; exit 2; }
+	@test -x .venv/bin/python || $(PYTHON) -m venv .venv
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@rm -f .venv/.installed-*
+	@touch $@
+
+demo: $(VENV) ## Record a scripted run through the real proxy, and show its tree
+	.venv/bin/gyre demo
+
+test: $(VENV) harnesses ## Everything: lint, types, all tests, real agent programs
+	scripts/test
+
+check: $(VENV) ## The quick part of `make test`: under a minute, no network
+	scripts/check
+
+harnesses: $(VENV) ## Install the agent programs the tests drive, from their lock, once
+	.venv/bin/python scripts/harnesses
+
+format: $(VENV) ## Format the sources and mend what the linter can mend
+	scripts/format
+
+map: $(VENV) ## Write docs/map.md from the modules' first sentences
+	.venv/bin/python scripts/map
+
+lock: ## Resolve pyproject.toml into requirements/dev.txt and constraints.txt
+	scripts/lock $(PYTHON)
+
+bench: $(VENV) ## Run the benchmarks; results go to benchmarks/results
+	scripts/bench
+
+clean: ## Remove what the other targets made, the virtual environment included
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,192 @@
+"""A mock engine that answers at once and almost for free, in each format a peer may ask for.
+
+Rule 1: nothing is computed per call; every answer is bytes made at start-up.
+Rule 2: the body is read and dropped, so its length costs this process little.
+"""
+
+import argparse
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import uvicorn
+from tokenizers import Tokenizer
+
+from benchmarks.peers.replies import NUM_REPLIES, Said, said
+
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+
+LOGPROB = -0.12345678
+JSON = [(b"content-type", b"application/json")]
+SSE = [(b"content-type", b"text/event-stream; charset=utf-8")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Canned:
+    """One reply in every format, ready to be written."""
+
+    chat: bytes
+    chat_events: tuple[bytes, ...]
+    generate: bytes
+    generate_events: tuple[bytes, ...]
+
+
+def canned(reply: Said, ids: list[int], chunk_tokens: int) -> Canned:
+    """The reply in all formats, its streams cut every `chunk_tokens` tokens."""
+    cuts = [*range(chunk_tokens, len(ids), chunk_tokens), len(ids)]
+    return Canned(
+        chat=orjson.dumps(_chat(reply, len(ids))),
+        chat_events=tuple(_chat_events(reply, len(cuts))),
+        generate=orjson.dumps(_generate(ids, last=True)),
+        generate_events=tuple(
+            _event(_generate(ids[:cut], last=cut == len(ids))) for cut in cuts
+        )
+        + (b"data: [DONE]\n\n",),
+    )
+
+
+def _event(value: dict[str, Any]) -> bytes:
+    return b"data: " + orjson.dumps(value) + b"\n\n"
+
+
+def _generate(ids: list[int], *, last: bool) -> dict[str, Any]:
+    """SGLang's /generate answer; ids and log-probs of a stream repeat what came before."""
+    return {
+        "text": "",
+        "output_ids": ids,
+        "meta_info": {
+            "id": "mock",
+            "finish_reason": {"type": "stop", "matched": ids[-1]} if last else None,
+            "prompt_tokens": 1,
+            "weight_version": "default",
+            "completion_tokens": len(ids),
+            "cached_tokens": 0,
+            "output_token_logprobs": [[LOGPROB, token, None] for token in ids],
+        },
+    }
+
+
+def _message(reply: Said) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": reply.text}
+    if reply.arguments is not None:
+        call = {"name": "shell", "arguments": reply.arguments}
+        message["tool_calls"] = [{"id": "call_mock", "type": "function", "function": call}]
+    return message
+
+
+def _chat(reply: Said, num_tokens: int) -> dict[str, Any]:
+    finish = "stop" if reply.arguments is None else "tool_calls"
+    return {
+        "id": "chatcmpl-mock",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "policy",
+        "choices": [{"index": 0, "message": _message(reply), "finish_reason": finish}],
+        "usage": {"prompt_tokens": 1, "completion_tokens": num_tokens, "total_tokens": 1},
+    }
+
+
+def _chat_events(reply: Said, num_chunks: int) -> list[bytes]:
+    def chunk(delta: dict[str, Any], finish: str | None) -> bytes:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish}
+        head = {"id": "chatcmpl-mock", "object": "chat.completion.chunk", "created": 1}
+        return _event(head | {"model": "policy", "choices": [choice]})
+
+    size = -(-len(reply.text) // num_chunks)
+    events = [chunk({"role": "assistant", "content": ""}, None)]
+    for start in range(0, len(reply.text), size):
+        events.append(chunk({"content": reply.text[start : start + size]}, None))
+    if reply.arguments is not None:
+        call = _message(reply)["tool_calls"][0] | {"index": 0}
+        events.append(chunk({"tool_calls": [call]}, None))
+    events.append(chunk({}, "stop" if reply.arguments is None else "tool_calls"))
+    return [*events, b"data: [DONE]\n\n"]
+
+
+class Upstream:
+    """The ASGI application: replies in turn, after `delay_s`."""
+
+    def __init__(self, replies: list[Canned], delay_s: float) -> None:
+        self._replies = itertools.cycle(replies)
+        self._delay_s = delay_s
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            raise RuntimeError(f"unexpected scope: {scope['type']}")
+        path: str = scope["path"]
+        if scope["method"] == "GET":
+            await _whole(send, b'{"status":"ok","data":[{"id":"policy","object":"model"}]}')
+            return
+        streams = await _drain(receive)
+        if self._delay_s:
+            await asyncio.sleep(self._delay_s)
+        reply = next(self._replies)
+        if path == "/generate":
+            await _answer(send, reply.generate, reply.generate_events if streams else None)
+        elif path.endswith("/chat/completions"):
+            await _answer(send, reply.chat, reply.chat_events if streams else None)
+        else:
+            await _whole(send, b'{"error":"no such path"}', status=404)
+
+
+async def _drain(receive: Receive) -> bool:
+    """Whether the body, read to its end, asks for a stream."""
+    parts = []
+    more = True
+    while more:
+        message = await receive()
+        parts.append(message.get("body", b""))
+        more = message.get("more_body", False)
+    body = b"".join(parts)
+    return b'"stream":true' in body or b'"stream": true' in body
+
+
+async def _answer(send: Send, whole: bytes, events: tuple[bytes, ...] | None) -> None:
+    if events is None:
+        await _whole(send, whole)
+        return
+    await send({"type": "http.response.start", "status": 200, "headers": SSE})
+    for event in events:
+        await send({"type": "http.response.body", "body": event, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _whole(send: Send, body: bytes, status: int = 200) -> None:
+    headers = [*JSON, (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--tokenizer", type=Path, required=True, help="a tokenizer.json")
+    parser.add_argument("--tools", action="store_true", help="every reply calls a tool")
+    parser.add_argument("--chunk-tokens", type=int, default=16, help="tokens per streamed event")
+    parser.add_argument("--delay-s", type=float, default=0.0, help="pause before each reply")
+    args = parser.parse_args()
+    tokenizer = Tokenizer.from_file(str(args.tokenizer))
+    replies = []
+    for position in range(NUM_REPLIES):
+        reply = said(position, tools=args.tools)
+        ids = tokenizer.encode(reply.sampled, add_special_tokens=False).ids
+        replies.append(canned(reply, ids, args.chunk_tokens))
+    uvicorn.run(
+        Upstream(replies, args.delay_s),
+        port=args.port,
+        loop="uvloop",
+        http="httptools",
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        backlog=4096,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Online reinforcement learning for agents that run for hours."""

@@ -1,0 +1,154 @@
+"""SGLang behind the Engine port: its native /generate, streamed, in token ids."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+
+import aiohttp
+import msgspec
+
+from gyre.backends.engines import answer
+from gyre.backends.engines.sglang_events import Reading
+from gyre.backends.engines.wire import Field, Wire, body, decoded
+from gyre.words.errors import EngineError
+from gyre.words.ids import EngineName
+from gyre.words.samples import Ask, Chunk, EngineHealth, Sampling
+
+STREAM_TOKENS = 32
+"""Tokens per event. A kill loses at most these; one event per token would cost a multiple of the
+work, because by default each event repeats the whole output."""
+ECHO_TOKENS = 4_096
+"""Longest prompt whose echo is asked for, because SGLang repeats the echo in every event. Of a
+longer prompt the number of tokens is compared."""
+ABORT_S = 5.0
+"""How long an abort may take; the engine also notices the dropped connection, but later."""
+
+
+class _ModelInfo(msgspec.Struct):
+    model_path: str | None = None
+    weight_version: str | int | None = None
+
+
+_MODEL_INFO = msgspec.json.Decoder(_ModelInfo)
+
+
+class SglangEngine:
+    """One SGLang server."""
+
+    def __init__(
+        self,
+        name: EngineName,
+        url: str,
+        session: aiohttp.ClientSession,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._name = name
+        self._wire = Wire(name, url, session)
+        self._clock = clock
+        self._aborts: set[asyncio.Task[None]] = set()
+
+    @property
+    def name(self) -> EngineName:
+        return self._name
+
+    async def generate(self, ask: Ask) -> AsyncGenerator[Chunk, None]:
+        reading = Reading(self._name, prompt_tokens=len(ask.input_ids) // 4)
+        final: Chunk | None = None
+        reached = True
+        heard = False
+        try:
+            async with aclosing(self._wire.stream("/generate", _payload(ask))) as events:
+                async for event in events:
+                    heard = True
+                    if final is not None:
+                        continue
+                    for chunk in reading.feed(event, self._clock()):
+                        if chunk.finish is None:
+                            yield chunk
+                        else:
+                            # Held until the stream has ended, so that its connection is kept.
+                            final = chunk
+        except EngineError:
+            reached = heard
+            if final is None:
+                for chunk in reading.flush():
+                    yield chunk
+                raise
+        finally:
+            if final is None and reached:
+                self._abort(_rid(ask))
+        if final is None:
+            raise EngineError(f"engine {self._name}: the stream ended without a finish reason")
+        yield final
+
+    async def health(self) -> EngineHealth:
+        status, text = await self._wire.get("/health")
+        if status != 200:
+            detail = text.decode(errors="replace")[:200]
+            return EngineHealth(ready=False, detail=f"/health says {status} {detail}".strip())
+        status, text = await self._wire.get("/model_info")
+        if status == 404:
+            status, text = await self._wire.get("/get_model_info")
+        if status != 200:
+            return EngineHealth(ready=True, detail=f"/model_info says {status}")
+        info = decoded(self._name, _MODEL_INFO, text)
+        version = answer.version(info.weight_version)
+        return EngineHealth(ready=True, version=version, model=info.model_path)
+
+    async def close(self) -> None:
+        await asyncio.gather(*self._aborts)
+
+    def _abort(self, rid: str) -> None:
+        # A task of its own, because the one that asked may be on its way out.
+        task = asyncio.get_running_loop().create_task(self._send_abort(rid))
+        self._aborts.add(task)
+        task.add_done_callback(self._aborts.discard)
+
+    async def _send_abort(self, rid: str) -> None:
+        try:
+            async with asyncio.timeout(ABORT_S):
+                await self._wire.post("/abort_request", msgspec.json.encode({"rid": rid}))
+        except (EngineError, TimeoutError):
+            # An engine that cannot hear it has lost the request, or drops it with the connection.
+            return
+
+
+def _rid(ask: Ask) -> str:
+    # An abort takes every request whose id begins with the given one: "call-1" and "call-12".
+    return f"{ask.id}$"
+
+
+def _payload(ask: Ask) -> bytes:
+    fields: dict[str, Field] = {
+        "rid": _rid(ask),
+        "sampling_params": _sampling(ask.sampling),
+        "return_logprob": True,
+        "stream": True,
+    }
+    if len(ask.input_ids) <= 4 * ECHO_TOKENS:
+        fields["return_prompt_token_ids"] = True
+    return body(fields, ids_as="input_ids", ids=ask.input_ids)
+
+
+def _sampling(sampling: Sampling) -> dict[str, Field]:
+    """Every setting is said, because a server may have preferences of its own (SPEC 4.6)."""
+    fields: dict[str, Field] = {
+        "max_new_tokens": sampling.max_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": -1 if sampling.top_k is None else sampling.top_k,
+        "min_p": 0.0,
+        "frequency_penalty": 0.0,
+        "presence_penalty": 0.0,
+        "repetition_penalty": 1.0,
+        "stop_token_ids": list(sampling.stop_ids),
+        "stop": list(sampling.stop),
+        "no_stop_trim": True,
+        "skip_special_tokens": False,
+        "stream_interval": STREAM_TOKENS,
+    }
+    if sampling.seed is not None:
+        fields["sampling_seed"] = sampling.seed
+    return fields

@@ -1,0 +1,41 @@
+"""Server-sent events out of bytes, however the network cut them."""
+
+MOST_BYTES = 512 * 2**20
+"""An event longer than this is garbage; a cumulative event of a long reply is some megabytes."""
+
+
+class EventTooLong(ValueError):
+    """The stream does not end its event."""
+
+
+class Events:
+    """Collects bytes of one stream and gives the data of each event once it is whole."""
+
+    def __init__(self) -> None:
+        self._held = bytearray()
+        self._seen = 0
+        self._data: list[bytes] = []
+
+    def feed(self, arrived: bytes) -> list[bytes]:
+        """The data of the events that these bytes complete."""
+        self._held += arrived
+        if len(self._held) > MOST_BYTES:
+            raise EventTooLong(f"an event of more than {MOST_BYTES} bytes")
+        complete: list[bytes] = []
+        start = 0
+        # Only what has just arrived is searched, because a long event comes in many pieces.
+        while (end := self._held.find(b"\n", max(start, self._seen))) >= 0:
+            line = bytes(memoryview(self._held)[start:end])
+            start = end + 1
+            self._take(line.removesuffix(b"\r"), complete)
+        del self._held[:start]
+        self._seen = len(self._held)
+        return complete
+
+    def _take(self, line: bytes, complete: list[bytes]) -> None:
+        if not line:
+            if self._data:
+                complete.append(b"\n".join(self._data))
+                self._data = []
+        elif line.startswith(b"data:"):
+            self._data.append(line[5:].removeprefix(b" "))

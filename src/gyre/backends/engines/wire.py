@@ -1,0 +1,132 @@
+"""The HTTP that engines speak: one shared client, its failures turned into EngineError."""
+
+import io
+import socket
+import sys
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TypeVar
+
+import aiohttp
+import msgspec
+import numpy as np
+import orjson
+from aiohttp import AddrInfoType
+
+from gyre.backends.engines.sse import Events, EventTooLong
+from gyre.words.errors import EngineError
+
+DONE = b"[DONE]"
+CONNECT_S = 5.0
+"""A host that takes longer to accept a connection is as good as gone."""
+MOST_ERROR_CHARACTERS = 2_000
+_UNBOUNDED = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=None)
+T = TypeVar("T")
+_JSON = {"Content-Type": "application/json"}
+
+_KEEPALIVE = (
+    ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
+    if sys.platform == "linux"
+    else ()
+)
+
+Field = None | bool | int | float | str | list[int] | list[str] | Mapping[str, "Field"]
+
+
+def _socket(address: AddrInfoType) -> socket.socket:
+    """A socket whose peer is asked for signs of life, so that a vanished host ends the stream."""
+    family, kind, protocol, _, _ = address
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEPALIVE:
+        made.setsockopt(socket.IPPROTO_TCP, option, value)
+    return made
+
+
+def client() -> aiohttp.ClientSession:
+    """A client session for all engines: as many connections as calls, and no total limit."""
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30.0, socket_factory=_socket)
+    return aiohttp.ClientSession(connector=connector, timeout=_UNBOUNDED)
+
+
+def body(fields: Mapping[str, Field], *, ids_as: str, ids: bytes) -> bytes:
+    """A JSON object of the fields and, under `ids_as`, the int32 ids.
+
+    orjson reads the ids through numpy: 1.1 ms for 200,000, where lists take 6.5 ms.
+    """
+    array = np.frombuffer(ids, dtype=np.dtype("<i4"))
+    return orjson.dumps({**fields, ids_as: array}, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+class Wire:
+    """One engine's address, and how it is asked."""
+
+    def __init__(self, name: str, url: str, session: aiohttp.ClientSession) -> None:
+        self.name = name
+        self._url = url.rstrip("/")
+        self._session = session
+
+    async def get(self, path: str) -> tuple[int, bytes]:
+        with self._boundary(f"GET {path}"):
+            async with self._session.get(self._url + path, allow_redirects=False) as response:
+                return response.status, await response.read()
+
+    async def post(self, path: str, payload: bytes) -> tuple[int, bytes]:
+        with self._boundary(f"POST {path}"):
+            async with self._session.post(
+                self._url + path, data=payload, headers=_JSON, allow_redirects=False
+            ) as response:
+                return response.status, await response.read()
+
+    async def stream(self, path: str, payload: bytes) -> AsyncGenerator[bytes, None]:
+        """The data of each event until the stream ends; closing early drops the connection."""
+        with self._boundary(f"POST {path}"):
+            async with self._session.post(
+                self._url + path,
+                # A BytesIO, because aiohttp sends it in pieces and lets other calls go on.
+                data=io.BytesIO(payload),
+                headers=_JSON,
+                allow_redirects=False,
+                read_bufsize=2**18,
+            ) as response:
+                if response.status != 200:
+                    raise self._refusal(response.status, await response.read())
+                events = Events()
+                async for arrived in response.content.iter_any():
+                    for event in events.feed(arrived):
+                        if event != DONE:
+                            yield event
+
+    def _refusal(self, status: int, text: bytes) -> EngineError:
+        return refusal(self.name, status, text.decode(errors="replace"))
+
+    @contextmanager
+    def _boundary(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except aiohttp.ClientConnectorError as error:
+            # From the system's own error, so that a refused connection can be told from others.
+            raise EngineError(f"engine {self.name}: {doing}: {error}") from error.os_error
+        except (aiohttp.ClientError, OSError) as error:
+            found = str(error) or type(error).__name__
+            raise EngineError(f"engine {self.name}: {doing}: {found}") from error
+        except EventTooLong as error:
+            raise EngineError(f"engine {self.name}: {doing}: {error}") from error
+
+
+def refusal(engine: str, status: int, text: str) -> EngineError:
+    """The error that an HTTP status, or a code inside a stream, stands for."""
+    retryable = status in (408, 425, 429) or not 400 <= status < 500
+    return EngineError(
+        f"engine {engine}: {status}: {text[:MOST_ERROR_CHARACTERS]}", retryable=retryable
+    )
+
+
+def decoded(engine: str, decoder: "msgspec.json.Decoder[T]", data: bytes) -> T:
+    """The data as its type; what does not fit is garbage."""
+    try:
+        return decoder.decode(data)
+    except msgspec.MsgspecError as error:
+        raise EngineError(f"engine {engine}: not the JSON expected: {error}") from error
+    except UnicodeDecodeError as error:
+        raise EngineError(f"engine {engine}: text that is not UTF-8") from error

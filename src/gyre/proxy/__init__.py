@@ -1,0 +1,1 @@
+"""Harness calls in, engine answers out, every token kept."""

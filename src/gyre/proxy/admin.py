@@ -1,0 +1,75 @@
+"""The proxy's own controls: open and close executions, drain engines, say how things stand."""
+
+import hmac
+from typing import Any
+
+import msgspec
+
+from gyre.proxy.executions import Executions
+from gyre.proxy.http import Exchange
+from gyre.proxy.router import Router
+from gyre.words.errors import ConfigError, NotFound, RequestError, Unauthorized
+from gyre.words.ids import EngineName, ExecutionId
+
+PREFIX = "/gyre/"
+
+
+class OpenExecution(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a request to open an execution."""
+
+    id: str | None = None
+
+
+class Admin:
+    """Answers requests under /gyre/ that carry the run's admin token."""
+
+    def __init__(self, executions: Executions, router: Router, token: str) -> None:
+        self._executions = executions
+        self._router = router
+        self._token = token
+
+    async def answer(self, exchange: Exchange) -> None:
+        given = exchange.headers.get("authorization", "").removeprefix("Bearer ")
+        if not hmac.compare_digest(given.encode(), self._token.encode()):
+            message = "expected the run's admin token"
+            raise Unauthorized(message)
+        match exchange.method, exchange.path.removeprefix(PREFIX).split("/"):
+            case "POST", ["executions"]:
+                found = await self._open(exchange)
+            case "POST", ["executions", name, "close"]:
+                self._executions.seal(ExecutionId(name))
+                found = {"id": name, "closed": True}
+            case "GET", ["status"]:
+                found = self._status()
+            case "POST", ["engines", name, "drain"]:
+                await self._router.drain(EngineName(name))
+                found = self._status()
+            case "POST", ["engines", name, "resume"]:
+                self._router.resume(EngineName(name))
+                found = self._status()
+            case _:
+                message = f"{exchange.method} {exchange.path}: no such control"
+                raise NotFound(message)
+        await exchange.answer(200, msgspec.json.encode(found))
+
+    async def _open(self, exchange: Exchange) -> dict[str, Any]:
+        body = await exchange.body(most_bytes=65536, within_s=10)
+        try:
+            asked = msgspec.json.decode(body or b"{}", type=OpenExecution)
+            execution, key = self._executions.create(asked.id)
+        except (msgspec.MsgspecError, ConfigError) as error:
+            raise RequestError(str(error)) from error
+        return {"id": execution.id, "key": key, "path": f"/exec/{execution.id}"}
+
+    def _status(self) -> dict[str, Any]:
+        return {
+            "executions": {
+                one.id: {
+                    "calls": len(one.session.tree.calls),
+                    "in_flight": one.in_flight,
+                    "tokens": one.session.tree.num_tokens,
+                }
+                for one in self._executions.loaded
+            },
+            "engines": [msgspec.to_builtins(status) for status in self._router.engines()],
+        }

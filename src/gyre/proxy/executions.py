@@ -1,0 +1,214 @@
+"""The executions a proxy serves: their keys, logs and sessions, before and after a restart."""
+
+import hashlib
+import os
+import re
+import secrets
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gyre import calls
+from gyre.calls import CallLog
+from gyre.proxy.session import Session
+from gyre.words.errors import ConfigError, LogDamaged, NotFound, Overloaded, Unauthorized
+from gyre.words.ids import ExecutionId
+from gyre.words.ports import Renderer
+from gyre.words.records import FORMAT, CallFailed, CallRecord, LogOpened, LogSealed
+from gyre.words.samples import Sampling
+from gyre.words.sections import LimitsSection, ProxySection
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+@dataclass(slots=True)
+class Execution:
+    """One open execution: its session, its log, and what it has in flight."""
+
+    id: ExecutionId
+    session: Session
+    log: CallLog
+    limits: LimitsSection
+    in_flight: int = 0
+    _tokens: float = field(default=0.0)
+    _refilled_at: float = field(default=0.0)
+
+    def write(self, *records: CallRecord) -> None:
+        """Facts first into the log, then into the tree; a full disk leaves both as they were."""
+        self.log.append(*records)
+        for record in records:
+            self.session.apply(record)
+
+    def admit(self, now: float) -> None:
+        """Count one call against the limits, or raise Overloaded."""
+        if self.in_flight >= self.limits.calls_per_execution:
+            message = f"{self.in_flight} calls of this execution are in flight, the most allowed"
+            raise Overloaded(message, retry_after_s=1.0)
+        rate = self.limits.calls_per_minute / 60
+        if self._refilled_at == 0.0:
+            self._tokens = float(self.limits.calls_per_minute)
+        else:
+            gained = (now - self._refilled_at) * rate
+            self._tokens = min(float(self.limits.calls_per_minute), self._tokens + gained)
+        self._refilled_at = now
+        if self._tokens < 1:
+            message = f"over {self.limits.calls_per_minute} calls a minute, the most allowed"
+            raise Overloaded(message, retry_after_s=(1 - self._tokens) / rate)
+        self._tokens -= 1
+
+
+class Executions:
+    """Every execution of a run folder, found by the hash of its key."""
+
+    def __init__(
+        self,
+        folder: Path,
+        renderer: Renderer,
+        *,
+        model: str,
+        sampling: Sampling,
+        settings: ProxySection,
+        limits: LimitsSection,
+    ) -> None:
+        self._folder = folder / "executions"
+        self._renderer = renderer
+        self._model = model
+        self._sampling = sampling
+        self._settings = settings
+        self._limits = limits
+        self._open: dict[ExecutionId, Execution] = {}
+        self._keys: dict[bytes, ExecutionId] = {}
+        self._closed: set[ExecutionId] = set()
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for path in calls.logs(folder):
+            self._index(path)
+
+    @property
+    def loaded(self) -> list[Execution]:
+        """Executions whose trees are in memory."""
+        return list(self._open.values())
+
+    def create(self, name: str | None) -> tuple[Execution, str]:
+        """A new execution and its secret key, which is told once and never written."""
+        execution = ExecutionId(name or f"x{secrets.token_hex(6)}")
+        if not _NAME.fullmatch(execution):
+            message = f"execution id {execution!r}: expected letters, digits, '.', '_' or '-'"
+            raise ConfigError(message)
+        path = self._path(execution)
+        if path.exists():
+            message = f"execution {execution} exists already"
+            raise ConfigError(message)
+        key = "gyre-" + secrets.token_urlsafe(32)
+        opened = LogOpened(
+            format=FORMAT,
+            execution=execution,
+            key_hash=_hash(key),
+            salt=secrets.token_bytes(16),
+            model=self._model,
+            renderer=self._renderer.name,
+            at=time.time(),
+        )
+        log = CallLog(path)
+        log.append(opened)
+        log.sync()
+        _sync_folder(self._folder)
+        self._keys[opened.key_hash] = execution
+        return self._admit(opened, log), key
+
+    def of_key(self, key: str | None, claimed: str | None) -> Execution:
+        """The open execution this key belongs to; Unauthorized if none, or another's (SPEC 4.7)."""
+        execution = self._keys.get(_hash(key)) if key else None
+        if execution is None:
+            message = "expected the key of an open execution"
+            raise Unauthorized(message)
+        if claimed is not None and claimed != execution:
+            message = f"this key is not for execution {claimed}"
+            raise Unauthorized(message)
+        return self.get(execution)
+
+    def get(self, execution: ExecutionId) -> Execution:
+        """An open execution, read back from its log if this proxy has not served it yet."""
+        known = self._open.get(execution)
+        if known is not None:
+            return known
+        if execution not in self._closed and self._path(execution).exists():
+            loaded = self._load(self._path(execution))
+            if loaded is not None:
+                return loaded
+        if execution in self._closed:
+            message = f"execution {execution} is closed"
+            raise Unauthorized(message)
+        message = f"no execution {execution}"
+        raise NotFound(message)
+
+    def seal(self, execution: ExecutionId) -> None:
+        """Terminate: the key stops working and the log is final."""
+        one = self.get(execution)
+        one.write(LogSealed(at=time.time()))
+        one.log.sync()
+        one.log.close()
+        del self._open[execution]
+        self._closed.add(execution)
+
+    def close(self) -> None:
+        for one in self._open.values():
+            one.log.sync()
+            one.log.close()
+
+    def _path(self, execution: ExecutionId) -> Path:
+        return self._folder / f"{execution}{calls.SUFFIX}"
+
+    def _index(self, path: Path) -> None:
+        """Only the first record is read now, so that thousands of logs do not delay a restart."""
+        opened = calls.first(path)
+        if opened is not None:
+            self._keys[opened.key_hash] = opened.execution
+
+    def _load(self, path: Path) -> Execution | None:
+        reading = calls.read(path)
+        if not reading.records or not isinstance(reading.records[0], LogOpened):
+            message = f"{path}: expected the record that opens a log, found none"
+            raise LogDamaged(message)
+        opened = reading.records[0]
+        if isinstance(reading.records[-1], LogSealed):
+            self._closed.add(opened.execution)
+            return None
+        if opened.renderer != self._renderer.name:
+            message = (
+                f"{path} was recorded with renderer {opened.renderer!r}; "
+                f"this proxy renders with {self._renderer.name!r}"
+            )
+            raise ConfigError(message)
+        one = self._admit(opened, CallLog(path, sound_bytes=reading.sound_bytes))
+        for record in reading.records[1:]:
+            one.session.apply(record)
+        now = time.time()
+        for call in list(one.session.tree.unfinished):
+            one.write(CallFailed(call=call, at=now, reason="the proxy ended during the call"))
+        return one
+
+    def _admit(self, opened: LogOpened, log: CallLog) -> Execution:
+        session = Session(
+            opened,
+            self._renderer,
+            sampling=self._sampling,
+            context_tokens=self._settings.context_tokens,
+            honour_sampling=self._settings.honour_sampling,
+        )
+        session.apply(opened)
+        one = Execution(id=opened.execution, session=session, log=log, limits=self._limits)
+        self._open[opened.execution] = one
+        return one
+
+
+def _hash(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+
+
+def _sync_folder(folder: Path) -> None:
+    """A new file survives the machine only when its folder's entry does."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,222 @@
+"""One model call, from a positioned request to a delivered and recorded reply (SPEC 4.5, 4.6)."""
+
+import asyncio
+import time
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from gyre.proxy.commit import GroupCommit
+from gyre.proxy.dialect import Dialect, Wire
+from gyre.proxy.executions import Execution
+from gyre.proxy.http import EVENTS, ClientGone, Exchange
+from gyre.proxy.metrics import Metrics
+from gyre.proxy.router import Call, Router
+from gyre.proxy.session import Pending
+from gyre.words.conversation import Reply
+from gyre.words.errors import EngineError, Unavailable
+from gyre.words.records import CallClosed, CallDelivered, CallOpened, CallRecord
+from gyre.words.samples import Output
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desk:
+    """What every call needs of the proxy."""
+
+    router: Router
+    commit: GroupCommit
+    metrics: Metrics
+    ping_s: float
+
+
+async def answer(
+    desk: Desk,
+    exchange: Exchange,
+    execution: Execution,
+    dialect: Dialect,
+    wire: Wire,
+    pending: Pending,
+) -> None:
+    """Generate the whole reply, record it, make it durable, send it, and note that it was sent.
+
+    Raises ClientGone when nobody is left to answer; other errors become the client's answer
+    upstream of this function as long as exchange.status is None.
+    """
+    calls = [
+        desk.router.call(execution.id, pending.prompt.ids.tobytes(), pending.sampling)
+        for _ in range(wire.choices)
+    ]
+    gone = asyncio.ensure_future(exchange.gone())
+    opened: list[CallOpened] = []
+    try:
+        await _unless_gone(_accept_all(calls), gone)
+        started = time.monotonic()
+        if not pending.is_probe:
+            opened = _open(execution, pending, len(calls))
+        if wire.stream:
+            await exchange.start(200, EVENTS, {b"cache-control": b"no-cache"})
+        outputs = await _with_pings(desk, exchange, dialect, wire, _run_all(calls), gone)
+        replies = await _record(desk, execution, pending, opened, outputs)
+        recorded, opened = opened, []
+        desk.metrics.call_s.observe(time.monotonic() - started)
+        await _send(exchange, dialect, wire, replies)
+        _note_delivery(desk, execution, recorded, lost=gone.done())
+    finally:
+        gone.cancel()
+        for call in calls:
+            call.leave()
+        _abandon(desk, execution, pending, opened, calls)
+
+
+async def _accept_all(calls: Sequence[Call]) -> None:
+    await asyncio.gather(*(call.accept() for call in calls))
+
+
+async def _run_all(calls: Sequence[Call]) -> list[Output]:
+    if len(calls) == 1:
+        return [await calls[0].run()]
+    return list(await asyncio.gather(*(call.run() for call in calls)))
+
+
+async def _unless_gone(
+    work: Coroutine[Any, Any, Result], gone: asyncio.Future[None]
+) -> Result:
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise ClientGone
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task})
+
+
+async def _with_pings(
+    desk: Desk,
+    exchange: Exchange,
+    dialect: Dialect,
+    wire: Wire,
+    work: Coroutine[Any, Any, Result],
+    gone: asyncio.Future[None],
+) -> Result:
+    """The result of `work`; a stream gets pings meanwhile, so that no idle limit cuts it."""
+    if not wire.stream:
+        return await _unless_gone(work, gone)
+
+    async def pings() -> None:
+        while True:
+            await asyncio.sleep(desk.ping_s)
+            await exchange.write(dialect.ping)
+
+    pinging = asyncio.ensure_future(pings())
+    try:
+        return await _unless_gone(work, gone)
+    finally:
+        pinging.cancel()
+
+
+def _open(execution: Execution, pending: Pending, choices: int) -> list[CallOpened]:
+    now = time.time()
+    opened = [execution.session.open_call(pending, now) for _ in range(choices)]
+    _write(execution, *pending.echoed, *opened)
+    return opened
+
+
+async def _record(
+    desk: Desk,
+    execution: Execution,
+    pending: Pending,
+    opened: Sequence[CallOpened],
+    outputs: Sequence[Output],
+) -> list[Reply]:
+    """The replies, once the calls they end are on the disk."""
+    if pending.is_probe:
+        desk.metrics.probes += 1
+        return [execution.session.probe(pending, output) for output in outputs]
+    replies = []
+    for one, output in zip(opened, outputs, strict=True):
+        record, reply = execution.session.close_call(pending, one, output, time.time())
+        _write(execution, record)
+        _count(desk.metrics, pending, record, output)
+        replies.append(reply)
+    try:
+        await desk.commit.sync(execution.log)
+    except OSError as error:
+        raise _unwritable(execution, error) from error
+    return replies
+
+
+def _write(execution: Execution, *records: CallRecord) -> None:
+    try:
+        execution.write(*records)
+    except OSError as error:
+        raise _unwritable(execution, error) from error
+
+
+def _unwritable(execution: Execution, error: OSError) -> Unavailable:
+    return Unavailable(f"the log of execution {execution.id} cannot be written: {error.strerror}")
+
+
+def _count(metrics: Metrics, pending: Pending, record: CallClosed, output: Output) -> None:
+    metrics.calls[record.role, record.harness] += 1
+    if record.fork is not None:
+        metrics.forks[record.fork] += 1
+    metrics.flags.update(record.flags)
+    metrics.prompt_tokens += pending.prompt_tokens
+    metrics.reused_tokens += pending.cached_tokens
+    metrics.output_tokens += len(output.ids)
+
+
+async def _send(
+    exchange: Exchange, dialect: Dialect, wire: Wire, replies: Sequence[Reply]
+) -> None:
+    if wire.stream:
+        data = dialect.events(replies, wire)
+        if len(data) > 2**16:
+            # The empty write returns only when the socket has taken nearly all of the first.
+            await exchange.write(data)
+            data = b""
+        await exchange.write(data, last=True)
+    else:
+        await exchange.answer(200, dialect.body(replies, wire))
+
+
+def _note_delivery(
+    desk: Desk, execution: Execution, recorded: Sequence[CallOpened], *, lost: bool
+) -> None:
+    if lost:
+        desk.metrics.undelivered += len(recorded)
+    else:
+        _write(execution, *(CallDelivered(call=one.call) for one in recorded))
+
+
+def _abandon(
+    desk: Desk,
+    execution: Execution,
+    pending: Pending,
+    opened: Sequence[CallOpened],
+    calls: Sequence[Call],
+) -> None:
+    """Calls that were opened and will not be answered: what was sampled is kept for audit (T08)."""
+    for one, call in zip(opened, calls, strict=False):
+        partial = call.so_far()
+        now = time.time()
+        try:
+            if partial.ids:
+                record, _ = execution.session.close_call(pending, one, partial, now)
+                execution.write(record)
+            else:
+                execution.write(execution.session.fail_call(one, now, "nobody left to answer"))
+        except OSError:
+            # The log already refused; the open record alone says the call never ended (M21).
+            return
+        desk.metrics.undelivered += 1
+
+
+def as_request_error(error: EngineError) -> Unavailable:
+    """An engine's refusal as the client sees it: something to try again."""
+    return Unavailable(f"the engine failed: {error}")

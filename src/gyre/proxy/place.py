@@ -1,0 +1,152 @@
+"""Where a history stands in the tree: the longest known prefix, and replies it confirms."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gyre.proxy.history import Story, Unit
+from gyre.proxy.keys import Keys
+from gyre.tree.tree import CallNode, Tree
+from gyre.words.conversation import Message
+from gyre.words.ids import ROOT, CallId, SegmentId
+from gyre.words.ports import Parsed, Renderer
+from gyre.words.records import CallEchoed
+
+TAIL_TOKENS = 4096
+"""How much of a prompt's end is handed to renderers: more than any family looks at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """The part of a story that the tree already holds."""
+
+    path: list[SegmentId]
+    """The preface's segment and one per matched unit; shorter than the story or equal to it."""
+    cuts: dict[CallId, int]
+    """Replies of which this history holds only the first so many output ids."""
+    echoed: tuple[CallEchoed, ...]
+    """Replies that this history proves to have been received."""
+    ambiguous: bool
+
+    def last_sampled(self, tree: Tree) -> int | None:
+        """Index in `path` of the deepest sampled segment."""
+        for index in range(len(self.path) - 1, -1, -1):
+            if tree.segments[self.path[index]].call is not None:
+                return index
+        return None
+
+
+def locate(tree: Tree, story: Story, keys: Keys, renderer: Renderer) -> Place:
+    """The longest path whose messages are the story's first ones (SPEC 4.2, 4.5)."""
+    front: list[SegmentId] = list(tree.find(ROOT, story.preface_key))
+    matched = 0
+    cuts: dict[CallId, int] = {}
+    shortened: list[CallEchoed] = []
+    for unit in story.units if front else ():
+        found = _step(tree, front, unit)
+        if not found and unit.role == "assistant":
+            partial = _partial(tree, front, story, unit, keys, renderer)
+            if partial is not None:
+                node, echo = partial
+                found = [node.segment]
+                cuts[node.id] = echo.tokens or 0
+                shortened.append(echo)
+        if not found:
+            break
+        front = found
+        matched += 1
+    best, ambiguous = _best(tree, front)
+    path = tree.path(best)
+    fresh = {echo.call for echo in shortened}
+    echoed = list(shortened)
+    for segment, unit in zip(path[1:], story.units, strict=False):
+        call = tree.segments[segment].call
+        if call is None or call in fresh:
+            continue
+        node = tree.calls[call]
+        if node.committed is None:
+            echoed.append(CallEchoed(call=call))
+        elif node.cut is not None and unit.keys.by_ids not in node.keys:
+            cuts[call] = node.cut
+    return Place(path=path, cuts=cuts, echoed=tuple(echoed), ambiguous=ambiguous)
+
+
+def _step(tree: Tree, front: Sequence[SegmentId], unit: Unit) -> list[SegmentId]:
+    """Segments under any of `front` that stand for this unit."""
+    found: dict[SegmentId, None] = {}
+    keys = unit.keys
+    for segment in front:
+        if keys.by_ids is not None and keys.by_payload is not None:
+            sampled = tree.find(segment, keys.by_ids) or tree.find(segment, keys.by_payload)
+            found.update(dict.fromkeys(sampled))
+        found.update(dict.fromkeys(tree.find(segment, keys.as_input)))
+    return list(found)
+
+
+def _best(tree: Tree, front: Sequence[SegmentId]) -> tuple[SegmentId, bool]:
+    """Of equally deep matches: sampled before input, delivered before not, then the newest (M08)."""
+    if not front:
+        return ROOT, False
+
+    def rank(segment: SegmentId) -> tuple[bool, bool, SegmentId]:
+        call = tree.segments[segment].call
+        committed = call is not None and tree.calls[call].committed is not None
+        return call is not None, committed, segment
+
+    twins = sum(tree.segments[segment].call is not None for segment in front)
+    return max(front, key=rank), twins > 1
+
+
+def _partial(
+    tree: Tree,
+    front: Sequence[SegmentId],
+    story: Story,
+    unit: Unit,
+    keys: Keys,
+    renderer: Renderer,
+) -> tuple[CallNode, CallEchoed] | None:
+    """An undelivered reply of which this assistant message is the beginning (SPEC 4.5)."""
+    (message,) = story.messages(unit)
+    for segment in front:
+        for node in tree.calls_at(segment):
+            if node.committed is not None or not _may_begin(message, node.message):
+                continue
+            tail = tree.prompt_ids(node.id)[-TAIL_TOKENS:].tolist()
+            cut = cut_of(renderer, story, node, tree.output_ids(node.id).tolist(), tail, message)
+            if cut is not None:
+                return node, CallEchoed(call=node.id, tokens=cut, keys=keys.reply(message))
+    return None
+
+
+def _may_begin(message: Message, whole: Message) -> bool:
+    ids = tuple(call.id for call in message.calls)
+    if ids != tuple(call.id for call in whole.calls[: len(ids)]):
+        return False
+    return whole.text.startswith(message.text) and bool(ids or message.text)
+
+
+def cut_of(
+    renderer: Renderer,
+    story: Story,
+    node: CallNode,
+    output: list[int],
+    tail: list[int],
+    message: Message,
+) -> int | None:
+    """How many output ids spell exactly the beginning that came back; None if no cut does."""
+
+    def parsed(count: int) -> Parsed:
+        return renderer.parse(output[:count], tail, story.preface.tools)
+
+    if message.calls:
+        if message.text != node.message.text:
+            return None
+        ends = [call.end for call in parsed(len(output)).calls]
+        return ends[len(message.calls) - 1] if len(message.calls) <= len(ends) else None
+    low, high = 0, len(output)
+    while low < high:
+        middle = (low + high) // 2
+        if len(parsed(middle).text) < len(message.text):
+            low = middle + 1
+        else:
+            high = middle
+    return low if parsed(low).text == message.text and not parsed(low).calls else None

@@ -1,0 +1,157 @@
+"""The proxy as an ASGI application: paths, keys, limits and errors around each call."""
+
+import re
+import time
+from collections.abc import Iterator
+
+import msgspec
+
+from gyre.proxy.admin import PREFIX, Admin
+from gyre.proxy.chat import Chat
+from gyre.proxy.dialect import Dialect
+from gyre.proxy.executions import Executions
+from gyre.proxy.handle import Desk, answer, as_request_error
+from gyre.proxy.http import ClientGone, Exchange, Receive, Scope, Send
+from gyre.proxy.messages import Messages
+from gyre.proxy.metrics import labels, text
+from gyre.proxy.responses import Responses
+from gyre.tree.roles import classify
+from gyre.words.errors import EngineError, NotFound, Overloaded, RequestError, TooLarge
+from gyre.words.sections import LimitsSection
+
+MESSAGES, CHAT, RESPONSES = Messages(), Chat(), Responses()
+ROUTES: dict[str, Dialect] = {
+    "/v1/messages": MESSAGES,
+    "/v1/chat/completions": CHAT,
+    "/chat/completions": CHAT,
+    "/v1/responses": RESPONSES,
+    "/responses": RESPONSES,
+}
+COUNT = "/v1/messages/count_tokens"
+_EXECUTION = re.compile(r"/exec/([^/]+)(/.*)")
+_PROMETHEUS = b"text/plain; version=0.0.4; charset=utf-8"
+
+
+class Proxy:
+    """Routes every request to the policy, whatever model it names."""
+
+    def __init__(
+        self,
+        executions: Executions,
+        desk: Desk,
+        admin: Admin,
+        *,
+        model: str,
+        limits: LimitsSection,
+    ) -> None:
+        self._executions = executions
+        self._desk = desk
+        self._admin = admin
+        self._model = model
+        self._limits = limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        exchange = Exchange(scope, receive, send)
+        claimed, path = None, exchange.path
+        if found := _EXECUTION.fullmatch(path):
+            claimed, path = found.groups()
+        dialect = ROUTES.get(path)
+        try:
+            if dialect is not None and exchange.method == "POST":
+                await self._call(exchange, dialect, claimed)
+            elif path == COUNT and exchange.method == "POST":
+                await self._count(exchange, claimed)
+            else:
+                await self._other(exchange, path)
+        except ClientGone:
+            pass
+        except EngineError as error:
+            await self._refuse(exchange, dialect or MESSAGES, as_request_error(error))
+        except RequestError as error:
+            await self._refuse(exchange, dialect or MESSAGES, error)
+        name = dialect.name if dialect is not None else "other"
+        self._desk.metrics.requests[name, exchange.status or 499] += 1
+
+    async def _call(self, exchange: Exchange, dialect: Dialect, claimed: str | None) -> None:
+        execution = self._executions.of_key(_key(exchange), claimed)
+        body = await exchange.body(
+            most_bytes=self._limits.body_bytes, within_s=self._limits.body_s
+        )
+        wire = dialect.split(body)
+        if len(wire.messages) > self._limits.messages:
+            message = f"messages: expected at most {self._limits.messages}"
+            raise TooLarge(message)
+        if not 1 <= wire.choices <= self._limits.calls_per_execution:
+            message = f"n: expected 1 to {self._limits.calls_per_execution}"
+            raise RequestError(message)
+        execution.admit(time.monotonic())
+        classified = classify(dialect.evidence(wire, exchange.headers))
+        pending = execution.session.position(dialect, wire, classified)
+        if len(pending.preface.tools) > self._limits.tools:
+            message = f"tools: expected at most {self._limits.tools}"
+            raise TooLarge(message)
+        execution.in_flight += wire.choices
+        try:
+            await answer(self._desk, exchange, execution, dialect, wire, pending)
+        finally:
+            execution.in_flight -= wire.choices
+
+    async def _count(self, exchange: Exchange, claimed: str | None) -> None:
+        execution = self._executions.of_key(_key(exchange), claimed)
+        body = await exchange.body(
+            most_bytes=self._limits.body_bytes, within_s=self._limits.body_s
+        )
+        tokens = execution.session.count(MESSAGES, MESSAGES.split(body))
+        self._desk.metrics.counted += 1
+        await exchange.answer(200, msgspec.json.encode({"input_tokens": tokens}))
+
+    async def _other(self, exchange: Exchange, path: str) -> None:
+        if path.startswith(PREFIX):
+            await self._admin.answer(exchange)
+        elif path == "/metrics" and exchange.method == "GET":
+            await exchange.answer(200, text(self._desk.metrics, self._gauges()), _PROMETHEUS)
+        elif path in ("/api/hello", "/health", "/") and exchange.method in ("GET", "HEAD"):
+            await exchange.answer(200, b"" if exchange.method == "HEAD" else b'{"ok":true}')
+        elif path == "/v1/models" and exchange.method == "GET":
+            listed = {"object": "list", "data": [{"id": self._model, "object": "model"}]}
+            await exchange.answer(200, msgspec.json.encode(listed))
+        else:
+            message = f"{exchange.method} {exchange.path}: no such path"
+            raise NotFound(message)
+
+    async def _refuse(self, exchange: Exchange, dialect: Dialect, error: RequestError) -> None:
+        if exchange.status is not None:
+            # The stream has begun: its own kind of error event is all that can follow.
+            await exchange.write(dialect.error_event(error), last=True)
+            return
+        extra = {}
+        if isinstance(error, Overloaded):
+            extra[b"retry-after"] = str(max(1, round(error.retry_after_s))).encode()
+        await exchange.answer(error.status, dialect.error(error), extra=extra)
+
+    def _gauges(self) -> Iterator[tuple[str, str, str, float]]:
+        loaded = self._executions.loaded
+        yield "gyre_executions", "Executions in memory.", "", len(loaded)
+        in_flight = sum(one.in_flight for one in loaded)
+        yield "gyre_calls_in_flight", "Calls being answered.", "", in_flight
+        trees = [one.session.tree for one in loaded]
+        yield "gyre_tree_tokens", "Tokens stored.", "", sum(tree.num_tokens for tree in trees)
+        yield "gyre_tree_bytes", "Memory of trees.", "", sum(tree.nbytes for tree in trees)
+        commit = self._desk.commit
+        yield "gyre_fdatasync_total", "Log files made durable.", "", commit.num_syncs
+        yield "gyre_durable_waits_total", "Calls that waited for it.", "", commit.num_waits
+        for status in self._desk.router.engines():
+            label = labels(engine=status.name)
+            yield "gyre_engine_in_flight", "Calls on an engine.", label, status.in_flight
+            yield "gyre_engine_ready", "Whether an engine takes calls.", label, status.ready
+
+
+def _key(exchange: Exchange) -> str | None:
+    bearer = exchange.headers.get("authorization", "")
+    if bearer.startswith("Bearer "):
+        return bearer.removeprefix("Bearer ").strip()
+    return exchange.headers.get("x-api-key")
+
+

@@ -1,0 +1,279 @@
+"""A scripted engine over real HTTP, as a program of its own that can be killed or frozen.
+
+python -m gyre.testing.engine_server --wire sglang --script module:function --tokenizer FILE
+    --port 0 --ready-file FILE --log FILE
+"""
+
+import argparse
+import asyncio
+import importlib
+import importlib.util
+import json
+import os
+import socket
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import uvicorn
+from tokenizers import Tokenizer
+
+from gyre.testing.engine_wires import Asked, EngineWire, SglangWire, Told, VllmWire
+from gyre.testing.script import FastCoder, NoReply, Plan, Script, ScriptedModel
+from gyre.testing.scripted_engine import Fault
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+_FAULT = msgspec.json.Decoder(Fault | None)
+_FAULTS = msgspec.json.Decoder(list[Fault | None])
+
+
+class Cut(ConnectionAbortedError):
+    """Raised out of the application so that the server drops the connection."""
+
+
+class ScriptedServer:
+    """The ASGI application: one engine family's paths, and /script/* to steer it."""
+
+    def __init__(
+        self,
+        model: ScriptedModel,
+        wire: EngineWire,
+        *,
+        log: Path | None = None,
+        version: int = 0,
+        chunk_tokens: int = 4,
+        chunk_delay_s: float = 0.0,
+    ) -> None:
+        self._model = model
+        self._wire = wire
+        self._version = version
+        self._chunk_tokens = chunk_tokens
+        self._chunk_delay_s = chunk_delay_s
+        self._fault: Fault | None = None
+        self._next_faults: deque[Fault | None] = deque()
+        self._running: dict[str, asyncio.Event] = {}
+        self._aborted: list[str] = []
+        self._changed = asyncio.Condition()
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        self._log = None if log is None else os.open(log, flags, 0o644)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        path: str = scope["path"]
+        if path == self._wire.generate_path:
+            await self._generate(await _body(receive), receive, send)
+        elif path == "/abort_request":
+            self._abort(json.loads(await _body(receive)).get("rid", ""))
+            await _answer(send, 200, {})
+        elif path.startswith("/script/"):
+            await _answer(send, 200, await self._steer(path, await _body(receive)))
+        else:
+            await self._about(path, send)
+
+    async def _about(self, path: str, send: Send) -> None:
+        if self._fault is not None and self._fault.kind == "hang":
+            await asyncio.Event().wait()
+        answers = self._wire.about(self._version)
+        if path in answers:
+            await _answer(send, 200, answers[path])
+        else:
+            await _answer(send, 404, {"error": f"no path {path}"})
+
+    async def _steer(self, path: str, body: bytes) -> Mapping[str, Any]:
+        if path == "/script/fault":
+            self._fault = _FAULT.decode(body)
+        elif path == "/script/faults":
+            self._next_faults.extend(_FAULTS.decode(body))
+        elif path == "/script/version":
+            self._version = int(body)
+        elif path == "/script/aborted":
+            async with self._changed:
+                await self._changed.wait_for(lambda: len(self._aborted) >= int(body))
+        return {"running": list(self._running), "aborted": self._aborted}
+
+    def _abort(self, rid: str) -> None:
+        for running, stop in self._running.items():
+            if rid and running.startswith(rid):
+                stop.set()
+
+    async def _generate(self, body: bytes, receive: Receive, send: Send) -> None:
+        try:
+            asked = self._wire.read(json.loads(body))
+        except (KeyError, TypeError, ValueError) as error:
+            await _answer(send, 400, {"error": {"message": repr(error), "code": 400}})
+            return
+        self._write(asked)
+        fault = self._next_faults.popleft() if self._next_faults else self._fault
+        if fault is not None and fault.kind == "refuse":
+            await _answer(send, fault.status, {"error": {"message": "refused by script"}})
+            return
+        try:
+            plan = self._model.plan(asked.input_ids, asked.max_tokens)
+        except NoReply as error:
+            await _answer(send, 400, {"error": {"message": str(error), "code": 400}})
+            return
+        await self._watched(asked, plan, fault, receive, send)
+
+    async def _watched(
+        self, asked: Asked, plan: Plan, fault: Fault | None, receive: Receive, send: Send
+    ) -> None:
+        """The answer, told until it ends, is aborted, or the client is gone."""
+        stop = self._running[asked.id] = asyncio.Event()
+        watch = asyncio.create_task(_disconnected(receive, stop))
+        try:
+            await self._tell(asked, Told(plan=plan), fault, stop, send)
+        finally:
+            watch.cancel()
+            del self._running[asked.id]
+            if stop.is_set():
+                async with self._changed:
+                    self._aborted.append(asked.id)
+                    self._changed.notify_all()
+
+    async def _tell(
+        self, asked: Asked, told: Told, fault: Fault | None, stop: asyncio.Event, send: Send
+    ) -> None:
+        plan = told.plan
+        kind = None if fault is None else fault.kind
+        cuts = kind not in (None, "no logprobs", "echo")
+        count = min(len(plan.ids), fault.after) if fault is not None and cuts else len(plan.ids)
+        headers = [(b"content-type", b"text/event-stream")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        for start in range(0, count, self._chunk_tokens) or ([] if cuts else [0]):
+            if await self._pause(stop):
+                await self._end(send, self._wire.event(asked, told, start, "abort", None))
+                return
+            end = min(start + self._chunk_tokens, count)
+            told.versions += [self._version] * (end - start)
+            finish = plan.finish if end == count and not cuts else None
+            quirk = None if cuts else kind
+            await _more(send, self._wire.event(asked, told, start, finish, quirk))
+        if cuts and fault is not None:
+            await self._fail(asked, told, fault, stop, send)
+        await self._end(send, self._wire.tail(asked, told))
+
+    async def _fail(
+        self, asked: Asked, told: Told, fault: Fault, stop: asyncio.Event, send: Send
+    ) -> None:
+        start = len(told.versions)
+        if fault.kind == "die":
+            raise Cut
+        if fault.kind in ("hang", "stall"):
+            await stop.wait()
+        elif fault.kind == "abort":
+            await _more(send, self._wire.event(asked, told, start, "abort", None))
+        else:
+            end = min(start + self._chunk_tokens, len(told.plan.ids))
+            told.versions += [self._version] * (end - start)
+            await _more(send, self._wire.event(asked, told, start, None, fault.kind))
+
+    async def _pause(self, stop: asyncio.Event) -> bool:
+        """Whether the request was stopped before the next tokens were due."""
+        try:
+            async with asyncio.timeout(self._chunk_delay_s):
+                await stop.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _end(self, send: Send, last: bytes) -> None:
+        await send({"type": "http.response.body", "body": last, "more_body": False})
+
+    def _write(self, asked: Asked) -> None:
+        if self._log is not None:
+            ids = memoryview(asked.input_ids).cast("i").tolist()
+            line = {"id": asked.id, "input_ids": ids, "max_tokens": asked.max_tokens}
+            # One write to a file opened for appending: it is whole in the file, or not there.
+            os.write(self._log, json.dumps(line).encode() + b"\n")
+
+
+async def _disconnected(receive: Receive, stop: asyncio.Event) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    stop.set()
+
+
+async def _body(receive: Receive) -> bytes:
+    pieces = []
+    while True:
+        message = await receive()
+        pieces.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            return b"".join(pieces)
+
+
+async def _answer(send: Send, status: int, data: object) -> None:
+    headers = [(b"content-type", b"application/json")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": json.dumps(data).encode()})
+
+
+async def _more(send: Send, data: bytes) -> None:
+    await send({"type": "http.response.body", "body": data, "more_body": True})
+
+
+def load_script(where: str) -> Script:
+    """What `module:function` or `file.py:function` returns."""
+    place, _, function = where.rpartition(":")
+    if place.endswith(".py"):
+        spec = importlib.util.spec_from_file_location("gyre_script", place)
+        if spec is None or spec.loader is None:
+            raise SystemExit(f"--script {where}: expected a Python file")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    else:
+        module = importlib.import_module(place)
+    script = getattr(module, function)()
+    if not isinstance(script, Script):
+        raise SystemExit(f"--script {where}: expected a Script, found {type(script).__name__}")
+    return script
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="A scripted engine over HTTP.")
+    parser.add_argument("--wire", choices=("sglang", "vllm"), required=True)
+    parser.add_argument("--script", required=True, help="module:function or file.py:function")
+    parser.add_argument("--tokenizer", type=Path, required=True, help="a tokenizer.json")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0, help="0: any free one")
+    parser.add_argument("--ready-file", type=Path, help="gets {port, pid} once it listens")
+    parser.add_argument("--log", type=Path, help="gets one line per ask")
+    parser.add_argument("--version", type=int, default=0)
+    parser.add_argument("--chunk-tokens", type=int, default=4)
+    parser.add_argument("--chunk-delay-s", type=float, default=0.0)
+    parser.add_argument("--incremental", action="store_true", help="SGLang: events are deltas")
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = _arguments()
+    coder = FastCoder(Tokenizer.from_file(str(arguments.tokenizer)))
+    wire: EngineWire = VllmWire()
+    if arguments.wire == "sglang":
+        wire = SglangWire(incremental=arguments.incremental)
+    server = ScriptedServer(
+        ScriptedModel(load_script(arguments.script), coder),
+        wire,
+        log=arguments.log,
+        version=arguments.version,
+        chunk_tokens=arguments.chunk_tokens,
+        chunk_delay_s=arguments.chunk_delay_s,
+    )
+    listener = socket.create_server((arguments.host, arguments.port), backlog=1024)
+    if arguments.ready_file is not None:
+        ready = {"port": listener.getsockname()[1], "pid": os.getpid()}
+        arguments.ready_file.write_text(json.dumps(ready) + "\n")
+    config = uvicorn.Config(
+        server, log_level="critical", access_log=False, lifespan="off", timeout_keep_alive=30
+    )
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Calls become a tree of tokens, and the tree becomes trajectories."""

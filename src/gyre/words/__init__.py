@@ -1,0 +1,1 @@
+"""The nouns every room shares; imports nothing else of Gyre."""

@@ -1,0 +1,98 @@
+"""Everything that can go wrong, drawn as one tree.
+
+GyreError
+├── ConfigError          the command or run file asks for what cannot be
+├── RequestError         a client's request is refused; says where and what was expected
+│   ├── Unauthorized       no key, a wrong key, a closed execution
+│   ├── ContextOverflow    the prompt does not fit the model's window
+│   └── Overloaded         a limit of the execution or the proxy is reached; try again later
+├── BoundaryError        something outside us failed; has .retryable
+│   └── EngineError        an engine refused or vanished
+│       └── EngineDraining   it is leaving; ask another
+├── LogDamaged           a call log is broken before its tail
+└── BrokenPromise        our own code violated a stated rule; never caught
+"""
+
+
+class GyreError(Exception):
+    """Any failure that Gyre names."""
+
+
+class ConfigError(GyreError):
+    """The command or run file asks for what cannot be."""
+
+
+class RequestError(GyreError):
+    """A client's request is refused, with the HTTP status that says so in every dialect."""
+
+    status = 400
+
+    def __init__(self, message: str, *, where: str | None = None) -> None:
+        super().__init__(f"{where}: {message}" if where else message)
+
+
+class TooLarge(RequestError):
+    """The body or one of its lists is over its limit."""
+
+    status = 413
+
+
+class NotFound(RequestError):
+    """No such path or execution."""
+
+    status = 404
+
+
+class Unauthorized(RequestError):
+    """No key, a wrong key, a key of another execution, or one that is closed."""
+
+    status = 401
+
+
+class Overloaded(RequestError):
+    """A limit is reached that will pass; the client should try again after `retry_after_s`."""
+
+    status = 429
+
+    def __init__(self, message: str, *, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class Unavailable(RequestError):
+    """No engine came back within the hold limit, or the disk refuses the log; may be retried."""
+
+    status = 529
+
+
+class ContextOverflow(RequestError):
+    """The prompt is longer than the model's window (an ordinary way for an execution to end)."""
+
+    def __init__(self, *, prompt_tokens: int, max_tokens: int) -> None:
+        super().__init__(f"prompt is too long: {prompt_tokens} tokens > {max_tokens} maximum")
+        self.prompt_tokens = prompt_tokens
+        self.max_tokens = max_tokens
+
+
+class BoundaryError(GyreError):
+    """Something outside us failed."""
+
+    def __init__(self, message: str, *, retryable: bool = True) -> None:
+        super().__init__(message)
+        self.retryable = retryable
+
+
+class EngineError(BoundaryError):
+    """An engine refused, vanished or answered garbage."""
+
+
+class EngineDraining(EngineError):
+    """The engine is leaving; ask another."""
+
+
+class LogDamaged(GyreError):
+    """A call log is broken somewhere before its tail, so its records cannot be trusted."""
+
+
+class BrokenPromise(GyreError):
+    """Our own code violated a stated rule; this is a bug and is never caught."""

@@ -1,0 +1,17 @@
+"""Names for things, each of its own type so that one cannot pass for another."""
+
+from typing import NewType
+
+ExecutionId = NewType("ExecutionId", str)
+"""One attempt at a task: letters, digits, '-', '_' and '.', at most 128 of them."""
+
+CallId = NewType("CallId", int)
+"""A model call within its execution, counted from 1 in the order calls were opened."""
+
+SegmentId = NewType("SegmentId", int)
+"""A stretch of tokens in an execution's tree; 0 is the root, which holds none."""
+
+EngineName = NewType("EngineName", str)
+"""An engine as the configuration names it."""
+
+ROOT = SegmentId(0)

@@ -1,0 +1,116 @@
+"""The seams to the outside: structural, few methods, each with a contract suite."""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from gyre.words.conversation import Message, Tool
+from gyre.words.ids import EngineName
+from gyre.words.samples import Ask, Chunk, EngineHealth
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendered:
+    """Tokens of some messages, each with the message it belongs to."""
+
+    ids: list[int]
+    owners: list[int]
+    """Per id: index of its message in the list that was rendered; PREFACE for tools or default
+    system text before the first message, GENERATION for the trailing generation prompt."""
+
+
+PREFACE = -1
+GENERATION = -2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bridged:
+    """The encoding of new messages that continue a sampled reply."""
+
+    trim: int
+    """How many ids at the end of the previous output are dropped before `ids` follow."""
+    ids: list[int]
+    owners: list[int]
+    """Per id: index into the new messages (a separator or synthesised close that precedes the
+    first message belongs to message 0), or GENERATION."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedCall:
+    """A tool call as the model wrote it."""
+
+    name: str
+    arguments: str
+    """JSON text."""
+    native_id: str | None
+    end: int | None
+    """Index in the output ids just after the call; None when the parser cannot tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parsed:
+    """An output read back as a message; malformed tool calls are part of the text."""
+
+    text: str
+    reasoning: str | None
+    calls: tuple[ParsedCall, ...]
+
+
+class Renderer(Protocol):
+    """Messages to token ids and back, for one model family (SPEC 4.2)."""
+
+    @property
+    def name(self) -> str:
+        """Family and settings that change tokens; part of what must match (EDGE M02)."""
+        ...
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]: ...
+
+    def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Rendered:
+        """The whole conversation followed by the generation prompt, exactly once."""
+        ...
+
+    def bridge(
+        self,
+        prompt_tail: Sequence[int],
+        output: Sequence[int],
+        messages: Sequence[Message],
+        tools: Sequence[Tool],
+    ) -> Bridged | None:
+        """What follows a sampled output; None when this family must render anew.
+
+        `prompt_tail` holds at least the last turn's opening; messages hold no assistant.
+        """
+        ...
+
+    def parse(
+        self, output: Sequence[int], prompt_tail: Sequence[int], tools: Sequence[Tool]
+    ) -> Parsed: ...
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of outside text: never a special id, whatever the text spells."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str: ...
+
+
+class Engine(Protocol):
+    """Something that samples tokens; adapters translate names, move bytes and map errors."""
+
+    @property
+    def name(self) -> EngineName: ...
+
+    def generate(self, ask: Ask) -> AsyncIterator[Chunk]:
+        """Chunks until one carries `finish`; raises EngineError otherwise.
+
+        Closing the iterator early aborts the request at the engine. Whatever was yielded before
+        an error counts as sampled.
+        """
+        ...
+
+    async def health(self) -> EngineHealth:
+        """Raises EngineError when the engine does not answer."""
+        ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,93 @@
+"""The package as syntax, for tests that hold rules about code without running it."""
+
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Import:
+    """One import statement's target."""
+
+    name: str
+    """Dotted, with what is taken from it where that could be a module."""
+    line: int
+    inside: bool
+    """Whether it stands within a function."""
+
+    @property
+    def package(self) -> str:
+        return self.name.split(".")[0]
+
+    @property
+    def room(self) -> str:
+        return room_of(self.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Module:
+    """One source file of the package."""
+
+    name: str
+    path: Path
+    text: str
+    tree: ast.Module
+
+    @property
+    def room(self) -> str:
+        """The part of the package it belongs to: `proxy` of `gyre.proxy.session`."""
+        return room_of(self.name)
+
+    @property
+    def functions(self) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+        kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+        return [node for node in ast.walk(self.tree) if isinstance(node, kinds)]
+
+    @property
+    def imports(self) -> list[Import]:
+        inner = {id(node) for function in self.functions for node in ast.walk(function)}
+        found = []
+        for node in ast.walk(self.tree):
+            match node:
+                case ast.Import(names=names):
+                    targets = [alias.name for alias in names]
+                case ast.ImportFrom(module=module, level=0, names=names):
+                    targets = [f"{module}.{alias.name}" for alias in names]
+                case ast.ImportFrom():
+                    targets = [f"(relative).{alias.name}" for alias in node.names]
+                case _:
+                    continue
+            found += [
+                Import(name=name, line=node.lineno, inside=id(node) in inner) for name in targets
+            ]
+        return found
+
+    def at(self, line: int) -> str:
+        return f"{self.path.relative_to(ROOT)}:{line}"
+
+
+def room_of(name: str) -> str:
+    """The second part of a dotted name; the package itself counts as a room."""
+    package, _, rest = name.partition(".")
+    return rest.split(".")[0] or package
+
+
+def _module(path: Path) -> Module:
+    text = path.read_text()
+    parts = path.relative_to(ROOT / "src").with_suffix("").parts
+    name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+    return Module(name=name, path=path, text=text, tree=ast.parse(text))
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def modules() -> list[Module]:
+    return [_module(path) for path in sorted((ROOT / "src" / "gyre").rglob("*.py"))]

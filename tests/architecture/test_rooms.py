@@ -1,0 +1,229 @@
+"""The rules of the house: doors, guests, pure rooms, sizes, and one sentence per module."""
+
+import ast
+import sys
+
+import pytest
+
+DOORS: dict[str, set[str]] = {
+    "words": set(),
+    "calls": {"words"},
+    "tree": {"words", "calls"},
+    "proxy": {"words", "tree", "calls"},
+    "backends": {"words"},
+    "testing": {"words"},
+    "watch": {"words", "calls", "tree"},
+    "cli": {"words"},
+    "__main__": {"cli"},
+    "gyre": set(),
+}
+"""Which rooms a room may import; a room may always import itself."""
+
+OPEN_INSIDE_FUNCTIONS = {"cli"}
+"""Rooms whose functions may import any other, so that a light command loads only what it needs."""
+
+GUESTS: dict[str, set[str]] = {
+    "gyre": set(),
+    "gyre.calls": {"msgspec"},
+    "gyre.tree": {"numpy"},
+    "gyre.proxy": {"msgspec", "xxhash"},
+}
+"""Third-party packages a module may import; the longest matching name decides."""
+
+PURE = [
+    "gyre.words",
+    "gyre.tree",
+    "gyre.proxy.session",
+    "gyre.proxy.history",
+    "gyre.proxy.keys",
+    "gyre.proxy.place",
+    "gyre.proxy.compose",
+    "gyre.proxy.dialect",
+    "gyre.proxy.fields",
+    "gyre.proxy.messages",
+    "gyre.proxy.chat",
+    "gyre.proxy.responses",
+    "gyre.proxy.items",
+    "gyre.proxy.sse",
+]
+"""Modules that take time, randomness and bytes as arguments and touch nothing outside."""
+
+IMPURE_MODULES = {
+    "asyncio", "datetime", "http", "io", "logging", "os", "pathlib", "random", "secrets",
+    "selectors", "shutil", "socket", "ssl", "subprocess", "tempfile", "threading", "time",
+    "urllib", "uuid",
+}  # fmt: skip
+IMPURE_CALLS = {"open", "print", "input"}
+ALLOWED_IN_PURE = {"random.Random"}
+"""A class that is only as random as the seed it is given."""
+
+BANNED_NAMES = {"utils", "util", "helpers", "common", "misc", "base", "manager"}
+UNSAFE_MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}
+UNSAFE_CALLS = {"eval", "exec"}
+
+BROAD_EXCEPTS: dict[str, int] = {}
+"""Modules that may catch everything, and in how many places."""
+
+MOST_LINES = 400
+MOST_FUNCTION_LINES = 60
+MOST_SENTENCE = 100
+
+
+def within(name, prefix):
+    return name == prefix or name.startswith(prefix + ".")
+
+
+def is_pure(module):
+    return any(within(module.name, prefix) for prefix in PURE)
+
+
+def called(tree):
+    """Plain names that are called, with their lines."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            yield node.func.id, node.lineno
+
+
+def test_every_room_has_its_doors_listed(modules):
+    assert set() == {module.room for module in modules} - set(DOORS)
+
+
+def test_rooms_are_entered_through_their_doors(modules):
+    wrong = []
+    for module in modules:
+        for one in module.imports:
+            if one.package != "gyre":
+                continue
+            free = one.inside and module.room in OPEN_INSIDE_FUNCTIONS
+            if not (free or one.room == module.room or one.room in DOORS[module.room]):
+                wrong.append(f"{module.at(one.line)}: {module.room} may not import {one.name}")
+
+    assert [] == wrong
+
+
+def test_only_commands_import_inside_functions(modules):
+    assert [] == [
+        f"{module.at(one.line)}: {one.name}"
+        for module in modules
+        for one in module.imports
+        if one.inside and module.room not in OPEN_INSIDE_FUNCTIONS
+    ]
+
+
+def test_third_party_packages_are_guests_where_they_are_invited(modules):
+    wrong = []
+    for module in modules:
+        home = max((name for name in GUESTS if within(module.name, name)), key=len)
+        for one in module.imports:
+            if one.package == "gyre" or one.package in sys.stdlib_module_names:
+                continue
+            if one.package not in GUESTS[home]:
+                wrong.append(f"{module.at(one.line)}: {one.package} is no guest of {home}")
+
+    assert [] == wrong
+
+
+def test_pure_rooms_exist_and_touch_nothing_outside(modules):
+    pure = [module for module in modules if is_pure(module)]
+    wrong = [
+        f"{module.at(one.line)}: imports {one.name}"
+        for module in pure
+        for one in module.imports
+        if one.package in IMPURE_MODULES and one.name not in ALLOWED_IN_PURE
+    ] + [
+        f"{module.at(line)}: calls {name}"
+        for module in pure
+        for name, line in called(module.tree)
+        if name in IMPURE_CALLS
+    ]
+
+    assert [] == wrong
+    assert [] == [name for name in PURE if not any(within(m.name, name) for m in pure)]
+
+
+def test_modules_stay_short(modules):
+    assert [] == [
+        f"{module.at(1)}: {lines} lines"
+        for module in modules
+        if (lines := module.text.count("\n")) >= MOST_LINES
+    ]
+
+
+def test_functions_stay_short(modules):
+    assert [] == [
+        f"{module.at(function.lineno)}: {function.name} has {lines} lines"
+        for module in modules
+        for function in module.functions
+        if (lines := (function.end_lineno or 0) - function.lineno + 1) > MOST_FUNCTION_LINES
+    ]
+
+
+def test_a_module_opens_with_one_sentence(modules):
+    wrong = []
+    for module in modules:
+        first = (ast.get_docstring(module.tree) or "").split("\n")[0]
+        if not first.endswith(".") or len(first) > MOST_SENTENCE or ". " in first:
+            wrong.append(f"{module.at(1)}: {first!r}")
+
+    assert [] == wrong
+
+
+def test_module_names_say_what_is_inside(modules):
+    assert [] == [module.name for module in modules if set(module.name.split(".")) & BANNED_NAMES]
+
+
+def test_nothing_read_from_outside_can_run_as_code(modules):
+    wrong = [
+        f"{module.at(one.line)}: imports {one.name}"
+        for module in modules
+        for one in module.imports
+        if one.package in UNSAFE_MODULES or one.name == "torch.load"
+    ] + [
+        f"{module.at(line)}: calls {name}"
+        for module in modules
+        for name, line in called(module.tree)
+        if name in UNSAFE_CALLS
+    ]
+    wrong += [module.name for module in modules if "torch.load" in module.text]
+
+    assert [] == wrong
+
+
+def test_everything_is_caught_only_where_it_is_reported(modules):
+    found = {}
+    for module in modules:
+        broad = sum(
+            isinstance(node, ast.ExceptHandler) and catches_everything(node.type)
+            for node in ast.walk(module.tree)
+        )
+        if broad:
+            found[module.name] = broad
+
+    assert BROAD_EXCEPTS == found
+
+
+def catches_everything(caught):
+    match caught:
+        case None:
+            return True
+        case ast.Tuple(elts=parts):
+            return any(catches_everything(part) for part in parts)
+        case ast.Name(id=name):
+            return name in {"Exception", "BaseException"}
+        case _:
+            return False
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("except:", True),
+        ("except Exception:", True),
+        ("except (OSError, BaseException):", True),
+        ("except OSError:", False),
+    ],
+)
+def test_the_count_of_broad_handlers_sees_every_spelling(source, expected):
+    (handler,) = ast.parse(f"try: pass\n{source} pass").body[0].handlers
+
+    assert expected == catches_everything(handler.type)

@@ -1,0 +1,153 @@
+"""What others may rely on: dependencies, citations, edge cases, the command line."""
+
+import ast
+import re
+import sys
+import tomllib
+from itertools import chain
+
+CITATION = re.compile(r"SPEC (\d+(?:\.\d+)?(?:(?:, | and )\d+(?:\.\d+)?)*)")
+EDGE_CASE = re.compile(r"\b[TML]\d\d\b")
+
+USED_BY_NAME = {
+    "httptools": "named to uvicorn as its HTTP parser",
+    "uvloop": "named to uvicorn as its event loop",
+    "httpx": "imported by renderers, which does not declare it",
+}
+"""Dependencies that the package needs without importing them."""
+
+DECISION = re.compile(r"^Dependencies: (.+)$", re.MULTILINE)
+
+
+def requirement_name(requirement):
+    return re.match(r"[A-Za-z0-9_.-]+", requirement)[0].lower()
+
+
+def project(root):
+    return tomllib.loads((root / "pyproject.toml").read_text())["project"]
+
+
+def runtime_dependencies(root):
+    """What the package may import: core dependencies and extras that are not for development."""
+    extras = project(root)["optional-dependencies"]
+    lists = [project(root)["dependencies"]] + [
+        names for extra, names in extras.items() if extra != "dev"
+    ]
+    return {requirement_name(one) for one in chain(*lists)}
+
+
+def pages_and_sources(root):
+    folders = [root / "src", root / "tests", root / "docs", root / "benchmarks"]
+    for folder in folders:
+        for path in sorted(folder.rglob("*")):
+            if path.suffix in {".py", ".md"}:
+                yield path, path.read_text()
+
+
+def test_what_the_package_imports_is_declared_and_what_is_declared_is_imported(root, modules):
+    imported = {
+        one.package
+        for module in modules
+        for one in module.imports
+        if one.package != "gyre" and one.package not in sys.stdlib_module_names
+    }
+
+    assert imported | set(USED_BY_NAME) == runtime_dependencies(root)
+    assert set() == imported & set(USED_BY_NAME)
+
+
+def test_every_dependency_has_a_decision_record(root):
+    declared = runtime_dependencies(root) | {
+        requirement_name(one) for one in project(root)["optional-dependencies"]["dev"]
+    }
+    records = sorted((root / "docs" / "decisions").glob("[0-9][0-9][0-9]-*.md"))
+    decided = [
+        name
+        for path in records
+        for line in DECISION.findall(path.read_text())
+        for name in re.findall(r"`([^`]+)`", line)
+    ]
+
+    assert sorted(declared) == sorted(decided)
+
+
+def test_constraints_hold_the_versions_of_the_lock_and_one_torch(root):
+    lock = (root / "requirements" / "dev.txt").read_text()
+    pinned = re.findall(r"^([a-z0-9._-]+==\S+) \\$", lock, re.MULTILINE)
+    lines = (root / "constraints.txt").read_text().splitlines()
+    constrained = [line for line in lines if not line.startswith("#")]
+
+    assert sorted([*pinned, "torch==2.13.0"]) == sorted(constrained)
+
+
+def test_the_lock_names_no_address_and_hashes_everything(root):
+    lock = (root / "requirements" / "dev.txt").read_text()
+
+    assert [] == re.findall(r"^-.*|.*://.*", lock, re.MULTILINE)
+    assert [] == re.findall(r"^[a-z0-9._-]+==\S+$", lock, re.MULTILINE)
+
+
+def test_the_version_is_written_once(root, modules):
+    version = project(root)["version"]
+
+    assert [] == [module.name for module in modules if f'"{version}"' in module.text]
+
+
+def test_every_citation_of_the_spec_resolves(root):
+    spec = (root / "docs" / "spec.md").read_text()
+    headings = set(re.findall(r"^##+ (\d+(?:\.\d+)?) ", spec, re.MULTILINE))
+    wrong = [
+        f"{path.relative_to(root)}: SPEC {number}"
+        for path, text in pages_and_sources(root)
+        for cited in CITATION.findall(text)
+        for number in re.split(", | and ", cited)
+        if number not in headings
+    ]
+
+    assert [] == wrong
+    assert 10 == len([heading for heading in headings if "." not in heading])
+
+
+def edge_cases(root):
+    text = (root / "docs" / "edge-cases.md").read_text()
+    return re.findall(r"^\| ([TM]\d\d) \|", text, re.MULTILINE)
+
+
+def test_the_edge_cases_are_numbered_without_gaps(root):
+    expected = [f"T{n:02d}" for n in range(1, 32)] + [f"M{n:02d}" for n in range(1, 26)]
+
+    assert expected == edge_cases(root)
+
+
+def test_every_edge_case_cited_by_the_package_is_described(root, modules):
+    known = set(edge_cases(root))
+
+    assert [] == [
+        f"{module.name}: {cited}"
+        for module in modules
+        for cited in EDGE_CASE.findall(module.text)
+        if cited not in known
+    ]
+
+
+def test_every_edge_case_has_a_test_or_a_reason(root):
+    named = set()
+    for path in sorted((root / "tests").rglob("test_*.py")):
+        if path.name != "test_surface.py":
+            named |= set(EDGE_CASE.findall(docstrings(path.read_text())))
+    excused = excuses(root)
+
+    assert [] == [case for case in edge_cases(root) if case not in named | set(excused)]
+    assert [] == [case for case in excused if case in named]
+
+
+def excuses(root):
+    """Edge cases without a test, each with its reason."""
+    text = (root / "tests" / "edge_cases.md").read_text()
+    return dict(re.findall(r"^- ([TM]\d\d): (\S.{20,})$", text, re.MULTILINE))
+
+
+def docstrings(source):
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    found = [node for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)]
+    return "\n".join(ast.get_docstring(node) or "" for node in found)

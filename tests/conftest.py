@@ -1,0 +1,50 @@
+"""What holds for every test: how hard properties are tried, and that nothing is skipped unseen."""
+
+import os
+from collections.abc import Generator
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+
+ALLOWED_SKIPS: dict[str, str] = {}
+"""Node id of a test that may be skipped, and the reason; any other skip is a failure."""
+
+# A busy machine makes generation slow without making a property false, hence no deadline.
+settings.register_profile(
+    "default",
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("nightly", settings.get_profile("default"), max_examples=1500)
+settings.register_profile(
+    "ci",
+    settings.get_profile("default"),
+    derandomize=True,
+    database=None,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+)
+settings.load_profile("ci" if os.environ.get("CI") == "true" else "default")
+
+
+def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    # An expected failure is reported as skipped too, with `wasxfail` set.
+    if not report.skipped or hasattr(report, "wasxfail") or report.nodeid in ALLOWED_SKIPS:
+        return
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+    report.outcome = "failed"
+    report.longrepr = f"{report.nodeid}: skipped and not in ALLOWED_SKIPS: {reason}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    _refuse_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    _refuse_skip(report)
+    return report
