@@ -1,4 +1,4 @@
-"""Writes a peer's requirement file: every package it needs, pinned, with the hashes of its files."""
+"""Writes a peer's requirement file: every package it needs, pinned, with hashes."""
 
 import argparse
 import json

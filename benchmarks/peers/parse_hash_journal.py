@@ -9,7 +9,6 @@ from pathlib import Path
 import aiohttp
 import orjson
 import xxhash
-
 from benchmarks.peers.passthrough import PassThrough, Send, send_whole, serve, start
 
 FRAME = struct.Struct("<II16s")

@@ -11,11 +11,12 @@ from typing import Any
 NUM_REPLIES = 64
 """Distinct replies; enough that no cache of whole replies is flattered."""
 
-WORDS = (
+PASSAGE = (
     "reading the failing test shows that the parser drops the last field when a line ends early "
     "so the next step is to open the module that splits the record and see where it stops then "
     "run the same test again with the change in place and compare both outputs before going on"
-).split()
+)
+WORDS = PASSAGE.split()
 
 TOOLS: tuple[dict[str, Any], ...] = tuple(
     {

@@ -1,26 +1,27 @@
 """A mock engine that answers at once and almost for free, in each format a peer may ask for.
 
-Rule 1: nothing is computed per call; every answer is bytes made at start-up.
-Rule 2: the body is read and dropped, so its length costs this process little.
+Rule 1: nothing is rendered per call; every answer is bytes made at start-up.
+Rule 2: the body is searched and never parsed, so its length costs this process little.
 """
 
 import argparse
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
 import uvicorn
+from benchmarks.peers.passthrough import Receive, Send, read_body
+from benchmarks.peers.replies import NUM_REPLIES, Said, said
 from tokenizers import Tokenizer
 
-from benchmarks.peers.replies import NUM_REPLIES, Said, said
-
-Send = Callable[[dict[str, Any]], Awaitable[None]]
-Receive = Callable[[], Awaitable[dict[str, Any]]]
-
+GENERATE_TOKENS = 32
+"""Tokens per event of /generate, the stream_interval that a recorder asks an engine for."""
+NO_PROMPT = b'"prompt_tokens":0'
+MODELS = {"status": "ok", "data": [{"id": "policy", "object": "model"}]}
 LOGPROB = -0.12345678
 JSON = [(b"content-type", b"application/json")]
 SSE = [(b"content-type", b"text/event-stream; charset=utf-8")]
@@ -28,7 +29,7 @@ SSE = [(b"content-type", b"text/event-stream; charset=utf-8")]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Canned:
-    """One reply in every format, ready to be written."""
+    """One reply in every format, ready to be written but for what repeats the prompt."""
 
     chat: bytes
     chat_events: tuple[bytes, ...]
@@ -37,16 +38,16 @@ class Canned:
 
 
 def canned(reply: Said, ids: list[int], chunk_tokens: int) -> Canned:
-    """The reply in all formats, its streams cut every `chunk_tokens` tokens."""
-    cuts = [*range(chunk_tokens, len(ids), chunk_tokens), len(ids)]
+    """The reply in all formats, its chat stream cut every `chunk_tokens` tokens."""
+    cuts = [*range(GENERATE_TOKENS, len(ids), GENERATE_TOKENS), len(ids)]
     return Canned(
         chat=orjson.dumps(_chat(reply, len(ids))),
-        chat_events=tuple(_chat_events(reply, len(cuts))),
+        chat_events=tuple(_chat_events(reply, -(-len(ids) // chunk_tokens))),
         generate=orjson.dumps(_generate(ids, last=True)),
-        generate_events=tuple(
-            _event(_generate(ids[:cut], last=cut == len(ids))) for cut in cuts
-        )
-        + (b"data: [DONE]\n\n",),
+        generate_events=(
+            *(_event(_generate(ids[:cut], last=cut == len(ids))) for cut in cuts),
+            b"data: [DONE]\n\n",
+        ),
     )
 
 
@@ -60,9 +61,9 @@ def _generate(ids: list[int], *, last: bool) -> dict[str, Any]:
         "text": "",
         "output_ids": ids,
         "meta_info": {
+            "prompt_tokens": 0,
             "id": "mock",
             "finish_reason": {"type": "stop", "matched": ids[-1]} if last else None,
-            "prompt_tokens": 1,
             "weight_version": "default",
             "completion_tokens": len(ids),
             "cached_tokens": 0,
@@ -114,39 +115,48 @@ class Upstream:
     def __init__(self, replies: list[Canned], delay_s: float) -> None:
         self._replies = itertools.cycle(replies)
         self._delay_s = delay_s
+        self._in_flight = 0
+        self._peak = 0
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             raise RuntimeError(f"unexpected scope: {scope['type']}")
         path: str = scope["path"]
         if scope["method"] == "GET":
-            await _whole(send, b'{"status":"ok","data":[{"id":"policy","object":"model"}]}')
+            await _whole(send, orjson.dumps(MODELS | {"peak": self._peak}))
             return
-        streams = await _drain(receive)
+        body = await read_body(receive)
+        streams = b'"stream":true' in body or b'"stream": true' in body
         if self._delay_s:
+            self._in_flight += 1
+            self._peak = max(self._peak, self._in_flight)
             await asyncio.sleep(self._delay_s)
+            self._in_flight -= 1
         reply = next(self._replies)
         if path == "/generate":
-            await _answer(send, reply.generate, reply.generate_events if streams else None)
+            prompt = _prompt(body)
+            events = [event.replace(*prompt) for event in reply.generate_events]
+            await _answer(send, reply.generate.replace(*prompt), events if streams else None)
         elif path.endswith("/chat/completions"):
             await _answer(send, reply.chat, reply.chat_events if streams else None)
         else:
             await _whole(send, b'{"error":"no such path"}', status=404)
 
 
-async def _drain(receive: Receive) -> bool:
-    """Whether the body, read to its end, asks for a stream."""
-    parts = []
-    more = True
-    while more:
-        message = await receive()
-        parts.append(message.get("body", b""))
-        more = message.get("more_body", False)
-    body = b"".join(parts)
-    return b'"stream":true' in body or b'"stream": true' in body
+def _prompt(body: bytes) -> tuple[bytes, bytes]:
+    """What to replace in an event, so that it repeats the prompt it was asked with."""
+    start = body.index(b'"input_ids":[') + len(b'"input_ids":[')
+    end = body.index(b"]", start)
+    number = body.count(b",", start, end) + 1
+    counted = b'"prompt_tokens":' + str(number).encode()
+    if b'"return_prompt_token_ids":true' in body:
+        # The echo stands at the top level, where SGLang puts it.
+        echo = b'"prompt_token_ids":[' + body[start:end] + b"],"
+        return b'"meta_info":{' + NO_PROMPT, echo + b'"meta_info":{' + counted
+    return NO_PROMPT, counted
 
 
-async def _answer(send: Send, whole: bytes, events: tuple[bytes, ...] | None) -> None:
+async def _answer(send: Send, whole: bytes, events: Sequence[bytes] | None) -> None:
     if events is None:
         await _whole(send, whole)
         return
@@ -167,7 +177,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--tokenizer", type=Path, required=True, help="a tokenizer.json")
     parser.add_argument("--tools", action="store_true", help="every reply calls a tool")
-    parser.add_argument("--chunk-tokens", type=int, default=16, help="tokens per streamed event")
+    parser.add_argument("--chunk-tokens", type=int, default=1, help="tokens per event of a chat")
     parser.add_argument("--delay-s", type=float, default=0.0, help="pause before each reply")
     args = parser.parse_args()
     tokenizer = Tokenizer.from_file(str(args.tokenizer))

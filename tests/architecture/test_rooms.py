@@ -13,6 +13,7 @@ DOORS: dict[str, set[str]] = {
     "backends": {"words"},
     "testing": {"words"},
     "watch": {"words", "calls", "tree"},
+    "run": {"words", "calls", "tree", "proxy", "backends"},
     "cli": {"words"},
     "__main__": {"cli"},
     "gyre": set(),
@@ -27,6 +28,16 @@ GUESTS: dict[str, set[str]] = {
     "gyre.calls": {"msgspec"},
     "gyre.tree": {"numpy"},
     "gyre.proxy": {"msgspec", "xxhash"},
+    "gyre.proxy.session": {"numpy"},
+    "gyre.proxy.compose": {"numpy"},
+    "gyre.backends.engines": {"aiohttp", "msgspec"},
+    "gyre.backends.engines.wire": {"aiohttp", "msgspec", "numpy", "orjson"},
+    "gyre.backends.renderers.tokens": {"tokenizers"},
+    "gyre.backends.renderers.families": {"renderers"},
+    "gyre.backends.renderers.family": {"renderers"},
+    "gyre.testing.tokenizer": {"tokenizers"},
+    "gyre.testing.engine_server": {"msgspec", "tokenizers", "uvicorn"},
+    "gyre.run.proxy": {"aiohttp", "msgspec", "uvicorn", "uvloop"},
 }
 """Third-party packages a module may import; the longest matching name decides."""
 

@@ -11,7 +11,6 @@ EDGE_CASE = re.compile(r"\b[TML]\d\d\b")
 
 USED_BY_NAME = {
     "httptools": "named to uvicorn as its HTTP parser",
-    "uvloop": "named to uvicorn as its event loop",
     "httpx": "imported by renderers, which does not declare it",
 }
 """Dependencies that the package needs without importing them."""

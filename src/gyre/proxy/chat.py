@@ -1,7 +1,6 @@
 """OpenAI Chat Completions: requests become conversations, replies become choices or chunks."""
 
 import json
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated
 
@@ -26,7 +25,7 @@ _ERROR_TYPES: Mapping[int, tuple[str, str | None]] = {
     404: ("invalid_request_error", "not_found"),
     413: ("invalid_request_error", "request_too_large"),
     429: ("rate_limit_error", "rate_limit_exceeded"),
-    529: ("server_error", "overloaded"),
+    529: ("server_error", None),
 }
 _SETTINGS = (
     "temperature",
@@ -225,26 +224,26 @@ class Chat:
         return b"".join([*frames, b"data: [DONE]\n\n"])
 
     def error(self, error: RequestError) -> bytes:
-        return error_body(error, param="messages")
+        return _ENCODER.encode({"error": told(error, param="messages")})
+
+    def error_event(self, error: RequestError) -> bytes:
+        return sse.unnamed({"error": told(error, param="messages")})
 
 
-def error_body(error: RequestError, *, param: str) -> bytes:
-    """An error in OpenAI's shape; `param` is where an overlong conversation was sent."""
+def told(error: RequestError, *, param: str) -> dict[str, str | None]:
+    """An error in OpenAI's words; `param` is where an overlong conversation was sent."""
     kind, code = _ERROR_TYPES.get(
         error.status, ("server_error" if error.status >= 500 else "invalid_request_error", None)
     )
-    message, blamed = str(error), None
-    if isinstance(error, ContextOverflow):
-        # Clients look for this code and these words.
-        code, blamed = "context_length_exceeded", param
-        message = (
-            f"This model's maximum context length is {error.max_tokens} tokens. However, your "
-            f"messages resulted in {error.prompt_tokens} tokens. "
-            "Please reduce the length of the messages."
-        )
-    return _ENCODER.encode(
-        {"error": {"message": message, "type": kind, "param": blamed, "code": code}}
+    if not isinstance(error, ContextOverflow):
+        return {"message": str(error), "type": kind, "param": None, "code": code}
+    # Clients look for this code and these words.
+    message = (
+        f"This model's maximum context length is {error.max_tokens} tokens. However, your "
+        f"messages resulted in {error.prompt_tokens} tokens. "
+        "Please reduce the length of the messages."
     )
+    return {"message": message, "type": kind, "param": param, "code": "context_length_exceeded"}
 
 
 def _template(raw: msgspec.Raw) -> str:
@@ -316,7 +315,8 @@ def _envelope(reply: Reply, kind: str) -> dict[str, object]:
     return {
         "id": f"chatcmpl-{reply.id}",
         "object": kind,
-        "created": int(time.time()),
+        # Required by clients' types and read by none; a dialect has no clock.
+        "created": 0,
         "model": reply.model,
     }
 

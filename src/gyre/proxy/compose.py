@@ -105,13 +105,12 @@ def _bridge(
         return None
     output = tree.output_ids(call).tolist()
     kept = place.cuts.get(call, len(output))
-    path = tree.path_ids(segment.id)
-    prompt = path[: len(path) - len(output)]
+    tail = tree.path_ids(segment.id, last=TAIL_TOKENS + len(output)).tolist()
     said = [story.messages(unit) for unit in after[:lead]]
     (echo,) = story.messages(story.units[at - 1])
     known = _associations(echo, tree.calls[call].message)
     bridged = renderer.bridge(
-        prompt[-TAIL_TOKENS:].tolist(),
+        tail[: len(tail) - len(output)],
         output[:kept],
         [associate(message, known) for unit in said for message in unit],
         story.preface.tools,

@@ -84,3 +84,7 @@ class Dialect(Protocol):
     def error(self, error: RequestError) -> bytes:
         """The body of an error in this dialect's own shape; the status is error.status."""
         ...
+
+    def error_event(self, error: RequestError) -> bytes:
+        """The same error as the last event of a stream that has begun."""
+        ...

@@ -88,6 +88,10 @@ class Executions:
         """Executions whose trees are in memory."""
         return list(self._open.values())
 
+    def exists(self, name: str) -> bool:
+        """Whether this run folder has an execution of that name, open or closed."""
+        return self._path(ExecutionId(name)).exists()
+
     def create(self, name: str | None) -> tuple[Execution, str]:
         """A new execution and its secret key, which is told once and never written."""
         execution = ExecutionId(name or f"x{secrets.token_hex(6)}")

@@ -24,9 +24,10 @@ _NOTHING = frozenset({b"", b"null", b'""', b"[]"})
 _AT = re.compile(r" - at `(?:key in )?\$(.*)`$")
 _MISSING = re.compile(r"Object missing required field `(.*)`$")
 _HALVES = re.compile(
-    rb"(\\[^u]|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})"
-    rb"|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
+    rb"\\u[dD](?:([89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|[89a-fA-F][0-9a-fA-F]{2})"
 )
+"""An escape of half a character; the group is there when its other half follows."""
+_MOST_HALVES = 100_000
 
 T = TypeVar("T")
 
@@ -68,10 +69,22 @@ def decode_body(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
     try:
         return decode(decoder, body)
     except RequestError:
-        mended = _HALVES.sub(lambda match: match[1] or rb"\ufffd", body)
+        mended = _mended(body)
         if mended == body:
             raise
     return decode(decoder, mended)
+
+
+def _mended(body: bytes) -> bytes:
+    if b"\0" in body:
+        return body
+    # An escaped backslash begins no escape: it steps aside as something that JSON cannot hold.
+    plain = body.replace(rb"\\", b"\0\0")
+    # Counted, because a body of nothing else would take seconds.
+    whole = _HALVES.sub(
+        lambda found: found[0] if found[1] else rb"\ufffd", plain, count=_MOST_HALVES
+    )
+    return whole.replace(b"\0\0", rb"\\")
 
 
 def _refused(text: str, root: str) -> RequestError:

@@ -11,7 +11,8 @@ from gyre.proxy.dialect import Dialect, Wire
 from gyre.proxy.executions import Execution
 from gyre.proxy.http import EVENTS, ClientGone, Exchange
 from gyre.proxy.metrics import Metrics
-from gyre.proxy.router import Call, Router
+from gyre.proxy.router import Router
+from gyre.proxy.seats import Call
 from gyre.proxy.session import Pending
 from gyre.words.conversation import Reply
 from gyre.words.errors import EngineError, Unavailable
@@ -44,20 +45,18 @@ async def answer(
     Raises ClientGone when nobody is left to answer; other errors become the client's answer
     upstream of this function as long as exchange.status is None.
     """
-    calls = [
-        desk.router.call(execution.id, pending.prompt.ids.tobytes(), pending.sampling)
-        for _ in range(wire.choices)
-    ]
     gone = asyncio.ensure_future(exchange.gone())
+    calls: list[Call] = []
     opened: list[CallOpened] = []
     try:
-        await _unless_gone(_accept_all(calls), gone)
+        calls.append(await _unless_gone(desk.router.accept(execution.id), gone))
         started = time.monotonic()
         if not pending.is_probe:
-            opened = _open(execution, pending, len(calls))
+            opened = _open(execution, pending, wire.choices)
         if wire.stream:
             await exchange.start(200, EVENTS, {b"cache-control": b"no-cache"})
-        outputs = await _with_pings(desk, exchange, dialect, wire, _run_all(calls), gone)
+        work = _run_all(desk.router, execution, pending, calls, wire.choices)
+        outputs = await _with_pings(desk, exchange, dialect, wire, work, gone)
         replies = await _record(desk, execution, pending, opened, outputs)
         recorded, opened = opened, []
         desk.metrics.call_s.observe(time.monotonic() - started)
@@ -66,18 +65,28 @@ async def answer(
     finally:
         gone.cancel()
         for call in calls:
-            call.leave()
+            desk.router.release(call)
         _abandon(desk, execution, pending, opened, calls)
 
 
-async def _accept_all(calls: Sequence[Call]) -> None:
-    await asyncio.gather(*(call.accept() for call in calls))
+async def _run_all(
+    router: Router, execution: Execution, pending: Pending, calls: list[Call], choices: int
+) -> list[Output]:
+    """One output per choice; only the first holds a seat beforehand, so that none waits for all."""
+    ids = pending.prompt.ids.tobytes()
 
+    async def another() -> Output:
+        call = await router.accept(execution.id)
+        calls.append(call)
+        return await router.generate(call, input_ids=ids, sampling=pending.sampling)
 
-async def _run_all(calls: Sequence[Call]) -> list[Output]:
-    if len(calls) == 1:
-        return [await calls[0].run()]
-    return list(await asyncio.gather(*(call.run() for call in calls)))
+    first = router.generate(calls[0], input_ids=ids, sampling=pending.sampling)
+    if choices == 1:
+        return [await first]
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(first)]
+        tasks += [group.create_task(another()) for _ in range(choices - 1)]
+    return [task.result() for task in tasks]
 
 
 async def _unless_gone(
@@ -85,7 +94,8 @@ async def _unless_gone(
 ) -> Result:
     task = asyncio.ensure_future(work)
     try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        both: set[asyncio.Future[Any]] = {task, gone}
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             return task.result()
         raise ClientGone
@@ -202,11 +212,11 @@ def _abandon(
     calls: Sequence[Call],
 ) -> None:
     """Calls that were opened and will not be answered: what was sampled is kept for audit (T08)."""
-    for one, call in zip(opened, calls, strict=False):
-        partial = call.so_far()
+    for index, one in enumerate(opened):
+        partial = calls[index].output_so_far() if index < len(calls) else None
         now = time.time()
         try:
-            if partial.ids:
+            if partial is not None and partial.ids:
                 record, _ = execution.session.close_call(pending, one, partial, now)
                 execution.write(record)
             else:

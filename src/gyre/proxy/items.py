@@ -1,6 +1,5 @@
 """Replies as items of OpenAI Responses: one body, or the events that build it."""
 
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -37,13 +36,7 @@ def body(reply: Reply, offers: Mapping[str, Offer]) -> bytes:
 def events(reply: Reply, offers: Mapping[str, Offer]) -> bytes:
     """The same response as a stream, its events numbered from 0."""
     items = _items(reply, offers)
-    end = _response(reply, items)
-    start = end | {
-        "status": "in_progress",
-        "output": [],
-        "usage": None,
-        "incomplete_details": None,
-    }
+    start, end = _envelope(f"resp_{reply.id}", reply.model), _response(reply, items)
     told: list[dict[str, object]] = [
         {"type": "response.created", "response": start},
         {"type": "response.in_progress", "response": start},
@@ -57,6 +50,16 @@ def events(reply: Reply, offers: Mapping[str, Offer]) -> bytes:
     )
 
 
+def failure(code: str, message: str) -> bytes:
+    """The one event of a response that came to nothing; Codex retries by its code."""
+    response = _envelope("resp_failed", "") | {
+        "status": "failed",
+        "error": {"code": code, "message": message},
+    }
+    event = {"type": "response.failed", "sequence_number": 0, "response": response}
+    return sse.named("response.failed", event)
+
+
 def _is_cut(reply: Reply) -> bool:
     # Nobody should read an aborted reply; if somebody does, it was cut.
     return reply.finish in ("length", "abort")
@@ -64,23 +67,33 @@ def _is_cut(reply: Reply) -> bool:
 
 def _response(reply: Reply, items: list[Item]) -> dict[str, object]:
     cut = _is_cut(reply)
-    return {
-        "id": f"resp_{reply.id}",
-        "object": "response",
-        "created_at": int(time.time()),
+    return _envelope(f"resp_{reply.id}", reply.model) | {
         "status": "incomplete" if cut else "completed",
-        "error": None,
         "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+        "output": items,
+        "usage": _usage(reply.usage),
+    }
+
+
+def _envelope(response_id: str, model: str) -> dict[str, object]:
+    return {
+        "id": response_id,
+        "object": "response",
+        # Required by clients' types and read by none; a dialect has no clock.
+        "created_at": 0,
+        "status": "in_progress",
+        "error": None,
+        "incomplete_details": None,
         "instructions": None,
         "metadata": {},
-        "model": reply.model,
-        "output": items,
+        "model": model,
+        "output": [],
         "parallel_tool_calls": True,
         "previous_response_id": None,
         "store": False,
         "tool_choice": "auto",
         "tools": [],
-        "usage": _usage(reply.usage),
+        "usage": None,
     }
 
 

@@ -180,9 +180,16 @@ class Messages:
         return b"".join(frames)
 
     def error(self, error: RequestError) -> bytes:
-        fallback = "api_error" if error.status >= 500 else "invalid_request_error"
-        kind = _ERROR_TYPES.get(error.status, fallback)
-        return _ENCODER.encode({"type": "error", "error": {"type": kind, "message": str(error)}})
+        return _ENCODER.encode(_error(error))
+
+    def error_event(self, error: RequestError) -> bytes:
+        return sse.named("error", _error(error))
+
+
+def _error(error: RequestError) -> dict[str, object]:
+    fallback = "api_error" if error.status >= 500 else "invalid_request_error"
+    kind = _ERROR_TYPES.get(error.status, fallback)
+    return {"type": "error", "error": {"type": kind, "message": str(error)}}
 
 
 def _metadata(sent: _Metadata | None) -> dict[str, str]:

@@ -37,7 +37,7 @@ class Place:
 
 def locate(tree: Tree, story: Story, keys: Keys, renderer: Renderer) -> Place:
     """The longest path whose messages are the story's first ones (SPEC 4.2, 4.5)."""
-    front: list[SegmentId] = list(tree.find(ROOT, story.preface_key))
+    front: Sequence[SegmentId] = tree.find(ROOT, story.preface_key)
     matched = 0
     cuts: dict[CallId, int] = {}
     shortened: list[CallEchoed] = []
@@ -70,10 +70,12 @@ def locate(tree: Tree, story: Story, keys: Keys, renderer: Renderer) -> Place:
     return Place(path=path, cuts=cuts, echoed=tuple(echoed), ambiguous=ambiguous)
 
 
-def _step(tree: Tree, front: Sequence[SegmentId], unit: Unit) -> list[SegmentId]:
+def _step(tree: Tree, front: Sequence[SegmentId], unit: Unit) -> Sequence[SegmentId]:
     """Segments under any of `front` that stand for this unit."""
-    found: dict[SegmentId, None] = {}
     keys = unit.keys
+    if len(front) == 1 and keys.by_ids is None:
+        return tree.find(front[0], keys.as_input)
+    found: dict[SegmentId, None] = {}
     for segment in front:
         if keys.by_ids is not None and keys.by_payload is not None:
             sampled = tree.find(segment, keys.by_ids) or tree.find(segment, keys.by_payload)
@@ -110,8 +112,10 @@ def _partial(
         for node in tree.calls_at(segment):
             if node.committed is not None or not _may_begin(message, node.message):
                 continue
-            tail = tree.prompt_ids(node.id)[-TAIL_TOKENS:].tolist()
-            cut = cut_of(renderer, story, node, tree.output_ids(node.id).tolist(), tail, message)
+            output = tree.output_ids(node.id).tolist()
+            ids = tree.path_ids(node.segment, last=TAIL_TOKENS + len(output)).tolist()
+            tail = ids[: len(ids) - len(output)]
+            cut = cut_of(renderer, story, node, output, tail, message)
             if cut is not None:
                 return node, CallEchoed(call=node.id, tokens=cut, keys=keys.reply(message))
     return None

@@ -119,6 +119,7 @@ class Responses:
     # Codex counts events as signs of life and comments not; it skips types that it does not know.
     # The type is the one that the format's own servers send while they wait, so that clients that
     # do check types expect it, and the number is there because clients look for one in any event.
+    # Of openai's own client only the accumulating helper minds an event before response.created.
     ping = sse.named("keepalive", {"type": "keepalive", "sequence_number": 0})
 
     def split(self, body: bytes) -> Wire:
@@ -201,7 +202,12 @@ class Responses:
         return items.events(replies[0], _names(wire))
 
     def error(self, error: RequestError) -> bytes:
-        return chat.error_body(error, param="input")
+        return _ENCODER.encode({"error": chat.told(error, param="input")})
+
+    def error_event(self, error: RequestError) -> bytes:
+        words = chat.told(error, param="input")
+        fallback = "server_error" if error.status >= 500 else "invalid_prompt"
+        return items.failure(words["code"] or fallback, words["message"] or "")
 
 
 def _said(text: str) -> msgspec.Raw:

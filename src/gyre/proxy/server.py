@@ -15,7 +15,7 @@ from gyre.proxy.http import ClientGone, Exchange, Receive, Scope, Send
 from gyre.proxy.messages import Messages
 from gyre.proxy.metrics import labels, text
 from gyre.proxy.responses import Responses
-from gyre.tree.roles import classify
+from gyre.tree.roles.classify import classify
 from gyre.words.errors import EngineError, NotFound, Overloaded, RequestError, TooLarge
 from gyre.words.sections import LimitsSection
 
@@ -142,10 +142,19 @@ class Proxy:
         commit = self._desk.commit
         yield "gyre_fdatasync_total", "Log files made durable.", "", commit.num_syncs
         yield "gyre_durable_waits_total", "Calls that waited for it.", "", commit.num_waits
-        for status in self._desk.router.engines():
-            label = labels(engine=status.name)
-            yield "gyre_engine_in_flight", "Calls on an engine.", label, status.in_flight
-            yield "gyre_engine_ready", "Whether an engine takes calls.", label, status.ready
+        engines = self._desk.router.engines()
+        for one in engines:
+            label = labels(engine=one.name)
+            yield "gyre_engine_in_flight", "Calls on an engine.", label, one.in_flight
+        for one in engines:
+            label = labels(engine=one.name, state=one.state)
+            yield "gyre_engine_state", "What the router thinks of an engine.", label, 1
+        counts = self._desk.router.counts
+        yield "gyre_attempts_total", "Asks sent to engines.", "", counts.attempts
+        yield "gyre_reroutes_total", "Asks that continued a call.", "", counts.reroutes
+        yield "gyre_held_seconds_total", "Time calls had no engine.", "", counts.held_s
+        for kind, number in sorted(counts.failures.items()):
+            yield "gyre_failures_total", "Asks that failed.", labels(kind=kind), number
 
 
 def _key(exchange: Exchange) -> str | None:

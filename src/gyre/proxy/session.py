@@ -246,8 +246,8 @@ class Session:
         tail = pending.prompt.ids[-TAIL_TOKENS:].tolist()
         parsed = self._renderer.parse(output.ids, tail, pending.preface.tools)
         text = _before_stop(parsed, pending.sampling.stop)
-        if parsed.calls and not text.strip():
-            # Harnesses drop blank text beside a tool call, so none is sent (T22).
+        if not text.strip():
+            # Harnesses drop blank text from what they echo, so none is sent (T22).
             text = ""
         calls = tuple(
             ToolCall(

@@ -258,18 +258,21 @@ class Tree:
         one = self.segments[segment]
         return self._ids.slice(one.start, one.length)
 
-    def path_ids(self, segment: SegmentId) -> Ids:
-        """Every id from the root through this segment, trims observed."""
+    def path_ids(self, segment: SegmentId, *, last: int | None = None) -> Ids:
+        """Every id from the root through this segment, trims observed, or only the last ones."""
         pieces: list[Ids] = []
         drop = 0
-        while segment != ROOT:
+        missing = self.segments[segment].end if last is None else last
+        while segment != ROOT and missing > 0:
             one = self.segments[segment]
             kept = max(0, one.length - drop)
             pieces.append(self._ids.slice(one.start, kept))
+            missing -= kept
             drop = drop - (one.length - kept) + one.trim
             segment = one.parent
         pieces.reverse()
-        return np.concatenate(pieces) if pieces else np.empty(0, dtype=np.int32)
+        whole = np.concatenate(pieces) if pieces else np.empty(0, dtype=np.int32)
+        return whole if last is None else whole[-last:]
 
     def output_ids(self, call: CallId) -> Ids:
         """The sampled ids of a call."""

@@ -97,6 +97,10 @@ class Talk:
         asked = {name: options.pop(name) for name in names if name in options}
         return self.finish(self.ask(messages, **asked), ids, **options)
 
+    def call_messages(self, messages: list[Any], ids: list[int], **fields: Any) -> Answered:
+        """A call in the Anthropic dialect, where the system prompt is a field."""
+        return self.finish(self.ask(messages, max_tokens=500, **fields), ids)
+
     @property
     def tree(self) -> Tree:
         return self.session.tree

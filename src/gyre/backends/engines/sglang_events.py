@@ -158,9 +158,7 @@ class Reading:
             f"{len(listed)} entries where {total} tokens are sampled and {self._taken} were taken"
         )
 
-    def _by_version(
-        self, ids: list[int], logprobs: list[float] | None, meta: _Meta
-    ) -> list[Chunk]:
+    def _by_version(self, ids: list[int], logprobs: list[float] | None, meta: _Meta) -> list[Chunk]:
         """The new ids, cut where the weights changed; at least one chunk."""
         spans = meta.weight_versions
         if spans is None or not ids:

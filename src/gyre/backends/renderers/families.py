@@ -4,10 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from openai_harmony import HarmonyError
-from pydantic import ValidationError
 from renderers.base import create_renderer
-from renderers.configs import _config_class_for
+from renderers.configs import config_from_name
 
 from gyre.backends.renderers.tokens import Tokens
 from gyre.words.errors import ConfigError
@@ -39,6 +37,8 @@ class Family:
     """The template has room for one tool call in an assistant message."""
     sorts_results: bool = False
     """Given ids, the template puts tool results in the order of their calls, not as sent (T17)."""
+    names_in_ids: bool = False
+    """A call's id is where its function is named, so ids of another form are replaced."""
     own_encoder: bool = False
     """Text goes through the family's own encoder, which takes no special token from it."""
 
@@ -58,7 +58,6 @@ _NEMOTRON = Family(
     bare_arguments=True,
     tagged_words=True,
 )
-_LAGUNA = Family(thinks="enable_thinking", bare_arguments=True)
 
 FAMILIES: Mapping[str, Family] = {
     "qwen3": Family(thinks="enable_thinking"),
@@ -76,15 +75,15 @@ FAMILIES: Mapping[str, Family] = {
         system_first=True,
         bare_arguments=True,
     ),
-    "qwen3-vl": Family(),
+    "qwen3-vl": Family(system_first=True),
     "glm-4.5": _GLM,
     "glm-5": _GLM5,
     "glm-5.1": _GLM5,
     "glm-5.3": Family(
         keeps=("clear_thinking", False), bare_arguments=True, stop_opens=True, sorts_results=True
     ),
-    "kimi-k2": Family(),
-    "kimi-k2.5": Family(thinks="thinking"),
+    "kimi-k2": Family(names_in_ids=True),
+    "kimi-k2.5": Family(thinks="thinking", names_in_ids=True),
     "deepseek-v3": Family(),
     "deepseek-r1": Family(),
     "gpt-oss": Family(keeps=("auto_drop_analysis", False), system_first=True, own_encoder=True),
@@ -93,11 +92,10 @@ FAMILIES: Mapping[str, Family] = {
     "nemotron-3": _NEMOTRON,
     "nemotron-3-ultra": _NEMOTRON,
     "nemotron-3.5": _NEMOTRON,
-    "laguna-xs.2": _LAGUNA,
-    "laguna-m.1": _LAGUNA,
 }
-"""Families that keep the contract. Left out of the package's: gemma4 and inkling need media
-processors; deepseek-v4, hy3 and the newer lagunas need character offsets to tell owners."""
+"""Families that keep the contract. Left out of the package's: gemma4 and inkling, which are made
+for media; deepseek-v4 and hy3, which need character offsets to tell owners; the lagunas, whose
+bridge leaves out the newline after a stop (T04)."""
 
 
 def settings_of(
@@ -124,13 +122,25 @@ def settings_of(
 def package_renderer(name: str, tokens: Tokens, settings: Mapping[str, str | bool]) -> Any:
     """The package's renderer; raises ConfigError when tokenizer and family do not fit."""
     try:
-        return create_renderer(tokens, _config_class_for(name)(**settings))
-    except (AssertionError, ValueError, ValidationError) as error:
+        return create_renderer(tokens, type(config_from_name(name))(**settings))
+    except (AssertionError, ValueError) as error:
         message = f"{tokens.name_or_path}: no tokenizer of the family {name}: {error}"
         raise ConfigError(message) from error
-    except HarmonyError as error:
+    except RuntimeError as error:
+        # Only openai_harmony raises this here, when it cannot get its vocabulary.
         message = (
             f"{tokens.name_or_path}: gpt-oss is encoded by openai_harmony, which needs the file "
             f"o200k_base.tiktoken; set TIKTOKEN_ENCODINGS_BASE to the folder that holds it: {error}"
         )
         raise ConfigError(message) from error
+
+
+def told(config: Any, name: str) -> list[str]:
+    """Settings in force that are not the family's defaults, beside how long thinking stays."""
+    keeps = FAMILIES[name].keeps
+    implied = {"thinking_retention", keeps[0] if keeps is not None else ""}
+    return [
+        f"{field}={str(value).lower()}"
+        for field, described in type(config).model_fields.items()
+        if field not in implied and (value := getattr(config, field)) != described.default
+    ]

@@ -23,8 +23,13 @@ class Tokens:
 
     def __init__(self, source: str, *, name: str, eos: str | None = None) -> None:
         data = _read(source, name)
+        self._whole = Tokenizer.from_str(json.dumps(data))
         added = [one for one in data["added_tokens"] if one["content"].strip(_BLANK)]
-        self.added: Mapping[str, int] = {one["content"]: one["id"] for one in added}
+        # The library numbers added tokens itself where a file leaves gaps.
+        numbers = {
+            one["content"]: self._whole.token_to_id(one["content"]) for one in data["added_tokens"]
+        }
+        self.added: Mapping[str, int] = {one["content"]: numbers[one["content"]] for one in added}
         """Added tokens, special or not, by what spells them: none of them comes from outside."""
         self.name_or_path = name
         self.unk_token_id: int | None = None
@@ -32,13 +37,12 @@ class Tokens:
         self.eos_token_id = self.added.get(eos) if eos is not None else None
         self._flags = {one["content"]: one for one in added}
         self._marks = Marks(self.added)
-        self._whole = Tokenizer.from_str(json.dumps(data))
-        self._plain = Tokenizer.from_str(json.dumps(_without(data, self.added)))
+        self._plain = Tokenizer.from_str(json.dumps(_without(data, self.added, numbers)))
         self._normalizer = self._whole.normalizer if _normalizes(added) else None
 
     @classmethod
     def load(cls, path: Path, *, name: str) -> "Tokens":
-        """From a tokenizer.json, with the end token that a tokenizer_config.json beside it names."""
+        """From a tokenizer.json; the end token is what a tokenizer_config.json beside it says."""
         try:
             source = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -76,7 +80,7 @@ class Tokens:
     ) -> str:
         return self._whole.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
 
-    def convert_tokens_to_ids(self, tokens: str | Sequence[str]) -> int | None | list[int | None]:
+    def convert_tokens_to_ids(self, tokens: str | Sequence[str]) -> int | list[int | None] | None:
         if isinstance(tokens, str):
             return self.id_of(tokens)
         return [self.id_of(token) for token in tokens]
@@ -117,15 +121,19 @@ def _read(source: str, name: str) -> dict[str, Any]:
     except ValueError as error:
         message = f"{name}: tokenizer.json is not JSON: {error}"
         raise ConfigError(message) from error
-    kind = data.get("model", {}).get("type") if isinstance(data, dict) else None
-    if kind != "BPE":
-        message = f"{name}: expected a tokenizer.json with a BPE model, found {kind}"
+    model = data.get("model") if isinstance(data, dict) else None
+    # Old files do not say the type; only BPE has merges.
+    if not isinstance(model, dict) or model.get("type", "BPE") != "BPE" or "merges" not in model:
+        message = f"{name}: expected a tokenizer.json with a BPE model"
         raise ConfigError(message)
     # Cutting and padding are an engine's business, and a post-processor would add tokens.
-    return data | {"truncation": None, "padding": None, "post_processor": None}
+    whole: dict[str, Any] = data
+    return whole | {"truncation": None, "padding": None, "post_processor": None}
 
 
-def _without(data: dict[str, Any], added: Mapping[str, int]) -> dict[str, Any]:
+def _without(
+    data: dict[str, Any], added: Mapping[str, int], numbers: Mapping[str, int]
+) -> dict[str, Any]:
     """The same tokenizer with these added tokens out of reach, in the model's vocabulary too."""
     model = data["model"]
     ids = set(added.values())
@@ -137,6 +145,8 @@ def _without(data: dict[str, Any], added: Mapping[str, int]) -> dict[str, Any]:
     vocab = {piece: number for piece, number in model["vocab"].items() if piece not in lost}
     merges = [merge for merge in model["merges"] if not lost or _stays(merge, lost)]
     kept = [one for one in data["added_tokens"] if one["content"] not in added]
+    # What stays keeps its number only if the model's vocabulary has it.
+    vocab |= {one["content"]: numbers[one["content"]] for one in kept}
     return data | {
         "added_tokens": kept,
         "model": model | {"vocab": vocab, "merges": merges},

@@ -1,0 +1,324 @@
+"""Reads result files, prints the table and the goals, and fails when one is missed or has slipped.
+
+Rule 1: nothing but raw samples is stored; every number shown is computed here.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FORMAT = 1
+RESULTS = Path(__file__).parent / "results"
+README = Path(__file__).parent / "README.md"
+BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
+PEERS = ("passthrough", "parse-hash-journal", "gyre", "litellm", "agent-lightning")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One result file."""
+
+    path: Path
+    name: str
+    machine: str
+    at: str
+    samples: dict[str, list[dict[str, Any]]]
+    """Per peer (or per case of a micro benchmark): one entry per run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """What a quantity of the newest result of some name must be."""
+
+    says: str
+    name: str
+    quantity: str
+    least: float | None = None
+    most: float | None = None
+
+    def is_met(self, value: float) -> bool:
+        above = self.least is None or value >= self.least
+        return above and (self.most is None or value <= self.most)
+
+    @property
+    def wanted(self) -> str:
+        return f"at least {self.least:g}" if self.least is not None else f"at most {self.most:g}"
+
+
+GOALS = (
+    Goal(
+        says="calls per CPU second, as a multiple of litellm's",
+        name="short",
+        quantity="litellm/gyre",
+        least=10,
+    ),
+    Goal(
+        says="CPU of a call on a 900 KB history, as a multiple of parse-hash-journal's",
+        name="long",
+        quantity="gyre/parse-hash-journal",
+        most=2,
+    ),
+    Goal(
+        says="milliseconds added at concurrency 1",
+        name="latency",
+        quantity="gyre added_ms",
+        most=2,
+    ),
+    Goal(
+        says="bytes of memory per unique token over 1,000 calls of one execution",
+        name="memory",
+        quantity="gyre bytes_per_token",
+        most=64,
+    ),
+    Goal(
+        says="growth per token in the second half, as a multiple of the first half's",
+        name="memory",
+        quantity="gyre late/early",
+        most=1.25,
+    ),
+    Goal(
+        says="executions in flight at once",
+        name="many",
+        quantity="gyre peak_upstream",
+        least=512,
+    ),
+    Goal(says="calls of theirs that failed", name="many", quantity="gyre failed", most=0),
+    Goal(
+        says="replies sent before their record was on disk",
+        name="syncs",
+        quantity="gyre unsynced",
+        most=0,
+    ),
+    Goal(
+        says="fdatasync calls per model call, 32 executions at once",
+        name="syncs",
+        quantity="gyre syncs_per_call",
+        most=0.5,
+    ),
+    Goal(
+        says="CPU to encode a 200k-token history, as a multiple of encoding what is new",
+        name="encode",
+        quantity="everything/bridge",
+        least=100,
+    ),
+)
+
+
+def load(path: Path) -> Result:
+    """A result file; raises ValueError that names the field when it is not one."""
+    found = json.loads(path.read_text())
+    wanted = ("format", "name", "at", "machine", "load_average_before_and_after", "python")
+    wanted += ("packages", "commit", "sources", "command", "settings", "samples")
+    if missing := [field for field in wanted if field not in found]:
+        raise ValueError(f"{path.name}: expected the fields {missing}")
+    if found["format"] != FORMAT:
+        raise ValueError(f"{path.name}: format {found['format']}, expected {FORMAT}")
+    slug = found["machine"]["slug"]
+    stem = f"{found['at'][:10]}-{slug}-{found['name']}"
+    if path.stem != stem and path.stem.rpartition("-")[0] != stem:
+        raise ValueError(f"{path.name}: expected a name that begins with {stem}")
+    if not found["samples"] or not all(found["samples"].values()):
+        raise ValueError(f"{path.name}: samples: expected at least one run of every peer")
+    return Result(
+        path=path, name=found["name"], machine=slug, at=found["at"], samples=found["samples"]
+    )
+
+
+def load_all(folder: Path = RESULTS) -> list[Result]:
+    """Every result, oldest first."""
+    return sorted((load(path) for path in folder.glob("*.json")), key=lambda one: one.at)
+
+
+def newest(results: Sequence[Result]) -> dict[str, Result]:
+    return {result.name: result for result in results}
+
+
+def quantities(result: Result) -> dict[str, float]:
+    """Every number that may be quoted from a result, by name; medians over runs."""
+    found: dict[str, float] = {}
+    for peer, runs in result.samples.items():
+        for name in runs[0]:
+            if (values := _values(name, runs)) is not None:
+                found[f"{peer} {name}"] = statistics.median(values)
+        found |= {f"{peer} {name}": value for name, value in _derived(runs)}
+    costs = [peer for peer in result.samples if f"{peer} cpu_ms" in found]
+    for one in costs:
+        for other in costs:
+            if one != other:
+                found[f"{one}/{other}"] = found[f"{one} cpu_ms"] / found[f"{other} cpu_ms"]
+    return found
+
+
+def _values(name: str, runs: Sequence[dict[str, Any]]) -> list[float] | None:
+    values = [run[name] for run in runs]
+    return values if all(isinstance(value, int | float) for value in values) else None
+
+
+def _derived(runs: Sequence[dict[str, Any]]) -> Iterator[tuple[str, float]]:
+    if "cpu_s" in runs[0]:
+        per_call = [run["cpu_s"] / run["calls"] for run in runs]
+        yield "cpu_ms", 1000 * statistics.median(per_call)
+        yield "calls_per_cpu_s", 1 / statistics.median(per_call)
+        yield "spread", (max(per_call) - min(per_call)) / statistics.median(per_call)
+    if "through_s" in runs[0]:
+        added = [run["through_s"]["p50"] - run["direct_s"]["p50"] for run in runs]
+        yield "added_ms", 1000 * statistics.median(added)
+    if "latency_s" in runs[0]:
+        yield "p50_ms", 1000 * statistics.median(run["latency_s"]["p50"] for run in runs)
+        yield "p99_ms", 1000 * statistics.median(run["latency_s"]["p99"] for run in runs)
+    if "points" in runs[0]:
+        yield from _growth(runs)
+
+
+def _growth(runs: Sequence[dict[str, Any]]) -> Iterator[tuple[str, float]]:
+    """Memory against unique tokens; the first tenth is start-up and left out."""
+    grown, bent = [], []
+    for run in runs:
+        points = run["points"][len(run["points"]) // 10 :]
+        if points[0]["tokens"] is None:
+            continue
+        first, middle, last = points[0], points[len(points) // 2], points[-1]
+        grown.append(_slope(first, last))
+        bent.append(_slope(middle, last) / max(_slope(first, middle), 1e-9))
+    if grown:
+        yield "bytes_per_token", statistics.median(grown)
+        yield "late/early", statistics.median(bent)
+    rise = [run["points"][-1]["rss_bytes"] - run["points"][0]["rss_bytes"] for run in runs]
+    yield "grown_mib", statistics.median(rise) / 2**20
+
+
+def _slope(one: dict[str, int], other: dict[str, int]) -> float:
+    return (other["rss_bytes"] - one["rss_bytes"]) / (other["tokens"] - one["tokens"])
+
+
+def table(results: Sequence[Result]) -> str:
+    """The newest result of each name, in Markdown."""
+    latest = newest(results)
+    lines: list[str] = []
+    for name, title in TITLES.items():
+        if name not in latest:
+            continue
+        found = quantities(latest[name])
+        lines += [
+            "",
+            f"**{title}** ([`{latest[name].path.name}`](results/{latest[name].path.name}))",
+        ]
+        lines += ["", *_rows(latest[name], found)]
+    verdicts = [
+        f"| {goal.says} | {goal.wanted} | {_number(value)} | {'yes' if met else '**no**'} |"
+        for goal, value, met in judged(results)
+    ]
+    head = ["", "**Goals**", "", "| what | wanted | measured | met |", "|---|---|---|---|"]
+    return "\n".join([*head, *verdicts, *lines]).strip() + "\n"
+
+
+TITLES = {
+    "short": "Short calls, 16 at once",
+    "short-stream": "Short calls, streamed, 16 at once",
+    "long": "One more call on a 900 KB history",
+    "latency": "One short call at a time",
+    "many": "512 executions at once, each held a second by the engine",
+    "memory": "1,000 calls of one growing execution",
+    "syncs": "Durability, under strace",
+    "encode": "Encoding a 200k-token history",
+    "match": "Finding the place of a 200k-token history",
+    "insert": "Adding a call to a tree",
+}
+COLUMNS = (
+    ("cpu_ms", "CPU ms a call"),
+    ("calls_per_cpu_s", "calls per CPU second"),
+    ("spread", "spread of runs"),
+    ("p50_ms", "p50 ms"),
+    ("p99_ms", "p99 ms"),
+    ("added_ms", "ms added at p50"),
+    ("failed", "failed"),
+    ("peak_upstream", "most in flight"),
+    ("grown_mib", "MiB grown"),
+    ("bytes_per_token", "bytes per unique token"),
+    ("late/early", "second half / first"),
+    ("replies", "replies"),
+    ("unsynced", "sent before durable"),
+    ("syncs_per_call", "fdatasync a call"),
+)
+
+
+def _rows(result: Result, found: dict[str, float]) -> Iterator[str]:
+    ordered = sorted(result.samples, key=lambda one: PEERS.index(one) if one in PEERS else 0)
+    shown = [
+        (key, title)
+        for key, title in COLUMNS
+        if any(f"{peer} {key}" in found for peer in result.samples)
+    ]
+    reference = ordered[0] if f"{ordered[0]} cpu_ms" in found else None
+    relative = [f"times {reference}"] if reference is not None and len(ordered) > 1 else []
+    yield "| | " + " | ".join([*relative, *(title for _, title in shown)]) + " |"
+    yield "|---" * (len(shown) + len(relative) + 1) + "|"
+    for peer in ordered:
+        cells = [_number(found[key]) if (key := f"{peer} {k}") in found else "" for k, _ in shown]
+        if relative:
+            cells.insert(0, _number(found[f"{peer}/{reference}"]) if peer != reference else "1")
+        yield f"| {peer} | " + " | ".join(cells) + " |"
+
+
+def _number(value: float) -> str:
+    """Three significant digits, and whole numbers whole."""
+    if value == int(value) or abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def judged(results: Sequence[Result]) -> Iterator[tuple[Goal, float, bool]]:
+    """Every goal whose result is there, with what was measured."""
+    latest = newest(results)
+    for goal in GOALS:
+        if goal.name in latest:
+            found = quantities(latest[goal.name])
+            if goal.quantity in found:
+                yield goal, found[goal.quantity], goal.is_met(found[goal.quantity])
+
+
+def slipped(results: Sequence[Result]) -> Iterator[str]:
+    """Ratios to the floor that are worse than in the result before, by more than their noise."""
+    before: dict[tuple[str, str], Result] = {}
+    for result in results:
+        earlier = before.get((result.name, result.machine))
+        before[result.name, result.machine] = result
+        if earlier is None or newest(results)[result.name] is not result:
+            continue
+        old, new = quantities(earlier), quantities(result)
+        key, floor = "gyre/parse-hash-journal", "parse-hash-journal spread"
+        if key in old and key in new:
+            spreads = (old["gyre spread"], new["gyre spread"], old[floor], new[floor])
+            if new[key] > old[key] * (1 + max(spreads)):
+                yield f"{result.path.name}: {key} was {old[key]:.2f}, is {new[key]:.2f}"
+
+
+def with_table(readme: str, results: Sequence[Result]) -> str:
+    """The README with the table of these results between its marks."""
+    before, _, rest = readme.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{table(results)}{END}{after}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder to read")
+    parser.add_argument("--write", action="store_true", help="put the table into README.md")
+    args = parser.parse_args()
+    results = load_all(args.results)
+    print(table(results))
+    if args.write:
+        README.write_text(with_table(README.read_text(), results))
+    missed = [f"goal missed: {goal.says}" for goal, _, met in judged(results) if not met]
+    missed += slipped(results)
+    print("\n".join(missed), file=sys.stderr)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

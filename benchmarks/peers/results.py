@@ -1,0 +1,106 @@
+"""Result files: raw samples with everything needed to judge them, written once."""
+
+import hashlib
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers.contestants import ROOT, Peer
+
+FORMAT = 1
+RESULTS = ROOT / "benchmarks" / "results"
+COVERED = ("src/gyre", "benchmarks")
+"""Folders whose Python files a result depends on."""
+
+
+def write(
+    name: str,
+    *,
+    samples: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    packages: Mapping[str, Mapping[str, str]],
+    load_average: tuple[float, float],
+) -> Path:
+    """The path of a new file; an older one of the same name and day is never touched."""
+    machine = _machine()
+    result = {
+        "format": FORMAT,
+        "name": name,
+        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "machine": machine,
+        "load_average_before_and_after": load_average,
+        "python": platform.python_version(),
+        "packages": packages,
+        "commit": _git("rev-parse", "HEAD"),
+        "sources": sources_digest(),
+        "command": [Path(sys.executable).name, "-m", "benchmarks.peers.measure", *sys.argv[1:]],
+        "settings": settings,
+        "samples": samples,
+    }
+    day = time.strftime("%Y-%m-%d", time.gmtime())
+    stem = f"{day}-{machine['slug']}-{name}"
+    for number in range(1, 100):
+        path = RESULTS / (f"{stem}.json" if number == 1 else f"{stem}-{number}.json")
+        try:
+            with path.open("x") as file:
+                file.write(json.dumps(result, indent=1) + "\n")
+        except FileExistsError:
+            continue
+        return path
+    raise FileExistsError(f"{stem}: a hundred results in one day")
+
+
+def sources_digest() -> str:
+    """One hash over every Python file a result depends on."""
+    digest = hashlib.sha256()
+    for folder in COVERED:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            digest.update(str(path.relative_to(ROOT)).encode() + b"\0")
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()[:16]
+
+
+def versions(peers: Iterable[Peer]) -> dict[str, dict[str, str]]:
+    """Installed versions of what each peer is made of, asked of its own interpreter."""
+    code = (
+        "import json, platform, sys; from importlib.metadata import version; "
+        "found = {name: version(name) for name in sys.argv[1:]}; "
+        "print(json.dumps({'python': platform.python_version()} | found))"
+    )
+    found = {}
+    for peer in peers:
+        command = [str(peer.python), "-c", code, *peer.packages]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        found[peer.name] = json.loads(done.stdout)
+    return found
+
+
+def _machine() -> dict[str, Any]:
+    """What the numbers were taken on; no host name, because it says nothing to a reader."""
+    cpu = "unknown"
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            cpu = line.partition(":")[2].strip()
+            break
+    cores = len(os.sched_getaffinity(0))
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return {
+        "slug": re.sub(r"[^a-z0-9]+", "-", f"{cpu} {cores}core".lower()).strip("-"),
+        "cpu": cpu,
+        "cores": cores,
+        "memory_gib": round(pages / 2**30),
+        "kernel": platform.release(),
+    }
+
+
+def _git(*words: str) -> str | None:
+    """Answer of git; None where there is no repository or no commit yet."""
+    done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True)
+    return done.stdout.strip() if done.returncode == 0 else None

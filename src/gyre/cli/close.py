@@ -1,0 +1,16 @@
+"""Close an execution at a running proxy: its key stops working and its log is final."""
+
+import argparse
+from pathlib import Path
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", type=Path, metavar="RUN", help="the proxy's run folder")
+    parser.add_argument("name", help="name of the execution")
+
+
+def run(args: argparse.Namespace) -> None:
+    from gyre.run.control import control
+
+    control(args.run, "POST", f"executions/{args.name}/close", {})
+    print(f"execution {args.name} is closed")

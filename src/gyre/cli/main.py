@@ -1,0 +1,47 @@
+"""The `gyre` program: finds the command, runs it, and reports how it ended."""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from gyre.words.errors import GyreError
+
+COMMANDS = {
+    "proxy": "record agent programs in front of engines",
+    "open": "open an execution at a running proxy and print its environment",
+    "close": "close an execution: its key stops working, its log is final",
+    "inspect": "show the trees of a run",
+    "export": "write a run's training rows as jsonl, parquet or safetensors",
+    "demo": "see a whole recording in a minute, with a scripted engine",
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line; each command's module adds its own arguments."""
+    top = argparse.ArgumentParser(
+        prog="gyre", description="Online reinforcement learning for agents that run for hours."
+    )
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, summary in COMMANDS.items():
+        module = importlib.import_module(f"gyre.cli.{name}")
+        one = commands.add_parser(name, help=summary, description=module.__doc__)
+        module.arguments(one)
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit status 0, or 2 for what the user can mend, said in one line."""
+    args = parser().parse_args(argv)
+    module = importlib.import_module(f"gyre.cli.{args.command}")
+    try:
+        return int(module.run(args) or 0)
+    except GyreError as error:
+        print(f"gyre {args.command}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader of our output (a pager, head) has seen enough.
+        sys.stderr.close()
+        return 0

@@ -1,0 +1,24 @@
+"""Open an execution at a running proxy; prints lines for the shell that point agents at it."""
+
+import argparse
+from pathlib import Path
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("run", type=Path, metavar="RUN", help="the proxy's run folder")
+    add("name", nargs="?", help="name of the execution (default: a new one)")
+    add("--json", action="store_true", help="print id, key and address as JSON")
+
+
+def run(args: argparse.Namespace) -> None:
+    import json
+
+    from gyre.run.control import control, environment
+
+    found = control(args.run, "POST", "executions", {"id": args.name} if args.name else {})
+    if args.json:
+        print(json.dumps(found))
+        return
+    for name, value in environment(found["url"], found["key"]).items():
+        print(f"export {name}={value}")

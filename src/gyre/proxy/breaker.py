@@ -1,0 +1,87 @@
+"""Whether an engine may be given calls, judged by what its last calls and probes came to."""
+
+from enum import Enum
+
+MOST_DOUBLINGS = 3
+"""Probes of an engine that stays away are at most eight times as far apart as the first."""
+
+
+class Trust(Enum):
+    """How far an engine is trusted."""
+
+    CLOSED = "ready"
+    """The circuit is closed: it gets calls."""
+    TRIAL = "on trial"
+    """A probe succeeded: it gets one call, and more once that call has sampled something."""
+    OPEN = "broken"
+    """It gets no calls until a probe succeeds."""
+
+
+class Breaker:
+    """The circuit of one engine; it has no clock, its owner waits and probes."""
+
+    def __init__(self, *, break_after: int, probe_s: float) -> None:
+        self._break_after = break_after
+        self._probe_s = probe_s
+        self._failures = 0
+        self._setbacks = 0
+        self._tried = False
+        self.trust = Trust.CLOSED
+
+    @property
+    def admits(self) -> bool:
+        """Whether another call may be given."""
+        return self.trust is Trust.CLOSED or (self.trust is Trust.TRIAL and not self._tried)
+
+    @property
+    def pause_s(self) -> float:
+        """How long to wait before the next probe."""
+        return float(self._probe_s * 2 ** min(self._setbacks, MOST_DOUBLINGS))
+
+    def given(self) -> None:
+        """A call was given to the engine."""
+        self._tried = self.trust is Trust.TRIAL
+
+    def returned(self) -> None:
+        """A call has left the engine, whatever came of it."""
+        self._tried = False
+
+    def sampled(self) -> bool:
+        """The engine sampled tokens; whether that ends its trial and it may get more calls.
+
+        It stays one failure from being broken, until a call finishes.
+        """
+        if self.trust is not Trust.TRIAL:
+            return False
+        self.trust = Trust.CLOSED
+        self._failures = self._break_after - 1
+        return True
+
+    def finished(self) -> None:
+        """A call came to its proper end, which alone clears what went wrong before."""
+        if self.trust is not Trust.OPEN:
+            self.trust = Trust.CLOSED
+            self._failures = 0
+            self._setbacks = 0
+
+    def failed(self, *, at_once: bool = False) -> bool:
+        """A call failed; whether that broke the circuit, which it does `at_once` if so said."""
+        if self.trust is Trust.OPEN:
+            return False
+        self._failures += 1
+        if self.trust is Trust.TRIAL:
+            self._setbacks += 1
+        elif not at_once and self._failures < self._break_after:
+            return False
+        self.trust = Trust.OPEN
+        return True
+
+    def probed(self, ready: bool) -> None:
+        """A probe of the broken engine was answered, or not."""
+        if self.trust is not Trust.OPEN:
+            return
+        if ready:
+            self.trust = Trust.TRIAL
+            self._tried = False
+        else:
+            self._setbacks += 1

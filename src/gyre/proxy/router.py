@@ -1,0 +1,397 @@
+"""Calls find engines and outlive them: held, moved and continued from the tokens they have.
+
+Rule 1: a token that was sampled is kept; a call ends once, with every token once (T07).
+Rule 2: nothing polls; a call waits for a seat, a drain for its last call, a probe for its pause.
+Rule 3: a stream that makes progress is never cut, except to drain its engine.
+"""
+
+import asyncio
+import itertools
+import random
+import time
+import uuid
+from array import array
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from gyre.proxy.breaker import Breaker
+from gyre.proxy.sampled import Sampled
+from gyre.proxy.seats import Call, Cut, Room
+from gyre.proxy.waiting import WaitingLine
+from gyre.words.errors import (
+    BrokenPromise,
+    ConfigError,
+    EngineDraining,
+    EngineError,
+    NotFound,
+    Unavailable,
+)
+from gyre.words.ids import EngineName
+from gyre.words.ports import Engine
+from gyre.words.samples import Ask, Chunk, Output, Sampling
+from gyre.words.sections import RouterSection
+
+MOST_REMEMBERED = 65_536
+"""Executions whose last engine is remembered; the oldest is forgotten beyond."""
+
+
+@dataclass(slots=True, kw_only=True)
+class RouterCounts:
+    """What has happened since the start."""
+
+    calls: int = 0
+    attempts: int = 0
+    reroutes: int = 0
+    """Attempts that continued a call elsewhere, or again at the same engine."""
+    failures: dict[str, int] = field(default_factory=dict)
+    """By kind: refused, error, abort, bad request, hang, stall. To drain is no failure."""
+    breaker_opens: int = 0
+    unavailable: int = 0
+    """Calls given up because no engine came back in time."""
+    held_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStatus:
+    """One engine as the router sees it."""
+
+    name: EngineName
+    state: str
+    """"ready", "on trial", "broken" or "draining"."""
+    in_flight: int
+    capacity: int
+
+
+@dataclass(slots=True, kw_only=True)
+class _Stream:
+    """What holds on to an engine's answer while it comes."""
+
+    scope: asyncio.Timeout
+    watch: asyncio.TimerHandle
+
+
+class Router:
+    """The engines of one proxy; entered by its owner, and its probes end with it."""
+
+    def __init__(
+        self,
+        engines: Sequence[Engine],
+        settings: RouterSection,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        jitter: random.Random | None = None,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._jitter = random.Random() if jitter is None else jitter
+        self._engines = {engine.name: engine for engine in engines}
+        if len(self._engines) != len(engines):
+            raise ConfigError(f"engines: a name occurs twice in {[e.name for e in engines]}")
+        self._rooms = {
+            name: Room(
+                name=name,
+                capacity=settings.capacity,
+                breaker=Breaker(break_after=settings.break_after, probe_s=settings.probe_s),
+            )
+            for name in self._engines
+        }
+        self._line = WaitingLine(list(self._rooms.values()))
+        self._streams: dict[Call, _Stream] = {}
+        self._orders = itertools.count(1)
+        self._homes: dict[str, EngineName] = {}
+        self._inspected: set[EngineName] = set()
+        # Ids of asks have one length, so that none is the beginning of another.
+        self._prefix = uuid.uuid4().hex[:12]
+        self._group: asyncio.TaskGroup | None = None
+        self._chores: set[asyncio.Task[None]] = set()
+        self.counts = RouterCounts()
+
+    async def __aenter__(self) -> Self:
+        self._group = await asyncio.TaskGroup().__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        group, self._group = self._group, None
+        for chore in self._chores:
+            chore.cancel()
+        if group is not None:
+            await group.__aexit__(kind, error, trace)
+
+    @property
+    def waiting(self) -> int:
+        """Calls without a seat."""
+        return len(self._line)
+
+    def engines(self) -> list[EngineStatus]:
+        """Every engine as it stands, in the order listed."""
+        return [
+            EngineStatus(
+                name=room.name,
+                state="draining" if room.draining else room.breaker.trust.value,
+                in_flight=len(room.calls),
+                capacity=room.capacity,
+            )
+            for room in self._rooms.values()
+        ]
+
+    async def accept(self, execution: str) -> Call:
+        """A call seated at an engine; raises Unavailable after hold_s without one.
+
+        The seat is kept until `generate` ends or `release` is called.
+        """
+        if self._group is None:
+            raise Unavailable("the proxy is not running")
+        call = Call(
+            execution=execution,
+            order=next(self._orders),
+            progress_at=self._clock(),
+            last=self._homes.get(execution),
+        )
+        self.counts.calls += 1
+        await self._seated(call)
+        return call
+
+    def release(self, call: Call) -> None:
+        """Gives the seat of a call back; nothing happens when it has none."""
+        self._line.release(call)
+
+    async def generate(self, call: Call, *, input_ids: bytes, sampling: Sampling) -> Output:
+        """The whole output of the call, from one engine or several.
+
+        Cancelling aborts at the engine; `call.output_so_far()` then has what was sampled.
+        """
+        call.sampled = Sampled(sampling)
+        call.progress_at = self._clock()
+        fruitless = 0
+        try:
+            while call.sampled.finish is None:
+                await self._seated(call)
+                known = len(call.sampled.ids)
+                pauses = await self._attempt(call, input_ids)
+                fruitless = 0 if len(call.sampled.ids) > known else fruitless + 1
+                if pauses and call.sampled.finish is None:
+                    await self._back_off(call, fruitless)
+        finally:
+            self.release(call)
+        return call.output_so_far()
+
+    async def drain(self, name: EngineName) -> None:
+        """The engine gets no more calls, and those it has go on elsewhere; returns when empty."""
+        room = self._named(name)
+        room.draining = True
+        for call in list(room.calls):
+            if call in self._streams:
+                self._cut(call, "drain")
+            else:
+                self.release(call)
+        await self._line.wait_empty(room)
+
+    def resume(self, name: EngineName) -> None:
+        """The engine takes calls again."""
+        self._line.reopen(self._named(name))
+
+    def _named(self, name: EngineName) -> Room:
+        if name not in self._rooms:
+            raise NotFound(f"no engine {name!r}; known are {', '.join(self._rooms)}")
+        return self._rooms[name]
+
+    async def _seated(self, call: Call) -> None:
+        """Waits for a seat, behind the calls that came earlier."""
+        began = self._clock()
+        while call.room is None:
+            left_s = call.progress_at + self._settings.hold_s - self._clock()
+            if left_s <= 0:
+                self.counts.unavailable += 1
+                raise Unavailable(f"no engine within {self._settings.hold_s:g} s; try again")
+            await self._line.wait(call, left_s)
+        self._held(call, began)
+        self._homes.pop(call.execution, None)
+        self._homes[call.execution] = call.room.name
+        if len(self._homes) > MOST_REMEMBERED:
+            del self._homes[next(iter(self._homes))]
+
+    async def _back_off(self, call: Call, fruitless: int) -> None:
+        began = self._clock()
+        longest = self._settings.retry_first_s * 2 ** min(max(fruitless - 1, 0), 30)
+        longest = min(longest, self._settings.retry_most_s)
+        await asyncio.sleep(longest * self._jitter.uniform(0.5, 1.0))
+        self._held(call, began)
+
+    def _held(self, call: Call, began: float) -> None:
+        passed = self._clock() - began
+        call.held_s += passed
+        self.counts.held_s += passed
+
+    async def _attempt(self, call: Call, input_ids: bytes) -> bool:
+        """One engine is asked for the rest; whether to back off before the next is asked."""
+        room = call.room
+        if room is None:
+            raise BrokenPromise("a call without a seat asks an engine")
+        call.attempts += 1
+        self.counts.attempts += 1
+        self.counts.reroutes += call.attempts > 1
+        began = self._clock()
+        try:
+            await self._stream(call, room, input_ids)
+            return self._ended(call, room)
+        except EngineError as error:
+            return self._judge(call, room, error)
+        finally:
+            call.engine_s += self._clock() - began
+            self.release(call)
+
+    async def _stream(self, call: Call, room: Room, input_ids: bytes) -> None:
+        """Takes chunks until one is the last, or the stream is cut from this side."""
+        ask = Ask(
+            id=f"{self._prefix}-{call.order:010x}-{call.attempts:06x}",
+            input_ids=input_ids + array("i", call.sampled.ids).tobytes(),
+            sampling=call.sampled.rest,
+            execution=call.execution,
+        )
+        loop = asyncio.get_running_loop()
+        call.heard_at = self._clock()
+        call.cut = None
+        try:
+            async with asyncio.timeout(None) as scope:
+                watch = loop.call_later(self._settings.idle_s, self._look, call, room)
+                self._streams[call] = _Stream(scope=scope, watch=watch)
+                async with _closing(self._engines[room.name].generate(ask)) as chunks:
+                    async for chunk in chunks:
+                        self._take(call, room, chunk)
+                        if chunk.finish is not None:
+                            break
+        except TimeoutError:
+            if call.cut is None:
+                raise
+        finally:
+            self._streams.pop(call).watch.cancel()
+
+    def _take(self, call: Call, room: Room, chunk: Chunk) -> None:
+        call.heard_at = self._clock()
+        call.sampled.take(room.name, chunk)
+        if chunk.ids:
+            call.progress_at = call.heard_at
+            if room.breaker.sampled():
+                self._line.fill()
+
+    def _ended(self, call: Call, room: Room) -> bool:
+        """What a stream without an error came to."""
+        if call.sampled.finish is not None:
+            room.breaker.finished()
+            return False
+        if call.cut is None:
+            return self._failed(call, room, "abort")
+        call.failed_at = room.name
+        if call.cut != "drain":
+            self._count(call.cut)
+        return False
+
+    def _judge(self, call: Call, room: Room, error: EngineError) -> bool:
+        """What an engine's failure means for the call; raises it when nobody else may help."""
+        if call.cut is not None:
+            return self._ended(call, room)
+        if isinstance(error, EngineDraining):
+            call.failed_at = room.name
+            return True
+        if error.retryable:
+            refused = isinstance(error.__cause__, ConnectionRefusedError)
+            return self._failed(call, room, "refused" if refused else "error", at_once=refused)
+        self._count("bad request")
+        call.refused_by.add(room.name)
+        others = (other for other in self._rooms.values() if other.name not in call.refused_by)
+        if not any(other.is_open for other in others):
+            raise error
+        return False
+
+    def _failed(self, call: Call, room: Room, kind: str, *, at_once: bool = False) -> bool:
+        self._count(kind)
+        call.failed_at = room.name
+        self._distrust(room, at_once=at_once)
+        return True
+
+    def _count(self, kind: str) -> None:
+        self.counts.failures[kind] = self.counts.failures.get(kind, 0) + 1
+
+    def _distrust(self, room: Room, *, at_once: bool) -> None:
+        if room.breaker.failed(at_once=at_once):
+            self.counts.breaker_opens += 1
+            self._start(self._probe, room)
+
+    def _start(self, chore: Callable[[Room], Coroutine[None, None, None]], room: Room) -> None:
+        if self._group is not None:
+            task = self._group.create_task(chore(room))
+            self._chores.add(task)
+            task.add_done_callback(self._chores.discard)
+
+    def _cut(self, call: Call, reason: Cut) -> None:
+        """Ends the call's stream from this side; the call itself goes on."""
+        if call.cut is None:
+            call.cut = reason
+            self._streams[call].scope.reschedule(asyncio.get_running_loop().time())
+
+    def _look(self, call: Call, room: Room) -> None:
+        """After a silence the engine is asked how it is; after a very long one the call moves.
+
+        A healthy engine may have lost the call: half of hold_s is left to find another.
+        """
+        idle_s = self._settings.idle_s
+        silent_s = self._clock() - call.heard_at
+        if silent_s >= max(self._settings.hold_s / 2, idle_s):
+            self._cut(call, "stall")
+            self._distrust(room, at_once=False)
+            return
+        if silent_s >= idle_s and room.name not in self._inspected:
+            self._inspected.add(room.name)
+            self._start(self._inspect, room)
+        next_s = idle_s - silent_s if silent_s < idle_s else idle_s
+        loop = asyncio.get_running_loop()
+        self._streams[call].watch = loop.call_later(next_s, self._look, call, room)
+
+    async def _inspect(self, room: Room) -> None:
+        """Moves the silent calls of an engine whose health does not answer either."""
+        try:
+            healthy = await self._is_healthy(room)
+        finally:
+            self._inspected.discard(room.name)
+        quiet_since = self._clock() - self._settings.idle_s
+        silent = [
+            call for call in room.calls if call in self._streams and call.heard_at <= quiet_since
+        ]
+        if healthy or not silent:
+            return
+        for call in silent:
+            self._cut(call, "hang")
+        self._distrust(room, at_once=True)
+
+    async def _probe(self, room: Room) -> None:
+        """Asks a broken engine from time to time, until it may be tried again."""
+        while not room.breaker.admits:
+            await asyncio.sleep(room.breaker.pause_s)
+            room.breaker.probed(await self._is_healthy(room))
+        self._line.fill()
+
+    async def _is_healthy(self, room: Room) -> bool:
+        # Half of idle_s, so that a hang is known one and a half idle_s after the last token.
+        try:
+            async with asyncio.timeout(self._settings.idle_s / 2):
+                return (await self._engines[room.name].health()).ready
+        except (EngineError, TimeoutError):
+            return False
+
+
+@asynccontextmanager
+async def _closing(chunks: AsyncIterator[Chunk]) -> AsyncIterator[AsyncIterator[Chunk]]:
+    """The chunks, closed at the end, which aborts what is left at the engine."""
+    try:
+        yield chunks
+    finally:
+        if isinstance(chunks, AsyncGenerator):
+            await chunks.aclose()

@@ -1,0 +1,1 @@
+"""Where rooms are joined into running processes."""

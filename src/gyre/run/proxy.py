@@ -1,0 +1,192 @@
+"""A proxy process: engines, renderer, executions and server, joined until it is told to stop."""
+
+import asyncio
+import gc
+import os
+import resource
+import secrets
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import aiohttp
+import msgspec
+import uvicorn
+import uvloop
+
+from gyre.backends.engines.open import connect, read_address
+from gyre.backends.renderers.load import load_renderer
+from gyre.proxy.admin import Admin
+from gyre.proxy.commit import GroupCommit
+from gyre.proxy.executions import Executions
+from gyre.proxy.handle import Desk
+from gyre.proxy.metrics import Metrics
+from gyre.proxy.router import Router
+from gyre.proxy.server import Proxy
+from gyre.run.control import ADDRESS_FILE, TOKEN_FILE
+from gyre.words.errors import ConfigError
+from gyre.words.ports import Engine, Renderer
+from gyre.words.samples import Sampling
+from gyre.words.sections import LimitsSection, ProxySection, RouterSection
+
+MANIFEST = "proxy.json"
+MANY_FILES = 65_536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyPlan:
+    """Everything a proxy process is told."""
+
+    folder: Path
+    model: str
+    """Folder with the policy's tokenizer.json, or that file."""
+    engines: tuple[str, ...]
+    family: str | None
+    thinking: Literal["all", "tool_cycle", "template"]
+    sampling: Sampling
+    proxy: ProxySection
+    router: RouterSection
+    limits: LimitsSection
+    open: tuple[str, ...]
+    """Executions to open at the start, if they do not exist."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """A proxy that takes calls."""
+
+    url: str
+    folder: Path
+    renderer: str
+    opened: dict[str, str]
+    """Key of each execution opened at the start."""
+
+
+async def serve(plan: ProxyPlan, on_start: Callable[[Started], None]) -> None:
+    """Runs until SIGINT or SIGTERM; calls in flight are finished first."""
+    renderer = load_renderer(plan.model, family=plan.family, thinking=plan.thinking)
+    token = prepare(plan, renderer)
+    _many_files()
+    # Trees are long-lived and acyclic; scanning them often costs more than it finds.
+    gc.set_threshold(50_000, 50, 100)
+    executions = Executions(
+        plan.folder,
+        renderer,
+        model=plan.model,
+        sampling=plan.sampling,
+        settings=plan.proxy,
+        limits=plan.limits,
+    )
+    commit = GroupCommit()
+    try:
+        async with connected(plan.engines) as engines, Router(engines, plan.router) as router:
+            desk = Desk(
+                router=router, commit=commit, metrics=Metrics(), ping_s=plan.proxy.ping_s
+            )
+            admin = Admin(executions, router, token)
+            app = Proxy(executions, desk, admin, model=plan.model, limits=plan.limits)
+            listener = _listener(plan.proxy)
+            opened = {
+                name: executions.create(name)[1]
+                for name in plan.open
+                if not executions.exists(name)
+            }
+            host, port = listener.getsockname()[:2]
+            url = f"http://{host}:{port}"
+            (plan.folder / ADDRESS_FILE).write_text(url)
+            on_start(
+                Started(
+                    url=url,
+                    folder=plan.folder,
+                    renderer=renderer.name,
+                    opened=opened,
+                )
+            )
+            await _server(app).serve([listener])
+    finally:
+        commit.close()
+        executions.close()
+
+
+def prepare(plan: ProxyPlan, renderer: Renderer) -> str:
+    """The run folder with its manifest and admin token, made once and then checked."""
+    plan.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    manifest = {"format": 1, "model": plan.model, "renderer": renderer.name}
+    path = plan.folder / MANIFEST
+    if path.exists():
+        found = msgspec.json.decode(path.read_bytes())
+        if found.get("renderer") != renderer.name:
+            message = (
+                f"{plan.folder}: recorded with renderer {found.get('renderer')!r}, "
+                f"asked to go on with {renderer.name!r}"
+            )
+            raise ConfigError(message)
+    else:
+        path.write_bytes(msgspec.json.encode(manifest))
+    secret = plan.folder / TOKEN_FILE
+    if not secret.exists():
+        fd = os.open(secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(fd, "w") as file:
+            file.write(secrets.token_urlsafe(32))
+    return secret.read_text().strip()
+
+
+@asynccontextmanager
+async def connected(addresses: Sequence[str]) -> AsyncIterator[list[Engine]]:
+    """Engines at their addresses, over one client session."""
+    if not addresses:
+        message = "engine: expected at least one, such as sglang=http://127.0.0.1:30000"
+        raise ConfigError(message)
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60)
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=10)
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
+        yield [await connect(read_address(address), session) for address in addresses]
+
+
+def _listener(settings: ProxySection) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.host, settings.port))
+    except OSError as error:
+        listener.close()
+        message = f"cannot listen on {settings.host}:{settings.port}: {error.strerror}"
+        raise ConfigError(message) from error
+    listener.listen(2048)
+    return listener
+
+
+def _server(app: Proxy) -> uvicorn.Server:
+    return uvicorn.Server(
+        uvicorn.Config(
+            app,
+            loop="uvloop",
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            log_level="warning",
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=30,
+        )
+    )
+
+
+def _many_files() -> None:
+    """One log and one connection per execution need more files than a shell allows by default."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MANY_FILES if hard == resource.RLIM_INFINITY else min(hard, MANY_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def run(plan: ProxyPlan, on_start: Callable[[Started], None]) -> None:
+    """The process's whole life."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve(plan, on_start))

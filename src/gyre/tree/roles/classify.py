@@ -1,0 +1,28 @@
+"""A call's evidence goes to the harness that recognises it, else to the generic rule (SPEC 5)."""
+
+from typing import Protocol
+
+from gyre.tree.roles import claude_code, codex, generic, mini_swe_agent, opencode, qwen_code
+from gyre.words.roles import Classified, Evidence
+
+
+class Table(Protocol):
+    """One harness's rules; a module is one."""
+
+    @property
+    def NAME(self) -> str: ...
+
+    def recognises(self, evidence: Evidence) -> bool: ...
+
+    def classify(self, evidence: Evidence) -> Classified: ...
+
+
+TABLES: tuple[Table, ...] = (claude_code, codex, opencode, qwen_code, mini_swe_agent)
+
+
+def classify(evidence: Evidence) -> Classified:
+    """The call's class; `known` is False where no table, version or marker covers it."""
+    for table in TABLES:
+        if table.recognises(evidence):
+            return table.classify(evidence)
+    return generic.classify(evidence)

@@ -1,0 +1,67 @@
+"""Light commands stay light: what only looks at files loads no network stack and no model code."""
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {"torch", "transformers", "jax", "tensorflow"}
+SERVING = {"aiohttp", "renderers", "tokenizers", "uvicorn", "uvloop", "pyarrow"}
+
+WATCH = """
+import importlib.abc, sys
+
+class Watch(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        tried.add(name.partition(".")[0])
+
+tried = set()
+sys.meta_path.insert(0, Watch())
+try:
+    {code}
+except SystemExit:
+    pass
+print("tried:", *sorted(tried))
+"""
+
+
+def tried(code):
+    """Top-level packages that running the code tried to import, installed or not."""
+    done = subprocess.run(
+        [sys.executable, "-c", WATCH.format(code=code)], capture_output=True, text=True, check=True
+    )
+    return set(done.stdout.splitlines()[-1].split()[1:])
+
+
+def test_importing_the_package_imports_nothing_else():
+    assert {"gyre"} == tried("import gyre") - sys.stdlib_module_names
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["proxy", "--help"],
+        ["inspect", "--help"],
+        ["export", "--help"],
+        ["inspect", "no-such-run"],
+        ["open", "no-such-run"],
+    ],
+    ids=" ".join,
+)
+def test_light_commands_load_neither_models_nor_servers(arguments):
+    loaded = tried(f"from gyre.cli.main import main; main({arguments!r})")
+
+    assert "gyre" in loaded
+    assert set() == loaded & (HEAVY | SERVING)
+
+
+def test_the_server_loads_no_model_code():
+    loaded = tried("import gyre.run.proxy")
+
+    assert set(SERVING) - {"pyarrow"} <= loaded
+    assert set() == loaded & HEAVY
+
+
+def test_the_watch_sees_an_import_of_what_is_not_installed():
+    assert "torch" in tried("\n    try: import torch\n    except ImportError: pass")

@@ -1,0 +1,264 @@
+"""What the adapters send, how they use connections, and what they make of odd answers."""
+
+import asyncio
+import json
+from array import array
+
+import pytest
+from aiohttp import web
+
+from gyre.backends.engines.open import EngineAddress, connect
+from gyre.backends.engines.wire import client
+from gyre.words.errors import EngineError
+from gyre.words.samples import Ask, Sampling
+
+PROMPT = array("i", [5, 6, 7])
+SAMPLING = Sampling(temperature=0.7, top_p=0.9, max_tokens=9, stop_ids=(2,), stop=("END",), seed=11)
+
+
+def sglang_answer(ids):
+    meta = {
+        "finish_reason": {"type": "stop"},
+        "completion_tokens": len(ids),
+        "output_token_logprobs": [[-0.5, token, None] for token in ids],
+    }
+    return [{"output_ids": ids, "meta_info": meta}]
+
+
+def vllm_answer(ids):
+    values = {"token_logprobs": [-0.5] * len(ids)}
+    return [{"choices": [{"token_ids": ids, "logprobs": values, "finish_reason": "stop"}]}]
+
+
+ANSWERS = {"sglang": sglang_answer, "vllm": vllm_answer}
+
+
+class Engine:
+    """A server that answers every POST with the same events, and keeps what it was sent."""
+
+    def __init__(self, events):
+        self.events = events
+        self.bodies = []
+        self.paths = []
+        self.connections = set()
+
+    async def handle(self, request):
+        self.paths.append(request.path)
+        self.connections.add(id(request.transport))
+        self.bodies.append(json.loads(await request.content.read()))
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for event in self.events:
+            await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+
+def ask(input_ids=PROMPT, sampling=SAMPLING):
+    return Ask(id="call-1", input_ids=input_ids.tobytes(), sampling=sampling, execution="e")
+
+
+async def say(url, kind, *asks):
+    """The chunks that each ask is answered with."""
+    async with client() as session:
+        engine = await connect(EngineAddress(url=url, kind=kind), session)
+        try:
+            return [[chunk async for chunk in engine.generate(one)] for one in asks]
+        finally:
+            await engine.close()
+
+
+def run(serving, engine, kind, *asks):
+    async def scenario():
+        async with serving(engine.handle) as url:
+            return await say(url, kind, *asks)
+
+    return asyncio.run(scenario())
+
+
+def test_sglang_is_told_every_setting(serving):
+    """T28: none is left to a default of the server."""
+    engine = Engine(sglang_answer([8, 2]))
+    ((chunk,),) = run(serving, engine, "sglang", ask())
+
+    assert ([8, 2], [-0.5, -0.5], "stop") == (chunk.ids, chunk.logprobs, chunk.finish)
+    assert ["/generate"] == engine.paths
+    assert {
+        # The mark at the end keeps an abort of call-1 from hitting call-12.
+        "rid": "call-1$",
+        "input_ids": [5, 6, 7],
+        "return_logprob": True,
+        "return_prompt_token_ids": True,
+        "stream": True,
+        "sampling_params": {
+            "max_new_tokens": 9,
+            "temperature": 0.7,
+            "top_p": 0.9,
+            "top_k": -1,
+            "min_p": 0.0,
+            "frequency_penalty": 0.0,
+            "presence_penalty": 0.0,
+            "repetition_penalty": 1.0,
+            "stop_token_ids": [2],
+            "stop": ["END"],
+            "no_stop_trim": True,
+            "skip_special_tokens": False,
+            "stream_interval": 32,
+            "sampling_seed": 11,
+        },
+    } == engine.bodies[0]
+
+
+def test_vllm_is_told_every_setting(serving):
+    """T28: none is left to a default of the server."""
+    engine = Engine(vllm_answer([8, 2]))
+    ((chunk,),) = run(serving, engine, "vllm", ask())
+
+    assert ([8, 2], [-0.5, -0.5], "stop") == (chunk.ids, chunk.logprobs, chunk.finish)
+    assert ["/v1/completions"] == engine.paths
+    assert {
+        "request_id": "call-1",
+        "prompt": [5, 6, 7],
+        "max_tokens": 9,
+        "temperature": 0.7,
+        "top_p": 0.9,
+        "top_k": -1,
+        "min_p": 0.0,
+        "frequency_penalty": 0.0,
+        "presence_penalty": 0.0,
+        "repetition_penalty": 1.0,
+        "stop_token_ids": [2],
+        "stop": ["END"],
+        "include_stop_str_in_output": True,
+        "skip_special_tokens": False,
+        "logprobs": 0,
+        "return_token_ids": True,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "stream_interval": 16,
+        "seed": 11,
+    } == engine.bodies[0]
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_a_prompt_of_200000_ids_arrives_whole(serving, kind):
+    long = array("i", range(200_000))
+    engine = Engine(ANSWERS[kind]([8, 2]))
+    ((chunk,),) = run(serving, engine, kind, ask(long))
+
+    assert long.tolist() == engine.bodies[0]["input_ids" if kind == "sglang" else "prompt"]
+    assert [8, 2] == chunk.ids
+
+
+def test_sglang_is_not_asked_for_the_echo_of_a_long_prompt(serving):
+    """It would repeat the echo in every event."""
+    engine = Engine(sglang_answer([2]))
+    run(serving, engine, "sglang", ask(array("i", range(5000))))
+
+    assert "return_prompt_token_ids" not in engine.bodies[0]
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_calls_one_after_another_share_a_connection(serving, kind):
+    engine = Engine(ANSWERS[kind]([8, 2]))
+    run(serving, engine, kind, *[ask()] * 5)
+
+    assert 5 == len(engine.bodies)
+    assert 1 == len(engine.connections)
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_a_redirect_is_not_followed(serving, kind):
+    """Only the engines that were configured are ever contacted."""
+    elsewhere = Engine(ANSWERS[kind]([8, 2]))
+
+    async def scenario():
+        async with serving(elsewhere.handle) as target:
+
+            async def redirect(request):
+                raise web.HTTPTemporaryRedirect(f"{target}{request.path}")
+
+            async with serving(redirect) as url:
+                await say(url, kind, ask())
+
+    with pytest.raises(EngineError, match="307"):
+        asyncio.run(scenario())
+
+    assert [] == elsewhere.paths
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_a_stream_that_ends_without_a_finish_is_an_error(serving, kind):
+    with pytest.raises(EngineError, match="without a finish reason") as error:
+        run(serving, Engine([]), kind, ask())
+
+    assert error.value.retryable
+
+
+@pytest.mark.parametrize(
+    ("usage", "retryable"),
+    [
+        ({"prompt_tokens": 4, "completion_tokens": 2}, False),
+        ({"prompt_tokens": 3, "completion_tokens": 3}, True),
+    ],
+)
+def test_vllms_own_counts_are_compared(serving, usage, retryable):
+    """T01: a prompt that was truncated on the way is noticed."""
+    engine = Engine([*vllm_answer([8, 2]), {"choices": [], "usage": usage}])
+    with pytest.raises(EngineError) as error:
+        run(serving, engine, "vllm", ask())
+
+    assert retryable == error.value.retryable
+
+
+def test_vllms_counts_that_agree_are_no_obstacle(serving):
+    usage = {"prompt_tokens": 3, "completion_tokens": 2}
+    engine = Engine([*vllm_answer([8, 2]), {"choices": [], "usage": usage}])
+    ((chunk,),) = run(serving, engine, "vllm", ask())
+
+    assert [8, 2] == chunk.ids
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"choices": [{"text": "x", "finish_reason": None}]},
+        {"choices": [{"token_ids": [8], "logprobs": {"token_logprobs": []}}]},
+        {"choices": [{"token_ids": [8], "logprobs": {"token_logprobs": [None]}}]},
+        {"choices": [{"token_ids": [-8], "logprobs": {"token_logprobs": [-1.0]}}]},
+        {"choices": [{"token_ids": [8], "finish_reason": "tired"}]},
+        {"choices": 7},
+        {"error": {"message": "engine is dead", "code": 500}},
+        {"error": {"message": "engine is dead", "code": "InternalServerError"}},
+    ],
+)
+def test_vllm_garbage_is_refused(serving, event):
+    """FAULTS 6, T27."""
+    with pytest.raises(EngineError) as error:
+        run(serving, Engine([event]), "vllm", ask())
+
+    assert error.value.retryable
+
+
+def test_an_error_inside_vllms_stream_that_blames_the_request_is_final(serving):
+    event = {"error": {"message": "prompt is too long", "code": 400}}
+    with pytest.raises(EngineError, match="400: prompt is too long") as error:
+        run(serving, Engine([event]), "vllm", ask())
+
+    assert not error.value.retryable
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_a_server_that_is_still_loading_is_not_ready(serving, kind):
+    async def loading(request):
+        return web.Response(status=503)
+
+    async def scenario():
+        async with serving(loading) as url, client() as session:
+            engine = await connect(EngineAddress(url=url, kind=kind), session)
+            return await engine.health()
+
+    health = asyncio.run(scenario())
+
+    assert not health.ready
+    assert "/health says 503" == health.detail

@@ -1,0 +1,144 @@
+"""The engine contract, kept by the fake and by both adapters over real HTTP."""
+
+import asyncio
+import importlib.util
+import json
+import sys
+from array import array
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from gyre.backends.engines.open import connect, read_address
+from gyre.backends.engines.wire import client
+from gyre.testing.engine_process import EngineProcess
+from gyre.testing.scripted_engine import ScriptedEngine
+from gyre.testing.tokenizer import write_tokenizer
+
+SUITE = Path(__file__).with_name("engine.py")
+
+
+def load_suite():
+    spec = importlib.util.spec_from_file_location("engine_contract", SUITE)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+suite = load_suite()
+PATIENCE_S = 30
+"""A promise that is not kept may be one to end; this ends it."""
+SERVERS = {
+    "sglang": {"wire": "sglang"},
+    "sglang incremental": {"wire": "sglang", "incremental": True},
+    "vllm": {"wire": "vllm"},
+}
+
+
+class InProcess:
+    says_version = True
+
+    def __init__(self):
+        self.engine = ScriptedEngine("fake", suite.MODEL)
+
+    async def spoil(self, fault):
+        self.engine.fault = fault
+
+    async def load(self, version):
+        self.engine.version = version
+
+    async def wait_aborted(self, count):
+        assert count <= len(self.engine.aborted)
+
+    def prompts(self):
+        return [ask.input_ids for ask in self.engine.asks]
+
+
+class OverHttp:
+    def __init__(self, engine, process, session):
+        self.engine = engine
+        self._process = process
+        self._session = session
+        self.says_version = process.address.startswith("sglang")
+
+    async def steer(self, path, data):
+        url = f"{self._process.url}/script/{path}"
+        async with self._session.post(url, data=json.dumps(data)) as response:
+            return await response.json()
+
+    async def spoil(self, fault):
+        await self.steer("fault", None if fault is None else asdict(fault))
+
+    async def load(self, version):
+        await self.steer("version", version)
+
+    async def wait_aborted(self, count):
+        already = len((await self.steer("state", None))["aborted"])
+        running = len((await self.steer("state", None))["running"])
+        await self.steer("aborted", already + min(count, running))
+        assert [] == (await self.steer("state", None))["running"]
+
+    def prompts(self):
+        return [array("i", ask.input_ids).tobytes() for ask in self._process.asks()]
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("engines")
+    tokenizer = write_tokenizer(folder) / "tokenizer.json"
+    with ExitStack() as stack:
+        yield {
+            name: stack.enter_context(
+                EngineProcess(
+                    script=f"{SUITE}:script",
+                    tokenizer=tokenizer,
+                    log=folder / f"{name}.jsonl",
+                    **options,
+                )
+            )
+            for name, options in SERVERS.items()
+        }
+
+
+@asynccontextmanager
+async def over_http(process):
+    async with client() as session:
+        engine = await connect(read_address(process.address), session)
+        subject = OverHttp(engine, process, session)
+        await subject.load(0)
+        try:
+            yield subject
+        finally:
+            await subject.spoil(None)
+            await engine.close()
+
+
+@pytest.mark.parametrize("promise", suite.CONTRACT, ids=lambda promise: promise.__name__)
+def test_the_fake_keeps_the_promise_that(promise):
+    """T01, T07, T26, T27."""
+    asyncio.run(promise(InProcess()))
+
+
+@pytest.mark.parametrize("promise", suite.CONTRACT, ids=lambda promise: promise.__name__)
+@pytest.mark.parametrize("name", SERVERS)
+def test_an_adapter_keeps_the_promise_that(promise, name, servers):
+    """T01, T07, T26, T27."""
+
+    async def keep():
+        async with asyncio.timeout(PATIENCE_S), over_http(servers[name]) as subject:
+            await promise(subject)
+
+    asyncio.run(keep())
+
+
+@pytest.mark.parametrize(("name", "kind"), [("sglang", "SglangEngine"), ("vllm", "VllmEngine")])
+def test_an_engine_is_asked_what_it_is_when_nobody_says(name, kind, servers):
+    async def ask():
+        async with client() as session:
+            engine = await connect(read_address(servers[name].url), session)
+            return engine.name, type(engine).__name__
+
+    assert (f"127.0.0.1:{servers[name].port}", kind) == asyncio.run(ask())

@@ -1,0 +1,102 @@
+"""Pages agree with the code they speak of, and with each other."""
+
+import ast
+import re
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from gyre.words.sections import LimitsSection, ProxySection, RouterSection
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "tests").rglob("*.md")]
+)
+LINK = re.compile(r"\[[^\]]*\]\(([^)#:]+)(?:#[^)]*)?\)")
+
+
+def sources():
+    return [(path, path.read_text()) for path in sorted((ROOT / "src" / "gyre").rglob("*.py"))]
+
+
+def rows(page):
+    """Table rows of a page, as lists of cells."""
+    lines = (ROOT / page).read_text().splitlines()
+    return [
+        [cell.strip() for cell in line.strip("|").split(" | ")] for line in lines if "|" in line
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page):
+    assert [] == [
+        target for target in LINK.findall(page.read_text()) if not (page.parent / target).exists()
+    ]
+
+
+def test_the_map_is_what_the_modules_say():
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "map", "--check"], capture_output=True, text=True
+    )
+
+    assert (0, "") == (done.returncode, done.stderr)
+
+
+def test_every_metric_is_described_and_every_described_metric_exists():
+    made = {
+        name
+        for path, text in sources()
+        if path.parent.name == "proxy"
+        for name in re.findall(r'"(gyre_[a-z_]+)"', text)
+    }
+    described = set(re.findall(r"`(gyre_[a-z_]+)`", (ROOT / "docs" / "proxy.md").read_text()))
+
+    assert made == described
+
+
+def test_every_reason_of_a_fork_is_described():
+    given = set()
+    for _, text in sources():
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef) and node.name == "_fork":
+                given |= words_returned(node)
+    page = (ROOT / "docs" / "words.md").read_text().partition("## Forks")[2]
+
+    assert given
+    assert given == set(re.findall(r"^\| ([a-z-]+) \|", page, re.MULTILINE)) - {"word"}
+
+
+def words_returned(function):
+    """Every string in a function's return statements, either side of a condition included."""
+    found = set()
+    for node in ast.walk(function):
+        if isinstance(node, ast.Return) and node.value is not None:
+            values = (
+                [node.value.body, node.value.orelse]
+                if isinstance(node.value, ast.IfExp)
+                else [node.value]
+            )
+            found |= {
+                one.value
+                for one in values
+                if isinstance(one, ast.Constant) and isinstance(one.value, str)
+            }
+    return found
+
+
+def test_the_limits_in_the_page_are_the_defaults():
+    page = {cells[0].strip("`"): cells[1] for cells in rows("docs/proxy.md") if len(cells) == 3}
+    limits = {field.name: field.default for field in fields(LimitsSection)}
+    limits["context_tokens"] = ProxySection().context_tokens
+    limits["hold_s"] = RouterSection().hold_s
+
+    assert limits == {name: number(page.get(name, "0")) for name in limits}
+
+
+def number(cell):
+    """`1,800 s` as 1800, `32 MiB` as bytes."""
+    count, *rest = cell.replace(",", "").split()
+    return int(count) * (2**20 if rest[:1] == ["MiB"] else 1)

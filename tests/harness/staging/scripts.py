@@ -1,0 +1,296 @@
+"""What the scripted policy says to each program, by place in the conversation."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from gyre.testing.script import Conversation, Json, Reply, Script, ScriptedCall, Where, after
+
+Shell = Callable[[str], ScriptedCall]
+Delegate = Callable[[str], ScriptedCall]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Voice:
+    """One agent's part: what it says after the marker appears in its conversation."""
+
+    marker: str
+    lines: tuple[Reply, ...]
+    where: Where = "anywhere"
+
+
+def spoken_by(*voices: Voice) -> Script:
+    return Script([after(one.marker, *one.lines, where=one.where) for one in voices])
+
+
+def call(name: str, **arguments: Json) -> ScriptedCall:
+    return ScriptedCall(name=name, arguments=arguments)
+
+
+# What each program calls its shell and its sub-agents.
+
+
+def claude_shell(command: str) -> ScriptedCall:
+    # Out of the schema's order and oddly spaced: it comes back in order and compact (T12).
+    return ScriptedCall(
+        name="Bash", arguments='{"description":  "look", "command": "%s"}' % command
+    )
+
+
+def claude_agent(prompt: str) -> ScriptedCall:
+    return call("Agent", prompt=prompt, description="work", run_in_background=False)
+
+
+def codex_shell(command: str) -> ScriptedCall:
+    return call("exec_command", cmd=command)
+
+
+def opencode_shell(command: str) -> ScriptedCall:
+    return call("bash", command=command, description="look")
+
+
+def opencode_agent(prompt: str) -> ScriptedCall:
+    return call("task", prompt=prompt, description="work", subagent_type="general")
+
+
+def qwen_shell(command: str) -> ScriptedCall:
+    # It loses output that arrives together with the end of the command.
+    return call("run_shell_command", command=f"{command}; sleep 0.3", is_background=False)
+
+
+def qwen_agent(prompt: str) -> ScriptedCall:
+    kind = "general-purpose"
+    return call(
+        "agent", prompt=prompt, description="work", subagent_type=kind, run_in_background=False
+    )
+
+
+def mini_shell(command: str) -> ScriptedCall:
+    return call("bash", command=command)
+
+
+# Tool use over several turns.
+
+TASK = "HERON-MAIN"
+
+
+def worker(shell: Shell, *more: Reply) -> Voice:
+    """Thinks, reads the nonce, does two things at once, and ends."""
+    return Voice(
+        marker=TASK,
+        lines=(
+            Reply(
+                reasoning="A look at the file comes first.",
+                text="Reading it.",
+                calls=(shell("cat nonce.txt"),),
+            ),
+            Reply(calls=(shell("rev nonce.txt"), shell("wc -c nonce.txt"))),
+            *more,
+            Reply(text="All done."),
+        ),
+    )
+
+
+WORKERS: Mapping[str, Voice] = {
+    "claude": worker(
+        claude_shell,
+        # Blanks at line ends are lost on the way back (T12).
+        Reply(calls=(call("Write", file_path="note.txt", content="a  \nb \n"),)),
+    ),
+    "codex": worker(codex_shell),
+    "opencode": worker(opencode_shell),
+    "qwen": worker(qwen_shell),
+}
+
+
+TITLE = Voice(marker="title generator", lines=(Reply(text="A heron"),), where="system")
+"""opencode asks for one before anything else."""
+
+MINI = (
+    # It drops a reply without a tool call and says only what was wrong with it.
+    Voice(
+        marker="No tool calls found",
+        lines=(Reply(calls=(mini_shell("echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"),)),),
+    ),
+    worker(mini_shell),
+)
+
+
+def claude_worker() -> Script:
+    return spoken_by(WORKERS["claude"])
+
+
+def codex_worker() -> Script:
+    return spoken_by(WORKERS["codex"])
+
+
+def opencode_worker() -> Script:
+    return spoken_by(TITLE, WORKERS["opencode"])
+
+
+def qwen_worker() -> Script:
+    return spoken_by(WORKERS["qwen"])
+
+
+def mini_worker() -> Script:
+    return spoken_by(*MINI)
+
+
+# Sub-agents: three at once where two may run, then one that starts another.
+
+ALPHA, BRAVO, CHARLIE = "HERON-ALPHA", "HERON-BRAVO", "HERON-CHARLIE"
+DELTA, ECHO = "HERON-DELTA", "HERON-ECHO"
+
+
+def errand(marker: str, shell: Shell) -> Voice:
+    """A sub-agent that looks at the nonce and reports."""
+    look = Reply(text="Looking.", calls=(shell("cat nonce.txt"),))
+    return Voice(marker=marker, lines=(look, Reply(text="The errand is done.")))
+
+
+def family(shell: Shell, agent: Delegate, *, at_once: tuple[str, ...]) -> tuple[Voice, ...]:
+    """A main agent with errands `at_once`, then Charlie, then Delta, who sends Echo."""
+    return (
+        errand(ECHO, shell),
+        Voice(
+            marker=DELTA,
+            lines=(
+                Reply(text="This takes two.", calls=(agent(ECHO),)),
+                Reply(text="Both errands are done."),
+            ),
+        ),
+        errand(ALPHA, shell),
+        errand(BRAVO, shell),
+        errand(CHARLIE, shell),
+        Voice(
+            marker=TASK,
+            lines=(
+                Reply(text="Sending.", calls=tuple(agent(name) for name in at_once)),
+                Reply(calls=(agent(CHARLIE),)),
+                Reply(calls=(agent(DELTA),)),
+                Reply(text="All done."),
+            ),
+        ),
+    )
+
+
+def claude_family() -> Script:
+    return spoken_by(*family(claude_shell, claude_agent, at_once=(ALPHA, BRAVO, CHARLIE)))
+
+
+def opencode_family() -> Script:
+    return spoken_by(TITLE, *family(opencode_shell, opencode_agent, at_once=(ALPHA, BRAVO)))
+
+
+def qwen_family() -> Script:
+    return spoken_by(*family(qwen_shell, qwen_agent, at_once=(ALPHA, BRAVO)))
+
+
+_SPAWNED = re.compile(r'"agent_id":"([0-9a-f-]+)"')
+
+
+def codex_agent(prompt: str) -> ScriptedCall:
+    return call("multi_agent_v1.spawn_agent", message=prompt)
+
+
+def codex_waits(agent: str) -> ScriptedCall:
+    return call("multi_agent_v1.wait_agent", targets=[agent], timeout_ms=60_000)
+
+
+def codex_closes(agent: str) -> ScriptedCall:
+    return call("multi_agent_v1.close_agent", target=agent)
+
+
+def spawned(conversation: Conversation) -> list[str]:
+    """Ids of the sub-agents that Codex has said it started, in order."""
+    return _SPAWNED.findall("\n".join(turn.text for turn in conversation.turns))
+
+
+def codex_main(conversation: Conversation) -> Reply | None:
+    """Codex's sub-agents are waited for by id, and count against the limit until closed."""
+    said = conversation.replies_since(TASK)
+    if said is None:
+        return None
+    ids = [*spawned(conversation), *[""] * 4]
+    parts: tuple[tuple[ScriptedCall, ...], ...] = (
+        (codex_agent(ALPHA), codex_agent(BRAVO), codex_agent(CHARLIE)),
+        (codex_waits(ids[0]),),
+        (codex_waits(ids[1]),),
+        (codex_closes(ids[0]), codex_closes(ids[1])),
+        (codex_agent(CHARLIE),),
+        (codex_waits(ids[2]),),
+        (codex_closes(ids[2]),),
+        (codex_agent(DELTA),),
+        (codex_waits(ids[3]),),
+    )
+    return Reply(calls=parts[said]) if said < len(parts) else Reply(text="All done.")
+
+
+def codex_delta(conversation: Conversation) -> Reply | None:
+    said = conversation.replies_since(DELTA)
+    if said is None:
+        return None
+    ids = [*spawned(conversation), ""]
+    parts = ((codex_agent(ECHO),), (codex_waits(ids[0]),))
+    return Reply(calls=parts[said]) if said < len(parts) else Reply(text="Both errands are done.")
+
+
+def codex_family() -> Script:
+    errands = [errand(marker, codex_shell) for marker in (ALPHA, BRAVO, CHARLIE, ECHO)]
+    rules = [after(one.marker, *one.lines) for one in errands]
+    return Script([*rules, codex_delta, codex_main])
+
+
+# Compaction: a long listing fills the window, the summary names itself, and work goes on.
+
+SUMMARY = "HERON-SUMMARY"
+LISTING = "seq 1 4000"
+
+
+def compacting(
+    marker: str, shell: Shell, *, instruction: str, kept: int, summary: str
+) -> tuple[Voice, ...]:
+    """`kept` is how many earlier turns the program carries over beside the summary."""
+    unsaid = (Reply(text="unsaid"),) * kept
+    return (
+        Voice(marker=instruction, lines=(Reply(text=summary),), where="last user"),
+        Voice(
+            marker=SUMMARY,
+            lines=(
+                *unsaid,
+                Reply(text="Going on.", calls=(shell("cat nonce.txt"),)),
+                Reply(text="All done."),
+            ),
+        ),
+        Voice(
+            marker=marker,
+            lines=(
+                Reply(text="Reading it.", calls=(shell("cat nonce.txt"),)),
+                Reply(text="Listing.", calls=(shell(LISTING),)),
+                Reply(text="Once more.", calls=(shell("rev nonce.txt"),)),
+                Reply(text="unsaid"),
+            ),
+        ),
+    )
+
+
+_CLAUDE_SUMMARY = f"<analysis>short</analysis>\n<summary>{SUMMARY}: a file was read.</summary>"
+_CLAUDE_ASKS = "CRITICAL: Respond with TEXT ONLY"
+
+
+def claude_compacting() -> Script:
+    voices = compacting(
+        TASK, claude_shell, instruction=_CLAUDE_ASKS, kept=1, summary=_CLAUDE_SUMMARY
+    )
+    return spoken_by(*voices)
+
+
+def claude_compacting_errand() -> Script:
+    voices = compacting(
+        ALPHA, claude_shell, instruction=_CLAUDE_ASKS, kept=1, summary=_CLAUDE_SUMMARY
+    )
+    sends = Voice(
+        marker=TASK,
+        lines=(Reply(text="Sending.", calls=(claude_agent(ALPHA),)), Reply(text="All done.")),
+    )
+    return spoken_by(*voices, sends)

@@ -1,0 +1,194 @@
+"""Plays one scene in a process without a network: engine, proxy, relay and the real program."""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import aiohttp
+import msgspec
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from staging import claude_code, codex, cut, mini_swe_agent, opencode, qwen_code, relay
+from staging.program import Place, Program, argv
+from staging.scene import Outcome, Scene
+
+from gyre.testing.engine_process import EngineProcess
+from gyre.testing.tokenizer import write_tokenizer
+
+EXECUTION = "play"
+SCRIPTS = Path(__file__).with_name("scripts.py")
+
+PROGRAMS: dict[str, Program] = {
+    "claude-code-2.1.220": claude_code,
+    "claude-code-2.1.325": claude_code,
+    "codex": codex,
+    "opencode": opencode,
+    "qwen-code": qwen_code,
+    "mini-swe-agent": mini_swe_agent,
+}
+
+
+class ProxyProcess:
+    """`gyre proxy` as a child; after a kill it comes back on the same port and run folder."""
+
+    def __init__(self, folder: Path, engine: str, arguments: tuple[str, ...]) -> None:
+        self._command = [os.environ.get("GYRE_BIN") or str(Path(sys.executable).with_name("gyre")), "proxy"]
+        self._command += ["--engine", engine, "--model", str(folder / "model")]
+        self._command += ["--family", "qwen3", "--run", str(folder / "run"), *arguments]
+        self._errors = (folder / "proxy.err").open("ab")
+        self._child: asyncio.subprocess.Process | None = None
+        self.pids: list[int] = []
+        self.port = 0
+        self.key = ""
+
+    async def start(self) -> None:
+        """Returns once it listens."""
+        again = [] if self.pids else ["--open", EXECUTION]
+        self._child = await asyncio.create_subprocess_exec(
+            *self._command,
+            *("--port", str(self.port), *again),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=self._errors,
+        )
+        self.pids.append(self._child.pid)
+        assert self._child.stdout is not None
+        while (line := (await self._child.stdout.readline()).decode()) != "ready\n":
+            if not line:
+                message = f"gyre proxy ended with {await self._child.wait()} before it was ready"
+                raise RuntimeError(message)
+            if line.startswith("gyre proxy: "):
+                self.port = int(line.split()[2].rpartition(":")[2])
+            elif line.lstrip().startswith("execution "):
+                self.key = line.split()[-1]
+
+    async def kill(self) -> None:
+        await self._end(signal.SIGKILL)
+
+    async def stop(self) -> int:
+        return await self._end(signal.SIGTERM)
+
+    async def _end(self, how: signal.Signals) -> int:
+        assert self._child is not None
+        self._child.send_signal(how)
+        return await self._child.wait()
+
+
+async def perform(folder: Path, scene: Scene) -> Outcome:
+    """The scene from beginning to end."""
+    work, home = folder / "work", folder / "home"
+    work.mkdir()
+    home.mkdir()
+    (work / "nonce.txt").write_text(scene.nonce + "\n")
+    tokenizer = write_tokenizer(folder / "model") / "tokenizer.json"
+    script = f"{SCRIPTS}:{scene.script}"
+    with EngineProcess(
+        "sglang", script=script, tokenizer=tokenizer, log=folder / "asks.jsonl", chunk_tokens=16
+    ) as engine:
+        await _stall(engine.url, scene.stall_ask)
+        proxy = ProxyProcess(folder, engine.address, scene.proxy)
+        await proxy.start()
+        between = await relay.start(
+            f"http://127.0.0.1:{proxy.port}", faults=scene.faults, on_answer=_killer(proxy, scene)
+        )
+        place = Place(
+            home=home,
+            work=work,
+            url=f"http://127.0.0.1:{between.port}/exec/{EXECUTION}",
+            key=proxy.key,
+            options=scene.options,
+        )
+        try:
+            return await _run(scene, place, proxy, between)
+        finally:
+            await between.close()
+
+
+async def _run(
+    scene: Scene, place: Place, proxy: ProxyProcess, between: relay.Relay
+) -> Outcome:
+    launch = PROGRAMS[scene.program].launch(place, scene.task)
+    began = time.monotonic()
+    child = await asyncio.create_subprocess_exec(
+        *argv(scene.program),
+        *launch.arguments,
+        cwd=place.work,
+        env={**launch.environment, **scene.environment},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
+    )
+    exe = os.readlink(f"/proc/{child.pid}/exe")
+    try:
+        async with asyncio.timeout(scene.limit_s):
+            stdout, stderr = await child.communicate()
+    finally:
+        _end_session(child.pid)
+    seconds = time.monotonic() - began
+    metrics = await _metrics(proxy.port)
+    return Outcome(
+        pid=child.pid,
+        exe=exe,
+        returncode=await child.wait(),
+        stdout=stdout.decode(errors="replace"),
+        stderr=stderr.decode(errors="replace"),
+        seen=between.seen,
+        interfaces=cut.interfaces(),
+        routes=cut.routes(),
+        metrics=metrics,
+        proxy_pids=proxy.pids,
+        proxy_status=await proxy.stop(),
+        seconds=seconds,
+    )
+
+
+def _killer(proxy: ProxyProcess, scene: Scene):
+    async def on_answer(call: int) -> None:
+        if call == scene.kill_at_call:
+            await proxy.kill()
+            await proxy.start()
+
+    return on_answer
+
+
+def _end_session(pid: int) -> None:
+    """Nothing the program started is left."""
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+async def _stall(engine: str, ask: int | None) -> None:
+    if ask is None:
+        return
+    faults = [None] * (ask - 1) + [{"kind": "stall", "after": 2}]
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{engine}/script/faults", json=faults) as answer,
+    ):
+        answer.raise_for_status()
+
+
+async def _metrics(port: int) -> str:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"http://127.0.0.1:{port}/metrics") as answer,
+    ):
+        return await answer.text()
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    scene = msgspec.json.decode((folder / "scene.json").read_bytes(), type=Scene)
+    cut.raise_loopback()
+    outcome = asyncio.run(perform(folder, scene))
+    (folder / "outcome.json").write_bytes(msgspec.json.encode(outcome))
+
+
+if __name__ == "__main__":
+    main()
