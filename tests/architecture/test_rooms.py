@@ -35,6 +35,7 @@ GUESTS: dict[str, set[str]] = {
     "gyre.backends.renderers.tokens": {"tokenizers"},
     "gyre.backends.renderers.families": {"renderers"},
     "gyre.backends.renderers.family": {"renderers"},
+    "gyre.backends.renderers.load": {"renderers"},
     "gyre.testing.tokenizer": {"tokenizers"},
     "gyre.testing.engine_server": {"msgspec", "tokenizers", "uvicorn"},
     "gyre.run.proxy": {"aiohttp", "msgspec", "uvicorn", "uvloop"},

@@ -6,6 +6,8 @@ import sys
 import tomllib
 from itertools import chain
 
+from gyre.cli.main import parser
+
 CITATION = re.compile(r"SPEC (\d+(?:\.\d+)?(?:(?:, | and )\d+(?:\.\d+)?)*)")
 EDGE_CASE = re.compile(r"\b[TML]\d\d\b")
 
@@ -14,6 +16,20 @@ USED_BY_NAME = {
     "httpx": "imported by renderers, which does not declare it",
 }
 """Dependencies that the package needs without importing them."""
+
+COMMANDS = {
+    "proxy": (
+        "--body-bytes --calls-at-once --calls-per-minute --capacity --context --engine --family "
+        "--hold --honour-sampling --host --idle --max-tokens --model --open --ping --port --run "
+        "--temperature --thinking --top-k --top-p"
+    ),
+    "open": "--json name run",
+    "close": "name run",
+    "inspect": "",
+    "export": "",
+    "demo": "",
+}
+"""Every command with its options and arguments: adding one is a decision, so it is written here."""
 
 DECISION = re.compile(r"^Dependencies: (.+)$", re.MULTILINE)
 
@@ -150,3 +166,18 @@ def docstrings(source):
     kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
     found = [node for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)]
     return "\n".join(ast.get_docstring(node) or "" for node in found)
+
+
+def test_the_command_line_is_as_listed():
+    (commands,) = [one for one in parser()._actions if isinstance(one.choices, dict)]
+    found = {
+        name: " ".join(sorted(spelled(action) for action in one._actions if action.dest != "help"))
+        for name, one in commands.choices.items()
+    }
+
+    assert COMMANDS == found
+
+
+def spelled(action):
+    """The longest spelling of an option, or the name of an argument."""
+    return max(action.option_strings, key=len, default=action.dest)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gyre.cli.main import parser
 from gyre.words.sections import LimitsSection, ProxySection, RouterSection
 
 ROOT = Path(__file__).parents[2]
@@ -55,6 +56,21 @@ def test_every_metric_is_described_and_every_described_metric_exists():
     described = set(re.findall(r"`(gyre_[a-z_]+)`", (ROOT / "docs" / "proxy.md").read_text()))
 
     assert made == described
+
+
+def test_every_option_of_the_proxy_is_described_and_every_described_option_exists():
+    (commands,) = [one for one in parser()._actions if isinstance(one.choices, dict)]
+    options = {
+        name
+        for action in commands.choices["proxy"]._actions
+        for name in action.option_strings
+        if name.startswith("--") and name != "--help"
+    }
+    described = {
+        name for cells in rows("docs/proxy.md") for name in re.findall(r"`(--[a-z-]+)`", cells[0])
+    }
+
+    assert options == described
 
 
 def test_every_reason_of_a_fork_is_described():

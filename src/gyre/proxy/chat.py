@@ -315,8 +315,7 @@ def _envelope(reply: Reply, kind: str) -> dict[str, object]:
     return {
         "id": f"chatcmpl-{reply.id}",
         "object": kind,
-        # Required by clients' types and read by none; a dialect has no clock.
-        "created": 0,
+        "created": int(reply.at),
         "model": reply.model,
     }
 

@@ -146,7 +146,7 @@ async def _record(
     """The replies, once the calls they end are on the disk."""
     if pending.is_probe:
         desk.metrics.probes += 1
-        return [execution.session.probe(pending, output) for output in outputs]
+        return [execution.session.probe(pending, output, time.time()) for output in outputs]
     replies = []
     for one, output in zip(opened, outputs, strict=True):
         record, reply = execution.session.close_call(pending, one, output, time.time())

@@ -137,8 +137,9 @@ class History:
         try:
             return dialect.read(wire.messages[index])
         except RequestError as error:
-            message = f"messages[{index}].{error}"
-            raise RequestError(message) from error
+            place = f"{'input' if dialect.coalesces else 'messages'}[{index}]"
+            where = f"{place}.{error.where}" if error.where else place
+            raise RequestError(error.message, where=where) from error
 
     def _pieces(self, dialect: Dialect, wire: Wire, index: int) -> tuple[_Piece, ...]:
         return tuple(

@@ -36,7 +36,7 @@ def body(reply: Reply, offers: Mapping[str, Offer]) -> bytes:
 def events(reply: Reply, offers: Mapping[str, Offer]) -> bytes:
     """The same response as a stream, its events numbered from 0."""
     items = _items(reply, offers)
-    start, end = _envelope(f"resp_{reply.id}", reply.model), _response(reply, items)
+    start, end = _envelope(f"resp_{reply.id}", reply.model, reply.at), _response(reply, items)
     told: list[dict[str, object]] = [
         {"type": "response.created", "response": start},
         {"type": "response.in_progress", "response": start},
@@ -52,7 +52,7 @@ def events(reply: Reply, offers: Mapping[str, Offer]) -> bytes:
 
 def failure(code: str, message: str) -> bytes:
     """The one event of a response that came to nothing; Codex retries by its code."""
-    response = _envelope("resp_failed", "") | {
+    response = _envelope("resp_failed", "", 0.0) | {
         "status": "failed",
         "error": {"code": code, "message": message},
     }
@@ -67,7 +67,7 @@ def _is_cut(reply: Reply) -> bool:
 
 def _response(reply: Reply, items: list[Item]) -> dict[str, object]:
     cut = _is_cut(reply)
-    return _envelope(f"resp_{reply.id}", reply.model) | {
+    return _envelope(f"resp_{reply.id}", reply.model, reply.at) | {
         "status": "incomplete" if cut else "completed",
         "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
         "output": items,
@@ -75,12 +75,11 @@ def _response(reply: Reply, items: list[Item]) -> dict[str, object]:
     }
 
 
-def _envelope(response_id: str, model: str) -> dict[str, object]:
+def _envelope(response_id: str, model: str, at: float) -> dict[str, object]:
     return {
         "id": response_id,
         "object": "response",
-        # Required by clients' types and read by none; a dialect has no clock.
-        "created_at": 0,
+        "created_at": int(at),
         "status": "in_progress",
         "error": None,
         "incomplete_details": None,

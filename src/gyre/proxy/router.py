@@ -19,7 +19,7 @@ from typing import Self
 
 from gyre.proxy.breaker import Breaker
 from gyre.proxy.sampled import Sampled
-from gyre.proxy.seats import Call, Cut, Room
+from gyre.proxy.seats import Call, Cut, EngineStatus, Room
 from gyre.proxy.waiting import WaitingLine
 from gyre.words.errors import (
     BrokenPromise,
@@ -52,17 +52,6 @@ class RouterCounts:
     unavailable: int = 0
     """Calls given up because no engine came back in time."""
     held_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineStatus:
-    """One engine as the router sees it."""
-
-    name: EngineName
-    state: str
-    """"ready", "on trial", "broken" or "draining"."""
-    in_flight: int
-    capacity: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -122,8 +111,13 @@ class Router:
         group, self._group = self._group, None
         for chore in self._chores:
             chore.cancel()
-        if group is not None:
+        if group is None:
+            return
+        if kind is not None and issubclass(kind, asyncio.CancelledError):
+            # Perhaps the group itself cancelled the owner, because a chore failed.
             await group.__aexit__(kind, error, trace)
+        else:
+            await group.__aexit__(None, None, None)
 
     @property
     def waiting(self) -> int:
@@ -132,15 +126,7 @@ class Router:
 
     def engines(self) -> list[EngineStatus]:
         """Every engine as it stands, in the order listed."""
-        return [
-            EngineStatus(
-                name=room.name,
-                state="draining" if room.draining else room.breaker.trust.value,
-                in_flight=len(room.calls),
-                capacity=room.capacity,
-            )
-            for room in self._rooms.values()
-        ]
+        return [room.status() for room in self._rooms.values()]
 
     async def accept(self, execution: str) -> Call:
         """A call seated at an engine; raises Unavailable after hold_s without one.

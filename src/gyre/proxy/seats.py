@@ -45,6 +45,17 @@ class Call:
         return self.sampled.output(engine_s=self.engine_s, attempts=self.attempts)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStatus:
+    """One engine as the router sees it."""
+
+    name: EngineName
+    state: str
+    """One of "ready", "on trial", "broken" and "draining"."""
+    in_flight: int
+    capacity: int
+
+
 @dataclass(eq=False, slots=True, kw_only=True)
 class Room:
     """One engine's seats."""
@@ -63,6 +74,14 @@ class Room:
     @property
     def has_room(self) -> bool:
         return not self.draining and self.breaker.admits and len(self.calls) < self.capacity
+
+    def status(self) -> EngineStatus:
+        return EngineStatus(
+            name=self.name,
+            state="draining" if self.draining else self.breaker.trust.value,
+            in_flight=len(self.calls),
+            capacity=self.capacity,
+        )
 
     def seat(self, call: Call) -> None:
         self.calls.add(call)

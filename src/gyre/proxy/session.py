@@ -213,10 +213,10 @@ class Session:
             opened_at=opened.at,
             closed_at=at,
         )
-        return record, self.reply(pending, opened.call, message, output)
+        return record, self.reply(pending, opened.call, message, output, at)
 
     def reply(
-        self, pending: Pending, call: CallId, message: Message, output: Output
+        self, pending: Pending, call: CallId, message: Message, output: Output, at: float
     ) -> Reply:
         finish: Finish = "stop"
         if output.finish == "length":
@@ -235,12 +235,13 @@ class Session:
             ),
             model=pending.model,
             id=f"{call:06d}",
+            at=at,
         )
 
-    def probe(self, pending: Pending, output: Output) -> Reply:
+    def probe(self, pending: Pending, output: Output, at: float) -> Reply:
         """The answer to a probe, of which nothing is kept (M25)."""
         message = self._message(pending, CallId(0), output)
-        return self.reply(pending, CallId(0), message, output)
+        return self.reply(pending, CallId(0), message, output, at)
 
     def _message(self, pending: Pending, call: CallId, output: Output) -> Message:
         tail = pending.prompt.ids[-TAIL_TOKENS:].tolist()

@@ -5,9 +5,10 @@ import gc
 import os
 import resource
 import secrets
+import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -105,7 +106,7 @@ async def serve(plan: ProxyPlan, on_start: Callable[[Started], None]) -> None:
                     opened=opened,
                 )
             )
-            await _server(app).serve([listener])
+            await _until_told(_server(app), listener)
     finally:
         commit.close()
         executions.close()
@@ -128,9 +129,7 @@ def prepare(plan: ProxyPlan, renderer: Renderer) -> str:
         path.write_bytes(msgspec.json.encode(manifest))
     secret = plan.folder / TOKEN_FILE
     if not secret.exists():
-        fd = os.open(secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(fd, "w") as file:
-            file.write(secrets.token_urlsafe(32))
+        secret.write_text(secrets.token_urlsafe(32))
     return secret.read_text().strip()
 
 
@@ -160,8 +159,26 @@ def _listener(settings: ProxySection) -> socket.socket:
     return listener
 
 
+class _Server(uvicorn.Server):
+    """A server that leaves signals to its owner, so that logs are closed before the process ends."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def _until_told(server: uvicorn.Server, listener: socket.socket) -> None:
+    def stop() -> None:
+        server.should_exit = True
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    await server.serve([listener])
+
+
 def _server(app: Proxy) -> uvicorn.Server:
-    return uvicorn.Server(
+    return _Server(
         uvicorn.Config(
             app,
             loop="uvloop",
@@ -187,6 +204,7 @@ def _many_files() -> None:
 
 
 def run(plan: ProxyPlan, on_start: Callable[[Started], None]) -> None:
-    """The process's whole life."""
+    """The process's whole life; what it writes is for its own user alone."""
+    os.umask(0o077)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(plan, on_start))

@@ -70,3 +70,5 @@ class Reply:
     """The model name the request asked for, echoed."""
     id: str
     """Unique in the execution; dialects prefix it as they like."""
+    at: float = 0.0
+    """When it was finished, in seconds since the epoch."""

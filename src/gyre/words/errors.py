@@ -29,6 +29,8 @@ class RequestError(GyreError):
 
     def __init__(self, message: str, *, where: str | None = None) -> None:
         super().__init__(f"{where}: {message}" if where else message)
+        self.message = message
+        self.where = where
 
 
 class TooLarge(RequestError):

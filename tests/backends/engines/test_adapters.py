@@ -3,6 +3,7 @@
 import asyncio
 import json
 from array import array
+from contextlib import aclosing
 
 import pytest
 from aiohttp import web
@@ -165,6 +166,36 @@ def test_calls_one_after_another_share_a_connection(serving, kind):
 
     assert 5 == len(engine.bodies)
     assert 1 == len(engine.connections)
+
+
+def test_sglang_is_told_to_abort_what_is_left_by_its_exact_id(serving):
+    """Dropping the connection would be noticed as well, but two seconds later."""
+    engine = Engine([])
+    told = asyncio.Event()
+
+    async def handle(request):
+        if request.path == "/abort_request":
+            engine.bodies.append(await request.json())
+            told.set()
+            return web.json_response({})
+        response = web.StreamResponse()
+        await response.prepare(request)
+        running = {"finish_reason": None, "completion_tokens": 1}
+        event = {"output_ids": [8], "meta_info": running}
+        await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
+        await told.wait()
+        return response
+
+    async def scenario():
+        async with asyncio.timeout(10), serving(handle) as url, client() as session:
+            sglang = await connect(EngineAddress(url=url, kind="sglang"), session)
+            async with aclosing(sglang.generate(ask())) as chunks:
+                first = await anext(chunks)
+            await sglang.close()
+            return first
+
+    assert [8] == asyncio.run(scenario()).ids
+    assert [{"rid": "call-1$"}] == engine.bodies
 
 
 @pytest.mark.parametrize("kind", ANSWERS)

@@ -37,6 +37,5 @@ def launch(place: Place, task: str) -> Launch:
     flags = ["--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
     return Launch(
         arguments=["exec", *flags, task],
-        environment=plain_environment(place)
-        | {"CODEX_HOME": str(home), "GYRE_KEY": place.key},
+        environment=plain_environment(place) | {"CODEX_HOME": str(home), "GYRE_KEY": place.key},
     )

@@ -165,7 +165,7 @@ def _session(port: int) -> int | None:
         if not process.name.isdecimal():
             continue
         try:
-            if any(os.readlink(fd) == wanted for fd in (process / "fd").iterdir()):
+            if any(str(fd.readlink()) == wanted for fd in (process / "fd").iterdir()):
                 return os.getsid(int(process.name))
         except OSError:
             # It ended meanwhile, or is another user's.

@@ -1,10 +1,11 @@
 """What the scripted policy says to each program, by place in the conversation."""
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from gyre.testing.script import Conversation, Json, Reply, Script, ScriptedCall, Where, after
+from gyre.testing.script import Conversation, Json, Reply, Rule, Script, ScriptedCall, Where, after
 
 Shell = Callable[[str], ScriptedCall]
 Delegate = Callable[[str], ScriptedCall]
@@ -18,9 +19,13 @@ class Voice:
     lines: tuple[Reply, ...]
     where: Where = "anywhere"
 
+    @property
+    def rule(self) -> Rule:
+        return after(self.marker, *self.lines, where=self.where)
+
 
 def spoken_by(*voices: Voice) -> Script:
-    return Script([after(one.marker, *one.lines, where=one.where) for one in voices])
+    return Script([one.rule for one in voices])
 
 
 def call(name: str, **arguments: Json) -> ScriptedCall:
@@ -32,9 +37,8 @@ def call(name: str, **arguments: Json) -> ScriptedCall:
 
 def claude_shell(command: str) -> ScriptedCall:
     # Out of the schema's order and oddly spaced: it comes back in order and compact (T12).
-    return ScriptedCall(
-        name="Bash", arguments='{"description":  "look", "command": "%s"}' % command
-    )
+    arguments = f'{{"description":  "look", "command": {json.dumps(command)}}}'
+    return ScriptedCall(name="Bash", arguments=arguments)
 
 
 def claude_agent(prompt: str) -> ScriptedCall:
@@ -237,60 +241,91 @@ def codex_delta(conversation: Conversation) -> Reply | None:
 
 def codex_family() -> Script:
     errands = [errand(marker, codex_shell) for marker in (ALPHA, BRAVO, CHARLIE, ECHO)]
-    rules = [after(one.marker, *one.lines) for one in errands]
-    return Script([*rules, codex_delta, codex_main])
+    return Script([*(one.rule for one in errands), codex_delta, codex_main])
 
 
-# Compaction: a long listing fills the window, the summary names itself, and work goes on.
+# Compaction: listings fill the window, the summary names itself, and the work goes on.
 
-SUMMARY = "HERON-SUMMARY"
-LISTING = "seq 1 4000"
+SUMMARY, RESUMED = "HERON-SUMMARY", "HERON-RESUMED"
+
+
+def listing(first: int, last: int) -> str:
+    return f"seq -s , {first} {last}"
 
 
 def compacting(
-    marker: str, shell: Shell, *, instruction: str, kept: int, summary: str
-) -> tuple[Voice, ...]:
-    """`kept` is how many earlier turns the program carries over beside the summary."""
-    unsaid = (Reply(text="unsaid"),) * kept
+    marker: str,
+    shell: Shell,
+    *,
+    asks: Voice,
+    new_start: str = SUMMARY,
+    listings: tuple[str, ...] = (listing(1, 5000),),
+) -> tuple[Rule, ...]:
+    """An agent whose conversation is summed up, in which `new_start` appears from then on."""
+    fills = (Reply(text="Listing.", calls=(shell(command),)) for command in listings)
+    looks = Reply(text="Reading it.", calls=(shell("cat nonce.txt"),))
+    more = Reply(text="Once more.", calls=(shell("rev nonce.txt"),))
+    goes_on = Reply(text="Going on.", calls=(shell(f"echo {RESUMED}; cat nonce.txt"),))
+
+    def resumes(conversation: Conversation) -> Reply | None:
+        # Earlier turns may be carried over beside the summary, so they are not counted.
+        return None if conversation.replies_since(new_start) is None else goes_on
+
     return (
-        Voice(marker=instruction, lines=(Reply(text=summary),), where="last user"),
-        Voice(
-            marker=SUMMARY,
-            lines=(
-                *unsaid,
-                Reply(text="Going on.", calls=(shell("cat nonce.txt"),)),
-                Reply(text="All done."),
-            ),
-        ),
-        Voice(
-            marker=marker,
-            lines=(
-                Reply(text="Reading it.", calls=(shell("cat nonce.txt"),)),
-                Reply(text="Listing.", calls=(shell(LISTING),)),
-                Reply(text="Once more.", calls=(shell("rev nonce.txt"),)),
-                Reply(text="unsaid"),
-            ),
-        ),
+        asks.rule,
+        after(RESUMED, Reply(text="All done.")),
+        resumes,
+        after(marker, looks, *fills, more),
     )
 
 
-_CLAUDE_SUMMARY = f"<analysis>short</analysis>\n<summary>{SUMMARY}: a file was read.</summary>"
-_CLAUDE_ASKS = "CRITICAL: Respond with TEXT ONLY"
+CLAUDE_ASKS = Voice(
+    marker="CRITICAL: Respond with TEXT ONLY",
+    lines=(Reply(text=f"<analysis>a</analysis>\n<summary>{SUMMARY}: it was read.</summary>"),),
+    where="last user",
+)
 
 
 def claude_compacting() -> Script:
-    voices = compacting(
-        TASK, claude_shell, instruction=_CLAUDE_ASKS, kept=1, summary=_CLAUDE_SUMMARY
-    )
-    return spoken_by(*voices)
+    return Script(compacting(TASK, claude_shell, asks=CLAUDE_ASKS))
+
+
+def claude_overflowing() -> Script:
+    """No listing is so long that it could not be carried over."""
+    several = (listing(1, 1200), listing(1201, 2300), listing(2301, 3400))
+    return Script(compacting(TASK, claude_shell, asks=CLAUDE_ASKS, listings=several))
 
 
 def claude_compacting_errand() -> Script:
-    voices = compacting(
-        ALPHA, claude_shell, instruction=_CLAUDE_ASKS, kept=1, summary=_CLAUDE_SUMMARY
+    sends = (Reply(text="Sending.", calls=(claude_agent(ALPHA),)), Reply(text="All done."))
+    errand = compacting(ALPHA, claude_shell, asks=CLAUDE_ASKS)
+    return Script([*errand, after(TASK, *sends)])
+
+
+def codex_compacting() -> Script:
+    asks = Voice(
+        marker="CONTEXT CHECKPOINT COMPACTION",
+        lines=(Reply(text=f"{SUMMARY}: it was read."),),
+        where="last user",
     )
-    sends = Voice(
-        marker=TASK,
-        lines=(Reply(text="Sending.", calls=(claude_agent(ALPHA),)), Reply(text="All done.")),
+    return Script(compacting(TASK, codex_shell, asks=asks))
+
+
+def qwen_compacting() -> Script:
+    asks = Voice(
+        marker="You are the component that summarizes",
+        lines=(Reply(text=f"<state_snapshot>{SUMMARY}: it was read.</state_snapshot>"),),
+        where="last user",
     )
-    return spoken_by(*voices, sends)
+    return Script(compacting(TASK, qwen_shell, asks=asks))
+
+
+def opencode_compacting() -> Script:
+    """The summary comes back as a turn of the assistant's, so other words mark the new start."""
+    asks = Voice(
+        marker="context summarization agent",
+        lines=(Reply(text="It was read."),),
+        where="system",
+    )
+    work = compacting(TASK, opencode_shell, asks=asks, new_start="What did we do so far?")
+    return Script([TITLE.rule, *work])

@@ -36,7 +36,10 @@ class ProxyProcess:
     """`gyre proxy` as a child; after a kill it comes back on the same port and run folder."""
 
     def __init__(self, folder: Path, engine: str, arguments: tuple[str, ...]) -> None:
-        self._command = [os.environ.get("GYRE_BIN") or str(Path(sys.executable).with_name("gyre")), "proxy"]
+        self._command = [
+            os.environ.get("GYRE_BIN") or str(Path(sys.executable).with_name("gyre")),
+            "proxy",
+        ]
         self._command += ["--engine", engine, "--model", str(folder / "model")]
         self._command += ["--family", "qwen3", "--run", str(folder / "run"), *arguments]
         self._errors = (folder / "proxy.err").open("ab")
@@ -107,9 +110,7 @@ async def perform(folder: Path, scene: Scene) -> Outcome:
             await between.close()
 
 
-async def _run(
-    scene: Scene, place: Place, proxy: ProxyProcess, between: relay.Relay
-) -> Outcome:
+async def _run(scene: Scene, place: Place, proxy: ProxyProcess, between: relay.Relay) -> Outcome:
     launch = PROGRAMS[scene.program].launch(place, scene.task)
     began = time.monotonic()
     child = await asyncio.create_subprocess_exec(
@@ -122,7 +123,7 @@ async def _run(
         stderr=asyncio.subprocess.PIPE,
         start_new_session=True,
     )
-    exe = os.readlink(f"/proc/{child.pid}/exe")
+    exe = str(Path(f"/proc/{child.pid}/exe").readlink())
     try:
         async with asyncio.timeout(scene.limit_s):
             stdout, stderr = await child.communicate()

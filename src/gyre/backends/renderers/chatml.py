@@ -84,7 +84,7 @@ class ChatML:
     ) -> Bridged | None:
         if not messages or any(message.role == "assistant" for message in messages):
             return None
-        if any(token in self._stops for token in output[:-1]):
+        if any(stop in output[:-1] for stop in self._stops):
             # The engine ran past a stop: no turn goes on after its end.
             return None
         ids: list[int] = []

@@ -94,7 +94,7 @@ class FamilyRenderer:
         if not messages or any(message.role == "assistant" for message in messages):
             return None
         kept = list(output)
-        if any(token in self._stops for token in kept[:-1]):
+        if any(stop in kept[:-1] for stop in self._stops):
             # The engine ran past a stop: no template has a turn that goes on after its end.
             return None
         stopped = bool(kept) and kept[-1] in self._stops

@@ -26,9 +26,8 @@ class Tokens:
         self._whole = Tokenizer.from_str(json.dumps(data))
         added = [one for one in data["added_tokens"] if one["content"].strip(_BLANK)]
         # The library numbers added tokens itself where a file leaves gaps.
-        numbers = {
-            one["content"]: self._whole.token_to_id(one["content"]) for one in data["added_tokens"]
-        }
+        known = self._whole.get_added_tokens_decoder().items()
+        numbers = {token.content: number for number, token in known}
         self.added: Mapping[str, int] = {one["content"]: numbers[one["content"]] for one in added}
         """Added tokens, special or not, by what spells them: none of them comes from outside."""
         self.name_or_path = name

@@ -1,0 +1,56 @@
+"""A stage for whole flows: scripted engines and a real proxy, each a process of its own."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from gyre.testing.engine_process import EngineProcess
+from gyre.testing.proxy_process import ProxyProcess
+from gyre.testing.tokenizer import write_tokenizer
+
+SCRIPT = Path(__file__).parent / "scripts.py"
+
+
+class Stage:
+    """Starts processes and ends all of them."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.folder = folder
+        self.model = folder / "model"
+        self.tokenizer = write_tokenizer(self.model) / "tokenizer.json"
+        self._stack = stack
+        self._engines = 0
+
+    def engine(
+        self, script: str = "steps", *, wire: Literal["sglang", "vllm"] = "sglang", **how: Any
+    ) -> EngineProcess:
+        self._engines += 1
+        return self._stack.enter_context(
+            EngineProcess(
+                wire,
+                script=f"{SCRIPT}:{script}",
+                tokenizer=self.tokenizer,
+                log=self.folder / f"asks-{self._engines}.jsonl",
+                **how,
+            )
+        )
+
+    def proxy(self, *engines: EngineProcess, options: tuple[str, ...] = ()) -> ProxyProcess:
+        return self._stack.enter_context(
+            ProxyProcess(
+                self.folder / "run",
+                model=self.model,
+                engines=[engine.address for engine in engines],
+                options=("--family", "qwen3", *options),
+            )
+        )
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    with ExitStack() as stack:
+        yield Stage(tmp_path, stack)
+

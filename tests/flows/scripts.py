@@ -1,0 +1,21 @@
+"""Scripts for flows: what the scripted engine says, by place in the conversation."""
+
+from gyre.testing.script import Conversation, Reply, Script, ScriptedCall
+
+WORDS = "the agent reads a file, changes a line, runs the tests and says what it found. "
+
+
+def steps() -> Script:
+    """Every turn is a sentence with its number and one tool call, without end."""
+
+    def rule(conversation: Conversation) -> Reply:
+        said = sum(turn.role == "assistant" for turn in conversation.turns)
+        call = ScriptedCall(name="run", arguments={"command": f"step {said}"})
+        return Reply(text=f"step {said}: {WORDS * 8}", reasoning="go on", calls=(call,))
+
+    return Script(rules=(rule,))
+
+
+def long() -> Script:
+    """One reply of several hundred kilobytes, larger than any socket buffer."""
+    return Script(rules=(lambda _: Reply(text=WORDS * 6000),))
