@@ -13,6 +13,20 @@ from pathlib import Path
 from typing import Any
 
 FORMAT = 1
+FIELDS = (
+    "format",
+    "name",
+    "at",
+    "machine",
+    "load_average_before_and_after",
+    "python",
+    "packages",
+    "commit",
+    "sources",
+    "command",
+    "settings",
+    "samples",
+)
 RESULTS = Path(__file__).parent / "results"
 README = Path(__file__).parent / "README.md"
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
@@ -112,9 +126,7 @@ GOALS = (
 def load(path: Path) -> Result:
     """A result file; raises ValueError that names the field when it is not one."""
     found = json.loads(path.read_text())
-    wanted = ("format", "name", "at", "machine", "load_average_before_and_after", "python")
-    wanted += ("packages", "commit", "sources", "command", "settings", "samples")
-    if missing := [field for field in wanted if field not in found]:
+    if missing := [field for field in FIELDS if field not in found]:
         raise ValueError(f"{path.name}: expected the fields {missing}")
     if found["format"] != FORMAT:
         raise ValueError(f"{path.name}: format {found['format']}, expected {FORMAT}")

@@ -90,7 +90,7 @@ def main() -> None:
         args.name,
         samples=samples,
         settings=settings | {"plans": plans},
-        packages=results.versions(peers),
+        packages=results.versions({peer.name: (peer.python, peer.packages) for peer in peers}),
         load_average=(load_before, os.getloadavg()[0]),
     )
     print(path)

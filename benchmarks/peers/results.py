@@ -8,11 +8,11 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.contestants import ROOT, Peer
+from benchmarks.peers.contestants import ROOT
 
 FORMAT = 1
 RESULTS = ROOT / "benchmarks" / "results"
@@ -40,7 +40,7 @@ def write(
         "packages": packages,
         "commit": _git("rev-parse", "HEAD"),
         "sources": sources_digest(),
-        "command": [Path(sys.executable).name, "-m", "benchmarks.peers.measure", *sys.argv[1:]],
+        "command": ["python", "-m", _module(), *sys.argv[1:]],
         "settings": settings,
         "samples": samples,
     }
@@ -67,7 +67,7 @@ def sources_digest() -> str:
     return digest.hexdigest()[:16]
 
 
-def versions(peers: Iterable[Peer]) -> dict[str, dict[str, str]]:
+def versions(made_of: Mapping[str, tuple[Path, Sequence[str]]]) -> dict[str, dict[str, str]]:
     """Installed versions of what each peer is made of, asked of its own interpreter."""
     code = (
         "import json, platform, sys; from importlib.metadata import version; "
@@ -75,11 +75,19 @@ def versions(peers: Iterable[Peer]) -> dict[str, dict[str, str]]:
         "print(json.dumps({'python': platform.python_version()} | found))"
     )
     found = {}
-    for peer in peers:
-        command = [str(peer.python), "-c", code, *peer.packages]
+    for name, (python, packages) in made_of.items():
+        command = [str(python), "-c", code, *packages]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
-        found[peer.name] = json.loads(done.stdout)
+        found[name] = json.loads(done.stdout)
     return found
+
+
+def _module() -> str:
+    """Name of the module that was run."""
+    spec = sys.modules["__main__"].__spec__
+    if spec is None:
+        raise RuntimeError("expected to be run with python -m")
+    return spec.name
 
 
 def _machine() -> dict[str, Any]:

@@ -181,6 +181,15 @@ def test_a_reply_that_the_client_began_inside_thinking_goes_on_there():
     assert "see." == parsed("see.", prompt=begun).reasoning
 
 
+def test_a_letter_cut_in_the_middle_is_still_the_ids_it_was():
+    """T25: the text has U+FFFD for it, and the next prompt the ids."""
+    cut = TOKENS.plain("a\U0001f642")[:-1]
+    bridged = RENDERER.bridge(PROMPT, cut, [USER], ())
+
+    assert RENDERER.parse(cut, PROMPT, ()).text.startswith("a\ufffd")
+    assert (0, TOKENS.added["<|im_end|>"]) == (bridged.trim, bridged.ids[0])
+
+
 def test_a_conversation_of_nothing_is_refused():
     with pytest.raises(RequestError, match="expected at least one message"):
         RENDERER.render([], ())

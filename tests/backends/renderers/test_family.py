@@ -320,6 +320,17 @@ def test_a_reply_that_the_client_began_inside_thinking_goes_on_there():
     assert ("see.", "Yes.") == (parsed.reasoning, parsed.text)
 
 
+def test_thinking_that_the_prompt_opens_after_a_tool_result_is_thinking():
+    """Whatever the result itself says about thinking."""
+    one = renderer("deepseek-r1")
+    talk = Message(role="tool", text="<think> </think> <think>", answers="call_1", name="read")
+    prompt = one.render([USER, CALLING, talk], ()).ids
+    for tail in (prompt, prompt[-8:]):
+        parsed = one.parse(one.encode("Hm.</think>Yes."), tail, ())
+
+        assert ("Hm.", "Yes.") == (parsed.reasoning, parsed.text)
+
+
 @pytest.mark.parametrize("name", ADDED)
 def test_tools_and_system_text_come_before_message_one(name):
     """What both share belongs to the system message; without one it is the preface."""

@@ -32,7 +32,7 @@ class Scene:
     """More arguments of `gyre proxy`."""
     faults: tuple[RelayFault, ...] = ()
     stall_ask: int | None = None
-    """The engine falls silent after two tokens of this ask, counted from 1, until it is aborted."""
+    """The engine is silent on this ask, counted from 1, until it is aborted."""
     kill_at_call: int | None = None
     """The proxy is killed while it answers this call, and started again."""
     limit_s: float = 120.0

@@ -167,7 +167,7 @@ def _end_session(pid: int) -> None:
 async def _stall(engine: str, ask: int | None) -> None:
     if ask is None:
         return
-    faults = [None] * (ask - 1) + [{"kind": "stall", "after": 2}]
+    faults = [None] * (ask - 1) + [{"kind": "stall", "after": 0}]
     async with (
         aiohttp.ClientSession() as session,
         session.post(f"{engine}/script/faults", json=faults) as answer,

@@ -1,0 +1,84 @@
+"""A session with a long history, grown in memory by scripted calls, without any network."""
+
+from benchmarks.peers.contestants import CACHE
+from benchmarks.peers.load import Answer, Conversation, message_of
+from benchmarks.peers.replies import NUM_REPLIES, said
+from benchmarks.peers.tokenizer import fetch
+from tokenizers import Tokenizer
+
+from gyre.backends.renderers.load import load_renderer
+from gyre.proxy.chat import Chat
+from gyre.proxy.session import Pending, Session
+from gyre.tree.roles.classify import classify
+from gyre.words.ids import EngineName, ExecutionId
+from gyre.words.ports import Renderer
+from gyre.words.records import FORMAT, CallClosed, CallDelivered, LogOpened
+from gyre.words.samples import Output, Sampling, Span
+
+MODEL = "policy"
+CONTEXT_TOKENS = 2_000_000
+
+
+def qwen3() -> Renderer:
+    """The renderer of Qwen3 with its real tokenizer."""
+    fetch(CACHE / "tokenizer")
+    return load_renderer(str(CACHE / "tokenizer"), family="qwen3", thinking="all")
+
+
+class Growing:
+    """One execution whose conversation is extended by tool calls and their outputs."""
+
+    def __init__(self, renderer: Renderer) -> None:
+        opened = LogOpened(
+            format=FORMAT,
+            execution=ExecutionId("micro"),
+            key_hash=b"",
+            salt=bytes(16),
+            model=MODEL,
+            renderer=renderer.name,
+            at=0.0,
+        )
+        self.session = Session(opened, renderer, sampling=Sampling(), context_tokens=CONTEXT_TOKENS)
+        self.session.apply(opened)
+        self.dialect = Chat()
+        self.conversation = Conversation(tools=True, stream=False)
+        self.conversation.ask()
+        self.records: list[CallClosed] = []
+        tokenizer = Tokenizer.from_file(str(CACHE / "tokenizer" / "tokenizer.json"))
+        self._outputs = [
+            tokenizer.encode(said(index, tools=True).sampled, add_special_tokens=False).ids
+            for index in range(NUM_REPLIES)
+        ]
+
+    def position(self) -> Pending:
+        """The next request, placed in the tree; changes nothing."""
+        wire = self.dialect.split(self.conversation.body)
+        classified = classify(self.dialect.evidence(wire, {}))
+        return self.session.position(self.dialect, wire, classified)
+
+    def call(self, output_chars: int) -> Pending:
+        """One whole call; the conversation then ends with a tool output of this length."""
+        wire = self.dialect.split(self.conversation.body)
+        pending = self.position()
+        opened = self.session.open_call(pending, 0.0)
+        self.session.apply(opened)
+        record, reply = self.session.close_call(pending, opened, self._output(), 0.0)
+        self.session.apply(record)
+        self.session.apply(CallDelivered(call=opened.call))
+        self.records.append(record)
+        body = self.dialect.body([reply], wire)
+        answer = Answer(status=200, body=body, first_byte_s=0.0, total_s=0.0)
+        self.conversation.go_on(message_of(answer), output_chars)
+        return pending
+
+    def grow_to(self, num_bytes: int, output_chars: int) -> Pending:
+        """Calls until the body has this size; the last one's place."""
+        while True:
+            pending = self.call(output_chars)
+            if len(self.conversation.body) >= num_bytes:
+                return pending
+
+    def _output(self) -> Output:
+        ids = self._outputs[len(self.records) % NUM_REPLIES]
+        span = Span(engine=EngineName("micro"), version=None, tokens=len(ids))
+        return Output(ids=ids, logprobs=[-0.1] * len(ids), spans=(span,), finish="stop")

@@ -1,0 +1,79 @@
+"""Lines in styled pieces: made safe for a terminal, cut to its width, coloured where wanted."""
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+from unicodedata import east_asian_width
+
+Style = Literal["bold", "dim", "red", "green", "yellow", "blue", "magenta", "cyan"]
+Piece = tuple[str, Style | None]
+Line = Sequence[Piece]
+
+_CODES: dict[Style, str] = {
+    "bold": "1",
+    "dim": "2",
+    "red": "31",
+    "green": "32",
+    "yellow": "33",
+    "blue": "34",
+    "magenta": "35",
+    "cyan": "36",
+}
+ELLIPSIS = "…"
+
+
+def safe(text: str) -> str:
+    """One printable line: what an agent or a tool wrote must not steer the terminal."""
+    joined = text.replace("\r\n", "↵").replace("\n", "↵").replace("\t", " ")
+    return "".join(char if char.isprintable() else "·" for char in joined)
+
+
+def columns(text: str) -> int:
+    """How wide a terminal shows a text."""
+    return sum(2 if east_asian_width(char) in "WF" else 1 for char in text)
+
+
+def cut(text: str, width: int) -> str:
+    """The text, or as much of it as fits with an ellipsis."""
+    if columns(text) <= width:
+        return text
+    kept, room = "", width - 1
+    for char in text:
+        room -= columns(char)
+        if room < 0:
+            break
+        kept += char
+    return kept + ELLIPSIS
+
+
+def fit(line: Line, width: int | None) -> list[Piece]:
+    """The line without trailing blanks, cut where it would wrap."""
+    pieces = list(line)
+    while pieces and not pieces[-1][0].strip():
+        pieces.pop()
+    if pieces:
+        text, style = pieces[-1]
+        pieces[-1] = (text.rstrip(), style)
+    if width is None:
+        return pieces
+    fitted: list[Piece] = []
+    for number, (text, style) in enumerate(pieces):
+        # A piece that fills the line exactly is cut if another follows.
+        room = width if number == len(pieces) - 1 else width - 1
+        if columns(text) > room:
+            return [*fitted, (cut(text, width), style)] if width > 0 else fitted
+        fitted.append((text, style))
+        width -= columns(text)
+    return fitted
+
+
+def paint(line: Line, *, colour: bool) -> str:
+    """The line as it is printed."""
+    return "".join(
+        f"\x1b[{_CODES[style]}m{text}\x1b[0m" if colour and style and text else text
+        for text, style in line
+    )
+
+
+def printed(lines: Iterable[Line], *, width: int | None, colour: bool) -> list[str]:
+    """All lines, ready for a terminal or a pipe."""
+    return [paint(fit(line, width), colour=colour) for line in lines]
