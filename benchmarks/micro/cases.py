@@ -25,8 +25,8 @@ def measure(
     args = parser.parse_args()
     load_before = os.getloadavg()[0]
     samples: dict[str, list[dict[str, float]]] = {case: [] for case in cases}
-    for case in cases.values():
-        case()
+    for work in cases.values():
+        work()
     for _ in range(args.runs):
         for case, work in cases.items():
             before, began = time.process_time(), time.perf_counter()

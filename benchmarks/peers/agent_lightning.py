@@ -9,8 +9,8 @@ import json
 import threading
 from pathlib import Path
 
-from agentlightning.llm_proxy import LLMProxy
-from agentlightning.store.memory import InMemoryLightningStore
+from agentlightning.llm_proxy import LLMProxy  # type: ignore[import-not-found]
+from agentlightning.store.memory import InMemoryLightningStore  # type: ignore[import-not-found]
 
 
 async def serve(port: int, upstream: str, routes: Path, num_routes: int) -> None:

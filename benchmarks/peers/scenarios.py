@@ -38,8 +38,8 @@ class Plan:
 
 async def short(peer: Peer, started: Started, plan: Plan, upstream_port: int) -> Sample:
     """Fresh two-message conversations over several connections at once."""
-    await _many_short(started, plan, plan.warm_calls, first=0)
-    return await _costed(started, plan.calls, _many_short(started, plan, plan.calls, first=10**6))
+    await many_short(started, plan, plan.warm_calls, first=0)
+    return await _costed(started, plan.calls, many_short(started, plan, plan.calls, first=10**6))
 
 
 async def long(peer: Peer, started: Started, plan: Plan, upstream_port: int) -> Sample:
@@ -63,13 +63,13 @@ async def latency(peer: Peer, started: Started, plan: Plan, upstream_port: int) 
     """One call at a time, in turns with calls that go straight to the mock engine."""
     block = 25
     direct = Started(pid=started.pid, port=upstream_port, routes=[Route(path=CHAT)])
-    await _many_short(started, plan, plan.warm_calls, first=0)
-    await _many_short(direct, plan, plan.warm_calls, first=0)
+    await many_short(started, plan, plan.warm_calls, first=0)
+    await many_short(direct, plan, plan.warm_calls, first=0)
     through: list[Answer] = []
     straight: list[Answer] = []
     for first in range(0, plan.calls, block):
-        straight += await _many_short(direct, plan, block, first=10**6 + first)
-        through += await _many_short(started, plan, block, first=10**6 + first)
+        straight += await many_short(direct, plan, block, first=10**6 + first)
+        through += await many_short(started, plan, block, first=10**6 + first)
     return {
         "calls": len(through),
         "direct_s": quantiles([answer.total_s for answer in straight]),
@@ -79,8 +79,8 @@ async def latency(peer: Peer, started: Started, plan: Plan, upstream_port: int) 
 
 async def many(peer: Peer, started: Started, plan: Plan, upstream_port: int) -> Sample:
     """Every execution calls at the same moment, and the engine makes all of them wait."""
-    await _many_short(started, plan, plan.warm_calls, first=0)
-    measured = _many_short(started, plan, plan.calls, first=10**6)
+    await many_short(started, plan, plan.warm_calls, first=0)
+    measured = many_short(started, plan, plan.calls, first=10**6)
     sample = await _costed(started, plan.calls, measured)
     return sample | {"peak_upstream": orjson.loads(get(upstream_port, "/health"))["peak"]}
 
@@ -127,7 +127,7 @@ async def _costed(started: Started, calls: int, work: Coroutine[Any, Any, list[A
     }
 
 
-async def _many_short(started: Started, plan: Plan, calls: int, *, first: int) -> list[Answer]:
+async def many_short(started: Started, plan: Plan, calls: int, *, first: int) -> list[Answer]:
     """So many short calls, spread evenly over the connections."""
     answers: list[Answer] = []
     share = -(-calls // plan.connections)

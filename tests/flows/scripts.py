@@ -19,3 +19,13 @@ def steps() -> Script:
 def long() -> Script:
     """One reply of several hundred kilobytes, larger than any socket buffer."""
     return Script(rules=(lambda _: Reply(text=WORDS * 6000),))
+
+
+def short() -> Script:
+    """A few words and a tool call, for conversations of a thousand turns."""
+
+    def rule(conversation: Conversation) -> Reply:
+        said = sum(turn.role == "assistant" for turn in conversation.turns)
+        return Reply(text=f"step {said}", calls=(ScriptedCall(name="run", arguments={}),))
+
+    return Script(rules=(rule,))

@@ -1,4 +1,91 @@
-"""Placeholder."""
+"""Show the trees of a run: roles, tokens, shared prefixes, and the reason for each fork."""
+
 import argparse
-def arguments(parser: argparse.ArgumentParser) -> None: ...
-def run(args: argparse.Namespace) -> None: ...
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from gyre.words.errors import LogDamaged
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("run", type=Path, metavar="RUN", help="a run folder, or one call log")
+    add("execution", nargs="?", metavar="EXECUTION", help="show this one only (default: all)")
+    add("--leaves", action="store_true", help="list candidate leaves and what a draw takes")
+    add("--text", action="store_true", help="show the beginning of each message and reply")
+    add("--json", action="store_true", help="one JSON object per execution, a line each")
+
+
+def run(args: argparse.Namespace) -> None:
+    from gyre.watch.runs import find
+
+    paths = find(args.run, args.execution)
+    show = _facts if args.json else _drawing(args)
+    damaged: list[LogDamaged] = []
+    for path in paths:
+        try:
+            lines = show(path)
+        except LogDamaged as error:
+            # The others are still worth seeing; the command fails after them.
+            damaged.append(error)
+            continue
+        print(*lines, sep="\n")
+    if damaged:
+        many = f"{len(damaged)} of {len(paths)} logs are damaged, the first: " if paths[1:] else ""
+        message = f"{many}{damaged[0]}"
+        raise LogDamaged(message)
+
+
+def _facts(path: Path) -> list[str]:
+    import json
+
+    from gyre.watch.facts import facts
+    from gyre.watch.runs import load
+
+    return [json.dumps(facts(load(path)), ensure_ascii=False)]
+
+
+def _drawing(args: argparse.Namespace) -> Callable[[Path], list[str]]:
+    from gyre.watch.runs import load
+    from gyre.watch.treeview import View, lines
+
+    width, colour = _terminal()
+
+    def draw(path: Path) -> list[str]:
+        loaded = load(path)
+        tree, notes = loaded.tree, []
+        decode = None
+        if args.text:
+            model = tree.opened.model if tree.opened else "an unknown place"
+            decode = _decoder(Path(model))
+            if decode is None:
+                notes = [f"  no tokenizer at {model}: of texts, only replies are shown"]
+        view = View(width=width, colour=colour, leaves=args.leaves, text=args.text, decode=decode)
+        drawn = lines(tree, execution=loaded.execution, torn_bytes=loaded.torn_bytes, view=view)
+        return [*drawn, *notes, ""]
+
+    return draw
+
+
+def _terminal() -> tuple[int | None, bool]:
+    """Columns and whether to colour; a pipe or a file gets whole lines without colours."""
+    import io
+    import os
+    import shutil
+    import sys
+
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # An old locale may not have the characters that trees are drawn with.
+        sys.stdout.reconfigure(errors="replace")
+    if not sys.stdout.isatty():
+        return None, False
+    dull = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
+    return shutil.get_terminal_size().columns, not dull
+
+
+def _decoder(model: Path) -> Callable[[Sequence[int]], str] | None:
+    """The tokenizer that the execution was recorded with, if its file is still there."""
+    from gyre.backends.renderers.tokens import Tokens
+
+    file = model / "tokenizer.json" if model.is_dir() else model
+    return Tokens.load(file, name=str(file)).decode if file.is_file() else None

@@ -11,8 +11,8 @@ import random
 import time
 import uuid
 from array import array
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
@@ -249,7 +249,7 @@ class Router:
             async with asyncio.timeout(None) as scope:
                 watch = loop.call_later(self._settings.idle_s, self._look, call, room)
                 self._streams[call] = _Stream(scope=scope, watch=watch)
-                async with _closing(self._engines[room.name].generate(ask)) as chunks:
+                async with aclosing(self._engines[room.name].generate(ask)) as chunks:
                     async for chunk in chunks:
                         self._take(call, room, chunk)
                         if chunk.finish is not None:
@@ -371,13 +371,3 @@ class Router:
                 return (await self._engines[room.name].health()).ready
         except (EngineError, TimeoutError):
             return False
-
-
-@asynccontextmanager
-async def _closing(chunks: AsyncIterator[Chunk]) -> AsyncIterator[AsyncIterator[Chunk]]:
-    """The chunks, closed at the end, which aborts what is left at the engine."""
-    try:
-        yield chunks
-    finally:
-        if isinstance(chunks, AsyncGenerator):
-            await chunks.aclose()

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import aiohttp
 import msgspec
 import uvicorn
 import uvloop
 
 from gyre.backends.engines.open import connect, read_address
+from gyre.backends.engines.wire import client
 from gyre.backends.renderers.load import load_renderer
 from gyre.proxy.admin import Admin
 from gyre.proxy.commit import GroupCommit
@@ -35,6 +35,8 @@ from gyre.words.sections import LimitsSection, ProxySection, RouterSection
 
 MANIFEST = "proxy.json"
 MANY_FILES = 65_536
+SEND_BYTES = 2**17
+"""Kept small, because a reply counts as delivered once the kernel has taken it (SPEC 4.5)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,9 +141,7 @@ async def connected(addresses: Sequence[str]) -> AsyncIterator[list[Engine]]:
     if not addresses:
         message = "engine: expected at least one, such as sglang=http://127.0.0.1:30000"
         raise ConfigError(message)
-    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60)
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=10)
-    async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
+    async with client() as session:
         yield [await connect(read_address(address), session) for address in addresses]
 
 
@@ -149,6 +149,7 @@ def _listener(settings: ProxySection) -> socket.socket:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listener = socket.socket(family)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
     try:
         listener.bind((settings.host, settings.port))
     except OSError as error:

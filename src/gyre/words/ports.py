@@ -1,6 +1,6 @@
 """The seams to the outside: structural, few methods, each with a contract suite."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -101,7 +101,7 @@ class Engine(Protocol):
     @property
     def name(self) -> EngineName: ...
 
-    def generate(self, ask: Ask) -> AsyncIterator[Chunk]:
+    def generate(self, ask: Ask) -> AsyncGenerator[Chunk, None]:
         """Chunks until one carries `finish`; raises EngineError otherwise.
 
         Closing the iterator early aborts the request at the engine. Whatever was yielded before

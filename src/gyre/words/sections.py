@@ -12,7 +12,7 @@ class RouterSection:
     hold_s: float = 1800.0
     """How long a call waits for any engine before it is refused as retryable."""
     idle_s: float = 10.0
-    """Silence from an engine after which its health is asked; a second silence is a hang."""
+    """Silence after which an engine's health is asked; without an answer in half of it, a hang."""
     retry_first_s: float = 0.05
     """First back-off after a failed attempt; doubles, with jitter, up to retry_most_s."""
     retry_most_s: float = 5.0

@@ -165,7 +165,7 @@ def test_a_model_that_does_not_think_has_its_empty_thinking_in_the_prompt(name):
         ("qwen3", {"enable_thinking": False}, "qwen3 thinking=all enable_thinking=false"),
         ("qwen3.5", {}, "qwen3.5 thinking=all enable_thinking=true"),
         ("glm-5", {"thinking": "tool_cycle"}, "glm-5 thinking=tool_cycle"),
-        ("kimi-k2.5", {"enable_thinking": False}, "kimi-k2.5 thinking=all thinking=false"),
+        ("kimi-k2.5", {"enable_thinking": False}, "kimi-k2.5 thinking=all enable_thinking=false"),
     ],
 )
 def test_a_name_tells_the_settings_that_change_tokens(name, settings, expected):

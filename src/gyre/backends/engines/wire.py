@@ -52,7 +52,7 @@ def client() -> aiohttp.ClientSession:
 def body(fields: Mapping[str, Field], *, ids_as: str, ids: bytes) -> bytes:
     """A JSON object of the fields and, under `ids_as`, the int32 ids.
 
-    orjson reads the ids through numpy: 1.1 ms for 200,000, where lists take 6.5 ms.
+    orjson reads the ids through numpy, because a Python int for each would cost the most.
     """
     array = np.frombuffer(ids, dtype=np.dtype("<i4"))
     return orjson.dumps({**fields, ids_as: array}, option=orjson.OPT_SERIALIZE_NUMPY)

@@ -137,10 +137,10 @@ def package_renderer(name: str, tokens: Tokens, settings: Mapping[str, str | boo
 
 def told(config: Any, name: str) -> list[str]:
     """Settings in force that are not the family's defaults, beside how long thinking stays."""
-    keeps = FAMILIES[name].keeps
-    implied = {"thinking_retention", keeps[0] if keeps is not None else ""}
+    family = FAMILIES[name]
+    implied = {"thinking_retention", family.keeps[0] if family.keeps is not None else ""}
     return [
-        f"{field}={str(value).lower()}"
+        f"{'enable_thinking' if field == family.thinks else field}={str(value).lower()}"
         for field, described in type(config).model_fields.items()
         if field not in implied and (value := getattr(config, field)) != described.default
     ]

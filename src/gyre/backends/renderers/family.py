@@ -1,7 +1,8 @@
 """A family of the `renderers` package behind the Renderer port (SPEC 4.2).
 
 Rule 1: what was sampled is never encoded again; a bridge only adds after it, or trims its stop.
-Rule 2: of a prompt only its last turn's opening is looked at, so its length costs nothing.
+Rule 2: of a prompt only its last turn's opening is looked at, so its length costs nothing: a
+dozen tokens of generation prompt, or more where the client has begun the reply.
 """
 
 import re
@@ -24,12 +25,10 @@ from gyre.words.conversation import Message, Tool, ToolCall
 from gyre.words.errors import RequestError
 from gyre.words.ports import GENERATION, PREFACE, Bridged, Parsed, ParsedCall, Rendered
 
-TAIL_TOKENS = 4096
-"""How much of a prompt's end a caller need hand over. A generation prompt is a dozen tokens; the
-rest is for a reply whose beginning the client gave, which is looked through for open thinking."""
-
 _PROBE = Message(role="user", text="a")
 _PROBE_CALL = ToolCall(id="functions.a:0", name="a", arguments="{}")
+_NAME = re.compile(r"[\w.:/-]+")
+"""What could name a tool; some parsers take a whole malformed call for a name."""
 _WELL_FORMED = {
     ToolCallParseStatus.OK,
     # Bare text where the schema asks for something else: the harness judges arguments.
@@ -198,10 +197,6 @@ class FamilyRenderer:
             owner, following = owners[at], owners[at + 1]
             if ids[at] in self._stops and owner < following and messages[owner].role == "assistant":
                 owners[at] = following
-
-
-_NAME = re.compile(r"[\w.:/-]+")
-"""What could name a tool; some parsers take a whole malformed call for a name."""
 
 
 def _owners(origins: list[int | None], *, system_first: bool) -> list[int]:
