@@ -84,14 +84,20 @@ GOALS = (
         most=2,
     ),
     Goal(
-        says="bytes of memory per unique token over 1,000 calls of one execution",
+        says="bytes of resident memory per unique token, 1,000 calls of one execution",
         name="memory",
         quantity="gyre bytes_per_token",
         most=64,
     ),
     Goal(
+        says="bytes allocated per unique token, the same",
+        name="held",
+        quantity="gyre bytes_per_token",
+        most=32,
+    ),
+    Goal(
         says="growth per token in the second half, as a multiple of the first half's",
-        name="memory",
+        name="held",
         quantity="gyre late/early",
         most=1.25,
     ),
@@ -189,23 +195,25 @@ def _derived(runs: Sequence[dict[str, Any]]) -> Iterator[tuple[str, float]]:
 
 def _growth(runs: Sequence[dict[str, Any]]) -> Iterator[tuple[str, float]]:
     """Memory against unique tokens; the first tenth is start-up and left out."""
+    measured = "held_bytes" if "held_bytes" in runs[0]["points"][0] else "rss_bytes"
+    rise = [run["points"][-1][measured] - run["points"][0][measured] for run in runs]
+    yield "grown_mib", statistics.median(rise) / 2**20
+    if runs[0]["points"][0]["tokens"] is None:
+        return
     grown, bent = [], []
     for run in runs:
         points = run["points"][len(run["points"]) // 10 :]
-        if points[0]["tokens"] is None:
-            continue
         first, middle, last = points[0], points[len(points) // 2], points[-1]
-        grown.append(_slope(first, last))
-        bent.append(_slope(middle, last) / max(_slope(first, middle), 1e-9))
-    if grown:
-        yield "bytes_per_token", statistics.median(grown)
+        grown.append(_slope(measured, first, last))
+        if measured == "held_bytes":
+            bent.append(_slope(measured, middle, last) / _slope(measured, first, middle))
+    yield "bytes_per_token", statistics.median(grown)
+    if bent:
         yield "late/early", statistics.median(bent)
-    rise = [run["points"][-1]["rss_bytes"] - run["points"][0]["rss_bytes"] for run in runs]
-    yield "grown_mib", statistics.median(rise) / 2**20
 
 
-def _slope(one: dict[str, int], other: dict[str, int]) -> float:
-    return (other["rss_bytes"] - one["rss_bytes"]) / (other["tokens"] - one["tokens"])
+def _slope(measured: str, one: dict[str, int], other: dict[str, int]) -> float:
+    return (other[measured] - one[measured]) / (other["tokens"] - one["tokens"])
 
 
 def table(results: Sequence[Result]) -> str:
@@ -235,7 +243,8 @@ TITLES = {
     "long": "One more call on a 900 KB history",
     "latency": "One short call at a time",
     "many": "512 executions at once, each held a second by the engine",
-    "memory": "1,000 calls of one growing execution",
+    "memory": "1,000 calls of one growing execution, resident memory",
+    "held": "1,000 calls of one growing execution, memory allocated",
     "syncs": "Durability, under strace",
     "encode": "Encoding a 200k-token history",
     "match": "Finding the place of a 200k-token history",

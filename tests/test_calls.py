@@ -4,6 +4,7 @@ import random
 import resource
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -137,7 +138,7 @@ def test_what_is_no_log_is_refused(tmp_path):
 
 def test_a_newer_format_is_refused(tmp_path):
     log = CallLog(tmp_path / "x.calls")
-    log.append(LogOpened(**{name: getattr(OPENED, name) for name in OPENED.__slots__} | {"format": 2}))
+    log.append(replace(OPENED, format=2))
     log.close()
 
     with pytest.raises(LogDamaged, match="format 2 is newer than 1"):

@@ -28,7 +28,7 @@ def qwen3() -> Renderer:
 class Growing:
     """One execution whose conversation is extended by tool calls and their outputs."""
 
-    def __init__(self, renderer: Renderer) -> None:
+    def __init__(self, renderer: Renderer, *, keeps_records: bool = True) -> None:
         opened = LogOpened(
             format=FORMAT,
             execution=ExecutionId("micro"),
@@ -44,6 +44,8 @@ class Growing:
         self.conversation = Conversation(tools=True, stream=False)
         self.conversation.ask()
         self.records: list[CallClosed] = []
+        self.num_calls = 0
+        self._keeps_records = keeps_records
         tokenizer = Tokenizer.from_file(str(CACHE / "tokenizer" / "tokenizer.json"))
         self._outputs = [
             tokenizer.encode(said(index, tools=True).sampled, add_special_tokens=False).ids
@@ -65,7 +67,9 @@ class Growing:
         record, reply = self.session.close_call(pending, opened, self._output(), 0.0)
         self.session.apply(record)
         self.session.apply(CallDelivered(call=opened.call))
-        self.records.append(record)
+        self.num_calls += 1
+        if self._keeps_records:
+            self.records.append(record)
         body = self.dialect.body([reply], wire)
         answer = Answer(status=200, body=body, first_byte_s=0.0, total_s=0.0)
         self.conversation.go_on(message_of(answer), output_chars)
@@ -79,6 +83,6 @@ class Growing:
                 return pending
 
     def _output(self) -> Output:
-        ids = self._outputs[len(self.records) % NUM_REPLIES]
+        ids = self._outputs[self.num_calls % NUM_REPLIES]
         span = Span(engine=EngineName("micro"), version=None, tokens=len(ids))
         return Output(ids=ids, logprobs=[-0.1] * len(ids), spans=(span,), finish="stop")

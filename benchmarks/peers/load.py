@@ -115,6 +115,11 @@ class Conversation:
         self.num_calls = 0
 
     @property
+    def num_bytes(self) -> int:
+        """Memory of the messages."""
+        return self._messages.__sizeof__()
+
+    @property
     def body(self) -> bytes:
         return b'{"model":"policy","messages":[' + self._messages + self._tail
 

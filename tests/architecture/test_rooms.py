@@ -38,6 +38,10 @@ GUESTS: dict[str, set[str]] = {
     "gyre.backends.renderers.load": {"renderers"},
     "gyre.testing.tokenizer": {"tokenizers"},
     "gyre.testing.engine_server": {"msgspec", "tokenizers", "uvicorn"},
+    "gyre.watch.drawn": {"numpy"},
+    "gyre.watch.jsonlines": {"numpy", "orjson"},
+    "gyre.watch.flat": {"numpy", "safetensors"},
+    "gyre.watch.parquet": {"pyarrow"},
     "gyre.run.proxy": {"aiohttp", "msgspec", "uvicorn", "uvloop"},
 }
 """Third-party packages a module may import; the longest matching name decides."""

@@ -25,8 +25,8 @@ COMMANDS = {
     ),
     "open": "--json name run",
     "close": "name run",
-    "inspect": "",
-    "export": "",
+    "inspect": "--json --leaves --text execution run",
+    "export": "--execution --format --max-trajectories --out --seed run",
     "demo": "",
 }
 """Every command with its options and arguments: adding one is a decision, so it is written here."""

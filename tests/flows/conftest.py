@@ -53,4 +53,3 @@ class Stage:
 def stage(tmp_path: Path) -> Iterator[Stage]:
     with ExitStack() as stack:
         yield Stage(tmp_path, stack)
-

@@ -1,5 +1,6 @@
 """Bad input: the right error in the right shape, nothing recorded, the proxy alive."""
 
+import contextlib
 import http.client
 import json
 import socket
@@ -26,11 +27,9 @@ class Client:
         connection = http.client.HTTPConnection("127.0.0.1", self.proxy.port, timeout=60)
         key = self.execution.key if key is None else key
         all_headers = {"authorization": f"Bearer {key}"} | (headers or {})
-        try:
+        # A server may answer and hang up before a body that is too large has been sent.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             connection.request(method, path, body=body, headers=all_headers)
-        except (BrokenPipeError, ConnectionResetError):
-            # A server may answer and hang up before a body that is too large has been sent.
-            pass
         answer = connection.getresponse()
         data = answer.read()
         connection.close()
@@ -73,10 +72,8 @@ BAD = {
         "",
     ),
     "deep": (
-        (
-            '{"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": %s}],'
-            '"input": [{"role": "user", "content": %s}]}' % (DEEP, DEEP)
-        ).encode(),
+        f'{{"model": "m", "max_tokens": 9, "messages": [{{"role": "user", "content": {DEEP}}}],'
+        f'"input": [{{"role": "user", "content": {DEEP}}}]}}'.encode(),
         400,
         "",
     ),
@@ -126,7 +123,8 @@ def test_a_body_without_a_length_is_cut_off_at_the_limit(client):
 
 def test_wrong_missing_foreign_and_closed_keys_are_refused(stage, client):
     """FAULTS 35: 401 in the dialect's shape; nothing recorded."""
-    body = json.dumps({"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}]})
+    messages = [{"role": "user", "content": "x"}]
+    body = json.dumps({"model": "m", "max_tokens": 9, "messages": messages})
     other = client.proxy.open("other")
     closed = client.proxy.open("closed")
     client.proxy.close("closed")
@@ -210,7 +208,8 @@ def test_limits_on_calls_are_told_with_when_to_come_back(stage):
     """SPEC 10: a rate limit is a 429 that says how long to wait, in the dialect's shape."""
     proxy = stage.proxy(stage.engine(), options=("--calls-per-minute", "3"))
     client = Client(proxy, proxy.open("x"))
-    body = json.dumps({"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}]})
+    messages = [{"role": "user", "content": "x"}]
+    body = json.dumps({"model": "m", "max_tokens": 9, "messages": messages})
     statuses = [client.send(PATHS["messages"], body)[0] for _ in range(5)]
 
     assert [200, 200, 200, 429, 429] == statuses

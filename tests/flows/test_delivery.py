@@ -1,6 +1,8 @@
 """Replies that wait, are pinged, are cut, or have nobody left to go to."""
 
 import asyncio
+import contextlib
+import http.client
 import json
 import socket
 
@@ -30,10 +32,7 @@ def tree_of(stage):
 
 def wait_for(condition):
     """Asks over HTTP until something holds; the answer itself takes time, so nothing sleeps."""
-    for _ in range(5000):
-        if condition():
-            return True
-    return False
+    return any(condition() for _ in range(5000))
 
 
 def test_a_waiting_stream_is_pinged_and_then_gets_its_whole_reply(stage):
@@ -66,10 +65,8 @@ def test_a_client_that_leaves_while_waiting_leaves_an_uncommitted_record(stage):
     assert client.recv(1024).startswith(b"HTTP/1.1 200")
     # Long enough for the engine to have sent some of the reply: it sends 32 tokens at a time.
     client.settimeout(1.0)
-    try:
+    with contextlib.suppress(TimeoutError):
         client.recv(1024)
-    except TimeoutError:
-        pass
     client.close()
 
     assert wait_for(lambda: 0 == proxy.metrics()["gyre_calls_in_flight"])
@@ -119,26 +116,49 @@ def test_a_reply_that_was_not_read_to_its_end_is_not_committed(stage):
     assert 1 == proxy.metrics()["gyre_undelivered_total"]
 
 
+def test_a_call_in_flight_ends_when_its_execution_is_closed(stage):
+    """M15, FAULTS 13: its calls in flight are refused and nothing is committed."""
+    engine = stage.engine(chunk_delay_s=0.05)
+    proxy = stage.proxy(engine)
+    execution = proxy.open("x")
+    client = socket.create_connection(("127.0.0.1", proxy.port), timeout=30)
+    client.sendall(request(proxy, execution, stream=False))
+    assert wait_for(lambda: 1 == proxy.metrics()["gyre_engine_in_flight" + of(engine)])
+    proxy.close("x")
+
+    assert client.recv(4096).startswith(b"HTTP/1.1 401")
+    client.close()
+    assert wait_for(lambda: 0 == proxy.metrics()["gyre_engine_in_flight" + of(engine)])
+    tree = tree_of(stage)
+    assert {} == tree.calls
+    assert not tree.is_complete
+    assert tree.sealed_at is not None
+
+
+def of(engine):
+    return f'{{engine="127.0.0.1:{engine.port}"}}'
+
+
 def test_probes_and_token_counts_leave_no_node(stage):
     """M25, SPEC 5: logged in the metrics, not in the tree."""
     proxy = stage.proxy(stage.engine())
     execution = proxy.open("x")
 
-    async def ask(path, body):
-        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
-        data = json.dumps(body).encode()
-        head = f"POST {path} HTTP/1.1\r\nhost: p\r\nx-api-key: {execution.key}\r\n"
-        writer.write(f"{head}content-length: {len(data)}\r\n\r\n".encode() + data)
-        answer = await reader.read(65536)
-        writer.close()
-        return answer
+    def ask(path, body):
+        connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=30)
+        connection.request("POST", path, json.dumps(body), {"x-api-key": execution.key})
+        answer = connection.getresponse()
+        found = answer.status, json.load(answer)
+        connection.close()
+        return found
 
     messages = [{"role": "user", "content": "quota"}]
-    probe = asyncio.run(ask("/v1/messages", {"model": "m", "max_tokens": 1, "messages": messages}))
-    count = asyncio.run(ask("/v1/messages/count_tokens", {"model": "m", "messages": messages}))
+    probe = ask("/v1/messages", {"model": "m", "max_tokens": 1, "messages": messages})
+    count = ask("/v1/messages/count_tokens", {"model": "m", "messages": messages})
 
-    assert probe.startswith(b"HTTP/1.1 200")
-    assert b'{"input_tokens":' in count
+    assert 200 == probe[0]
+    assert 1 == probe[1]["usage"]["output_tokens"]
+    assert (200, ["input_tokens"]) == (count[0], list(count[1]))
     assert 1 == len(read(next(logs(stage.folder / "run"))).records)
     assert (1, 1) == (
         proxy.metrics()["gyre_probes_total"],

@@ -77,9 +77,12 @@ def test_no_call_fails_when_one_of_two_engines_is_killed(stage, wire):
     load = Load()
 
     async def run():
-        async with aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=300)
-        ) as session, asyncio.TaskGroup() as group:
+        async with (
+            aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=300)
+            ) as session,
+            asyncio.TaskGroup() as group,
+        ):
             for number in range(EXECUTIONS):
                 execution = await asyncio.to_thread(proxy.open, f"x{number}")
                 group.create_task(
@@ -108,9 +111,10 @@ def check_record(folder: Path, engines) -> int:
             prompt, output = tree.prompt_ids(node.id), tree.output_ids(node.id)
             assert tuple(prompt.tolist()) in asked
             assert node.num_output == sum(span.tokens for span in node.spans)
-            assert logprobs(prompt.tobytes(), output.tolist()) == tree.output_logprobs(
-                node.id
-            ).astype(np.float64).tolist()
+            assert (
+                logprobs(prompt.tobytes(), output.tolist())
+                == tree.output_logprobs(node.id).astype(np.float64).tolist()
+            )
             moved += len({span.engine for span in node.spans}) > 1
     return moved
 

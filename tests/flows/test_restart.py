@@ -2,11 +2,11 @@
 
 import asyncio
 import json
-import os
 import urllib.error
 import urllib.request
 
 import aiohttp
+import pytest
 
 from gyre.calls import logs, read
 from gyre.tree.tree import grow
@@ -101,13 +101,10 @@ def test_a_closed_key_stays_closed_after_a_restart(stage):
         data=body,
         headers={"authorization": f"Bearer {execution.key}"},
     )
-    try:
+    with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(request, timeout=10)
-    except urllib.error.HTTPError as error:
-        assert 401 == error.code
-        assert "closed" in json.load(error)["error"]["message"]
-    else:
-        raise AssertionError("a closed key was accepted")
+    assert 401 == refused.value.code
+    assert "closed" in json.load(refused.value)["error"]["message"]
     assert 2 == len(read(next(logs(stage.folder / "run"))).records)
 
 
@@ -116,7 +113,7 @@ def test_the_run_folder_is_private_and_holds_no_key(stage):
     execution = proxy.open("x")
     folder = stage.folder / "run"
 
-    assert 0o700 == os.stat(folder).st_mode & 0o777
+    assert 0o700 == folder.stat().st_mode & 0o777
     for path in (path for path in folder.rglob("*") if path.is_file()):
         assert execution.key.encode() not in path.read_bytes()
-        assert 0 == os.stat(path).st_mode & 0o077
+        assert 0 == path.stat().st_mode & 0o077

@@ -1,4 +1,179 @@
-"""Placeholder."""
+"""See a whole recording in a minute: a scripted engine, the real proxy, a small agent, twice."""
+
 import argparse
-def arguments(parser: argparse.ArgumentParser) -> None: ...
-def run(args: argparse.Namespace) -> None: ...
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from gyre.words.errors import ConfigError
+
+EXECUTIONS = ("attempt-1", "attempt-2")
+FAMILY = "qwen3"
+COMPACT_AT = 900
+"""Tokens at which the agent summarises; it passes them once, in its third turn."""
+
+MONTHS = "January February March April May June July August September October November December"
+NOTES = {
+    "attempt-1": {
+        "note-garden.txt": "In {} the garden was dry, and one more bed was dug by the wall.",
+        "note-letters.txt": "Write to the school about the {} meeting.",
+    },
+    "attempt-2": {
+        "note-harbour.txt": "In {} two boats came in late, with less fish than the year before.",
+        "note-lights.txt": "The {} list of lights is on the table.",
+    },
+}
+"""A line for each month; all notes but the first stop after one."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--keep", type=Path, metavar="FOLDER", help="keep everything in this new folder"
+    )
+
+
+def run(args: argparse.Namespace) -> None:
+    with _interruptible(), _folder(args.keep) as folder:
+        _record(folder)
+        _look(folder)
+        if args.keep:
+            print(f"kept in {folder}: run/ (the logs), rows.jsonl, and what each agent left")
+        else:
+            print("nothing is kept; with --keep FOLDER all of it is")
+
+
+def _record(folder: Path) -> None:
+    """Two executions through the real proxy; every process has ended when this returns."""
+    import time
+
+    from gyre.run.control import control, environment
+    from gyre.testing.tokenizer import write_tokenizer
+
+    model = write_tokenizer(folder / "model").resolve()
+    with ExitStack() as stack:
+        engine = _engine(stack, model, folder)
+        _say("engine", f"{engine}, scripted, no model behind it")
+        address = _proxy(stack, model, engine, folder / "run")
+        _say("proxy", address)
+        began = time.monotonic()
+        agents = {}
+        for name in EXECUTIONS:
+            found = control(folder / "run", "POST", "executions", {"id": name})
+            workspace = _workspace(folder / name, NOTES[name])
+            agents[name] = stack.enter_context(
+                _agent(workspace, environment(found["url"], found["key"]))
+            )
+            _say("open", f"{name} at {found['url']}")
+        for name, agent in agents.items():
+            for line in agent.said():
+                _say(name, line)
+            if status := agent.wait():
+                message = f"the agent of {name} ended with status {status}"
+                raise ConfigError(message)
+            control(folder / "run", "POST", f"executions/{name}/close", {})
+        _say("closed", f"{len(agents)} executions in {time.monotonic() - began:.1f} s")
+
+
+def _look(folder: Path) -> None:
+    """What the run can be used for, by the commands that anybody would use."""
+    from gyre.cli.main import main
+
+    commands = (
+        ("inspect", str(folder / "run"), "--leaves"),
+        ("export", str(folder / "run"), "--format", "jsonl", "--out", str(folder / "rows.jsonl")),
+    )
+    for command in commands:
+        print(f"\n$ gyre {' '.join(command)}", flush=True)
+        if status := main(command):
+            raise SystemExit(status)
+
+
+def _engine(stack: ExitStack, model: Path, folder: Path) -> str:
+    import json
+    import sys
+
+    from gyre.run.children import Child
+
+    command = [sys.executable, "-m", "gyre.testing.engine_server", "--wire", "sglang"]
+    command += ["--script", "gyre.testing.demo_script:script"]
+    command += ["--tokenizer", str(model / "tokenizer.json"), "--log", str(folder / "asks.jsonl")]
+    command += ["--chunk-tokens", "16", "--ready-file", "/dev/stdout"]
+    child = stack.enter_context(Child(command))
+    for line in child.said():
+        return f"sglang=http://127.0.0.1:{json.loads(line)['port']}"
+    message = f"the scripted engine ended with status {child.wait()} before it was ready"
+    raise ConfigError(message)
+
+
+def _proxy(stack: ExitStack, model: Path, engine: str, run_folder: Path) -> str:
+    import sys
+
+    from gyre.run.children import Child
+
+    command = [sys.executable, "-m", "gyre", "proxy", "--engine", engine, "--port", "0"]
+    command += ["--model", str(model), "--family", FAMILY, "--run", str(run_folder)]
+    child = stack.enter_context(Child(command))
+    said = ""
+    for line in child.said():
+        if line == "ready":
+            return said.removeprefix("gyre proxy: ")
+        said = line
+    message = f"the proxy ended with status {child.wait()} before it was ready"
+    raise ConfigError(message)
+
+
+def _agent(workspace: Path, environment: dict[str, str]) -> Any:
+    import sys
+
+    from gyre.run.children import Child
+    from gyre.testing import demo_script, example_agent
+
+    command = [sys.executable, example_agent.__file__, demo_script.TASK]
+    command += ["--workspace", str(workspace), "--compact-at", str(COMPACT_AT)]
+    # Whatever stands between this machine and others has no part in this.
+    return Child(command, environment={**environment, "no_proxy": "*"})
+
+
+def _workspace(folder: Path, notes: dict[str, str]) -> Path:
+    folder.mkdir()
+    for number, (name, line) in enumerate(notes.items()):
+        months = MONTHS.split()[: None if number == 0 else 1]
+        (folder / name).write_text("".join(line.format(month) + "\n" for month in months))
+    return folder
+
+
+@contextmanager
+def _folder(keep: Path | None) -> Iterator[Path]:
+    """A new folder that is kept, or one that is gone afterwards."""
+    import tempfile
+
+    if keep is None:
+        with tempfile.TemporaryDirectory(prefix="gyre-demo-") as name:
+            yield Path(name)
+        return
+    try:
+        keep.mkdir(parents=True)
+    except OSError as error:
+        message = f"--keep {keep}: expected a folder that can be made: {error.strerror}"
+        raise ConfigError(message) from error
+    yield keep
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Being told to end is taken like Ctrl-C, so that no process is left behind."""
+    import signal
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _say(who: str, what: str) -> None:
+    print(f"{who:<10} {what}", flush=True)

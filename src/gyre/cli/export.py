@@ -1,4 +1,133 @@
-"""Placeholder."""
+"""Write a run's training rows as jsonl, parquet or safetensors, or its call records as jsonl."""
+
 import argparse
-def arguments(parser: argparse.ArgumentParser) -> None: ...
-def run(args: argparse.Namespace) -> None: ...
+from collections.abc import Callable
+from pathlib import Path
+
+from gyre.words.errors import ConfigError
+
+ENDINGS = {
+    "jsonl": "rows.jsonl",
+    "parquet": "rows.parquet",
+    "safetensors": "rows.safetensors",
+    "calls": "calls.jsonl",
+}
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("run", type=Path, metavar="RUN", help="a run folder, or one call log")
+    add(
+        "--format",
+        choices=tuple(ENDINGS),
+        required=True,
+        help="rows as jsonl, parquet or safetensors; or calls: the records themselves as jsonl",
+    )
+    add(
+        "--out",
+        type=Path,
+        metavar="PATH",
+        help="the file (default: rows.* or calls.jsonl in RUN); - is standard output, for jsonl",
+    )
+    add(
+        "--max-trajectories",
+        type=_count_or_all,
+        default=5,
+        metavar="N",
+        help="most rows of one execution, or all (default: %(default)s)",
+    )
+    add("--seed", type=int, default=0, help="seed of the draw (default: %(default)s)")
+    add("--execution", metavar="ID", help="export this one only (default: all)")
+
+
+def run(args: argparse.Namespace) -> None:
+    from gyre.watch.replacing import replacing
+    from gyre.watch.runs import find
+
+    paths = find(args.run, args.execution)
+    write = _records(paths) if args.format == "calls" else _rows(args, paths)
+    if str(args.out) == "-":
+        _print(args.format, write)
+        return
+    name = ENDINGS[args.format]
+    beside = args.run / name if args.run.is_dir() else args.run.with_suffix(f".{name}")
+    out = args.out or beside
+    if out.is_dir():
+        message = f"{out}: expected a file, found a folder"
+        raise ConfigError(message)
+    with replacing(out) as part:
+        said = write(part)
+    print(f"{out}: {said}")
+
+
+Write = Callable[[Path], str]
+"""Writes the file and says what is in it."""
+
+
+def _rows(args: argparse.Namespace, paths: list[Path]) -> Write:
+    from gyre.watch.drawn import FORMAT, Totals, drawn
+
+    match args.format:
+        case "safetensors":
+            from gyre.watch.flat import write_rows
+        case "parquet":
+            try:
+                from gyre.watch.parquet import write_rows
+            except ModuleNotFoundError as error:
+                if error.name != "pyarrow":
+                    raise
+                message = "parquet needs pyarrow: pip install 'gyre-rl[parquet]'"
+                raise ConfigError(message) from error
+        case _:
+            from gyre.watch.jsonlines import write_rows
+    how = {"seed": args.seed, "max_trajectories": args.max_trajectories}
+
+    def write(part: Path) -> str:
+        totals = Totals()
+        write_rows(part, totals.counted(drawn(paths, **how)), {"format": FORMAT, **how})
+        said = f"{totals.rows:,} rows of {totals.executions:,} executions"
+        said += f", {totals.tokens:,} tokens, {totals.targets:,} targets"
+        return said + (f"; {totals.incomplete:,} are incomplete" if totals.incomplete else "")
+
+    return write
+
+
+def _records(paths: list[Path]) -> Write:
+    from gyre.watch.jsonlines import write_records
+    from gyre.watch.runs import load
+
+    def write(part: Path) -> str:
+        many = write_records(part, map(load, paths))
+        return f"{many:,} records of {len(paths):,} executions"
+
+    return write
+
+
+def _print(name: str, write: Write) -> None:
+    """The same through a file of its own, so that nothing half is printed."""
+    import shutil
+    import sys
+    import tempfile
+
+    if name not in ("jsonl", "calls"):
+        message = f"--out -: {name} needs a file; jsonl and calls can be printed"
+        raise ConfigError(message)
+    with tempfile.TemporaryDirectory() as folder:
+        part = Path(folder) / "part"
+        said = write(part)
+        with part.open("rb") as whole:
+            shutil.copyfileobj(whole, sys.stdout.buffer)
+    print(said, file=sys.stderr)
+
+
+def _count_or_all(text: str) -> int | None:
+    if text == "all":
+        return None
+    try:
+        count = int(text)
+    except ValueError:
+        count = 0
+    if count < 1:
+        message = f"expected a number of 1 or more, or all; found {text!r}"
+        raise argparse.ArgumentTypeError(message)
+    return count

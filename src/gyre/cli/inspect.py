@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 
 from gyre.words.errors import LogDamaged
@@ -83,6 +84,7 @@ def _terminal() -> tuple[int | None, bool]:
     return shutil.get_terminal_size().columns, not dull
 
 
+@cache
 def _decoder(model: Path) -> Callable[[Sequence[int]], str] | None:
     """The tokenizer that the execution was recorded with, if its file is still there."""
     from gyre.backends.renderers.tokens import Tokens

@@ -211,9 +211,7 @@ def _settle(
     return anchor, inputs
 
 
-def _sampled_prefix(
-    tree: Tree, anchor: SegmentId, unit: Unit, ids: list[int]
-) -> SegmentId | None:
+def _sampled_prefix(tree: Tree, anchor: SegmentId, unit: Unit, ids: list[int]) -> SegmentId | None:
     """A sampled reply whose own tokens the rendering repeats exactly."""
     for key in (unit.keys.by_ids, unit.keys.by_payload):
         for candidate in tree.find(anchor, key) if key is not None else ():

@@ -2,7 +2,7 @@
 
 Rule 1: a dialect knows nothing of executions, trees or engines.
 Rule 2: messages stay undecoded bytes in a Wire, so that a long history already seen costs a hash.
-Rule 3: `read`, `read_system` and `read_tools` are functions of their bytes alone; results are cached.
+Rule 3: what `read`, `read_system` and `read_tools` return depends on their bytes alone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,7 +44,7 @@ class Dialect(Protocol):
 
     @property
     def name(self) -> str:
-        """"messages", "chat" or "responses"."""
+        """ "messages", "chat" or "responses"."""
         ...
 
     @property

@@ -1,5 +1,6 @@
 """The executions a proxy serves: their keys, logs and sessions, before and after a restart."""
 
+import asyncio
 import hashlib
 import os
 import re
@@ -11,7 +12,14 @@ from pathlib import Path
 from gyre import calls
 from gyre.calls import CallLog
 from gyre.proxy.session import Session
-from gyre.words.errors import ConfigError, LogDamaged, NotFound, Overloaded, Unauthorized
+from gyre.words.errors import (
+    ConfigError,
+    LogDamaged,
+    NotFound,
+    Overloaded,
+    Unauthorized,
+    Unreadable,
+)
 from gyre.words.ids import ExecutionId
 from gyre.words.ports import Renderer
 from gyre.words.records import FORMAT, CallFailed, CallRecord, LogOpened, LogSealed
@@ -30,11 +38,16 @@ class Execution:
     log: CallLog
     limits: LimitsSection
     in_flight: int = 0
+    sealed: bool = False
+    in_progress: set["asyncio.Future[None]"] = field(default_factory=set)
+    """One per request being answered; resolved when the execution is closed under it."""
     _tokens: float = field(default=0.0)
     _refilled_at: float = field(default=0.0)
 
     def write(self, *records: CallRecord) -> None:
         """Facts first into the log, then into the tree; a full disk leaves both as they were."""
+        if self.sealed:
+            raise _closed(self.id)
         self.log.append(*records)
         for record in records:
             self.session.apply(record)
@@ -136,12 +149,14 @@ class Executions:
         if known is not None:
             return known
         if execution not in self._closed and self._path(execution).exists():
-            loaded = self._load(self._path(execution))
+            try:
+                loaded = self._load(self._path(execution))
+            except (ConfigError, LogDamaged) as error:
+                raise Unreadable(str(error)) from error
             if loaded is not None:
                 return loaded
         if execution in self._closed:
-            message = f"execution {execution} is closed"
-            raise Unauthorized(message)
+            raise _closed(execution)
         message = f"no execution {execution}"
         raise NotFound(message)
 
@@ -149,10 +164,14 @@ class Executions:
         """Terminate: the key stops working and the log is final."""
         one = self.get(execution)
         one.write(LogSealed(at=time.time()))
-        one.log.sync()
-        one.log.close()
+        one.sealed = True
         del self._open[execution]
         self._closed.add(execution)
+        for request in one.in_progress:
+            if not request.done():
+                request.set_result(None)
+        one.log.sync()
+        one.log.close()
 
     def close(self) -> None:
         for one in self._open.values():
@@ -203,6 +222,10 @@ class Executions:
         one = Execution(id=opened.execution, session=session, log=log, limits=self._limits)
         self._open[opened.execution] = one
         return one
+
+
+def _closed(execution: ExecutionId) -> Unauthorized:
+    return Unauthorized(f"execution {execution} is closed")
 
 
 def _hash(key: str) -> bytes:

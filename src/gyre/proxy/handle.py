@@ -15,7 +15,7 @@ from gyre.proxy.router import Router
 from gyre.proxy.seats import Call
 from gyre.proxy.session import Pending
 from gyre.words.conversation import Reply
-from gyre.words.errors import EngineError, Unavailable
+from gyre.words.errors import EngineError, Unauthorized, Unavailable
 from gyre.words.records import CallClosed, CallDelivered, CallOpened, CallRecord
 from gyre.words.samples import Output
 
@@ -46,17 +46,20 @@ async def answer(
     upstream of this function as long as exchange.status is None.
     """
     gone = asyncio.ensure_future(exchange.gone())
+    closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    execution.in_progress.add(closed)
+    ends = (gone, closed)
     calls: list[Call] = []
     opened: list[CallOpened] = []
     try:
-        calls.append(await _unless_gone(desk.router.accept(execution.id), gone))
+        calls.append(await _unless_ended(desk.router.accept(execution.id), ends))
         started = time.monotonic()
         if not pending.is_probe:
             opened = _open(execution, pending, wire.choices)
         if wire.stream:
             await exchange.start(200, EVENTS, {b"cache-control": b"no-cache"})
         work = _run_all(desk.router, execution, pending, calls, wire.choices)
-        outputs = await _with_pings(desk, exchange, dialect, wire, work, gone)
+        outputs = await _with_pings(desk, exchange, dialect, wire, work, ends)
         replies = await _record(desk, execution, pending, opened, outputs)
         recorded, opened = opened, []
         desk.metrics.call_s.observe(time.monotonic() - started)
@@ -64,6 +67,7 @@ async def answer(
         _note_delivery(desk, execution, recorded, lost=gone.done())
     finally:
         gone.cancel()
+        execution.in_progress.discard(closed)
         for call in calls:
             desk.router.release(call)
         _abandon(desk, execution, pending, opened, calls)
@@ -89,16 +93,20 @@ async def _run_all(
     return [task.result() for task in tasks]
 
 
-async def _unless_gone(
-    work: Coroutine[Any, Any, Result], gone: asyncio.Future[None]
-) -> Result:
+_Ends = tuple[asyncio.Future[None], asyncio.Future[None]]
+"""What ends a request early: its client leaves, or its execution is closed."""
+
+
+async def _unless_ended(work: Coroutine[Any, Any, Result], ends: _Ends) -> Result:
     task = asyncio.ensure_future(work)
     try:
-        both: set[asyncio.Future[Any]] = {task, gone}
-        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((task, *ends), return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             return task.result()
-        raise ClientGone
+        if ends[0].done():
+            raise ClientGone
+        message = "the execution was closed during the call"
+        raise Unauthorized(message)
     finally:
         if not task.done():
             task.cancel()
@@ -111,11 +119,11 @@ async def _with_pings(
     dialect: Dialect,
     wire: Wire,
     work: Coroutine[Any, Any, Result],
-    gone: asyncio.Future[None],
+    ends: _Ends,
 ) -> Result:
     """The result of `work`; a stream gets pings meanwhile, so that no idle limit cuts it."""
     if not wire.stream:
-        return await _unless_gone(work, gone)
+        return await _unless_ended(work, ends)
 
     async def pings() -> None:
         while True:
@@ -124,7 +132,7 @@ async def _with_pings(
 
     pinging = asyncio.ensure_future(pings())
     try:
-        return await _unless_gone(work, gone)
+        return await _unless_ended(work, ends)
     finally:
         pinging.cancel()
 
@@ -181,9 +189,7 @@ def _count(metrics: Metrics, pending: Pending, record: CallClosed, output: Outpu
     metrics.output_tokens += len(output.ids)
 
 
-async def _send(
-    exchange: Exchange, dialect: Dialect, wire: Wire, replies: Sequence[Reply]
-) -> None:
+async def _send(exchange: Exchange, dialect: Dialect, wire: Wire, replies: Sequence[Reply]) -> None:
     if wire.stream:
         data = dialect.events(replies, wire)
         if len(data) > 2**16:
@@ -212,6 +218,9 @@ def _abandon(
     calls: Sequence[Call],
 ) -> None:
     """Calls that were opened and will not be answered: what was sampled is kept for audit (T08)."""
+    if execution.sealed:
+        # Nothing follows a seal; the open record says that the call never ended (M21).
+        return
     for index, one in enumerate(opened):
         partial = calls[index].output_so_far() if index < len(calls) else None
         now = time.time()

@@ -218,5 +218,3 @@ def spans(units: Sequence[Sequence[Message]], *, first: int) -> Iterator[range]:
     for messages in units:
         yield range(at, at + len(messages))
         at += len(messages)
-
-

@@ -77,7 +77,11 @@ class Exchange:
         await self._send({"type": "http.response.body", "body": data, "more_body": not last})
 
     async def answer(
-        self, status: int, data: bytes, kind: bytes = JSON, extra: Mapping[bytes, bytes] | None = None
+        self,
+        status: int,
+        data: bytes,
+        kind: bytes = JSON,
+        extra: Mapping[bytes, bytes] | None = None,
     ) -> None:
         length = {b"content-length": str(len(data)).encode()}
         await self.start(status, kind, length | dict(extra or {}))

@@ -60,9 +60,7 @@ def text(metrics: Metrics, gauges: Iterable[tuple[str, str, str, float]]) -> byt
 
 def labels(**values: str | int) -> str:
     """Prometheus labels, values escaped."""
-    inner = ",".join(
-        f'{name}="{_escaped(str(value))}"' for name, value in values.items()
-    )
+    inner = ",".join(f'{name}="{_escaped(str(value))}"' for name, value in values.items())
     return "{" + inner + "}"
 
 

@@ -38,7 +38,6 @@ class Place:
 def locate(tree: Tree, story: Story, keys: Keys, renderer: Renderer) -> Place:
     """The longest path whose messages are the story's first ones (SPEC 4.2, 4.5)."""
     front: Sequence[SegmentId] = tree.find(ROOT, story.preface_key)
-    matched = 0
     cuts: dict[CallId, int] = {}
     shortened: list[CallEchoed] = []
     for unit in story.units if front else ():
@@ -53,7 +52,6 @@ def locate(tree: Tree, story: Story, keys: Keys, renderer: Renderer) -> Place:
         if not found:
             break
         front = found
-        matched += 1
     best, ambiguous = _best(tree, front)
     path = tree.path(best)
     fresh = {echo.call for echo in shortened}
@@ -85,7 +83,7 @@ def _step(tree: Tree, front: Sequence[SegmentId], unit: Unit) -> Sequence[Segmen
 
 
 def _best(tree: Tree, front: Sequence[SegmentId]) -> tuple[SegmentId, bool]:
-    """Of equally deep matches: sampled before input, delivered before not, then the newest (M08)."""
+    """Of equally deep matches: sampled first, then delivered, then the newest (M08)."""
     if not front:
         return ROOT, False
 

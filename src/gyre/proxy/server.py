@@ -76,9 +76,7 @@ class Proxy:
 
     async def _call(self, exchange: Exchange, dialect: Dialect, claimed: str | None) -> None:
         execution = self._executions.of_key(_key(exchange), claimed)
-        body = await exchange.body(
-            most_bytes=self._limits.body_bytes, within_s=self._limits.body_s
-        )
+        body = await exchange.body(most_bytes=self._limits.body_bytes, within_s=self._limits.body_s)
         wire = dialect.split(body)
         if len(wire.messages) > self._limits.messages:
             message = f"messages: expected at most {self._limits.messages}"
@@ -100,9 +98,7 @@ class Proxy:
 
     async def _count(self, exchange: Exchange, claimed: str | None) -> None:
         execution = self._executions.of_key(_key(exchange), claimed)
-        body = await exchange.body(
-            most_bytes=self._limits.body_bytes, within_s=self._limits.body_s
-        )
+        body = await exchange.body(most_bytes=self._limits.body_bytes, within_s=self._limits.body_s)
         tokens = execution.session.count(MESSAGES, MESSAGES.split(body))
         self._desk.metrics.counted += 1
         await exchange.answer(200, msgspec.json.encode({"input_tokens": tokens}))
@@ -126,10 +122,12 @@ class Proxy:
             # The stream has begun: its own kind of error event is all that can follow.
             await exchange.write(dialect.error_event(error), last=True)
             return
+        # 529 is Anthropic's own number; other clients retry on 503.
+        status = 503 if error.status == 529 and dialect is not MESSAGES else error.status
         extra = {}
         if isinstance(error, Overloaded):
             extra[b"retry-after"] = str(max(1, round(error.retry_after_s))).encode()
-        await exchange.answer(error.status, dialect.error(error), extra=extra)
+        await exchange.answer(status, dialect.error(error), extra=extra)
 
     def _gauges(self) -> Iterator[tuple[str, str, str, float]]:
         loaded = self._executions.loaded
@@ -162,5 +160,3 @@ def _key(exchange: Exchange) -> str | None:
     if bearer.startswith("Bearer "):
         return bearer.removeprefix("Bearer ").strip()
     return exchange.headers.get("x-api-key")
-
-

@@ -97,9 +97,7 @@ class Session:
         story, place, prompt, prefill = self._prompt(dialect, wire)
         room = self._context_tokens - len(prompt.ids)
         if room < 1:
-            raise ContextOverflow(
-                prompt_tokens=len(prompt.ids), max_tokens=self._context_tokens
-            )
+            raise ContextOverflow(prompt_tokens=len(prompt.ids), max_tokens=self._context_tokens)
         most = min(self._sampling.max_tokens, room)
         return Pending(
             prompt=prompt,
@@ -135,8 +133,9 @@ class Session:
             return story, place, extend(self.tree, place, self._renderer), ""
         (given,) = story.messages(story.units[-1])
         if given.calls:
-            message = f"messages[{len(wire.messages) - 1}]: a conversation cannot end on a tool call"
-            raise RequestError(message)
+            where = f"messages[{len(wire.messages) - 1}]"
+            message = "a conversation cannot end on a tool call"
+            raise RequestError(message, where=where)
         story = story.without_last()
         place = replace(place, path=place.path[: len(story.units) + 1])
         prompt = compose(self.tree, story, place, self._renderer)
@@ -270,9 +269,7 @@ class Session:
         anchor = self._agreeing(prompt.anchor, seen)
         rest = seen[self.tree.segments[anchor].end :].tobytes()
         fork = NewSegment(label="echo", key=self._keys.digest("echo", rest.hex()), ids=rest)
-        changed = replace(
-            prompt, anchor=anchor, inputs=(fork,), generation=[], trim=0, ids=seen
-        )
+        changed = replace(prompt, anchor=anchor, inputs=(fork,), generation=[], trim=0, ids=seen)
         return changed, ["echo-mismatch"]
 
     def _agreeing(self, anchor: SegmentId, seen: np.ndarray) -> SegmentId:

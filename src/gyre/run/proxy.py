@@ -86,9 +86,7 @@ async def serve(plan: ProxyPlan, on_start: Callable[[Started], None]) -> None:
     commit = GroupCommit()
     try:
         async with connected(plan.engines) as engines, Router(engines, plan.router) as router:
-            desk = Desk(
-                router=router, commit=commit, metrics=Metrics(), ping_s=plan.proxy.ping_s
-            )
+            desk = Desk(router=router, commit=commit, metrics=Metrics(), ping_s=plan.proxy.ping_s)
             admin = Admin(executions, router, token)
             app = Proxy(executions, desk, admin, model=plan.model, limits=plan.limits)
             listener = _listener(plan.proxy)
@@ -161,7 +159,7 @@ def _listener(settings: ProxySection) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """A server that leaves signals to its owner, so that logs are closed before the process ends."""
+    """A server that leaves signals to its owner, so that logs are closed before the end."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

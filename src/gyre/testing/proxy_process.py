@@ -55,9 +55,7 @@ class ProxyProcess:
         command += ["--run", str(self.folder), "--port", str(self.port)]
         for engine in self._engines:
             command += ["--engine", engine]
-        child = subprocess.Popen(
-            [*command, *self._options], stdout=subprocess.PIPE, text=True
-        )
+        child = subprocess.Popen([*command, *self._options], stdout=subprocess.PIPE, text=True)
         if child.stdout is None:
             message = "the proxy has no standard output"
             raise RuntimeError(message)

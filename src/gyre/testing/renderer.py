@@ -100,9 +100,7 @@ class ByteRenderer:
             ids += turn
             owners += [index] * len(turn)
         opener = [OPEN, *text_ids("assistant\n")]
-        return Bridged(
-            trim=trim, ids=ids + opener, owners=owners + [GENERATION] * len(opener)
-        )
+        return Bridged(trim=trim, ids=ids + opener, owners=owners + [GENERATION] * len(opener))
 
     def parse(
         self, output: Sequence[int], prompt_tail: Sequence[int], tools: Sequence[Tool]
@@ -122,9 +120,7 @@ class ByteRenderer:
             elif token == CALL_END and opener == CALL:
                 name, _, arguments = self.decode(inside).partition(" ")
                 end = position + 1
-                calls.append(
-                    ParsedCall(name=name, arguments=arguments, native_id=None, end=end)
-                )
+                calls.append(ParsedCall(name=name, arguments=arguments, native_id=None, end=end))
                 opener = None
             else:
                 (text if opener is None else inside).append(token)

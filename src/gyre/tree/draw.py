@@ -36,9 +36,7 @@ def draw(tree: Tree, rng: Random, *, max_trajectories: int | None = 5) -> list[T
             [one for one, _ in weighted], [unmasked for _, unmasked in weighted]
         )
         free = {call: count for call, count in path.items() if count and call not in masked}
-        drawn.append(
-            Trajectory(leaf=leaf.id, targets=tuple(free), num_targets=sum(free.values()))
-        )
+        drawn.append(Trajectory(leaf=leaf.id, targets=tuple(free), num_targets=sum(free.values())))
         masked.update(path)
     return drawn
 

@@ -67,6 +67,12 @@ class Unavailable(RequestError):
     status = 529
 
 
+class Unreadable(RequestError):
+    """What was recorded of this execution cannot be read back; a person must look."""
+
+    status = 500
+
+
 class ContextOverflow(RequestError):
     """The prompt is longer than the model's window (an ordinary way for an execution to end)."""
 

@@ -5,7 +5,7 @@ import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 import aiohttp
 from aiohttp import web
@@ -13,7 +13,7 @@ from aiohttp import web
 FaultKind = Literal[
     "status",  # answered with `status`, and never forwarded
     "refuse",  # the connection is closed without an answer
-    "cut",  # forwarded, and closed on both sides as soon as the proxy's answer begins
+    "cut",  # forwarded, and closed on both sides before a token of the reply is sampled
     "lose",  # forwarded and answered, but the answer never arrives
 ]
 
@@ -48,6 +48,18 @@ class Seen:
     """What the program got; None when it got nothing."""
 
 
+class Watcher(Protocol):
+    """Told of every call as it passes."""
+
+    async def asked(self, call: int) -> None:
+        """Before it is forwarded."""
+        ...
+
+    async def answered(self, call: int) -> None:
+        """When the proxy's answer begins, before any of it is passed on."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relay:
     """A relay's address, its notes, and the way to end it."""
@@ -60,10 +72,10 @@ class Relay:
 async def start(
     target: str,
     *,
-    faults: tuple[RelayFault, ...] = (),
-    on_answer: Callable[[int], Awaitable[None]],
+    faults: tuple[RelayFault, ...],
+    watcher: Watcher,
 ) -> Relay:
-    """A relay to `target` that listens; `on_answer` is awaited when the answer to a call begins."""
+    """A relay to `target` that listens."""
     seen: list[Seen] = []
     planned = {fault.call: fault for fault in faults}
     session = aiohttp.ClientSession(
@@ -81,12 +93,14 @@ async def start(
         fault = None if note.call is None else planned.get(note.call)
         if fault is not None and fault.kind in ("status", "refuse"):
             return _turned_away(request, note, fault)
+        if note.call is not None:
+            await watcher.asked(note.call)
         headers = {k: v for k, v in request.headers.items() if k.lower() not in {*_HOP, "host"}}
         url = target + request.path_qs
         try:
             async with session.request(request.method, url, headers=headers, data=body) as answer:
                 if note.call is not None:
-                    await on_answer(note.call)
+                    await watcher.answered(note.call)
                 return await _passed_on(request, answer, note, fault)
         except aiohttp.ClientError:
             # The proxy is gone: so is the connection, as if there were no relay.

@@ -31,10 +31,8 @@ class Scene:
     proxy: tuple[str, ...] = ()
     """More arguments of `gyre proxy`."""
     faults: tuple[RelayFault, ...] = ()
-    stall_ask: int | None = None
-    """The engine is silent on this ask, counted from 1, until it is aborted."""
     kill_at_call: int | None = None
-    """The proxy is killed while it answers this call, and started again."""
+    """The proxy is killed while an engine works on this call, and started again."""
     limit_s: float = 120.0
 
 

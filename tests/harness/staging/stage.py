@@ -76,8 +76,38 @@ class ProxyProcess:
 
     async def _end(self, how: signal.Signals) -> int:
         assert self._child is not None
-        self._child.send_signal(how)
+        if self._child.returncode is None:
+            self._child.send_signal(how)
         return await self._child.wait()
+
+
+class Prompter:
+    """Keeps the engine silent on the calls that are to be cut, so that the cut comes first."""
+
+    def __init__(self, engine: str, proxy: ProxyProcess, scene: Scene) -> None:
+        self._engine = engine
+        self._proxy = proxy
+        self._kill_at = scene.kill_at_call
+        self._cut = {fault.call for fault in scene.faults if fault.kind == "cut"}
+
+    async def asked(self, call: int) -> None:
+        if call == self._kill_at or call in self._cut:
+            await self._steer({"kind": "stall"})
+
+    async def answered(self, call: int) -> None:
+        if call == self._kill_at:
+            await self._proxy.kill()
+        if call == self._kill_at or call in self._cut:
+            await self._steer(None)
+        if call == self._kill_at:
+            await self._proxy.start()
+
+    async def _steer(self, fault: object) -> None:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(f"{self._engine}/script/fault", json=fault) as answer,
+        ):
+            answer.raise_for_status()
 
 
 async def perform(folder: Path, scene: Scene) -> Outcome:
@@ -91,11 +121,12 @@ async def perform(folder: Path, scene: Scene) -> Outcome:
     with EngineProcess(
         "sglang", script=script, tokenizer=tokenizer, log=folder / "asks.jsonl", chunk_tokens=16
     ) as engine:
-        await _stall(engine.url, scene.stall_ask)
         proxy = ProxyProcess(folder, engine.address, scene.proxy)
         await proxy.start()
         between = await relay.start(
-            f"http://127.0.0.1:{proxy.port}", faults=scene.faults, on_answer=_killer(proxy, scene)
+            f"http://127.0.0.1:{proxy.port}",
+            faults=scene.faults,
+            watcher=Prompter(engine.url, proxy, scene),
         )
         place = Place(
             home=home,
@@ -108,6 +139,7 @@ async def perform(folder: Path, scene: Scene) -> Outcome:
             return await _run(scene, place, proxy, between)
         finally:
             await between.close()
+            await proxy.stop()
 
 
 async def _run(scene: Scene, place: Place, proxy: ProxyProcess, between: relay.Relay) -> Outcome:
@@ -147,32 +179,12 @@ async def _run(scene: Scene, place: Place, proxy: ProxyProcess, between: relay.R
     )
 
 
-def _killer(proxy: ProxyProcess, scene: Scene):
-    async def on_answer(call: int) -> None:
-        if call == scene.kill_at_call:
-            await proxy.kill()
-            await proxy.start()
-
-    return on_answer
-
-
 def _end_session(pid: int) -> None:
     """Nothing the program started is left."""
     try:
         os.killpg(pid, signal.SIGKILL)
     except ProcessLookupError:
         return
-
-
-async def _stall(engine: str, ask: int | None) -> None:
-    if ask is None:
-        return
-    faults = [None] * (ask - 1) + [{"kind": "stall", "after": 0}]
-    async with (
-        aiohttp.ClientSession() as session,
-        session.post(f"{engine}/script/faults", json=faults) as answer,
-    ):
-        answer.raise_for_status()
 
 
 async def _metrics(port: int) -> str:

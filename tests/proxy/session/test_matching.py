@@ -425,13 +425,14 @@ def test_a_history_that_holds_a_prefix_of_the_text_commits_that_prefix(talk):
     first = talk.call([SYSTEM, USER], reply_ids("hello world"), deliver=False)
     short = {"role": "assistant", "content": "hello"}
     second = talk.call([SYSTEM, USER, short, USER], reply_ids("b"))
-    third = talk.call([SYSTEM, USER, short, USER, second.echo, USER], reply_ids("c"))
+    talk.call([SYSTEM, USER, short, USER, second.echo, USER], reply_ids("c"))
 
     assert 5 == talk.tree.calls[first.call].num_committed
     assert [None, first.call, second.call] == talk.parents()
-    assert talk.sent[first.call] + list(b"hello") + [CLOSE] == talk.sent[second.call][
-        : len(talk.sent[first.call]) + 6
-    ]
+    assert (
+        talk.sent[first.call] + list(b"hello") + [CLOSE]
+        == talk.sent[second.call][: len(talk.sent[first.call]) + 6]
+    )
     assert [None, None, None] == talk.forks()
     talk.check()
 

@@ -83,8 +83,12 @@ class Oracle(RuleBasedStateMachine):
             echo["reasoning_content"] = message.reasoning
         if message.calls:
             echo["tool_calls"] = [
-                {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
-                for c in message.calls
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": call.arguments},
+                }
+                for call in message.calls
             ]
         follow = [
             {"role": "tool", "tool_call_id": call.id, "content": after} for call in message.calls
@@ -190,7 +194,7 @@ class Oracle(RuleBasedStateMachine):
         assert whole.count(CLOSE) == pending.prompt.ids.tolist().count(CLOSE)
 
     def ids_of(self, call):
-        return None if call is None else sum(self.full[call], [])
+        return [] if call is None else self.full[call][0] + self.full[call][1]
 
     def parents(self, prompt):
         """Calls with the longest prompt whose prompt and output this one begins with, then closed.
@@ -222,13 +226,12 @@ class Oracle(RuleBasedStateMachine):
 
     @invariant()
     def no_token_is_stored_twice_without_need(self):
-        """Never more than the sum of what is new after the parent, never less than what is unique."""
+        """Never more than what is new after each parent, never less than what is unique."""
         tree = self.session.tree
         unique = {tuple((s + o)[: n + 1]) for s, o in self.full.values() for n in range(len(s + o))}
         outputs = sum(len(o) for _, o in self.full.values())
         increments = sum(
-            len(s) - len(self.ids_of(tree.calls[call].parent) or [])
-            for call, (s, _) in self.full.items()
+            len(s) - len(self.ids_of(tree.calls[call].parent)) for call, (s, _) in self.full.items()
         )
         assert tree.num_tokens <= increments + outputs
         distinct_outputs = {tuple(s + o) for s, o in self.full.values()}

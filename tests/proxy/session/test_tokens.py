@@ -342,7 +342,7 @@ def test_a_stop_string_shortens_the_text_and_not_the_record(talk):
 def test_a_prompt_that_fills_the_window_is_refused_and_leaves_no_trace(make_talk):
     """M16: the words harnesses know; nothing recorded; a shorter request is accepted."""
     talk = make_talk(context_tokens=60)
-    with pytest.raises(ContextOverflow, match="prompt is too long: 2.. tokens > 60 maximum"):
+    with pytest.raises(ContextOverflow, match=r"prompt is too long: 2.. tokens > 60 maximum"):
         talk.ask([SYSTEM, {"role": "user", "content": "x" * 200}])
 
     assert {} == talk.tree.calls

@@ -2,7 +2,15 @@
 
 from typing import Protocol
 
-from gyre.tree.roles import claude_code, codex, generic, mini_swe_agent, opencode, qwen_code
+from gyre.tree.roles import (
+    claude_code,
+    codex,
+    declared,
+    generic,
+    mini_swe_agent,
+    opencode,
+    qwen_code,
+)
 from gyre.words.roles import Classified, Evidence
 
 
@@ -17,7 +25,8 @@ class Table(Protocol):
     def classify(self, evidence: Evidence) -> Classified: ...
 
 
-TABLES: tuple[Table, ...] = (claude_code, codex, opencode, qwen_code, mini_swe_agent)
+TABLES: tuple[Table, ...] = (declared, claude_code, codex, opencode, qwen_code, mini_swe_agent)
+"""What a program says of itself goes before what it can be recognised by."""
 
 
 def classify(evidence: Evidence) -> Classified:

@@ -1,0 +1,61 @@
+"""What the scripted engine of `gyre demo` says to examples/agent.py, by place in the conversation."""
+
+from gyre.testing.example_agent import GO_ON, READER, SUMMARISE
+from gyre.testing.script import Json, Reply, Script, ScriptedCall, after
+
+TASK = (
+    "Write report.txt: the number of words of each note in this folder, longest first, "
+    "and then a line on what the longest is about."
+)
+QUESTION = "What is the longest of the notes about? Answer in one line."
+ANSWER = "It tells what happened in one year, month by month."
+DONE = "The report is written."
+
+
+def call(name: str, **arguments: Json) -> ScriptedCall:
+    return ScriptedCall(name=name, arguments=arguments)
+
+
+def run(command: str) -> ScriptedCall:
+    return call("run_command", command=command)
+
+
+def script() -> Script:
+    """Later rules stand for what earlier ones leave over."""
+    return Script(
+        [
+            after(SUMMARISE, _SUMMARY, where="last user"),
+            after(GO_ON, *_AFTER_SUMMARY, where="first user"),
+            after(READER, *_READER, where="system"),
+            after(TASK, *_MAIN, where="first user"),
+        ]
+    )
+
+
+_MAIN = (
+    Reply(
+        reasoning="The counts are easy; the longest note somebody else can read for me.",
+        text="I look at what is there.",
+        calls=(run("ls && wc -w *.txt"),),
+    ),
+    Reply(calls=(call("delegate", question=QUESTION),)),
+    Reply(
+        text="Both parts can be written at once.",
+        calls=(
+            run("wc -w note-*.txt | sort -rn | tail -n +2 > report.txt; cat report.txt"),
+            call("write_file", path="about.txt", content=ANSWER + "\n"),
+        ),
+    ),
+)
+_READER = (
+    Reply(text="I read it.", calls=(run("cat $(ls -S note-*.txt | head -n 1)"),)),
+    Reply(text=ANSWER),
+)
+_SUMMARY = Reply(
+    text="A report on the notes is asked for. The counts are in report.txt, the line on the longest "
+    "is in about.txt. Left to do: join the two."
+)
+_AFTER_SUMMARY = (
+    Reply(calls=(run("cat about.txt >> report.txt && rm about.txt && cat report.txt"),)),
+    Reply(text=DONE),
+)
