@@ -46,8 +46,8 @@ lock: ## Resolve pyproject.toml into requirements/dev.txt and constraints.txt
 	scripts/lock $(PYTHON)
 
 bench: $(VENV) ## Run the benchmarks; results go to benchmarks/results
-	scripts/bench
+	benchmarks/run
 
 clean: ## Remove what the other targets made, the virtual environment included
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -217,8 +217,10 @@ def _slope(measured: str, one: dict[str, int], other: dict[str, int]) -> float:
 
 
 def table(results: Sequence[Result]) -> str:
-    """The newest result of each name, in Markdown."""
+    """The newest result of each name, in Markdown; nothing where there is none."""
     latest = newest(results)
+    if not latest:
+        return ""
     lines: list[str] = []
     for name, title in TITLES.items():
         if name not in latest:

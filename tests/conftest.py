@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -16,6 +17,7 @@ settings.register_profile(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
+settings.register_profile("quick", settings.get_profile("default"), max_examples=25)
 settings.register_profile("nightly", settings.get_profile("default"), max_examples=1500)
 settings.register_profile(
     "ci",
@@ -25,6 +27,17 @@ settings.register_profile(
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "default")
+
+
+MARKED_FOLDERS = {"flows": "slow", "harness": "harness"}
+"""Folders whose tests start whole processes, and the marker that all of them bear."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for folder, marker in MARKED_FOLDERS.items():
+            if item.path.is_relative_to(Path(__file__).parent / folder):
+                item.add_marker(marker)
 
 
 def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:

@@ -134,7 +134,7 @@ class Upstream:
             self._in_flight -= 1
         reply = next(self._replies)
         if path == "/generate":
-            prompt = _prompt(body)
+            prompt = repeated_prompt(body)
             events = [event.replace(*prompt) for event in reply.generate_events]
             await _answer(send, reply.generate.replace(*prompt), events if streams else None)
         elif path.endswith("/chat/completions"):
@@ -143,7 +143,7 @@ class Upstream:
             await _whole(send, b'{"error":"no such path"}', status=404)
 
 
-def _prompt(body: bytes) -> tuple[bytes, bytes]:
+def repeated_prompt(body: bytes) -> tuple[bytes, bytes]:
     """What to replace in an event, so that it repeats the prompt it was asked with."""
     start = body.index(b'"input_ids":[') + len(b'"input_ids":[')
     end = body.index(b"]", start)

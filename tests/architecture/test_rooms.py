@@ -53,6 +53,7 @@ PURE = [
     "gyre.proxy.history",
     "gyre.proxy.keys",
     "gyre.proxy.place",
+    "gyre.proxy.trails",
     "gyre.proxy.compose",
     "gyre.proxy.dialect",
     "gyre.proxy.fields",

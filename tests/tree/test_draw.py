@@ -129,7 +129,7 @@ def test_four_trajectories_of_the_case_study_are_both_mains_the_summary_and_one_
 
 
 def test_all_trajectories_together_train_every_trainable_token_once():
-    """L02: the rows' targets are the tree's sampled tokens, each exactly once."""
+    """The rows' targets are the tree's sampled tokens, each exactly once."""
     tree = case_study()
     drawn = draw(tree, generator(1, EXECUTION), max_trajectories=None)
     rows = [row(tree, one) for one in drawn]
@@ -224,7 +224,7 @@ def test_only_the_committed_part_of_a_cut_reply_is_in_its_row():
 
 
 def test_rows_are_copies():
-    """L09: making rows twice gives equal rows, and writing to one changes nothing."""
+    """Making rows twice gives equal rows, and writing to one changes nothing."""
     tree = case_study()
     (drawn,) = draw(tree, generator(0, EXECUTION), max_trajectories=1)
     one = row(tree, drawn)

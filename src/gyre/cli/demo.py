@@ -4,13 +4,12 @@ import argparse
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 from gyre.words.errors import ConfigError
 
 EXECUTIONS = ("attempt-1", "attempt-2")
 FAMILY = "qwen3"
-COMPACT_AT = 900
+COMPACT_AT = 640
 """Tokens at which the agent summarises; it passes them once, in its third turn."""
 
 MONTHS = "January February March April May June July August September October November December"
@@ -38,7 +37,8 @@ def run(args: argparse.Namespace) -> None:
         _record(folder)
         _look(folder)
         if args.keep:
-            print(f"kept in {folder}: run/ (the logs), rows.jsonl, and what each agent left")
+            print(f"kept in {folder}: run (the call logs), rows.jsonl, asks.jsonl (what the engine")
+            print(f"was sent), model (its tokenizer), {' and '.join(EXECUTIONS)} (the workspaces)")
         else:
             print("nothing is kept; with --keep FOLDER all of it is")
 
@@ -47,6 +47,7 @@ def _record(folder: Path) -> None:
     """Two executions through the real proxy; every process has ended when this returns."""
     import time
 
+    from gyre.run.children import Child
     from gyre.run.control import control, environment
     from gyre.testing.tokenizer import write_tokenizer
 
@@ -60,10 +61,10 @@ def _record(folder: Path) -> None:
         agents = {}
         for name in EXECUTIONS:
             found = control(folder / "run", "POST", "executions", {"id": name})
-            workspace = _workspace(folder / name, NOTES[name])
-            agents[name] = stack.enter_context(
-                _agent(workspace, environment(found["url"], found["key"]))
-            )
+            # What stands between this machine and others has no part in this.
+            settings = environment(found["url"], found["key"]) | {"no_proxy": "*"}
+            command = _agent_command(_workspace(folder / name, NOTES[name]))
+            agents[name] = Child.start(stack, command, environment=settings)
             _say("open", f"{name} at {found['url']}")
         for name, agent in agents.items():
             for line in agent.said():
@@ -99,7 +100,7 @@ def _engine(stack: ExitStack, model: Path, folder: Path) -> str:
     command += ["--script", "gyre.testing.demo_script:script"]
     command += ["--tokenizer", str(model / "tokenizer.json"), "--log", str(folder / "asks.jsonl")]
     command += ["--chunk-tokens", "16", "--ready-file", "/dev/stdout"]
-    child = stack.enter_context(Child(command))
+    child = Child.start(stack, command)
     for line in child.said():
         return f"sglang=http://127.0.0.1:{json.loads(line)['port']}"
     message = f"the scripted engine ended with status {child.wait()} before it was ready"
@@ -113,7 +114,7 @@ def _proxy(stack: ExitStack, model: Path, engine: str, run_folder: Path) -> str:
 
     command = [sys.executable, "-m", "gyre", "proxy", "--engine", engine, "--port", "0"]
     command += ["--model", str(model), "--family", FAMILY, "--run", str(run_folder)]
-    child = stack.enter_context(Child(command))
+    child = Child.start(stack, command)
     said = ""
     for line in child.said():
         if line == "ready":
@@ -123,16 +124,13 @@ def _proxy(stack: ExitStack, model: Path, engine: str, run_folder: Path) -> str:
     raise ConfigError(message)
 
 
-def _agent(workspace: Path, environment: dict[str, str]) -> Any:
+def _agent_command(workspace: Path) -> list[str]:
     import sys
 
-    from gyre.run.children import Child
     from gyre.testing import demo_script, example_agent
 
     command = [sys.executable, example_agent.__file__, demo_script.TASK]
-    command += ["--workspace", str(workspace), "--compact-at", str(COMPACT_AT)]
-    # Whatever stands between this machine and others has no part in this.
-    return Child(command, environment={**environment, "no_proxy": "*"})
+    return [*command, "--workspace", str(workspace), "--compact-at", str(COMPACT_AT)]
 
 
 def _workspace(folder: Path, notes: dict[str, str]) -> Path:

@@ -36,14 +36,15 @@ def compose(tree: Tree, story: Story, place: Place, renderer: Renderer) -> Promp
     at = place.last_sampled(tree)
     pieces: list[list[int]] | None = None
     start, trim, generation = ROOT, 0, list[int]()
-    fresh: Sequence[Unit | None] = [None, *story.units]
+    fresh: Sequence[Unit | None] = ()
     if at is not None:
         bridged = _bridge(tree, story, place, renderer, at)
         if bridged is not None:
             trim, pieces, generation = bridged
-            start, fresh = place.path[at], story.units[at:]
+            start, fresh = place.path[at], story.units(at)
     rerendered = at is not None and pieces is None
     if pieces is None:
+        fresh = [None, *story.units()]
         pieces, generation = _whole(tree, story, place, renderer)
     anchor, inputs = _settle(tree, story, start, trim, fresh, pieces)
     news = [np.frombuffer(new.ids, dtype=np.int32) for new in inputs]
@@ -59,7 +60,7 @@ def compose(tree: Tree, story: Story, place: Place, renderer: Renderer) -> Promp
     )
 
 
-def extend(tree: Tree, place: Place, renderer: Renderer) -> Prompt:
+def extend(tree: Tree, story: Story, place: Place, renderer: Renderer) -> Prompt:
     """A prompt that continues a sampled reply which the request gives as its last message (M09)."""
     anchor = place.path[-1]
     call = tree.segments[anchor].call
@@ -67,7 +68,7 @@ def extend(tree: Tree, place: Place, renderer: Renderer) -> Prompt:
         message = "only a sampled reply is extended"
         raise AssertionError(message)
     output = tree.output_ids(call).tolist()
-    kept = place.cuts.get(call, len(output))
+    kept = place.kept(tree, call, story.units(len(story) - 1)[0])
     while kept and output[kept - 1] in renderer.stop_ids:
         kept -= 1
     trim = len(output) - kept
@@ -97,17 +98,18 @@ def _bridge(
     """(trim, ids per unit after the sampled one, generation prompt); None: render anew."""
     segment = tree.segments[place.path[at]]
     call = segment.call
-    after = story.units[at:]
+    after = story.units(at)
     lead = 0
     while lead < len(after) and after[lead].role != "assistant":
         lead += 1
     if call is None or lead == 0:
         return None
     output = tree.output_ids(call).tolist()
-    kept = place.cuts.get(call, len(output))
+    echoed = story.units(at - 1)[0]
+    kept = place.kept(tree, call, echoed)
     tail = tree.path_ids(segment.id, last=TAIL_TOKENS + len(output)).tolist()
     said = [story.messages(unit) for unit in after[:lead]]
-    (echo,) = story.messages(story.units[at - 1])
+    (echo,) = story.messages(echoed)
     known = _associations(echo, tree.calls[call].message)
     bridged = renderer.bridge(
         tail[: len(tail) - len(output)],
@@ -132,11 +134,11 @@ def _whole(
     """Ids of the preface and of every unit, and the generation prompt, rendered from nothing."""
     said: list[list[Message]] = [list(story.preface.system)]
     known: dict[str, ToolCall] = {}
-    for index, unit in enumerate(story.units):
+    for index, unit in enumerate(story.units()):
         messages = story.messages(unit)
         if unit.role == "assistant":
             (echo,) = messages
-            stored = _stored(tree, place, index)
+            stored = _stored(tree, place, index, unit)
             known |= _associations(echo, stored or echo)
             messages = [stored or echo]
         said.append([associate(message, known) for message in messages])
@@ -145,12 +147,12 @@ def _whole(
     return _cut(rendered.ids, rendered.owners, list(spans(said, first=0)))
 
 
-def _stored(tree: Tree, place: Place, index: int) -> Message | None:
+def _stored(tree: Tree, place: Place, index: int, unit: Unit) -> Message | None:
     """The sampled message behind a matched unit, payload and all (SPEC 4.3)."""
     if index + 1 >= len(place.path):
         return None
     call: CallId | None = tree.segments[place.path[index + 1]].call
-    if call is None or call in place.cuts:
+    if call is None or place.kept(tree, call, unit) < tree.calls[call].num_output:
         return None
     return tree.calls[call].message
 

@@ -186,9 +186,13 @@ def opening(system: str) -> str:
     return system[:_SYSTEM_CHARS]
 
 
+_LOOK_BACK = 16
+"""Messages from the end among which a marker may stand; results of parallel calls come between."""
+
+
 def last_user(messages: Sequence[msgspec.Raw], field: str) -> tuple[str, ...]:
-    """The beginning of each text block of the last user-role message, in any dialect."""
-    for index in range(len(messages) - 1, -1, -1):
+    """The beginning of each text block of the last user-role message near the end."""
+    for index in range(len(messages) - 1, max(-1, len(messages) - 1 - _LOOK_BACK), -1):
         # A search for bytes is far cheaper than a decode, and most messages are not the user's.
         if b'"user"' not in bytes(messages[index]):
             continue

@@ -5,6 +5,7 @@ of tool results, because templates fold such runs into one turn. Decoded message
 their digests are, under a hash of the bytes they came in.
 """
 
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,8 +13,10 @@ from xxhash import xxh3_128_digest
 
 from gyre.proxy.dialect import Dialect, Wire
 from gyre.proxy.keys import Keys, MatchKeys
+from gyre.proxy.trails import Mark, Trails
 from gyre.words.conversation import Message, Role, Tool
 from gyre.words.errors import RequestError
+from gyre.words.ids import SegmentId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +34,8 @@ class Unit:
 
     role: Role
     keys: MatchKeys
-    pieces: list[int]
-    """Positions in History.pieces order: (wire message, message within it) flattened."""
+    pieces: list[tuple[int, int]]
+    """(wire message, message within it), in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,48 +45,72 @@ class _Piece:
 
 
 class Story:
-    """One request's history: a preface and units, with messages read when they are needed."""
+    """One request's history: a preface and units, read as far as they are needed."""
 
     def __init__(
         self,
         *,
-        preface: Preface,
-        preface_key: bytes,
-        units: list[Unit],
-        places: list[tuple[int, int]],
-        reader: "History",
+        history: "History",
         dialect: Dialect,
         wire: Wire,
+        hashes: list[bytes],
+        preface: Preface,
+        preface_key: bytes,
+        skipped: int,
+        trails: Trails,
     ) -> None:
-        self.preface = preface
-        self.preface_key = preface_key
-        self.units = units
-        self._places = places
-        self._reader = reader
+        self._history = history
         self._dialect = dialect
         self._wire = wire
+        self._hashes = hashes
+        self._skipped = skipped
+        self.preface = preface
+        self.preface_key = preface_key
+        scope, joined = (dialect.name, preface_key), b"".join(hashes)
+        resumption = trails.resume(scope, joined)
+        self.known: list[SegmentId] = resumption.path if resumption is not None else []
+        """Segments of the preface and of the first units, where a trail holds them."""
+        self._num_known = max(0, len(self.known) - 1)
+        self._fresh = self._units(resumption.next_message if resumption is not None else 0)
+        starts = resumption.starts if resumption is not None else array("I")
+        starts.extend(2 * at + (within > 0) for at, within in (u.pieces[0] for u in self._fresh))
+        self.mark = Mark(scope=scope, hashes=joined, starts=starts)
+
+    def __len__(self) -> int:
+        """How many units there are."""
+        return self._num_known + len(self._fresh)
+
+    def units(self, first: int = 0) -> Sequence[Unit]:
+        """The units from this one on."""
+        if first < self._num_known:
+            # A history that leaves its trail is read whole, once.
+            self._fresh, self._num_known = self._units(0), 0
+        return self._fresh[first - self._num_known :]
+
+    def fresh(self) -> Sequence[Unit]:
+        """The units that no trail holds."""
+        return self._fresh
 
     def messages(self, unit: Unit) -> list[Message]:
         """What a unit says: one message, or a run of tool results."""
-        found = []
-        for piece in unit.pieces:
-            wire_index, within = self._places[piece]
-            found.append(self._reader.read(self._dialect, self._wire, wire_index)[within])
-        if unit.role == "assistant" and len(found) > 1:
-            return [merge(found)]
-        return found
+        found = [
+            self._history.read(self._dialect, self._wire, index)[within]
+            for index, within in unit.pieces
+        ]
+        return [merge(found)] if unit.role == "assistant" and len(found) > 1 else found
 
-    def without_last(self) -> "Story":
-        """The same history before its last unit."""
-        return Story(
-            preface=self.preface,
-            preface_key=self.preface_key,
-            units=self.units[:-1],
-            places=self._places,
-            reader=self._reader,
-            dialect=self._dialect,
-            wire=self._wire,
-        )
+    def drop_last(self) -> None:
+        """Forget the last unit: the beginning of a reply that the client gives."""
+        self.units(len(self) - 1)
+        self._fresh = self._fresh[:-1]
+
+    def _units(self, first: int) -> list[Unit]:
+        skipped = 0 if first else self._skipped
+        found = self._history.units(self._dialect, self._wire, self._hashes, first, skipped)
+        for unit in found:
+            if len(unit.pieces) > 1:
+                unit.keys = self._history.together(self, unit, self._hashes)
+        return found
 
 
 class History:
@@ -97,40 +124,41 @@ class History:
         self._seen: dict[tuple[str, bytes], tuple[_Piece, ...]] = {}
         self._merged: dict[tuple[bytes, ...], MatchKeys] = {}
         self._prefaces: dict[tuple[bytes, ...], tuple[Preface, bytes]] = {}
+        self.trails = Trails()
 
     def story(self, dialect: Dialect, wire: Wire) -> Story:
         """Raises RequestError that says where a message is not as its dialect has it."""
         hashes = [xxh3_128_digest(raw, self._seed) for raw in wire.messages]
-        skip, preface, key = self._preface(dialect, wire, hashes)
-        units: list[Unit] = []
-        places: list[tuple[int, int]] = []
-        name, seen = dialect.name, self._seen
-        for index, digest in enumerate(hashes):
-            pieces = seen.get((name, digest))
-            if pieces is None:
-                pieces = seen[name, digest] = self._pieces(dialect, wire, index)
-            for within, piece in enumerate(pieces):
-                if index == 0 and within < skip:
-                    continue
-                joins = units and _joins(dialect, units[-1].role, piece.role)
-                if joins:
-                    units[-1].pieces.append(len(places))
-                else:
-                    units.append(Unit(role=piece.role, keys=piece.keys, pieces=[len(places)]))
-                places.append((index, within))
-        story = Story(
-            preface=preface,
-            preface_key=key,
-            units=units,
-            places=places,
-            reader=self,
+        skipped, preface, key = self._preface(dialect, wire, hashes)
+        return Story(
+            history=self,
             dialect=dialect,
             wire=wire,
+            hashes=hashes,
+            preface=preface,
+            preface_key=key,
+            skipped=skipped,
+            trails=self.trails,
         )
-        for unit in units:
-            if len(unit.pieces) > 1:
-                unit.keys = self._together(story, unit, places, hashes)
-        return story
+
+    def units(
+        self, dialect: Dialect, wire: Wire, hashes: list[bytes], first: int, skipped: int
+    ) -> list[Unit]:
+        """Units from a wire message on, less the messages there that belong to the preface."""
+        units: list[Unit] = []
+        name, seen = dialect.name, self._seen
+        for index in range(first, len(hashes)):
+            pieces = seen.get((name, hashes[index]))
+            if pieces is None:
+                pieces = seen[name, hashes[index]] = self._pieces(dialect, wire, index)
+            for within, piece in enumerate(pieces):
+                if index == first and within < skipped:
+                    continue
+                if units and _joins(dialect, units[-1].role, piece.role):
+                    units[-1].pieces.append((index, within))
+                else:
+                    units.append(Unit(role=piece.role, keys=piece.keys, pieces=[(index, within)]))
+        return units
 
     def read(self, dialect: Dialect, wire: Wire, index: int) -> tuple[Message, ...]:
         """The messages in one wire message, read anew."""
@@ -147,17 +175,12 @@ class History:
             for message in self.read(dialect, wire, index)
         )
 
-    def _together(
-        self, story: Story, unit: Unit, places: Sequence[tuple[int, int]], hashes: list[bytes]
-    ) -> MatchKeys:
-        where = tuple(
-            hashes[places[piece][0]] + places[piece][1].to_bytes(2, "little")
-            for piece in unit.pieces
-        )
+    def together(self, story: Story, unit: Unit, hashes: list[bytes]) -> MatchKeys:
+        """Keys of a unit that is made of several messages."""
+        where = tuple(hashes[index] + within.to_bytes(4, "little") for index, within in unit.pieces)
         known = self._merged.get(where)
         if known is None:
-            messages = story.messages(unit)
-            keys = [self._keys.of(message) for message in messages]
+            keys = [self._keys.of(message) for message in story.messages(unit)]
             known = keys[0] if len(keys) == 1 else self._keys.run(keys)
             self._merged[where] = known
         return known

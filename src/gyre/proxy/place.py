@@ -22,10 +22,19 @@ class Place:
     path: list[SegmentId]
     """The preface's segment and one per matched unit; shorter than the story or equal to it."""
     cuts: dict[CallId, int]
-    """Replies of which this history holds only the first so many output ids."""
+    """Replies now found to be held only to so many output ids."""
     echoed: tuple[CallEchoed, ...]
     """Replies that this history proves to have been received."""
     ambiguous: bool
+
+    def kept(self, tree: Tree, call: CallId, unit: Unit) -> int:
+        """How many output ids of a reply this history holds, which names it by `unit`."""
+        node = tree.calls[call]
+        if call in self.cuts:
+            return self.cuts[call]
+        if node.cut is not None and unit.keys.by_ids not in node.keys:
+            return node.cut
+        return node.num_output
 
     def last_sampled(self, tree: Tree) -> int | None:
         """Index in `path` of the deepest sampled segment."""
@@ -37,10 +46,29 @@ class Place:
 
 def locate(tree: Tree, story: Story, keys: Keys, renderer: Renderer) -> Place:
     """The longest path whose messages are the story's first ones (SPEC 4.2, 4.5)."""
-    front: Sequence[SegmentId] = tree.find(ROOT, story.preface_key)
+    if story.known:
+        front = story.known[-1:]
+        place = _walk(tree, story, story.known, front, story.fresh(), keys, renderer)
+        if len(place.path) > len(story.known):
+            return place
+    prefaces = tree.find(ROOT, story.preface_key)
+    units = story.units() if prefaces else ()
+    return _walk(tree, story, [], prefaces, units, keys, renderer)
+
+
+def _walk(
+    tree: Tree,
+    story: Story,
+    known: list[SegmentId],
+    front: Sequence[SegmentId],
+    units: Sequence[Unit],
+    keys: Keys,
+    renderer: Renderer,
+) -> Place:
+    """Follows units from `front`, all branches that fit at once; `known` leads up to it."""
     cuts: dict[CallId, int] = {}
-    shortened: list[CallEchoed] = []
-    for unit in story.units if front else ():
+    echoed: list[CallEchoed] = []
+    for unit in units:
         found = _step(tree, front, unit)
         if not found and unit.role == "assistant":
             partial = _partial(tree, front, story, unit, keys, renderer)
@@ -48,24 +76,27 @@ def locate(tree: Tree, story: Story, keys: Keys, renderer: Renderer) -> Place:
                 node, echo = partial
                 found = [node.segment]
                 cuts[node.id] = echo.tokens or 0
-                shortened.append(echo)
+                echoed.append(echo)
         if not found:
             break
         front = found
     best, ambiguous = _best(tree, front)
-    path = tree.path(best)
-    fresh = {echo.call for echo in shortened}
-    echoed = list(shortened)
-    for segment, unit in zip(path[1:], story.units, strict=False):
+    added = _path_below(tree, best, known)
+    for segment in added:
         call = tree.segments[segment].call
-        if call is None or call in fresh:
-            continue
-        node = tree.calls[call]
-        if node.committed is None:
+        if call is not None and call not in cuts and tree.calls[call].committed is None:
             echoed.append(CallEchoed(call=call))
-        elif node.cut is not None and unit.keys.by_ids not in node.keys:
-            cuts[call] = node.cut
-    return Place(path=path, cuts=cuts, echoed=tuple(echoed), ambiguous=ambiguous)
+    return Place(path=known + added, cuts=cuts, echoed=tuple(echoed), ambiguous=ambiguous)
+
+
+def _path_below(tree: Tree, segment: SegmentId, known: Sequence[SegmentId]) -> list[SegmentId]:
+    found = []
+    end = known[-1] if known else ROOT
+    while segment != end:
+        found.append(segment)
+        segment = tree.segments[segment].parent
+    found.reverse()
+    return found
 
 
 def _step(tree: Tree, front: Sequence[SegmentId], unit: Unit) -> Sequence[SegmentId]:

@@ -4,6 +4,7 @@ Rule 1: `position` changes nothing; what happened is a record, and `apply` is th
 Rule 2: a call's parent is the one captured when it was positioned, however long it ran (M15).
 """
 
+from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -14,6 +15,7 @@ from gyre.proxy.dialect import Dialect, Wire
 from gyre.proxy.history import History, Preface, Story
 from gyre.proxy.keys import Keys
 from gyre.proxy.place import TAIL_TOKENS, Place, locate
+from gyre.proxy.trails import Mark, Trail
 from gyre.tree.tree import Tree
 from gyre.words.conversation import Finish, Message, Reply, ToolCall, Usage
 from gyre.words.errors import ContextOverflow, RequestError
@@ -54,6 +56,9 @@ class Pending:
     classified: Classified
     is_probe: bool
     cached_tokens: int
+    mark: Mark
+    path: list[SegmentId]
+    """Segments of the matched part of the history."""
 
     @property
     def prompt_tokens(self) -> int:
@@ -84,10 +89,13 @@ class Session:
             seed=int.from_bytes(opened.salt[:8], "little"),
         )
         self._next = 1
+        self._pending: dict[CallId, Pending] = {}
 
     def apply(self, record: CallRecord) -> None:
         """One more fact, live or read back from the log."""
         self.tree.apply(record)
+        if isinstance(record, CallClosed):
+            self._keep_trail(record)
         self._next = max(self._next, self.tree.last_call + 1)
 
     # Asking
@@ -114,6 +122,8 @@ class Session:
             classified=classified,
             is_probe=wire.max_tokens is not None and wire.max_tokens <= PROBE_TOKENS,
             cached_tokens=self.tree.segments[prompt.anchor].end - prompt.trim,
+            mark=story.mark,
+            path=place.path,
         )
 
     def count(self, dialect: Dialect, wire: Wire) -> int:
@@ -122,22 +132,23 @@ class Session:
 
     def _prompt(self, dialect: Dialect, wire: Wire) -> tuple[Story, Place, Prompt, str]:
         story = self._history.story(dialect, wire)
-        if not story.units and not story.preface.system:
+        if not len(story) and not story.preface.system:
             message = "messages: expected at least one message, found none"
             raise RequestError(message)
         place = locate(self.tree, story, self._keys, self._renderer)
-        if not story.units or story.units[-1].role != "assistant":
+        last = story.units(len(story) - 1)[0] if len(story) else None
+        if last is None or last.role != "assistant":
             return story, place, compose(self.tree, story, place, self._renderer), ""
-        matched = len(place.path) == len(story.units) + 1
+        matched = len(place.path) == len(story) + 1
         if matched and self.tree.segments[place.path[-1]].call is not None:
-            return story, place, extend(self.tree, place, self._renderer), ""
-        (given,) = story.messages(story.units[-1])
+            return story, place, extend(self.tree, story, place, self._renderer), ""
+        (given,) = story.messages(last)
         if given.calls:
             where = f"messages[{len(wire.messages) - 1}]"
             message = "a conversation cannot end on a tool call"
             raise RequestError(message, where=where)
-        story = story.without_last()
-        place = replace(place, path=place.path[: len(story.units) + 1])
+        story.drop_last()
+        place = replace(place, path=place.path[: len(story) + 1])
         prompt = compose(self.tree, story, place, self._renderer)
         return story, place, prefilled(prompt, self._renderer.encode(given.text)), given.text
 
@@ -187,6 +198,8 @@ class Session:
         message = self._message(pending, opened.call, output)
         whole = replace(message, text=pending.prefill + message.text)
         anchor, inputs = self._settled(prompt)
+        if "echo-mismatch" not in flags:
+            self._pending[opened.call] = pending
         record = CallClosed(
             call=opened.call,
             parent=anchor,
@@ -236,6 +249,19 @@ class Session:
             id=f"{call:06d}",
             at=at,
         )
+
+    def _keep_trail(self, record: CallClosed) -> None:
+        """The next request of the same agent is matched from where this one stood."""
+        pending = self._pending.pop(record.call, None)
+        if pending is None:
+            return
+        depth = self.tree.segments[record.parent].depth
+        path = pending.path[:depth]
+        if len(path) != depth or path[-1:] != [record.parent]:
+            path = self.tree.path(record.parent)
+        first = self.tree.calls[record.call].segment - len(record.inputs)
+        path = [*path, *(SegmentId(first + number) for number in range(len(record.inputs)))]
+        self._history.trails.keep(Trail(mark=pending.mark, path=array("I", path)))
 
     def probe(self, pending: Pending, output: Output, at: float) -> Reply:
         """The answer to a probe, of which nothing is kept (M25)."""

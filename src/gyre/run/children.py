@@ -4,8 +4,8 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from types import TracebackType
+from contextlib import ExitStack, contextmanager, suppress
+from types import FrameType, TracebackType
 from typing import Self
 
 STOP_S = 15.0
@@ -13,24 +13,39 @@ STOP_S = 15.0
 
 
 class Child:
-    """A process in a session of its own, so that Ctrl-C reaches the parent alone; a context."""
+    """A process in a session of its own, so that Ctrl-C reaches the parent alone; a context.
+
+    `start` is how one is made where an interruption must not lose it.
+    """
 
     def __init__(
         self,
         command: Sequence[str],
         *,
-        folder: Path | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self._process = subprocess.Popen(
             command,
-            cwd=folder,
             env=None if environment is None else {**os.environ, **environment},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,
         )
+
+    @classmethod
+    def start(
+        cls,
+        stack: ExitStack,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str] | None = None,
+    ) -> Self:
+        """A child that ends with the stack, even if a signal comes while it is being started."""
+        with _undisturbed():
+            child = cls(command, environment=environment)
+            stack.push(child)
+        return child
 
     def said(self) -> Iterator[str]:
         """What it prints, line by line, until it ends or closes its output."""
@@ -50,10 +65,8 @@ class Child:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass  # Nothing of it is left.
         return self._process.returncode
 
     def __enter__(self) -> Self:
@@ -70,3 +83,21 @@ class Child:
         finally:
             if self._process.stdout is not None:
                 self._process.stdout.close()
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Signals that end a process are noted and come at the end; for the main thread."""
+    noted: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        noted.append(number)
+
+    before = {one: signal.signal(one, note) for one in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+        for number in noted:
+            signal.raise_signal(number)

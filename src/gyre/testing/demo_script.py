@@ -1,4 +1,4 @@
-"""What the scripted engine of `gyre demo` says to examples/agent.py, by place in the conversation."""
+"""What the scripted engine of `gyre demo` says to the example agent, place by place."""
 
 from gyre.testing.example_agent import GO_ON, READER, SUMMARISE
 from gyre.testing.script import Json, Reply, Script, ScriptedCall, after
@@ -52,8 +52,8 @@ _READER = (
     Reply(text=ANSWER),
 )
 _SUMMARY = Reply(
-    text="A report on the notes is asked for. The counts are in report.txt, the line on the longest "
-    "is in about.txt. Left to do: join the two."
+    text="A report on the notes is asked for. The counts are in report.txt, the line on the "
+    "longest is in about.txt. Left to do: join the two."
 )
 _AFTER_SUMMARY = (
     Reply(calls=(run("cat about.txt >> report.txt && rm about.txt && cat report.txt"),)),

@@ -29,7 +29,7 @@ class Row:
 
 
 def row(tree: Tree, trajectory: Trajectory) -> Row:
-    """The arrays of one trajectory, copied out of the tree (L09)."""
+    """The arrays of one trajectory, copied out of the tree."""
     leaf = tree.calls[trajectory.leaf]
     cut = leaf.num_output - leaf.num_committed
     ids = tree.path_ids(leaf.segment)

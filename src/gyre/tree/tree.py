@@ -29,6 +29,9 @@ from gyre.words.records import (
 from gyre.words.roles import CallRole
 from gyre.words.samples import Span
 
+LONG_PATH_TOKENS = 8192
+MOST_PATHS = 4
+
 
 @dataclass(slots=True)
 class Segment:
@@ -115,6 +118,8 @@ class Tree:
     _index: dict[tuple[SegmentId, bytes], tuple[SegmentId, ...]] = field(default_factory=dict)
     _below: dict[CallId | None, list[CallId]] = field(default_factory=dict)
     _commits: int = 0
+    _paths: dict[SegmentId, Ids] = field(default_factory=dict)
+    """Ids of a few long paths, the last used at the end: the next prompt begins with one."""
 
     def __post_init__(self) -> None:
         self.segments.append(
@@ -262,9 +267,14 @@ class Tree:
         """Every id from the root through this segment, trims observed, or only the last ones."""
         pieces: list[Ids] = []
         drop = 0
+        wanted = segment
         missing = self.segments[segment].end if last is None else last
         while segment != ROOT and missing > 0:
             one = self.segments[segment]
+            if drop == 0 and (known := self._paths.pop(segment, None)) is not None:
+                self._paths[segment] = known
+                pieces.append(known)
+                break
             kept = max(0, one.length - drop)
             pieces.append(self._ids.slice(one.start, kept))
             missing -= kept
@@ -272,7 +282,18 @@ class Tree:
             segment = one.parent
         pieces.reverse()
         whole = np.concatenate(pieces) if pieces else np.empty(0, dtype=np.int32)
-        return whole if last is None else whole[-last:]
+        if last is not None:
+            return whole[-last:]
+        if len(whole) >= LONG_PATH_TOKENS:
+            self._remember(wanted, segment, whole)
+        return whole
+
+    def _remember(self, segment: SegmentId, extended: SegmentId, ids: Ids) -> None:
+        """Keep a long path's ids; the shorter path that it extends is not needed any more."""
+        self._paths.pop(extended, None)
+        self._paths[segment] = ids
+        while len(self._paths) > MOST_PATHS:
+            del self._paths[next(iter(self._paths))]
 
     def output_ids(self, call: CallId) -> Ids:
         """The sampled ids of a call."""
@@ -346,8 +367,9 @@ class Tree:
 
     @property
     def nbytes(self) -> int:
-        """Memory of the token arenas."""
-        return self._ids.nbytes + self._logprobs.nbytes
+        """Memory of the arenas and of the paths kept."""
+        paths = sum(ids.nbytes for ids in self._paths.values())
+        return self._ids.nbytes + self._logprobs.nbytes + paths
 
 
 def grow(records: Sequence[CallRecord]) -> Tree:

@@ -40,7 +40,6 @@ class RootView:
     """A preface, and the conversations that stand under it."""
 
     segment: SegmentId
-    label: str
     tokens: int
     trunks: tuple[Trunk, ...]
 
@@ -54,7 +53,6 @@ def roots(tree: Tree) -> list[RootView]:
         found.append(
             RootView(
                 segment=segment,
-                label=tree.segments[segment].label,
                 tokens=tree.segments[segment].length,
                 trunks=tuple(grower.trunk(node) for node in first),
             )

@@ -34,15 +34,17 @@ def columns(text: str) -> int:
 
 def cut(text: str, width: int) -> str:
     """The text, or as much of it as fits with an ellipsis."""
-    if columns(text) <= width:
-        return text
-    kept, room = "", width - 1
+    return text if columns(text) <= width else _beginning(text, width - 1) + ELLIPSIS
+
+
+def _beginning(text: str, room: int) -> str:
+    kept = ""
     for char in text:
         room -= columns(char)
         if room < 0:
             break
         kept += char
-    return kept + ELLIPSIS
+    return kept
 
 
 def fit(line: Line, width: int | None) -> list[Piece]:
@@ -53,16 +55,15 @@ def fit(line: Line, width: int | None) -> list[Piece]:
     if pieces:
         text, style = pieces[-1]
         pieces[-1] = (text.rstrip(), style)
-    if width is None:
+    if width is None or sum(columns(text) for text, _ in pieces) <= width:
         return pieces
     fitted: list[Piece] = []
-    for number, (text, style) in enumerate(pieces):
-        # A piece that fills the line exactly is cut if another follows.
-        room = width if number == len(pieces) - 1 else width - 1
+    room = width - 1
+    for text, style in pieces:
         if columns(text) > room:
-            return [*fitted, (cut(text, width), style)] if width > 0 else fitted
+            return [*fitted, (_beginning(text, room) + ELLIPSIS, style)]
         fitted.append((text, style))
-        width -= columns(text)
+        room -= columns(text)
     return fitted
 
 

@@ -63,10 +63,9 @@ def _header(one: Summary) -> Iterator[Line]:
     state: list[Piece] = [("sealed", "dim") if one.sealed else ("open", "yellow"), (", ", None)]
     state.append(("complete", "dim") if one.complete else ("incomplete", "red"))
     yield [("execution ", None), (safe(one.execution), "bold"), ("  ", None), *state]
-    ends = [f"{one.committed:,} committed"]
-    ends += [f"{one.failed:,} failed"] if one.failed else []
-    ends += [f"{one.unfinished:,} unfinished"] if one.unfinished else []
-    yield _fact("calls", f"{one.calls:,} ({', '.join(ends)})")
+    ends = f", {one.failed:,} failed" if one.failed else ""
+    ends += f", {one.unfinished:,} unfinished" if one.unfinished else ""
+    yield _fact("calls", f"{one.calls:,} ({one.committed:,} committed){ends}")
     yield _fact("roots", f"{one.roots:,}")
     yield _fact("leaves", _tally(one.leaves))
     ratio = f" ({one.ratio:.1f} times as many)" if one.ratio is not None else ""
@@ -109,7 +108,7 @@ _GAP = "  "
 
 
 def _root(tree: Tree, number: int, root: RootView, view: View) -> Iterator[_Row]:
-    title = f"root {number}: {safe(root.label)}, {root.tokens:,} tokens"
+    title = f"root {number}: a preface of {root.tokens:,} tokens"
     yield _Row(graph="", words=((title, "bold"),))
     for place, trunk in enumerate(root.trunks, start=1):
         is_last = place == len(root.trunks)

@@ -36,10 +36,7 @@ class ProxyProcess:
     """`gyre proxy` as a child; after a kill it comes back on the same port and run folder."""
 
     def __init__(self, folder: Path, engine: str, arguments: tuple[str, ...]) -> None:
-        self._command = [
-            os.environ.get("GYRE_BIN") or str(Path(sys.executable).with_name("gyre")),
-            "proxy",
-        ]
+        self._command = [str(Path(sys.executable).with_name("gyre")), "proxy"]
         self._command += ["--engine", engine, "--model", str(folder / "model")]
         self._command += ["--family", "qwen3", "--run", str(folder / "run"), *arguments]
         self._errors = (folder / "proxy.err").open("ab")
@@ -103,9 +100,10 @@ class Prompter:
             await self._proxy.start()
 
     async def _steer(self, fault: object) -> None:
+        body = msgspec.json.encode(fault)
         async with (
             aiohttp.ClientSession() as session,
-            session.post(f"{self._engine}/script/fault", json=fault) as answer,
+            session.post(f"{self._engine}/script/fault", data=body) as answer,
         ):
             answer.raise_for_status()
 

@@ -305,6 +305,7 @@ def test_auxiliary_calls_are_recorded_and_never_trained(talk):
     assert [main.call] == [leaf.id for leaf in talk.tree.leaves()]
 
 
+@pytest.mark.slow
 def test_a_chain_of_twelve_hundred_turns(talk):
     """M18: no recursion; order is the order of records, whatever the clock says."""
     history = [SYSTEM, USER]

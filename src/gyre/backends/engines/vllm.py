@@ -2,11 +2,13 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 
 import aiohttp
 import msgspec
 
 from gyre.backends.engines import answer
+from gyre.backends.engines.vllm_logprobs import LogprobsMode
 from gyre.backends.engines.wire import Field, Wire, body, decoded, refusal
 from gyre.words.errors import EngineError
 from gyre.words.ids import EngineName
@@ -69,6 +71,7 @@ class VllmEngine:
     def __init__(self, name: EngineName, url: str, session: aiohttp.ClientSession) -> None:
         self._name = name
         self._wire = Wire(name, url, session)
+        self._mode = LogprobsMode(self._wire)
 
     @property
     def name(self) -> EngineName:
@@ -79,19 +82,22 @@ class VllmEngine:
         usage: _Usage | None = None
         sampled = 0
         try:
+            tells_draw = await self._mode.tells_draw(ask.sampling)
             # Closing the stream drops the connection, which is how vLLM is told to abort.
             async with aclosing(self._wire.stream("/v1/completions", _payload(ask))) as events:
                 async for data in events:
                     event = self._read(data)
                     for chunk in self._chunks(event):
                         sampled += len(chunk.ids)
+                        told = chunk if tells_draw else replace(chunk, logprobs=None)
                         if chunk.finish is None:
-                            yield chunk
+                            yield told
                         else:
                             # Held until the stream has ended and its counts are compared.
-                            final = chunk
+                            final = told
                     usage = event.usage
         except EngineError:
+            self._mode.forget()
             if final is None:
                 raise
         if final is None:

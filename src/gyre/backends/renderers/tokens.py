@@ -1,6 +1,8 @@
 """A model's tokenizer file: text to ids and back, the template's words apart from outside text."""
 
 import json
+from array import array
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,33 @@ from gyre.words.errors import ConfigError
 
 _BLANK = " \t\r\n\u2581"
 """Added tokens made of these are runs of white space: text like any other."""
+
+REMEMBERED_CHARS = 4_000_000
+
+
+class Remembered:
+    """Texts encoded lately, with their ids.
+
+    A template says the same few words around every message, and every conversation of every
+    execution begins with the same tools and system prompt.
+    """
+
+    def __init__(self) -> None:
+        self._ids: OrderedDict[str, array[int]] = OrderedDict()
+        self._chars = 0
+
+    def get(self, text: str) -> "array[int] | None":
+        found = self._ids.get(text)
+        if found is not None:
+            self._ids.move_to_end(text)
+        return found
+
+    def put(self, text: str, ids: "array[int]") -> None:
+        self._ids[text] = ids
+        self._chars += len(text)
+        while self._chars > REMEMBERED_CHARS:
+            forgotten, _ = self._ids.popitem(last=False)
+            self._chars -= len(forgotten)
 
 
 class Tokens:
@@ -34,6 +63,7 @@ class Tokens:
         self.unk_token_id: int | None = None
         self.eos_token = eos
         self.eos_token_id = self.added.get(eos) if eos is not None else None
+        self._known = Remembered()
         self._flags = {one["content"]: one for one in added}
         self._marks = Marks(self.added)
         self._plain = Tokenizer.from_str(json.dumps(_without(data, self.added, numbers)))
@@ -53,7 +83,11 @@ class Tokens:
         """Ids of template text: what it spells is special, unless it is marked."""
         if is_marked(text):
             return self._encode_marked(unescape(text))
-        return self._whole.encode(text, add_special_tokens=False).ids
+        known = self._known.get(text)
+        if known is None:
+            known = array("i", self._whole.encode(text, add_special_tokens=False).ids)
+            self._known.put(text, known)
+        return known.tolist()
 
     def plain(self, text: str) -> list[int]:
         """Ids of outside text: never an added one, whatever the text spells."""

@@ -1,0 +1,171 @@
+"""`gyre demo` for real: engine, proxy and agents as processes, and what they leave behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gyre.cli.demo import EXECUTIONS
+from gyre.testing.demo_script import ANSWER, DONE
+from gyre.tree.draw import draw, generator
+from gyre.tree.rows import row
+from gyre.watch.runs import find, load
+
+pytestmark = pytest.mark.slow
+
+SHAPE = [
+    # call, parent, role, agent, fork
+    (1, None, "main", None, None),
+    (2, 1, "main", None, None),
+    (3, None, "sub-agent", "reader-1", "new-root"),
+    (4, 3, "sub-agent", "reader-1", None),
+    (5, 2, "main", None, None),
+    (6, 5, "main-summary", None, None),
+    (7, None, "main", None, "new-conversation"),
+    (8, 7, "main", None, None),
+]
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory):
+    """A demo that was kept: its folder and what it printed."""
+    folder = tmp_path_factory.mktemp("demo") / "kept"
+    command = [sys.executable, "-m", "gyre", "demo", "--keep", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    assert (0, "") == (done.returncode, done.stderr)
+    return folder, done.stdout
+
+
+def loaded(folder):
+    return [load(path) for path in find(folder / "run")]
+
+
+def test_the_demo_tells_what_happens_and_shows_the_trees(shown):
+    folder, said = shown
+
+    assert list(EXECUTIONS) == [
+        line.split()[1] for line in said.splitlines() if line.startswith("execution ")
+    ]
+    for name in EXECUTIONS:
+        assert f"{name}  main: {DONE}" in said
+        assert f"{name}  main: has summarised its history" in said
+    assert f"$ gyre inspect {folder}/run --leaves\n" in said
+    assert 2 == said.count("└─● 3-4       sub-agent     reader-1")
+    assert 2 == said.count("new-conversation\n")
+    assert f"{folder}/rows.jsonl: 8 rows of 2 executions, " in said
+
+
+def test_each_execution_is_the_same_shape_complete_and_sealed(shown):
+    folder, _ = shown
+    for one in loaded(folder):
+        nodes = one.tree.calls.values()
+
+        assert SHAPE == [(n.id, n.parent, n.role, n.agent, n.fork) for n in nodes]
+        assert [] == [node.id for node in nodes if node.committed is None or node.flags]
+        assert (True, True) == (one.tree.is_complete, one.tree.sealed_at is not None)
+
+
+def test_stored_prompts_are_what_the_engine_was_sent(shown):
+    folder, _ = shown
+    with (folder / "asks.jsonl").open() as asks:
+        sent = sorted(json.loads(line)["input_ids"] for line in asks)
+    stored = sorted(
+        one.tree.prompt_ids(call).tolist() for one in loaded(folder) for call in one.tree.calls
+    )
+
+    assert 16 == len(sent)
+    assert sent == stored
+
+
+def test_the_exported_rows_are_those_of_the_trees(shown):
+    folder, _ = shown
+    found = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
+    expected = [
+        (one.execution, row(one.tree, each))
+        for one in loaded(folder)
+        for each in draw(one.tree, generator(0, one.execution))
+    ]
+
+    assert 8 == len(found)
+    for line, (execution, each) in zip(found, expected, strict=True):
+        assert (execution, each.leaf, each.role) == (line["execution"], line["leaf"], line["role"])
+        assert each.ids.tolist() == line["ids"]
+        assert each.targets.tolist() == line["target_positions"]
+        assert each.logprobs.tolist() == line["logprobs"]
+        assert [0] * len(each.targets) == line["versions"]
+        assert each.targets.tolist() == [
+            at for at, is_target in enumerate(line["mask"]) if is_target
+        ]
+
+
+def test_the_agents_did_real_work(shown):
+    """The counts are of the notes in each folder, which no script knows."""
+    folder, _ = shown
+    for name in EXECUTIONS:
+        notes = {path.name: path.read_text() for path in (folder / name).glob("note-*.txt")}
+        counts = sorted(((len(text.split()), note) for note, text in notes.items()), reverse=True)
+        report = (folder / name / "report.txt").read_text().splitlines()
+
+        assert [f"{count} {note}" for count, note in counts] == [
+            line.strip() for line in report[:2]
+        ]
+        assert ANSWER == report[2]
+        assert not (folder / name / "about.txt").exists()
+
+
+def test_no_secret_is_left_behind(shown):
+    folder, said = shown
+    logs = b"".join(path.read_bytes() for path in find(folder / "run"))
+
+    assert b"gyre-" not in logs.replace(b"gyre-demo", b"")
+    assert "key" not in said
+
+
+def test_a_folder_that_exists_is_not_touched(program, tmp_path):
+    done = program("demo", "--keep", tmp_path)
+
+    assert (2, "") == (done.returncode, done.stdout)
+    assert f"gyre demo: --keep {tmp_path}: expected a folder that can be made: File exists\n" == (
+        done.stderr
+    )
+    assert [] == list(tmp_path.iterdir())
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Command lines that name the folder; every process of a demo does."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        except OSError:
+            continue
+        if str(folder) in command:
+            found.append(command)
+    return found
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "told to end"])
+@pytest.mark.parametrize("moment", ["engine", "proxy", "attempt-1"])
+def test_an_interrupted_demo_leaves_neither_processes_nor_files(tmp_path, how, moment):
+    demo = subprocess.Popen(
+        [sys.executable, "-m", "gyre", "demo"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    with demo:
+        assert any(line.startswith(moment) for line in demo.stdout)
+        running = processes_of(tmp_path)
+        demo.send_signal(how)
+        _, errors = demo.communicate(timeout=60)
+
+    assert (130, "") == (demo.returncode, errors)
+    assert running
+    assert [] == processes_of(tmp_path)
+    assert [] == list(tmp_path.iterdir())

@@ -1,0 +1,81 @@
+"""Every program, over several turns with tools: one path, no forks, nothing but what was said."""
+
+import secrets
+from collections import Counter
+
+import pytest
+from staging.findings import (
+    Stage,
+    all_lines,
+    assert_computed,
+    assert_exact,
+    assert_real,
+    num_tokens,
+)
+from staging.scene import Scene
+from staging.scripts import MINI, TASK, WORKERS
+
+pytestmark = pytest.mark.harness
+
+
+def scene(program: str, script: str) -> Scene:
+    return Scene(program=program, script=script, task=f"{TASK}: go", nonce=secrets.token_hex(8))
+
+
+@pytest.mark.parametrize(
+    ("program", "voice"),
+    [
+        ("claude-code-2.1.220", "claude"),
+        ("claude-code-2.1.325", "claude"),
+        ("codex", "codex"),
+        ("qwen-code", "qwen"),
+    ],
+)
+def test_a_tool_using_run_is_one_path(stage: Stage, program: str, voice: str) -> None:
+    """T12: arguments come back in another order and form, and no call forks."""
+    found = stage(scene(program, f"{voice}_worker"))
+    lines = WORKERS[voice].lines
+    assert 0 == found.outcome.returncode
+    assert_real(found)
+    assert_exact(found)
+    assert_computed(found, "main", num_leaves=1)
+    assert found.scene.nonce[::-1] in found.path_texts("main")[0]
+    assert {"main": len(lines)} == found.calls
+    assert {"main": 1} == found.leaves
+    assert Counter() == found.forks
+    assert len(lines) == found.num_requests
+    assert num_tokens(*lines) == found.num_targets
+    assert "All done." in found.outcome.stdout
+
+
+def test_opencode_asks_for_a_title_beside_its_work(stage: Stage) -> None:
+    """M17: the title is recorded and is neither a leaf nor a target."""
+    found = stage(scene("opencode", "opencode_worker"))
+    lines = WORKERS["opencode"].lines
+    assert 0 == found.outcome.returncode
+    assert_real(found)
+    assert_exact(found)
+    assert_computed(found, "main", num_leaves=1)
+    assert found.scene.nonce[::-1] in found.path_texts("main")[0]
+    assert {"main": len(lines), "aux": 1} == found.calls
+    assert {"main": 1} == found.leaves
+    assert {"new-root": 1} == found.forks
+    assert len(lines) + 1 == found.num_requests
+    assert num_tokens(*lines) == found.num_targets
+
+
+def test_mini_swe_agent_drops_a_reply_without_a_tool_call(stage: Stage) -> None:
+    """The reply it drops stays a leaf of its own; the rest goes on from the turn before."""
+    found = stage(scene("mini-swe-agent", "mini_worker"))
+    lines = all_lines(*MINI)
+    assert 0 == found.outcome.returncode
+    assert_real(found)
+    assert_exact(found)
+    assert_computed(found, "main", num_leaves=2)
+    assert {"main": len(lines)} == found.calls
+    assert {"main": 2} == found.leaves
+    assert {"reply-dropped": 1} == found.forks
+    assert len(lines) == found.num_requests
+    assert num_tokens(*lines) == found.num_targets
+    trajectory = (found.folder / "home" / "trajectory.json").read_text()
+    assert f'"mini_version": "{found.version}"' in trajectory
