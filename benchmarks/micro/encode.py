@@ -1,9 +1,14 @@
 """Encoding a 200k-token history: everything again, or only what is new behind stored ids."""
 
+from dataclasses import replace
+from itertools import count
+
 from benchmarks.micro.cases import measure
 from benchmarks.micro.growing import Growing, qwen3
 
 from gyre.proxy.place import TAIL_TOKENS
+from gyre.words.conversation import Message
+from gyre.words.ports import Bridged, Rendered
 
 BODY_BYTES = 900_000
 
@@ -19,21 +24,28 @@ def main() -> None:
     call = growing.records[-1].call
     output = growing.session.tree.output_ids(call).tolist()
     tail = last.prompt.ids[-TAIL_TOKENS:].tolist()
-    new = messages[-1:]
-    everything = renderer.render([system, *messages], tools)
-    bridged = renderer.bridge(tail, output, new, tools)
-    if bridged is None:
-        raise RuntimeError("the renderer cannot bridge this turn")
+    numbers = count()
+
+    def fresh(message: Message) -> Message:
+        # Said anew every time, so that no cache of encoded text answers.
+        return replace(message, text=f"{next(numbers)} {message.text}")
+
+    def everything() -> Rendered:
+        return renderer.render([system, *map(fresh, messages)], tools)
+
+    def bridge() -> Bridged:
+        bridged = renderer.bridge(tail, output, [fresh(messages[-1])], tools)
+        if bridged is None:
+            raise RuntimeError("the renderer cannot bridge this turn")
+        return bridged
+
     measure(
         "encode",
-        {
-            "everything": lambda: renderer.render([system, *messages], tools),
-            "bridge": lambda: renderer.bridge(tail, output, new, tools),
-        },
+        {"everything": everything, "bridge": bridge},
         calls={"everything": 1, "bridge": 100},
         settings={
-            "history_tokens": len(everything.ids),
-            "new_tokens": len(bridged.ids),
+            "history_tokens": len(everything().ids),
+            "new_tokens": len(bridge().ids),
             "messages": len(messages) + 1,
         },
     )

@@ -8,6 +8,7 @@ from tokenizers import Tokenizer
 
 from gyre.backends.renderers.load import load_renderer
 from gyre.proxy.chat import Chat
+from gyre.proxy.dialect import Wire
 from gyre.proxy.session import Pending, Session
 from gyre.tree.roles.classify import classify
 from gyre.words.ids import EngineName, ExecutionId
@@ -52,16 +53,16 @@ class Growing:
             for index in range(NUM_REPLIES)
         ]
 
-    def position(self) -> Pending:
-        """The next request, placed in the tree; changes nothing."""
-        wire = self.dialect.split(self.conversation.body)
-        classified = classify(self.dialect.evidence(wire, {}))
-        return self.session.position(self.dialect, wire, classified)
-
     def call(self, output_chars: int) -> Pending:
         """One whole call; the conversation then ends with a tool output of this length."""
         wire = self.dialect.split(self.conversation.body)
-        pending = self.position()
+        classified = classify(self.dialect.evidence(wire, {}))
+        pending = self.session.position(self.dialect, wire, classified)
+        self.close(wire, pending, output_chars)
+        return pending
+
+    def close(self, wire: Wire, pending: Pending, output_chars: int) -> None:
+        """The request was answered, and its reply is in the conversation."""
         opened = self.session.open_call(pending, 0.0)
         self.session.apply(opened)
         record, reply = self.session.close_call(pending, opened, self._output(), 0.0)
@@ -73,7 +74,6 @@ class Growing:
         body = self.dialect.body([reply], wire)
         answer = Answer(status=200, body=body, first_byte_s=0.0, total_s=0.0)
         self.conversation.go_on(message_of(answer), output_chars)
-        return pending
 
     def grow_to(self, num_bytes: int, output_chars: int) -> Pending:
         """Calls until the body has this size; the last one's place."""

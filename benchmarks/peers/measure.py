@@ -73,6 +73,7 @@ def main() -> None:
     parser.add_argument("--dry", action="store_true", help="print the samples, write no result")
     args = parser.parse_args()
     peers = [PEERS[name] for name in args.peers.split(",")]
+    packages = results.versions({peer.name: (peer.python, peer.packages) for peer in peers})
     load_before = os.getloadavg()[0]
     samples: dict[str, list[Sample]] = {peer.name: [] for peer in peers}
     for run in range(args.runs):
@@ -90,7 +91,7 @@ def main() -> None:
         args.name,
         samples=samples,
         settings=settings | {"plans": plans},
-        packages=results.versions({peer.name: (peer.python, peer.packages) for peer in peers}),
+        packages=packages,
         load_average=(load_before, os.getloadavg()[0]),
     )
     print(path)

@@ -46,6 +46,7 @@ def write(
     }
     day = time.strftime("%Y-%m-%d", time.gmtime())
     stem = f"{day}-{machine['slug']}-{name}"
+    RESULTS.mkdir(exist_ok=True)
     for number in range(1, 100):
         path = RESULTS / (f"{stem}.json" if number == 1 else f"{stem}-{number}.json")
         try:
@@ -68,10 +69,14 @@ def sources_digest() -> str:
 
 
 def versions(made_of: Mapping[str, tuple[Path, Sequence[str]]]) -> dict[str, dict[str, str]]:
-    """Installed versions of what each peer is made of, asked of its own interpreter."""
+    """Installed versions of what each peer is made of, asked of its own interpreter.
+
+    A package that is not there (litellm brings no httptools) is left out.
+    """
     code = (
-        "import json, platform, sys; from importlib.metadata import version; "
-        "found = {name: version(name) for name in sys.argv[1:]}; "
+        "import json, platform, sys; from importlib.metadata import distributions; "
+        "there = {one.name.lower(): one.version for one in distributions()}; "
+        "found = {name: there[name] for name in sys.argv[1:] if name in there}; "
         "print(json.dumps({'python': platform.python_version()} | found))"
     )
     found = {}

@@ -8,6 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors import safe_open
 
+from gyre.calls import CallLog
+from gyre.words.ids import CallId
+from gyre.words.records import CallOpened
+
 NO_PYARROW = """
 import sys
 sys.modules["pyarrow"] = None
@@ -35,7 +39,7 @@ def test_rows_go_to_the_run_folder_unless_told_otherwise(gyre, folder, tmp_path)
 def test_a_single_log_has_its_rows_beside_it(gyre, folder):
     path = folder / "executions" / "one.calls"
 
-    assert 0 == gyre("export", path, "--format", "jsonl").returncode
+    assert "2 rows of 1 execution, " in gyre("export", path, "--format", "jsonl").stdout
     assert 2 == len(lines(path.with_name("one.rows.jsonl")))
 
 
@@ -127,6 +131,16 @@ def test_what_cannot_be_is_refused_in_one_line(gyre, folder, monkeypatch, option
     assert (2, "") == (done.returncode, done.stdout)
     assert done.stderr.startswith(f"gyre export: {expected}")
     assert 1 == done.stderr.count("\n")
+
+
+def test_an_execution_whose_end_is_unknown_is_counted(gyre, folder):
+    """M21: what was accepted and never ended is said, not hidden."""
+    path = folder / "executions" / "one.calls"
+    log = CallLog(path, sound_bytes=path.stat().st_size)
+    log.append(CallOpened(call=CallId(4), at=1.0, dialect="chat", num_messages=1, prompt_tokens=1))
+    log.close()
+
+    assert gyre("export", folder, "--format", "jsonl").stdout.endswith(" targets; 1 incomplete\n")
 
 
 @pytest.mark.parametrize("number", ["0", "-3", "some"])

@@ -122,13 +122,56 @@ def test_qwen_code_rewrites_its_first_message_after_a_summary(stage: Stage) -> N
     assert 0 == found.outcome.returncode
     assert_real(found)
     assert_exact(found)
-    # The leaf between begins with the last turn before the summary, which has it reversed.
+    # The leaf between holds only the last turn before the summary, which has it reversed.
     assert_computed(found, "main", num_leaves=2)
-    assert all(NONCE[::-1] in text for text in found.path_texts("main"))
+    assert NONCE[::-1] in found.path_texts("main")[1]
     assert {"main": 5, "main-summary": 1} == found.calls
     assert {"main": 3, "main-summary": 1} == found.leaves
     assert {"new-conversation": 2} == found.forks
     assert 6 == found.num_requests
+
+
+def test_codex_sums_up_a_thread(stage: Stage) -> None:
+    """M06: the metadata of its request names the thread that is summed up."""
+    found = stage(
+        Scene(
+            program="codex",
+            script="codex_compacting_errand",
+            task=f"{TASK}: go",
+            nonce=NONCE,
+            options={"compact_at": 20_000},
+        )
+    )
+    assert 0 == found.outcome.returncode
+    assert_real(found)
+    assert_exact(found)
+    assert_computed(found, "sub-agent", num_leaves=2)
+    assert {"main": 3, "sub-agent": 5, "sub-agent-summary": 1} == found.calls
+    assert {"main": 1, "sub-agent": 2, "sub-agent-summary": 1} == found.leaves
+    assert {"edited": 1, "new-root": 1, "reply-dropped": 1} == found.forks
+    assert 1 == len(found.agents)
+    assert 9 == found.num_requests
+
+
+def test_qwen_code_sums_up_a_sub_agent(stage: Stage) -> None:
+    """M06: the sub-agent's system text is all that tells whose summary it is."""
+    found = stage(
+        Scene(
+            program="qwen-code",
+            script="qwen_compacting_errand",
+            task=f"{TASK}: go",
+            nonce=NONCE,
+            options={"compact_fraction": 0.3},
+        )
+    )
+    assert 0 == found.outcome.returncode
+    assert_real(found)
+    assert_exact(found)
+    assert_computed(found, "sub-agent", num_leaves=2)
+    assert {"main": 2, "sub-agent": 5, "sub-agent-summary": 1} == found.calls
+    assert {"main": 1, "sub-agent": 2, "sub-agent-summary": 1} == found.leaves
+    assert {"new-root": 1, "new-conversation": 1} == found.forks
+    assert 8 == found.num_requests
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from staging.scripts import (
     ALPHA,
     BRAVO,
     CHARLIE,
+    FORK,
     TASK,
     claude_agent,
     claude_shell,
@@ -49,6 +50,21 @@ def test_claude_code_sends_sub_agents(stage: Stage, program: str) -> None:
     assert 14 == found.num_requests
     assert num_tokens(*spoken) == found.num_targets
     assert "Concurrent subagent limit reached" in found.path_texts("main")[0]
+
+
+def test_claude_code_forks_itself(stage: Stage) -> None:
+    """The fork goes on from the main agent's own turn, whose targets still count once."""
+    found = stage(scene("claude-code-2.1.325", "claude_forking"))
+    assert 0 == found.outcome.returncode
+    assert_real(found)
+    assert_exact(found)
+    assert_computed(found, "sub-agent", num_leaves=1)
+    assert {"main": 3, "sub-agent": 2} == found.calls
+    assert {"main": 1, "sub-agent": 1} == found.leaves
+    assert {"branch": 1} == found.forks
+    assert 5 == found.num_requests
+    assert num_tokens(*all_lines(*FORK)) == found.num_targets
+    assert NONCE[::-1] in found.path_texts("sub-agent")[0]
 
 
 def test_codex_spawns_threads(stage: Stage) -> None:

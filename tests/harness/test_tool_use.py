@@ -13,7 +13,7 @@ from staging.findings import (
     num_tokens,
 )
 from staging.scene import Scene
-from staging.scripts import MINI, TASK, WORKERS
+from staging.scripts import MINI, READER, TASK, WORKERS
 
 pytestmark = pytest.mark.harness
 
@@ -79,3 +79,19 @@ def test_mini_swe_agent_drops_a_reply_without_a_tool_call(stage: Stage) -> None:
     assert num_tokens(*lines) == found.num_targets
     trajectory = (found.folder / "home" / "trajectory.json").read_text()
     assert f'"mini_version": "{found.version}"' in trajectory
+
+
+@pytest.mark.parametrize("program", ["claude-code-2.1.220", "claude-code-2.1.325"])
+def test_counts_and_searches_leave_the_path_alone(stage: Stage, program: str) -> None:
+    """M17, M25: a token count makes no node; a web search is recorded and never trained."""
+    found = stage(scene(program, "claude_reader"))
+    counts = [seen for seen in found.outcome.seen if seen.path.endswith("/count_tokens")]
+    assert 0 == found.outcome.returncode
+    assert_real(found)
+    assert_exact(found)
+    assert [200] == [seen.status for seen in counts]
+    assert {"main": len(READER.lines), "aux": 1} == found.calls
+    assert {"main": 1} == found.leaves
+    assert {"new-root": 1} == found.forks
+    assert len(READER.lines) + 1 == found.num_requests
+    assert num_tokens(*READER.lines) == found.num_targets

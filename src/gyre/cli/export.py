@@ -85,9 +85,9 @@ def _rows(args: argparse.Namespace, paths: list[Path]) -> Write:
     def write(part: Path) -> str:
         totals = Totals()
         write_rows(part, totals.counted(drawn(paths, **how)), {"format": FORMAT, **how})
-        said = f"{totals.rows:,} rows of {totals.executions:,} executions"
-        said += f", {totals.tokens:,} tokens, {totals.targets:,} targets"
-        return said + (f"; {totals.incomplete:,} are incomplete" if totals.incomplete else "")
+        said = f"{_many(totals.rows, 'row')} of {_many(totals.executions, 'execution')}"
+        said += f", {_many(totals.tokens, 'token')}, {_many(totals.targets, 'target')}"
+        return said + (f"; {totals.incomplete:,} incomplete" if totals.incomplete else "")
 
     return write
 
@@ -98,7 +98,7 @@ def _records(paths: list[Path]) -> Write:
 
     def write(part: Path) -> str:
         many = write_records(part, map(load, paths))
-        return f"{many:,} records of {len(paths):,} executions"
+        return f"{_many(many, 'record')} of {_many(len(paths), 'execution')}"
 
     return write
 
@@ -118,6 +118,10 @@ def _print(name: str, write: Write) -> None:
         with part.open("rb") as whole:
             shutil.copyfileobj(whole, sys.stdout.buffer)
     print(said, file=sys.stderr)
+
+
+def _many(count: int, word: str) -> str:
+    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
 
 
 def _count_or_all(text: str) -> int | None:

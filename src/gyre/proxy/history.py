@@ -116,7 +116,7 @@ class Story:
 class History:
     """Reads histories of one execution and remembers what it has seen of them."""
 
-    def __init__(self, keys: Keys, *, scope: tuple[str, ...], seed: int) -> None:
+    def __init__(self, keys: Keys, *, scope: tuple[str, ...], seed: int, trails: Trails) -> None:
         self._keys = keys
         self._scope = scope
         """Model and renderer: part of what must match (M02)."""
@@ -124,7 +124,7 @@ class History:
         self._seen: dict[tuple[str, bytes], tuple[_Piece, ...]] = {}
         self._merged: dict[tuple[bytes, ...], MatchKeys] = {}
         self._prefaces: dict[tuple[bytes, ...], tuple[Preface, bytes]] = {}
-        self.trails = Trails()
+        self.trails = trails
 
     def story(self, dialect: Dialect, wire: Wire) -> Story:
         """Raises RequestError that says where a message is not as its dialect has it."""

@@ -15,7 +15,7 @@ from gyre.proxy.dialect import Dialect, Wire
 from gyre.proxy.history import History, Preface, Story
 from gyre.proxy.keys import Keys
 from gyre.proxy.place import TAIL_TOKENS, Place, locate
-from gyre.proxy.trails import Mark, Trail
+from gyre.proxy.trails import Mark, Trail, Trails
 from gyre.tree.tree import Tree
 from gyre.words.conversation import Finish, Message, Reply, ToolCall, Usage
 from gyre.words.errors import ContextOverflow, RequestError
@@ -76,6 +76,7 @@ class Session:
         sampling: Sampling,
         context_tokens: int,
         honour_sampling: bool = False,
+        trails: Trails | None = None,
     ) -> None:
         self.tree = Tree()
         self._renderer = renderer
@@ -87,6 +88,7 @@ class Session:
             self._keys,
             scope=(opened.model, opened.renderer),
             seed=int.from_bytes(opened.salt[:8], "little"),
+            trails=Trails() if trails is None else trails,
         )
         self._next = 1
         self._pending: dict[CallId, Pending] = {}

@@ -52,16 +52,17 @@ class Resumption:
 class Trails:
     """The last few trails of one execution."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, fewest_units: int = FEWEST_UNITS) -> None:
+        self._fewest_units = fewest_units
         self._trails: deque[Trail] = deque(maxlen=MOST_TRAILS)
 
     def keep(self, trail: Trail) -> None:
         """The newest trail; one that it continues is dropped."""
-        if len(trail.path) <= FEWEST_UNITS:
+        if len(trail.path) <= self._fewest_units:
             return
         for old in self._trails:
             same = old.mark.scope == trail.mark.scope
-            if same and _common(old.mark.hashes, trail.mark.hashes) > FEWEST_UNITS // 2:
+            if same and _common(old.mark.hashes, trail.mark.hashes) > self._fewest_units // 2:
                 self._trails.remove(old)
                 break
         self._trails.append(trail)
@@ -75,7 +76,21 @@ class Trails:
             common = _common(trail.mark.hashes, hashes)
             if best is None or common > best[0]:
                 best = (common, trail)
-        return None if best is None else _resumption(best[1], best[0])
+        return None if best is None else self._resumption(best[1], best[0])
+
+    def _resumption(self, trail: Trail, common: int) -> Resumption | None:
+        """Units that end before one which begins, cleanly, with a message that is common too."""
+        starts = trail.mark.starts
+        unit = min(len(starts), len(trail.path) - 1) - 1
+        while unit >= self._fewest_units and (starts[unit] % 2 or starts[unit] // 2 >= common):
+            unit -= 1
+        if unit < self._fewest_units:
+            return None
+        return Resumption(
+            path=[SegmentId(one) for one in trail.path[: unit + 1]],
+            starts=starts[:unit],
+            next_message=starts[unit] // 2,
+        )
 
 
 def _common(left: bytes, right: bytes) -> int:
@@ -90,18 +105,3 @@ def _common(left: bytes, right: bytes) -> int:
         else:
             high = middle
     return low
-
-
-def _resumption(trail: Trail, common: int) -> Resumption | None:
-    """Units that end before one which begins, cleanly, with a message that is common too."""
-    starts = trail.mark.starts
-    unit = min(len(starts), len(trail.path) - 1) - 1
-    while unit >= FEWEST_UNITS and (starts[unit] % 2 or starts[unit] // 2 >= common):
-        unit -= 1
-    if unit < FEWEST_UNITS:
-        return None
-    return Resumption(
-        path=[SegmentId(one) for one in trail.path[: unit + 1]],
-        starts=starts[:unit],
-        next_message=starts[unit] // 2,
-    )

@@ -10,6 +10,8 @@ from gyre.words.errors import ConfigError
 
 TOKEN_FILE = "admin.token"
 ADDRESS_FILE = "proxy.url"
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""Goes to the run's own proxy, whatever proxy the environment names for the web."""
 
 
 def control(folder: Path, method: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -27,7 +29,7 @@ def control(folder: Path, method: str, path: str, body: dict[str, Any]) -> dict[
         headers={"authorization": f"Bearer {token}", "content-type": "application/json"},
     )
     try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with _DIRECT.open(request, timeout=30) as answer:
             found: dict[str, Any] = json.load(answer)
     except urllib.error.HTTPError as error:
         message = f"{base}: {json.load(error)['error']['message']}"

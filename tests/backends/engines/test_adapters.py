@@ -14,7 +14,9 @@ from gyre.words.errors import EngineError
 from gyre.words.samples import Ask, Sampling
 
 PROMPT = array("i", [5, 6, 7])
-SAMPLING = Sampling(temperature=0.7, top_p=0.9, max_tokens=9, stop_ids=(2,), stop=("END",), seed=11)
+PLAIN = Sampling(max_tokens=9, stop_ids=(2,))
+SHAPED = Sampling(temperature=0.7, top_p=0.9, max_tokens=9, stop_ids=(2,), stop=("END",), seed=11)
+HOT = Sampling(temperature=0.7, max_tokens=9, stop_ids=(2,))
 
 
 def sglang_answer(ids):
@@ -26,6 +28,11 @@ def sglang_answer(ids):
     return [{"output_ids": ids, "meta_info": meta}]
 
 
+def vllm_probed(second):
+    """A first token whose runner-up has this log-probability."""
+    return {"choices": [{"logprobs": {"top_logprobs": [{"a": 0.0, "b": second}]}}]}
+
+
 def vllm_answer(ids):
     values = {"token_logprobs": [-0.5] * len(ids)}
     return [{"choices": [{"token_ids": ids, "logprobs": values, "finish_reason": "stop"}]}]
@@ -35,10 +42,15 @@ ANSWERS = {"sglang": sglang_answer, "vllm": vllm_answer}
 
 
 class Engine:
-    """A server that answers every POST with the same events, and keeps what it was sent."""
+    """A server that answers every POST with the same events, and keeps what it was sent.
 
-    def __init__(self, events):
+    What asks for no stream is answered with `probed`.
+    """
+
+    def __init__(self, events, probed=None, status=200):
         self.events = events
+        self.probed = probed
+        self.status = status
         self.bodies = []
         self.paths = []
         self.connections = set()
@@ -47,6 +59,8 @@ class Engine:
         self.paths.append(request.path)
         self.connections.add(id(request.transport))
         self.bodies.append(json.loads(await request.content.read()))
+        if self.probed is not None and "stream" not in self.bodies[-1]:
+            return web.json_response(self.probed, status=self.status)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         for event in self.events:
@@ -55,7 +69,7 @@ class Engine:
         return response
 
 
-def ask(input_ids=PROMPT, sampling=SAMPLING):
+def ask(input_ids=PROMPT, sampling=PLAIN):
     return Ask(id="call-1", input_ids=input_ids.tobytes(), sampling=sampling, execution="e")
 
 
@@ -80,9 +94,9 @@ def run(serving, engine, kind, *asks):
 def test_sglang_is_told_every_setting(serving):
     """T28: none is left to a default of the server."""
     engine = Engine(sglang_answer([8, 2]))
-    ((chunk,),) = run(serving, engine, "sglang", ask())
+    ((chunk,),) = run(serving, engine, "sglang", ask(sampling=SHAPED))
 
-    assert ([8, 2], [-0.5, -0.5], "stop") == (chunk.ids, chunk.logprobs, chunk.finish)
+    assert ([8, 2], "stop") == (chunk.ids, chunk.finish)
     assert ["/generate"] == engine.paths
     assert {
         # The mark at the end keeps an abort of call-1 from hitting call-12.
@@ -112,11 +126,11 @@ def test_sglang_is_told_every_setting(serving):
 
 def test_vllm_is_told_every_setting(serving):
     """T28: none is left to a default of the server."""
-    engine = Engine(vllm_answer([8, 2]))
-    ((chunk,),) = run(serving, engine, "vllm", ask())
+    engine = Engine(vllm_answer([8, 2]), probed=vllm_probed(-9999.0))
+    ((chunk,),) = run(serving, engine, "vllm", ask(sampling=SHAPED))
 
     assert ([8, 2], [-0.5, -0.5], "stop") == (chunk.ids, chunk.logprobs, chunk.finish)
-    assert ["/v1/completions"] == engine.paths
+    assert ["/v1/completions"] * 2 == engine.paths
     assert {
         "request_id": "call-1",
         "prompt": [5, 6, 7],
@@ -138,7 +152,95 @@ def test_vllm_is_told_every_setting(serving):
         "stream_options": {"include_usage": True},
         "stream_interval": 16,
         "seed": 11,
+    } == engine.bodies[1]
+
+
+@pytest.mark.parametrize(
+    ("sampling", "kept"),
+    [
+        (PLAIN, True),
+        (HOT, True),
+        (Sampling(temperature=0.0, top_p=0.9), True),
+        (Sampling(top_p=0.9), False),
+        (Sampling(temperature=0.7, top_k=40), False),
+    ],
+)
+def test_sglangs_log_probabilities_are_kept_where_no_token_is_left_out(serving, sampling, kept):
+    """T28: it reports after the temperature, but before top-p and top-k."""
+    engine = Engine(sglang_answer([8, 2]))
+    ((chunk,),) = run(serving, engine, "sglang", ask(sampling=sampling))
+
+    assert ([-0.5, -0.5] if kept else None) == chunk.logprobs
+    assert [8, 2] == chunk.ids
+
+
+@pytest.mark.parametrize(
+    ("probed", "status", "kept"),
+    [
+        (vllm_probed(-9999.0), 200, True),
+        (vllm_probed(-7.5), 200, False),
+        ({"error": {"message": "at most 0 log-probabilities"}}, 400, False),
+    ],
+    ids=["processed", "raw", "not allowed"],
+)
+@pytest.mark.parametrize(
+    "sampling", [HOT, Sampling(top_p=0.9), Sampling(top_k=40)], ids=["hot", "top-p", "top-k"]
+)
+def test_vllms_log_probabilities_are_kept_where_it_tells_the_draw(
+    serving, sampling, probed, status, kept
+):
+    """T28: by default it reports what the model gave, before temperature, top-p and top-k."""
+    engine = Engine(vllm_answer([8, 2]), probed=probed, status=status)
+    ((chunk,), (again,)) = run(serving, engine, "vllm", *[ask(sampling=sampling)] * 2)
+
+    assert ([-0.5, -0.5] if kept else None) == chunk.logprobs == again.logprobs
+    assert [8, 2] == chunk.ids
+    # It is asked once, and told all that its model's folder might set otherwise.
+    assert 1 == sum("stream" not in body for body in engine.bodies)
+    assert {
+        "prompt": [0],
+        "max_tokens": 1,
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "top_k": 1,
+        "min_p": 0.0,
+        "logprobs": 2,
     } == engine.bodies[0]
+
+
+@pytest.mark.parametrize("sampling", [PLAIN, Sampling(temperature=0.0)], ids=["plain", "greedy"])
+def test_vllm_is_not_asked_for_its_mode_where_it_makes_no_difference(serving, sampling):
+    engine = Engine(vllm_answer([8, 2]), probed=vllm_probed(-7.5))
+    ((chunk,),) = run(serving, engine, "vllm", ask(sampling=sampling))
+
+    assert [-0.5, -0.5] == chunk.logprobs
+    assert 1 == len(engine.bodies)
+
+
+def test_vllm_is_asked_for_its_mode_again_after_a_failure(serving):
+    """What comes back at its address may have been started differently."""
+    dead = {"error": {"message": "dead", "code": 500}}
+    engine = Engine([dead], probed=vllm_probed(-9999.0))
+
+    async def scenario():
+        async with serving(engine.handle) as url, client() as session:
+            vllm = await connect(EngineAddress(url=url, kind="vllm"), session)
+            with pytest.raises(EngineError, match="500"):
+                [_ async for _ in vllm.generate(ask(sampling=HOT))]
+            engine.events, engine.probed = vllm_answer([8, 2]), vllm_probed(-7.5)
+            return [chunk async for chunk in vllm.generate(ask(sampling=HOT))]
+
+    (chunk,) = asyncio.run(scenario())
+
+    assert chunk.logprobs is None
+
+
+def test_a_vllm_that_is_too_busy_to_tell_its_mode_may_be_asked_again(serving):
+    engine = Engine(vllm_answer([8, 2]), probed={}, status=503)
+    with pytest.raises(EngineError, match="503") as error:
+        run(serving, engine, "vllm", ask(sampling=HOT))
+
+    assert error.value.retryable
 
 
 @pytest.mark.parametrize("kind", ANSWERS)

@@ -132,8 +132,13 @@ class Findings:
         drawn = draw(self.tree, Random(0), max_trajectories=None)
         return sum(one.num_targets for one in drawn)
 
-    def prompt_text(self, call: CallId) -> str:
-        return CODER.decode(self.tree.prompt_ids(call).tolist())
+    def counted(self, metric: str, label: str) -> Counter[str]:
+        """One of the proxy's own counts, by one of its labels."""
+        pattern = re.compile(rf'^{metric}{{.*\b{label}="([^"]+)".*}} (\d+)$', re.MULTILINE)
+        found: Counter[str] = Counter()
+        for name, number in pattern.findall(self.outcome.metrics):
+            found[name] += int(number)
+        return found
 
     def path_texts(self, role: CallRole) -> list[str]:
         """Everything on the path of each leaf of this role."""
@@ -205,6 +210,12 @@ def assert_exact(found: Findings, *, unrecorded_asks: int = 0) -> None:
         assert not node.ambiguous
         assert () == node.flags
     assert tree.is_complete
+    if len(found.outcome.proxy_pids) == 1:
+        # What was counted before a kill is gone with the process that counted it.
+        recorded = Counter(node.role for node in tree.calls.values())
+        assert recorded == found.counted("gyre_calls_total", "role")
+        forked = Counter(node.fork for node in tree.calls.values() if node.fork is not None)
+        assert forked == found.counted("gyre_forks_total", "reason")
     trained = [node for node in found.committed if node.role != "aux"]
     assert found.num_targets == sum(node.num_output for node in trained)
 

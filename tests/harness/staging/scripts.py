@@ -45,6 +45,14 @@ def claude_agent(prompt: str) -> ScriptedCall:
     return call("Agent", prompt=prompt, description="work", run_in_background=False)
 
 
+def claude_fork(prompt: str) -> ScriptedCall:
+    """A sub-agent that knows all that was said so far."""
+    kind, wait = "fork", False
+    return call(
+        "Agent", prompt=prompt, description="work", subagent_type=kind, run_in_background=wait
+    )
+
+
 def codex_shell(command: str) -> ScriptedCall:
     return call("exec_command", cmd=command)
 
@@ -59,7 +67,7 @@ def opencode_agent(prompt: str) -> ScriptedCall:
 
 def qwen_shell(command: str) -> ScriptedCall:
     # It loses output that arrives together with the end of the command.
-    return call("run_shell_command", command=f"{command}; sleep 0.3", is_background=False)
+    return call("run_shell_command", command=f"{command}; sleep 0.5", is_background=False)
 
 
 def qwen_agent(prompt: str) -> ScriptedCall:
@@ -124,6 +132,23 @@ def claude_worker() -> Script:
     return spoken_by(WORKERS["claude"])
 
 
+READER = Voice(
+    marker=TASK,
+    lines=(
+        Reply(text="Making it.", calls=(claude_shell("seq 1 20000 > long.txt"),)),
+        Reply(text="Reading it.", calls=(call("Read", file_path="long.txt"),)),
+        Reply(text="Searching.", calls=(call("WebSearch", query="herons in winter"),)),
+        Reply(text="All done."),
+    ),
+)
+SEARCHER = Voice(marker="query: herons in winter", lines=(Reply(text="Nothing was found."),))
+"""Claude Code has the model search, in a conversation of its own without client tools."""
+
+
+def claude_reader() -> Script:
+    return spoken_by(SEARCHER, READER)
+
+
 def codex_worker() -> Script:
     return spoken_by(WORKERS["codex"])
 
@@ -180,6 +205,23 @@ def family(shell: Shell, agent: Delegate, *, at_once: tuple[str, ...]) -> tuple[
 
 def claude_family() -> Script:
     return spoken_by(*family(claude_shell, claude_agent, at_once=(ALPHA, BRAVO, CHARLIE)))
+
+
+FORK = (
+    errand(ALPHA, claude_shell),
+    Voice(
+        marker=TASK,
+        lines=(
+            Reply(text="Reading it.", calls=(claude_shell("rev nonce.txt"),)),
+            Reply(calls=(claude_fork(ALPHA),)),
+            Reply(text="All done."),
+        ),
+    ),
+)
+
+
+def claude_forking() -> Script:
+    return spoken_by(*FORK)
 
 
 def opencode_family() -> Script:
@@ -297,35 +339,64 @@ def claude_overflowing() -> Script:
 
 
 def claude_compacting_errand() -> Script:
-    sends = (Reply(text="Sending.", calls=(claude_agent(ALPHA),)), Reply(text="All done."))
-    errand = compacting(ALPHA, claude_shell, asks=CLAUDE_ASKS)
-    return Script([*errand, after(TASK, *sends)])
+    return Script([*compacting(ALPHA, claude_shell, asks=CLAUDE_ASKS), sends(claude_agent)])
+
+
+def sends(agent: Delegate) -> Rule:
+    """A main agent with one errand."""
+    return after(TASK, Reply(text="Sending.", calls=(agent(ALPHA),)), Reply(text="All done."))
+
+
+CODEX_ASKS = Voice(
+    marker="CONTEXT CHECKPOINT COMPACTION",
+    lines=(Reply(text=f"{SUMMARY}: it was read."),),
+    where="last user",
+)
 
 
 def codex_compacting() -> Script:
-    asks = Voice(
-        marker="CONTEXT CHECKPOINT COMPACTION",
-        lines=(Reply(text=f"{SUMMARY}: it was read."),),
-        where="last user",
-    )
-    return Script(compacting(TASK, codex_shell, asks=asks))
+    return Script(compacting(TASK, codex_shell, asks=CODEX_ASKS))
+
+
+def codex_compacting_errand() -> Script:
+    def main(conversation: Conversation) -> Reply | None:
+        said = conversation.replies_since(TASK)
+        ids = [*spawned(conversation), ""]
+        parts = ((codex_agent(ALPHA),), (codex_waits(ids[0]),))
+        if said is None or said >= len(parts):
+            return None if said is None else Reply(text="All done.")
+        return Reply(calls=parts[said])
+
+    return Script([*compacting(ALPHA, codex_shell, asks=CODEX_ASKS), main])
+
+
+QWEN_ASKS = Voice(
+    marker="You are the component that summarizes",
+    lines=(Reply(text=f"<state_snapshot>{SUMMARY}: it was read.</state_snapshot>"),),
+    where="last user",
+)
 
 
 def qwen_compacting() -> Script:
-    asks = Voice(
-        marker="You are the component that summarizes",
-        lines=(Reply(text=f"<state_snapshot>{SUMMARY}: it was read.</state_snapshot>"),),
-        where="last user",
-    )
-    return Script(compacting(TASK, qwen_shell, asks=asks))
+    return Script(compacting(TASK, qwen_shell, asks=QWEN_ASKS))
+
+
+def qwen_compacting_errand() -> Script:
+    return Script([*compacting(ALPHA, qwen_shell, asks=QWEN_ASKS), sends(qwen_agent)])
+
+
+OPENCODE_ASKS = Voice(
+    marker="context summarization agent", lines=(Reply(text="It was read."),), where="system"
+)
+OPENCODE_STARTS = "What did we do so far?"
+"""Its summary comes back as a turn of the assistant's, so other words mark the new start."""
 
 
 def opencode_compacting() -> Script:
-    """The summary comes back as a turn of the assistant's, so other words mark the new start."""
-    asks = Voice(
-        marker="context summarization agent",
-        lines=(Reply(text="It was read."),),
-        where="system",
-    )
-    work = compacting(TASK, opencode_shell, asks=asks, new_start="What did we do so far?")
+    work = compacting(TASK, opencode_shell, asks=OPENCODE_ASKS, new_start=OPENCODE_STARTS)
     return Script([TITLE.rule, *work])
+
+
+def opencode_compacting_errand() -> Script:
+    work = compacting(ALPHA, opencode_shell, asks=OPENCODE_ASKS, new_start=OPENCODE_STARTS)
+    return Script([TITLE.rule, *work, sends(opencode_agent)])

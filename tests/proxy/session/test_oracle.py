@@ -10,6 +10,7 @@ from gyre.proxy.chat import Chat
 from gyre.proxy.compose import associate
 from gyre.proxy.keys import plain_id
 from gyre.proxy.session import Session
+from gyre.proxy.trails import Trails
 from gyre.testing.renderer import CLOSE, ByteRenderer, reply_ids, twice
 from gyre.tree.draw import draw, generator
 from gyre.tree.tree import grow
@@ -32,6 +33,7 @@ class Oracle(RuleBasedStateMachine):
     """
 
     threads = Bundle("threads")
+    fewest_units = 10**9
 
     def __init__(self):
         super().__init__()
@@ -143,7 +145,11 @@ class Oracle(RuleBasedStateMachine):
     def reload(self):
         """The proxy dies and comes back: everything it knows is in the records."""
         self.session = Session(
-            self.opened, self.renderer, sampling=Sampling(), context_tokens=10**6
+            self.opened,
+            self.renderer,
+            sampling=Sampling(),
+            context_tokens=10**6,
+            trails=Trails(fewest_units=self.fewest_units),
         )
         for record in self.records:
             self.session.apply(record)
@@ -268,4 +274,11 @@ def known_plain(known):
     return {plain_id(key): call for key, call in known.items()}
 
 
+class OracleWithTrails(Oracle):
+    """The same, with every history resumed from a trail as soon as there is one."""
+
+    fewest_units = 0
+
+
 TestOracle = Oracle.TestCase
+TestOracleWithTrails = OracleWithTrails.TestCase

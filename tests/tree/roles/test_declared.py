@@ -28,9 +28,7 @@ def test_a_summary_of_a_sub_agent_keeps_its_agent() -> None:
     assert ("sub-agent-summary", "reader-1") == (found.role, found.agent)
 
 
-@pytest.mark.parametrize(
-    ("headers", "role"), [({}, "main"), ({"agent": "reader-1"}, "sub-agent")]
-)
+@pytest.mark.parametrize(("headers", "role"), [({}, "main"), ({"agent": "reader-1"}, "sub-agent")])
 def test_a_role_that_does_not_exist_is_counted(headers: dict[str, str], role: str) -> None:
     found = declared(role="boss", **headers)
     assert (role, False) == (found.role, found.known)

@@ -40,6 +40,13 @@ def test_a_summary_comes_under_a_system_text_of_its_own() -> None:
     assert "sub-agent-summary" == classify(shown(system, tools=(), parent="ses_1")).role
 
 
+def test_a_sub_agents_summary_names_its_session_and_no_parent() -> None:
+    system = "You are a context summarization agent. You are given a conversation."
+    found = classify(shown(system, tools=()), subagents={"ses_1"})
+    assert ("sub-agent-summary", "ses_1", True) == (found.role, found.agent, found.known)
+    assert "main-summary" == classify(shown(system, tools=()), subagents={"ses_2"}).role
+
+
 def test_an_agent_whose_text_speaks_of_titles_keeps_its_class() -> None:
     assert "main" == classify(shown("You are a title generator for films.")).role
 

@@ -1,9 +1,11 @@
 """SGLang behind the Engine port: its native /generate, streamed, in token ids."""
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from dataclasses import replace
 
 import aiohttp
 import msgspec
@@ -31,6 +33,7 @@ class _ModelInfo(msgspec.Struct):
 
 
 _MODEL_INFO = msgspec.json.Decoder(_ModelInfo)
+_log = logging.getLogger(__name__)
 
 
 class SglangEngine:
@@ -48,12 +51,21 @@ class SglangEngine:
         self._wire = Wire(name, url, session)
         self._clock = clock
         self._aborts: set[asyncio.Task[None]] = set()
+        self._warned = False
 
     @property
     def name(self) -> EngineName:
         return self._name
 
     async def generate(self, ask: Ask) -> AsyncGenerator[Chunk, None]:
+        tells_draw = _tells_draw(ask.sampling)
+        if not tells_draw:
+            self._warn()
+        async with aclosing(self._generate(ask)) as chunks:
+            async for chunk in chunks:
+                yield chunk if tells_draw else replace(chunk, logprobs=None)
+
+    async def _generate(self, ask: Ask) -> AsyncGenerator[Chunk, None]:
         reading = Reading(self._name, prompt_tokens=len(ask.input_ids) // 4)
         final: Chunk | None = None
         reached = True
@@ -100,6 +112,15 @@ class SglangEngine:
     async def close(self) -> None:
         await asyncio.gather(*self._aborts)
 
+    def _warn(self) -> None:
+        if not self._warned:
+            self._warned = True
+            _log.warning(
+                "engine %s: SGLang's log-probabilities leave top-p and top-k out, so none are"
+                " recorded for calls that use them",
+                self._name,
+            )
+
     def _abort(self, rid: str) -> None:
         # A task of its own, because the one that asked may be on its way out.
         task = asyncio.get_running_loop().create_task(self._send_abort(rid))
@@ -118,6 +139,16 @@ class SglangEngine:
 def _rid(ask: Ask) -> str:
     # An abort takes every request whose id begins with the given one: "call-1" and "call-12".
     return f"{ask.id}$"
+
+
+def _tells_draw(sampling: Sampling) -> bool:
+    """Whether what SGLang reports is of the distribution sampled from (T28).
+
+    It divides by the temperature and then reports, before top-p and top-k leave tokens out. A
+    greedy choice is reported at temperature 1.
+    """
+    whole = sampling.top_p == 1.0 and sampling.top_k is None
+    return whole or sampling.temperature == 0.0
 
 
 def _payload(ask: Ask) -> bytes:

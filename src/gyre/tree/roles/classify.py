@@ -1,5 +1,6 @@
 """A call's evidence goes to the harness that recognises it, else to the generic rule (SPEC 5)."""
 
+from collections.abc import Container
 from typing import Protocol
 
 from gyre.tree.roles import (
@@ -22,16 +23,20 @@ class Table(Protocol):
 
     def recognises(self, evidence: Evidence) -> bool: ...
 
-    def classify(self, evidence: Evidence) -> Classified: ...
+    def classify(self, evidence: Evidence, subagents: Container[str]) -> Classified: ...
 
 
 TABLES: tuple[Table, ...] = (declared, claude_code, codex, opencode, qwen_code, mini_swe_agent)
 """What a program says of itself goes before what it can be recognised by."""
 
 
-def classify(evidence: Evidence) -> Classified:
-    """The call's class; `known` is False where no table, version or marker covers it."""
+def classify(evidence: Evidence, subagents: Container[str] = ()) -> Classified:
+    """The call's class; `known` is False where no table, version or marker covers it.
+
+    `subagents` are the agents that earlier calls of the execution were classified with, because
+    a harness may name an agent's parent in some of its calls only.
+    """
     for table in TABLES:
         if table.recognises(evidence):
-            return table.classify(evidence)
-    return generic.classify(evidence)
+            return table.classify(evidence, subagents)
+    return generic.classify(evidence, subagents)

@@ -5,7 +5,7 @@ Rule 2: then summaries, then whose they are.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from gyre.tree.roles.markers import of_version, version_in
@@ -44,7 +44,7 @@ def recognises(evidence: Evidence) -> bool:
     return evidence.dialect == "messages" and _version(evidence) is not None
 
 
-def classify(evidence: Evidence) -> Classified:
+def classify(evidence: Evidence, subagents: Container[str]) -> Classified:
     markers, known = of_version(MARKERS, _version(evidence))
     agent = evidence.headers.get(AGENT)
     billing, _, _ = evidence.system.partition("\n")

@@ -1,7 +1,7 @@
 """Codex: every request says in its turn metadata which thread it is of and of which kind."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from gyre.tree.roles.markers import of_version, version_in
@@ -33,7 +33,7 @@ def recognises(evidence: Evidence) -> bool:
     return evidence.dialect == "responses" and _version(evidence) is not None
 
 
-def classify(evidence: Evidence) -> Classified:
+def classify(evidence: Evidence, subagents: Container[str]) -> Classified:
     markers, known = of_version(MARKERS, _version(evidence))
     kind = evidence.metadata.get("request_kind")
     is_subagent = evidence.metadata.get("thread_source") == markers.subagent

@@ -4,6 +4,7 @@ Rule 1: either of `x-gyre-role` and `x-gyre-agent` declares a call; other progra
 Rule 2: without a role, a call that names its agent is a sub-agent's.
 """
 
+from collections.abc import Container
 from typing import cast
 
 from gyre.words.roles import CALL_ROLES, CallRole, Classified, Evidence
@@ -22,7 +23,7 @@ def recognises(evidence: Evidence) -> bool:
     return ROLE in evidence.headers or AGENT in evidence.headers
 
 
-def classify(evidence: Evidence) -> Classified:
+def classify(evidence: Evidence, subagents: Container[str]) -> Classified:
     agent = evidence.headers.get(AGENT)
     fallback: CallRole = "main" if agent is None else "sub-agent"
     said = evidence.headers.get(ROLE, fallback)

@@ -1,5 +1,7 @@
 """mini-swe-agent: one agent and nothing else; known by its one tool and its system text."""
 
+from collections.abc import Container
+
 from gyre.words.roles import Classified, Evidence
 
 NAME = "mini-swe-agent"
@@ -16,5 +18,5 @@ def recognises(evidence: Evidence) -> bool:
     return evidence.dialect == "chat" and is_its_own
 
 
-def classify(evidence: Evidence) -> Classified:
+def classify(evidence: Evidence, subagents: Container[str]) -> Classified:
     return Classified(role="main", harness=NAME)

@@ -1,7 +1,7 @@
 """opencode: sub-agents name a parent session; titles and summaries come without tools."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from gyre.tree.roles.markers import of_version, version_in
@@ -27,7 +27,7 @@ MARKERS: Mapping[str, Markers] = {
 
 SESSION = "x-session-id"
 PARENT = "x-parent-session-id"
-"""Sent by sub-agents only; the main agent's session is named like any other."""
+"""Sent by sub-agents only, and not when one is summed up: then its session was seen before."""
 
 _USER_AGENT = re.compile(r"opencode/(\d+\.\d+\.\d+)")
 
@@ -36,14 +36,15 @@ def recognises(evidence: Evidence) -> bool:
     return evidence.dialect == "chat" and _version(evidence) is not None
 
 
-def classify(evidence: Evidence) -> Classified:
+def classify(evidence: Evidence, subagents: Container[str]) -> Classified:
     markers, known = of_version(MARKERS, _version(evidence))
-    parent = evidence.headers.get(PARENT)
-    role, is_marked = _role(evidence, markers, is_subagent=parent is not None)
+    parent, session = evidence.headers.get(PARENT), evidence.headers.get(SESSION)
+    is_subagent = parent is not None or (session is not None and session in subagents)
+    role, is_marked = _role(evidence, markers, is_subagent=is_subagent)
     return Classified(
         role=role,
         harness=NAME,
-        agent=None if parent is None else evidence.headers.get(SESSION),
+        agent=session if is_subagent else None,
         parent_agent=parent,
         known=known and is_marked,
     )

@@ -5,7 +5,7 @@ main agent's and counted as unknown.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from gyre.tree.roles.markers import of_version, version_in
@@ -54,7 +54,7 @@ def recognises(evidence: Evidence) -> bool:
     return evidence.dialect == "chat" and _version(evidence) is not None
 
 
-def classify(evidence: Evidence) -> Classified:
+def classify(evidence: Evidence, subagents: Container[str]) -> Classified:
     markers, known = of_version(MARKERS, _version(evidence))
     role, is_marked = _role(evidence, markers)
     return Classified(role=role, harness=NAME, known=known and is_marked)

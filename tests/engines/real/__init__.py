@@ -1,0 +1,1 @@
+"""Real engines as child processes, and what is needed to judge them."""

@@ -1,0 +1,32 @@
+"""The last run against real engines was of the adapters as they are."""
+
+from real.result import ENGINES, adapters_digest, newest
+
+AGAIN = "run `make test-engines` and commit the result it writes"
+
+
+def test_the_adapters_are_those_that_real_engines_were_asked_through():
+    found = newest()
+
+    assert found is not None, f"no result of real engines: {AGAIN}"
+    assert adapters_digest() == found["settings"]["adapters"], f"adapters have changed: {AGAIN}"
+    assert set(ENGINES) == set(found["samples"]), f"an engine is missing: {AGAIN}"
+
+
+def test_a_change_to_any_adapter_is_noticed(tmp_path):
+    (tmp_path / "one.py").write_text("A = 1\n")
+    (tmp_path / "two.py").write_text("B = 2\n")
+    before = adapters_digest(tmp_path)
+    (tmp_path / "two.py").write_text("B = 3\n")
+    changed = adapters_digest(tmp_path)
+    (tmp_path / "two.py").rename(tmp_path / "three.py")
+
+    assert 3 == len({before, changed, adapters_digest(tmp_path)})
+
+
+def test_the_newest_result_counts(tmp_path):
+    for at in ("2026-01-02T00:00:00Z", "2026-01-10T00:00:00Z", "2026-01-03T00:00:00Z"):
+        (tmp_path / f"{at[:10]}.json").write_text(f'{{"name": "engines", "at": "{at}"}}')
+    (tmp_path / "other.json").write_text('{"name": "cpu", "at": "2027-01-01T00:00:00Z"}')
+
+    assert "2026-01-10T00:00:00Z" == newest(tmp_path)["at"]
