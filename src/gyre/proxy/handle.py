@@ -2,24 +2,23 @@
 
 import asyncio
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 from gyre.proxy.commit import GroupCommit
 from gyre.proxy.dialect import Dialect, Wire
+from gyre.proxy.ends import Ends, Pinger
 from gyre.proxy.executions import Execution
-from gyre.proxy.http import EVENTS, ClientGone, Exchange
+from gyre.proxy.http import EVENTS, Exchange
 from gyre.proxy.metrics import Metrics
 from gyre.proxy.router import Router
 from gyre.proxy.seats import Call
 from gyre.proxy.session import Pending
 from gyre.words.conversation import Reply
-from gyre.words.errors import EngineError, Unauthorized, Unavailable
+from gyre.words.errors import EngineError, Unavailable
 from gyre.words.records import CallClosed, CallDelivered, CallOpened, CallRecord
 from gyre.words.samples import Output
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,32 +44,42 @@ async def answer(
     Raises ClientGone when nobody is left to answer; other errors become the client's answer
     upstream of this function as long as exchange.status is None.
     """
-    gone = asyncio.ensure_future(exchange.gone())
-    closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    execution.in_progress.add(closed)
-    ends = (gone, closed)
+    ends = Ends(exchange, execution)
     calls: list[Call] = []
     opened: list[CallOpened] = []
     try:
-        calls.append(await _unless_ended(desk.router.accept(execution.id), ends))
+        with ends.armed():
+            calls.append(await desk.router.accept(execution.id))
         started = time.monotonic()
         if not pending.is_probe:
             opened = _open(execution, pending, wire.choices)
         if wire.stream:
             await exchange.start(200, EVENTS, {b"cache-control": b"no-cache"})
-        work = _run_all(desk.router, execution, pending, calls, wire.choices)
-        outputs = await _with_pings(desk, exchange, dialect, wire, work, ends)
+        with _pinged(desk, exchange, dialect, wire), ends.armed():
+            outputs = await _run_all(desk.router, execution, pending, calls, wire.choices)
         replies = await _record(desk, execution, pending, opened, outputs)
         recorded, opened = opened, []
         desk.metrics.call_s.observe(time.monotonic() - started)
         await _send(exchange, dialect, wire, replies)
-        _note_delivery(desk, execution, recorded, lost=gone.done())
+        _note_delivery(desk, execution, recorded, lost=ends.client_is_gone)
     finally:
-        gone.cancel()
-        execution.in_progress.discard(closed)
+        ends.stop()
         for call in calls:
             desk.router.release(call)
         _abandon(desk, execution, pending, opened, calls)
+
+
+@contextmanager
+def _pinged(desk: Desk, exchange: Exchange, dialect: Dialect, wire: Wire) -> Iterator[None]:
+    """A stream that waits gets pings, so that no idle limit cuts it."""
+    if not wire.stream:
+        yield
+        return
+    pinger = Pinger(exchange, dialect, desk.ping_s)
+    try:
+        yield
+    finally:
+        pinger.stop()
 
 
 async def _run_all(
@@ -91,50 +100,6 @@ async def _run_all(
         tasks = [group.create_task(first)]
         tasks += [group.create_task(another()) for _ in range(choices - 1)]
     return [task.result() for task in tasks]
-
-
-_Ends = tuple[asyncio.Future[None], asyncio.Future[None]]
-"""What ends a request early: its client leaves, or its execution is closed."""
-
-
-async def _unless_ended(work: Coroutine[Any, Any, Result], ends: _Ends) -> Result:
-    task = asyncio.ensure_future(work)
-    try:
-        await asyncio.wait((task, *ends), return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        if ends[0].done():
-            raise ClientGone
-        message = "the execution was closed during the call"
-        raise Unauthorized(message)
-    finally:
-        if not task.done():
-            task.cancel()
-            await asyncio.wait({task})
-
-
-async def _with_pings(
-    desk: Desk,
-    exchange: Exchange,
-    dialect: Dialect,
-    wire: Wire,
-    work: Coroutine[Any, Any, Result],
-    ends: _Ends,
-) -> Result:
-    """The result of `work`; a stream gets pings meanwhile, so that no idle limit cuts it."""
-    if not wire.stream:
-        return await _unless_ended(work, ends)
-
-    async def pings() -> None:
-        while True:
-            await asyncio.sleep(desk.ping_s)
-            await exchange.write(dialect.ping)
-
-    pinging = asyncio.ensure_future(pings())
-    try:
-        return await _unless_ended(work, ends)
-    finally:
-        pinging.cancel()
 
 
 def _open(execution: Execution, pending: Pending, choices: int) -> list[CallOpened]:

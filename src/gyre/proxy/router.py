@@ -192,6 +192,8 @@ class Router:
     async def _seated(self, call: Call) -> None:
         """Waits for a seat, behind the calls that came earlier."""
         began = self._clock()
+        if call.room is None:
+            self._line.seat_at_once(call)
         while call.room is None:
             left_s = call.progress_at + self._settings.hold_s - self._clock()
             if left_s <= 0:

@@ -22,6 +22,17 @@ class WaitingLine:
     def __len__(self) -> int:
         return len(self._waiters)
 
+    def seat_at_once(self, call: Call) -> bool:
+        """Whether the call got a seat without waiting; nobody is overtaken."""
+        if self._waiters:
+            return False
+        room = choose(
+            self._rooms, last=call.last, failed_at=call.failed_at, refused_by=call.refused_by
+        )
+        if room is not None:
+            room.seat(call)
+        return room is not None
+
     async def wait(self, call: Call, most_s: float) -> None:
         """Returns when the call has a seat, or most_s have passed, or both in one moment."""
         given: asyncio.Future[None] = asyncio.get_running_loop().create_future()
