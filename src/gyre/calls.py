@@ -131,22 +131,26 @@ class CallLog:
         self.path = path
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._end = sound_bytes
+        self._closed = False
         os.ftruncate(self._fd, sound_bytes)
         if sound_bytes == 0:
-            self._write(MAGIC)
+            self.append_raw(MAGIC)
 
     @property
     def size_bytes(self) -> int:
         return self._end
 
-    def append(self, *records: CallRecord) -> None:
+    def append(self, *records: CallRecord) -> bytes:
         """The records survive the death of this process; `sync` makes them survive the machine's.
 
-        Raises OSError (a full disk) with the file as it was.
+        Returns the bytes written. Raises OSError (a full disk) with the file as it was.
         """
-        self._write(b"".join(map(frame, records)))
+        data = b"".join(map(frame, records))
+        self.append_raw(data)
+        return data
 
-    def _write(self, data: bytes) -> None:
+    def append_raw(self, data: bytes) -> None:
+        """The same, of bytes that are frames already."""
         done = 0
         try:
             while done < len(data):
@@ -158,12 +162,26 @@ class CallLog:
 
     def sync(self) -> None:
         """Every record appended before this call is on the disk; may run on another thread."""
-        os.fdatasync(self._fd)
+        try:
+            if not self._closed:
+                os.fdatasync(self._fd)
+        except OSError:
+            # Closed by its owner in the same moment, which synced it.
+            if not self._closed:
+                raise
 
     def close(self) -> None:
+        """Syncs and lets go of the file."""
+        os.fdatasync(self._fd)
+        self._closed = True
         os.close(self._fd)
 
 
 def logs(folder: Path) -> Iterator[Path]:
     """Call logs in a run folder, in a fixed order."""
     return iter(sorted((folder / "executions").glob(f"*{SUFFIX}")))
+
+
+def path_of(folder: Path, execution: str) -> Path:
+    """Where a run folder keeps the log of an execution."""
+    return folder / "executions" / f"{execution}{SUFFIX}"

@@ -87,6 +87,48 @@ def test_agents_go_on_after_the_proxy_is_killed_and_the_committed_trees_are_the_
     assert 0 < sum(len(tree.failed) for tree in reopened)
 
 
+def test_what_a_machine_loses_of_its_logs_comes_back_from_the_journal(stage):
+    """A reply that left is on the disk, even if only in the journal (SPEC 4.5, 10)."""
+    proxy = stage.proxy(stage.engine())
+    executions = [proxy.open(f"x{number}") for number in range(5)]
+
+    async def drive():
+        progress = asyncio.Semaphore(0)
+        async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
+            for execution in executions:
+                group.create_task(agent(session, execution, progress))
+
+    asyncio.run(drive())
+    # A reply reaches its client a moment before its delivery is noted.
+    while proxy.metrics()["gyre_calls_in_flight"]:
+        pass
+    proxy.kill()
+    folder = stage.folder / "run"
+    before = committed(folder)
+    for number, path in enumerate(logs(folder)):
+        # Opening an execution syncs its log; of what follows a crash may keep any beginning.
+        kept = (len(path.read_bytes()) - 300) * number // 4 + 300
+        with path.open("r+b") as file:
+            file.truncate(kept)
+    proxy.restart()
+
+    after = committed(folder)
+    assert {name: TURNS for name in before} == {name: len(found) for name, found in before.items()}
+    # Of the last reply only the note of its delivery may be missing: nobody waited for that.
+    missing = {name: len(before[name] - after[name]) for name in before}
+    assert set(missing.values()) <= {0, 1}
+    assert all(after[name] <= before[name] for name in before)
+    recorded = [len(grow(read(path).records).calls) for path in logs(folder)]
+    assert [TURNS] * 5 == recorded
+
+
+def test_two_proxies_do_not_share_a_run_folder(stage):
+    engine = stage.engine()
+    stage.proxy(engine)
+    with pytest.raises(RuntimeError, match="ended with 2"):
+        stage.proxy(engine)
+
+
 def test_a_closed_key_stays_closed_after_a_restart(stage):
     """SPEC 4.7: a key works only while its execution is open, whoever reads the log."""
     proxy = stage.proxy(stage.engine())

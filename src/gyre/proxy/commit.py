@@ -1,64 +1,95 @@
-"""Group commit: one fdatasync of a log covers every record written to it before."""
+"""Group commit: calls that end together become durable with one sync."""
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from queue import SimpleQueue
 
 from gyre.calls import CallLog
+from gyre.commits import CommitJournal, Entry
+
+MOST_JOURNAL_BYTES = 64 * 2**20
+"""Size at which the logs themselves are synced and the journal is emptied."""
 
 
 class GroupCommit:
-    """Makes records durable off the event loop; writers that wait together are served together."""
+    """Carries records to the disk on a thread of its own, as many as have gathered at a time."""
 
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fdatasync")
-        self._waiting: dict[CallLog, list[asyncio.Future[None]]] = {}
+    def __init__(
+        self, journal: CommitJournal, *, most_journal_bytes: int = MOST_JOURNAL_BYTES
+    ) -> None:
+        self._journal = journal
+        self._most_journal_bytes = most_journal_bytes
+        self._noted: list[tuple[CallLog, Entry]] = []
+        self._waiting: list[asyncio.Future[None]] = []
+        self._under_way: list[asyncio.Future[None]] = []
         self._busy = False
+        self._touched: set[CallLog] = set()
+        self._batches: SimpleQueue[list[tuple[CallLog, Entry]] | None] = SimpleQueue()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._work, name="commit", daemon=True)
+        self._thread.start()
         self.num_syncs = 0
         self.num_waits = 0
 
-    async def sync(self, log: CallLog) -> None:
-        """Returns when everything appended to `log` so far is on the disk; raises OSError."""
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(log, []).append(waiter)
+    def note(self, log: CallLog, execution: str, offset: int, data: bytes) -> None:
+        """Bytes that were appended to a log; they go to the disk with the next sync."""
+        self._noted.append((log, Entry(log=execution, offset=offset, data=data)))
+
+    async def sync(self) -> None:
+        """Returns when everything noted so far is on the disk; raises OSError."""
+        self._loop = asyncio.get_running_loop()
+        waiter = self._loop.create_future()
+        self._waiting.append(waiter)
         self.num_waits += 1
         self._start()
         await waiter
 
     def close(self) -> None:
-        self._pool.shutdown()
+        """Ends the thread; logs are synced by their owner."""
+        self._batches.put(None)
+        self._thread.join()
+        self._journal.close()
 
     def _start(self) -> None:
         if self._busy or not self._waiting:
             return
         self._busy = True
-        batch, self._waiting = self._waiting, {}
-        self.num_syncs += len(batch)
-        done = asyncio.get_running_loop().run_in_executor(self._pool, _sync_all, list(batch))
-        done.add_done_callback(lambda result: self._finish(batch, result))
+        batch, self._noted = self._noted, []
+        self._under_way, self._waiting = self._waiting, []
+        self._batches.put(batch)
 
-    def _finish(
-        self,
-        batch: dict[CallLog, list[asyncio.Future[None]]],
-        result: asyncio.Future[dict[CallLog, OSError]],
-    ) -> None:
-        self._busy = False
-        failed = result.result()
-        for log, waiters in batch.items():
-            for waiter in waiters:
-                if waiter.done():
-                    continue
-                if log in failed:
-                    waiter.set_exception(failed[log])
-                else:
-                    waiter.set_result(None)
-        self._start()
+    def _work(self) -> None:
+        while (batch := self._batches.get()) is not None:
+            error = self._commit(batch)
+            if self._loop is not None and not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self._finish, batch, error)
 
-
-def _sync_all(logs: list[CallLog]) -> dict[CallLog, OSError]:
-    failed = {}
-    for log in logs:
+    def _commit(self, batch: list[tuple[CallLog, Entry]]) -> OSError | None:
         try:
-            log.sync()
+            self._journal.write([entry for _, entry in batch])
+            self.num_syncs += 1
+            self._touched.update(log for log, _ in batch)
+            if self._journal.size_bytes > self._most_journal_bytes:
+                for log in self._touched:
+                    log.sync()
+                self.num_syncs += len(self._touched)
+                self._touched.clear()
+                self._journal.empty()
         except OSError as error:
-            failed[log] = error
-    return failed
+            return error
+        return None
+
+    def _finish(self, batch: list[tuple[CallLog, Entry]], error: OSError | None) -> None:
+        self._busy = False
+        if error is not None:
+            # Kept for the next batch, because the journal must have no gaps.
+            self._noted = batch + self._noted
+        for waiter in self._under_way:
+            if waiter.done():
+                continue
+            if error is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(error)
+        self._under_way = []
+        self._start()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from gyre import calls
 from gyre.calls import CallLog
+from gyre.proxy.commit import GroupCommit
 from gyre.proxy.session import Session
 from gyre.words.errors import (
     ConfigError,
@@ -36,6 +37,7 @@ class Execution:
     id: ExecutionId
     session: Session
     log: CallLog
+    commit: GroupCommit
     limits: LimitsSection
     in_flight: int = 0
     sealed: bool = False
@@ -48,7 +50,9 @@ class Execution:
         """Facts first into the log, then into the tree; a full disk leaves both as they were."""
         if self.sealed:
             raise _closed(self.id)
-        self.log.append(*records)
+        offset = self.log.size_bytes
+        data = self.log.append(*records)
+        self.commit.note(self.log, self.id, offset, data)
         for record in records:
             self.session.apply(record)
 
@@ -82,7 +86,10 @@ class Executions:
         sampling: Sampling,
         settings: ProxySection,
         limits: LimitsSection,
+        commit: GroupCommit,
     ) -> None:
+        self._run = folder
+        self._commit = commit
         self._folder = folder / "executions"
         self._renderer = renderer
         self._model = model
@@ -170,16 +177,14 @@ class Executions:
         for request in one.in_progress:
             if not request.done():
                 request.set_result(None)
-        one.log.sync()
         one.log.close()
 
     def close(self) -> None:
         for one in self._open.values():
-            one.log.sync()
             one.log.close()
 
     def _path(self, execution: ExecutionId) -> Path:
-        return self._folder / f"{execution}{calls.SUFFIX}"
+        return calls.path_of(self._run, execution)
 
     def _index(self, path: Path) -> None:
         """Only the first record is read now, so that thousands of logs do not delay a restart."""
@@ -219,7 +224,13 @@ class Executions:
             honour_sampling=self._settings.honour_sampling,
         )
         session.apply(opened)
-        one = Execution(id=opened.execution, session=session, log=log, limits=self._limits)
+        one = Execution(
+            id=opened.execution,
+            session=session,
+            log=log,
+            commit=self._commit,
+            limits=self._limits,
+        )
         self._open[opened.execution] = one
         return one
 

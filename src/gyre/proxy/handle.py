@@ -127,7 +127,7 @@ async def _record(
         _count(desk.metrics, pending, record, output)
         replies.append(reply)
     try:
-        await desk.commit.sync(execution.log)
+        await desk.commit.sync()
     except OSError as error:
         raise _unwritable(execution, error) from error
     return replies

@@ -138,7 +138,7 @@ class Proxy:
         yield "gyre_tree_tokens", "Tokens stored.", "", sum(tree.num_tokens for tree in trees)
         yield "gyre_tree_bytes", "Memory of trees.", "", sum(tree.nbytes for tree in trees)
         commit = self._desk.commit
-        yield "gyre_fdatasync_total", "Log files made durable.", "", commit.num_syncs
+        yield "gyre_fdatasync_total", "Syncs that made records durable.", "", commit.num_syncs
         yield "gyre_durable_waits_total", "Calls that waited for it.", "", commit.num_waits
         engines = self._desk.router.engines()
         for one in engines:

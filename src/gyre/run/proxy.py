@@ -20,6 +20,7 @@ import uvloop
 from gyre.backends.engines.open import connect, read_address
 from gyre.backends.engines.wire import client
 from gyre.backends.renderers.load import load_renderer
+from gyre.commits import CommitJournal
 from gyre.proxy.admin import Admin
 from gyre.proxy.commit import GroupCommit
 from gyre.proxy.executions import Executions
@@ -75,6 +76,7 @@ async def serve(plan: ProxyPlan, on_start: Callable[[Started], None]) -> None:
     _many_files()
     # Trees are long-lived and acyclic; scanning them often costs more than it finds.
     gc.set_threshold(50_000, 50, 100)
+    commit = GroupCommit(CommitJournal(plan.folder))
     executions = Executions(
         plan.folder,
         renderer,
@@ -82,8 +84,8 @@ async def serve(plan: ProxyPlan, on_start: Callable[[Started], None]) -> None:
         sampling=plan.sampling,
         settings=plan.proxy,
         limits=plan.limits,
+        commit=commit,
     )
-    commit = GroupCommit()
     try:
         async with connected(plan.engines) as engines, Router(engines, plan.router) as router:
             desk = Desk(router=router, commit=commit, metrics=Metrics(), ping_s=plan.proxy.ping_s)
@@ -108,8 +110,8 @@ async def serve(plan: ProxyPlan, on_start: Callable[[Started], None]) -> None:
             )
             await _until_told(_server(app), listener)
     finally:
-        commit.close()
         executions.close()
+        commit.close()
 
 
 def prepare(plan: ProxyPlan, renderer: Renderer) -> str:

@@ -64,6 +64,7 @@ class ProxyProcess:
                 self.port = int(line.split()[2].rsplit(":", 1)[1])
             if line == "ready\n":
                 return child
+        child.stdout.close()
         message = f"the proxy ended with {child.wait()} before it was ready"
         raise RuntimeError(message)
 

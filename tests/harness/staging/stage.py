@@ -157,6 +157,10 @@ async def _run(scene: Scene, place: Place, proxy: ProxyProcess, between: relay.R
     try:
         async with asyncio.timeout(scene.limit_s):
             stdout, stderr = await child.communicate()
+    except TimeoutError as error:
+        calls = [(seen.call, seen.status) for seen in between.seen]
+        message = f"{scene.program} did not end in {scene.limit_s:g} s; calls so far: {calls}"
+        raise RuntimeError(message) from error
     finally:
         _end_session(child.pid)
     seconds = time.monotonic() - began

@@ -1,0 +1,128 @@
+"""One journal in which the newest records of many call logs become durable together.
+
+A record is in its own log at once, which survives the process. The journal holds a copy of every
+record since it was last emptied and is synced for all logs with one call, which survives the
+machine: what a log lost is put back from the journal when the run is opened again.
+"""
+
+import fcntl
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from struct import Struct
+
+from gyre import calls
+from gyre.words.errors import ConfigError, LogDamaged
+
+NAME = "commits"
+MAGIC = b"GYRECMIT"
+_HEAD = Struct("<II")
+_WHERE = Struct("<HQ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """Bytes that were appended to one log."""
+
+    log: str
+    """Name of the execution."""
+    offset: int
+    data: bytes
+
+
+class CommitJournal:
+    """The journal of a run folder, open for one process at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        """Puts back what logs have lost, then starts empty; raises ConfigError when in use."""
+        path = folder / NAME
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._fd)
+            message = f"{folder}: another proxy serves this run folder"
+            raise ConfigError(message) from error
+        self.num_restored = restore(folder)
+        self._end = 0
+        self.empty()
+
+    @property
+    def size_bytes(self) -> int:
+        return self._end
+
+    def write(self, entries: Sequence[Entry]) -> None:
+        """The entries are on the disk; raises OSError with the journal as it was."""
+        data = b"".join(map(_framed, entries))
+        done = 0
+        try:
+            while done < len(data):
+                done += os.pwrite(self._fd, data[done:] if done else data, self._end + done)
+            os.fdatasync(self._fd)
+        except OSError:
+            os.ftruncate(self._fd, self._end)
+            raise
+        self._end += len(data)
+
+    def empty(self) -> None:
+        """Forget all entries; only after every log they were for has been synced."""
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, MAGIC, 0)
+        self._end = len(MAGIC)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def entries(folder: Path) -> Iterator[Entry]:
+    """What the journal of a run folder holds, up to a torn tail."""
+    path = folder / NAME
+    data = path.read_bytes() if path.exists() else b""
+    if data and not data.startswith(MAGIC) and not MAGIC.startswith(data):
+        message = f"{path}: not a commit journal: it does not begin with {MAGIC.decode()}"
+        raise LogDamaged(message)
+    at = len(MAGIC)
+    while at + _HEAD.size <= len(data):
+        length, checksum = _HEAD.unpack_from(data, at)
+        payload = data[at + _HEAD.size : at + _HEAD.size + length]
+        # Whatever follows was never acknowledged: a batch is synced before any reply of it.
+        if len(payload) < max(length, _WHERE.size) or zlib.crc32(payload) != checksum:
+            return
+        named, offset = _WHERE.unpack_from(payload)
+        start = _WHERE.size + named
+        name = payload[_WHERE.size : start].decode()
+        yield Entry(log=name, offset=offset, data=payload[start:])
+        at += _HEAD.size + length
+
+
+def restore(folder: Path) -> int:
+    """Appends to logs what they lost with the machine; how many entries that were."""
+    sound: dict[str, int] = {}
+    restored = 0
+    for entry in entries(folder):
+        path = calls.path_of(folder, entry.log)
+        if not path.exists():
+            continue
+        if entry.log not in sound:
+            sound[entry.log] = calls.read(path).sound_bytes
+        end = sound[entry.log]
+        if entry.offset + len(entry.data) <= end:
+            continue
+        if entry.offset != end:
+            message = f"{path}: ends at byte {end}, and the journal goes on at {entry.offset}"
+            raise LogDamaged(message)
+        log = calls.CallLog(path, sound_bytes=end)
+        log.append_raw(entry.data)
+        log.sync()
+        log.close()
+        sound[entry.log] = end + len(entry.data)
+        restored += 1
+    return restored
+
+
+def _framed(entry: Entry) -> bytes:
+    name = entry.log.encode()
+    payload = _WHERE.pack(len(name), entry.offset) + name + entry.data
+    return _HEAD.pack(len(payload), zlib.crc32(payload)) + payload
