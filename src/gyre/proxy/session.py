@@ -291,9 +291,11 @@ class Session:
     def _as_seen(self, pending: Pending, output: Output) -> tuple[Prompt, list[str]]:
         """The prompt the engine says it saw; if it is another, that one is the truth (T01)."""
         prompt = pending.prompt
-        if output.echo is None or np.array_equal(prompt.ids, output.echo):
+        if output.echo is None:
             return prompt, []
         seen = np.array(output.echo, dtype=np.int32)
+        if seen.tobytes() == prompt.ids.tobytes():
+            return prompt, []
         anchor = self._agreeing(prompt.anchor, seen)
         rest = seen[self.tree.segments[anchor].end :].tobytes()
         fork = NewSegment(label="echo", key=self._keys.digest("echo", rest.hex()), ids=rest)

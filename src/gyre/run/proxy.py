@@ -186,6 +186,7 @@ def _server(app: Proxy) -> uvicorn.Server:
             http="httptools",
             ws="none",
             lifespan="off",
+            proxy_headers=False,
             access_log=False,
             server_header=False,
             date_header=False,

@@ -31,8 +31,8 @@ class Scene:
     proxy: tuple[str, ...] = ()
     """More arguments of `gyre proxy`."""
     faults: tuple[RelayFault, ...] = ()
-    kill_at_call: int | None = None
-    """The proxy is killed while an engine works on this call, and started again."""
+    kill_in_calls: tuple[int, ...] = ()
+    """The proxy is killed while it works on these calls, and started again."""
     limit_s: float = 120.0
 
 

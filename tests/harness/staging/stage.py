@@ -39,7 +39,7 @@ class ProxyProcess:
         self._command = [str(Path(sys.executable).with_name("gyre")), "proxy"]
         self._command += ["--engine", engine, "--model", str(folder / "model")]
         self._command += ["--family", "qwen3", "--run", str(folder / "run"), *arguments]
-        self._errors = (folder / "proxy.err").open("ab")
+        self._errors = folder / "proxy.err"
         self._child: asyncio.subprocess.Process | None = None
         self.pids: list[int] = []
         self.port = 0
@@ -48,17 +48,19 @@ class ProxyProcess:
     async def start(self) -> None:
         """Returns once it listens."""
         again = [] if self.pids else ["--open", EXECUTION]
-        self._child = await asyncio.create_subprocess_exec(
-            *self._command,
-            *("--port", str(self.port), *again),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=self._errors,
-        )
+        with self._errors.open("ab") as errors:
+            self._child = await asyncio.create_subprocess_exec(
+                *self._command,
+                *("--port", str(self.port), *again),
+                stdout=asyncio.subprocess.PIPE,
+                stderr=errors,
+            )
         self.pids.append(self._child.pid)
         assert self._child.stdout is not None
         while (line := (await self._child.stdout.readline()).decode()) != "ready\n":
             if not line:
-                message = f"gyre proxy ended with {await self._child.wait()} before it was ready"
+                said = self._errors.read_text()[-2000:]
+                message = f"gyre proxy ended with {await self._child.wait()} at once:\n{said}"
                 raise RuntimeError(message)
             if line.startswith("gyre proxy: "):
                 self.port = int(line.split()[2].rpartition(":")[2])
@@ -84,20 +86,30 @@ class Prompter:
     def __init__(self, engine: str, proxy: ProxyProcess, scene: Scene) -> None:
         self._engine = engine
         self._proxy = proxy
-        self._kill_at = scene.kill_at_call
+        self._until_killed = set(scene.kill_in_calls)
         self._cut = {fault.call for fault in scene.faults if fault.kind == "cut"}
+        self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Fails when the proxy does not come back."""
 
     async def asked(self, call: int) -> None:
-        if call == self._kill_at or call in self._cut:
+        if call in self._until_killed or call in self._cut:
             await self._steer({"kind": "stall"})
 
     async def answered(self, call: int) -> None:
-        if call == self._kill_at:
-            await self._proxy.kill()
-        if call == self._kill_at or call in self._cut:
+        if call in self._cut:
             await self._steer(None)
-        if call == self._kill_at:
+        elif call in self._until_killed:
+            self._until_killed.remove(call)
+            if not self._until_killed:
+                await self._restart()
+
+    async def _restart(self) -> None:
+        await self._proxy.kill()
+        await self._steer(None)
+        try:
             await self._proxy.start()
+        except RuntimeError as error:
+            self.broken.set_exception(error)
 
     async def _steer(self, fault: object) -> None:
         body = msgspec.json.encode(fault)
@@ -121,10 +133,9 @@ async def perform(folder: Path, scene: Scene) -> Outcome:
     ) as engine:
         proxy = ProxyProcess(folder, engine.address, scene.proxy)
         await proxy.start()
+        prompter = Prompter(engine.url, proxy, scene)
         between = await relay.start(
-            f"http://127.0.0.1:{proxy.port}",
-            faults=scene.faults,
-            watcher=Prompter(engine.url, proxy, scene),
+            f"http://127.0.0.1:{proxy.port}", faults=scene.faults, watcher=prompter
         )
         place = Place(
             home=home,
@@ -134,13 +145,15 @@ async def perform(folder: Path, scene: Scene) -> Outcome:
             options=scene.options,
         )
         try:
-            return await _run(scene, place, proxy, between)
+            return await _run(scene, place, proxy, between, prompter)
         finally:
             await between.close()
             await proxy.stop()
 
 
-async def _run(scene: Scene, place: Place, proxy: ProxyProcess, between: relay.Relay) -> Outcome:
+async def _run(
+    scene: Scene, place: Place, proxy: ProxyProcess, between: relay.Relay, prompter: Prompter
+) -> Outcome:
     launch = PROGRAMS[scene.program].launch(place, scene.task)
     began = time.monotonic()
     child = await asyncio.create_subprocess_exec(
@@ -154,15 +167,19 @@ async def _run(scene: Scene, place: Place, proxy: ProxyProcess, between: relay.R
         start_new_session=True,
     )
     exe = str(Path(f"/proc/{child.pid}/exe").readlink())
+    talk = asyncio.ensure_future(child.communicate())
     try:
-        async with asyncio.timeout(scene.limit_s):
-            stdout, stderr = await child.communicate()
-    except TimeoutError as error:
-        calls = [(seen.call, seen.status) for seen in between.seen]
-        message = f"{scene.program} did not end in {scene.limit_s:g} s; calls so far: {calls}"
-        raise RuntimeError(message) from error
+        ends = {talk, prompter.broken}
+        await asyncio.wait(ends, timeout=scene.limit_s, return_when=asyncio.FIRST_COMPLETED)
+        if prompter.broken.done():
+            prompter.broken.result()
+        if not talk.done():
+            calls = [(seen.call, seen.status) for seen in between.seen]
+            message = f"{scene.program} did not end in {scene.limit_s:g} s; calls: {calls}"
+            raise RuntimeError(message)
     finally:
         _end_session(child.pid)
+    stdout, stderr = await talk
     seconds = time.monotonic() - began
     metrics = await _metrics(proxy.port)
     return Outcome(

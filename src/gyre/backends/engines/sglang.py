@@ -12,7 +12,7 @@ import msgspec
 
 from gyre.backends.engines import answer
 from gyre.backends.engines.sglang_events import Reading
-from gyre.backends.engines.wire import Field, Wire, body, decoded
+from gyre.backends.engines.wire import Field, Wire, decoded
 from gyre.words.errors import EngineError
 from gyre.words.ids import EngineName
 from gyre.words.samples import Ask, Chunk, EngineHealth, Sampling
@@ -71,7 +71,11 @@ class SglangEngine:
         reached = True
         heard = False
         try:
-            async with aclosing(self._wire.stream("/generate", _payload(ask))) as events:
+            async with aclosing(
+                self._wire.stream(
+                    "/generate", self._wire.body(_fields(ask), ids_as="input_ids", ask=ask)
+                )
+            ) as events:
                 async for event in events:
                     heard = True
                     if final is not None:
@@ -151,7 +155,7 @@ def _tells_draw(sampling: Sampling) -> bool:
     return whole or sampling.temperature == 0.0
 
 
-def _payload(ask: Ask) -> bytes:
+def _fields(ask: Ask) -> dict[str, Field]:
     fields: dict[str, Field] = {
         "rid": _rid(ask),
         "sampling_params": _sampling(ask.sampling),
@@ -160,7 +164,7 @@ def _payload(ask: Ask) -> bytes:
     }
     if len(ask.input_ids) <= 4 * ECHO_TOKENS:
         fields["return_prompt_token_ids"] = True
-    return body(fields, ids_as="input_ids", ids=ask.input_ids)
+    return fields
 
 
 def _sampling(sampling: Sampling) -> dict[str, Field]:

@@ -9,7 +9,7 @@ import msgspec
 
 from gyre.backends.engines import answer
 from gyre.backends.engines.vllm_logprobs import LogprobsMode
-from gyre.backends.engines.wire import Field, Wire, body, decoded, refusal
+from gyre.backends.engines.wire import Field, Wire, decoded, refusal
 from gyre.words.errors import EngineError
 from gyre.words.ids import EngineName
 from gyre.words.samples import Ask, Chunk, EngineHealth
@@ -84,7 +84,11 @@ class VllmEngine:
         try:
             tells_draw = await self._mode.tells_draw(ask.sampling)
             # Closing the stream drops the connection, which is how vLLM is told to abort.
-            async with aclosing(self._wire.stream("/v1/completions", _payload(ask))) as events:
+            async with aclosing(
+                self._wire.stream(
+                    "/v1/completions", self._wire.body(_fields(ask), ids_as="prompt", ask=ask)
+                )
+            ) as events:
                 async for data in events:
                     event = self._read(data)
                     for chunk in self._chunks(event):
@@ -171,7 +175,7 @@ class VllmEngine:
             )
 
 
-def _payload(ask: Ask) -> bytes:
+def _fields(ask: Ask) -> dict[str, Field]:
     """Every setting is said, because a server takes others from its model's folder (SPEC 4.6)."""
     sampling = ask.sampling
     fields: dict[str, Field] = {
@@ -196,4 +200,4 @@ def _payload(ask: Ask) -> bytes:
     }
     if sampling.seed is not None:
         fields["seed"] = sampling.seed
-    return body(fields, ids_as="prompt", ids=ask.input_ids)
+    return fields

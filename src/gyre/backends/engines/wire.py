@@ -8,12 +8,13 @@ from typing import TypeVar
 
 import aiohttp
 import msgspec
-import numpy as np
 import orjson
 from aiohttp import AddrInfoType
 
+from gyre.backends.engines.asked import Asked
 from gyre.backends.engines.sse import Events, EventTooLong
 from gyre.words.errors import EngineError
+from gyre.words.samples import Ask
 
 DONE = b"[DONE]"
 CONNECT_S = 5.0
@@ -48,15 +49,6 @@ def client() -> aiohttp.ClientSession:
     return aiohttp.ClientSession(connector=connector, timeout=_UNBOUNDED)
 
 
-def body(fields: Mapping[str, Field], *, ids_as: str, ids: bytes) -> bytes:
-    """A JSON object of the fields and, under `ids_as`, the int32 ids.
-
-    orjson reads the ids through numpy, because a Python int for each would cost the most.
-    """
-    array = np.frombuffer(ids, dtype=np.dtype("<i4"))
-    return orjson.dumps({**fields, ids_as: array}, option=orjson.OPT_SERIALIZE_NUMPY)
-
-
 class _Whole(aiohttp.payload.BytesPayload):
     """A body handed to the transport in one piece.
 
@@ -76,6 +68,13 @@ class Wire:
         self.name = name
         self._url = url.rstrip("/")
         self._session = session
+        self._asked = Asked()
+
+    def body(self, fields: Mapping[str, Field], *, ids_as: str, ask: Ask) -> bytes:
+        """A JSON object of the fields and, under `ids_as`, the ids of the prompt."""
+        written = orjson.dumps(fields)
+        text = self._asked.text(ask.execution, ask.input_ids)
+        return b'%b,"%b":[%b]}' % (written[:-1], ids_as.encode(), text)
 
     async def get(self, path: str) -> tuple[int, bytes]:
         with self._boundary(f"GET {path}"):
