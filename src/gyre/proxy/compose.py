@@ -1,7 +1,9 @@
 """A prompt out of stored ids and the encoding of what is new (SPEC 4.2)."""
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 import numpy as np
 
@@ -49,7 +51,7 @@ def compose(tree: Tree, story: Story, place: Place, renderer: Renderer) -> Promp
     anchor, inputs = _settle(tree, story, start, trim, fresh, pieces)
     news = [np.frombuffer(new.ids, dtype=np.int32) for new in inputs]
     ids = np.concatenate(
-        [_known(tree, anchor, inputs), *news, np.array(generation, dtype=np.int32)]
+        [_known(tree, anchor, inputs), *news, np.frombuffer(array("i", generation), dtype=np.int32)]
     )
     return Prompt(
         anchor=anchor,
@@ -161,17 +163,19 @@ def _cut(
     ids: Sequence[int], owners: Sequence[int], ranges: list[range]
 ) -> tuple[list[list[int]], list[int]]:
     """Ids per unit; an id whose owner comes earlier stays with the unit already reached."""
-    unit_of = {message: unit for unit, covered in enumerate(ranges) for message in covered}
+    unit_of = {message: index for index, covered in enumerate(ranges) for message in covered}
     pieces: list[list[int]] = [[] for _ in ranges]
     generation: list[int] = []
-    at = 0
-    for token, owner in zip(ids, owners, strict=True):
+    unit = at = 0
+    for owner, run in groupby(owners):
+        end = at + len(list(run))
         if owner == GENERATION:
-            generation.append(token)
+            generation += ids[at:end]
         else:
             if owner != PREFACE:
-                at = max(at, unit_of[owner])
-            pieces[at].append(token)
+                unit = max(unit, unit_of[owner])
+            pieces[unit] += ids[at:end]
+        at = end
     return pieces, generation
 
 
@@ -193,7 +197,7 @@ def _settle(
         new = NewSegment(
             label="system" if unit is None else unit.role,
             key=story.preface_key if unit is None else unit.keys.as_input,
-            ids=np.array(ids, dtype=np.int32).tobytes(),
+            ids=array("i", ids).tobytes(),
             trim=trim,
         )
         trim = 0
@@ -215,8 +219,8 @@ def _settle(
 
 def _sampled_prefix(tree: Tree, anchor: SegmentId, unit: Unit, ids: list[int]) -> SegmentId | None:
     """A sampled reply whose own tokens the rendering repeats exactly."""
-    for key in (unit.keys.by_ids, unit.keys.by_payload):
-        for candidate in tree.find(anchor, key) if key is not None else ():
+    for key in unit.keys.sampled:
+        for candidate in tree.find(anchor, key):
             segment = tree.segments[candidate]
             stored = tree.tokens(candidate).tolist()
             if segment.call is not None and not segment.trim and ids[: len(stored)] == stored:

@@ -19,10 +19,9 @@ KEY_BYTES = 16
 class MatchKeys:
     """How one message of a history may be found under its parent segment."""
 
-    by_ids: bytes | None
-    """A sampled reply with these tool-call ids (or none) and this text."""
-    by_payload: bytes | None
-    """A sampled reply with these tool payloads and this text, whatever the ids."""
+    sampled: tuple[bytes, ...]
+    """As a sampled reply, the likeliest first: by its tool-call ids, then by their payloads; of
+    each with the thinking that was said, then, where none was said, with any."""
     as_input: bytes
     """The same message given as input before."""
 
@@ -47,39 +46,34 @@ class Keys:
         together = blake2b(digest_size=KEY_BYTES, key=self._salt)
         for key in keys:
             together.update(key.as_input)
-        return MatchKeys(by_ids=None, by_payload=None, as_input=together.digest())
+        return MatchKeys(sampled=(), as_input=together.digest())
 
     def of(self, message: Message) -> MatchKeys:
         """How this message of an incoming history may be found."""
         if message.role != "assistant":
-            return MatchKeys(by_ids=None, by_payload=None, as_input=self._as_input(message))
+            return MatchKeys(sampled=(), as_input=self._as_input(message))
         # Dialects need not echo thinking; its absence says nothing, so it matches any (T20).
-        reasoning = message.reasoning or None
-        return MatchKeys(
-            by_ids=self._by_ids(message, reasoning),
-            by_payload=self._by_payload(message, reasoning),
-            as_input=self._as_input(message),
-        )
+        thoughts = [_thought(message)] if message.reasoning else [_thought(message), _ANY]
+        return MatchKeys(sampled=self._replies(message, thoughts), as_input=self._as_input(message))
 
     def reply(self, message: Message) -> tuple[bytes, ...]:
         """Under which digests a sampled reply is entered, in the form it was returned (T22)."""
-        thoughts = dict.fromkeys((message.reasoning or None, None))
-        found = [self._by_ids(message, reasoning) for reasoning in thoughts]
-        found += [self._by_payload(message, reasoning) for reasoning in thoughts]
-        return tuple(found)
+        return self._replies(message, [_thought(message), _ANY])
 
-    def _by_ids(self, message: Message, reasoning: str | None) -> bytes:
-        ids = (plain_id(call.id) for call in message.calls)
-        return self.digest("ids", *_thought(reasoning), message.text, *ids)
-
-    def _by_payload(self, message: Message, reasoning: str | None) -> bytes:
-        payloads = (part for call in message.calls for part in _payload(call))
-        return self.digest("payload", *_thought(reasoning), message.text, *payloads)
+    def _replies(self, message: Message, thoughts: list[tuple[str, ...]]) -> tuple[bytes, ...]:
+        ids = [plain_id(call.id) for call in message.calls]
+        payloads = [part for call in message.calls for part in _payload(call)]
+        ways = [("ids", ids), ("payload", payloads)] if message.calls else [("ids", ids)]
+        return tuple(
+            self.digest(way, *thought, message.text, *parts)
+            for way, parts in ways
+            for thought in thoughts
+        )
 
     def _as_input(self, message: Message) -> bytes:
         calls = (part for call in message.calls for part in (plain_id(call.id), *_payload(call)))
         answers = plain_id(message.answers) if message.answers else ""
-        thought = _thought(message.reasoning or None)
+        thought = _thought(message)
         return self.digest("input", message.role, message.text, answers, *thought, *calls)
 
 
@@ -88,8 +82,11 @@ def plain_id(call_id: str) -> str:
     return "".join(filter(str.isalnum, call_id)) or call_id
 
 
-def _thought(reasoning: str | None) -> tuple[str, ...]:
-    return ("unsaid",) if reasoning is None else ("said", reasoning)
+_ANY = ("any",)
+
+
+def _thought(message: Message) -> tuple[str, ...]:
+    return ("said", message.reasoning) if message.reasoning else ("unsaid",)
 
 
 def _payload(call: ToolCall) -> tuple[str, str]:

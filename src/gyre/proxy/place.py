@@ -32,7 +32,7 @@ class Place:
         node = tree.calls[call]
         if call in self.cuts:
             return self.cuts[call]
-        if node.cut is not None and unit.keys.by_ids not in node.keys:
+        if node.cut is not None and not any(key in node.keys for key in unit.keys.sampled):
             return node.cut
         return node.num_output
 
@@ -102,13 +102,14 @@ def _path_below(tree: Tree, segment: SegmentId, known: Sequence[SegmentId]) -> l
 def _step(tree: Tree, front: Sequence[SegmentId], unit: Unit) -> Sequence[SegmentId]:
     """Segments under any of `front` that stand for this unit."""
     keys = unit.keys
-    if len(front) == 1 and keys.by_ids is None:
+    if len(front) == 1 and not keys.sampled:
         return tree.find(front[0], keys.as_input)
     found: dict[SegmentId, None] = {}
     for segment in front:
-        if keys.by_ids is not None and keys.by_payload is not None:
-            sampled = tree.find(segment, keys.by_ids) or tree.find(segment, keys.by_payload)
-            found.update(dict.fromkeys(sampled))
+        for key in keys.sampled:
+            if sampled := tree.find(segment, key):
+                found.update(dict.fromkeys(sampled))
+                break
         found.update(dict.fromkeys(tree.find(segment, keys.as_input)))
     return list(found)
 

@@ -7,6 +7,7 @@ Rule 2: a call's parent is the one captured when it was positioned, however long
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import isfinite
 
 import numpy as np
 
@@ -206,8 +207,8 @@ class Session:
             call=opened.call,
             parent=anchor,
             inputs=inputs,
-            prompt=np.array(prompt.generation, dtype=np.int32).tobytes(),
-            output=np.array(output.ids, dtype=np.int32).tobytes(),
+            prompt=array("i", prompt.generation).tobytes(),
+            output=array("i", output.ids).tobytes(),
             logprobs=logprobs,
             spans=output.spans,
             finish=output.finish,
@@ -293,9 +294,10 @@ class Session:
         prompt = pending.prompt
         if output.echo is None:
             return prompt, []
-        seen = np.array(output.echo, dtype=np.int32)
-        if seen.tobytes() == prompt.ids.tobytes():
+        raw = array("i", output.echo).tobytes()
+        if raw == prompt.ids.tobytes():
             return prompt, []
+        seen = np.frombuffer(raw, dtype=np.int32)
         anchor = self._agreeing(prompt.anchor, seen)
         rest = seen[self.tree.segments[anchor].end :].tobytes()
         fork = NewSegment(label="echo", key=self._keys.digest("echo", rest.hex()), ids=rest)
@@ -353,8 +355,9 @@ def _aligned(output: Output) -> bytes | None:
     """float32 log-probabilities, one per id and finite, or nothing at all (T27)."""
     if output.logprobs is None or len(output.logprobs) != len(output.ids):
         return None
-    values = np.array(output.logprobs, dtype=np.float32)
-    return values.tobytes() if bool(np.isfinite(values).all()) else None
+    if not all(map(isfinite, output.logprobs)):
+        return None
+    return array("f", output.logprobs).tobytes()
 
 
 def _before_stop(parsed: Parsed, stops: tuple[str, ...]) -> str:

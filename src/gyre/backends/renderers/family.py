@@ -7,6 +7,7 @@ dozen tokens of generation prompt, or more where the client has begun the reply.
 
 import re
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 from renderers.base import ParsedToolCall, ToolCallParseStatus
@@ -76,8 +77,7 @@ class FamilyRenderer:
             raise RequestError(message) from error
         ids: list[int] = rendered.token_ids
         owners = _owners(
-            [origins[i] if i >= 0 else None for i in rendered.message_indices],
-            system_first=messages[0].role == "system",
+            rendered.message_indices, origins, system_first=messages[0].role == "system"
         )
         if self._family.stop_opens:
             self._give_openers_to_turns(ids, owners, messages)
@@ -167,7 +167,7 @@ class FamilyRenderer:
             # The package ends such a reply with a stop of its own; the next opener does as well.
             close = next(at for at, token in enumerate(ids) if token in self._stops)
             ids, indices = _without(ids, close), _without(indices, close)
-        owners = _owners([origins[i] if i >= 0 else None for i in indices], system_first=False)
+        owners = _owners(indices, origins, system_first=False)
         return ids, [0 if owner == PREFACE else owner for owner in owners]
 
     def _opening(self, prompt_tail: Sequence[int]) -> list[int]:
@@ -199,24 +199,25 @@ class FamilyRenderer:
                 owners[at] = following
 
 
-def _owners(origins: list[int | None], *, system_first: bool) -> list[int]:
+def _owners(indices: Sequence[int], origins: Sequence[int], *, system_first: bool) -> list[int]:
     """Scaffold between messages belongs to the one that follows; at the ends it is its own."""
+    runs = [
+        (origins[index] if index >= 0 else None, len(list(run))) for index, run in groupby(indices)
+    ]
     owners: list[int] = []
-    following = GENERATION
-    for origin in reversed(origins):
-        following = following if origin is None else origin
-        owners.append(following)
-    owners.reverse()
     last: int | None = None
-    for at, origin in enumerate(origins):
-        last = last if origin is None else origin
-        if origin is not None or owners[at] == GENERATION:
-            continue
-        if last is None:
-            owners[at] = PREFACE
-        elif last == 0 and system_first:
-            # Tools that share the system message's block are part of it.
-            owners[at] = 0
+    for at, (origin, length) in enumerate(runs):
+        if origin is not None:
+            owner = last = origin
+        else:
+            later = (one for one, _ in runs[at + 1 :] if one is not None)
+            owner = next(later, GENERATION)
+            if owner != GENERATION and last is None:
+                owner = PREFACE
+            elif owner != GENERATION and last == 0 and system_first:
+                # Tools that share the system message's block are part of it.
+                owner = 0
+        owners += [owner] * length
     return owners
 
 
