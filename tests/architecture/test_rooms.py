@@ -8,12 +8,13 @@ import pytest
 DOORS: dict[str, set[str]] = {
     "words": set(),
     "calls": {"words"},
+    "commits": {"words", "calls"},
     "tree": {"words", "calls"},
-    "proxy": {"words", "tree", "calls"},
+    "proxy": {"words", "tree", "calls", "commits"},
     "backends": {"words"},
     "testing": {"words"},
     "watch": {"words", "calls", "tree"},
-    "run": {"words", "calls", "tree", "proxy", "backends"},
+    "run": {"words", "calls", "commits", "tree", "proxy", "backends"},
     "cli": {"words"},
     "__main__": {"cli"},
     "gyre": set(),
@@ -31,7 +32,8 @@ GUESTS: dict[str, set[str]] = {
     "gyre.proxy.session": {"numpy"},
     "gyre.proxy.compose": {"numpy"},
     "gyre.backends.engines": {"aiohttp", "msgspec"},
-    "gyre.backends.engines.wire": {"aiohttp", "msgspec", "numpy", "orjson"},
+    "gyre.backends.engines.asked": {"numpy", "orjson"},
+    "gyre.backends.engines.wire": {"aiohttp", "msgspec", "orjson"},
     "gyre.backends.renderers.tokens": {"tokenizers"},
     "gyre.backends.renderers.families": {"renderers"},
     "gyre.backends.renderers.family": {"renderers"},
@@ -42,7 +44,7 @@ GUESTS: dict[str, set[str]] = {
     "gyre.watch.jsonlines": {"numpy", "orjson"},
     "gyre.watch.flat": {"numpy", "safetensors"},
     "gyre.watch.parquet": {"pyarrow"},
-    "gyre.run.proxy": {"aiohttp", "msgspec", "uvicorn", "uvloop"},
+    "gyre.run.proxy": {"msgspec", "uvicorn", "uvloop"},
 }
 """Third-party packages a module may import; the longest matching name decides."""
 
@@ -62,6 +64,10 @@ PURE = [
     "gyre.proxy.responses",
     "gyre.proxy.items",
     "gyre.proxy.sse",
+    "gyre.proxy.breaker",
+    "gyre.proxy.sampled",
+    "gyre.watch.chains",
+    "gyre.watch.summary",
 ]
 """Modules that take time, randomness and bytes as arguments and touch nothing outside."""
 
