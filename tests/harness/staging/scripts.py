@@ -47,10 +47,8 @@ def claude_agent(prompt: str) -> ScriptedCall:
 
 def claude_fork(prompt: str) -> ScriptedCall:
     """A sub-agent that knows all that was said so far."""
-    kind, wait = "fork", False
-    return call(
-        "Agent", prompt=prompt, description="work", subagent_type=kind, run_in_background=wait
-    )
+    ours: dict[str, Json] = {"subagent_type": "fork", "run_in_background": False}
+    return call("Agent", prompt=prompt, description="work", **ours)
 
 
 def codex_shell(command: str) -> ScriptedCall:
@@ -71,10 +69,8 @@ def qwen_shell(command: str) -> ScriptedCall:
 
 
 def qwen_agent(prompt: str) -> ScriptedCall:
-    kind = "general-purpose"
-    return call(
-        "agent", prompt=prompt, description="work", subagent_type=kind, run_in_background=False
-    )
+    ours: dict[str, Json] = {"subagent_type": "general-purpose", "run_in_background": False}
+    return call("agent", prompt=prompt, description="work", **ours)
 
 
 def mini_shell(command: str) -> ScriptedCall:

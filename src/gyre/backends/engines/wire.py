@@ -46,7 +46,9 @@ def _socket(address: AddrInfoType) -> socket.socket:
 def client() -> aiohttp.ClientSession:
     """A client session for all engines: as many connections as calls, and no total limit."""
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30.0, socket_factory=_socket)
-    return aiohttp.ClientSession(connector=connector, timeout=_UNBOUNDED)
+    # Engines set no cookies, and looking for one costs every call.
+    jar = aiohttp.DummyCookieJar()
+    return aiohttp.ClientSession(connector=connector, timeout=_UNBOUNDED, cookie_jar=jar)
 
 
 class _Whole(aiohttp.payload.BytesPayload):
