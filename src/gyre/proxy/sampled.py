@@ -37,6 +37,8 @@ class Sampled:
 
         A seed moves on with the tokens: used twice, it would draw the same numbers again.
         """
+        if not self.ids:
+            return self._sampling
         seed = self._sampling.seed
         return replace(
             self._sampling,

@@ -199,7 +199,9 @@ class Session:
         if not pending.classified.known:
             flags.append("unknown-harness")
         message = self._message(pending, opened.call, output)
-        whole = replace(message, text=pending.prefill + message.text)
+        whole = message
+        if pending.prefill:
+            whole = replace(message, text=pending.prefill + message.text)
         anchor, inputs = self._settled(prompt)
         if "echo-mismatch" not in flags:
             self._pending[opened.call] = pending
