@@ -148,7 +148,7 @@ def test_codex_sums_up_a_thread(stage: Stage) -> None:
     assert_computed(found, "sub-agent", num_leaves=2)
     assert {"main": 3, "sub-agent": 5, "sub-agent-summary": 1} == found.calls
     assert {"main": 1, "sub-agent": 2, "sub-agent-summary": 1} == found.leaves
-    assert {"edited": 1, "new-root": 1, "reply-dropped": 1} == found.forks
+    assert {"new-conversation": 1, "new-root": 1, "reply-dropped": 1} == found.forks
     assert 1 == len(found.agents)
     assert 9 == found.num_requests
 
@@ -172,6 +172,26 @@ def test_qwen_code_sums_up_a_sub_agent(stage: Stage) -> None:
     assert {"main": 1, "sub-agent": 2, "sub-agent-summary": 1} == found.leaves
     assert {"new-root": 1, "new-conversation": 1} == found.forks
     assert 8 == found.num_requests
+
+
+def test_opencode_sums_up_a_sub_agent(stage: Stage) -> None:
+    """M06: its request names the session alone, which earlier calls showed to be a sub-agent's."""
+    found = stage(
+        Scene(
+            program="opencode",
+            script="opencode_compacting_errand",
+            task=f"{TASK}: go",
+            nonce=NONCE,
+            options={"context": 24_000},
+        )
+    )
+    assert 0 == found.outcome.returncode
+    assert_real(found)
+    assert_exact(found)
+    assert {"main": 2, "sub-agent": 5, "sub-agent-summary": 1, "aux": 1} == found.calls
+    assert {"main": 1, "sub-agent": 2, "sub-agent-summary": 1} == found.leaves
+    assert {"new-root": 2, "new-conversation": 2} == found.forks
+    assert 1 == len(found.agents)
 
 
 @pytest.mark.parametrize(

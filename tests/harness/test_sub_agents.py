@@ -77,7 +77,7 @@ def test_codex_spawns_threads(stage: Stage) -> None:
     assert {"main": 10, "sub-agent": 11} == found.calls
     assert {"main": 1, "sub-agent": 5} == found.leaves
     # Threads begin with the main thread's own messages; the innermost has fewer tools.
-    assert {"new-root": 1, "edited": 4} == found.forks
+    assert {"new-root": 1, "new-conversation": 4} == found.forks
     assert 5 == len(found.agents)
     assert 21 == found.num_requests
     assert "agent thread limit reached" in found.path_texts("main")[0]

@@ -85,7 +85,8 @@ class Proxy:
             message = f"n: expected 1 to {self._limits.calls_per_execution}"
             raise RequestError(message)
         execution.admit(time.monotonic())
-        classified = classify(dialect.evidence(wire, exchange.headers))
+        evidence = dialect.evidence(wire, exchange.headers)
+        classified = classify(evidence, execution.session.subagents)
         pending = execution.session.position(dialect, wire, classified)
         if len(pending.preface.tools) > self._limits.tools:
             message = f"tools: expected at most {self._limits.tools}"

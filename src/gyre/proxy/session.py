@@ -80,6 +80,8 @@ class Session:
         trails: Trails | None = None,
     ) -> None:
         self.tree = Tree()
+        self.subagents: set[str] = set()
+        """Agents that earlier calls were classed with; some harnesses name them only once."""
         self._renderer = renderer
         self._sampling = sampling
         self._context_tokens = context_tokens
@@ -99,6 +101,8 @@ class Session:
         self.tree.apply(record)
         if isinstance(record, CallClosed):
             self._keep_trail(record)
+            if record.agent is not None and record.role.startswith("sub-agent"):
+                self.subagents.add(record.agent)
         self._next = max(self._next, self.tree.last_call + 1)
 
     # Asking
@@ -350,7 +354,9 @@ class Session:
             return "branch" if tree.children(segment.call) else None
         if not inputs:
             return "retry" if here else "prefix"
-        return "reply-dropped" if here else "edited"
+        if here:
+            return "reply-dropped"
+        return "new-conversation" if segment.above is None else "edited"
 
 
 def _aligned(output: Output) -> bytes | None:
