@@ -11,7 +11,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
 LOCK := $(shell cat requirements/dev.txt pyproject.toml | sha256sum | cut -c1-16)
 VENV := .venv/.installed-$(LOCK)
 
-.PHONY: help demo test check harnesses format map lock bench clean
+.PHONY: help demo test test-engines check harnesses format map lock bench clean
 
 help: ## Say what the targets do
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -29,6 +29,10 @@ demo: $(VENV) ## Record a scripted run through the real proxy, and show its tree
 
 test: $(VENV) harnesses ## Everything: lint, types, all tests, real agent programs
 	scripts/test
+
+test-engines: $(VENV) ## Run by hand: the adapters against real vLLM and SGLang on the CPU
+	.venv/bin/python scripts/engines
+	.venv/bin/python -m pytest -q -m engines tests/engines
 
 check: $(VENV) ## The quick part of `make test`: under a minute, no network
 	scripts/check
