@@ -23,7 +23,6 @@ LOAD = pytest.StashKey[float]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "engines: starts a real engine; run by `make test-engines`")
     config.stash[PROMISED] = set()
     config.stash[KEPT] = {}
     config.stash[LOAD] = os.getloadavg()[0]
@@ -31,11 +30,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    ours = [item for item in items if item.get_closest_marker("engines") is not None]
+    ours = (item for item in items if item.get_closest_marker("engines") is not None)
     config.stash[PROMISED] |= {item.nodeid for item in ours}
-    if "engines" not in config.getoption("markexpr"):
-        items[:] = [item for item in items if item not in ours]
-        config.hook.pytest_deselected(items=ours)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -187,6 +187,9 @@ def _abandon(
         # Nothing follows a seal; the open record says that the call never ended (M21).
         return
     for index, one in enumerate(opened):
+        if one.call in execution.session.tree.calls:
+            # Recorded, and then the disk refused to keep it in time.
+            continue
         partial = calls[index].output_so_far() if index < len(calls) else None
         now = time.time()
         try:

@@ -1,0 +1,115 @@
+"""A call through the whole application in one process, with a disk that refuses."""
+
+import asyncio
+import json
+
+import pytest
+
+from gyre.calls import logs, read
+from gyre.commits import CommitJournal
+from gyre.proxy.admin import Admin
+from gyre.proxy.commit import GroupCommit
+from gyre.proxy.executions import Executions
+from gyre.proxy.handle import Desk
+from gyre.proxy.metrics import Metrics
+from gyre.proxy.router import Router
+from gyre.proxy.server import Proxy
+from gyre.testing.renderer import ByteRenderer, reply_ids
+from gyre.words.ids import EngineName
+from gyre.words.samples import Chunk, EngineHealth, Sampling
+from gyre.words.sections import LimitsSection, ProxySection, RouterSection
+
+
+class Greeter:
+    """An engine that always says the same."""
+
+    name = EngineName("greeter")
+
+    async def generate(self, ask):
+        ids = reply_ids("hello")
+        yield Chunk(ids=ids, logprobs=[-0.5] * len(ids), version=1, finish="stop")
+
+    async def health(self):
+        return EngineHealth(ready=True)
+
+    async def close(self):
+        return None
+
+
+class Balky(CommitJournal):
+    """A journal whose disk is full for its first writes."""
+
+    refusals = 0
+
+    def write(self, entries):
+        if self.refusals:
+            self.refusals -= 1
+            raise OSError(28, "No space left on device")
+        super().write(entries)
+
+
+async def post(app, path, key, body):
+    """One request straight into the application; status and body."""
+    data = json.dumps(body).encode()
+    events = [{"type": "http.request", "body": data, "more_body": False}]
+    never = asyncio.Event()
+    sent = []
+
+    async def receive():
+        if events:
+            return events.pop()
+        await never.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "headers": [(b"authorization", f"Bearer {key}".encode())],
+    }
+    await app(scope, receive, send)
+    return sent[0]["status"], b"".join(one["body"] for one in sent[1:])
+
+
+@pytest.mark.parametrize("choices", [1, 3])
+def test_a_disk_that_refuses_is_told_and_nothing_is_recorded_twice(tmp_path, choices):
+    """FAULTS 31: the call is refused as retryable; its record stands once and uncommitted."""
+    journal = Balky(tmp_path)
+    journal.refusals = 1
+
+    async def run():
+        commit = GroupCommit(journal)
+        limits, settings = LimitsSection(), ProxySection()
+        executions = Executions(
+            tmp_path,
+            ByteRenderer(),
+            model="m",
+            sampling=Sampling(),
+            settings=settings,
+            limits=limits,
+            commit=commit,
+        )
+        async with Router([Greeter()], RouterSection()) as router:
+            desk = Desk(router=router, commit=commit, metrics=Metrics(), ping_s=10)
+            admin = Admin(executions, router, "token")
+            app = Proxy(executions, desk, admin, model="m", limits=limits)
+            execution, key = executions.create("x")
+            body = {"model": "m", "n": choices, "messages": [{"role": "user", "content": "hi"}]}
+            first = await post(app, "/v1/chat/completions", key, body)
+            second = await post(app, "/v1/chat/completions", key, body)
+        tree = execution.session.tree
+        executions.close()
+        commit.close()
+        return first, second, tree
+
+    first, second, tree = asyncio.run(run())
+    assert 503 == first[0]
+    assert "No space left" in json.loads(first[1])["error"]["message"]
+    assert 200 == second[0]
+    assert 2 * choices == len(tree.calls)
+    assert choices == sum(node.committed is not None for node in tree.calls.values())
+    kinds = [type(record).__name__ for record in read(next(logs(tmp_path))).records]
+    assert 2 * choices == kinds.count("CallClosed")
