@@ -34,7 +34,10 @@ def rows(page):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_leads_somewhere(page):
     assert [] == [
-        target for target in LINK.findall(page.read_text()) if not (page.parent / target).exists()
+        target
+        for target in LINK.findall(page.read_text())
+        # A title after the address names the quantity that is quoted.
+        if not (page.parent / target.partition(' "')[0]).exists()
     ]
 
 
