@@ -6,6 +6,7 @@ import pytest
 
 from gyre.calls import logs, read
 from gyre.tree.tree import grow
+from gyre.words.records import CallClosed
 
 TOOL = {"type": "object", "properties": {"command": {"type": "string"}}}
 
@@ -110,6 +111,31 @@ def test_openai_responses(stage, stream):
         history.append({"type": "function_call_output", "call_id": call.call_id, "output": "done"})
 
     check(stage, engine, calls=4)
+
+
+def test_what_identifies_the_caller_is_recorded_and_its_key_is_not(stage):
+    """SPEC 4.1: the request's metadata, from the body and from headers."""
+    proxy = stage.proxy(stage.engine())
+    execution = proxy.open("x")
+    client = anthropic.Anthropic(base_url=execution.url, auth_token=execution.key, api_key=None)
+    client.messages.create(
+        model="m",
+        max_tokens=50,
+        messages=[{"role": "user", "content": "hi"}],
+        metadata={"user_id": '{"session_id": "s-1"}'},
+        extra_headers={"x-claude-code-agent-id": "a-7", "x-other": "no"},
+    )
+    (closed,) = (
+        record
+        for record in read(next(logs(stage.folder / "run"))).records
+        if isinstance(record, CallClosed)
+    )
+
+    assert "s-1" == closed.metadata["session_id"]
+    assert "a-7" == closed.metadata["x-claude-code-agent-id"]
+    assert "nthropic" in closed.metadata["user-agent"]
+    assert "x-other" not in closed.metadata
+    assert execution.key not in str(closed)
 
 
 def test_a_full_window_is_told_in_each_dialect(stage):

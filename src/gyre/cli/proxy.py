@@ -55,6 +55,8 @@ def run(args: argparse.Namespace) -> None:
 
     def on_start(started: Started) -> None:
         print(f"gyre proxy: {started.url}  run {started.folder}  renderer {started.renderer}")
+        if started.restored:
+            print(f"  {started.restored} records put back from the commit journal")
         for name, key in started.opened.items():
             print(f"  execution {name}: {started.url}/exec/{name}  key {key}")
         print("ready", flush=True)

@@ -16,6 +16,10 @@ NO_PARAMETERS = '{"type":"object","properties":{}}'
 """The schema of a tool that was sent without one: it takes no arguments."""
 
 _SECRETS = frozenset({"authorization", "x-api-key", "api-key", "cookie", "proxy-authorization"})
+_IDENTIFYING = re.compile(
+    r"user-agent|session-id|thread-id|x-openai-subagent|x-(parent-)?session-id"
+    r"|x-(claude-code|codex|gyre)-.*"
+)
 _SYSTEM_CHARS = 4_000
 _USER_CHARS = 400
 _METADATA_LEVELS = 4
@@ -179,6 +183,11 @@ def harmless(headers: Mapping[str, str]) -> dict[str, str]:
     """Headers under lower-case names, without those that carry keys."""
     lower = {name.lower(): value for name, value in headers.items()}
     return {name: value for name, value in lower.items() if name not in _SECRETS}
+
+
+def identifying(headers: Mapping[str, str]) -> dict[str, str]:
+    """Headers that name the program, its session or its agent: part of a call's metadata."""
+    return {name: value for name, value in headers.items() if _IDENTIFYING.fullmatch(name)}
 
 
 def opening(system: str) -> str:

@@ -31,7 +31,6 @@ class Exchange:
         self._send = send
         self.status: int | None = None
         """What was answered; None before that."""
-        self._finished = False
 
     async def body(self, *, most_bytes: int, within_s: float) -> bytes:
         """The whole body; raises RequestError when it is too large, too slow or encoded."""
@@ -73,7 +72,6 @@ class Exchange:
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def write(self, data: bytes, *, last: bool = False) -> None:
-        self._finished = last
         await self._send({"type": "http.response.body", "body": data, "more_body": not last})
 
     async def answer(

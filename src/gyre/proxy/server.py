@@ -10,6 +10,7 @@ from gyre.proxy.admin import PREFIX, Admin
 from gyre.proxy.chat import Chat
 from gyre.proxy.dialect import Dialect
 from gyre.proxy.executions import Executions
+from gyre.proxy.fields import identifying
 from gyre.proxy.handle import Desk, answer, as_request_error
 from gyre.proxy.http import ClientGone, Exchange, Receive, Scope, Send
 from gyre.proxy.messages import Messages
@@ -87,7 +88,8 @@ class Proxy:
         execution.admit(time.monotonic())
         evidence = dialect.evidence(wire, exchange.headers)
         classified = classify(evidence, execution.session.subagents)
-        pending = execution.session.position(dialect, wire, classified)
+        headers = identifying(evidence.headers)
+        pending = execution.session.position(dialect, wire, classified, headers)
         if len(pending.preface.tools) > self._limits.tools:
             message = f"tools: expected at most {self._limits.tools}"
             raise TooLarge(message)
@@ -151,6 +153,9 @@ class Proxy:
         counts = self._desk.router.counts
         yield "gyre_attempts_total", "Asks sent to engines.", "", counts.attempts
         yield "gyre_reroutes_total", "Asks that continued a call.", "", counts.reroutes
+        yield "gyre_breaker_opens_total", "Engines given up.", "", counts.breaker_opens
+        yield "gyre_unavailable_total", "Calls no engine came for.", "", counts.unavailable
+        yield "gyre_calls_waiting", "Calls without an engine.", "", self._desk.router.waiting
         yield "gyre_held_seconds_total", "Time calls had no engine.", "", counts.held_s
         for kind, number in sorted(counts.failures.items()):
             yield "gyre_failures_total", "Asks that failed.", labels(kind=kind), number

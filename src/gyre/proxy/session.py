@@ -107,8 +107,17 @@ class Session:
 
     # Asking
 
-    def position(self, dialect: Dialect, wire: Wire, classified: Classified) -> Pending:
-        """Restore, match, and encode only what is new; raises RequestError."""
+    def position(
+        self,
+        dialect: Dialect,
+        wire: Wire,
+        classified: Classified,
+        headers: Mapping[str, str] | None = None,
+    ) -> Pending:
+        """Restore, match, and encode only what is new; raises RequestError.
+
+        `headers` are those that identify the caller; they become part of the call's metadata.
+        """
         story, place, prompt, prefill = self._prompt(dialect, wire)
         room = self._context_tokens - len(prompt.ids)
         if room < 1:
@@ -125,7 +134,7 @@ class Session:
             model=wire.model,
             sampling=self._enforced(wire, most),
             asked=wire.asked,
-            metadata=wire.metadata,
+            metadata={**wire.metadata, **(headers or {})},
             classified=classified,
             is_probe=wire.max_tokens is not None and wire.max_tokens <= PROBE_TOKENS,
             cached_tokens=self.tree.segments[prompt.anchor].end - prompt.trim,

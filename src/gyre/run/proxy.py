@@ -67,6 +67,8 @@ class Started:
     renderer: str
     opened: dict[str, str]
     """Key of each execution opened at the start."""
+    restored: int
+    """Records that logs had lost with the machine and got back from the journal."""
 
 
 async def serve(plan: ProxyPlan, on_start: Callable[[Started], None]) -> None:
@@ -76,7 +78,8 @@ async def serve(plan: ProxyPlan, on_start: Callable[[Started], None]) -> None:
     _many_files()
     # Trees are long-lived and acyclic; scanning them often costs more than it finds.
     gc.set_threshold(50_000, 50, 100)
-    commit = GroupCommit(CommitJournal(plan.folder))
+    journal = CommitJournal(plan.folder)
+    commit = GroupCommit(journal)
     executions = Executions(
         plan.folder,
         renderer,
@@ -106,6 +109,7 @@ async def serve(plan: ProxyPlan, on_start: Callable[[Started], None]) -> None:
                     folder=plan.folder,
                     renderer=renderer.name,
                     opened=opened,
+                    restored=journal.num_restored,
                 )
             )
             await _until_told(_server(app), listener)

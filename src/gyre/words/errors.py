@@ -3,9 +3,13 @@
 GyreError
 ├── ConfigError          the command or run file asks for what cannot be
 ├── RequestError         a client's request is refused; says where and what was expected
+│   ├── TooLarge           the body or one of its lists is over its limit
+│   ├── NotFound           no such path or execution
 │   ├── Unauthorized       no key, a wrong key, a closed execution
-│   ├── ContextOverflow    the prompt does not fit the model's window
-│   └── Overloaded         a limit of the execution or the proxy is reached; try again later
+│   ├── Overloaded         a limit of the execution is reached; try again later
+│   ├── Unavailable        no engine came back in time, or the log cannot be written
+│   ├── Unreadable         what was recorded of the execution cannot be read back
+│   └── ContextOverflow    the prompt does not fit the model's window
 ├── BoundaryError        something outside us failed; has .retryable
 │   └── EngineError        an engine refused or vanished
 │       └── EngineDraining   it is leaving; ask another
