@@ -18,7 +18,7 @@ NO_PARAMETERS = '{"type":"object","properties":{}}'
 _SECRETS = frozenset({"authorization", "x-api-key", "api-key", "cookie", "proxy-authorization"})
 _IDENTIFYING = re.compile(
     r"user-agent|session-id|thread-id|x-openai-subagent|x-(parent-)?session-id"
-    r"|x-(claude-code|codex|gyre)-.*"
+    r"|x-(claude-code|codex)-.*"
 )
 _SYSTEM_CHARS = 4_000
 _USER_CHARS = 400
