@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -168,20 +168,31 @@ def _note(request: web.Request, body: bytes, call: int | None) -> Seen:
 
 
 def _session(port: int) -> int | None:
-    """Session of the process whose socket has this local port in this namespace."""
-    inode = None
-    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-        fields = line.split()
-        if int(fields[1].rpartition(":")[2], 16) == port:
-            inode = fields[9]
-    wanted = f"socket:[{inode}]"
-    for process in Path("/proc").iterdir():
-        if not process.name.isdecimal():
-            continue
-        try:
-            if any(str(fd.readlink()) == wanted for fd in (process / "fd").iterdir()):
+    """Session of the process whose socket has this local port in this namespace.
+
+    The tables change while they are read, so one look that finds nothing proves nothing.
+    """
+    for _ in range(5):
+        inodes = [
+            fields[9]
+            for line in Path("/proc/net/tcp").read_text().splitlines()[1:]
+            if int((fields := line.split())[1].rpartition(":")[2], 16) == port
+        ]
+        wanted = {f"socket:[{inode}]" for inode in inodes}
+        for process in Path("/proc").iterdir():
+            if process.name.isdecimal() and wanted & set(_open_files(process)):
                 return os.getsid(int(process.name))
-        except OSError:
-            # It ended meanwhile, or is another user's.
-            continue
     return None
+
+
+def _open_files(process: Path) -> Iterator[str]:
+    """What a process has open; a file or a process that ends meanwhile is passed over."""
+    try:
+        descriptors = list((process / "fd").iterdir())
+    except OSError:
+        return
+    for descriptor in descriptors:
+        try:
+            yield str(descriptor.readlink())
+        except OSError:
+            continue

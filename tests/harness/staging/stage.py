@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import msgspec
@@ -93,11 +94,14 @@ class Prompter:
 
     async def asked(self, call: int) -> None:
         if call in self._until_killed or call in self._cut:
-            await self._steer({"kind": "stall"})
+            await self._steer("fault", {"kind": "stall"})
 
     async def answered(self, call: int) -> None:
         if call in self._cut:
-            await self._steer(None)
+            # The headers come before the engine is asked; the ask must find the engine silent.
+            while not (await self._steer("state", None))["running"]:
+                await asyncio.sleep(0.01)
+            await self._steer("fault", None)
         elif call in self._until_killed:
             self._until_killed.remove(call)
             if not self._until_killed:
@@ -105,19 +109,19 @@ class Prompter:
 
     async def _restart(self) -> None:
         await self._proxy.kill()
-        await self._steer(None)
+        await self._steer("fault", None)
         try:
             await self._proxy.start()
         except RuntimeError as error:
             self.broken.set_exception(error)
 
-    async def _steer(self, fault: object) -> None:
-        body = msgspec.json.encode(fault)
+    async def _steer(self, what: str, how: object) -> Any:
         async with (
             aiohttp.ClientSession() as session,
-            session.post(f"{self._engine}/script/fault", data=body) as answer,
+            session.post(f"{self._engine}/script/{what}", data=msgspec.json.encode(how)) as answer,
         ):
             answer.raise_for_status()
+            return await answer.json()
 
 
 async def perform(folder: Path, scene: Scene) -> Outcome:
