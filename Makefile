@@ -8,7 +8,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 
 # Keyed on content, because a fresh clone gives every file the same time.
-LOCK := $(shell cat requirements/dev.txt pyproject.toml | sha256sum | cut -c1-16)
+LOCK := $(shell cat requirements/dev.txt constraints.txt pyproject.toml | sha256sum | cut -c1-16)
 VENV := .venv/.installed-$(LOCK)
 
 .PHONY: help demo test test-engines check harnesses format map lock bench clean
@@ -20,6 +20,7 @@ $(VENV):
 	@test -n "$(PYTHON)" || { echo "gyre needs Python 3.11 or newer on the path" >&2; exit 2; }
 	@test -x .venv/bin/python || $(PYTHON) -m venv .venv
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@rm -f .venv/.installed-*
 	@touch $@

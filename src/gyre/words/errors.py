@@ -10,9 +10,13 @@ GyreError
 │   ├── Unavailable        no engine came back in time, or the log cannot be written
 │   ├── Unreadable         what was recorded of the execution cannot be read back
 │   └── ContextOverflow    the prompt does not fit the model's window
+├── ModelError           a model or checkpoint cannot be used: unknown, corrupt, of another shape
 ├── BoundaryError        something outside us failed; has .retryable
-│   └── EngineError        an engine refused or vanished
-│       └── EngineDraining   it is leaving; ask another
+│   ├── EngineError        an engine refused or vanished
+│   │   └── EngineDraining   it is leaving; ask another
+│   └── CellError          an accelerator could not do its part of the work
+│       ├── OutOfMemory      it has no room for what was asked; what it held is unchanged
+│       └── NotFinite        a loss or a gradient is no number; no step was taken
 ├── LogDamaged           a call log is broken before its tail
 └── BrokenPromise        our own code violated a stated rule; never caught
 """
@@ -86,6 +90,10 @@ class ContextOverflow(RequestError):
         self.max_tokens = max_tokens
 
 
+class ModelError(GyreError):
+    """A model or checkpoint cannot be used: unknown, corrupt, or of another shape."""
+
+
 class BoundaryError(GyreError):
     """Something outside us failed."""
 
@@ -100,6 +108,18 @@ class EngineError(BoundaryError):
 
 class EngineDraining(EngineError):
     """The engine is leaving; ask another."""
+
+
+class CellError(BoundaryError):
+    """An accelerator could not do its part of the work."""
+
+
+class OutOfMemory(CellError):
+    """The device has no room for what was asked; what it held is unchanged."""
+
+
+class NotFinite(CellError):
+    """A loss or a gradient is no number; no step was taken (SPEC 3.3)."""
 
 
 class LogDamaged(GyreError):

@@ -1,6 +1,7 @@
 """Settings, one frozen section per room that reads it; a field has one default, here."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,3 +50,59 @@ class ProxySection:
     """Pause between pings of a stream that waits for its reply."""
     honour_sampling: bool = False
     """Use the harness's own temperature and top-p instead of the run's (SPEC 4.6)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSection:
+    """How much the embedded engine holds and how it takes turns."""
+
+    capacity: int = 64
+    """Calls that run at once (C_e); more wait."""
+    kv_tokens: int | None = None
+    """Tokens whose keys and values fit at once; None: what the device's memory allows."""
+    prefill_tokens: int = 4096
+    """Most prompt tokens computed in one pass, so that running calls are not held up."""
+    block_tokens: int | None = None
+    """Tokens of one cache block; None: 128 on CUDA, 16 elsewhere."""
+    graphs: bool = True
+    """On CUDA, replay decoding as captured graphs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectiveSection:
+    """The loss of one step (SPEC 8.1, 8.2)."""
+
+    kind: Literal["gyre", "grpo", "gspo"] = "gyre"
+    clip_low: float = 0.995
+    clip_high: float = 1.005
+    """Bounds of the execution's ratio s_i, beyond which it gives no gradient."""
+    ratio_cap: float = 5.0
+    loss_cap: float = 100.0
+    divide_by_std: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerSection:
+    """Adam and what surrounds it (SPEC 8.4)."""
+
+    lr: float = 1e-6
+    beta1: float = 0.9
+    beta2: float = 0.95
+    eps: float = 1e-15
+    weight_decay: float = 0.01
+    max_norm: float = 1.0
+    """Gradients are scaled down to this norm."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerSection:
+    """How a cell computes gradients."""
+
+    pack_tokens: int = 16_384
+    """Most tokens of one micro-step."""
+    checkpoint: bool = True
+    """Keep only each layer's input, and compute the layer again for the backward pass."""
+    logits_tokens: int = 2_048
+    """Targets whose logits exist at once."""
+    deterministic: bool = False
+    """Same packing, same order of sums, deterministic kernels (SPEC 3.6)."""
