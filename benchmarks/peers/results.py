@@ -27,9 +27,14 @@ def write(
     settings: Mapping[str, Any],
     packages: Mapping[str, Mapping[str, str]],
     load_average: tuple[float, float],
+    device: str | None = None,
+    commit: str | None = None,
 ) -> Path:
-    """The path of a new file; an older one of the same name and day is never touched."""
-    machine = _machine()
+    """The path of a new file; an older one of the same name and day is never touched.
+
+    `device` names an accelerator; `commit` is asked of git unless given.
+    """
+    machine = _machine(device)
     result = {
         "format": FORMAT,
         "name": name,
@@ -38,7 +43,7 @@ def write(
         "load_average_before_and_after": load_average,
         "python": platform.python_version(),
         "packages": packages,
-        "commit": _git("rev-parse", "HEAD"),
+        "commit": commit or _git("rev-parse", "HEAD"),
         "sources": sources_digest(),
         "command": ["python", "-m", _module(), *sys.argv[1:]],
         "settings": settings,
@@ -95,7 +100,7 @@ def _module() -> str:
     return spec.name
 
 
-def _machine() -> dict[str, Any]:
+def _machine(device: str | None) -> dict[str, Any]:
     """What the numbers were taken on; no host name, because it says nothing to a reader."""
     cpu = "unknown"
     for line in Path("/proc/cpuinfo").read_text().splitlines():
@@ -104,8 +109,10 @@ def _machine() -> dict[str, Any]:
             break
     cores = len(os.sched_getaffinity(0))
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    slug = f"{cpu} {cores}core" if device is None else device
     return {
-        "slug": re.sub(r"[^a-z0-9]+", "-", f"{cpu} {cores}core".lower()).strip("-"),
+        "slug": re.sub(r"[^a-z0-9]+", "-", slug.lower()).strip("-"),
+        "device": "cpu" if device is None else device,
         "cpu": cpu,
         "cores": cores,
         "memory_gib": round(pages / 2**30),

@@ -1,15 +1,18 @@
-"""What every engine promises behind the Engine port; each promise is one function."""
+"""What every engine promises behind the Engine port; each promise is one function.
+
+`EVERY_ENGINE` is asked of all; `SCRIPTED` of engines that follow a script and fail on demand.
+"""
 
 import asyncio
 from array import array
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import pytest
 
-from gyre.testing.script import FastCoder, Reply, Script, ScriptedModel, after, logprobs
+from gyre.testing.script import FastCoder, Reply, Script, ScriptedModel, after
 from gyre.testing.scripted_engine import Fault
 from gyre.testing.tokenizer import tokenizer
 from gyre.words.errors import EngineError
@@ -36,19 +39,67 @@ def script() -> Script:
 MODEL = ScriptedModel(script(), CODER)
 
 
+@dataclass(frozen=True)
+class Expected:
+    """What an ask has to be answered with."""
+
+    ids: list[int]
+    logprobs: list[float]
+    finish: str
+
+
 class Subject(Protocol):
     """An engine under test, and the hand behind it."""
 
     engine: Engine
+    model: str
+    """What the engine calls its model."""
     says_version: bool
+    tolerance: float
+    """Most that a log-probability may be off."""
 
-    async def spoil(self, fault: Fault | None) -> None: ...
+    def ask(self, said: str, *, sampled: Sequence[int] = (), max_tokens: int = 1000) -> Ask:
+        """A prompt that depends on what is said, continued after what was sampled for it.
+
+        "say hello" is answered shortly and ends with a stop id, "count" has twelve tokens or more.
+        """
+        ...
+
+    def expected(self, asked: Ask) -> Expected: ...
+
+    async def endless(self) -> Ask:
+        """An ask that is not over before its reader ends it, and sends eight tokens or more."""
+        ...
 
     async def load(self, version: int) -> None: ...
 
     async def wait_aborted(self, count: int) -> None: ...
 
+
+class ScriptedSubject(Subject, Protocol):
+    """One whose engine follows the script, and fails as told."""
+
+    async def spoil(self, fault: Fault | None) -> None: ...
+
     def prompts(self) -> list[bytes]: ...
+
+
+class FollowsTheScript:
+    """What is asked and expected of a subject that follows the script."""
+
+    model = "scripted"
+    tolerance = 0.0
+
+    def ask(self, said: str, *, sampled: Sequence[int] = (), max_tokens: int = 1000) -> Ask:
+        return ask(said, sampled=sampled, max_tokens=max_tokens)
+
+    def expected(self, asked: Ask) -> Expected:
+        plan = MODEL.plan(asked.input_ids, asked.sampling.max_tokens)
+        return Expected(plan.ids, plan.logprobs, plan.finish)
+
+    async def endless(self: ScriptedSubject) -> Ask:
+        await self.spoil(Fault(kind="stall", after=8))
+        return ask("count")
 
 
 @dataclass
@@ -65,9 +116,9 @@ class Answer:
     """Set once eight ids have come."""
 
 
-def ask(said: str, *, sampled: list[int] | None = None, max_tokens: int = 1000) -> Ask:
+def ask(said: str, *, sampled: Sequence[int] = (), max_tokens: int = 1000) -> Ask:
     text = f"<|im_start|>user\n{said}<|im_end|>\n<|im_start|>assistant\n"
-    ids = CODER.encode(text) + (sampled or [])
+    ids = [*CODER.encode(text), *sampled]
     return Ask(
         id=f"ask-{next(_numbers)}",
         input_ids=array("i", ids).tobytes(),
@@ -98,32 +149,41 @@ async def collect(engine: Engine, asked: Ask, into: Answer | None = None) -> Ans
     return answer
 
 
-async def the_output_is_exact_and_log_probabilities_are_aligned(subject: Subject) -> None:
-    asked = ask("count")
-    answer = await collect(subject.engine, asked)
-    plan = MODEL.plan(asked.input_ids, 1000)
+def assert_same(subject: Subject, wanted: Expected, found: Answer) -> None:
+    assert (wanted.ids, wanted.finish) == (found.ids, found.finish)
+    assert found.logprobs == pytest.approx(wanted.logprobs, abs=subject.tolerance, rel=0)
 
-    assert plan.ids == answer.ids
-    assert logprobs(asked.input_ids, plan.ids) == answer.logprobs
-    assert "stop" == answer.finish
+
+async def the_output_is_exact_and_log_probabilities_are_aligned(subject: Subject) -> None:
+    asked = subject.ask("count")
+    answer = await collect(subject.engine, asked)
+
+    assert_same(subject, subject.expected(asked), answer)
 
 
 async def the_stop_id_is_kept(subject: Subject) -> None:
-    answer = await collect(subject.engine, ask("say hello"))
+    asked = subject.ask("say hello")
+    answer = await collect(subject.engine, asked)
 
-    assert STOP == answer.ids[-1]
-    assert "hello, how do you do?<|im_end|>" == CODER.decode(answer.ids)
+    assert answer.ids[-1] in asked.sampling.stop_ids
+    assert_same(subject, subject.expected(asked), answer)
 
 
 async def running_out_of_tokens_is_said(subject: Subject) -> None:
-    short = await collect(subject.engine, ask("count", max_tokens=7))
-    whole = await collect(subject.engine, ask("run out"))
+    short = await collect(subject.engine, subject.ask("count", max_tokens=7))
 
     assert (7, "length") == (len(short.ids), short.finish)
+
+
+async def the_text_of_a_reply_is_what_was_scripted(subject: ScriptedSubject) -> None:
+    hello = await collect(subject.engine, ask("say hello"))
+    whole = await collect(subject.engine, ask("run out"))
+
+    assert "hello, how do you do?<|im_end|>" == CODER.decode(hello.ids)
     assert ("this goes on and", "length") == (CODER.decode(whole.ids), whole.finish)
 
 
-async def an_empty_reply_is_an_answer(subject: Subject) -> None:
+async def an_empty_reply_is_an_answer(subject: ScriptedSubject) -> None:
     """T26."""
     answer = await collect(subject.engine, ask("be silent"))
 
@@ -132,20 +192,20 @@ async def an_empty_reply_is_an_answer(subject: Subject) -> None:
 
 async def the_prompt_is_echoed_once(subject: Subject) -> None:
     """T01."""
-    asked = ask("count")
+    asked = subject.ask("count")
     answer = await collect(subject.engine, asked)
 
     assert [array("i", asked.input_ids).tolist()] == answer.echoes
 
 
-async def the_engine_gets_exactly_the_ids_it_was_sent(subject: Subject) -> None:
+async def the_engine_gets_exactly_the_ids_it_was_sent(subject: ScriptedSubject) -> None:
     asked = ask("say hello")
     await collect(subject.engine, asked)
 
     assert asked.input_ids == subject.prompts()[-1]
 
 
-async def a_wrong_echo_is_passed_on(subject: Subject) -> None:
+async def a_wrong_echo_is_passed_on(subject: ScriptedSubject) -> None:
     """T01: whoever compares must see it."""
     asked = ask("say hello")
     await subject.spoil(Fault(kind="echo"))
@@ -157,16 +217,16 @@ async def a_wrong_echo_is_passed_on(subject: Subject) -> None:
 
 async def sampled_tokens_in_the_prompt_are_continued(subject: Subject) -> None:
     """T07."""
-    whole = await collect(subject.engine, ask("count"))
-    rest = await collect(subject.engine, ask("count", sampled=whole.ids[:11]))
+    whole = await collect(subject.engine, subject.ask("count"))
+    rest = await collect(subject.engine, subject.ask("count", sampled=whole.ids[:11]))
 
     assert whole.ids[11:] == rest.ids
-    assert whole.logprobs[11:] == rest.logprobs
+    assert rest.logprobs == pytest.approx(whole.logprobs[11:], abs=subject.tolerance, rel=0)
 
 
 async def closing_early_aborts_at_the_engine(subject: Subject) -> None:
-    await subject.spoil(Fault(kind="stall", after=8))
-    async with aclosing(subject.engine.generate(ask("count"))) as chunks:
+    asked = await subject.endless()
+    async with aclosing(subject.engine.generate(asked)) as chunks:
         async for chunk in chunks:
             if chunk.ids:
                 break
@@ -174,9 +234,9 @@ async def closing_early_aborts_at_the_engine(subject: Subject) -> None:
 
 
 async def cancelling_aborts_at_the_engine(subject: Subject) -> None:
-    await subject.spoil(Fault(kind="stall", after=8))
+    asked = await subject.endless()
     answer = Answer()
-    task = asyncio.create_task(collect(subject.engine, ask("count"), answer))
+    task = asyncio.create_task(collect(subject.engine, asked, answer))
     await answer.eight.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -184,7 +244,7 @@ async def cancelling_aborts_at_the_engine(subject: Subject) -> None:
     await subject.wait_aborted(1)
 
 
-async def a_cut_keeps_the_tokens_before_it(subject: Subject) -> None:
+async def a_cut_keeps_the_tokens_before_it(subject: ScriptedSubject) -> None:
     asked = ask("count")
     await subject.spoil(Fault(kind="die", after=10))
     answer = Answer()
@@ -196,7 +256,7 @@ async def a_cut_keeps_the_tokens_before_it(subject: Subject) -> None:
     assert (plan.ids[:10], plan.logprobs[:10]) == (answer.ids, answer.logprobs)
 
 
-async def garbage_is_refused_and_what_came_before_it_stands(subject: Subject) -> None:
+async def garbage_is_refused_and_what_came_before_it_stands(subject: ScriptedSubject) -> None:
     """FAULTS 6, T27: of the event that is wrong nothing is yielded."""
     for kind in GARBAGE:
         asked = ask("count")
@@ -210,7 +270,7 @@ async def garbage_is_refused_and_what_came_before_it_stands(subject: Subject) ->
         assert (plan.ids[:8], plan.logprobs[:8]) == (answer.ids, answer.logprobs), kind
 
 
-async def absent_log_probabilities_stay_absent(subject: Subject) -> None:
+async def absent_log_probabilities_stay_absent(subject: ScriptedSubject) -> None:
     """T27: never filled with zeros."""
     await subject.spoil(Fault(kind="no logprobs"))
     answer = await collect(subject.engine, ask("count"))
@@ -219,7 +279,7 @@ async def absent_log_probabilities_stay_absent(subject: Subject) -> None:
     assert MODEL.plan(ask("count").input_ids, 1000).ids == answer.ids
 
 
-async def an_engine_that_aborts_by_itself_says_so(subject: Subject) -> None:
+async def an_engine_that_aborts_by_itself_says_so(subject: ScriptedSubject) -> None:
     asked = ask("count")
     await subject.spoil(Fault(kind="abort", after=6))
     answer = await collect(subject.engine, asked)
@@ -228,7 +288,9 @@ async def an_engine_that_aborts_by_itself_says_so(subject: Subject) -> None:
     assert MODEL.plan(asked.input_ids, 1000).ids[:6] == answer.ids
 
 
-async def a_busy_engine_may_be_asked_again_and_a_bad_request_may_not(subject: Subject) -> None:
+async def a_busy_engine_may_be_asked_again_and_a_bad_request_may_not(
+    subject: ScriptedSubject,
+) -> None:
     retryable = {}
     for status in (400, 413, 422, 429, 500, 503):
         await subject.spoil(Fault(kind="refuse", status=status))
@@ -243,41 +305,46 @@ async def health_tells_readiness_and_version(subject: Subject) -> None:
     await subject.load(7)
     health = await subject.engine.health()
 
-    assert (True, 7, "scripted") == (health.ready, health.version, health.model)
+    assert (True, 7, subject.model) == (health.ready, health.version, health.model)
 
 
 async def each_token_has_the_version_that_sampled_it(subject: Subject) -> None:
     await subject.load(4)
-    answer = await collect(subject.engine, ask("say hello"))
+    answer = await collect(subject.engine, subject.ask("say hello"))
 
     assert {4 if subject.says_version else None} == set(answer.versions)
 
 
 async def many_asks_at_once_do_not_mix(subject: Subject) -> None:
-    asked = [ask("count"), ask("say hello"), ask("run out")] * 10
-    asked = [replace(one, id=f"{one.id}-{number}") for number, one in enumerate(asked)]
+    asked = [subject.ask(said) for said in ("count", "say hello", "run out") * 10]
     answers = await asyncio.gather(*(collect(subject.engine, one) for one in asked))
 
-    assert [MODEL.plan(one.input_ids, 1000).ids for one in asked] == [a.ids for a in answers]
+    for one, answer in zip(asked, answers, strict=True):
+        assert_same(subject, subject.expected(one), answer)
 
 
-CONTRACT: list[Callable[[Subject], Awaitable[None]]] = [
+EVERY_ENGINE: list[Callable[[Subject], Awaitable[None]]] = [
     the_output_is_exact_and_log_probabilities_are_aligned,
     the_stop_id_is_kept,
     running_out_of_tokens_is_said,
-    an_empty_reply_is_an_answer,
     the_prompt_is_echoed_once,
-    the_engine_gets_exactly_the_ids_it_was_sent,
-    a_wrong_echo_is_passed_on,
     sampled_tokens_in_the_prompt_are_continued,
     closing_early_aborts_at_the_engine,
     cancelling_aborts_at_the_engine,
+    health_tells_readiness_and_version,
+    each_token_has_the_version_that_sampled_it,
+    many_asks_at_once_do_not_mix,
+]
+
+SCRIPTED: list[Callable[[ScriptedSubject], Awaitable[None]]] = [
+    *EVERY_ENGINE,
+    the_text_of_a_reply_is_what_was_scripted,
+    an_empty_reply_is_an_answer,
+    the_engine_gets_exactly_the_ids_it_was_sent,
+    a_wrong_echo_is_passed_on,
     a_cut_keeps_the_tokens_before_it,
     garbage_is_refused_and_what_came_before_it_stands,
     absent_log_probabilities_stay_absent,
     an_engine_that_aborts_by_itself_says_so,
     a_busy_engine_may_be_asked_again_and_a_bad_request_may_not,
-    health_tells_readiness_and_version,
-    each_token_has_the_version_that_sampled_it,
-    many_asks_at_once_do_not_mix,
 ]

@@ -1,7 +1,8 @@
-"""The engine contract, kept by the fake and by both adapters over real HTTP."""
+"""The engine contract, kept by the fake, by both adapters over real HTTP, and by our own engine."""
 
 import asyncio
 import importlib.util
+import itertools
 import json
 import sys
 from array import array
@@ -10,7 +11,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from tests.engine import slow_engine
 
+from gyre.backends.engines.embedded import EmbeddedEngine
 from gyre.backends.engines.open import connect, read_address
 from gyre.backends.engines.wire import client
 from gyre.testing.engine_process import EngineProcess
@@ -31,6 +34,8 @@ def load_suite():
 suite = load_suite()
 PATIENCE_S = 30
 """A promise that is not kept may be one to end; this ends it."""
+ENDLESS = 2**16
+"""Tokens that take the small model minutes."""
 SERVERS = {
     "sglang": {"wire": "sglang"},
     "sglang incremental": {"wire": "sglang", "incremental": True},
@@ -38,7 +43,7 @@ SERVERS = {
 }
 
 
-class InProcess:
+class InProcess(suite.FollowsTheScript):
     says_version = True
 
     def __init__(self):
@@ -57,7 +62,7 @@ class InProcess:
         return [ask.input_ids for ask in self.engine.asks]
 
 
-class OverHttp:
+class OverHttp(suite.FollowsTheScript):
     def __init__(self, engine, process, session):
         self.engine = engine
         self._process = process
@@ -83,6 +88,45 @@ class OverHttp:
 
     def prompts(self):
         return [array("i", ask.input_ids).tobytes() for ask in self._process.asks()]
+
+
+class Embedded:
+    """A small random model: what it says is known from the slow engine beside its own tests."""
+
+    model = "small"
+    says_version = True
+    tolerance = 1e-5
+    stop_ids = tuple(range(0, slow_engine.VOCABULARY, 9))
+    """So many that a reply soon meets one."""
+
+    def __init__(self):
+        self._network = slow_engine.network(context=ENDLESS)
+        self._numbers = itertools.count()
+        self.engine = EmbeddedEngine("embedded", slow_engine.loop(self._network, kv_tokens=ENDLESS))
+
+    def ask(self, said, *, sampled=(), max_tokens=20):
+        prompt = [ord(letter) % slow_engine.VOCABULARY for letter in said]
+        stops = said == "say hello"
+        return slow_engine.ask(
+            [*prompt, *sampled],
+            f"ask-{next(self._numbers)}",
+            max_tokens=min(max_tokens, 40 if stops else 20) - len(sampled),
+            stop_ids=self.stop_ids if stops else (),
+            seed=len(said) + len(sampled),
+        )
+
+    def expected(self, asked):
+        return slow_engine.expected(self._network, asked)
+
+    async def endless(self):
+        return slow_engine.ask([1, 2, 3], "endless", max_tokens=ENDLESS)
+
+    async def load(self, version):
+        await self.engine.load(slow_engine.weights(self._network), version=version)
+
+    async def wait_aborted(self, count):
+        capacity = await self.engine.capacity()
+        assert (0, 0) == (capacity.running, capacity.waiting)
 
 
 @pytest.fixture(scope="module")
@@ -116,13 +160,13 @@ async def over_http(process):
             await engine.close()
 
 
-@pytest.mark.parametrize("promise", suite.CONTRACT, ids=lambda promise: promise.__name__)
+@pytest.mark.parametrize("promise", suite.SCRIPTED, ids=lambda promise: promise.__name__)
 def test_the_fake_keeps_the_promise_that(promise):
     """T01, T07, T26, T27."""
     asyncio.run(promise(InProcess()))
 
 
-@pytest.mark.parametrize("promise", suite.CONTRACT, ids=lambda promise: promise.__name__)
+@pytest.mark.parametrize("promise", suite.SCRIPTED, ids=lambda promise: promise.__name__)
 @pytest.mark.parametrize("name", SERVERS)
 def test_an_adapter_keeps_the_promise_that(promise, name, servers):
     """T01, T07, T26, T27."""
@@ -130,6 +174,19 @@ def test_an_adapter_keeps_the_promise_that(promise, name, servers):
     async def keep():
         async with asyncio.timeout(PATIENCE_S), over_http(servers[name]) as subject:
             await promise(subject)
+
+    asyncio.run(keep())
+
+
+@pytest.mark.parametrize("promise", suite.EVERY_ENGINE, ids=lambda promise: promise.__name__)
+def test_the_embedded_engine_keeps_the_promise_that(promise):
+    """T01, T07."""
+
+    async def keep():
+        subject = Embedded()
+        async with asyncio.timeout(PATIENCE_S):
+            await promise(subject)
+            await subject.engine.close()
 
     asyncio.run(keep())
 

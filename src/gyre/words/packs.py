@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gyre.words.ids import ExecutionId
+from gyre.words.ids import CallId, ExecutionId
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
@@ -34,6 +34,19 @@ class Pack:
     shares: Ints
     """M: which of the claim's shares each target belongs to."""
 
+    @property
+    def num_tokens(self) -> int:
+        return len(self.ids)
+
+    @property
+    def num_targets(self) -> int:
+        return len(self.labels)
+
+    @property
+    def num_pairs(self) -> int:
+        """Pairs of a token and a token it sees, itself included; attention's work follows them."""
+        return int(self.positions.sum(dtype=np.int64)) + len(self.positions)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
@@ -43,6 +56,8 @@ class Share:
     advantage: float
     num_targets: int
     """L_i: targets of the whole execution, over all packs that hold some (SPEC 8.2)."""
+    trajectory: CallId | None = None
+    """The leaf, where each trajectory is a share of its own (SPEC 8.4); then L_i is of it alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +66,8 @@ class Claim:
 
     shares: tuple[Share, ...]
     packs: tuple[Pack, ...]
+    oversize: bool = False
+    """Whether it is over the claim budget: one execution, scored before any backward (SPEC 8.3)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

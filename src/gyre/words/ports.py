@@ -6,6 +6,8 @@ from typing import Protocol
 
 from gyre.words.conversation import Message, Tool
 from gyre.words.ids import EngineName
+from gyre.words.packs import Claim, Score
+from gyre.words.reports import ClaimReport, StepReport
 from gyre.words.samples import Ask, Chunk, EngineHealth
 
 
@@ -114,3 +116,44 @@ class Engine(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+class Trainer(Protocol):
+    """The half of a cell that trains: claims add to one sum, and a step applies it (SPEC 3).
+
+    Raises CellError: OutOfMemory and NotFinite leave everything as it was before the call.
+    """
+
+    @property
+    def version(self) -> int:
+        """Of the weights it holds."""
+        ...
+
+    def score(self, claim: Claim) -> tuple[Score, ...]:
+        """Per share: sum of log rho and count, by forward passes alone (SPEC 8.3)."""
+        ...
+
+    def train(
+        self, claim: Claim, *, num_executions: int, scores: Sequence[Score] | None = None
+    ) -> ClaimReport:
+        """Adds the claim's gradient, or none of it; `num_executions` is B*N of the batch.
+
+        Scores that are given, per share over all its packs, stand for the claim's own.
+        """
+        ...
+
+    def step(self) -> StepReport:
+        """One update by the sum, which is zero afterwards; also when it was zero before."""
+        ...
+
+    def clear(self) -> None:
+        """Forgets what was added since the last step."""
+        ...
+
+    def rest(self, *, weights: bool = False) -> None:
+        """Gives the device's memory back, that of the weights too on request."""
+        ...
+
+    def restore(self) -> None:
+        """Everything as before `rest`; OutOfMemory leaves it resting."""
+        ...

@@ -1,0 +1,107 @@
+"""One training step over a row of 32k tokens: ours beside a plain one of transformers."""
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from benchmarks.gpu.clock import ceilings, timed
+from benchmarks.gpu.networks import H200_BF16_FLOPS, qwen3
+
+from gyre.model.network import Network
+from gyre.train.cell import LocalTrainer
+from gyre.words.ids import ExecutionId
+from gyre.words.packs import Claim, Pack, Share
+from gyre.words.sections import ObjectiveSection, OptimizerSection, TrainerSection
+
+NUM_TOKENS = 32_768
+SETTINGS = {
+    "model": "Qwen3-0.6B's size, random weights, bf16",
+    "tokens": NUM_TOKENS,
+    "targets": "every token but the first",
+    "peak_flops": H200_BF16_FLOPS,
+    "gyre": "float32 masters, moments and gradient sums; attention kept, layers recomputed",
+    "transformers": "bf16 AdamW, gradient checkpointing, sdpa, loss over full logits",
+}
+
+
+def row(seed: int) -> Claim:
+    """One execution of one row."""
+    ids = np.random.default_rng(seed).integers(0, 150_000, NUM_TOKENS, dtype=np.int32)
+    count = NUM_TOKENS - 1
+    pack = Pack(
+        ids=ids,
+        positions=np.arange(NUM_TOKENS, dtype=np.int32),
+        tout=np.full(NUM_TOKENS, NUM_TOKENS, dtype=np.int32),
+        predictors=np.arange(count, dtype=np.int32),
+        labels=ids[1:],
+        # Above what any random network gives, so that nothing is clipped and all is computed.
+        behaviour=np.full(count, -5.0, dtype=np.float32),
+        shares=np.zeros(count, dtype=np.int32),
+    )
+    share = Share(execution=ExecutionId("e"), advantage=1.0, num_targets=count)
+    return Claim(shares=(share,), packs=(pack,))
+
+
+def measure(runs: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """A sample per contestant and run."""
+    yield "device", ceilings()
+    yield from _ours(runs)
+    gc.collect()
+    torch.cuda.empty_cache()
+    yield from _plain(runs)
+
+
+def _sample(network: Network, seconds: float, peak_bytes: int) -> dict[str, Any]:
+    pairs = NUM_TOKENS * (NUM_TOKENS + 1) // 2
+    flops = 3 * network.shape.forward_flops(NUM_TOKENS, NUM_TOKENS - 1, pairs)
+    return {
+        "seconds": seconds,
+        "tokens_per_s": NUM_TOKENS / seconds,
+        "model_flops": flops,
+        "mfu": flops / seconds / H200_BF16_FLOPS,
+        "peak_bytes": peak_bytes,
+    }
+
+
+def _ours(runs: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    network = Network(qwen3())
+    trainer = LocalTrainer(
+        network,
+        section=TrainerSection(pack_tokens=NUM_TOKENS),
+        objective=ObjectiveSection(),
+        optimizer=OptimizerSection(),
+    )
+    claim = row(0)
+
+    def step() -> None:
+        trainer.train(claim, num_executions=1)
+        trainer.step()
+
+    for run in range(runs + 2):
+        _, taken = timed(step)
+        if run < 2:
+            yield "gyre-first", {"seconds": taken.seconds}
+        else:
+            yield "gyre", _sample(network, taken.seconds, taken.peak_bytes)
+
+
+def _plain(runs: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    model: Any = qwen3().train()
+    network = Network(qwen3())
+    del network.module
+    model.gradient_checkpointing_enable()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True)
+    ids = torch.from_numpy(row(0).packs[0].ids).long().cuda()[None]
+
+    def step() -> None:
+        model(input_ids=ids, labels=ids).loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    for run in range(runs + 1):
+        _, taken = timed(step)
+        if run:
+            yield "transformers", _sample(network, taken.seconds, taken.peak_bytes)

@@ -1,0 +1,1 @@
+"""Trainers behind the Trainer port."""

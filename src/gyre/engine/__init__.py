@@ -1,0 +1,1 @@
+"""The embedded engine: calls become passes over one network, and their tokens chunks."""

@@ -1,0 +1,1 @@
+"""A ready group becomes work for cells."""

@@ -1,0 +1,1 @@
+"""Cells turn micro-steps into one update."""

@@ -1,0 +1,263 @@
+"""A trainer on one device: claims become a sum of gradients, and the sum becomes a step."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import fsum, isfinite
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from gyre.model.network import Network
+from gyre.model.packed import Packed
+from gyre.model.weights import load_into
+from gyre.train.gradients import GradientSums
+from gyre.train.meter import Meter
+from gyre.train.objective import Weighed, add_scores, log_ratio_sums, total, weigh
+from gyre.train.optimizer import Adam, OptimizerState, norm
+from gyre.train.passes import check_claim, on_device, target_logprobs
+from gyre.train.recompute import recompute_for
+from gyre.train.resting import Rests, Weights
+from gyre.train.room import release, synchronize, with_room
+from gyre.words.errors import CellError, NotFinite, OutOfMemory
+from gyre.words.packs import Claim, Score
+from gyre.words.reports import ClaimReport, StepReport
+from gyre.words.sections import ObjectiveSection, OptimizerSection, TrainerSection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """A claim, what is known of its executions, and the size of the batch it belongs to."""
+
+    claim: Claim
+    scores: tuple[Score, ...]
+    num_executions: int
+
+
+class LocalTrainer:
+    """A network, the sum of gradients of the batch in hand, and the optimizer, if it has one.
+
+    Rule 1: a claim counts whole or not at all; an error leaves the sum as it was (SPEC 3.2).
+    Rule 2: a step that is refused changes nothing (SPEC 3.3).
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        *,
+        section: TrainerSection,
+        objective: ObjectiveSection,
+        optimizer: OptimizerSection | None,
+        temperature: float = 1.0,
+        version: int = 0,
+    ) -> None:
+        """Without an optimizer it is a satellite's: it sums, and the core steps (SPEC 3.1).
+
+        `temperature` is that of the rollouts, so that ratios compare like with like.
+        """
+        self.network = network
+        self.version = version
+        self.recompute = recompute_for(network, checkpoint=section.checkpoint)
+        self._section = section
+        self._objective = objective
+        self._temperature = temperature
+        parameters = dict(network.module.named_parameters())
+        self._weights = Weights(network)
+        self._sums = GradientSums(parameters)
+        self._adam = None if optimizer is None else Adam(parameters, optimizer)
+
+    def score(self, claim: Claim) -> tuple[Score, ...]:
+        """Sum of log rho per share, by forward passes alone (SPEC 8.3)."""
+        self._require_awake()
+        check_claim(claim, self.network)
+        with self._arithmetic(), torch.no_grad():
+            return with_room("scoring a claim", lambda: self._score(claim))
+
+    def train(
+        self, claim: Claim, *, num_executions: int, scores: Sequence[Score] | None = None
+    ) -> ClaimReport:
+        """Adds the claim's gradient; `num_executions` is B*N of the batch.
+
+        Scores that are given stand for the claim's own; then, as for a claim over its budget, one
+        pack at a time is held, and otherwise all of them are until the claim's ratios are known.
+        """
+        self._require_awake()
+        check_claim(claim, self.network)
+        if scores is None and claim.oversize:
+            scores = self.score(claim)
+
+        def work() -> ClaimReport:
+            with self._sums.claim():
+                return self._train(claim, num_executions, scores)
+
+        with self._arithmetic():
+            return with_room("training on a claim", work)
+
+    def step(self) -> StepReport:
+        """The sum is clipped and applied, and is zero again; NotFinite leaves all as it was."""
+        adam = self._core()
+        began = perf_counter()
+        found = norm(self._sums.flats)
+        if not isfinite(found):
+            message = f"step from version {self.version}: the norm of the gradient is {found}"
+            raise NotFinite(message, retryable=False)
+        limit = adam.section.max_norm
+        scale = limit / found if found > limit else 1.0
+        with_room("a step", lambda: adam.step(self._sums.flats, scale=scale))
+        self._sums.clear()
+        self.version += 1
+        return StepReport(
+            version=self.version,
+            gradient_norm=found,
+            is_clipped=found > limit,
+            lr=adam.section.lr,
+            step_s=perf_counter() - began,
+        )
+
+    def clear(self) -> None:
+        """Forgets the claims of this batch, whose work then returns to the queue."""
+        self._sums.clear()
+
+    @property
+    def gradients(self) -> list[Tensor]:
+        """The sum as flat buckets, the same for every cell of one model; not a copy."""
+        return self._sums.flats
+
+    @property
+    def gradient_views(self) -> Mapping[str, Tensor]:
+        """The sum by parameter; not a copy."""
+        return self._sums.views
+
+    def add_gradients(self, buckets: Sequence[Tensor]) -> None:
+        """Adds the sum of another cell."""
+        self._sums.add(buckets)
+
+    def load_weights(self, tensors: Mapping[str, Tensor], *, version: int) -> None:
+        """Weights of another version take the place of these; moments stay as they are."""
+        self._require_awake()
+        load_into(self.network, tensors)
+        if self._adam is not None:
+            self._adam.read(tensors)
+        self.version = version
+
+    def export(self) -> OptimizerState:
+        """What a checkpoint must hold for the next step to be the same; not a copy."""
+        return self._core().export()
+
+    def load(self, state: OptimizerState, *, version: int) -> None:
+        """Goes on from a checkpoint, weights included."""
+        self._core().load(state)
+        self._sums.clear()
+        self.version = version
+
+    @property
+    def is_resting(self) -> bool:
+        return self._sums.is_resting
+
+    def rest(self, *, weights: bool = False) -> None:
+        """Sums and optimizer state, on request weights too, leave the device for host memory."""
+        for one in self._resting(weights=weights):
+            one.rest()
+        # Copies run behind the host, which must not read them before they are there.
+        synchronize()
+        release()
+
+    def restore(self) -> None:
+        """Everything is back on the device; OutOfMemory leaves it resting, to be tried again."""
+        were_away = self._weights.is_resting
+        try:
+            with_room("restoring a trainer", self._restore)
+        except OutOfMemory:
+            self.rest(weights=were_away)
+            raise
+
+    def _restore(self) -> None:
+        for one in self._resting(weights=True):
+            one.restore()
+
+    def _resting(self, *, weights: bool) -> list[Rests]:
+        parts: list[Rests] = [self._sums]
+        if self._adam is not None:
+            parts.append(self._adam)
+        if weights:
+            parts.append(self._weights)
+        return parts
+
+    def _core(self) -> Adam:
+        if self._adam is None:
+            raise CellError("this trainer has no optimizer: the core's has", retryable=False)
+        return self._adam
+
+    def _require_awake(self) -> None:
+        if self.is_resting:
+            raise CellError("the trainer rests: restore it first")
+
+    def _score(self, claim: Claim) -> tuple[Score, ...]:
+        found = []
+        for pack in claim.packs:
+            made = on_device(pack, self.network.device)
+            found.append(_scores(made, self._forward(made), claim))
+        return add_scores(found)
+
+    def _forward(self, made: Packed) -> Tensor:
+        return target_logprobs(
+            self.network,
+            made,
+            recompute=self.recompute,
+            logits_tokens=self._section.logits_tokens,
+            temperature=self._temperature,
+        )
+
+    def _train(
+        self, claim: Claim, num_executions: int, scores: Sequence[Score] | None
+    ) -> ClaimReport:
+        meter = Meter(self.network.shape)
+        packs = [on_device(pack, self.network.device) for pack in claim.packs]
+        # All graphs are held until the ratios are known, so a claim's budget bounds memory.
+        held: list[Tensor] = []
+        if scores is None:
+            held = [self._forward(made) for made in packs]
+            scores = add_scores([_scores(*one, claim) for one in zip(packs, held, strict=True)])
+        held.reverse()
+        batch = Batch(claim=claim, scores=tuple(scores), num_executions=num_executions)
+        weighed = [self._back(made, held, batch, meter) for made in packs]
+        return ClaimReport(
+            loss=fsum(one.loss for one in weighed),
+            scores=batch.scores,
+            measures=total(one.measures for one in weighed),
+            work=meter.work(),
+        )
+
+    def _back(self, made: Packed, held: list[Tensor], batch: Batch, meter: Meter) -> Weighed:
+        """One pack's gradient is in the sum, and its graph is gone; `held` has the next last."""
+        logprobs = held.pop() if held else self._forward(made)
+        found = weigh(
+            logprobs,
+            made.behaviour,
+            made.shares,
+            shares=batch.claim.shares,
+            scores=batch.scores,
+            num_executions=batch.num_executions,
+            section=self._objective,
+        )
+        meter.forward_done(made)
+        if found.has_gradient:
+            logprobs.backward(found.gradient)  # type: ignore[no-untyped-call]
+            meter.backward_done(made)
+        return found
+
+    @contextmanager
+    def _arithmetic(self) -> Iterator[None]:
+        """Kernels that give the same bits each time, where the section asks for them."""
+        was = torch.get_deterministic_debug_mode()
+        if self._section.deterministic:
+            torch.use_deterministic_algorithms(True)
+        try:
+            yield
+        finally:
+            torch.set_deterministic_debug_mode(was)
+
+
+def _scores(made: Packed, logprobs: Tensor, claim: Claim) -> tuple[Score, ...]:
+    return log_ratio_sums(logprobs, made.behaviour, made.shares, claim.shares)

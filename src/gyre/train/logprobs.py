@@ -1,0 +1,117 @@
+"""Log-probabilities of targets from hidden states, without ever holding all logits.
+
+T tokens, M targets, V vocabulary, H hidden, C targets of a chunk.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def logprobs(
+    hidden_TH: Tensor,
+    head_VH: Tensor,
+    predictors_M: Tensor,
+    labels_M: Tensor,
+    *,
+    chunk_targets: int,
+    temperature: float = 1.0,
+) -> Tensor:
+    """log pi of each label after its predictor, M values in float32 (float64 for a float64 model).
+
+    `temperature` is the one the labels were sampled under, so that both sides of a ratio mean the
+    same distribution. Gradients reach hidden states and head; a target whose gradient is zero
+    costs nothing on the way back.
+    """
+    found: Tensor = _Logprobs.apply(  # type: ignore[no-untyped-call]
+        hidden_TH, head_VH, predictors_M, labels_M, chunk_targets, temperature
+    )
+    return found
+
+
+class _Logprobs(torch.autograd.Function):
+    """Saves hidden states, head and one log-sum-exp per target; logits are computed twice.
+
+    Beyond what is saved, memory peaks at the logits of one chunk, C x V, with one temporary of
+    the same size, and in the backward pass at the wide sum of the head's gradient, V x H.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden_TH: Tensor,
+        head_VH: Tensor,
+        predictors_M: Tensor,
+        labels_M: Tensor,
+        chunk_targets: int,
+        temperature: float,
+    ) -> Tensor:
+        product = _Product(head_VH)
+        lse_M = hidden_TH.new_empty(len(labels_M), dtype=product.wide)
+        chosen_M = torch.empty_like(lse_M)
+        for part in _chunks(len(labels_M), chunk_targets):
+            logits_CV = product.logits(hidden_TH[predictors_M[part]], temperature)
+            lse_M[part] = torch.logsumexp(logits_CV, dim=-1)
+            chosen_M[part] = logits_CV.gather(1, labels_M[part, None]).squeeze(1)
+        ctx.save_for_backward(hidden_TH, head_VH, predictors_M, labels_M, lse_M)
+        ctx.chunk_targets, ctx.temperature = chunk_targets, temperature
+        return chosen_M - lse_M
+
+    @staticmethod
+    def backward(ctx: Any, grad_M: Tensor) -> tuple[Tensor | None, ...]:
+        hidden_TH, head_VH, predictors_M, labels_M, lse_M = ctx.saved_tensors
+        product = _Product(head_VH)
+        of_hidden_TH = torch.zeros_like(hidden_TH, dtype=product.wide)
+        of_head_VH = torch.zeros_like(head_VH, dtype=product.wide)
+        live = grad_M.nonzero().squeeze(1)
+        for part in _chunks(len(live), ctx.chunk_targets):
+            at = live[part]
+            hidden_CH = hidden_TH[predictors_M[at]]
+            logits_CV = product.logits(hidden_CH, ctx.temperature)
+            # d log p / d logits = (1 for the label) - p, scaled in place to spare a second C x V.
+            scale_C = grad_M[at].to(product.wide) / ctx.temperature
+            of_logits_CV = logits_CV.sub_(lse_M[at, None]).exp_().mul_(-scale_C[:, None])
+            of_logits_CV[torch.arange(len(at), device=at.device), labels_M[at]] += scale_C
+            of_hidden_TH.index_add_(0, predictors_M[at], product.of_hidden(of_logits_CV))
+            of_head_VH += product.of_head(of_logits_CV, hidden_CH)
+        return (
+            of_hidden_TH.to(hidden_TH.dtype),
+            of_head_VH.to(head_VH.dtype),
+            None,
+            None,
+            None,
+            None,
+        )
+
+
+class _Product:
+    """Multiplication with the head that keeps sums wide: bf16 logits would be off by whole bits.
+
+    CUDA multiplies narrow matrices into a wide result; elsewhere the head is widened once.
+    """
+
+    def __init__(self, head_VH: Tensor) -> None:
+        self.wide = torch.float64 if head_VH.dtype == torch.float64 else torch.float32
+        self._narrow = head_VH.dtype != self.wide and head_VH.is_cuda
+        self._head_VH = head_VH if self._narrow else head_VH.to(self.wide)
+
+    def logits(self, hidden_CH: Tensor, temperature: float) -> Tensor:
+        logits_CV = self._times(hidden_CH, self._head_VH.t())
+        return logits_CV if temperature == 1.0 else logits_CV.div_(temperature)
+
+    def of_hidden(self, of_logits_CV: Tensor) -> Tensor:
+        return self._times(of_logits_CV, self._head_VH)
+
+    def of_head(self, of_logits_CV: Tensor, hidden_CH: Tensor) -> Tensor:
+        return self._times(of_logits_CV.t(), hidden_CH)
+
+    def _times(self, one: Tensor, two: Tensor) -> Tensor:
+        kind = self._head_VH.dtype
+        if self._narrow:
+            return torch.mm(one.to(kind), two.to(kind), out_dtype=self.wide)
+        return one.to(kind) @ two.to(kind)
+
+
+def _chunks(count: int, size: int) -> list[slice]:
+    return [slice(begin, min(begin + size, count)) for begin in range(0, count, size)]

@@ -1,0 +1,104 @@
+"""Which of a layer's values are kept for the backward pass and which are computed again."""
+
+from collections.abc import Callable
+from enum import Enum
+from functools import cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+    noop_context_fn,
+)
+
+from gyre.model.network import Attend, Network
+
+_ATTENTION = {
+    "aten::_scaled_dot_product_flash_attention_for_cpu",
+    "aten::_scaled_dot_product_cudnn_attention",
+    "gyre::tile_attention",
+    "flex_attention",
+}
+"""Operators whose outputs are dear to compute and small to keep."""
+
+
+class Recompute(Enum):
+    """What a layer computes a second time, from little to much; memory goes the other way."""
+
+    NOTHING = "nothing"
+    DENSE = "dense"
+    """All but attention, whose outputs are kept beside each layer's input."""
+    LAYER = "layer"
+    """All of it: only each layer's input is kept."""
+
+
+def _kept(_: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    found = operator.name() in _ATTENTION
+    return CheckpointPolicy.MUST_SAVE if found else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def run_layer(
+    network: Network,
+    index: int,
+    hidden: Tensor,
+    rotary: tuple[Tensor, Tensor],
+    attend: Attend,
+    recompute: Recompute,
+) -> Tensor:
+    """One decoder layer over (1, T, hidden), with as much kept for its backward pass as said."""
+    layer = network.layers[index]
+    if not hidden.is_cuda:
+        return _layer(layer, hidden, rotary, attend, recompute)
+    # Layers differ in their number, which is then an input and not a reason to compile again.
+    with torch._dynamo.config.patch(allow_unspec_int_on_nn_module=True):
+        return _compiled()(layer, hidden, rotary, attend, recompute)  # type: ignore[no-any-return]
+
+
+def _layer(
+    layer: nn.Module,
+    hidden: Tensor,
+    rotary: tuple[Tensor, Tensor],
+    attend: Attend,
+    recompute: Recompute,
+) -> Tensor:
+    def work(state: Tensor) -> Tensor:
+        return layer(  # type: ignore[no-any-return]
+            state, attention_mask=None, position_embeddings=rotary, attend=attend
+        )
+
+    if recompute is Recompute.NOTHING or not torch.is_grad_enabled():
+        return work(hidden)
+    contexts: Callable[[], Any] = noop_context_fn
+    if recompute is Recompute.DENSE:
+        contexts = partial(create_selective_checkpoint_contexts, _kept)
+    # Nothing in a layer draws random numbers, so none of their state has to be put back.
+    found: Tensor = checkpoint(
+        work, hidden, use_reentrant=False, preserve_rng_state=False, context_fn=contexts
+    )
+    return found
+
+
+@cache
+def _compiled() -> Any:
+    return torch.compile(_layer, dynamic=True)
+
+
+def hidden_states(
+    network: Network, ids: Tensor, positions: Tensor, attend: Attend, recompute: Recompute
+) -> Tensor:
+    """Ids and positions (T) to the last normed states (T, hidden)."""
+    state = network.embed(ids)
+    rotary = network.rotary(state, positions)
+    for index in range(len(network.layers)):
+        state = run_layer(network, index, state, rotary, attend, recompute)
+    return network.norm(state).squeeze(0)
+
+
+def recompute_for(network: Network, *, checkpoint: bool) -> Recompute:
+    """What a trainer computes again: on CUDA attention is kept, where it is dear and fits."""
+    if not checkpoint:
+        return Recompute.NOTHING
+    return Recompute.DENSE if network.device.type == "cuda" else Recompute.LAYER
