@@ -79,7 +79,7 @@ class Scene:
         """Steps until every call has that many tokens."""
         while any(len(call.ids) < until for call in calls.values()):
             for report in loop.step():
-                assert isinstance(report, Said)
+                assert isinstance(report, Said), report
                 calls[report.id].take(report.chunk)
 
     def differences(self, calls: Mapping[str, Sampled], version: int | None = None) -> Tensor:

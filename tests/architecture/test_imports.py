@@ -42,6 +42,7 @@ def test_importing_the_package_imports_nothing_else():
     [
         ["--help"],
         ["proxy", "--help"],
+        ["serve", "--help"],
         ["inspect", "--help"],
         ["export", "--help"],
         ["inspect", "no-such-run"],

@@ -55,6 +55,13 @@ GUESTS: dict[str, set[str]] = {
     "gyre.engine": {"numpy", "torch"},
     "gyre.engine.cache": set(),
     "gyre.engine.batch": set(),
+    "gyre.engine.carried": {"numpy", "safetensors", "torch"},
+    "gyre.engine.completions": {"msgspec"},
+    "gyre.engine.controls": {"msgspec"},
+    "gyre.engine.native": {"msgspec"},
+    "gyre.engine.serve": set(),
+    "gyre.engine.told": set(),
+    "gyre.engine.wire": {"msgspec"},
     "gyre.train": {"numpy", "torch"},
     "gyre.backends.engines": {"aiohttp", "msgspec"},
     "gyre.backends.engines.asked": {"numpy", "orjson"},
@@ -71,7 +78,9 @@ GUESTS: dict[str, set[str]] = {
     "gyre.watch.jsonlines": {"numpy", "orjson"},
     "gyre.watch.flat": {"numpy", "safetensors"},
     "gyre.watch.parquet": {"pyarrow"},
+    "gyre.run.listen": {"uvicorn"},
     "gyre.run.proxy": {"msgspec", "uvicorn", "uvloop"},
+    "gyre.run.serve": {"tokenizers", "uvloop"},
 }
 """Third-party packages a module may import; the longest matching name decides."""
 

@@ -23,6 +23,10 @@ COMMANDS = {
         "--hold --honour-sampling --host --idle --max-tokens --model --open --ping --port --run "
         "--temperature --thinking --top-k --top-p"
     ),
+    "serve": (
+        "--api-key-file --body-bytes --capacity --device --dtype --host --kv-tokens --name "
+        "--no-graphs --port --prefill-tokens --seed model"
+    ),
     "open": "--json name run",
     "close": "name run",
     "inspect": "--json --leaves --text execution run",

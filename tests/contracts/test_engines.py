@@ -1,4 +1,4 @@
-"""The engine contract, kept by the fake, by both adapters over real HTTP, and by our own engine."""
+"""The engine contract, kept by the fake, by both adapters over HTTP, and by our own engine."""
 
 import asyncio
 import importlib.util
@@ -11,7 +11,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from tests.engine import slow_engine
+import torch
+from tests.engine import serving, slow_engine
 
 from gyre.backends.engines.embedded import EmbeddedEngine
 from gyre.backends.engines.open import connect, read_address
@@ -129,6 +130,58 @@ class Embedded:
         assert (0, 0) == (capacity.running, capacity.waiting)
 
 
+class Served(Embedded):
+    """The same model behind `gyre serve`, reached as if it were one of the engines it speaks as."""
+
+    _asked = itertools.count()
+
+    def __init__(self, engine, kind, process, folder, session):
+        self._network = slow_engine.network(context=ENDLESS)
+        self._numbers = self._asked
+        self._process = process
+        self._folder = folder
+        self._session = session
+        self.engine = engine
+        self.model = {"sglang": str(folder), "vllm": "small"}[kind]
+        self.says_version = kind == "sglang"
+
+    async def endless(self):
+        return slow_engine.ask([1, 2, 3], f"endless-{next(self._asked)}", max_tokens=ENDLESS)
+
+    async def load(self, version):
+        order = {"model_path": str(self._folder), "weight_version": str(version)}
+        url = f"{self._process.url}/update_weights_from_disk"
+        async with self._session.post(url, data=json.dumps(order)) as response:
+            assert (await response.json())["success"]
+
+    async def wait_aborted(self, count):
+        while await self._num_requests():
+            pass
+
+    async def _num_requests(self):
+        async with self._session.get(f"{self._process.url}/server_info") as response:
+            info = await response.json()
+        return info["num_running_reqs"] + info["num_queue_reqs"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread():
+    """Small matrices are slower with two."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("served")
+    serving.write_model(folder, slow_engine.network(context=ENDLESS))
+    options = ("--kv-tokens", str(ENDLESS), "--name", "small", "--device", "cpu")
+    with serving.ServeProcess(folder, *options) as process:
+        yield process, folder
+
+
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory):
     folder = tmp_path_factory.mktemp("engines")
@@ -187,6 +240,22 @@ def test_the_embedded_engine_keeps_the_promise_that(promise):
         async with asyncio.timeout(PATIENCE_S):
             await promise(subject)
             await subject.engine.close()
+
+    asyncio.run(keep())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("promise", suite.EVERY_ENGINE, ids=lambda promise: promise.__name__)
+@pytest.mark.parametrize("kind", ["sglang", "vllm"])
+def test_the_served_engine_keeps_the_promise_that(promise, kind, server):
+    """T01, T07."""
+    process, folder = server
+
+    async def keep():
+        async with asyncio.timeout(PATIENCE_S), client() as session:
+            engine = await connect(read_address(f"{kind}={process.url}"), session)
+            await promise(Served(engine, kind, process, folder, session))
+            await engine.close()
 
     asyncio.run(keep())
 

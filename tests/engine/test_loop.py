@@ -50,6 +50,9 @@ class Recorded:
                 logits[row] = torch.nan
         return logits
 
+    def reload(self):
+        self._forward.reload()
+
     def forget(self):
         self._forward.forget()
 

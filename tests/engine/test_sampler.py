@@ -20,6 +20,7 @@ def draws(samplings, numbers, vocabulary):
         top_k=torch.tensor(top_k),
         uniform=torch.tensor(numbers, dtype=torch.float64),
         is_cut=any(k < vocabulary for k in top_k) or any(one.top_p < 1 for one in samplings),
+        is_greedy=any(one.temperature == 0 for one in samplings),
     )
 
 

@@ -9,6 +9,7 @@ from gyre.words.errors import GyreError
 
 COMMANDS = {
     "proxy": "record agent programs in front of engines",
+    "serve": "serve a model over HTTP with the engine that is built in",
     "open": "open an execution at a running proxy and print its environment",
     "close": "close an execution: its key stops working, its log is final",
     "inspect": "show the trees of a run",

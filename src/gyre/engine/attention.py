@@ -18,7 +18,7 @@ from gyre.words.packs import Ints
 
 GROUP_TOKENS = 4096
 """Slots gathered at once for calls that sample: as much as stays in a processor's cache."""
-MASK_TOKENS = 512
+MASK_TOKENS = 256
 """Tokens of a prompt that attend at once, so that their mask stays small."""
 
 

@@ -101,7 +101,7 @@ class Batch:
         # A copy, because calls that step back leave the list.
         for call in list(self.running):
             count = 1 if call.num_missing == 1 else min(call.num_missing, room)
-            if not count or call not in self.running:
+            if not count or (back and call not in self.running):
                 continue
             if self._make_room(call, count, back):
                 room -= count if call.num_missing > 1 else 0
@@ -115,11 +115,13 @@ class Batch:
         for part in turn.parts:
             call = part.call
             call.num_computed = part.end
-            self._extend(call)
             full = call.num_computed // self._block_tokens
+            if full <= call.num_named:
+                continue
+            self._extend(call)
             for index in range(call.num_named, full):
                 self.cache.name(call.blocks[index], call.chain[index])
-            call.num_named = max(call.num_named, full)
+            call.num_named = full
 
     def _make_room(self, call: Call, count: int, back: list[str]) -> bool:
         """Whether the call has blocks for `count` more tokens, others having stepped back."""

@@ -47,8 +47,12 @@ class Forward(Protocol):
         """Logits (W, vocabulary) in the network's own type; the store has the pass's keys."""
         ...
 
+    def reload(self) -> None:
+        """The weights have other values now, at the same place."""
+        ...
+
     def forget(self) -> None:
-        """Drops what was derived from weights or store, after either changed or before a rest."""
+        """Drops what was derived from weights or store, which are about to be given back."""
         ...
 
 

@@ -88,10 +88,9 @@ class _Numbers:
 class GraphForward:
     """The network on CUDA; a graph is captured the first time its number of calls is needed."""
 
-    def __init__(self, network: Network, store: Store, *, most_calls: int, graphs: bool) -> None:
+    def __init__(self, network: Network, store: Store, *, graphs: bool) -> None:
         self._network = network
         self._store = store
-        self._most_calls = most_calls
         self._most_blocks = min(store.num_blocks, -(-network.shape.context // BLOCK_TOKENS))
         self._use_graphs = graphs
         self._graphs: dict[int, _Graph] = {}
@@ -108,8 +107,11 @@ class GraphForward:
             return self._wanted(graph.logits, work.wanted, len(work.lengths))
         return self._run(work)
 
+    def reload(self) -> None:
+        """New weights stand where the old ones stood, so graphs find them."""
+
     def forget(self) -> None:
-        """Graphs hold addresses of weights and of the store."""
+        """Graphs hold addresses of weights and of the store, which are given back now."""
         self._graphs.clear()
         self._pool = None
 

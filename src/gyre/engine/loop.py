@@ -13,9 +13,9 @@ from torch import Tensor
 
 from gyre.engine.batch import Batch, Turn
 from gyre.engine.cache import Cache
+from gyre.engine.chosen import forward_for
 from gyre.engine.forward import Forward, lay_out
 from gyre.engine.pins import Pins
-from gyre.engine.plain import PlainForward
 from gyre.engine.reports import Capacity, Failed, KVBlocks, Pin, Report, Said
 from gyre.engine.request import Decode, Request, admitted, refusal
 from gyre.engine.sampler import Draws, sample
@@ -43,7 +43,7 @@ class Loop:
         version: int = 0,
         seed: int = 0,
         decode: Decode | None = None,
-        make_forward: MakeForward = PlainForward,
+        make_forward: MakeForward | None = None,
     ) -> None:
         self._network = network
         self._device = network.device
@@ -53,7 +53,11 @@ class Loop:
         self._seed = seed
         self._decode = decode
         self._store = _store(network, section)
-        self._forward = make_forward(network, self._store)
+        self._forward = (
+            forward_for(network, self._store, section)
+            if make_forward is None
+            else make_forward(network, self._store)
+        )
         self._pins = Pins(self._store)
         self._epoch = 0
         self._batch = self._empty_batch()
@@ -155,7 +159,7 @@ class Loop:
         ModelError where names, shapes or numbers are wrong; the old weights then still serve.
         """
         load_into(self._network, source)
-        self._forward.forget()
+        self._forward.reload()
         self._version = version
         self._epoch += 1
         if not keep_kv:
@@ -259,6 +263,7 @@ class Loop:
             top_k=on(top_k, torch.int64),
             uniform=on([request.next_uniform for request in requests], torch.float64),
             is_cut=any(k < vocabulary for k in top_k) or any(one.top_p < 1 for one in asked),
+            is_greedy=any(one.temperature == 0 for one in asked),
         )
 
     def _refuse_at_rest(self) -> None:

@@ -37,6 +37,9 @@ class PlainForward:
             return self._joined.logits(hidden)
         return torch.nn.functional.linear(hidden, network.head)
 
+    def reload(self) -> None:
+        self._joined = None
+
     def forget(self) -> None:
         self._joined = None
         self._scratch = Scratch(self._store)

@@ -28,6 +28,8 @@ class Draws:
     """S, float64 in [0, 1)."""
     is_cut: bool
     """Whether any row has a top_p or top_k that leaves something out."""
+    is_greedy: bool
+    """Whether any row has temperature 0."""
 
 
 def seed_of(engine_seed: int, ask: str) -> int:
@@ -54,17 +56,20 @@ def sample(logits_SV: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
     """
     greedy = draws.temperature == 0
     # In float64 where the model is, otherwise float32 whatever the model's type.
-    wide = logits_SV.to(torch.promote_types(logits_SV.dtype, torch.float32))
-    scaled_SV = wide / torch.where(greedy, 1.0, draws.temperature).to(wide.dtype)[:, None]
+    dtype = torch.promote_types(logits_SV.dtype, torch.float32)
+    heat = torch.where(greedy, 1.0, draws.temperature).to(dtype)[:, None]
+    scaled_SV = logits_SV.to(dtype, copy=True).div_(heat)
     if draws.is_cut:
-        scaled_SV = scaled_SV.masked_fill(~_kept(scaled_SV, draws), -torch.inf)
-    logprobs_SV = torch.log_softmax(scaled_SV, dim=-1)
-    ids = _drawn(logprobs_SV.exp(), draws.uniform)
-    logprobs = logprobs_SV.gather(1, ids[:, None])[:, 0]
-    best = wide.argmax(dim=-1)
-    nothing = torch.where(wide.gather(1, best[:, None])[:, 0].isfinite(), 0.0, torch.nan)
-    ids = torch.where(greedy, best, ids)
-    return ids, torch.where(greedy, nothing.to(logprobs.dtype), logprobs)
+        scaled_SV.masked_fill_(~_kept(scaled_SV, draws), -torch.inf)
+    highest_S = scaled_SV.amax(dim=-1)
+    # Likelihoods relative to the highest: one pass of exponentials gives draw and sum alike.
+    ids, total_S = _drawn((scaled_SV - highest_S[:, None]).exp_(), draws.uniform)
+    logprobs = scaled_SV.gather(1, ids[:, None])[:, 0] - highest_S - total_S.log().to(dtype)
+    if draws.is_greedy:
+        ids = torch.where(greedy, scaled_SV.argmax(dim=-1), ids)
+        nothing = torch.where(highest_S.isfinite(), 0.0, torch.nan).to(dtype)
+        logprobs = torch.where(greedy, nothing, logprobs)
+    return ids, logprobs
 
 
 def _kept(scaled_SV: Tensor, draws: Draws) -> Tensor:
@@ -81,25 +86,26 @@ def _kept(scaled_SV: Tensor, draws: Draws) -> Tensor:
     return torch.zeros_like(among_SV).scatter_(1, order_SV, among_SV)
 
 
-def _drawn(probs_SV: Tensor, uniform_S: Tensor) -> Tensor:
-    """The index at which the running sum of each row passes its uniform number.
+def _drawn(weights_SV: Tensor, uniform_S: Tensor) -> tuple[Tensor, Tensor]:
+    """Where the running sum of each row passes its share of the whole, and the whole.
 
     First over the sums of stretches, then inside one: a running sum over a whole vocabulary would
     be long, and in parallel not even monotonic.
     """
-    rows, tokens = probs_SV.shape
-    padded = F.pad(probs_SV, (0, -tokens % STRETCH))
-    stretches_SNC = padded.view(rows, -1, STRETCH)
-    sums_SN = stretches_SNC.sum(dim=-1, dtype=torch.float64).cumsum(dim=-1)
+    rows, tokens = weights_SV.shape
+    if tokens % STRETCH:
+        weights_SV = F.pad(weights_SV, (0, -tokens % STRETCH))
+    stretches_SNC = weights_SV.view(rows, -1, STRETCH)
+    sums_SN = stretches_SNC.sum(dim=-1).to(torch.float64).cumsum(dim=-1)
     target_S1 = uniform_S[:, None] * sums_SN[:, -1:]
     stretch_S1 = _first_above(sums_SN, target_S1)
     before_S1 = torch.where(stretch_S1 > 0, sums_SN.gather(1, (stretch_S1 - 1).clamp(min=0)), 0.0)
-    row = torch.arange(rows, device=probs_SV.device)
+    row = torch.arange(rows, device=weights_SV.device)
     inside_SC = stretches_SNC[row, stretch_S1[:, 0]].to(torch.float64).cumsum(dim=-1)
     # Rounding may put the target past the last token of its stretch: then it is the last likely.
     rest_S1 = torch.minimum((target_S1 - before_S1).clamp(min=0), _below(inside_SC))
     inside_S1 = _first_above(inside_SC, rest_S1)
-    return (stretch_S1 * STRETCH + inside_S1)[:, 0].clamp(max=tokens - 1)
+    return (stretch_S1 * STRETCH + inside_S1)[:, 0].clamp(max=tokens - 1), sums_SN[:, -1]
 
 
 def _first_above(sums: Tensor, target: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from gyre.words.errors import (
     ModelError,
     OutOfMemory,
     RequestError,
+    Unavailable,
 )
 
 DONE = b"data: [DONE]\n\n"
@@ -125,10 +126,10 @@ def encoded(data: object) -> bytes:
 def status_of(error: GyreError) -> int:
     """400 for what can never be, 503 for what may be tried again, and what a refusal says."""
     match error:
+        case Unavailable() | EngineDraining() | OutOfMemory():
+            return 503
         case RequestError():
             return error.status
-        case EngineDraining() | OutOfMemory():
-            return 503
         case EngineError():
             return 503 if error.retryable else 400
         case ModelError():

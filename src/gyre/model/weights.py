@@ -169,7 +169,7 @@ def digest(network: Network, *, dtype: torch.dtype | None = None) -> str:
     state = xxhash.xxh3_128()
     for name, one in parameters(network, dtype):
         state.update(f"{name} {one.dtype} {tuple(one.shape)}\n".encode())
-        state.update(memoryview(one.reshape(-1).view(torch.uint8).numpy()))
+        state.update(one.reshape(-1).view(torch.uint8).numpy().data)
     return state.hexdigest()
 
 

@@ -3,6 +3,8 @@
 T tokens, M targets, V vocabulary, H hidden, C targets of a chunk.
 """
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -52,7 +54,7 @@ class _Logprobs(torch.autograd.Function):
         chosen_M = torch.empty_like(lse_M)
         for part in _chunks(len(labels_M), chunk_targets):
             logits_CV = product.logits(hidden_TH[predictors_M[part]], temperature)
-            lse_M[part] = torch.logsumexp(logits_CV, dim=-1)
+            lse_M[part] = product.log_sum_exp(logits_CV)
             chosen_M[part] = logits_CV.gather(1, labels_M[part, None]).squeeze(1)
         ctx.save_for_backward(hidden_TH, head_VH, predictors_M, labels_M, lse_M)
         ctx.chunk_targets, ctx.temperature = chunk_targets, temperature
@@ -100,6 +102,22 @@ class _Product:
         logits_CV = self._times(hidden_CH, self._head_VH.t())
         return logits_CV if temperature == 1.0 else logits_CV.div_(temperature)
 
+    def log_sum_exp(self, logits_CV: Tensor) -> Tensor:
+        if self._narrow:
+            return _fused(_log_sum_exp)(logits_CV)  # type: ignore[no-any-return]
+        return torch.logsumexp(logits_CV, dim=-1)
+
+    def of_logits(
+        self, logits_CV: Tensor, lse_C: Tensor, labels_C: Tensor, scale_C: Tensor
+    ) -> Tensor:
+        """d log p / d logits = (1 for the label) - p, times the scale; takes the logits' place."""
+        if self._narrow:
+            return _fused(_narrow_gradient)(  # type: ignore[no-any-return]
+                logits_CV, lse_C, labels_C, scale_C, self._head_VH.dtype
+            )
+        of_logits_CV = logits_CV.sub_(lse_C[:, None]).exp_().mul_(-scale_C[:, None])
+        return of_logits_CV.scatter_add_(1, labels_C[:, None], scale_C[:, None])
+
     def of_hidden(self, of_logits_CV: Tensor) -> Tensor:
         return self._times(of_logits_CV, self._head_VH)
 
@@ -111,6 +129,24 @@ class _Product:
         if self._narrow:
             return torch.mm(one.to(kind), two.to(kind), out_dtype=self.wide)
         return one.to(kind) @ two.to(kind)
+
+
+@cache
+def _fused(work: Callable[..., Tensor]) -> Any:
+    """One kernel instead of one per operation: on a GPU these are bound by memory."""
+    return torch.compile(work, dynamic=True)
+
+
+def _log_sum_exp(logits_CV: Tensor) -> Tensor:
+    return torch.logsumexp(logits_CV, dim=-1)
+
+
+def _narrow_gradient(
+    logits_CV: Tensor, lse_C: Tensor, labels_C: Tensor, scale_C: Tensor, dtype: torch.dtype
+) -> Tensor:
+    chosen_CV = torch.arange(logits_CV.shape[1], device=logits_CV.device) == labels_C[:, None]
+    share_CV = chosen_CV.to(logits_CV.dtype) - torch.exp(logits_CV - lse_C[:, None])
+    return (share_CV * scale_C[:, None]).to(dtype)
 
 
 def _chunks(count: int, size: int) -> list[slice]:

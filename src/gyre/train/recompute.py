@@ -54,7 +54,11 @@ def run_layer(
         return _layer(layer, hidden, rotary, attend, recompute)
     # Layers differ in their number, which is then an input and not a reason to compile again.
     with torch._dynamo.config.patch(allow_unspec_int_on_nn_module=True):
-        return _compiled()(layer, hidden, rotary, attend, recompute)  # type: ignore[no-any-return]
+        found: Tensor = _compiled()(layer, hidden, rotary, attend, recompute)
+    if found.grad_fn is not None:
+        # The compiled way back knows attention by its number only; this keeps it in being.
+        found.grad_fn.metadata["attend"] = attend
+    return found
 
 
 def _layer(

@@ -1,0 +1,205 @@
+"""Orders to a served engine: pause, new weights, rest and wake, and cached blocks in and out."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from gyre.engine.carried import HEADER_BYTES, packed, unpacked
+from gyre.engine.reports import Capacity, KVBlocks, Pin
+from gyre.engine.wire import Id, read, refuse
+from gyre.model.known import model_folder
+from gyre.model.manifest import read_manifest
+from gyre.words.errors import NotFound
+from gyre.words.samples import Ask, Chunk, EngineHealth
+
+Tag = Literal["kv_cache", "weights", "cuda_graph"]
+
+
+class Steered(Protocol):
+    """An engine that can be asked and ordered; every method may be awaited."""
+
+    def generate(self, ask: Ask) -> AsyncGenerator[Chunk, None]: ...
+
+    async def health(self) -> EngineHealth: ...
+
+    async def capacity(self) -> Capacity: ...
+
+    async def cancel(self, ask_id: str) -> tuple[Chunk, ...]: ...
+
+    async def pause(self) -> None: ...
+
+    async def resume(self) -> None: ...
+
+    async def load(self, source: Path, *, version: int, keep_kv: bool = False) -> None: ...
+
+    async def rest(self, *, offload_weights: bool = False) -> None: ...
+
+    async def wake(self) -> None: ...
+
+    async def pin(self, what: str | Sequence[int]) -> Pin: ...
+
+    async def export(self, pin: Pin) -> KVBlocks: ...
+
+    async def import_(self, given: KVBlocks) -> Pin: ...
+
+    async def release(self, pin: Pin) -> None: ...
+
+
+class Abort(msgspec.Struct):
+    """Ends one request, or all of them."""
+
+    rid: str | None = None
+    abort_all: bool = False
+
+
+class Pause(msgspec.Struct):
+    """What becomes of the requests while nothing is computed."""
+
+    mode: Literal["abort", "in_place", "retract"] = "abort"
+
+
+class NewWeights(msgspec.Struct):
+    """A folder to take weights from, and what becomes of requests and their cached blocks."""
+
+    model_path: str
+    weight_version: str | int | None = None
+    flush_cache: bool = True
+    abort_all_requests: bool = False
+
+
+class Memory(msgspec.Struct):
+    """What memory is given back, or taken again; None: all of it."""
+
+    tags: list[Tag] | None = None
+
+
+class PinWanted(msgspec.Struct, forbid_unknown_fields=True):
+    """A request that is not over, or ids whose beginning is known."""
+
+    rid: str | None = None
+    input_ids: list[Id] | None = None
+
+
+class PinNamed(msgspec.Struct, forbid_unknown_fields=True):
+    """A pin that was answered before."""
+
+    pin: int
+
+
+_ABORT = msgspec.json.Decoder(Abort)
+_PAUSE = msgspec.json.Decoder(Pause)
+_NEW_WEIGHTS = msgspec.json.Decoder(NewWeights)
+_MEMORY = msgspec.json.Decoder(Memory)
+_PIN_WANTED = msgspec.json.Decoder(PinWanted)
+_PIN_NAMED = msgspec.json.Decoder(PinNamed)
+
+
+class Controls:
+    """Each order is a body in and an answer out."""
+
+    def __init__(self, engine: Steered, running: set[str], *, kv_bytes: int) -> None:
+        self._engine = engine
+        self._running = running
+        """Ids of the requests that are being answered."""
+        self._pins: dict[int, Pin] = {}
+        self.most_import_bytes = kv_bytes + HEADER_BYTES
+
+    async def abort(self, body: bytes) -> dict[str, Any]:
+        asked = read(body, _ABORT)
+        if asked.abort_all:
+            await self.abort_all()
+        elif asked.rid:
+            await self._engine.cancel(asked.rid)
+        else:
+            refuse("rid", "the id of a request, or abort_all", asked.rid)
+        return {"success": True}
+
+    async def abort_all(self) -> None:
+        for one in list(self._running):
+            await self._engine.cancel(one)
+
+    async def pause(self, body: bytes) -> dict[str, Any]:
+        """Nothing is computed once this has been answered."""
+        asked = read(body, _PAUSE)
+        await self._engine.pause()
+        if asked.mode == "abort":
+            await self.abort_all()
+        return {"status": "ok", "message": f"paused, mode {asked.mode}"}
+
+    async def resume(self, body: bytes) -> dict[str, Any]:
+        await self._engine.resume()
+        return {"status": "ok", "message": "goes on"}
+
+    async def load(self, body: bytes) -> dict[str, Any]:
+        """New weights under the version that is said, or the folder says, or else the next one."""
+        asked = read(body, _NEW_WEIGHTS)
+        folder = model_folder(asked.model_path)
+        version = await self._version(asked, folder)
+        if asked.abort_all_requests:
+            await self.abort_all()
+        await self._engine.load(folder, version=version, keep_kv=not asked.flush_cache)
+        return {
+            "success": True,
+            "message": f"weights {version} of {folder}",
+            "num_paused_requests": 0,
+        }
+
+    async def rest(self, body: bytes) -> dict[str, Any]:
+        tags = read(body, _MEMORY).tags
+        if tags is not None and "kv_cache" not in tags:
+            refuse("tags", "kv_cache among them: weights alone are not given back", tags)
+        self._pins.clear()
+        await self._engine.rest(offload_weights=tags is None or "weights" in tags)
+        return {"success": True}
+
+    async def wake(self, body: bytes) -> dict[str, Any]:
+        tags = read(body, _MEMORY).tags
+        # New weights can be loaded before that, so whoever names only weights loses nothing.
+        if tags is None or "kv_cache" in tags:
+            await self._engine.wake()
+        return {"success": True}
+
+    async def pin(self, body: bytes) -> dict[str, Any]:
+        asked = read(body, _PIN_WANTED)
+        what: str | list[int] | None = asked.rid if asked.input_ids is None else asked.input_ids
+        if what is None or (asked.rid is not None and asked.input_ids is not None):
+            refuse("rid", "rid or input_ids, one of them", "both" if what else "neither")
+        return self._held(await self._engine.pin(what or ()))
+
+    async def export(self, body: bytes) -> bytes:
+        blocks = await self._engine.export(self._named(body))
+        return await asyncio.to_thread(packed, blocks)
+
+    async def take_in(self, body: bytes) -> dict[str, Any]:
+        return self._held(await self._engine.import_(await asyncio.to_thread(unpacked, body)))
+
+    async def release(self, body: bytes) -> dict[str, Any]:
+        pin = self._named(body)
+        del self._pins[pin.id]
+        await self._engine.release(pin)
+        return {"success": True}
+
+    async def _version(self, asked: NewWeights, folder: Path) -> int:
+        if asked.weight_version is not None:
+            said = str(asked.weight_version)
+            if not (said.isascii() and said.isdigit()):
+                refuse("weight_version", "a number", asked.weight_version)
+            return int(said)
+        manifest = await asyncio.to_thread(read_manifest, folder)
+        if manifest is not None:
+            return manifest.version
+        return ((await self._engine.health()).version or 0) + 1
+
+    def _held(self, pin: Pin) -> dict[str, Any]:
+        self._pins[pin.id] = pin
+        return {"pin": pin.id, "tokens": pin.num_tokens}
+
+    def _named(self, body: bytes) -> Pin:
+        asked = read(body, _PIN_NAMED)
+        if asked.pin not in self._pins:
+            message = f"expected a pin that is held, found {asked.pin}"
+            raise NotFound(message, where="pin")
+        return self._pins[asked.pin]

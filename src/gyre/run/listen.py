@@ -1,0 +1,73 @@
+"""A socket and a server for an ASGI application, which runs until its process is told to stop."""
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+
+from gyre.words.errors import ConfigError
+
+STOP_S = 30
+"""How long requests in flight may take to end once the process is told to stop."""
+
+
+def listener(host: str, port: int) -> socket.socket:
+    """A socket that takes connections; port 0 picks a free one."""
+    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        made.bind((host, port))
+    except (OSError, OverflowError) as error:
+        made.close()
+        message = f"cannot listen on {host}:{port}: {error}"
+        raise ConfigError(message) from error
+    made.listen(2048)
+    return made
+
+
+class _Server(uvicorn.Server):
+    """A server that leaves signals to its owner."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def serve_until_told(
+    app: Callable[..., Any], on: socket.socket, stopping: Callable[[], Coroutine[Any, Any, None]]
+) -> None:
+    """Runs until SIGINT or SIGTERM; `stopping` is awaited while requests in flight end."""
+    config = uvicorn.Config(
+        app,
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        proxy_headers=False,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        log_level="warning",
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=STOP_S,
+    )
+    server = _Server(config)
+    told = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, told.set)
+
+    async def stop() -> None:
+        await told.wait()
+        server.should_exit = True
+        await stopping()
+
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(stop())
+        await server.serve([on])
+        if not told.is_set():
+            waiting.cancel()
