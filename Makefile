@@ -11,7 +11,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
 LOCK := $(shell cat requirements/dev.txt constraints.txt pyproject.toml | sha256sum | cut -c1-16)
 VENV := .venv/.installed-$(LOCK)
 
-.PHONY: help demo test test-engines check harnesses format map lock bench clean
+.PHONY: help demo test test-engines test-gpu check harnesses format map lock bench clean
 
 help: ## Say what the targets do
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -34,6 +34,9 @@ test: $(VENV) harnesses ## Everything: lint, types, all tests, real agent progra
 test-engines: $(VENV) ## Run by hand: the adapters against real vLLM and SGLang on the CPU
 	.venv/bin/python scripts/engines
 	.venv/bin/python -m pytest -q -m engines tests/engines
+
+test-gpu: ## Run by hand on a machine with a GPU: its tests, and results to commit (under ten minutes)
+	scripts/gpu
 
 check: $(VENV) ## The quick part of `make test`: under a minute, no network
 	scripts/check

@@ -4,10 +4,11 @@ Rule 1: nothing but raw samples is stored; every number shown is computed here.
 """
 
 import argparse
+import itertools
 import json
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,72 @@ GOALS = (
         quantity="everything/bridge",
         least=100,
     ),
+    Goal(
+        says="GPU: tokens per second of the engine, as a multiple of transformers generate's",
+        name="gpu-generate",
+        quantity="transformers generate/gyre",
+        least=10,
+    ),
+    Goal(
+        says="GPU: the same, of transformers continuous batching's",
+        name="gpu-generate",
+        quantity="transformers continuous batching/gyre",
+        least=10,
+    ),
+    Goal(
+        says="GPU: a training step at 32k tokens, as a multiple of plain transformers' speed",
+        name="gpu-step",
+        quantity="transformers/gyre",
+        least=1.4,
+    ),
+    Goal(
+        says="GPU: its model FLOP utilisation",
+        name="gpu-step",
+        quantity="gyre mfu",
+        least=0.4,
+    ),
+    Goal(
+        says="GPU: plain transformers' peak memory, as a multiple of its",
+        name="gpu-step",
+        quantity="transformers/gyre memory",
+        least=2,
+    ),
+    Goal(
+        says="GPU: shared prefixes once, as a multiple of rows' speed, five trajectories",
+        name="gpu-trees",
+        quantity="5 trajectories, rows/5 trajectories, tree",
+        least=1.25,
+    ),
+    Goal(
+        says="GPU: the same, all trajectories",
+        name="gpu-trees",
+        quantity="all trajectories, rows/all trajectories, tree",
+        least=1.35,
+    ),
+    Goal(
+        says="GPU: seconds from rollout to training",
+        name="gpu-switch",
+        quantity="to training seconds",
+        most=1,
+    ),
+    Goal(
+        says="GPU: seconds from training to rollout",
+        name="gpu-switch",
+        quantity="to rollout seconds",
+        most=1,
+    ),
+    Goal(
+        says="CPU: tokens per second of the engine, as a share of vLLM's, 8 requests",
+        name="cpu-generate",
+        quantity="vllm, 8 requests/gyre, 8 requests",
+        least=0.8,
+    ),
+    Goal(
+        says="CPU: the same, 32 requests",
+        name="cpu-generate",
+        quantity="vllm, 32 requests/gyre, 32 requests",
+        least=0.8,
+    ),
 )
 
 
@@ -169,7 +236,15 @@ def quantities(result: Result) -> dict[str, float]:
         for other in costs:
             if one != other:
                 found[f"{one}/{other}"] = found[f"{one} cpu_ms"] / found[f"{other} cpu_ms"]
-    return found
+    return found | dict(_ratios(found, result.samples))
+
+
+def _ratios(found: dict[str, float], peers: Iterable[str]) -> Iterator[tuple[str, float]]:
+    """How many times the seconds, or the memory, of the other one way of the same work takes."""
+    for one, other in itertools.permutations(peers, 2):
+        for what, says in (("seconds", ""), ("peak_bytes", " memory")):
+            if f"{one} {what}" in found and f"{other} {what}" in found:
+                yield f"{one}/{other}{says}", found[f"{one} {what}"] / found[f"{other} {what}"]
 
 
 def _values(name: str, runs: Sequence[dict[str, Any]]) -> list[float] | None:
@@ -191,6 +266,12 @@ def _derived(runs: Sequence[dict[str, Any]]) -> Iterator[tuple[str, float]]:
         yield "p99_ms", 1000 * statistics.median(run["latency_s"]["p99"] for run in runs)
     if "points" in runs[0]:
         yield from _growth(runs)
+    if "peak_bytes" in runs[0]:
+        yield "peak_gib", statistics.median(run["peak_bytes"] for run in runs) / 2**30
+    if "bytes" in runs[0]:
+        yield "gb_per_s", statistics.median(run["bytes"] / run["seconds"] for run in runs) / 1e9
+    if "floor_s" in runs[0]:
+        yield "roofline", statistics.median(run["floor_s"] / run["seconds"] for run in runs)
 
 
 def _growth(runs: Sequence[dict[str, Any]]) -> Iterator[tuple[str, float]]:
@@ -251,6 +332,12 @@ TITLES = {
     "encode": "Encoding a 200k-token history",
     "match": "Finding the place of a 200k-token history",
     "insert": "Adding a call to a tree",
+    "gpu-generate": "256 requests of 256 + 256 tokens on a GPU",
+    "gpu-step": "A training step over 32,768 tokens on a GPU",
+    "gpu-trees": "Training on an execution shaped like the case study, on a GPU",
+    "gpu-switch": "A cell changes its role on a GPU",
+    "gpu-agree": "Log-probabilities of engine and trainer on a GPU, bf16",
+    "cpu-generate": "SmolLM2-135M on a CPU, bf16",
 }
 COLUMNS = (
     ("cpu_ms", "CPU ms a call"),
@@ -267,6 +354,15 @@ COLUMNS = (
     ("replies", "replies"),
     ("unsynced", "sent before durable"),
     ("syncs_per_call", "fdatasync a call"),
+    ("seconds", "seconds"),
+    ("tokens_per_s", "tokens per second"),
+    ("mfu", "model FLOP utilisation"),
+    ("peak_gib", "GiB at most"),
+    ("roofline", "share of the memory roofline"),
+    ("gb_per_s", "GB/s"),
+    ("tokens", "tokens"),
+    ("max", "largest difference"),
+    ("mean", "mean difference"),
 )
 
 

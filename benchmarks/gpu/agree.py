@@ -51,7 +51,9 @@ class Scene:
         self.network = network
         self._seed = 0
         tokens = num_calls * (num_prompt + NUM_OUTPUT + 256)
-        section = EngineSection(kv_tokens=tokens, capacity=num_calls, prefill_tokens=512)
+        # So many that no call is over before the last one has begun.
+        prefill = num_calls * num_prompt // CUT
+        section = EngineSection(kv_tokens=tokens, capacity=num_calls, prefill_tokens=prefill)
         self.one = Loop(network, section, model="one")
         self.two = Loop(network, section, model="two", seed=1)
         self._num_calls = num_calls
@@ -62,7 +64,7 @@ class Scene:
         self._seed += 1
         rng = np.random.default_rng(self._seed)
         vocabulary = self.network.shape.vocabulary
-        longest = self._num_prompt if num_prompt is None else num_prompt
+        longest = self._num_prompt // 16 if num_prompt is None else num_prompt
         sizes = rng.integers(longest // 2, longest, self._num_calls)
         return {
             f"{self._seed}-{number}": Sampled(rng.integers(0, vocabulary, size).tolist())

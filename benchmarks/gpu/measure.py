@@ -1,9 +1,10 @@
 """Measures the model plane on one GPU and writes results: python -m benchmarks.gpu.measure."""
 
 import argparse
+import gc
 import os
+import traceback
 from collections import defaultdict
-from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from types import ModuleType
 from typing import Any
@@ -20,7 +21,6 @@ MEASURES: dict[str, ModuleType] = {
     "gpu-trees": trees,
     "gpu-switch": switch,
 }
-Measure = Callable[[int], Iterator[tuple[str, dict[str, Any]]]]
 
 
 def main() -> None:
@@ -29,24 +29,37 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--commit", help="of the sources, where there is no repository to ask")
     asked = parser.parse_args()
+    failed = []
     for name in asked.names or MEASURES:
-        samples: dict[str, list[dict[str, Any]]] = defaultdict(list)
-        before = os.getloadavg()[0]
-        module = MEASURES[name]
-        for contestant, sample in module.measure(asked.runs):
-            samples[contestant].append(sample)
-            print(f"{name}: {contestant}: {sample}", flush=True)
-        path = results.write(
-            name,
-            samples=samples,
-            settings={"covers": digest(), **module.SETTINGS},
-            packages={"gyre": {one: version(one) for one in ("torch", "transformers")}},
-            load_average=(before, os.getloadavg()[0]),
-            device=torch.cuda.get_device_name(),
-            commit=asked.commit,
-        )
-        print(f"{name}: wrote {path.name}", flush=True)
+        try:
+            _measure(name, asked.runs, asked.commit)
+        except Exception:
+            # The others are measured all the same: time on a device is dear.
+            traceback.print_exc(limit=-6)
+            failed.append(name)
+        gc.collect()
         torch.cuda.empty_cache()
+    if failed:
+        raise SystemExit(f"not measured: {', '.join(failed)}")
+
+
+def _measure(name: str, runs: int, commit: str | None) -> None:
+    samples: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    before = os.getloadavg()[0]
+    module = MEASURES[name]
+    for contestant, sample in module.measure(runs):
+        samples[contestant].append(sample)
+        print(f"{name}: {contestant}: {sample}", flush=True)
+    path = results.write(
+        name,
+        samples=samples,
+        settings={"covers": digest(), **module.SETTINGS},
+        packages={"gyre": {one: version(one) for one in ("torch", "transformers")}},
+        load_average=(before, os.getloadavg()[0]),
+        device=torch.cuda.get_device_name(),
+        commit=commit,
+    )
+    print(f"{name}: wrote {path.name}", flush=True)
 
 
 if __name__ == "__main__":

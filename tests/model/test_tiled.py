@@ -45,7 +45,7 @@ def test_values_and_gradients_are_those_of_a_dense_mask(name, grain):
     """L01, L07."""
     tout = np.array(TREES[name])
     given_ = inputs(len(tout))
-    attend = TileAttention(tiles(segments(tout), grain), torch.device("cpu"))
+    attend = TileAttention(tiles(segments(tout), grain), len(tout), torch.device("cpu"))
     ours, exact = attend(0, *given_, 0.3), dense(TREES[name], *given_, 0.3)
     weights = torch.randn(exact.shape, dtype=torch.float64)
 

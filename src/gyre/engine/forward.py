@@ -1,7 +1,9 @@
 """One pass over the network: some tokens of some calls in, logits of those that want a next out."""
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Protocol
 
 import numpy as np
@@ -63,12 +65,20 @@ def lay_out(parts: Sequence[Part], block_tokens: int) -> Pass:
     starts = np.zeros(len(parts) + 1, np.int32)
     np.cumsum(lengths - begins, out=starts[1:])
     rows = np.repeat(np.arange(len(parts)), lengths - begins)
+    counts = [len(part.call.blocks) for part in parts]
     positions = np.arange(starts[-1], dtype=np.int32) + (begins - starts[:-1])[rows]
-    blocks = np.zeros((len(parts), max(len(part.call.blocks) for part in parts)), np.int32)
-    for row, part in enumerate(parts):
-        blocks[row, : len(part.call.blocks)] = part.call.blocks
+    blocks = np.zeros((len(parts), max(counts)), np.int32)
+    # One array of all and not one each, because a pass may have hundreds of calls.
+    filled = np.arange(blocks.shape[1]) < np.array(counts)[:, None]
+    blocks[filled] = list(chain.from_iterable(part.call.blocks for part in parts))
+    tokens = array("i")
+    for part in parts:
+        if part.end - part.start == 1:
+            tokens.append(part.call.tokens[part.start])
+        else:
+            tokens += part.call.tokens[part.start : part.end]
     return Pass(
-        ids=np.concatenate([np.array(part.call.tokens[part.start : part.end]) for part in parts]),
+        ids=np.array(tokens, np.int32),
         positions=positions,
         slots=blocks[rows, positions // block_tokens] * block_tokens + positions % block_tokens,
         starts=starts,

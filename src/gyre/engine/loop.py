@@ -247,21 +247,28 @@ class Loop:
         self, requests: Sequence[Request], logits: Tensor
     ) -> list[tuple[Request, int, float]]:
         ids, logprobs = sample(logits, self._draws(requests))
-        return list(zip(requests, ids.tolist(), logprobs.tolist(), strict=True))
+        # One copy back: float64 holds ids and log-probabilities exactly.
+        found = torch.stack([ids.double(), logprobs.double()]).tolist()
+        return list(zip(requests, map(int, found[0]), found[1], strict=True))
 
     def _draws(self, requests: Sequence[Request]) -> Draws:
         vocabulary = self._network.shape.vocabulary
         asked = [request.ask.sampling for request in requests]
         top_k = [min(one.top_k or vocabulary, vocabulary) for one in asked]
-
-        def on(values: Sequence[float], dtype: torch.dtype) -> Tensor:
-            return torch.tensor(values, dtype=dtype, device=self._device)
-
+        numbers = [
+            [one.temperature for one in asked],
+            [one.top_p for one in asked],
+            top_k,
+            [request.next_uniform for request in requests],
+        ]
+        # From pinned memory in one copy, which then does not wait for the pass to end.
+        held = torch.tensor(numbers, dtype=torch.float64, pin_memory=self._device.type == "cuda")
+        temperature, top_p, kept, uniform = held.to(self._device, non_blocking=True)
         return Draws(
-            temperature=on([one.temperature for one in asked], torch.float64),
-            top_p=on([one.top_p for one in asked], torch.float64),
-            top_k=on(top_k, torch.int64),
-            uniform=on([request.next_uniform for request in requests], torch.float64),
+            temperature=temperature,
+            top_p=top_p,
+            top_k=kept.long(),
+            uniform=uniform,
             is_cut=any(k < vocabulary for k in top_k) or any(one.top_p < 1 for one in asked),
             is_greedy=any(one.temperature == 0 for one in asked),
         )

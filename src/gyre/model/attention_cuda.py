@@ -22,4 +22,4 @@ def cuda_attention(packed: Packed, dtype: torch.dtype) -> Attend:
     pairs = sum(one.num_pairs for one in plan)
     if pairs > TILE_SPEED * pairs_in_blocks(packed.tout, BLOCK):
         return TreeAttention(packed)
-    return TileAttention(plan, packed.device)
+    return TileAttention(plan, packed.num_tokens, packed.device)

@@ -38,7 +38,11 @@ class _Server(uvicorn.Server):
 
 
 async def serve_until_told(
-    app: Callable[..., Any], on: socket.socket, stopping: Callable[[], Coroutine[Any, Any, None]]
+    app: Callable[..., Any],
+    on: socket.socket,
+    *,
+    on_start: Callable[[], None],
+    stopping: Callable[[], Coroutine[Any, Any, None]],
 ) -> None:
     """Runs until SIGINT or SIGTERM; `stopping` is awaited while requests in flight end."""
     config = uvicorn.Config(
@@ -60,6 +64,8 @@ async def serve_until_told(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, told.set)
+    # After that, because whoever is told that it has started may tell it to stop at once.
+    on_start()
 
     async def stop() -> None:
         await told.wait()

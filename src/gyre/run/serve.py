@@ -148,8 +148,8 @@ async def _answer(
     engine = EmbeddedEngine(served.name, opened.loop)
     try:
         server = Server(engine, served, limits=plan.limits, kv_bytes=opened.kv_bytes, key=key)
-        on_start()
-        await serve_until_told(Application(server), on, server.stop)
+        app = Application(server)
+        await serve_until_told(app, on, on_start=on_start, stopping=server.stop)
     finally:
         await engine.close()
 

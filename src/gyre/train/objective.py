@@ -18,8 +18,8 @@ from gyre.words.packs import Score, Share
 from gyre.words.reports import Measures as Measures
 from gyre.words.sections import ObjectiveSection
 
-GRPO = ObjectiveSection(kind="grpo", clip_low=0.8, clip_high=1.2)
-GSPO = ObjectiveSection(kind="gspo", clip_low=1 - 3e-4, clip_high=1 + 4e-4)
+GRPO = ObjectiveSection(kind="grpo")
+GSPO = ObjectiveSection(kind="gspo")
 """The bounds their authors use."""
 
 
@@ -157,8 +157,9 @@ def _clipped(log_ratio: Tensor, advantage: Tensor, section: ObjectiveSection) ->
 
     Compared in logarithms, because there a mean of log-ratios is what it is, unrounded by exp.
     """
-    above = (advantage > 0) & (log_ratio > log(section.clip_high))
-    below = (advantage < 0) & (log_ratio < log(section.clip_low))
+    low, high = section.bounds
+    above = (advantage > 0) & (log_ratio > log(high))
+    below = (advantage < 0) & (log_ratio < log(low))
     return above | below
 
 
@@ -182,7 +183,8 @@ def _surrogate(
 ) -> tuple[Tensor, Tensor]:
     """The lesser of ratio and bounded ratio times the advantage, negated, and its derivative."""
     ratio = torch.exp(log_ratio)
-    bounds = torch.full_like(ratio, section.clip_high).where(advantage > 0, section.clip_low)
+    low, high = section.bounds
+    bounds = torch.full_like(ratio, high).where(advantage > 0, low)
     value = -advantage * torch.where(clipped, bounds, ratio)
     return value, torch.where(clipped, 0.0, -advantage * ratio)
 

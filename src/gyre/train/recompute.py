@@ -55,9 +55,10 @@ def run_layer(
     # Layers differ in their number, which is then an input and not a reason to compile again.
     with torch._dynamo.config.patch(allow_unspec_int_on_nn_module=True):
         found: Tensor = _compiled()(layer, hidden, rotary, attend, recompute)
-    if found.grad_fn is not None:
-        # The compiled way back knows attention by its number only; this keeps it in being.
-        found.grad_fn.metadata["attend"] = attend
+    way_back: Any = found.grad_fn
+    if way_back is not None:
+        # Compiled, it knows attention by its number only; this keeps attention in being.
+        way_back.metadata["attend"] = attend
     return found
 
 

@@ -68,17 +68,30 @@ class EngineSection:
     """On CUDA, replay decoding as captured graphs."""
 
 
+CLIP_BOUNDS = {"gyre": (0.995, 1.005), "grpo": (0.8, 1.2), "gspo": (1 - 3e-4, 1 + 4e-4)}
+"""Of each kind of objective, as its authors give them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectiveSection:
     """The loss of one step (SPEC 8.1, 8.2)."""
 
     kind: Literal["gyre", "grpo", "gspo"] = "gyre"
-    clip_low: float = 0.995
-    clip_high: float = 1.005
-    """Bounds of the execution's ratio s_i, beyond which it gives no gradient."""
+    clip_low: float | None = None
+    clip_high: float | None = None
+    """Bounds of the ratio beyond which there is no gradient; None: the kind's own."""
     ratio_cap: float = 5.0
     loss_cap: float = 100.0
     divide_by_std: bool = True
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Lowest and highest ratio; an execution's, a target's (grpo) or a sequence's (gspo)."""
+        low, high = CLIP_BOUNDS[self.kind]
+        return (
+            low if self.clip_low is None else self.clip_low,
+            high if self.clip_high is None else self.clip_high,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

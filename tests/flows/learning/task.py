@@ -1,0 +1,70 @@
+"""A task in two calls: find the sideline of a city, ask its timetable, repeat what that said."""
+
+import json
+from collections.abc import Generator
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+NAME = "timetable"
+ARGUMENT = "sideline"
+SIDELINES = {"Lisbon": "1", "Vienna": "2", "Athens": "3", "Dublin": "4"}
+"""Which sideline goes to which city is told nowhere: only rewards know."""
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": NAME,
+        "description": "Departures.",
+        "parameters": {
+            "type": "object",
+            "properties": {ARGUMENT: {"type": "string", "enum": list(SIDELINES.values())}},
+            "required": [ARGUMENT],
+        },
+    },
+}
+
+Talk = Generator[list[dict[str, Any]], dict[str, Any], float]
+"""An agent program: sends conversations, is sent assistant messages, ends with its reward."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Journey:
+    """One query: where to, and the sideline that the timetable will say to change to."""
+
+    city: str
+    change: str
+
+    @property
+    def request(self) -> str:
+        return f"Travel towards {self.city}"
+
+
+def journeys(rng: Random, count: int) -> list[Journey]:
+    """Every city as often as the others, and changes at random, so that neither tells the other."""
+    cities = list(SIDELINES)
+    return [
+        Journey(city=cities[number % len(cities)], change=rng.choice([*SIDELINES.values()]))
+        for number in range(count)
+    ]
+
+
+def travel(journey: Journey) -> Talk:
+    """The harness and its environment: two calls at most, and half the reward for each right one."""
+    messages: list[dict[str, Any]] = [{"role": "user", "content": journey.request}]
+    first = yield messages
+    if sideline(first) != SIDELINES[journey.city]:
+        return 0.0
+    (call,) = first["tool_calls"]
+    result = {"role": "tool", "tool_call_id": call["id"], "content": journey.change}
+    second = yield [*messages, first, result]
+    return 1.0 if sideline(second) == journey.change else 0.5
+
+
+def sideline(reply: dict[str, Any]) -> str | None:
+    """The argument of the one call of the tool that a reply is; None for any other reply."""
+    calls = reply.get("tool_calls") or []
+    if len(calls) != 1 or calls[0]["function"]["name"] != NAME:
+        return None
+    arguments = json.loads(calls[0]["function"]["arguments"])
+    value = arguments.pop(ARGUMENT, None)
+    return value if isinstance(value, str) and not arguments else None

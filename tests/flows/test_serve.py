@@ -1,0 +1,179 @@
+"""A chat call through `gyre proxy` to `gyre serve`, both real processes, checked with the model."""
+
+import json
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import openai
+import pytest
+import torch
+from tests.engine import serving, slow_engine
+
+from gyre.calls import logs, read
+from gyre.model.description import describe
+from gyre.model.load import load_network, new_network
+from gyre.testing.proxy_process import ProxyProcess
+from gyre.testing.tokenizer import tokenizer, write_tokenizer
+from gyre.tree.tree import grow
+
+NEAR = 1e-4
+CONTEXT = 4096
+
+
+def write_chat_model(folder, *, seed):
+    """A small random network that has the tokens of the chat format and says nothing sensible."""
+    config = {
+        "model_type": "llama",
+        "vocab_size": tokenizer().get_vocab_size(),
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "max_position_embeddings": CONTEXT,
+        "tie_word_embeddings": True,
+    }
+    network = new_network(describe(config, where="test"), seed=seed)
+    with torch.no_grad():
+        for one in network.module.parameters():
+            if one.dim() > 1:
+                one.mul_(slow_engine.SHARPNESS)
+    return serving.write_model(write_tokenizer(folder), network)
+
+
+@torch.inference_mode()
+def logprobs(folder, prompt, output):
+    """Of each output id after all before it, from one pass over everything."""
+    network = load_network(folder)
+    ids = torch.tensor([*prompt, *output])
+    states = network.hidden(ids, torch.arange(len(ids)), slow_engine.naive_attention)
+    values = torch.log_softmax(states @ network.head.T, dim=-1)[len(prompt) - 1 : -1]
+    return values.gather(1, ids[len(prompt) :, None])[:, 0].tolist()
+
+
+@pytest.fixture
+def start():
+    """Starts processes, which end with the test."""
+    with ExitStack() as stack:
+        yield stack.enter_context
+
+
+def proxy_of(tmp_path, folder, *servers, max_tokens):
+    return ProxyProcess(
+        tmp_path / "run",
+        model=folder,
+        engines=[server.url for server in servers],
+        options=(
+            *("--family", "chatml", "--context", str(CONTEXT)),
+            *("--max-tokens", str(max_tokens)),
+        ),
+    )
+
+
+def chat(execution, *history):
+    client = openai.OpenAI(base_url=f"{execution.url}/v1", api_key=execution.key, max_retries=0)
+    return client.chat.completions.create(model="any", messages=history)
+
+
+def post(url, body):
+    request = urllib.request.Request(url, data=json.dumps(body).encode(), method="POST")
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)
+
+
+def metrics(server):
+    with urllib.request.urlopen(f"{server.url}/metrics", timeout=30) as answer:
+        lines = [line.split() for line in answer.read().decode().splitlines()]
+    return {name: int(value) for name, value in (line for line in lines if len(line) == 2)}
+
+
+def recorded(proxy):
+    return grow(read(next(logs(proxy.folder))).records)
+
+
+def assert_of_the_model(tree, call, *folders):
+    """The recorded log-probabilities are the models', each folder's for its span."""
+    prompt = tree.prompt_ids(call).tolist()
+    output = tree.output_ids(call).tolist()
+    found = tree.output_logprobs(call).tolist()
+    start = 0
+    for folder, span in zip(folders, tree.calls[call].spans, strict=True):
+        end = start + span.tokens
+        wanted = logprobs(folder, prompt + output[:start], output[start:end])
+        assert found[start:end] == pytest.approx(wanted, abs=NEAR, rel=0)
+        start = end
+    assert len(output) == start > 0
+
+
+def test_a_chat_call_is_recorded_as_the_model_sampled_it(tmp_path, start):
+    """SPEC 2.4, 4.1: ids, log-probabilities and versions, before and after new weights."""
+    old = write_chat_model(tmp_path / "old", seed=1)
+    new = write_chat_model(tmp_path / "new", seed=2)
+    server = start(serving.ServeProcess(old, "--device", "cpu"))
+    proxy = start(proxy_of(tmp_path, old, server, max_tokens=40))
+    execution = proxy.open("x")
+    first = {"role": "user", "content": "What is the time?"}
+    reply = chat(execution, first)
+    order = {"model_path": str(new), "weight_version": "5"}
+    loaded = post(f"{server.url}/update_weights_from_disk", order)
+    said = reply.choices[0].message.content
+    then = {"role": "user", "content": "And now?"}
+    chat(execution, first, {"role": "assistant", "content": said}, then)
+    tree = recorded(proxy)
+
+    assert loaded["success"]
+    assert [1, 2] == list(tree.calls)
+    assert [(0,), (5,)] == [tuple(s.version for s in tree.calls[n].spans) for n in (1, 2)]
+    assert [(), ()] == [
+        tuple(flag for flag in tree.calls[n].flags if flag != "unknown-harness") for n in (1, 2)
+    ]
+    assert 40 == reply.usage.completion_tokens == len(tree.output_ids(1))
+    assert reply.usage.prompt_tokens == len(tree.prompt_ids(1))
+    assert_of_the_model(tree, 1, old)
+    assert_of_the_model(tree, 2, new)
+    assert (0, 0) == (server.stop(), proxy.stop())
+
+
+def test_a_call_outlives_the_server_that_is_told_to_stop(tmp_path, start):
+    """SPEC 2.3: what was sampled is kept, and the call continues elsewhere."""
+    folder = write_chat_model(tmp_path / "model", seed=1)
+    servers = [start(serving.ServeProcess(folder, "--device", "cpu")) for _ in range(2)]
+    proxy = start(proxy_of(tmp_path, folder, *servers, max_tokens=3000))
+    execution = proxy.open("x")
+
+    with ThreadPoolExecutor(1) as thread:
+        call = thread.submit(chat, execution, {"role": "user", "content": "Go on."})
+        serving_it = None
+        while serving_it is None and not call.done():
+            busy = [one for one in servers if metrics(one)["gyre_serve_output_tokens_total"] > 100]
+            serving_it = busy[0] if busy else None
+        assert not call.done(), "it was over before the server could be stopped"
+        status, reply = serving_it.stop(), call.result()
+    tree = recorded(proxy)
+
+    assert (0, 3000) == (status, reply.usage.completion_tokens)
+    assert 2 == len({span.engine for span in tree.calls[1].spans})
+    assert_of_the_model(tree, 1, folder, folder)
+
+
+def test_a_stock_client_gets_completions(tmp_path, start):
+    folder = write_chat_model(tmp_path / "model", seed=1)
+    server = start(serving.ServeProcess(folder, "--device", "cpu", "--name", "small"))
+    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    asked = {"model": "small", "prompt": "once", "max_tokens": 30, "seed": 3}
+    whole = client.completions.create(**asked, logprobs=1)
+    events = list(
+        client.completions.create(**asked, stream=True, stream_options={"include_usage": True})
+    )
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.completions.create(**asked | {"n": 2})
+
+    assert "small" == client.models.list().data[0].id == whole.model
+    assert whole.choices[0].text == "".join(
+        choice.text for event in events for choice in event.choices
+    )
+    assert whole.usage == events[-1].usage
+    assert 30 == whole.usage.completion_tokens == len(whole.choices[0].logprobs.token_logprobs)
+    assert "n: expected 1" in refused.value.message
