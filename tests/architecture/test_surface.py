@@ -31,6 +31,7 @@ COMMANDS = {
     "close": "name run",
     "inspect": "--json --leaves --text execution run",
     "export": "--execution --format --max-trajectories --out --seed run",
+    "model": "--to action name",
     "demo": "--keep",
 }
 """Every command with its options and arguments: adding one is a decision, so it is written here."""

@@ -5,6 +5,8 @@ import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.engine import serving, slow_engine
 
 from gyre.words.sections import LimitsSection
@@ -12,6 +14,7 @@ from gyre.words.sections import LimitsSection
 ROOT = Path(__file__).parents[2]
 PROMPT = [3, 1, 4, 1, 5]
 ENDLESS = 2**16
+NETWORK = slow_engine.network()
 
 
 def generate(ids=PROMPT, *, rid="r", stream=False, **params):
@@ -123,6 +126,42 @@ def test_a_bad_request_is_told_where_and_what_was_expected():
             one.json["error"]["type"],
         )
     assert 200 == then.status
+
+
+ANYTHING = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(allow_nan=False),
+    st.sampled_from([-1, 0, 1, 2**31, 2**63, 2**64, 1e-320, 1e308, "", "x", [], [0], [[1]], {}]),
+)
+PARAMS = ("temperature", "top_p", "top_k", "max_new_tokens", "stop", "stop_token_ids")
+FIELDS = ("input_ids", "text", "rid", "stream", "return_logprob", "sampling_params")
+
+
+@pytest.mark.slow
+@settings(max_examples=40)
+@given(
+    st.lists(
+        st.tuples(
+            st.dictionaries(st.sampled_from(FIELDS), ANYTHING, max_size=2),
+            st.dictionaries(st.sampled_from((*PARAMS, "sampling_seed")), ANYTHING, max_size=3),
+        ),
+        max_size=10,
+    )
+)
+def test_whatever_it_is_sent_it_answers_or_refuses_and_serves_on(sent):
+    async def scenario():
+        async with serving.served(NETWORK, tokenizer=serving.Letters()) as client:
+            bodies = [generate(**params) | fields for fields, params in sent]
+            answers = [await client.post("/generate", body) for body in bodies]
+            return answers, await client.post("/generate", generate()), await load(client)
+
+    answers, then, left = asyncio.run(scenario())
+
+    assert {one.status for one in answers} <= {200, 400}
+    assert all(one.is_whole for one in answers)
+    assert (200, (0, 0)) == (then.status, left)
 
 
 def test_what_both_wires_do_not_know_is_not_looked_at():

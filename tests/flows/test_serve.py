@@ -154,7 +154,7 @@ def test_a_call_outlives_the_server_that_is_told_to_stop(tmp_path, start):
     """SPEC 2.3: what was sampled is kept, and the call continues elsewhere."""
     folder = write_chat_model(tmp_path / "model", seed=1)
     servers = [start(serving.ServeProcess(folder, "--device", "cpu")) for _ in range(2)]
-    proxy = start(proxy_of(tmp_path, folder, *servers, max_tokens=2000))
+    proxy = start(proxy_of(tmp_path, folder, *servers, max_tokens=1500))
     execution = proxy.open("x")
 
     with ThreadPoolExecutor(1) as thread:
@@ -167,7 +167,7 @@ def test_a_call_outlives_the_server_that_is_told_to_stop(tmp_path, start):
         status, reply = serving_it.stop(), call.result()
     tree = recorded(proxy)
 
-    assert (0, 2000) == (status, reply.usage.completion_tokens)
+    assert (0, 1500) == (status, reply.usage.completion_tokens)
     assert 2 == len({span.engine for span in tree.calls[1].spans})
     assert_of_the_model(tree, 1, folder, folder)
 

@@ -13,14 +13,15 @@ from gyre.words.packs import Pack
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 
 ROW = [1536] * 1536
-PREFIX = [2000] * 1500 + [1800] * 300 + [2000] * 200
+PREFIX = [3500] * 2040 + [2560] * 520 + [3500] * 940
 ROWS = [700] * 700 + [2000] * 1300
 BUSHY = [2200] * 1000 + [end for end in range(1030, 2201, 30) for _ in range(30)]
 
 
 def a_pack(tout):
     count = len(tout)
-    positions = [sum(tout[k] > q for k in range(q)) for q in range(count)]
+    ends = np.array(tout)
+    positions = [int((ends[:q] > q).sum()) for q in range(count)]
     return Pack(
         ids=np.zeros(count, np.int32),
         positions=np.array(positions, np.int32),

@@ -21,6 +21,7 @@ def test_weights_that_rest_on_a_cpu_stay_the_same_objects():
     assert before == {name: one.data_ptr() for name, one in network.module.named_parameters()}
 
 
+@pytest.mark.filterwarnings("default")
 @pytest.mark.gpu
 def test_device_memory_is_given_back_and_a_full_device_leaves_everything_resting():
     scene = a_scene("qwen3", hidden_size=1024, intermediate_size=4096)

@@ -14,6 +14,7 @@ COMMANDS = {
     "close": "close an execution: its key stops working, its log is final",
     "inspect": "show the trees of a run",
     "export": "write a run's training rows as jsonl, parquet or safetensors",
+    "model": "list, show or fetch the models that need no hub",
     "demo": "see a whole recording in a minute, with a scripted engine",
 }
 

@@ -122,6 +122,8 @@ class Server:
             "/health": self._health,
             "/health_generate": self._health_generate,
         }
+        rest = {"/kv/export", "/kv/import", "/metrics"}
+        self._paths = {*self._wires, *self._orders, *self._about, *rest}
 
     async def answer(self, exchange: Exchange) -> None:
         """The exchange is over, one way or another."""
@@ -136,8 +138,8 @@ class Server:
         except GyreError as error:
             await self._refuse(exchange, error)
         finally:
-            known = {*self._wires, *self._orders, *self._about, "/kv/export", "/kv/import"}
-            path = exchange.path if exchange.path in known else "other"
+            # Only paths that exist, because clients could fill the memory with others.
+            path = exchange.path if exchange.path in self._paths else "other"
             self._requests[path, exchange.status or 499] += 1
 
     async def stop(self) -> None:
@@ -252,9 +254,10 @@ class Server:
             execution="",
         )
         try:
-            async with asyncio.timeout(self._patience_s), aclosing(self._chunks(ask)) as chunks:
-                async for _ in chunks:
-                    pass
+            async with asyncio.timeout(self._patience_s):
+                async with aclosing(self._engine.generate(ask)) as chunks:
+                    async for _ in chunks:
+                        pass
         except TimeoutError as error:
             detail = (await self._engine.health()).detail
             message = f"no token within {self._patience_s:g} s {detail}".rstrip()

@@ -15,12 +15,12 @@ from torch.utils.checkpoint import (
 )
 
 from gyre.model.network import Attend, Network
+from gyre.model.tiled import TileAttention
 
 _ATTENTION = {
     "aten::_scaled_dot_product_flash_attention_for_cpu",
     "aten::_scaled_dot_product_cudnn_attention",
     "gyre::tile_attention",
-    "flex_attention",
 }
 """Operators whose outputs are dear to compute and small to keep."""
 
@@ -52,6 +52,11 @@ def run_layer(
     layer = network.layers[index]
     if not hidden.is_cuda:
         return _layer(layer, hidden, rotary, attend, recompute)
+    if not isinstance(attend, TileAttention):
+        # FlexAttention compiles by itself, and not inside a layer whose length is left open;
+        # neither does it run under the watch that keeping its outputs alone would take.
+        whole = Recompute.LAYER if recompute is Recompute.DENSE else recompute
+        return _layer(layer, hidden, rotary, attend, whole)
     # Layers differ in their number, which is then an input and not a reason to compile again.
     with torch._dynamo.config.patch(allow_unspec_int_on_nn_module=True):
         found: Tensor = _compiled()(layer, hidden, rotary, attend, recompute)

@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from tests.flows.learning.task import TOOL, Talk, journeys, travel
+
 from gyre.backends.renderers.load import load_renderer
 from gyre.engine.loop import Loop
 from gyre.engine.reports import Said
@@ -30,7 +32,6 @@ from gyre.words.sections import (
     OptimizerSection,
     TrainerSection,
 )
-from tests.flows.learning.task import TOOL, Talk, journeys, travel
 
 ENGINE = EngineName("engine")
 MAIN = Classified(role="main", harness="test")
@@ -94,9 +95,7 @@ class Execution:
             renderer=renderer.name,
             at=0.0,
         )
-        self._session = Session(
-            opened, renderer, sampling=SAMPLING, context_tokens=CONTEXT_TOKENS
-        )
+        self._session = Session(opened, renderer, sampling=SAMPLING, context_tokens=CONTEXT_TOKENS)
         self._session.apply(opened)
         self._pending = self._position(next(talk))
         self._sampled = Sampled(self._pending.sampling)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-NAME = "timetable"
-ARGUMENT = "sideline"
+NAME = "time_table"
+ARGUMENT = "line"
 SIDELINES = {"Lisbon": "1", "Vienna": "2", "Athens": "3", "Dublin": "4"}
 """Which sideline goes to which city is told nowhere: only rewards know."""
 TOOL = {
@@ -52,19 +52,27 @@ def travel(journey: Journey) -> Talk:
     """The harness and its environment: two calls at most, and half the reward for each right one."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": journey.request}]
     first = yield messages
-    if sideline(first) != SIDELINES[journey.city]:
-        return 0.0
+    credit = credited(first, SIDELINES[journey.city])
+    if credit < 1:
+        return credit / 2
     (call,) = first["tool_calls"]
     result = {"role": "tool", "tool_call_id": call["id"], "content": journey.change}
     second = yield [*messages, first, result]
-    return 1.0 if sideline(second) == journey.change else 0.5
+    return (credit + credited(second, journey.change)) / 2
 
 
-def sideline(reply: dict[str, Any]) -> str | None:
-    """The argument of the one call of the tool that a reply is; None for any other reply."""
+def credited(reply: dict[str, Any], sideline: str) -> float:
+    """1 for the one right call, and something for a call of the tool that could have been it."""
     calls = reply.get("tool_calls") or []
     if len(calls) != 1 or calls[0]["function"]["name"] != NAME:
-        return None
+        return 0.0
     arguments = json.loads(calls[0]["function"]["arguments"])
-    value = arguments.pop(ARGUMENT, None)
-    return value if isinstance(value, str) and not arguments else None
+    if list(arguments) != [ARGUMENT]:
+        return RUNGS[0]
+    value = arguments[ARGUMENT]
+    if value not in SIDELINES.values():
+        return RUNGS[1]
+    return 1.0 if value == sideline else RUNGS[2]
+
+
+RUNGS = (0.1, 0.2, 0.4)

@@ -11,6 +11,7 @@ from gyre.backends.renderers.families import FAMILIES, Thinking
 from gyre.backends.renderers.family import FamilyRenderer
 from gyre.backends.renderers.reading import Markup
 from gyre.backends.renderers.tokens import Tokens
+from gyre.model.known import model_folder
 from gyre.words.errors import ConfigError
 from gyre.words.ports import Renderer
 
@@ -32,12 +33,12 @@ def load_renderer(
     thinking: Thinking = "all",
     enable_thinking: bool | None = None,
 ) -> Renderer:
-    """The renderer of a model's folder, or of a tokenizer.json; raises ConfigError.
+    """The renderer of a known model, of a folder, or of a tokenizer.json; raises ConfigError.
 
     The family is the one given, or else told by the folder's name, by its config.json, or by its
     tokenizer having ChatML's tokens.
     """
-    path = _tokenizer_file(Path(model))
+    path = _tokenizer_file(model_folder(model))
     name = _known_name(path)
     tokens = Tokens.load(path, name=name or str(path.parent))
     chosen = family or _family(name, path, tokens)

@@ -1,0 +1,154 @@
+"""A network becomes a folder of weights: whole or absent, and a model to other tools as well."""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
+
+from gyre.model.description import CONFIG
+from gyre.model.manifest import FORMAT, Manifest, Shard, Stands, describe_file, write_manifest
+from gyre.model.network import Network
+from gyre.model.weights import INDEX, SINGLE, digest, parameters
+from gyre.words.errors import ModelError
+
+SHARD_BYTES = 2**30
+
+COMPANIONS = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "generation_config.json",
+)
+"""Files of the folder a network was loaded from that belong to every later version of it."""
+
+
+def save(
+    network: Network,
+    folder: Path,
+    *,
+    version: int,
+    dtype: torch.dtype | None = None,
+    shard_bytes: int = SHARD_BYTES,
+) -> Manifest:
+    """`folder` holds the network, durably; raises ModelError, and then it is not there.
+
+    With a type, weights are written in it. A folder that exists is never changed: versions of the
+    weights are different folders.
+    """
+    if folder.exists():
+        message = f"{folder}: expected no such folder: a checkpoint is written once"
+        raise ModelError(message)
+    kind = network.dtype if dtype is None else dtype
+    with appearing(folder) as part:
+        shards: list[Shard] = []
+        tensors: list[Stands] = []
+        for held in _portions(network, kind, shard_bytes):
+            path = part / f"model-{len(shards) + 1:05d}.safetensors"
+            save_file(held, path, metadata={"format": "pt"})
+            shards.append(describe_file(path))
+            tensors += [
+                Stands(name=name, shape=tuple(one.shape), file=path.name)
+                for name, one in held.items()
+            ]
+        shards, tensors = _named(part, shards, tensors)
+        manifest = Manifest(
+            format=FORMAT,
+            version=version,
+            dtype=str(kind).removeprefix("torch."),
+            digest=digest(network, dtype=kind),
+            shards=tuple(shards),
+            tensors=tuple(tensors),
+        )
+        write_manifest(part, manifest)
+        _write_config(network, part, manifest)
+        _copy_companions(network, part)
+    return manifest
+
+
+@contextmanager
+def appearing(folder: Path) -> Iterator[Path]:
+    """A folder to fill; it takes its name when it is whole and on the disk, or is gone again."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as aside:
+            part = Path(aside) / folder.name
+            part.mkdir()
+            yield part
+            for path in [*part.iterdir(), part]:
+                _sync(path)
+            part.rename(folder)
+        _sync(folder.parent)
+    except (OSError, SafetensorError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        message = f"{folder}: cannot be written: {reason}"
+        raise ModelError(message) from error
+
+
+def _portions(
+    network: Network, dtype: torch.dtype, shard_bytes: int
+) -> Iterator[dict[str, Tensor]]:
+    """Parameters in pieces, so that no more than one is in main memory twice."""
+    held: dict[str, Tensor] = {}
+    num_bytes = 0
+    for name, one in parameters(network, dtype):
+        if held and num_bytes + one.nbytes > shard_bytes:
+            yield held
+            held, num_bytes = {}, 0
+        held[name] = one
+        num_bytes += one.nbytes
+    yield held
+
+
+def _named(
+    part: Path, shards: list[Shard], tensors: list[Stands]
+) -> tuple[list[Shard], list[Stands]]:
+    """Files under the names that other tools look for, which tell how many there are."""
+    many = len(shards)
+    names = {
+        one.file: SINGLE if many == 1 else f"model-{at:05d}-of-{many:05d}.safetensors"
+        for at, one in enumerate(shards, start=1)
+    }
+    for before, after in names.items():
+        (part / before).rename(part / after)
+    return (
+        [Shard(file=names[one.file], num_bytes=one.num_bytes, xxh3=one.xxh3) for one in shards],
+        [Stands(name=one.name, shape=one.shape, file=names[one.file]) for one in tensors],
+    )
+
+
+def _write_config(network: Network, part: Path, manifest: Manifest) -> None:
+    config = json.loads(network.module.config.to_json_string())
+    config["dtype"] = manifest.dtype
+    (part / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    if len(manifest.shards) > 1:
+        total = sum(one.num_bytes for one in manifest.shards)
+        places = {one.name: one.file for one in manifest.tensors}
+        index = {"metadata": {"total_size": total}, "weight_map": places}
+        (part / INDEX).write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
+
+
+def _copy_companions(network: Network, part: Path) -> None:
+    origin = network.module.name_or_path
+    if not origin:
+        return
+    for name in COMPANIONS:
+        path = Path(origin) / name
+        if path.is_file():
+            shutil.copyfile(path, part / name)
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
