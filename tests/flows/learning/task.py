@@ -10,16 +10,17 @@ NAME = "time_table"
 ARGUMENT = "line"
 SIDELINES = {"Lisbon": "1", "Vienna": "2", "Athens": "3", "Dublin": "4"}
 """Which sideline goes to which city is told nowhere: only rewards know."""
+PARAMETERS = {
+    "type": "object",
+    "properties": {ARGUMENT: {"type": "string", "enum": list(SIDELINES.values())}},
+    "required": [ARGUMENT],
+}
 TOOL = {
     "type": "function",
     "function": {
         "name": NAME,
         "description": "Departures.",
-        "parameters": {
-            "type": "object",
-            "properties": {ARGUMENT: {"type": "string", "enum": list(SIDELINES.values())}},
-            "required": [ARGUMENT],
-        },
+        "parameters": json.dumps(PARAMETERS),
     },
 }
 

@@ -1,0 +1,50 @@
+"""Gyre's side of cpu-generate: one JSON line a run."""
+
+import json
+import sys
+import time
+from array import array
+
+import torch
+from benchmarks.cpu.work import NUM_OUTPUT, NUM_PROMPT, SIZES, THREADS, prompts
+
+from gyre.engine.loop import Loop
+from gyre.model.load import load_network
+from gyre.words.samples import Ask, Sampling
+from gyre.words.sections import EngineSection
+
+
+def main() -> None:
+    model, runs = sys.argv[1], int(sys.argv[2])
+    torch.set_num_threads(THREADS)
+    tokens = max(SIZES) * (NUM_PROMPT + NUM_OUTPUT + 16)
+    section = EngineSection(capacity=max(SIZES), kv_tokens=tokens)
+    loop = Loop(load_network(model, dtype=torch.bfloat16), section, model="smollm2")
+    for count in SIZES:
+        for run in range(runs + 1):
+            began = time.perf_counter()
+            found = _generate(loop, count, run)
+            seconds = time.perf_counter() - began
+            if run:
+                line = {"count": count, "tokens": found, "seconds": seconds}
+                print("measured " + json.dumps(line), flush=True)
+
+
+def _generate(loop: Loop, count: int, run: int) -> int:
+    for number, ids in enumerate(prompts(count, run)):
+        loop.submit(
+            Ask(
+                id=f"{count}-{run}-{number}",
+                input_ids=array("i", ids).tobytes(),
+                sampling=Sampling(max_tokens=NUM_OUTPUT),
+                execution=str(number),
+            )
+        )
+    found = 0
+    while loop.has_calls:
+        found += len(loop.step())
+    return found
+
+
+if __name__ == "__main__":
+    main()
