@@ -11,7 +11,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
 LOCK := $(shell cat requirements/dev.txt constraints.txt pyproject.toml | sha256sum | cut -c1-16)
 VENV := .venv/.installed-$(LOCK)
 
-.PHONY: help demo test test-engines test-gpu check harnesses format map lock bench clean
+.PHONY: help demo test test-engines test-gpu check harnesses format map lock bench clean tiny
 
 help: ## Say what the targets do
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -43,6 +43,9 @@ check: $(VENV) ## The quick part of `make test`: under a minute, no network
 
 harnesses: $(VENV) ## Install the agent programs the tests drive, from their lock, once
 	.venv/bin/python scripts/harnesses
+
+tiny: $(VENV) ## Make the model `tiny` anew, in the package, and measure it
+	.venv/bin/python scripts/tiny
 
 format: $(VENV) ## Format the sources and mend what the linter can mend
 	scripts/format

@@ -85,7 +85,7 @@ GUESTS: dict[str, set[str]] = {
     "gyre.watch.flat": {"numpy", "safetensors"},
     "gyre.watch.parquet": {"pyarrow"},
     "gyre.run.listen": {"uvicorn"},
-    "gyre.run.proxy": {"msgspec", "uvicorn", "uvloop"},
+    "gyre.run.proxy": {"msgspec", "uvloop"},
     "gyre.run.serve": {"tokenizers", "uvloop"},
 }
 """Third-party packages a module may import; the longest matching name decides."""

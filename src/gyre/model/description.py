@@ -66,8 +66,8 @@ def describe(config: Mapping[str, Any], *, where: str) -> Description:
     """A configuration, checked; fields that change nothing here are left out."""
     look = _Fields(config, where)
     kind = config.get("model_type")
-    names = config.get("architectures") or [ARCHITECTURES.get(str(kind))]
-    if kind not in ARCHITECTURES or names != [ARCHITECTURES[kind]]:
+    known = ARCHITECTURES.get(kind) if isinstance(kind, str) else None
+    if known is None or (config.get("architectures") or [known]) != [known]:
         look.refuse("model_type", kind, f"one of {', '.join(ARCHITECTURES)}, as a causal model")
     if config.get("quantization_config"):
         look.refuse("quantization_config", "one", "plain weights")

@@ -28,7 +28,7 @@ def known_models() -> Mapping[str, Known]:
     """Every name, whether or not its folder is there."""
     return {
         TINY: Known(
-            summary="a Llama of a few hundred thousand parameters that speaks the tool format",
+            summary="a few hundred thousand parameters that speak the tool format",
             folder=Path(__file__).parent / "data" / TINY,
             remedy="it is part of the package: install that again",
         ),

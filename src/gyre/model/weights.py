@@ -115,7 +115,8 @@ def load_into(network: Network, source: Path | Mapping[str, Tensor]) -> None:
 def _load(network: Network, source: Source) -> None:
     module = network.module
     check(module, source)
-    _check_values(module, source)
+    for name, one in module.named_parameters():
+        _check_value(source, name, source.get(name), one.dtype)
     with torch.no_grad():
         for name, one in module.named_parameters():
             one.copy_(source.get(name))
@@ -125,10 +126,9 @@ def fill(module: nn.Module, source: Source) -> None:
     """A new module's parameters are the source's; it may not be used after a ModelError."""
     with torch.no_grad():
         for name, one in module.named_parameters():
-            one.copy_(source.get(name))
-    for name, one in module.named_parameters():
-        if not bool(torch.isfinite(one).all()):
-            _refuse(source, name, "finite numbers", "others")
+            value = source.get(name)
+            one.copy_(value)
+            _check_value(source, name, value, one.dtype)
 
 
 def check(module: nn.Module, source: Source) -> None:
@@ -146,14 +146,12 @@ def check(module: nn.Module, source: Source) -> None:
             _refuse(source, name, "no such tensor", f"shape {source.shapes[name]}")
 
 
-def _check_values(module: nn.Module, source: Source) -> None:
-    for name, one in module.named_parameters():
-        value = source.get(name)
-        if not value.is_floating_point():
-            _refuse(source, name, "floating point numbers", str(value.dtype))
-        # As the network will hold it: a narrower type may not reach as far.
-        if not bool(torch.isfinite(value.to(one.dtype)).all()):
-            _refuse(source, name, "finite numbers", "others")
+def _check_value(source: Source, name: str, value: Tensor, dtype: torch.dtype) -> None:
+    if not value.is_floating_point():
+        _refuse(source, name, "floating point numbers", str(value.dtype))
+    # As the network will hold it: a narrower type may not reach as far.
+    if not bool(torch.isfinite(value.to(dtype)).all()):
+        _refuse(source, name, "finite numbers", "others")
 
 
 def _refuse(source: Source, name: str, expected: str, found: str) -> None:

@@ -15,10 +15,15 @@ STOP_S = 30
 """How long requests in flight may take to end once the process is told to stop."""
 
 
-def listener(host: str, port: int) -> socket.socket:
-    """A socket that takes connections; port 0 picks a free one."""
+def listener(host: str, port: int, *, send_bytes: int | None = None) -> socket.socket:
+    """A socket that takes connections; port 0 picks a free one.
+
+    `send_bytes` is how much of a reply the kernel takes before the client has any.
+    """
     made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if send_bytes is not None:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_bytes)
     try:
         made.bind((host, port))
     except (OSError, OverflowError) as error:
@@ -42,7 +47,7 @@ async def serve_until_told(
     on: socket.socket,
     *,
     on_start: Callable[[], None],
-    stopping: Callable[[], Coroutine[Any, Any, None]],
+    stopping: Callable[[], Coroutine[Any, Any, None]] | None = None,
 ) -> None:
     """Runs until SIGINT or SIGTERM; `stopping` is awaited while requests in flight end."""
     config = uvicorn.Config(
@@ -70,7 +75,8 @@ async def serve_until_told(
     async def stop() -> None:
         await told.wait()
         server.should_exit = True
-        await stopping()
+        if stopping is not None:
+            await stopping()
 
     async with asyncio.TaskGroup() as group:
         waiting = group.create_task(stop())

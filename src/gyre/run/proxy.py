@@ -5,16 +5,13 @@ import gc
 import os
 import resource
 import secrets
-import signal
-import socket
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import msgspec
-import uvicorn
 import uvloop
 
 from gyre.backends.engines.open import connect, read_address
@@ -29,6 +26,7 @@ from gyre.proxy.metrics import Metrics
 from gyre.proxy.router import Router
 from gyre.proxy.server import Proxy
 from gyre.run.control import ADDRESS_FILE, TOKEN_FILE
+from gyre.run.listen import listener, serve_until_told
 from gyre.words.errors import ConfigError
 from gyre.words.ports import Engine, Renderer
 from gyre.words.samples import Sampling
@@ -94,25 +92,23 @@ async def serve(plan: ProxyPlan, on_start: Callable[[Started], None]) -> None:
             desk = Desk(router=router, commit=commit, metrics=Metrics(), ping_s=plan.proxy.ping_s)
             admin = Admin(executions, router, token)
             app = Proxy(executions, desk, admin, model=plan.model, limits=plan.limits)
-            listener = _listener(plan.proxy)
+            on = listener(plan.proxy.host, plan.proxy.port, send_bytes=SEND_BYTES)
             opened = {
                 name: executions.create(name)[1]
                 for name in plan.open
                 if not executions.exists(name)
             }
-            host, port = listener.getsockname()[:2]
+            host, port = on.getsockname()[:2]
             url = f"http://{host}:{port}"
             (plan.folder / ADDRESS_FILE).write_text(url)
-            on_start(
-                Started(
-                    url=url,
-                    folder=plan.folder,
-                    renderer=renderer.name,
-                    opened=opened,
-                    restored=journal.num_restored,
-                )
+            started = Started(
+                url=url,
+                folder=plan.folder,
+                renderer=renderer.name,
+                opened=opened,
+                restored=journal.num_restored,
             )
-            await _until_told(_server(app), listener)
+            await serve_until_told(app, on, on_start=lambda: on_start(started))
     finally:
         executions.close()
         commit.close()
@@ -147,58 +143,6 @@ async def connected(addresses: Sequence[str]) -> AsyncIterator[list[Engine]]:
         raise ConfigError(message)
     async with client() as session:
         yield [await connect(read_address(address), session) for address in addresses]
-
-
-def _listener(settings: ProxySection) -> socket.socket:
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listener = socket.socket(family)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
-    try:
-        listener.bind((settings.host, settings.port))
-    except OSError as error:
-        listener.close()
-        message = f"cannot listen on {settings.host}:{settings.port}: {error.strerror}"
-        raise ConfigError(message) from error
-    listener.listen(2048)
-    return listener
-
-
-class _Server(uvicorn.Server):
-    """A server that leaves signals to its owner, so that logs are closed before the end."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-async def _until_told(server: uvicorn.Server, listener: socket.socket) -> None:
-    def stop() -> None:
-        server.should_exit = True
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
-    await server.serve([listener])
-
-
-def _server(app: Proxy) -> uvicorn.Server:
-    return _Server(
-        uvicorn.Config(
-            app,
-            loop="uvloop",
-            http="httptools",
-            ws="none",
-            lifespan="off",
-            proxy_headers=False,
-            access_log=False,
-            server_header=False,
-            date_header=False,
-            log_level="warning",
-            timeout_keep_alive=75,
-            timeout_graceful_shutdown=30,
-        )
-    )
 
 
 def _many_files() -> None:

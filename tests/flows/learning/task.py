@@ -7,8 +7,8 @@ from random import Random
 from typing import Any
 
 NAME = "time_table"
-ARGUMENT = "line"
-SIDELINES = {"Lisbon": "1", "Vienna": "2", "Athens": "3", "Dublin": "4"}
+ARGUMENT = "side_line"
+SIDELINES = {"Lisbon": "1", "Vienna": "2", "Athens": "3", "Dublin": "4", "Q":"5","W":"6"}
 """Which sideline goes to which city is told nowhere: only rewards know."""
 PARAMETERS = {
     "type": "object",
@@ -32,19 +32,21 @@ Talk = Generator[list[dict[str, Any]], dict[str, Any], float]
 class Journey:
     """One query: where to, and the sideline that the timetable will say to change to."""
 
-    city: str
+    first: str
     change: str
 
     @property
     def request(self) -> str:
-        return f"Travel towards {self.city}"
+        return REQUEST % self.first
+REQUEST='Departures {"side_line": "%s"}'
+RESULT='{"side_line": "%s"}'
 
 
 def journeys(rng: Random, count: int) -> list[Journey]:
     """Every city as often as the others, and changes at random, so that neither tells the other."""
-    cities = list(SIDELINES)
+    cities = list(SIDELINES.values())
     return [
-        Journey(city=cities[number % len(cities)], change=rng.choice([*SIDELINES.values()]))
+        Journey(first=cities[number % len(cities)], change=rng.choice(cities))
         for number in range(count)
     ]
 
@@ -53,11 +55,11 @@ def travel(journey: Journey) -> Talk:
     """The harness and its environment: two calls at most, and half the reward for each right one."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": journey.request}]
     first = yield messages
-    credit = credited(first, SIDELINES[journey.city])
+    credit = credited(first, journey.first)
     if credit < 1:
         return credit / 2
     (call,) = first["tool_calls"]
-    result = {"role": "tool", "tool_call_id": call["id"], "content": journey.change}
+    result = {"role": "tool", "tool_call_id": call["id"], "content": RESULT % journey.change}
     second = yield [*messages, first, result]
     return (credit + credited(second, journey.change)) / 2
 
