@@ -39,6 +39,7 @@ def test_transformers_loads_a_checkpoint_with_its_tokenizer(tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "v1", local_files_only=True)
     theirs = {name: one.detach() for name, one in other.named_parameters()}
 
+    assert ["Qwen2ForCausalLM"] == other.config.architectures
     assert torch.bfloat16 == other.dtype
     assert same({name: one.bfloat16() for name, one in weights_of(network).items()}, theirs)
     assert "<|im_end|>" == tokenizer.eos_token

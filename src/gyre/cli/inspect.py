@@ -58,7 +58,7 @@ def _drawing(args: argparse.Namespace) -> Callable[[Path], list[str]]:
         decode = None
         if args.text:
             model = tree.opened.model if tree.opened else "an unknown place"
-            decode = _decoder(Path(model))
+            decode = _decoder(model)
             if decode is None:
                 notes = [f"  no tokenizer at {model}: of texts, only replies are shown"]
         view = View(width=width, colour=colour, leaves=args.leaves, text=args.text, decode=decode)
@@ -85,9 +85,12 @@ def _terminal() -> tuple[int | None, bool]:
 
 
 @cache
-def _decoder(model: Path) -> Callable[[Sequence[int]], str] | None:
+def _decoder(model: str) -> Callable[[Sequence[int]], str] | None:
     """The tokenizer that the execution was recorded with, if its file is still there."""
     from gyre.backends.renderers.tokens import Tokens
+    from gyre.model.known import known_models
 
-    file = model / "tokenizer.json" if model.is_dir() else model
+    known = known_models().get(model)
+    place = Path(model) if known is None else known.folder
+    file = place / "tokenizer.json" if place.is_dir() else place
     return Tokens.load(file, name=str(file)).decode if file.is_file() else None

@@ -72,7 +72,8 @@ def describe(config: Mapping[str, Any], *, where: str) -> Description:
     if config.get("quantization_config"):
         look.refuse("quantization_config", "one", "plain weights")
     _refuse_windows(config, look)
-    fields: dict[str, Any] = {name: look.size(name) for name in _SIZES}
+    fields: dict[str, Any] = {"architectures": [known]}
+    fields |= {name: look.size(name) for name in _SIZES}
     for name in _OPTIONAL_SIZES:
         if config.get(name) is not None:
             fields[name] = look.size(name)

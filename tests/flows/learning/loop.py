@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
+import torch
 from tests.flows.learning.task import TOOL, Talk, journeys, travel
 
 from gyre.backends.renderers.load import load_renderer
@@ -24,22 +25,21 @@ from gyre.tree.rows import Row, row
 from gyre.words.ids import EngineName, ExecutionId
 from gyre.words.ports import Renderer
 from gyre.words.records import CallDelivered, LogOpened
+from gyre.words.reports import ClaimReport
 from gyre.words.roles import Classified
 from gyre.words.samples import Ask, Chunk, Sampling
-from gyre.words.sections import (
-    EngineSection,
-    ObjectiveSection,
-    OptimizerSection,
-    TrainerSection,
-)
+from gyre.words.sections import EngineSection, ObjectiveSection, OptimizerSection, TrainerSection
 
+MODEL = "tiny"
 ENGINE = EngineName("engine")
 MAIN = Classified(role="main", harness="test")
 DIALECT = Chat()
 SAMPLING = Sampling(max_tokens=32)
 CONTEXT_TOKENS = 256
+PACK_TOKENS = 4096
 
 Judge = Callable[[Sequence[float], Random], list[float]]
+"""Rewards as they were earned become rewards as they are trained on."""
 
 
 def as_earned(rewards: Sequence[float], rng: Random) -> list[float]:
@@ -53,14 +53,16 @@ def shuffled(rewards: Sequence[float], rng: Random) -> list[float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What a curve depends on."""
+    """What a curve depends on, besides the model."""
 
-    model: str = "tiny"
     seed: int = 0
     groups_per_batch: int = 8
-    executions_per_group: int = 8
-    lr: float = 1e-3
+    """B: a multiple of the number of lines, so that none is begun with more often."""
+    executions_per_group: int = 16
+    """N."""
+    lr: float = 3e-4
     judge: Judge = as_earned
+    dtype: torch.dtype = torch.float32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,13 +72,14 @@ class Step:
     reward: float
     """Mean over all executions, as earned."""
     loss: float
-    max_gap: float | None
-    """Largest |log-probability of the trainer - of the engine|; None without targets."""
-    versions: tuple[int, ...]
-    """Of the weights that sampled the targets."""
-    num_targets: int
+    max_gap: float
+    """Largest |log-probability of the trainer - of the engine| of a target; 0 without any."""
+    max_log_ratio: float
+    """Largest |log s_i| of an execution; 0 without any."""
+    versions: frozenset[int]
+    """Of the weights that sampled the batch."""
     saved_fraction: float | None
-    """Tokens that trees saved over rows."""
+    """Tokens that trees need not compute; None where nothing is computed."""
 
 
 class Execution:
@@ -85,20 +88,19 @@ class Execution:
     def __init__(self, name: str, talk: Talk, renderer: Renderer) -> None:
         self.name = ExecutionId(name)
         self.reward: float | None = None
-        self._talk = talk
         opened = LogOpened(
             format=1,
             execution=self.name,
-            key_hash=b"",
-            salt=name.encode(),
-            model="policy",
+            key_hash=bytes(32),
+            salt=bytes(16),
+            model=MODEL,
             renderer=renderer.name,
             at=0.0,
         )
+        self._talk = talk
         self._session = Session(opened, renderer, sampling=SAMPLING, context_tokens=CONTEXT_TOKENS)
         self._session.apply(opened)
-        self._pending = self._position(next(talk))
-        self._sampled = Sampled(self._pending.sampling)
+        self._position(next(talk))
 
     @property
     def ask(self) -> Ask:
@@ -115,21 +117,11 @@ class Execution:
         self._sampled.take(ENGINE, chunk)
         if chunk.finish is None:
             return False
-        session, pending = self._session, self._pending
-        opened = session.open_call(pending, 0.0)
-        for record in (*pending.echoed, opened):
-            session.apply(record)
-        output = self._sampled.output(engine_s=0.0, attempts=1)
-        closed, reply = session.close_call(pending, opened, output, 0.0)
-        session.apply(closed)
-        session.apply(CallDelivered(call=opened.call))
-        said = json.loads(DIALECT.body([reply], self._wire))["choices"][0]["message"]
         try:
-            self._pending = self._position(self._talk.send(said))
+            self._position(self._talk.send(self._record()))
         except StopIteration as ended:
             self.reward = ended.value
             return False
-        self._sampled = Sampled(self._pending.sampling)
         return True
 
     def rows(self, seed: int) -> tuple[Row, ...]:
@@ -137,54 +129,66 @@ class Execution:
         tree = self._session.tree
         return tuple(row(tree, one) for one in draw(tree, generator(seed, self.name)))
 
-    def _position(self, messages: list[dict[str, object]]) -> Pending:
-        body = json.dumps({"model": "policy", "messages": messages, "tools": [TOOL]})
+    def _position(self, messages: list[dict[str, object]]) -> None:
+        body = json.dumps({"model": MODEL, "messages": messages, "tools": [TOOL]})
         self._wire = DIALECT.split(body.encode())
-        return self._session.position(DIALECT, self._wire, MAIN)
+        self._pending: Pending = self._session.position(DIALECT, self._wire, MAIN)
+        self._sampled = Sampled(self._pending.sampling)
+
+    def _record(self) -> dict[str, object]:
+        """The call is in the tree; the message is what its client got."""
+        session, pending = self._session, self._pending
+        opened = session.open_call(pending, 0.0)
+        output = self._sampled.output(engine_s=0.0, attempts=1)
+        closed, reply = session.close_call(pending, opened, output, 0.0)
+        assert ((), None) == (closed.flags, closed.fork)
+        for record in (*pending.echoed, opened, closed, CallDelivered(call=opened.call)):
+            session.apply(record)
+        (choice,) = json.loads(DIALECT.body([reply], self._wire))["choices"]
+        return choice["message"]
 
 
 class Learner:
-    """An engine and a trainer that begin with the same weights."""
+    """An engine and a trainer that begin with the same weights, each with its own copy."""
 
     def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+        self._settings = settings
         self._rng = Random(settings.seed)
-        self._renderer = load_renderer(str(model_folder(settings.model)))
+        self._renderer = load_renderer(str(model_folder(MODEL)))
         self._loop = Loop(
-            load_network(settings.model),
+            load_network(MODEL, dtype=settings.dtype),
             EngineSection(kv_tokens=64 * CONTEXT_TOKENS),
-            model=settings.model,
+            model=MODEL,
             seed=settings.seed,
         )
         self._trainer = LocalTrainer(
-            load_network(settings.model),
-            section=TrainerSection(pack_tokens=4096, checkpoint=False, deterministic=True),
+            load_network(MODEL, dtype=settings.dtype),
+            section=TrainerSection(checkpoint=False, deterministic=True),
             objective=ObjectiveSection(),
             optimizer=OptimizerSection(lr=settings.lr),
         )
 
     @property
     def digest(self) -> str:
-        """Of the weights that are served."""
+        """Of the trainer's weights."""
         return digest(self._trainer.network)
 
     def step(self) -> Step:
         """One batch, sampled and trained by the same weights; the engine then has the new ones."""
         groups = self._groups()
-        flat = [one for group in groups for one in group]
-        self._sample(flat)
-        rewards = [one.reward for one in flat if one.reward is not None]
-        given = dict(zip(flat, self.settings.judge(rewards, self._rng), strict=True))
-        admitted = []
+        self._sample([one for group in groups for one in group])
+        earned = [one.reward for group in groups for one in group]
+        given = iter(self._settings.judge(earned, self._rng))
+        admitted: list[Admitted] = []
         for group in groups:
-            found = advantages([given[one] for one in group], divide_by_std=True)
+            found = advantages([next(given) for _ in group], divide_by_std=True)
             for one, advantage in zip(group, found, strict=True):
-                rows = one.rows(self.settings.seed)
+                rows = one.rows(self._settings.seed)
                 admitted.append(Admitted(execution=one.name, advantage=advantage, rows=rows))
-        return self._train(admitted, sum(rewards) / len(rewards))
+        return self._train(admitted, reward=sum(earned) / len(earned))
 
     def _groups(self) -> list[list[Execution]]:
-        version, settings = self._trainer.version, self.settings
+        version, settings = self._trainer.version, self._settings
         return [
             [
                 Execution(f"{version}/{group}/{number}", travel(journey), self._renderer)
@@ -195,41 +199,47 @@ class Learner:
 
     def _sample(self, executions: Sequence[Execution]) -> None:
         """Every agent runs to its end, all of them at once."""
-        asking = {one.ask.id: one for one in executions}
+        waiting: dict[str, Execution] = {}
+
+        def submit(one: Execution) -> None:
+            ask = one.ask
+            waiting[ask.id] = one
+            self._loop.submit(ask)
+
         for one in executions:
-            self._loop.submit(one.ask)
+            submit(one)
         while self._loop.has_calls:
             for report in self._loop.step():
                 assert isinstance(report, Said), report
-                one = asking[report.id]
+                one = waiting[report.id]
                 if one.take(report.chunk):
-                    ask = one.ask
-                    asking[ask.id] = one
-                    self._loop.submit(ask)
+                    submit(one)
 
-    def _train(self, admitted: Sequence[Admitted], reward: float) -> Step:
-        packing = pack(admitted, pack_tokens=4096, sharing=True)
+    def _train(self, admitted: Sequence[Admitted], *, reward: float) -> Step:
+        packing = pack(admitted, pack_tokens=PACK_TOKENS, sharing=True)
         reports = [
             self._trainer.train(claim, num_executions=len(admitted)) for claim in packing.claims
         ]
         self._trainer.step()
         weights = dict(self._trainer.network.module.named_parameters())
         self._loop.load(weights, version=self._trainer.version)
-        gaps = [one.measures.max_gap for one in reports if one.measures.max_gap is not None]
-        versions = {
-            int(version) for one in admitted for each in one.rows for version in each.versions
-        }
         return Step(
             reward=reward,
             loss=sum(one.loss for one in reports),
-            max_gap=max(gaps, default=None),
-            versions=tuple(sorted(versions)),
-            num_targets=packing.num_targets,
+            max_gap=max((one.measures.max_gap or 0.0 for one in reports), default=0.0),
+            max_log_ratio=max(_log_ratios(reports), default=0.0),
+            versions=frozenset(
+                int(version) for one in admitted for each in one.rows for version in each.versions
+            ),
             saved_fraction=packing.saved_fraction,
         )
 
 
+def _log_ratios(reports: Sequence[ClaimReport]) -> list[float]:
+    return [abs(one.sum_log_ratio) / one.count for report in reports for one in report.scores]
+
+
 def learn(settings: Settings, num_steps: int) -> tuple[list[Step], str]:
-    """That many steps, and the digest of the weights after them."""
+    """That many steps from the model as it is, and the digest of the weights after them."""
     learner = Learner(settings)
     return [learner.step() for _ in range(num_steps)], learner.digest

@@ -1,4 +1,4 @@
-"""A task in two calls: find the sideline of a city, ask its timetable, repeat what that said."""
+"""A task in two calls: the line that a request names, then the line that the first call names."""
 
 import json
 from collections.abc import Generator
@@ -6,13 +6,11 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-NAME = "time_table"
-ARGUMENT = "side_line"
-SIDELINES = {"Lisbon": "1", "Vienna": "2", "Athens": "3", "Dublin": "4", "Q":"5","W":"6"}
-"""Which sideline goes to which city is told nowhere: only rewards know."""
-PARAMETERS = {
+NAME, ARGUMENT = "time_table", "line"
+LINES = "1234"
+SCHEMA = {
     "type": "object",
-    "properties": {ARGUMENT: {"type": "string", "enum": list(SIDELINES.values())}},
+    "properties": {ARGUMENT: {"type": "string", "enum": list(LINES)}},
     "required": [ARGUMENT],
 }
 TOOL = {
@@ -20,7 +18,9 @@ TOOL = {
     "function": {
         "name": NAME,
         "description": "Departures.",
-        "parameters": json.dumps(PARAMETERS),
+        # As text, which dialects hand on as it is: an object would lose the blanks that the model
+        # has learned to read a schema by.
+        "parameters": json.dumps(SCHEMA),
     },
 }
 
@@ -30,52 +30,43 @@ Talk = Generator[list[dict[str, Any]], dict[str, Any], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Journey:
-    """One query: where to, and the sideline that the timetable will say to change to."""
+    """One query: the line to begin with, and the line to change to."""
 
     first: str
-    change: str
+    second: str
 
     @property
     def request(self) -> str:
-        return REQUEST % self.first
-REQUEST='Departures {"side_line": "%s"}'
-RESULT='{"side_line": "%s"}'
+        return "Departures " + json.dumps({ARGUMENT: self.first})
+
+    @property
+    def result(self) -> str:
+        """What the environment answers to the first call, if it is right."""
+        return json.dumps({ARGUMENT: self.second})
 
 
 def journeys(rng: Random, count: int) -> list[Journey]:
-    """Every city as often as the others, and changes at random, so that neither tells the other."""
-    cities = list(SIDELINES.values())
-    return [
-        Journey(first=cities[number % len(cities)], change=rng.choice(cities))
-        for number in range(count)
-    ]
+    """Begun with every line equally often; the second is another one, whichever."""
+    firsts = [LINES[number % len(LINES)] for number in range(count)]
+    return [Journey(first=first, second=rng.choice(LINES.replace(first, ""))) for first in firsts]
 
 
 def travel(journey: Journey) -> Talk:
-    """The harness and its environment: two calls at most, and half the reward for each right one."""
+    """Harness and environment in one: 0.5 for the first call if it is right, 1 if both are."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": journey.request}]
-    first = yield messages
-    credit = credited(first, journey.first)
-    if credit < 1:
-        return credit / 2
-    (call,) = first["tool_calls"]
-    result = {"role": "tool", "tool_call_id": call["id"], "content": RESULT % journey.change}
-    second = yield [*messages, first, result]
-    return (credit + credited(second, journey.change)) / 2
-
-
-def credited(reply: dict[str, Any], sideline: str) -> float:
-    """1 for the one right call, and something for a call of the tool that could have been it."""
-    calls = reply.get("tool_calls") or []
-    if len(calls) != 1 or calls[0]["function"]["name"] != NAME:
+    said = yield messages
+    if line_asked(said) != journey.first:
         return 0.0
+    (call,) = said["tool_calls"]
+    result = {"role": "tool", "tool_call_id": call["id"], "content": journey.result}
+    said = yield [*messages, said, result]
+    return 0.5 if line_asked(said) != journey.second else 1.0
+
+
+def line_asked(said: dict[str, Any]) -> str | None:
+    """The argument of the one call that a message makes; None for any other message."""
+    calls = said.get("tool_calls") or []
+    if len(calls) != 1 or calls[0]["function"]["name"] != NAME:
+        return None
     arguments = json.loads(calls[0]["function"]["arguments"])
-    if list(arguments) != [ARGUMENT]:
-        return RUNGS[0]
-    value = arguments[ARGUMENT]
-    if value not in SIDELINES.values():
-        return RUNGS[1]
-    return 1.0 if value == sideline else RUNGS[2]
-
-
-RUNGS = (0.1, 0.2, 0.4)
+    return arguments[ARGUMENT] if list(arguments) == [ARGUMENT] else None
