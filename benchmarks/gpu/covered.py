@@ -36,7 +36,10 @@ NOT_MEASURED = {
             "stages",
         )
     ),
-    *(f"src/gyre/model/{name}.py" for name in ("description", "known", "load", "manifest")),
+    *(
+        f"src/gyre/model/{name}.py"
+        for name in ("checkpoint", "description", "gguf", "known", "load", "manifest", "smollm2")
+    ),
 }
 """Modules of these rooms that no result on a GPU passes through."""
 
