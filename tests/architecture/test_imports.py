@@ -47,6 +47,7 @@ def test_importing_the_package_imports_nothing_else():
         ["export", "--help"],
         ["inspect", "no-such-run"],
         ["open", "no-such-run"],
+        ["model", "list"],
     ],
     ids=" ".join,
 )

