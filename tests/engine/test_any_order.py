@@ -20,6 +20,7 @@ from tests.engine.slow_engine import (
 )
 from tests.engine.test_loop import prompt
 
+from gyre.engine.plain import PlainForward
 from gyre.engine.reports import Failed
 
 NETWORKS = {seed: network(seed=seed) for seed in (1, 2)}
@@ -34,6 +35,12 @@ def next_of(seed, ids, sampling):
     return MEMORY[key]
 
 
+class AheadForward(PlainForward):
+    """On a CPU nothing is computed meanwhile; the order of what happens is that of a GPU."""
+
+    returns_early = True
+
+
 class EngineMachine(RuleBasedStateMachine):
     """A small engine with little memory, so that calls step back often."""
 
@@ -41,11 +48,13 @@ class EngineMachine(RuleBasedStateMachine):
         kv_tokens=st.sampled_from([48, 80, 400]),
         prefill_tokens=st.sampled_from([3, 16]),
         capacity=st.sampled_from([1, 3, 8]),
+        make_forward=st.sampled_from([PlainForward, AheadForward]),
     )
-    def begin(self, kv_tokens, prefill_tokens, capacity):
+    def begin(self, kv_tokens, prefill_tokens, capacity, make_forward):
         self.engine = loop(
             network(seed=1),
             version=1,
+            make_forward=make_forward,
             kv_tokens=kv_tokens,
             prefill_tokens=prefill_tokens,
             capacity=capacity,

@@ -26,7 +26,7 @@ def call(name, length, first=None):
 def step(of):
     """One turn, after which every call that could has sampled a token."""
     turn = of.turn()
-    of.done(turn)
+    of.done(turn.parts)
     for part in turn.parts:
         if part.is_last:
             part.call.tokens.append(7)
@@ -94,7 +94,7 @@ def test_the_youngest_steps_back_and_computes_again_later():
     assert ("young",) == turn.stepped_back
     assert ["old"] == [part.call.id for part in turn.parts]
     assert ([], 0) == (young.blocks, young.num_computed)
-    of.done(turn)
+    of.done(turn.parts)
     of.remove(old)
     # Its block went to the older one, so all of it is computed again.
     assert {"young": 5} == step(of)

@@ -6,7 +6,7 @@ Rule 2: memory goes to the oldest call; the youngest steps back and computes aga
 
 from array import array
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gyre.engine.cache import Cache, Digest, extend_chain
@@ -93,6 +93,29 @@ class Batch:
             call.chain.clear()
         self.cache.forget()
 
+    def follow(self, parts: Sequence[Part]) -> Turn | None:
+        """The pass after one whose tokens are not known yet: each call goes one token further.
+
+        None where a call that waits might start, or memory is short: a turn decides that, and a
+        turn needs the tokens.
+        """
+        if self.waiting and len(self.running) < self._capacity:
+            return None
+        wanted = [self._num_blocks(part.end + 1) - len(part.call.blocks) for part in parts]
+        taken = self.cache.take(sum(max(count, 0) for count in wanted))
+        if taken is None:
+            return None
+        for part, count in zip(parts, wanted, strict=True):
+            if count > 0:
+                part.call.blocks += taken[-count:]
+                del taken[-count:]
+        return Turn(
+            parts=tuple(
+                Part(call=part.call, start=part.end, end=part.end + 1, is_last=True)
+                for part in parts
+            )
+        )
+
     def turn(self) -> Turn:
         """Decides the next pass and takes its blocks; `done` must follow before the next turn."""
         back: list[str] = []
@@ -110,9 +133,9 @@ class Batch:
             parts += self._admit(room)
         return Turn(parts=tuple(parts), stepped_back=tuple(back))
 
-    def done(self, turn: Turn) -> None:
-        """The pass is computed: full blocks get their names."""
-        for part in turn.parts:
+    def done(self, parts: Iterable[Part]) -> None:
+        """These are computed: full blocks get their names."""
+        for part in parts:
             call = part.call
             call.num_computed = part.end
             full = call.num_computed // self._block_tokens

@@ -45,8 +45,14 @@ class Pass:
 class Forward(Protocol):
     """The network over a pass; holds on to the store and to whatever it derives from weights."""
 
-    def __call__(self, work: Pass) -> Tensor:
-        """Logits (W, vocabulary) in the network's own type; the store has the pass's keys."""
+    returns_early: bool
+    """A call returns while the device computes, so the next pass is better launched meanwhile."""
+
+    def __call__(self, work: Pass, ids: Tensor | None = None) -> Tensor:
+        """Logits (W, vocabulary) in the network's own type; the store has the pass's keys.
+
+        Given ids are on the device and stand for those of the pass, which are not known yet.
+        """
         ...
 
     def reload(self) -> None:
@@ -59,7 +65,7 @@ class Forward(Protocol):
 
 
 def lay_out(parts: Sequence[Part], block_tokens: int) -> Pass:
-    """The parts of a turn as one pass, in their order."""
+    """The parts of a turn as one pass, in their order; ids that are not known yet are 0."""
     begins = np.array([part.start for part in parts], np.int32)
     lengths = np.array([part.end for part in parts], np.int32)
     starts = np.zeros(len(parts) + 1, np.int32)
@@ -73,10 +79,11 @@ def lay_out(parts: Sequence[Part], block_tokens: int) -> Pass:
     blocks[filled] = list(chain.from_iterable(part.call.blocks for part in parts))
     tokens = array("i")
     for part in parts:
+        known = part.call.tokens
         if part.end - part.start == 1:
-            tokens.append(part.call.tokens[part.start])
+            tokens.append(known[part.start] if part.start < len(known) else 0)
         else:
-            tokens += part.call.tokens[part.start : part.end]
+            tokens += known[part.start : part.end]
     return Pass(
         ids=np.array(tokens, np.int32),
         positions=positions,

@@ -44,12 +44,17 @@ class _Numbers:
 
     def __init__(self, num_calls: int, most_blocks: int, device: torch.device) -> None:
         self.most_blocks = most_blocks
-        self._host = torch.zeros((num_calls, 6 + most_blocks), dtype=torch.int32, pin_memory=True)
-        self._device = torch.zeros_like(self._host, device=device)
+        # Two take turns, because a pass is written while the copy of the one before may be going.
+        self._hosts = [
+            torch.zeros((num_calls, 6 + most_blocks), dtype=torch.int32, pin_memory=True)
+            for _ in range(2)
+        ]
+        self._device = torch.zeros_like(self._hosts[0], device=device)
 
-    def bring(self, work: Pass) -> None:
+    def bring(self, work: Pass, ids: Tensor | None = None) -> None:
         """The pass's calls, the first one repeated up to the graph's number of calls."""
-        host = self._host.numpy()
+        self._hosts.reverse()
+        host = self._hosts[0].numpy()
         num, width = work.blocks.shape
         before, tail = np.divmod(work.lengths - 1, BLOCK_TOKENS)
         host[:num, 0] = work.ids
@@ -60,7 +65,11 @@ class _Numbers:
         host[:num, 5] = work.blocks[np.arange(num), before]
         host[:num, 6 : 6 + width] = work.blocks
         host[num:] = host[0]
-        self._device.copy_(self._host, non_blocking=True)
+        self._device.copy_(self._hosts[0], non_blocking=True)
+        if ids is not None:
+            # Rows that fill up write where the first one writes, so they must be as it is.
+            self._device[:num, 0] = ids
+            self._device[num:, 0] = ids[0]
 
     @property
     def ids(self) -> Tensor:
@@ -88,6 +97,8 @@ class _Numbers:
 class GraphForward:
     """The network on CUDA; a graph is captured the first time its number of calls is needed."""
 
+    returns_early = True
+
     def __init__(self, network: Network, store: Store, *, graphs: bool) -> None:
         self._network = network
         self._store = store
@@ -98,14 +109,14 @@ class GraphForward:
         self._layer: Any = torch.compile(_layer, dynamic=True)
 
     @torch.inference_mode()
-    def __call__(self, work: Pass) -> Tensor:
+    def __call__(self, work: Pass, ids: Tensor | None = None) -> Tensor:
         size = self._size(len(work.lengths))
         if self._use_graphs and work.is_decode and size is not None:
             graph = self._graphs.get(size) or self._capture(size, work)
-            graph.numbers.bring(work)
+            graph.numbers.bring(work, ids)
             graph.graph.replay()
             return self._wanted(graph.logits, work.wanted, len(work.lengths))
-        return self._run(work)
+        return self._run(work, ids)
 
     def reload(self) -> None:
         """New weights stand where the old ones stood, so graphs find them."""
@@ -155,7 +166,7 @@ class GraphForward:
                 hidden = self._layer(layer, hidden, rotary, attend)
         return network.norm(hidden).squeeze(0)
 
-    def _run(self, work: Pass) -> Tensor:
+    def _run(self, work: Pass, ids: Tensor | None) -> Tensor:
         """A pass in which some calls compute several tokens; those with one go first."""
         device = self._network.device
         counts = np.diff(work.starts)
@@ -171,7 +182,9 @@ class GraphForward:
             decoding=self._decoding(work, order[:num]) if num else None,
             prefilling=self._prefilling(work, order[num:]) if num < len(order) else None,
         )
-        hidden = self._hidden(_on(work.ids[rows], device), _on(work.positions[rows], device), paged)
+        # Ids that are given come one for each call, and then rows are calls in their order.
+        ids = _on(work.ids[rows], device) if ids is None else ids
+        hidden = self._hidden(ids, _on(work.positions[rows], device), paged)
         last = hidden.index_select(0, _on(ends[place[work.wanted]], device))
         return last @ self._network.head.T
 

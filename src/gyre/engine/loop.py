@@ -1,6 +1,7 @@
 """The engine as one thread sees it: asks in, one pass a step, tokens out, weights changed between.
 
-Rule 1: every method returns between passes, so nothing ever happens in the middle of one.
+Rule 1: what happens between two steps happens between two passes, even where one is on its way:
+        the device takes everything in the order it was given.
 Rule 2: an operation that raises has changed nothing, and the loop can be used as before.
 """
 
@@ -14,11 +15,11 @@ from torch import Tensor
 from gyre.engine.batch import Batch, Turn
 from gyre.engine.cache import Cache
 from gyre.engine.chosen import forward_for
+from gyre.engine.flight import Drawn, Flight, draws_for, on_device
 from gyre.engine.forward import Forward, lay_out
 from gyre.engine.pins import Pins
 from gyre.engine.reports import Capacity, Failed, KVBlocks, Pin, Report, Said
 from gyre.engine.request import Decode, Request, admitted, refusal
-from gyre.engine.sampler import Draws, sample
 from gyre.engine.store import Store, affordable_tokens, move_weights
 from gyre.model.network import Network
 from gyre.model.weights import load_into
@@ -62,6 +63,8 @@ class Loop:
         self._epoch = 0
         self._batch = self._empty_batch()
         self._requests: dict[str, Request] = {}
+        self._flight: Flight | None = None
+        """A pass that was launched before the tokens of the one before it were looked at."""
         self._paused = False
         self._resting = False
 
@@ -128,20 +131,37 @@ class Loop:
 
     @torch.inference_mode()
     def step(self) -> list[Report]:
-        """One pass over whoever is due; nothing while paused, resting, or without room."""
+        """One pass over whoever is due; nothing while paused, resting, or without room.
+
+        Where the device computes by itself, the pass after it is launched before its tokens are
+        looked at, on the tokens as they lie there. A call that turns out to have ended is then
+        computed once more for nothing.
+        """
         if self._paused or self._resting:
             return []
-        turn = self._batch.turn()
-        if not turn.parts:
-            return []
-        wanting = [self._requests[part.call.id] for part in turn.parts if part.is_last]
+        flight, self._flight = self._flight, None
+        if flight is None:
+            turn = self._batch.turn()
+            if not turn.parts:
+                return []
+            try:
+                flight = self._launch(turn)
+            except RuntimeError as error:
+                return self._fail(turn, error)
+        if self._forward.returns_early:
+            self._flight = self._follow(flight)
         try:
-            logits = self._forward(lay_out(turn.parts, self._store.block_tokens))
-            drawn = self._sample(wanting, logits) if wanting else []
+            ids, logprobs = ([], []) if flight.drawn is None else flight.drawn.wait()
         except RuntimeError as error:
-            return self._fail(turn, error)
-        self._batch.done(turn)
-        return [self._advance(*one) for one in drawn]
+            self._flight = None
+            return self._fail(flight.turn, error)
+        parts = zip(flight.turn.parts, flight.requests, strict=True)
+        self._batch.done(part for part, request in parts if self._goes_on(request))
+        return [
+            self._advance(request, token, logprob, flight.version)
+            for request, token, logprob in zip(flight.wanting, ids, logprobs, strict=True)
+            if self._goes_on(request)
+        ]
 
     def pause(self) -> None:
         """No pass until `resume`; asks are still taken, and wait."""
@@ -163,6 +183,7 @@ class Loop:
         self._version = version
         self._epoch += 1
         if not keep_kv:
+            self._flight = None
             self._batch.restart(self._root())
 
     def rest(self, *, offload_weights: bool = False) -> list[Report]:
@@ -176,6 +197,7 @@ class Loop:
             if self.cancel(one)
         ]
         self._resting = True
+        self._flight = None
         self._forward.forget()
         self._pins.drop()
         self._batch = self._empty_batch()
@@ -217,11 +239,54 @@ class Loop:
     def release(self, pin: Pin) -> None:
         self._pins.release(self._batch, pin)
 
-    def _advance(self, request: Request, token: int, logprob: float) -> Report:
+    def _launch(self, turn: Turn, ids: Tensor | None = None) -> Flight:
+        """Puts the pass on the device; with ids that are known only there, one for each part."""
+        requests = [self._requests[part.call.id] for part in turn.parts]
+        wanting = [
+            request for part, request in zip(turn.parts, requests, strict=True) if part.is_last
+        ]
+        logits = self._forward(lay_out(turn.parts, self._store.block_tokens), ids)
+        drawn = None
+        if wanting:
+            draws = draws_for(
+                wanting,
+                num_unknown=0 if ids is None else 1,
+                vocabulary=self._network.shape.vocabulary,
+                device=self._device,
+            )
+            drawn = Drawn(logits, draws)
+        return Flight(
+            turn=turn, requests=requests, wanting=wanting, version=self._version, drawn=drawn
+        )
+
+    def _follow(self, flight: Flight) -> Flight | None:
+        """The pass after this one, launched on its tokens, if all who run are in both."""
+        if flight.drawn is None or len(flight.wanting) < len(self._batch.running):
+            return None
+        rows = [
+            row
+            for row, request in enumerate(flight.wanting)
+            if request.num_left > 1 and self._goes_on(request)
+        ]
+        turn = self._batch.follow([flight.turn.parts[row] for row in rows]) if rows else None
+        if turn is None:
+            return None
+        ids = flight.drawn.ids
+        if len(rows) < len(flight.wanting):
+            ids = ids.index_select(0, on_device(rows, self._device, torch.int64))
+        try:
+            return self._launch(turn, ids)
+        except RuntimeError:
+            return None  # The tokens of `flight` stand; the next step tries again and says so.
+
+    def _goes_on(self, request: Request) -> bool:
+        return self._requests.get(request.ask.id) is request
+
+    def _advance(self, request: Request, token: int, logprob: float, version: int) -> Report:
         try:
             if logprob != logprob:
                 raise refusal(request.ask, "the logits are not numbers")
-            chunk = request.take(token, logprob, self._version)
+            chunk = request.take(token, logprob, version)
         except EngineError as error:
             self._end(request)
             return Failed(id=request.ask.id, error=error)
@@ -233,7 +298,10 @@ class Loop:
         """The calls of a pass that the device refused are over; all others can go on."""
         failed: list[Report] = []
         for part in turn.parts:
-            self._end(self._requests[part.call.id])
+            request = self._requests.get(part.call.id)
+            if request is None or request.call is not part.call:
+                continue
+            self._end(request)
             found = EngineError(f"ask {part.call.id}: its pass failed: {error}")
             found.__cause__ = error
             failed.append(Failed(id=part.call.id, error=found))
@@ -242,36 +310,6 @@ class Loop:
     def _end(self, request: Request) -> None:
         del self._requests[request.ask.id]
         self._batch.remove(request.call)
-
-    def _sample(
-        self, requests: Sequence[Request], logits: Tensor
-    ) -> list[tuple[Request, int, float]]:
-        ids, logprobs = sample(logits, self._draws(requests))
-        # One copy back: float64 holds ids and log-probabilities exactly.
-        found = torch.stack([ids.double(), logprobs.double()]).tolist()
-        return list(zip(requests, map(int, found[0]), found[1], strict=True))
-
-    def _draws(self, requests: Sequence[Request]) -> Draws:
-        vocabulary = self._network.shape.vocabulary
-        asked = [request.ask.sampling for request in requests]
-        top_k = [min(one.top_k or vocabulary, vocabulary) for one in asked]
-        numbers = [
-            [one.temperature for one in asked],
-            [one.top_p for one in asked],
-            top_k,
-            [request.next_uniform for request in requests],
-        ]
-        # From pinned memory in one copy, which then does not wait for the pass to end.
-        held = torch.tensor(numbers, dtype=torch.float64, pin_memory=self._device.type == "cuda")
-        temperature, top_p, kept, uniform = held.to(self._device, non_blocking=True)
-        return Draws(
-            temperature=temperature,
-            top_p=top_p,
-            top_k=kept.long(),
-            uniform=uniform,
-            is_cut=any(k < vocabulary for k in top_k) or any(one.top_p < 1 for one in asked),
-            is_greedy=any(one.temperature == 0 for one in asked),
-        )
 
     def _refuse_at_rest(self) -> None:
         if self._resting:

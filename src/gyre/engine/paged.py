@@ -1,10 +1,8 @@
 """Attention of a pass over paged keys and values on CUDA, as one operator compilers see whole."""
 
-import itertools
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
-from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
@@ -12,6 +10,7 @@ from torch.nn import functional
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from gyre.engine.store import Store
+from gyre.model.live import Live
 
 BLOCK_TOKENS = 128
 """FlexAttention reads keys in blocks of this many, so a cache block is one of them."""
@@ -19,8 +18,7 @@ BLOCK_TOKENS = 128
 MOST_SIZES = 64
 """Numbers of calls for which decoding may be compiled, each for itself."""
 
-_numbers = itertools.count()
-_live: WeakValueDictionary[int, "Paged"] = WeakValueDictionary()
+_live: Live["Paged"] = Live()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,10 +66,7 @@ class Paged:
         self._slots = slots
         self._decoding = decoding
         self._prefilling = prefilling
-        number = next(_numbers)
-        _live[number] = self
-        # A tensor, because compiled layers take its value as given and a number as a constant.
-        self.handle = torch.tensor(number)
+        self.handle = _live.enter(self)
 
     def __call__(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float
@@ -96,7 +91,7 @@ class Paged:
 def _paged_attention(
     query: Tensor, key: Tensor, value: Tensor, layer: int, handle: Tensor, scale: float
 ) -> Tensor:
-    return _live[int(handle)].attend(layer, query, key, value, scale)
+    return _live[handle].attend(layer, query, key, value, scale)
 
 
 @_paged_attention.register_fake

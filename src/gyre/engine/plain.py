@@ -14,6 +14,8 @@ from gyre.model.network import Network
 class PlainForward:
     """Runs the network's own layers, or on a CPU their joined form, which is faster."""
 
+    returns_early = False
+
     def __init__(self, network: Network, store: Store, *, join: bool = True) -> None:
         self._network = network
         self._store = store
@@ -21,13 +23,13 @@ class PlainForward:
         self._joined: JoinedLayers | None = None
         self._scratch = Scratch(store)
 
-    def __call__(self, work: Pass) -> Tensor:
+    def __call__(self, work: Pass, ids: Tensor | None = None) -> Tensor:
         network = self._network
         if self._join and self._joined is None:
             self._joined = JoinedLayers(network)
         layers = network if self._joined is None else self._joined
         attend = PagedAttention(work, self._store, self._scratch, network.dtype)
-        hidden = network.embed(self._on(work.ids))
+        hidden = network.embed(self._on(work.ids) if ids is None else ids)
         rotary = network.rotary(hidden, self._on(work.positions))
         for index in range(network.shape.layers):
             hidden = layers.layer(index, hidden, rotary, attend)

@@ -40,8 +40,13 @@ class Request:
         return self.call.tokens[self.num_prompt :].tolist()
 
     @property
-    def next_uniform(self) -> float:
-        return uniform(self.seed + self.num_output)
+    def num_left(self) -> int:
+        """Tokens it may still get."""
+        return self.most_tokens - self.num_output
+
+    def uniform_after(self, num_unknown: int) -> float:
+        """What draws the token that comes `num_unknown` tokens after those it has."""
+        return uniform(self.seed + self.num_output + num_unknown)
 
     def take(self, token: int, logprob: float, version: int) -> Chunk:
         """Adds a sampled token; the chunk says it, with the prompt's echo if it is the first."""

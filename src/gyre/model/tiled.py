@@ -1,61 +1,78 @@
 """Attention over a pack in few large kernels: squares at the ends of paths, and what is before."""
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gyre.model.kernels import attend, back, merged
+from gyre.model.live import Live
 from gyre.model.plans import Tile
 
 GRAIN = 512
 """Sizes of tiles are multiples of this, because cuDNN takes 0.1 s to plan for a new size; packs
 are padded to it, so that a single row is one tile as it stands."""
 
-_numbers = itertools.count()
-_live: WeakValueDictionary[int, "TileAttention"] = WeakValueDictionary()
+_live: Live["TileAttention"] = Live()
+
+
+class _Chosen:
+    """Some tokens of the pack; where they are one range, taking them copies nothing."""
+
+    def __init__(self, indices: NDArray[np.int64], device: torch.device) -> None:
+        begin, size = int(indices[0]), len(indices)
+        is_range = bool((np.diff(indices) == 1).all())
+        self.range = slice(begin, begin + size) if is_range else None
+        self._indices = None if is_range else torch.from_numpy(indices).to(device)
+
+    def take(self, values: Tensor) -> Tensor:
+        if self._indices is None:
+            return values[self.range]
+        return values.index_select(0, self._indices)
+
+    def add(self, into: Tensor, values: Tensor) -> None:
+        if self._indices is None:
+            into[self.range] += values
+        else:
+            into.index_add_(0, self._indices, values.to(into.dtype))
+
+    def put(self, into: Tensor, values: Tensor) -> None:
+        if self._indices is None:
+            into[self.range] = values
+        else:
+            into.index_copy_(0, self._indices, values)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Work:
     """A tile on its device; T is the pack's dimension 0 in all it takes from and adds to."""
 
-    rows: Tensor
+    rows: _Chosen
+    """Where they are one range it may run into other segments behind its own; their queries are
+    not kept here."""
+    mine: _Chosen
+    """The segment."""
     keep: slice
     """Which of the rows are the segment's."""
-    context: Tensor | None
-    range: slice | None
-    """The rows where they are one range, so that taking them copies nothing; behind the segment
-    it may run into others, whose queries are not kept here."""
-
-    @property
-    def is_whole(self) -> bool:
-        return self.keep == slice(0, len(self.rows))
-
-    def take(self, values: Tensor) -> Tensor:
-        return values[self.range] if self.range is not None else values.index_select(0, self.rows)
-
-    def add(self, into: Tensor, values: Tensor) -> None:
-        if self.range is not None:
-            into[self.range] += values
-        else:
-            into.index_add_(0, self.rows, values.to(into.dtype))
+    is_whole: bool
+    """Whether all of them are."""
+    context: _Chosen | None
 
 
 def _work(tile: Tile, num_tokens: int, device: torch.device) -> _Work:
-    begin, size = int(tile.rows[0]), len(tile.rows)
-    real = tile.rows[: tile.last]
-    is_range = begin + size <= num_tokens and bool((np.diff(real) == 1).all())
+    rows, size = tile.rows, len(tile.rows)
+    if rows[0] + size <= num_tokens and bool((np.diff(rows[: tile.last]) == 1).all()):
+        rows = np.arange(rows[0], rows[0] + size)
     return _Work(
-        rows=torch.from_numpy(np.arange(begin, begin + size) if is_range else tile.rows).to(device),
+        rows=_Chosen(rows, device),
+        mine=_Chosen(tile.rows[tile.first : tile.last], device),
         keep=slice(tile.first, tile.last),
-        context=torch.from_numpy(tile.context).to(device) if len(tile.context) else None,
-        range=slice(begin, begin + size) if is_range else None,
+        is_whole=tile.first == 0 and tile.last == size,
+        context=_Chosen(tile.context, device) if len(tile.context) else None,
     )
 
 
@@ -64,10 +81,7 @@ class TileAttention:
 
     def __init__(self, plan: Sequence[Tile], num_tokens: int, device: torch.device) -> None:
         self._works = [_work(tile, num_tokens, device) for tile in plan]
-        number = next(_numbers)
-        _live[number] = self
-        # A tensor, because compiled layers take its value as given and a number as a constant.
-        self.handle = torch.tensor(number)
+        self.handle = _live.enter(self)
 
     def __call__(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float
@@ -78,7 +92,7 @@ class TileAttention:
     @property
     def _is_one(self) -> bool:
         """Whether one tile is all there is, and is taken as it stands."""
-        return len(self._works) == 1 and self._works[0].range is not None
+        return len(self._works) == 1 and self._works[0].rows.range is not None
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
         """Queries, keys and values (T, heads, d) to outputs alike and log-sum-exps (T, heads)."""
@@ -87,15 +101,14 @@ class TileAttention:
         out = torch.empty_like(q)
         lse = q.new_empty(q.shape[:2], dtype=_wide(q))
         for work in self._works:
-            rows = work.take(q)
-            found, weight = _attend(rows, work.take(k), work.take(v), scale, causal=True)
+            rows = work.rows.take(q)
+            found, weight = _attend(rows, work.rows.take(k), work.rows.take(v), scale, causal=True)
             if work.context is not None:
-                keys, values = (one.index_select(0, work.context) for one in (k, v))
+                keys, values = work.context.take(k), work.context.take(v)
                 far = _attend(rows, keys, values, scale, causal=False)
                 found, weight = merged(found, weight, *far)
-            mine = work.rows[work.keep]
-            out.index_copy_(0, mine, found[work.keep])
-            lse.index_copy_(0, mine, weight[work.keep])
+            work.mine.put(out, found[work.keep])
+            work.mine.put(lse, weight[work.keep])
         return out, lse
 
     def backward(
@@ -105,22 +118,25 @@ class TileAttention:
         q, k, v, out, lse = saved
         if self._is_one:
             return _back(grad, q, k, v, out, lse, scale, causal=True)
-        into = [torch.zeros_like(one, dtype=_wide(one)) for one in (q, k, v)]
+        of_query = torch.empty_like(q)
+        of_key, of_value = (torch.zeros_like(one, dtype=_wide(one)) for one in (k, v))
         for work in self._works:
-            rows, whole, part, weight = (work.take(one) for one in (q, out, grad, lse))
+            take = work.rows.take
+            rows, whole, part, weight = (take(one) for one in (q, out, grad, lse))
             if not work.is_whole:
                 part, weight = _only(part, work.keep, 0.0), _only(weight, work.keep, torch.inf)
-            near = _back(part, rows, work.take(k), work.take(v), whole, weight, scale, causal=True)
-            for total, piece in zip(into, near, strict=True):
-                work.add(total, piece)
-            if work.context is None:
-                continue
-            keys, values = (one.index_select(0, work.context) for one in (k, v))
-            far = _back(part, rows, keys, values, whole, weight, scale, causal=False)
-            work.add(into[0], far[0])
-            into[1].index_add_(0, work.context, far[1].to(into[1].dtype))
-            into[2].index_add_(0, work.context, far[2].to(into[2].dtype))
-        return into[0].to(q.dtype), into[1].to(k.dtype), into[2].to(v.dtype)
+            near = _back(part, rows, take(k), take(v), whole, weight, scale, causal=True)
+            mine = near[0][work.keep]
+            work.rows.add(of_key, near[1])
+            work.rows.add(of_value, near[2])
+            if work.context is not None:
+                keys, values = work.context.take(k), work.context.take(v)
+                far = _back(part, rows, keys, values, whole, weight, scale, causal=False)
+                mine = mine + far[0][work.keep]
+                work.context.add(of_key, far[1])
+                work.context.add(of_value, far[2])
+            work.mine.put(of_query, mine)
+        return of_query, of_key.to(k.dtype), of_value.to(v.dtype)
 
 
 def _only(values: Tensor, keep: slice, rest: float) -> Tensor:
@@ -182,7 +198,7 @@ def _tile_attention(
     query: Tensor, key: Tensor, value: Tensor, handle: Tensor, scale: float
 ) -> tuple[Tensor, Tensor]:
     q, k, v = _tokens_first(query), _tokens_first(key), _tokens_first(value)
-    out, lse = _live[int(handle)].forward(q, k, v, scale)
+    out, lse = _live[handle].forward(q, k, v, scale)
     return out.contiguous().unsqueeze(0), lse.contiguous()
 
 
@@ -201,7 +217,7 @@ def _tile_attention_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     query, key, value, out, lse = saved
     given = (*(_tokens_first(one) for one in (query, key, value)), out[0], lse)
-    found = _live[int(handle)].backward(grad[0], given, scale)
+    found = _live[handle].backward(grad[0], given, scale)
     of_query, of_key, of_value = (one.contiguous().unsqueeze(0) for one in found)
     return of_query, of_key, of_value
 

@@ -1,10 +1,8 @@
 """A trainer on one device: claims become a sum of gradients, and the sum becomes a step."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import fsum, isfinite
-from time import perf_counter
+from math import fsum
 
 import torch
 from torch import Tensor
@@ -20,7 +18,8 @@ from gyre.train.passes import check_claim, on_device, target_logprobs
 from gyre.train.recompute import recompute_for
 from gyre.train.resting import Rests, Weights
 from gyre.train.room import release, synchronize, with_room
-from gyre.words.errors import CellError, NotFinite, OutOfMemory
+from gyre.train.update import arithmetic, core, stepped
+from gyre.words.errors import CellError, OutOfMemory
 from gyre.words.packs import Claim, Score
 from gyre.words.reports import ClaimReport, StepReport
 from gyre.words.sections import ObjectiveSection, OptimizerSection, TrainerSection
@@ -71,7 +70,7 @@ class LocalTrainer:
         """Sum of log rho per share, by forward passes alone (SPEC 8.3)."""
         self._require_awake()
         check_claim(claim, self.network)
-        with self._arithmetic(), torch.no_grad():
+        with arithmetic(deterministic=self._section.deterministic), torch.no_grad():
             return with_room("scoring a claim", lambda: self._score(claim))
 
     def train(
@@ -91,29 +90,15 @@ class LocalTrainer:
             with self._sums.claim():
                 return self._train(claim, num_executions, scores)
 
-        with self._arithmetic():
+        with arithmetic(deterministic=self._section.deterministic):
             return with_room("training on a claim", work)
 
     def step(self) -> StepReport:
         """The sum is clipped and applied, and is zero again; NotFinite leaves all as it was."""
-        adam = self._core()
-        began = perf_counter()
-        found = norm(self._sums.flats)
-        if not isfinite(found):
-            message = f"step from version {self.version}: the norm of the gradient is {found}"
-            raise NotFinite(message, retryable=False)
-        limit = adam.section.max_norm
-        scale = limit / found if found > limit else 1.0
-        with_room("a step", lambda: adam.step(self._sums.flats, scale=scale))
-        self._sums.clear()
-        self.version += 1
-        return StepReport(
-            version=self.version,
-            gradient_norm=found,
-            is_clipped=found > limit,
-            lr=adam.section.lr,
-            step_s=perf_counter() - began,
-        )
+        adam = core(self._adam)
+        report = stepped(adam, self._sums, lambda: norm(self._sums.flats), version=self.version)
+        self.version = report.version
+        return report
 
     def clear(self) -> None:
         """Forgets the claims of this batch, whose work then returns to the queue."""
@@ -143,11 +128,11 @@ class LocalTrainer:
 
     def export(self) -> OptimizerState:
         """What a checkpoint must hold for the next step to be the same; not a copy."""
-        return self._core().export()
+        return core(self._adam).export()
 
     def load(self, state: OptimizerState, *, version: int) -> None:
         """Goes on from a checkpoint, weights included."""
-        self._core().load(state)
+        core(self._adam).load(state)
         self._sums.clear()
         self.version = version
 
@@ -183,11 +168,6 @@ class LocalTrainer:
         if weights:
             parts.append(self._weights)
         return parts
-
-    def _core(self) -> Adam:
-        if self._adam is None:
-            raise CellError("this trainer has no optimizer: the core's has", retryable=False)
-        return self._adam
 
     def _require_awake(self) -> None:
         if self.is_resting:
@@ -246,17 +226,6 @@ class LocalTrainer:
             logprobs.backward(found.gradient)  # type: ignore[no-untyped-call]
             meter.backward_done(made)
         return found
-
-    @contextmanager
-    def _arithmetic(self) -> Iterator[None]:
-        """Kernels that give the same bits each time, where the section asks for them."""
-        was = torch.get_deterministic_debug_mode()
-        if self._section.deterministic:
-            torch.use_deterministic_algorithms(True)
-        try:
-            yield
-        finally:
-            torch.set_deterministic_debug_mode(was)
 
 
 def _scores(made: Packed, logprobs: Tensor, claim: Claim) -> tuple[Score, ...]:

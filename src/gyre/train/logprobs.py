@@ -71,10 +71,8 @@ class _Logprobs(torch.autograd.Function):
             at = live[part]
             hidden_CH = hidden_TH[predictors_M[at]]
             logits_CV = product.logits(hidden_CH, ctx.temperature)
-            # d log p / d logits = (1 for the label) - p, scaled in place to spare a second C x V.
             scale_C = grad_M[at].to(product.wide) / ctx.temperature
-            of_logits_CV = logits_CV.sub_(lse_M[at, None]).exp_().mul_(-scale_C[:, None])
-            of_logits_CV[torch.arange(len(at), device=at.device), labels_M[at]] += scale_C
+            of_logits_CV = product.of_logits(logits_CV, lse_M[at], labels_M[at], scale_C)
             of_hidden_TH.index_add_(0, predictors_M[at], product.of_hidden(of_logits_CV))
             of_head_VH += product.of_head(of_logits_CV, hidden_CH)
         return (

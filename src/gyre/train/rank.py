@@ -1,11 +1,7 @@
 """The trainer of one rank of a cell: its part of the network, the gradient and the optimizer."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from math import isfinite
-from time import perf_counter
+from collections.abc import Mapping
 
-import torch
 from torch import Tensor
 
 from gyre.model.network import Network
@@ -17,7 +13,7 @@ from gyre.train.parallel import split_network
 from gyre.train.pipeline import Ended, Pipeline, Source
 from gyre.train.room import with_room
 from gyre.train.stages import Stage
-from gyre.words.errors import CellError, NotFinite
+from gyre.train.update import arithmetic, core, stepped
 from gyre.words.reports import StepReport
 from gyre.words.sections import ObjectiveSection, OptimizerSection, TrainerSection
 
@@ -58,35 +54,25 @@ class RankTrainer:
 
     def drive(self, source: Source) -> Ended:
         """As `Pipeline.drive`: the gradients of what was closed are in the ranks' sums."""
-        with self._arithmetic():
+        with arithmetic(deterministic=self._section.deterministic):
             return with_room("a micro-step", lambda: self._pipeline.drive(source))
 
     def follow(self) -> Ended:
         """As `Pipeline.follow`."""
-        with self._arithmetic():
+        with arithmetic(deterministic=self._section.deterministic):
             return with_room("a micro-step", self._pipeline.follow)
 
     def step(self) -> StepReport:
         """The cell's sum is clipped and applied, and is zero again; NotFinite steps nowhere."""
-        if self._adam is None:
-            raise CellError("this trainer has no optimizer: the core's has", retryable=False)
-        began = perf_counter()
-        self._holdings.settle(self._sums.views)
-        found = self._holdings.norm(self._sums.views)
-        if not isfinite(found):
-            message = f"step from version {self.version}: the norm of the gradient is {found}"
-            raise NotFinite(message, retryable=False)
-        limit = self._adam.section.max_norm
-        self._adam.step(self._sums.flats, scale=limit / found if found > limit else 1.0)
-        self._sums.clear()
-        self.version += 1
-        return StepReport(
-            version=self.version,
-            gradient_norm=found,
-            is_clipped=found > limit,
-            lr=self._adam.section.lr,
-            step_s=perf_counter() - began,
-        )
+        adam = core(self._adam)
+
+        def norm() -> float:
+            self._holdings.settle(self._sums.views)
+            return self._holdings.norm(self._sums.views)
+
+        report = stepped(adam, self._sums, norm, version=self.version)
+        self.version = report.version
+        return report
 
     def clear(self) -> None:
         """Forgets the claims of this batch, whose work then returns to the queue."""
@@ -112,14 +98,3 @@ class RankTrainer:
         if self._adam is not None:
             self._adam.read(parts)
         self.version = version
-
-    @contextmanager
-    def _arithmetic(self) -> Iterator[None]:
-        """Kernels that give the same bits each time, where the section asks for them."""
-        was = torch.get_deterministic_debug_mode()
-        if self._section.deterministic:
-            torch.use_deterministic_algorithms(True)
-        try:
-            yield
-        finally:
-            torch.set_deterministic_debug_mode(was)

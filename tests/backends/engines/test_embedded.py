@@ -222,11 +222,11 @@ class Breaking(PlainForward):
 
     count = 0
 
-    def __call__(self, work):
+    def __call__(self, work, ids=None):
         self.count += 1
         if self.count == 5:
             raise KeyError("a bug")
-        return super().__call__(work)
+        return super().__call__(work, ids)
 
 
 def test_a_bug_breaks_the_engine_visibly():
