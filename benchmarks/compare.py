@@ -170,6 +170,18 @@ GOALS = (
         least=1.35,
     ),
     Goal(
+        says="GPU: the same, five trajectories, layers of an 8B model",
+        name="gpu-trees",
+        quantity="8B, 5 trajectories, rows/8B, 5 trajectories, tree",
+        least=1.25,
+    ),
+    Goal(
+        says="GPU: the same, all trajectories, layers of an 8B model",
+        name="gpu-trees",
+        quantity="8B, all trajectories, rows/8B, all trajectories, tree",
+        least=1.35,
+    ),
+    Goal(
         says="GPU: seconds from rollout to training",
         name="gpu-switch",
         quantity="to training seconds",
@@ -239,10 +251,14 @@ def quantities(result: Result) -> dict[str, float]:
     return found | dict(_ratios(found, result.samples))
 
 
+RATIOS = (("seconds", ""), ("peak_bytes", " memory"), ("model_flops", " arithmetic"))
+"""Numbers of which one way of the same work may need more than another, and how that is said."""
+
+
 def _ratios(found: dict[str, float], peers: Iterable[str]) -> Iterator[tuple[str, float]]:
-    """How many times the seconds, or the memory, of the other one way of the same work takes."""
+    """How many times the other's one way of the same work takes."""
     for one, other in itertools.permutations(peers, 2):
-        for what, says in (("seconds", ""), ("peak_bytes", " memory")):
+        for what, says in RATIOS:
             if f"{one} {what}" in found and f"{other} {what}" in found:
                 yield f"{one}/{other}{says}", found[f"{one} {what}"] / found[f"{other} {what}"]
 

@@ -9,7 +9,7 @@ import torch
 from tests.flows.learning.loop import Settings, learn, shuffled
 from tests.flows.learning.task import NAME, TOOL, Journey, travel
 
-STEPS = 36
+STEPS = 44
 FEW = 4
 """Steps that show what does not take a whole curve."""
 CHANCE, LEARNED = 0.35, 0.9

@@ -131,8 +131,7 @@ def test_a_loaded_tiny_continues_a_prompt_of_the_renderer():
     tool = Tool(
         name="find_path",
         description="look here.",
-        parameters='{"type": "object", "properties": {"key": {"type": "string"}}, '
-        '"required": ["key"]}',
+        parameters='{"type":"object","properties":{"key":{"type":"string"}},"required":["key"]}',
     )
     ids = renderer.render([Message(role="user", text="find this path.")], [tool]).ids
     network = load_network("tiny")

@@ -60,7 +60,7 @@ class Settings:
     """B: a multiple of the number of lines, so that none is begun with more often."""
     executions_per_group: int = 16
     """N."""
-    lr: float = 6e-4
+    lr: float = 3e-4
     judge: Judge = as_earned
     dtype: torch.dtype = torch.float32
 

@@ -15,13 +15,7 @@ SCHEMA = {
 }
 TOOL = {
     "type": "function",
-    "function": {
-        "name": NAME,
-        "description": "Departures.",
-        # As text, which dialects hand on as it is: an object would lose the blanks that the model
-        # has learned to read a schema by.
-        "parameters": json.dumps(SCHEMA),
-    },
+    "function": {"name": NAME, "description": "Departures.", "parameters": SCHEMA},
 }
 
 Talk = Generator[list[dict[str, Any]], dict[str, Any], float]
@@ -37,12 +31,17 @@ class Journey:
 
     @property
     def request(self) -> str:
-        return "Departures " + json.dumps({ARGUMENT: self.first})
+        return "Departures " + spelled(self.first)
 
     @property
     def result(self) -> str:
         """What the environment answers to the first call, if it is right."""
-        return json.dumps({ARGUMENT: self.second})
+        return spelled(self.second)
+
+
+def spelled(line: str) -> str:
+    """As a call spells it, so that so small a model can look it up."""
+    return json.dumps({ARGUMENT: line}, separators=(",", ":"))
 
 
 def journeys(rng: Random, count: int) -> list[Journey]:
