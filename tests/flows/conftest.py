@@ -1,9 +1,9 @@
 """A stage for whole flows: scripted engines and a real proxy, each a process of its own."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import pytest
 
@@ -11,6 +11,7 @@ from gyre.testing.engine_process import EngineProcess
 from gyre.testing.proxy_process import ProxyProcess
 from gyre.testing.tokenizer import write_tokenizer
 
+Client = TypeVar("Client", bound=AbstractContextManager[Any])
 SCRIPT = Path(__file__).parent / "scripts.py"
 
 
@@ -47,6 +48,10 @@ class Stage:
                 options=("--family", "qwen3", *options),
             )
         )
+
+    def client(self, made: Client) -> Client:
+        """A client whose sockets are closed at the end, and not whenever it is collected."""
+        return self._stack.enter_context(made)
 
 
 @pytest.fixture

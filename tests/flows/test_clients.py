@@ -30,7 +30,9 @@ def test_anthropic(stage, stream):
     engine = stage.engine()
     proxy = stage.proxy(engine)
     execution = proxy.open("x")
-    client = anthropic.Anthropic(base_url=execution.url, auth_token=execution.key, api_key=None)
+    client = stage.client(
+        anthropic.Anthropic(base_url=execution.url, auth_token=execution.key, api_key=None)
+    )
     tools = [{"name": "run", "description": "runs", "input_schema": TOOL}]
     history = [{"role": "user", "content": "begin"}]
     for turn in range(4):
@@ -59,7 +61,7 @@ def test_openai_chat(stage, stream):
     engine = stage.engine(wire="vllm")
     proxy = stage.proxy(engine)
     execution = proxy.open("x")
-    client = openai.OpenAI(base_url=f"{execution.url}/v1", api_key=execution.key)
+    client = stage.client(openai.OpenAI(base_url=f"{execution.url}/v1", api_key=execution.key))
     function = {"name": "run", "description": "runs", "parameters": TOOL}
     tools = [{"type": "function", "function": function}]
     history = [{"role": "user", "content": "begin"}]
@@ -93,7 +95,7 @@ def test_openai_responses(stage, stream):
     engine = stage.engine()
     proxy = stage.proxy(engine)
     execution = proxy.open("x")
-    client = openai.OpenAI(base_url=f"{execution.url}/v1", api_key=execution.key)
+    client = stage.client(openai.OpenAI(base_url=f"{execution.url}/v1", api_key=execution.key))
     tools = [{"type": "function", "name": "run", "parameters": TOOL, "strict": False}]
     history = [{"role": "user", "content": "begin"}]
     for turn in range(4):
@@ -117,7 +119,9 @@ def test_what_identifies_the_caller_is_recorded_and_its_key_is_not(stage):
     """SPEC 4.1: the request's metadata, from the body and from headers."""
     proxy = stage.proxy(stage.engine())
     execution = proxy.open("x")
-    client = anthropic.Anthropic(base_url=execution.url, auth_token=execution.key, api_key=None)
+    client = stage.client(
+        anthropic.Anthropic(base_url=execution.url, auth_token=execution.key, api_key=None)
+    )
     client.messages.create(
         model="m",
         max_tokens=50,
@@ -143,8 +147,10 @@ def test_a_full_window_is_told_in_each_dialect(stage):
     proxy = stage.proxy(stage.engine(), options=("--context", "64"))
     execution = proxy.open("x")
     long = [{"role": "user", "content": "word " * 200}]
-    claude = anthropic.Anthropic(base_url=execution.url, auth_token=execution.key, api_key=None)
-    chat = openai.OpenAI(base_url=f"{execution.url}/v1", api_key=execution.key)
+    claude = stage.client(
+        anthropic.Anthropic(base_url=execution.url, auth_token=execution.key, api_key=None)
+    )
+    chat = stage.client(openai.OpenAI(base_url=f"{execution.url}/v1", api_key=execution.key))
 
     with pytest.raises(anthropic.BadRequestError, match=r"prompt is too long: \d+ tokens > 64 max"):
         claude.messages.create(model="m", max_tokens=100, messages=long)
@@ -162,7 +168,7 @@ def test_several_choices_in_one_answer(stage):
     engine = stage.engine()
     proxy = stage.proxy(engine, options=("--capacity", "1"))
     execution = proxy.open("x")
-    client = openai.OpenAI(base_url=f"{execution.url}/v1", api_key=execution.key)
+    client = stage.client(openai.OpenAI(base_url=f"{execution.url}/v1", api_key=execution.key))
     done = client.chat.completions.create(
         model="m", n=3, messages=[{"role": "user", "content": "begin"}]
     )

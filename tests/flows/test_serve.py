@@ -87,8 +87,10 @@ def proxy_of(tmp_path, folder, *servers, max_tokens):
 
 
 def chat(execution, *history):
-    client = openai.OpenAI(base_url=f"{execution.url}/v1", api_key=execution.key, max_retries=0)
-    return client.chat.completions.create(model="any", messages=history)
+    with openai.OpenAI(
+        base_url=f"{execution.url}/v1", api_key=execution.key, max_retries=0
+    ) as client:
+        return client.chat.completions.create(model="any", messages=history)
 
 
 def post(url, body):
@@ -175,7 +177,7 @@ def test_a_call_outlives_the_server_that_is_told_to_stop(tmp_path, start):
 def test_a_stock_client_gets_completions(tmp_path, start):
     folder = write_chat_model(tmp_path / "model", seed=1)
     server = start(serving.ServeProcess(folder, "--device", "cpu", "--name", "small"))
-    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    client = start(openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0))
     asked = {"model": "small", "prompt": "once", "max_tokens": 30, "seed": 3}
     whole = client.completions.create(**asked, logprobs=1)
     events = list(

@@ -48,34 +48,34 @@ def openai_client(execution):
 
 def chat(execution, name):
     function = {"name": name, "description": ABOUT, "parameters": SCHEMA}
-    done = openai_client(execution).chat.completions.create(
-        messages=[{"role": "user", "content": REQUEST}],
-        tools=[{"type": "function", "function": function}],
-        **COMMON,
-    )
+    with openai_client(execution) as client:
+        done = client.chat.completions.create(
+            messages=[{"role": "user", "content": REQUEST}],
+            tools=[{"type": "function", "function": function}],
+            **COMMON,
+        )
     calls = [call.function for call in done.choices[0].message.tool_calls or []]
     return [(call.name, json.loads(call.arguments)) for call in calls]
 
 
 def responses(execution, name):
     tool = {"type": "function", "name": name, "description": ABOUT, "parameters": SCHEMA}
-    done = openai_client(execution).responses.create(
-        input=REQUEST, tools=[tool | {"strict": False}], **COMMON
-    )
+    with openai_client(execution) as client:
+        done = client.responses.create(input=REQUEST, tools=[tool | {"strict": False}], **COMMON)
     calls = [item for item in done.output if item.type == "function_call"]
     return [(call.name, json.loads(call.arguments)) for call in calls]
 
 
 def messages(execution, name):
-    client = anthropic.Anthropic(
+    with anthropic.Anthropic(
         base_url=execution.url, auth_token=execution.key, api_key=None, max_retries=0
-    )
-    done = client.messages.create(
-        messages=[{"role": "user", "content": REQUEST}],
-        tools=[{"name": name, "description": ABOUT, "input_schema": SCHEMA}],
-        max_tokens=64,
-        **COMMON,
-    )
+    ) as client:
+        done = client.messages.create(
+            messages=[{"role": "user", "content": REQUEST}],
+            tools=[{"name": name, "description": ABOUT, "input_schema": SCHEMA}],
+            max_tokens=64,
+            **COMMON,
+        )
     calls = [block for block in done.content if block.type == "tool_use"]
     return [(call.name, call.input) for call in calls]
 
