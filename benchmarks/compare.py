@@ -194,6 +194,19 @@ GOALS = (
         most=1,
     ),
     Goal(
+        says="CPU of a scheduler's event with 102,400 live executions, as a multiple of with 1,024",
+        name="scheduler",
+        quantity="live-102400/live-1024",
+        most=1.5,
+    ),
+    Goal(
+        says="Simulated: policies beyond the paper, as a multiple of E0's speed",
+        name="sim-policies",
+        quantity="as published, decode share 0/overcommit 1.5, longest first, shared prefixes, "
+        "decode share 0 hours",
+        least=1.15,
+    ),
+    Goal(
         says="CPU: tokens per second of the engine, as a share of vLLM's, 8 requests",
         name="cpu-generate",
         quantity="vllm, 8 requests/gyre, 8 requests",
@@ -251,7 +264,12 @@ def quantities(result: Result) -> dict[str, float]:
     return found | dict(_ratios(found, result.samples))
 
 
-RATIOS = (("seconds", ""), ("peak_bytes", " memory"), ("model_flops", " arithmetic"))
+RATIOS = (
+    ("seconds", ""),
+    ("hours", " hours"),
+    ("peak_bytes", " memory"),
+    ("model_flops", " arithmetic"),
+)
 """Numbers of which one way of the same work may need more than another, and how that is said."""
 
 
@@ -354,6 +372,10 @@ TITLES = {
     "gpu-switch": "A cell changes its role on a GPU",
     "gpu-agree": "Log-probabilities of engine and trainer on a GPU, bf16",
     "cpu-generate": "SmolLM2-135M on a CPU, bf16",
+    "scheduler": "The scheduler, by the number of live executions",
+    "sim-paper": "The paper's runs in the simulator",
+    "sim-policies": "Policies beyond the paper, on its row E0 in the simulator",
+    "sim-scale": "The simulator at work",
 }
 COLUMNS = (
     ("cpu_ms", "CPU ms a call"),
@@ -379,6 +401,14 @@ COLUMNS = (
     ("tokens", "tokens"),
     ("max", "largest difference"),
     ("mean", "mean difference"),
+    ("hours", "hours"),
+    ("staleness", "mean staleness"),
+    ("busy", "busy share"),
+    ("packing_bound_h", "bound by packing, hours"),
+    ("latency_bound_h", "bound by latency, hours"),
+    ("executions", "executions"),
+    ("events", "events"),
+    ("rss_mib", "MiB at most"),
 )
 
 

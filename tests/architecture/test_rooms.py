@@ -7,8 +7,11 @@ import pytest
 
 DOORS: dict[str, set[str]] = {
     "words": set(),
-    "calls": {"words"},
+    "frames": {"words"},
+    "calls": {"words", "frames"},
+    "journal": {"words", "frames"},
     "commits": {"words", "calls"},
+    "plan": {"words"},
     "tree": {"words", "calls"},
     "proxy": {"words", "tree", "calls", "commits"},
     "stream": {"words", "tree", "calls"},
@@ -17,6 +20,7 @@ DOORS: dict[str, set[str]] = {
     "train": {"words", "model"},
     "backends": {"words", "model", "engine", "train"},
     "testing": {"words"},
+    "sim": {"words", "journal", "plan", "stream"},
     "watch": {"words", "calls", "tree"},
     "run": {
         "words",
@@ -43,6 +47,7 @@ GUESTS: dict[str, set[str]] = {
     "gyre": set(),
     "gyre.words.packs": {"numpy"},
     "gyre.calls": {"msgspec"},
+    "gyre.journal": {"msgspec"},
     "gyre.tree": {"numpy"},
     "gyre.proxy": {"msgspec", "xxhash"},
     "gyre.proxy.session": {"numpy"},
@@ -78,6 +83,8 @@ GUESTS: dict[str, set[str]] = {
     "gyre.backends.renderers.family": {"renderers"},
     "gyre.backends.renderers.load": {"renderers"},
     "gyre.backends.trainers": {"torch"},
+    "gyre.sim": {"numpy"},
+    "gyre.sim.plots": {"matplotlib"},
     "gyre.testing.tokenizer": {"tokenizers"},
     "gyre.testing.engine_server": {"msgspec", "tokenizers", "uvicorn"},
     "gyre.watch.drawn": {"numpy"},
@@ -92,6 +99,7 @@ GUESTS: dict[str, set[str]] = {
 
 PURE = [
     "gyre.words",
+    "gyre.plan",
     "gyre.tree",
     "gyre.proxy.session",
     "gyre.proxy.history",
@@ -109,6 +117,7 @@ PURE = [
     "gyre.proxy.breaker",
     "gyre.proxy.sampled",
     "gyre.stream",
+    "gyre.sim",
     "gyre.engine.cache",
     "gyre.engine.batch",
     "gyre.train.schedule",

@@ -32,6 +32,15 @@ COMMANDS = {
     "inspect": "--json --leaves --text execution run",
     "export": "--execution --format --max-trajectories --out --seed run",
     "model": "--to action name",
+    "plan": (
+        "--capacity --cells --executions-per-group --from-journal --groups-per-batch "
+        "--groups-per-node-hour --hours --json --nodes --nodes-per-cell --seed --staleness "
+        "--steps config overrides"
+    ),
+    "simulate": (
+        "--compare --from-journal --jobs --journal --json --plot --policy --progress --seed "
+        "--seeds config overrides"
+    ),
     "demo": "--keep",
 }
 """Every command with its options and arguments: adding one is a decision, so it is written here."""

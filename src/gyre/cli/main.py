@@ -15,6 +15,8 @@ COMMANDS = {
     "inspect": "show the trees of a run",
     "export": "write a run's training rows as jsonl, parquet or safetensors",
     "model": "list, show or fetch the models that need no hub",
+    "simulate": "simulate a run: its hours, idle nodes and staleness, before it is paid for",
+    "plan": "choose phi, mu and the size of cells for a target staleness",
     "demo": "see a whole recording in a minute, with a scripted engine",
 }
 

@@ -1,0 +1,111 @@
+"""Events through the scheduler with few and with many executions alive, on 512 engines."""
+
+from collections import deque
+from collections.abc import Callable
+
+from benchmarks.micro.cases import measure
+
+from gyre.plan.dispatch import Continuous
+from gyre.plan.messages import (
+    AdmitGroup,
+    Command,
+    Ending,
+    ExecutionClosed,
+    ExecutionTerminated,
+    GroupAdmitted,
+    GroupAssigned,
+    GroupId,
+    Heard,
+    LaunchExecution,
+    OfferGroup,
+    OpenBatch,
+    Outcome,
+    Publish,
+    Published,
+    RunStarted,
+    StepTaken,
+)
+from gyre.plan.placements import Async
+from gyre.plan.scheduler import Scheduler
+from gyre.plan.shape import Shape
+
+ENGINES = 512
+SIZE = 8
+BATCH = 32
+EVENTS = 2_000
+LIVE = (1_024, 16_384, 102_400)
+
+
+class Host:
+    """Answers every command at once, and ends the oldest execution when there is none."""
+
+    def __init__(self, live: int) -> None:
+        shape = Shape(
+            groups_per_batch=BATCH,
+            executions_per_group=SIZE,
+            num_cells=1,
+            cell_capacity=1,
+            standalone_capacities=(live // ENGINES,) * ENGINES,
+            dispatch=Continuous(depth=live // SIZE),
+            placement=Async(),
+        )
+        self._scheduler = Scheduler(shape)
+        self._events: deque[Heard] = deque([RunStarted()])
+        self._running: deque[LaunchExecution] = deque()
+        self._offered: deque[GroupId] = deque()
+        self._step = 0
+        self._pulled = 0
+        while self._events:
+            self._turn()
+
+    def run(self) -> None:
+        for _ in range(EVENTS):
+            if not self._events:
+                self._end(self._running.popleft())
+            self._turn()
+
+    def _turn(self) -> None:
+        for command in self._scheduler.handle(self._events.popleft(), 0.0):
+            self._obey(command)
+        while self._offered and self._pulled < BATCH:
+            self._pulled += 1
+            self._events.append(GroupAssigned(group=self._offered.popleft(), step=self._step))
+            if self._pulled == BATCH:
+                self._events.append(StepTaken(step=self._step))
+
+    def _end(self, one: LaunchExecution) -> None:
+        self._events.append(
+            ExecutionTerminated(group=one.group, member=one.member, ending=Ending.COMPLETED)
+        )
+        self._events.append(
+            ExecutionClosed(group=one.group, member=one.member, outcome=Outcome.VALID)
+        )
+
+    def _obey(self, command: Command) -> None:
+        match command:
+            case AdmitGroup(group=group):
+                self._events.append(GroupAdmitted(group=group))
+            case LaunchExecution():
+                self._running.append(command)
+            case OfferGroup(group=group):
+                self._offered.append(group)
+            case OpenBatch(step=step):
+                self._step, self._pulled = step, 0
+            case Publish(version=version):
+                self._events.append(Published(version=version))
+            case _:
+                pass
+
+
+def main() -> None:
+    cases: dict[str, Callable[[], object]] = {f"live-{live}": Host(live).run for live in LIVE}
+    measure(
+        "scheduler",
+        cases,
+        calls=dict.fromkeys(cases, 3),
+        settings={"engines": ENGINES, "group": SIZE, "batch": BATCH, "events_per_call": EVENTS},
+    )
+
+
+if __name__ == "__main__":
+    main()

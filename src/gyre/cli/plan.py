@@ -1,0 +1,212 @@
+"""Choose phi, mu and the size of cells for a target staleness, each pair simulated briefly."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gyre.words.errors import ConfigError
+
+STEPS = 24
+GROUPS_PER_BATCH = 32
+EXECUTIONS_PER_GROUP = 8
+PLAIN = (
+    "cells",
+    "capacity",
+    "hours",
+    "groups_per_batch",
+    "executions_per_group",
+    "groups_per_node_hour",
+)
+"""Options that stand for a file; with a file they are refused."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("config", nargs="?", metavar="CONFIG", help="a TOML file as for `gyre simulate`")
+    add("overrides", nargs="*", metavar="section.key=value", help="in place of the file's values")
+    add("--from-journal", type=Path, metavar="RUN", help="in place of CONFIG: a recorded run")
+    add(
+        "--staleness",
+        required=True,
+        metavar="X",
+        help="the mean staleness to meet, in versions: phi + (mu - 1) / 2",
+    )
+    add("--cells", type=int, metavar="K", help="without CONFIG: cells")
+    add("--capacity", type=int, metavar="C", help="without CONFIG: executions a cell serves")
+    add("--hours", type=float, metavar="H", help="without CONFIG: mean hours of an execution")
+    add(
+        "--groups-per-batch",
+        type=int,
+        metavar="B",
+        help=f"without CONFIG: groups of a step (default: {GROUPS_PER_BATCH})",
+    )
+    add(
+        "--executions-per-group",
+        type=int,
+        metavar="N",
+        help=f"without CONFIG: executions of a group (default: {EXECUTIONS_PER_GROUP})",
+    )
+    add(
+        "--groups-per-node-hour",
+        type=float,
+        metavar="RATE",
+        help="without CONFIG: groups a node trains in an hour (default: half a rollout's time)",
+    )
+    add("--nodes", type=int, metavar="N", help="nodes in all (default: those of the cells)")
+    add(
+        "--nodes-per-cell",
+        metavar="SIZE[:CAPACITY],...",
+        help="sizes of cells to try; a capacity left out grows with the size",
+    )
+    add("--steps", type=int, default=STEPS, help="steps to simulate (default: %(default)s)")
+    add("--seed", type=int, help="of the simulations (default: as in the file)")
+    add("--json", action="store_true", help="print one JSON object")
+
+
+def run(args: argparse.Namespace) -> None:
+    import json
+    from dataclasses import replace
+    from fractions import Fraction
+
+    staleness = _staleness(args.staleness)
+    parts = _sizes(args.nodes_per_cell)
+    source = _source(args)
+
+    from gyre.sim.advice import Layout, Size, advise, assumed, divided, layouts_of, scenario_for
+    from gyre.sim.advice_report import as_json, lines
+    from gyre.sim.asked import from_tables
+
+    if source is not None:
+        scenario = from_tables(source.where, source.tables, source.overrides)
+        notes = source.notes
+    else:
+        if args.cells is None:
+            size, capacity = parts[0]
+            first = divided(args.nodes, size, capacity or 0)
+        else:
+            each = 1 if args.nodes is None else args.nodes / max(1, args.cells)
+            first = Layout(num_cells=args.cells, cell_capacity=args.capacity, nodes_per_cell=each)
+        scenario = scenario_for(
+            layout=first,
+            mean_h=args.hours,
+            groups_per_batch=_given(args.groups_per_batch, GROUPS_PER_BATCH),
+            executions_per_group=_given(args.executions_per_group, EXECUTIONS_PER_GROUP),
+            groups_per_node_hour=args.groups_per_node_hour,
+        )
+        notes = assumed(args.groups_per_node_hour)
+    if args.seed is not None:
+        scenario = replace(scenario, seed=args.seed)
+    sizes = [Size(nodes_per_cell=size, capacity=capacity) for size, capacity in parts]
+    layouts = layouts_of(scenario, num_nodes=args.nodes, sizes=sizes)
+    advice = advise(scenario, staleness=Fraction(staleness), layouts=layouts, steps=args.steps)
+    if args.json:
+        print(json.dumps(as_json(advice, notes), allow_nan=False))
+    else:
+        print(*lines(scenario, advice, notes), sep="\n")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """Tables that describe a run, from a file or a journal."""
+
+    where: str
+    tables: dict[str, Any]
+    overrides: Sequence[str]
+    notes: list[str]
+    """What a reader should know of them."""
+
+
+def _source(args: argparse.Namespace) -> _Source | None:
+    """None where options take the place of tables, and are all there."""
+    is_file = args.config is not None and "=" not in args.config
+    if is_file and args.from_journal is not None:
+        message = f"{args.config}: --from-journal takes the place of a file; leave one out"
+        raise ConfigError(message)
+    if not is_file and args.from_journal is None:
+        _check_options(args)
+        return None
+    given = [f"--{name.replace('_', '-')}" for name in PLAIN if getattr(args, name) is not None]
+    if given:
+        message = f"{', '.join(given)}: the file or journal says it; use section.key=value"
+        raise ConfigError(message)
+    if args.nodes is not None and args.nodes_per_cell is None:
+        message = f"--nodes {args.nodes}: in cells of which size? --nodes-per-cell says"
+        raise ConfigError(message)
+    if args.from_journal is None:
+        tables = _read(Path(args.config))
+        return _Source(where=args.config, tables=tables, overrides=args.overrides, notes=[])
+    return _recorded(args)
+
+
+def _check_options(args: argparse.Namespace) -> None:
+    if args.config is not None:
+        message = f"{args.config}: there is no file whose value it could replace"
+        raise ConfigError(message)
+    if args.hours is None:
+        message = "expected CONFIG, --from-journal, or --cells, --capacity and --hours"
+        raise ConfigError(message)
+    is_divided = args.nodes is not None and ":" in (args.nodes_per_cell or "").split(",")[0]
+    if (args.cells is None) != (args.capacity is None) or (args.cells is None and not is_divided):
+        message = (
+            "expected --cells and --capacity, or --nodes and --nodes-per-cell SIZE:CAPACITY, "
+            "beside --hours"
+        )
+        raise ConfigError(message)
+
+
+def _recorded(args: argparse.Namespace) -> _Source:
+    from gyre.journal.reading import path_of, read
+    from gyre.plan.replay import EVENTS
+    from gyre.sim.recorded import recorded
+
+    place = args.from_journal
+    found = recorded(read(path_of(place) if place.is_dir() else place, kinds=EVENTS))
+    first = [] if args.config is None else [args.config]
+    return _Source(
+        where=str(place),
+        tables=found.tables,
+        overrides=[*first, *args.overrides],
+        notes=list(found.notes),
+    )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    import tomllib
+
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        message = f"{path}: expected a TOML file: {error.strerror}"
+        raise ConfigError(message) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        message = f"{path}: not TOML: {error}"
+        raise ConfigError(message) from error
+
+
+def _staleness(text: str) -> str:
+    import re
+
+    # Digits and a point, because an exponent could ask for a number that fills the memory.
+    if re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", text):
+        return text
+    message = f"--staleness {text}: expected a number of versions, such as 1 or 1.5"
+    raise ConfigError(message)
+
+
+def _sizes(text: str | None) -> list[tuple[int, int | None]]:
+    found: list[tuple[int, int | None]] = []
+    for part in () if text is None else text.split(","):
+        size, is_given, capacity = part.partition(":")
+        try:
+            found.append((int(size), int(capacity) if is_given else None))
+        except ValueError as error:
+            message = f"--nodes-per-cell {part}: expected SIZE or SIZE:CAPACITY, such as 4:144"
+            raise ConfigError(message) from error
+    return found
+
+
+def _given(value: int | None, otherwise: int) -> int:
+    """Told apart from absent, so that a 0 is refused."""
+    return otherwise if value is None else value

@@ -1,0 +1,298 @@
+"""Simulate a run before it is paid for: its hours, its idle nodes, and how stale its groups get."""
+
+import argparse
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+from gyre.words.errors import ConfigError
+
+PAPER = "paper"
+PICTURES = (".png", ".svg")
+
+Work = TypeVar("Work")
+Left = TypeVar("Left")
+Say: TypeAlias = Callable[[str], None]
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("config", nargs="?", metavar="CONFIG", help="a TOML file, a preset such as E0, or paper")
+    add("overrides", nargs="*", metavar="section.key=value", help="in place of the file's values")
+    add("--seed", type=int, help="of the first run (default: as in the file)")
+    add("--seeds", type=_count, default=1, metavar="N", help="so many runs (default: %(default)s)")
+    add("--jobs", type=_count, default=1, metavar="N", help="runs at once (default: %(default)s)")
+    add("--policy", action="append", default=[], metavar="NAME", help="beside it; repeatable")
+    add("--compare", action="store_true", help="elastic, async and colocate beside each other")
+    add("--json", metavar="PATH", help="write all records; - prints them instead of tables")
+    add("--plot", type=Path, metavar="PATH", help="draw the first seed's runs, .png or .svg")
+    add("--journal", type=Path, metavar="PATH", help="write the events of the one run")
+    add("--from-journal", type=Path, metavar="RUN", help="in place of CONFIG: a recorded run")
+    add("--progress", action="store_true", help="say how far it is, without a terminal too")
+
+
+def run(args: argparse.Namespace) -> None:
+    if args.config == PAPER and args.from_journal is None:
+        _paper(args)
+        return
+    _check_files(args)
+    source = _source(args)
+
+    from gyre.sim.asked import asked, from_tables, journaled, preset, simulated
+    from gyre.sim.report import as_json, page
+
+    if source.tables is None:
+        given = preset(source.where, source.overrides)
+    else:
+        given = from_tables(source.where, source.tables, source.overrides)
+    found = asked(
+        given,
+        seed=args.seed,
+        num_seeds=args.seeds,
+        compares=args.compare,
+        policies=args.policy,
+    )
+    with _progress(args) as say:
+        if args.journal is None:
+            records = _run_all(found.runs, simulated, jobs=args.jobs, say=say)
+        else:
+            (scenario,) = _only(found.runs)
+            record, events = journaled(scenario, say)
+            records = [record]
+    if args.journal is not None:
+        import time
+
+        from gyre.journal.writing import write
+        from gyre.plan.replay import EVENTS
+        from gyre.sim.recorded import header_of
+
+        write(args.journal, header_of(scenario, started_at=time.time()), events, kinds=EVENTS)
+    rans = found.ran(records)
+    _tell(args, page(rans, [*found.refused, *source.notes]), as_json(rans))
+    if args.plot is not None:
+        from gyre.sim.plots import figure, save
+        from gyre.watch.replacing import replacing
+
+        with replacing(args.plot) as part, part.open("wb") as file:
+            save(figure(rans), file, kind="svg" if args.plot.suffix == ".svg" else "png")
+
+
+def _paper(args: argparse.Namespace) -> None:
+    """The paper's results beside ours."""
+    unfit = {
+        "section.key=value": args.overrides,
+        "--policy": args.policy,
+        "--compare": args.compare,
+        "--plot": args.plot,
+        "--journal": args.journal,
+    }
+    if refused := [name for name, value in unfit.items() if value]:
+        message = f"paper: is what it is; leave {', '.join(refused)} out"
+        raise ConfigError(message)
+    _check_files(args)
+
+    from gyre.sim.asked import simulated
+    from gyre.sim.report_paper import Questions, scenarios
+
+    first = 0 if args.seed is None else args.seed
+    questions = Questions(scenarios=scenarios(), seeds=range(first, first + args.seeds))
+    with _progress(args) as say:
+        records = _run_all(questions.runs, simulated, jobs=args.jobs, say=say)
+    report = questions.report(records)
+    _tell(args, report.lines(), report.as_json())
+
+
+# What is asked for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """Where a scenario comes from."""
+
+    where: str
+    tables: Mapping[str, Any] | None
+    """None for a preset of that name."""
+    overrides: Sequence[str]
+    notes: Sequence[str] = ()
+    """What a reader should know of it."""
+
+
+def _source(args: argparse.Namespace) -> _Source:
+    from gyre.sim.paper import PAPER as PRESETS
+
+    if args.from_journal is not None:
+        return _recorded(args)
+    if args.config is None:
+        message = "expected a TOML file, a preset, `paper`, or --from-journal RUN"
+        raise ConfigError(message)
+    is_preset = args.config in PRESETS and not Path(args.config).exists()
+    tables = None if is_preset else _tables(Path(args.config))
+    return _Source(where=args.config, tables=tables, overrides=args.overrides)
+
+
+def _tables(path: Path) -> dict[str, Any]:
+    import tomllib
+
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        message = f"{path}: expected a TOML file, a preset or `paper`: {error.strerror}"
+        raise ConfigError(message) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        message = f"{path}: not TOML: {error}"
+        raise ConfigError(message) from error
+
+
+def _recorded(args: argparse.Namespace) -> _Source:
+    from gyre.journal.reading import path_of, read
+    from gyre.plan.replay import EVENTS
+    from gyre.sim.recorded import recorded
+
+    place = args.from_journal
+    found = recorded(read(path_of(place) if place.is_dir() else place, kinds=EVENTS))
+    # There is no file, so that the first word is a value too.
+    overrides = [one for one in (args.config, *args.overrides) if one is not None]
+    return _Source(
+        where=str(place), tables=found.tables, overrides=overrides, notes=tuple(found.notes)
+    )
+
+
+def _check_files(args: argparse.Namespace) -> None:
+    """What is to be written can be, said before anything runs."""
+    places = {"--json": args.json, "--plot": args.plot, "--journal": args.journal}
+    for option, place in places.items():
+        if place is None or str(place) == "-":
+            continue
+        path = Path(place)
+        if path.is_dir() or not path.parent.is_dir():
+            found = "a folder" if path.is_dir() else f"no folder {path.parent}"
+            message = f"{option} {place}: expected a file that can be made, found {found}"
+            raise ConfigError(message)
+    if args.journal is not None and args.journal.exists():
+        message = f"--journal {args.journal}: is there already"
+        raise ConfigError(message)
+    if args.plot is not None:
+        _check_plot(args.plot)
+
+
+def _check_plot(path: Path) -> None:
+    if path.suffix not in PICTURES:
+        message = f"--plot {path}: expected a name that ends in {' or '.join(PICTURES)}"
+        raise ConfigError(message)
+    try:
+        import gyre.sim.plots  # noqa: F401
+    except ModuleNotFoundError as error:
+        if error.name != "matplotlib":
+            raise
+        message = "--plot needs matplotlib: pip install 'gyre-rl[plot]'"
+        raise ConfigError(message) from error
+
+
+def _only(runs: Sequence[Work]) -> Sequence[Work]:
+    if len(runs) > 1:
+        message = "--journal: holds one run; leave --seeds, --compare and --policy out"
+        raise ConfigError(message)
+    return runs
+
+
+# Running
+
+
+def _run_all(
+    runs: Sequence[Work], simulate: Callable[[Work, Say], Left], *, jobs: int, say: Say
+) -> list[Left]:
+    """What each left, in order."""
+    many = len(runs)
+    if jobs > 1 and many > 1:
+        return list(_side_by_side(runs, simulate, jobs=min(jobs, many), say=say))
+    return [
+        simulate(one, _after(f"run {number} of {many}, ", say))
+        for number, one in enumerate(runs, start=1)
+    ]
+
+
+def _side_by_side(
+    runs: Sequence[Work], simulate: Callable[[Work, Say], Left], *, jobs: int, say: Say
+) -> Iterator[Left]:
+    """In processes of their own; they leave interrupts to this one, which ends them."""
+    import multiprocessing
+    import signal
+    from concurrent.futures import ProcessPoolExecutor
+
+    pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
+    # A process starts with the first work for it, and ignores what this one ignores then.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        waiting = [pool.submit(simulate, one, _say_nothing) for one in runs]
+    finally:
+        signal.signal(signal.SIGINT, before)
+    try:
+        for number, one in enumerate(waiting, start=1):
+            yield one.result()
+            say(f"run {number} of {len(runs)}")
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _after(beginning: str, say: Say) -> Say:
+    return lambda text: say(beginning + text)
+
+
+def _say_nothing(text: str) -> None:
+    pass
+
+
+@contextmanager
+def _progress(args: argparse.Namespace) -> Iterator[Say]:
+    """Says a line in place of the last one on a terminal, and one below the other elsewhere."""
+    import sys
+
+    is_terminal = sys.stderr.isatty()
+
+    def say(text: str) -> None:
+        if is_terminal:
+            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+        elif args.progress:
+            print(text, file=sys.stderr, flush=True)
+
+    try:
+        yield say
+    finally:
+        if is_terminal:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+# What is said
+
+
+def _tell(args: argparse.Namespace, lines: Sequence[str], found: dict[str, Any]) -> None:
+    """Tables unless JSON is printed in their place, and JSON where it is asked for."""
+    import io
+    import json
+    import sys
+
+    from gyre.watch.replacing import replacing
+
+    if args.json == "-":
+        print(json.dumps(found, allow_nan=False))
+        return
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # An old locale may not have the characters that timelines are drawn with.
+        sys.stdout.reconfigure(errors="replace")
+    print(*lines, sep="\n")
+    if args.json is not None:
+        with replacing(Path(args.json)) as part:
+            part.write_text(json.dumps(found, allow_nan=False) + "\n")
+
+
+def _count(text: str) -> int:
+    try:
+        count = int(text)
+    except ValueError:
+        count = 0
+    if count < 1:
+        message = f"expected a number of 1 or more; found {text!r}"
+        raise argparse.ArgumentTypeError(message)
+    return count

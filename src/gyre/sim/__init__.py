@@ -1,0 +1,1 @@
+"""The scheduler in virtual time, and what can be said of it without running it."""

@@ -1,0 +1,43 @@
+"""docs/scheduler.md speaks of the states, rules and messages that there are."""
+
+import ast
+import re
+from pathlib import Path
+from typing import get_args
+
+from gyre.plan import rules
+from gyre.plan.burst import Phase
+from gyre.plan.cells import CellState
+from gyre.plan.messages import Command, Heard
+
+PAGE = (Path(__file__).parents[2] / "docs" / "scheduler.md").read_text()
+DIAGRAMS = re.findall(r"```mermaid\n(.*?)```", PAGE, re.DOTALL)
+
+
+def drawn(diagram):
+    return set(re.findall(r"^\s*(\w+) -->|--> (\w+)", diagram, re.MULTILINE))
+
+
+def test_the_diagrams_show_every_state():
+    shown = [{name for pair in drawn(one) for name in pair if name} for one in DIAGRAMS]
+
+    assert [{state.value for state in CellState}, {phase.value for phase in Phase}] == shown
+
+
+def test_every_rule_is_explained():
+    tree = ast.parse(Path(rules.__file__).read_text())
+    there = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    rows = re.findall(r"^\| (`.*?) \|", PAGE.split("## The rules")[1], re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+
+    assert there <= named
+
+
+def test_every_command_is_listed_with_an_answer():
+    table = PAGE.split("| command | its answer |")[1].split("\n\n")[0]
+    commands = {one.__name__ for one in get_args(Command)}
+    events = {one.__name__ for one in get_args(Heard)}
+    rows = [line.split("|")[1:3] for line in table.splitlines() if "`" in line]
+
+    assert commands == {name for row in rows for name in re.findall(r"`(\w+)`", row[0])}
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row[1])} <= events
