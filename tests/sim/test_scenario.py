@@ -52,7 +52,7 @@ def tables(text=WHOLE):
 def mistakes(found):
     with pytest.raises(ConfigError) as refused:
         scenario_of(found)
-    return str(refused.value).split("; ")
+    return str(refused.value).splitlines()
 
 
 def test_a_whole_file_is_read_and_runs():
