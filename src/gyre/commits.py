@@ -7,18 +7,17 @@ machine: what a log lost is put back from the journal when the run is opened aga
 
 import fcntl
 import os
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
 
 from gyre import calls
+from gyre.frames import HEAD_BYTES, framed, payload_at
 from gyre.words.errors import ConfigError, LogDamaged
 
 NAME = "commits"
 MAGIC = b"GYRECMIT"
-_HEAD = Struct("<II")
 _WHERE = Struct("<HQ")
 
 
@@ -84,17 +83,13 @@ def entries(folder: Path) -> Iterator[Entry]:
         message = f"{path}: not a commit journal: it does not begin with {MAGIC.decode()}"
         raise LogDamaged(message)
     at = len(MAGIC)
-    while at + _HEAD.size <= len(data):
-        length, checksum = _HEAD.unpack_from(data, at)
-        payload = data[at + _HEAD.size : at + _HEAD.size + length]
-        # Whatever follows was never acknowledged: a batch is synced before any reply of it.
-        if len(payload) < max(length, _WHERE.size) or zlib.crc32(payload) != checksum:
-            return
+    # Whatever follows a torn one was never acknowledged: a batch is synced before any reply of it.
+    while (payload := payload_at(data, at)) is not None and len(payload) >= _WHERE.size:
         named, offset = _WHERE.unpack_from(payload)
         start = _WHERE.size + named
         name = payload[_WHERE.size : start].decode()
         yield Entry(log=name, offset=offset, data=payload[start:])
-        at += _HEAD.size + length
+        at += HEAD_BYTES + len(payload)
 
 
 def restore(folder: Path) -> int:
@@ -124,5 +119,4 @@ def restore(folder: Path) -> int:
 
 def _framed(entry: Entry) -> bytes:
     name = entry.log.encode()
-    payload = _WHERE.pack(len(name), entry.offset) + name + entry.data
-    return _HEAD.pack(len(payload), zlib.crc32(payload)) + payload
+    return framed(_WHERE.pack(len(name), entry.offset) + name + entry.data)

@@ -17,6 +17,7 @@ from gyre.words.errors import LogDamaged
 MOST_FRAME_BYTES = 2**30
 
 _HEAD = Struct("<II")
+HEAD_BYTES = _HEAD.size
 
 
 def framed(payload: bytes) -> bytes:

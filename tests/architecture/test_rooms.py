@@ -10,7 +10,7 @@ DOORS: dict[str, set[str]] = {
     "frames": {"words"},
     "calls": {"words", "frames"},
     "journal": {"words", "frames"},
-    "commits": {"words", "calls"},
+    "commits": {"words", "frames", "calls"},
     "plan": {"words"},
     "tree": {"words", "calls"},
     "proxy": {"words", "tree", "calls", "commits"},
