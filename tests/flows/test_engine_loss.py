@@ -140,6 +140,35 @@ def test_a_drained_engine_hands_its_calls_over(stage):
     assert 8 * TURNS == load.done
 
 
+def test_calls_follow_the_routes_of_a_controller(stage):
+    """Executions go back and forth while they talk; every call is where it was sent, none fails."""
+    engines = [stage.engine(chunk_delay_s=0.005, chunk_tokens=16) for _ in range(2)]
+    proxy = stage.proxy(*engines, options=("--routed",))
+    names = [f"127.0.0.1:{engine.port}" for engine in engines]
+    load = Load()
+
+    async def run():
+        async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
+            for number in range(8):
+                execution = await asyncio.to_thread(proxy.open, f"x{number}")
+                group.create_task(agent(session, execution, load, stream=True, mark=20))
+            version = moved = 0
+            while load.done + len(load.failed) < 8 * TURNS:
+                version += 1
+                routes = {f"x{number}": names[version % 2] for number in range(8)}
+                order = {"version": version, "routes": routes}
+                answer = await asyncio.to_thread(proxy.control, "PUT", "routes", order)
+                moved += answer["moved"]
+                await asyncio.sleep(0.05)
+            return moved
+
+    moved = asyncio.run(run())
+    assert [] == load.failed
+    assert moved > 0
+    counted = proxy.metrics()
+    assert not [name for name in counted if name.startswith("gyre_failures_total")]
+
+
 def test_a_call_outlives_the_absence_of_every_engine(stage):
     """A held request is answered when an engine comes back; the client saw only a wait."""
     engine = stage.engine()

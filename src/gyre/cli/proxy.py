@@ -32,6 +32,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="how much earlier thinking stays in prompts (default: %(default)s)",
     )
     add("--open", action="append", default=[], metavar="NAME", help="open an execution at once")
+    add(
+        "--routed",
+        action="store_true",
+        help="a controller says which execution has which engine (PUT /gyre/routes)",
+    )
     add("--host", default=proxy.host, help="where to listen (default: %(default)s)")
     add("--port", type=int, default=proxy.port, help="0 picks a free one (default: %(default)s)")
     add("--context", type=int, default=proxy.context_tokens, help="the model's window in tokens")
@@ -87,5 +92,6 @@ def run(args: argparse.Namespace) -> None:
             calls_per_execution=args.calls_at_once,
         ),
         open=tuple(args.open),
+        routed=args.routed,
     )
     run_proxy(plan, on_start)

@@ -1,4 +1,4 @@
-"""The proxy's own controls: open and close executions, drain engines, say how things stand."""
+"""The proxy's own controls: executions, routes and engines, and how things stand."""
 
 import hmac
 from typing import Any
@@ -12,12 +12,21 @@ from gyre.words.errors import ConfigError, NotFound, RequestError, Unauthorized
 from gyre.words.ids import EngineName, ExecutionId
 
 PREFIX = "/gyre/"
+MOST_ROUTES_BYTES = 64 * 2**20
+"""More than a hundred thousand executions at once take."""
 
 
 class OpenExecution(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a request to open an execution."""
 
     id: str | None = None
+
+
+class NewRoutes(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of an order: executions with their engines, None for those that lose theirs."""
+
+    version: int
+    routes: dict[str, str | None]
 
 
 class Admin:
@@ -41,6 +50,8 @@ class Admin:
                 found = {"id": name, "closed": True}
             case "GET", ["status"]:
                 found = self._status()
+            case "PUT", ["routes"]:
+                found = await self._assign(exchange)
             case "POST", ["engines", name, "drain"]:
                 await self._router.drain(EngineName(name))
                 found = self._status()
@@ -60,6 +71,18 @@ class Admin:
         except (msgspec.MsgspecError, ConfigError) as error:
             raise RequestError(str(error)) from error
         return {"id": execution.id, "key": key, "path": f"/exec/{execution.id}"}
+
+    async def _assign(self, exchange: Exchange) -> dict[str, Any]:
+        body = await exchange.body(most_bytes=MOST_ROUTES_BYTES, within_s=10)
+        try:
+            asked = msgspec.json.decode(body, type=NewRoutes)
+        except msgspec.MsgspecError as error:
+            raise RequestError(str(error)) from error
+        changes = {
+            execution: None if name is None else EngineName(name)
+            for execution, name in asked.routes.items()
+        }
+        return {"version": asked.version, "moved": self._router.assign(asked.version, changes)}
 
     def _status(self) -> dict[str, Any]:
         return {

@@ -2,7 +2,7 @@
 
 Rule 1: a token that was sampled is kept; a call ends once, with every token once (T07).
 Rule 2: nothing polls; a call waits for a seat, a drain for its last call, a probe for its pause.
-Rule 3: a stream that makes progress is never cut, except to drain its engine.
+Rule 3: a stream that makes progress is never cut, except to drain its engine or to move it.
 """
 
 import asyncio
@@ -11,15 +11,17 @@ import random
 import time
 import uuid
 from array import array
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
 from gyre.proxy.breaker import Breaker
+from gyre.proxy.counts import RouterCounts
+from gyre.proxy.routes import Routes
 from gyre.proxy.sampled import Sampled
-from gyre.proxy.seats import Call, Cut, EngineStatus, Room
+from gyre.proxy.seats import ORDERED, Call, Cut, EngineStatus, Room
 from gyre.proxy.waiting import WaitingLine
 from gyre.words.errors import (
     BrokenPromise,
@@ -39,22 +41,6 @@ MOST_REMEMBERED = 65_536
 
 
 @dataclass(slots=True, kw_only=True)
-class RouterCounts:
-    """What has happened since the start."""
-
-    calls: int = 0
-    attempts: int = 0
-    reroutes: int = 0
-    """Attempts that continued a call elsewhere, or again at the same engine."""
-    failures: dict[str, int] = field(default_factory=dict)
-    """By kind: refused, error, abort, bad request, hang, stall. To drain is no failure."""
-    breaker_opens: int = 0
-    unavailable: int = 0
-    """Calls given up because no engine came back in time."""
-    held_s: float = 0.0
-
-
-@dataclass(slots=True, kw_only=True)
 class _Stream:
     """What holds on to an engine's answer while it comes."""
 
@@ -70,10 +56,13 @@ class Router:
         engines: Sequence[Engine],
         settings: RouterSection,
         *,
+        routes: Routes | None = None,
         clock: Callable[[], float] = time.monotonic,
         jitter: random.Random | None = None,
     ) -> None:
+        """With routes, every execution has the engine they say, and waits while they say none."""
         self._settings = settings
+        self._routes = routes
         self._clock = clock
         self._jitter = random.Random() if jitter is None else jitter
         self._engines = {engine.name: engine for engine in engines}
@@ -87,7 +76,7 @@ class Router:
             )
             for name in self._engines
         }
-        self._line = WaitingLine(list(self._rooms.values()))
+        self._line = WaitingLine(list(self._rooms.values()), routes)
         self._streams: dict[Call, _Stream] = {}
         self._orders = itertools.count(1)
         self._homes: dict[str, EngineName] = {}
@@ -174,15 +163,41 @@ class Router:
         room = self._named(name)
         room.draining = True
         for call in list(room.calls):
-            if call in self._streams:
-                self._cut(call, "drain")
-            else:
-                self.release(call)
+            self._send_away(call, "drain")
         await self._line.wait_empty(room)
+
+    def assign(self, version: int, changes: Mapping[str, EngineName | None]) -> int:
+        """Executions get other engines, and their calls go on there; how many calls moved.
+
+        None takes an execution's engine away. Nothing is changed by an order that is refused.
+        """
+        if self._routes is None:
+            raise NotFound("this proxy chooses engines itself and takes no routes")
+        for name in changes.values():
+            if name is not None:
+                self._named(name)
+        if not self._routes.put(version, changes):
+            return 0
+        moved = [
+            call
+            for room in self._rooms.values()
+            for call in room.calls
+            if self._routes.engine(call.execution) != room.name
+        ]
+        for call in moved:
+            self._send_away(call, "move")
+        self._line.fill()
+        return len(moved)
 
     def resume(self, name: EngineName) -> None:
         """The engine takes calls again."""
         self._line.reopen(self._named(name))
+
+    def _send_away(self, call: Call, reason: Cut) -> None:
+        if call in self._streams:
+            self._cut(call, reason)
+        else:
+            self.release(call)
 
     def _named(self, name: EngineName) -> Room:
         if name not in self._rooms:
@@ -278,7 +293,7 @@ class Router:
         if call.cut is None:
             return self._failed(call, room, "abort")
         call.failed_at = room.name
-        if call.cut != "drain":
+        if call.cut not in ORDERED:
             self._count(call.cut)
         return False
 
@@ -295,7 +310,7 @@ class Router:
         self._count("bad request")
         call.refused_by.add(room.name)
         others = (other for other in self._rooms.values() if other.name not in call.refused_by)
-        if not any(other.is_open for other in others):
+        if self._routes is not None or not any(other.is_open for other in others):
             raise error
         return False
 

@@ -9,8 +9,11 @@ from gyre.proxy.sampled import Sampled
 from gyre.words.ids import EngineName
 from gyre.words.samples import Output, Sampling
 
-Cut = Literal["drain", "hang", "stall"]
-"""Why a stream was ended from this side: the engine leaves, is dead, or is silent for too long."""
+Cut = Literal["drain", "move", "hang", "stall"]
+"""Why a stream was ended from this side: the engine leaves, the call is sent elsewhere, the engine
+is dead, or it is silent for too long."""
+ORDERED: frozenset[Cut] = frozenset(("drain", "move"))
+"""Cuts that are nobody's failure."""
 
 
 @dataclass(eq=False, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ import heapq
 import itertools
 from collections.abc import Sequence
 
+from gyre.proxy.routes import Routes
 from gyre.proxy.seats import Call, Room, choose
 
 Waiter = tuple[int, int, Call, "asyncio.Future[None]"]
@@ -13,8 +14,9 @@ Waiter = tuple[int, int, Call, "asyncio.Future[None]"]
 class WaitingLine:
     """Calls without a seat; a call that comes back stands before those that came after it."""
 
-    def __init__(self, rooms: Sequence[Room]) -> None:
+    def __init__(self, rooms: Sequence[Room], routes: Routes | None = None) -> None:
         self._rooms = rooms
+        self._routes = routes
         self._waiters: list[Waiter] = []
         self._ticks = itertools.count()
         self._emptied = {room.name: asyncio.Event() for room in rooms}
@@ -26,9 +28,7 @@ class WaitingLine:
         """Whether the call got a seat without waiting; nobody is overtaken."""
         if self._waiters:
             return False
-        room = choose(
-            self._rooms, last=call.last, failed_at=call.failed_at, refused_by=call.refused_by
-        )
+        room = self._room_for(call)
         if room is not None:
             room.seat(call)
         return room is not None
@@ -84,9 +84,7 @@ class WaitingLine:
             _, _, call, given = waiter
             if given.done():
                 continue
-            room = choose(
-                self._rooms, last=call.last, failed_at=call.failed_at, refused_by=call.refused_by
-            )
+            room = self._room_for(call)
             if room is None:
                 passed.append(waiter)
             else:
@@ -94,3 +92,11 @@ class WaitingLine:
                 given.set_result(None)
         for waiter in passed:
             heapq.heappush(self._waiters, waiter)
+
+    def _room_for(self, call: Call) -> Room | None:
+        if self._routes is None:
+            return choose(
+                self._rooms, last=call.last, failed_at=call.failed_at, refused_by=call.refused_by
+            )
+        routed = self._routes.engine(call.execution)
+        return next((one for one in self._rooms if one.name == routed and one.has_room), None)

@@ -24,6 +24,7 @@ from gyre.proxy.executions import Executions
 from gyre.proxy.handle import Desk
 from gyre.proxy.metrics import Metrics
 from gyre.proxy.router import Router
+from gyre.proxy.routes import Routes
 from gyre.proxy.server import Proxy
 from gyre.run.control import ADDRESS_FILE, TOKEN_FILE
 from gyre.run.listen import listener, serve_until_told
@@ -54,6 +55,8 @@ class ProxyPlan:
     limits: LimitsSection
     open: tuple[str, ...]
     """Executions to open at the start, if they do not exist."""
+    routed: bool = False
+    """A controller says which execution has which engine; without a route its calls wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +91,11 @@ async def serve(plan: ProxyPlan, on_start: Callable[[Started], None]) -> None:
         commit=commit,
     )
     try:
-        async with connected(plan.engines) as engines, Router(engines, plan.router) as router:
+        routes = Routes() if plan.routed else None
+        async with (
+            connected(plan.engines) as engines,
+            Router(engines, plan.router, routes=routes) as router,
+        ):
             desk = Desk(router=router, commit=commit, metrics=Metrics(), ping_s=plan.proxy.ping_s)
             admin = Admin(executions, router, token)
             app = Proxy(executions, desk, admin, model=plan.model, limits=plan.limits)
