@@ -20,12 +20,12 @@ USED_BY_NAME = {
 COMMANDS = {
     "proxy": (
         "--body-bytes --calls-at-once --calls-per-minute --capacity --context --engine --family "
-        "--hold --honour-sampling --host --idle --max-tokens --model --open --ping --port --routed "
-        "--run --temperature --thinking --top-k --top-p"
+        "--hold --honour-sampling --host --idle --kv --max-tokens --model --open --ping --port "
+        "--routed --run --temperature --thinking --top-k --top-p"
     ),
     "serve": (
         "--api-key-file --body-bytes --capacity --device --dtype --host --kv-tokens --name "
-        "--no-graphs --port --prefill-tokens --seed model"
+        "--no-graphs --port --prefill-tokens --seed --share model"
     ),
     "open": "--json name run",
     "close": "name run",

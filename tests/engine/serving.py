@@ -107,7 +107,15 @@ class Client:
 
 @asynccontextmanager
 async def served(
-    network=None, *, key=None, tokenizer=None, end_ids=(), limits=None, patience_s=20.0, **how
+    network=None,
+    *,
+    key=None,
+    tokenizer=None,
+    end_ids=(),
+    limits=None,
+    patience_s=20.0,
+    share=None,
+    **how,
 ):
     """A client of a served engine over a small random model."""
     network = slow_engine.network() if network is None else network
@@ -127,6 +135,7 @@ async def served(
         limits=LimitsSection() if limits is None else limits,
         kv_bytes=2**20,
         key=key,
+        share=share,
         patience_s=patience_s,
     )
     client = Client(Application(server))

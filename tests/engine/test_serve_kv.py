@@ -145,3 +145,63 @@ def test_an_order_about_pins_that_makes_no_sense_is_refused(path, body, status):
             return await client.post(path, body)
 
     assert status == asyncio.run(scenario()).status
+
+
+def test_blocks_go_from_engine_to_engine_through_a_shared_folder(tmp_path):
+    async def scenario():
+        network = slow_engine.network()
+        async with (
+            serving.served(network, share=tmp_path) as one,
+            serving.served(network, share=tmp_path) as two,
+        ):
+            here = await one.post("/generate", ASKED)
+            pin = await one.post("/kv/pin", {"input_ids": PROMPT})
+            put = await one.post("/kv/put", {"pin": pin.json["pin"], "to": "call-1"})
+            lies = [path.name for path in tmp_path.iterdir()]
+            taken = await two.post("/kv/take", {"from": "call-1"})
+            again = await two.post("/kv/take", {"from": "call-1"})
+            there = await two.post("/generate", ASKED)
+            return here, put, lies, taken, again, there
+
+    here, put, lies, taken, again, there = asyncio.run(scenario())
+
+    assert (28, ["call-1.kv"]) == (put.json["tokens"], lies)
+    assert put.json["bytes"] > 2 * 2 * 2 * 28 * 8 * 4
+    assert (200, 28) == (taken.status, taken.json["tokens"])
+    assert (404, []) == (again.status, list(tmp_path.iterdir()))
+    assert here.json["output_ids"] == there.json["output_ids"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "says"),
+    [
+        ("/kv/put", {"pin": 1, "to": "../x"}, 400, "letters, digits"),
+        ("/kv/put", {"pin": 1, "to": ""}, 400, "letters, digits"),
+        ("/kv/put", {"pin": 7, "to": "x"}, 404, "a pin that is held"),
+        ("/kv/take", {"from": "/etc/passwd"}, 400, "letters, digits"),
+        ("/kv/take", {"from": "x"}, 404, "no cached blocks named x.kv"),
+        ("/kv/take", {"from": "broken"}, 400, "expected cached blocks"),
+        ("/kv/take", {}, 400, "from"),
+    ],
+)
+def test_a_bad_hand_over_is_refused_by_name(tmp_path, path, body, status, says):
+    async def scenario():
+        (tmp_path / "broken.kv").write_bytes(b"no tensors")
+        async with serving.served(share=tmp_path) as client:
+            return await client.post(path, body), await client.post("/generate", ASKED)
+
+    refused, after = asyncio.run(scenario())
+
+    assert (status, 200) == (refused.status, after.status)
+    assert says in refused.json["error"]["message"]
+
+
+def test_a_server_without_a_shared_folder_says_so():
+    async def scenario():
+        async with serving.served() as client:
+            return await client.post("/kv/take", {"from": "x"})
+
+    refused = asyncio.run(scenario())
+
+    assert 404 == refused.status
+    assert "--share" in refused.json["error"]["message"]

@@ -74,7 +74,7 @@ def start():
         yield stack.enter_context
 
 
-def proxy_of(tmp_path, folder, *servers, max_tokens):
+def proxy_of(tmp_path, folder, *servers, max_tokens, options=()):
     return ProxyProcess(
         tmp_path / "run",
         model=folder,
@@ -82,6 +82,7 @@ def proxy_of(tmp_path, folder, *servers, max_tokens):
         options=(
             *("--family", "chatml", "--context", str(CONTEXT)),
             *("--max-tokens", str(max_tokens)),
+            *options,
         ),
     )
 
@@ -172,6 +173,41 @@ def test_a_call_outlives_the_server_that_is_told_to_stop(tmp_path, start):
     assert (0, 1500) == (status, reply.usage.completion_tokens)
     assert 2 == len({span.engine for span in tree.calls[1].spans})
     assert_of_the_model(tree, 1, folder, folder)
+
+
+@pytest.mark.parametrize("follows", [True, False])
+def test_the_cache_follows_a_call_that_is_sent_elsewhere(tmp_path, start, follows):
+    """SPEC 2.3: with the hand-over off, only the tokens computed again change."""
+    folder = write_chat_model(tmp_path / "model", seed=1)
+    (tmp_path / "share").mkdir()
+    servers = [
+        start(serving.ServeProcess(folder, "--device", "cpu", "--share", str(tmp_path / "share")))
+        for _ in range(2)
+    ]
+    names = [server.url.removeprefix("http://") for server in servers]
+    options = ("--routed", *(() if follows else ("--kv", "0")))
+    proxy = start(proxy_of(tmp_path, folder, *servers, max_tokens=1500, options=options))
+    execution = proxy.open("x")
+    proxy.control("PUT", "routes", {"version": 1, "routes": {"x": names[0]}})
+
+    with ThreadPoolExecutor(1) as thread:
+        call = thread.submit(chat, execution, {"role": "user", "content": "Go on."})
+        while not call.done() and metrics(servers[0])["gyre_serve_output_tokens_total"] <= 200:
+            pass
+        moved = proxy.control("PUT", "routes", {"version": 2, "routes": {"x": names[1]}})
+        reply = call.result()
+    tree = recorded(proxy)
+    counted = proxy.metrics()
+
+    assert (1, 1500) == (moved["moved"], reply.usage.completion_tokens)
+    assert names == [span.engine for span in tree.calls[1].spans]
+    assert_of_the_model(tree, 1, folder, folder)
+    had = len(tree.prompt_ids(1)) + tree.calls[1].spans[0].tokens
+    carried = counted["gyre_carried_tokens_total"]
+    assert follows == (carried > 100) == (counted["gyre_carried_bytes_total"] > 0)
+    assert had == carried + counted["gyre_again_tokens_total"]
+    assert 0 == counted["gyre_hand_overs_lost_total"]
+    assert [] == list((tmp_path / "share").iterdir())
 
 
 def test_a_stock_client_gets_completions(tmp_path, start):

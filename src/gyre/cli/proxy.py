@@ -20,7 +20,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         required=True,
         metavar="ADDRESS",
-        help="sglang=http://host:port, vllm=http://host:port or the address alone; repeatable",
+        help="http://host:port, after gyre=, sglang= or vllm= if need be; repeatable",
     )
     add("--model", required=True, help="folder with the policy's tokenizer.json, or that file")
     add("--run", type=Path, default=Path("runs/proxy"), help="run folder (default: %(default)s)")
@@ -47,6 +47,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--honour-sampling", action="store_true", help="use the harness's temperature and top-p")
     add("--capacity", type=int, default=router.capacity, help="calls at once per engine")
     add("--hold", type=float, default=router.hold_s, help="seconds a call waits for any engine")
+    add(
+        "--kv",
+        type=float,
+        default=router.kv_s,
+        help="seconds for a moved call's cache to follow it; 0: it stays (default: %(default)s)",
+    )
     add("--idle", type=float, default=router.idle_s, help="seconds of silence before a probe")
     add("--ping", type=float, default=proxy.ping_s, help="seconds between pings of a stream")
     add("--body-bytes", type=int, default=limits.body_bytes, help="largest request body")
@@ -85,7 +91,9 @@ def run(args: argparse.Namespace) -> None:
             ping_s=args.ping,
             honour_sampling=args.honour_sampling,
         ),
-        router=RouterSection(capacity=args.capacity, hold_s=args.hold, idle_s=args.idle),
+        router=RouterSection(
+            capacity=args.capacity, hold_s=args.hold, idle_s=args.idle, kv_s=args.kv
+        ),
         limits=LimitsSection(
             body_bytes=args.body_bytes,
             calls_per_minute=args.calls_per_minute,

@@ -32,6 +32,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--no-graphs", action="store_true", help="on CUDA, decode without captured graphs")
     add("--seed", type=int, help="of requests that bring none (default: another at every start)")
+    add(
+        "--share",
+        type=Path,
+        metavar="DIR",
+        help="folder in memory through which engines of this machine hand over cached blocks",
+    )
     add("--api-key-file", type=Path, metavar="FILE", help="clients must send the key in it")
     add("--body-bytes", type=int, default=limits.body_bytes, help="largest request body")
 
@@ -64,5 +70,6 @@ def run(args: argparse.Namespace) -> None:
             graphs=not args.no_graphs,
         ),
         limits=LimitsSection(body_bytes=args.body_bytes),
+        share=args.share,
     )
     run_server(plan, on_start)

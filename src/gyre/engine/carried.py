@@ -1,12 +1,16 @@
-"""Cached blocks as safetensors bytes, and back, checked before any of them is used."""
+"""Cached blocks as safetensors, in bytes or in a file, and back, checked before any is used."""
+
+from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import load, load_file, save, save_file
+from torch import Tensor
 
 from gyre.engine.reports import KVBlocks
-from gyre.words.errors import RequestError
+from gyre.words.errors import NotFound, OutOfMemory, RequestError
 
 HEADER_BYTES = 2**16
 """More than the names, types and shapes of three tensors take."""
@@ -15,10 +19,7 @@ _NAMES = {"token_ids", "values", "version"}
 
 def packed(blocks: KVBlocks) -> bytes:
     """Three tensors: the ids, the version of the weights, and the keys and values."""
-    ids = torch.from_numpy(np.frombuffer(blocks.token_ids, np.int32).copy())
-    version = torch.tensor([blocks.version], dtype=torch.int64)
-    values = blocks.values.to("cpu").contiguous()
-    return save({"token_ids": ids, "version": version, "values": values})
+    return save(_tensors(blocks))
 
 
 def unpacked(data: bytes) -> KVBlocks:
@@ -28,6 +29,41 @@ def unpacked(data: bytes) -> KVBlocks:
     except (SafetensorError, KeyError, RuntimeError, ValueError) as error:
         message = f"expected the bytes of an export: {error}"
         raise RequestError(message) from error
+    return _checked(found)
+
+
+def put(blocks: KVBlocks, path: Path) -> int:
+    """The same as a file, there whole or not at all; its bytes."""
+    part = path.with_name(f"{path.name}.part")
+    try:
+        save_file(_tensors(blocks), part)
+        part.rename(path)
+    except (OSError, SafetensorError) as error:
+        part.unlink(missing_ok=True)
+        raise OutOfMemory(f"{path}: no room for cached blocks: {error}") from error
+    return path.stat().st_size
+
+
+def take(path: Path) -> KVBlocks:
+    """What `put` made, read where it lies; the file is gone, the blocks are not."""
+    try:
+        found = load_file(path)
+        path.unlink()
+    except FileNotFoundError as error:
+        raise NotFound(f"no cached blocks named {path.name}", where="from") from error
+    except (OSError, SafetensorError) as error:
+        raise RequestError(f"expected cached blocks: {error}", where="from") from error
+    return _checked(found)
+
+
+def _tensors(blocks: KVBlocks) -> dict[str, Tensor]:
+    ids = torch.from_numpy(np.frombuffer(blocks.token_ids, np.int32).copy())
+    version = torch.tensor([blocks.version], dtype=torch.int64)
+    values = blocks.values.to("cpu").contiguous()
+    return {"token_ids": ids, "version": version, "values": values}
+
+
+def _checked(found: Mapping[str, Tensor]) -> KVBlocks:
     if set(found) != _NAMES:
         message = f"expected the tensors {sorted(_NAMES)}, found {sorted(found)}"
         raise RequestError(message)
@@ -46,5 +82,5 @@ def unpacked(data: bytes) -> KVBlocks:
     )
 
 
-def _described(one: torch.Tensor) -> str:
+def _described(one: Tensor) -> str:
     return f"{one.dtype} of shape {tuple(one.shape)}"

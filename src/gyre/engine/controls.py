@@ -1,13 +1,14 @@
 """Orders to a served engine: pause, new weights, rest and wake, and cached blocks in and out."""
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import msgspec
 
-from gyre.engine.carried import HEADER_BYTES, packed, unpacked
+from gyre.engine.carried import HEADER_BYTES, packed, put, take, unpacked
 from gyre.engine.reports import Capacity, KVBlocks, Pin
 from gyre.engine.wire import Id, read, refuse
 from gyre.model.known import model_folder
@@ -89,19 +90,39 @@ class PinNamed(msgspec.Struct, forbid_unknown_fields=True):
     pin: int
 
 
+class PutWanted(msgspec.Struct, forbid_unknown_fields=True):
+    """A pin whose blocks become a file of the shared folder."""
+
+    pin: int
+    to: str
+
+
+class TakeWanted(msgspec.Struct, forbid_unknown_fields=True):
+    """A file that another engine put there."""
+
+    name: str = msgspec.field(name="from")
+
+
 _ABORT = msgspec.json.Decoder(Abort)
 _PAUSE = msgspec.json.Decoder(Pause)
 _NEW_WEIGHTS = msgspec.json.Decoder(NewWeights)
 _MEMORY = msgspec.json.Decoder(Memory)
 _PIN_WANTED = msgspec.json.Decoder(PinWanted)
 _PIN_NAMED = msgspec.json.Decoder(PinNamed)
+_PUT_WANTED = msgspec.json.Decoder(PutWanted)
+_TAKE_WANTED = msgspec.json.Decoder(TakeWanted)
+_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 
 
 class Controls:
     """Each order is a body in and an answer out."""
 
-    def __init__(self, engine: Steered, running: set[str], *, kv_bytes: int) -> None:
+    def __init__(
+        self, engine: Steered, running: set[str], *, kv_bytes: int, share: Path | None = None
+    ) -> None:
         self._engine = engine
+        self._share = share
+        """Folder through which engines of one machine hand each other cached blocks."""
         self._running = running
         """Ids of the requests that are being answered."""
         self._pins: dict[int, Pin] = {}
@@ -170,14 +191,26 @@ class Controls:
         return self._held(await self._engine.pin(what or ()))
 
     async def export(self, body: bytes) -> bytes:
-        blocks = await self._engine.export(self._named(body))
+        blocks = await self._engine.export(self._named(read(body, _PIN_NAMED).pin))
         return await asyncio.to_thread(packed, blocks)
+
+    async def put(self, body: bytes) -> dict[str, Any]:
+        """Pinned blocks as a file, which an engine of this machine takes without a copy between."""
+        asked = read(body, _PUT_WANTED)
+        path = self._shared("to", asked.to)
+        pin = self._named(asked.pin)
+        num_bytes = await asyncio.to_thread(put, await self._engine.export(pin), path)
+        return {"bytes": num_bytes, "tokens": pin.num_tokens}
+
+    async def take(self, body: bytes) -> dict[str, Any]:
+        path = self._shared("from", read(body, _TAKE_WANTED).name)
+        return self._held(await self._engine.import_(await asyncio.to_thread(take, path)))
 
     async def take_in(self, body: bytes) -> dict[str, Any]:
         return self._held(await self._engine.import_(await asyncio.to_thread(unpacked, body)))
 
     async def release(self, body: bytes) -> dict[str, Any]:
-        pin = self._named(body)
+        pin = self._named(read(body, _PIN_NAMED).pin)
         del self._pins[pin.id]
         await self._engine.release(pin)
         return {"success": True}
@@ -197,9 +230,15 @@ class Controls:
         self._pins[pin.id] = pin
         return {"pin": pin.id, "tokens": pin.num_tokens}
 
-    def _named(self, body: bytes) -> Pin:
-        asked = read(body, _PIN_NAMED)
-        if asked.pin not in self._pins:
-            message = f"expected a pin that is held, found {asked.pin}"
+    def _named(self, pin: int) -> Pin:
+        if pin not in self._pins:
+            message = f"expected a pin that is held, found {pin}"
             raise NotFound(message, where="pin")
-        return self._pins[asked.pin]
+        return self._pins[pin]
+
+    def _shared(self, where: str, name: str) -> Path:
+        if self._share is None:
+            raise NotFound("this server shares no folder (--share)", where=where)
+        if not _FILE_NAME.fullmatch(name):
+            refuse(where, "a name of letters, digits, - and _", name)
+        return self._share / f"{name}.kv"

@@ -7,6 +7,7 @@ from array import array
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any, Protocol
 
 from gyre.engine.completions import Completing
@@ -87,6 +88,7 @@ class Server:
         limits: LimitsSection,
         kv_bytes: int,
         key: str | None = None,
+        share: Path | None = None,
         patience_s: float = PATIENCE_S,
     ) -> None:
         self._engine = engine
@@ -99,7 +101,7 @@ class Server:
         self._requests: Counter[tuple[str, int]] = Counter()
         self._prompt_tokens = 0
         self._output_tokens = 0
-        self._controls = Controls(engine, self._running, kv_bytes=kv_bytes)
+        self._controls = Controls(engine, self._running, kv_bytes=kv_bytes, share=share)
         controls = self._controls
         self._wires: dict[str, Read] = {"/generate": Native, "/v1/completions": Completing}
         self._orders: dict[str, Order] = {
@@ -111,6 +113,8 @@ class Server:
             "/resume_memory_occupation": controls.wake,
             "/kv/pin": controls.pin,
             "/kv/release": controls.release,
+            "/kv/put": controls.put,
+            "/kv/take": controls.take,
         }
         self._about: dict[str, Callable[[], Awaitable[Mapping[str, Any]]]] = {
             "/model_info": self._model_info,
@@ -272,6 +276,7 @@ class Server:
             "is_generation": True,
             "weight_version": str(version),
             "context_length": self._served.context_tokens,
+            "engine": "gyre",
         }
 
     async def _server_info(self) -> Mapping[str, Any]:

@@ -17,3 +17,12 @@ class RouterCounts:
     unavailable: int = 0
     """Calls given up because no engine came back in time."""
     held_s: float = 0.0
+    hand_overs: int = 0
+    """Calls whose cached blocks followed them."""
+    lost_hand_overs: int = 0
+    """Calls whose blocks should have, and did not in time."""
+    carried_bytes: int = 0
+    carried_tokens: int = 0
+    again_tokens: int = 0
+    """Tokens that calls had when they moved, and that did not follow them: computed again, unless
+    the engine knew them already."""

@@ -11,17 +11,18 @@ import random
 import time
 import uuid
 from array import array
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
 from gyre.proxy.breaker import Breaker
+from gyre.proxy.carrying import Carrying
+from gyre.proxy.chores import Chores
 from gyre.proxy.counts import RouterCounts
 from gyre.proxy.routes import Routes
 from gyre.proxy.sampled import Sampled
-from gyre.proxy.seats import ORDERED, Call, Cut, EngineStatus, Room
+from gyre.proxy.seats import ORDERED, Call, Cut, EngineStatus, Room, Stream
 from gyre.proxy.waiting import WaitingLine
 from gyre.words.errors import (
     BrokenPromise,
@@ -33,19 +34,11 @@ from gyre.words.errors import (
 )
 from gyre.words.ids import EngineName
 from gyre.words.ports import Engine
-from gyre.words.samples import Ask, Chunk, Output, Sampling
+from gyre.words.samples import Ask, Chunk, HeldBlocks, Output, Sampling
 from gyre.words.sections import RouterSection
 
 MOST_REMEMBERED = 65_536
 """Executions whose last engine is remembered; the oldest is forgotten beyond."""
-
-
-@dataclass(slots=True, kw_only=True)
-class _Stream:
-    """What holds on to an engine's answer while it comes."""
-
-    scope: asyncio.Timeout
-    watch: asyncio.TimerHandle
 
 
 class Router:
@@ -77,18 +70,18 @@ class Router:
             for name in self._engines
         }
         self._line = WaitingLine(list(self._rooms.values()), routes)
-        self._streams: dict[Call, _Stream] = {}
+        self._streams: dict[Call, Stream] = {}
         self._orders = itertools.count(1)
         self._homes: dict[str, EngineName] = {}
         self._inspected: set[EngineName] = set()
         # Ids of asks have one length, so that none is the beginning of another.
         self._prefix = uuid.uuid4().hex[:12]
-        self._group: asyncio.TaskGroup | None = None
-        self._chores: set[asyncio.Task[None]] = set()
+        self._chores = Chores()
         self.counts = RouterCounts()
+        self._carrying = Carrying(self._engines, self.counts, kv_s=settings.kv_s)
 
     async def __aenter__(self) -> Self:
-        self._group = await asyncio.TaskGroup().__aenter__()
+        await self._chores.__aenter__()
         return self
 
     async def __aexit__(
@@ -97,16 +90,7 @@ class Router:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        group, self._group = self._group, None
-        for chore in self._chores:
-            chore.cancel()
-        if group is None:
-            return
-        if kind is not None and issubclass(kind, asyncio.CancelledError):
-            # Perhaps the group itself cancelled the owner, because a chore failed.
-            await group.__aexit__(kind, error, trace)
-        else:
-            await group.__aexit__(None, None, None)
+        await self._chores.__aexit__(kind, error, trace)
 
     @property
     def waiting(self) -> int:
@@ -122,7 +106,7 @@ class Router:
 
         The seat is kept until `generate` ends or `release` is called.
         """
-        if self._group is None:
+        if not self._chores.is_open:
             raise Unavailable("the proxy is not running")
         call = Call(
             execution=execution,
@@ -156,6 +140,8 @@ class Router:
                     await self._back_off(call, fruitless)
         finally:
             self.release(call)
+            if call.pinned is not None:
+                self._chores.start(self._carrying.let_go(call.pinned.engine, call.pinned.held))
         return call.output_so_far()
 
     async def drain(self, name: EngineName) -> None:
@@ -178,12 +164,7 @@ class Router:
                 self._named(name)
         if not self._routes.put(version, changes):
             return 0
-        moved = [
-            call
-            for room in self._rooms.values()
-            for call in room.calls
-            if self._routes.engine(call.execution) != room.name
-        ]
+        moved = self._routes.misplaced(self._rooms.values())
         for call in moved:
             self._send_away(call, "move")
         self._line.fill()
@@ -194,10 +175,21 @@ class Router:
         self._line.reopen(self._named(name))
 
     def _send_away(self, call: Call, reason: Cut) -> None:
-        if call in self._streams:
-            self._cut(call, reason)
-        else:
+        """Its blocks are pinned before the cut, where they can follow it."""
+        room = call.room
+        if room is None or call not in self._streams:
             self.release(call)
+        elif reason == "move" and not call.moving and self._carrying.can(room.name):
+            call.moving = True
+            self._chores.start(self._move(call, room))
+        elif not call.moving:
+            self._cut(call, reason)
+
+    async def _move(self, call: Call, room: Room) -> None:
+        await self._carrying.pin(call, room.name)
+        call.moving = False
+        if call in self._streams and call.room is room:
+            self._cut(call, "move")
 
     def _named(self, name: EngineName) -> Room:
         if name not in self._rooms:
@@ -241,8 +233,10 @@ class Router:
         call.attempts += 1
         self.counts.attempts += 1
         self.counts.reroutes += call.attempts > 1
-        began = self._clock()
+        held, began = None, self._clock()
         try:
+            held = await self._carried(call, room, input_ids)
+            began = self._clock()
             await self._stream(call, room, input_ids)
             return self._ended(call, room)
         except EngineError as error:
@@ -250,11 +244,25 @@ class Router:
         finally:
             call.engine_s += self._clock() - began
             self.release(call)
+            if held is not None:
+                self._chores.start(self._carrying.let_go(room.name, held))
+
+    async def _carried(self, call: Call, room: Room, input_ids: bytes) -> HeldBlocks | None:
+        """Blocks that followed a call to the engine it was sent to."""
+        if call.cut != "move":
+            return None
+        began = self._clock()
+        held = await self._carrying.carry(call, room.name)
+        self._held(call, began)
+        tokens = len(input_ids) // 4 + len(call.sampled.ids)
+        self.counts.again_tokens += tokens - (0 if held is None else held.tokens)
+        return held
 
     async def _stream(self, call: Call, room: Room, input_ids: bytes) -> None:
         """Takes chunks until one is the last, or the stream is cut from this side."""
+        call.ask_id = f"{self._prefix}-{call.order:010x}-{call.attempts:06x}"
         ask = Ask(
-            id=f"{self._prefix}-{call.order:010x}-{call.attempts:06x}",
+            id=call.ask_id,
             input_ids=input_ids + array("i", call.sampled.ids).tobytes(),
             sampling=call.sampled.rest,
             execution=call.execution,
@@ -265,7 +273,7 @@ class Router:
         try:
             async with asyncio.timeout(None) as scope:
                 watch = loop.call_later(self._settings.idle_s, self._look, call, room)
-                self._streams[call] = _Stream(scope=scope, watch=watch)
+                self._streams[call] = Stream(scope=scope, watch=watch)
                 async with aclosing(self._engines[room.name].generate(ask)) as chunks:
                     async for chunk in chunks:
                         self._take(call, room, chunk)
@@ -326,13 +334,7 @@ class Router:
     def _distrust(self, room: Room, *, at_once: bool) -> None:
         if room.breaker.failed(at_once=at_once):
             self.counts.breaker_opens += 1
-            self._start(self._probe, room)
-
-    def _start(self, chore: Callable[[Room], Coroutine[None, None, None]], room: Room) -> None:
-        if self._group is not None:
-            task = self._group.create_task(chore(room))
-            self._chores.add(task)
-            task.add_done_callback(self._chores.discard)
+            self._chores.start(self._probe(room))
 
     def _cut(self, call: Call, reason: Cut) -> None:
         """Ends the call's stream from this side; the call itself goes on."""
@@ -353,7 +355,7 @@ class Router:
             return
         if silent_s >= idle_s and room.name not in self._inspected:
             self._inspected.add(room.name)
-            self._start(self._inspect, room)
+            self._chores.start(self._inspect(room))
         next_s = idle_s - silent_s if silent_s < idle_s else idle_s
         loop = asyncio.get_running_loop()
         self._streams[call].watch = loop.call_later(next_s, self._look, call, room)

@@ -1,7 +1,8 @@
 """Where each execution's calls go, by order of a controller: obeyed, and never chosen here."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+from gyre.proxy.seats import Call, Room
 from gyre.words.errors import RequestError
 from gyre.words.ids import EngineName
 
@@ -37,3 +38,12 @@ class Routes:
             else:
                 self._engines[execution] = engine
         return True
+
+    def misplaced(self, rooms: Iterable[Room]) -> list[Call]:
+        """Calls that are not where their execution belongs."""
+        return [
+            call
+            for room in rooms
+            for call in room.calls
+            if self.engine(call.execution) != room.name
+        ]

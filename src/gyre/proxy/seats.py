@@ -1,5 +1,6 @@
 """Which engine takes the next call: the one it had, else the emptiest that is ready."""
 
+import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -7,7 +8,7 @@ from typing import Literal
 from gyre.proxy.breaker import Breaker, Trust
 from gyre.proxy.sampled import Sampled
 from gyre.words.ids import EngineName
-from gyre.words.samples import Output, Sampling
+from gyre.words.samples import HeldBlocks, Output, Sampling
 
 Cut = Literal["drain", "move", "hang", "stall"]
 """Why a stream was ended from this side: the engine leaves, the call is sent elsewhere, the engine
@@ -42,10 +43,32 @@ class Call:
     """Engines that called it a bad request."""
     cut: Cut | None = None
     """Set when its present stream was ended from this side."""
+    ask_id: str = ""
+    """Of its last ask, at the engine."""
+    moving: bool = False
+    """Its blocks are being pinned, and then its stream is cut."""
+    pinned: "Pinned | None" = None
+    """Blocks that the engine it left keeps for it."""
 
     def output_so_far(self) -> Output:
         """What was sampled; its finish is "abort" as long as there was more to come (T08)."""
         return self.sampled.output(engine_s=self.engine_s, attempts=self.attempts)
+
+
+@dataclass(slots=True, kw_only=True)
+class Stream:
+    """What holds on to an engine's answer while it comes."""
+
+    scope: asyncio.Timeout
+    watch: asyncio.TimerHandle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pinned:
+    """Cached blocks of a call, and the engine that keeps them."""
+
+    engine: EngineName
+    held: HeldBlocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

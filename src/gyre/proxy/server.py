@@ -156,6 +156,12 @@ class Proxy:
         yield "gyre_breaker_opens_total", "Engines given up.", "", counts.breaker_opens
         yield "gyre_unavailable_total", "Calls no engine came for.", "", counts.unavailable
         yield "gyre_calls_waiting", "Calls without an engine.", "", self._desk.router.waiting
+        yield "gyre_hand_overs_total", "Calls whose cache followed them.", "", counts.hand_overs
+        lost = counts.lost_hand_overs
+        yield "gyre_hand_overs_lost_total", "Calls whose cache should have.", "", lost
+        yield "gyre_carried_bytes_total", "Cache that followed calls.", "", counts.carried_bytes
+        yield "gyre_carried_tokens_total", "The same in tokens.", "", counts.carried_tokens
+        yield "gyre_again_tokens_total", "Tokens moved without cache.", "", counts.again_tokens
         yield "gyre_held_seconds_total", "Time calls had no engine.", "", counts.held_s
         for kind, number in sorted(counts.failures.items()):
             yield "gyre_failures_total", "Asks that failed.", labels(kind=kind), number

@@ -39,6 +39,8 @@ class ServePlan:
     key_file: Path | None
     engine: EngineSection
     limits: LimitsSection
+    share: Path | None = None
+    """Folder in memory through which engines of this machine hand each other cached blocks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +103,8 @@ class Application:
 async def serve(plan: ServePlan, on_start: Callable[[Serving], None]) -> None:
     """Runs until SIGINT or SIGTERM; requests in flight then end with the tokens they have."""
     key = _key(plan.key_file)
+    if plan.share is not None and not plan.share.is_dir():
+        raise ConfigError(f"--share {plan.share}: expected a folder")
     # Before the weights are read, because a taken port is found at once.
     on = listener(plan.host, plan.port)
     try:
@@ -147,7 +151,14 @@ async def _answer(
 ) -> None:
     engine = EmbeddedEngine(served.name, opened.loop)
     try:
-        server = Server(engine, served, limits=plan.limits, kv_bytes=opened.kv_bytes, key=key)
+        server = Server(
+            engine,
+            served,
+            limits=plan.limits,
+            kv_bytes=opened.kv_bytes,
+            key=key,
+            share=plan.share,
+        )
         app = Application(server)
         await serve_until_told(app, on, on_start=on_start, stopping=server.stop)
     finally:

@@ -2,13 +2,13 @@
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from gyre.words.conversation import Message, Tool
 from gyre.words.ids import EngineName
 from gyre.words.packs import Claim, Score
 from gyre.words.reports import ClaimReport, StepReport
-from gyre.words.samples import Ask, Chunk, EngineHealth
+from gyre.words.samples import Ask, Chunk, EngineHealth, HeldBlocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +116,28 @@ class Engine(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class Carries(Engine, Protocol):
+    """An engine whose cached blocks can follow a call to another of its kind (SPEC 2.3).
+
+    Every method raises EngineError; blocks that are lost are computed again.
+    """
+
+    async def pin(self, ask_id: str) -> HeldBlocks:
+        """Keeps what is computed of an ask that is not over, whatever becomes of the ask."""
+        ...
+
+    async def put(self, pin: int, name: str) -> int:
+        """Lays pinned blocks where engines of this kind find them by name; how many bytes."""
+        ...
+
+    async def take(self, name: str) -> HeldBlocks:
+        """Takes in what another put there; an ask that needs them finds them while held."""
+        ...
+
+    async def let_go(self, pin: int) -> None: ...
 
 
 class Trainer(Protocol):

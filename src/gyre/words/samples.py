@@ -85,3 +85,12 @@ class EngineHealth:
     version: int | None = None
     model: str | None = None
     detail: str = field(default="")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldBlocks:
+    """Cached blocks that an engine keeps for somebody."""
+
+    pin: int
+    """The engine's name for them."""
+    tokens: int

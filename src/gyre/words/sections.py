@@ -21,6 +21,8 @@ class RouterSection:
     """Consecutive failures after which an engine gets no calls until a probe succeeds."""
     probe_s: float = 1.0
     """Pause between health probes of an engine that is broken or silent."""
+    kv_s: float = 10.0
+    """How long each part of handing cached blocks over may take (SPEC 2.3); 0: they stay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

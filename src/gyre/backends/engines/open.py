@@ -1,4 +1,4 @@
-"""An engine from its address: `sglang=http://host:port`, `vllm=...`, or the address alone."""
+"""An engine from its address: `gyre=http://host:port`, `sglang=`, `vllm=`, or the address alone."""
 
 import asyncio
 from dataclasses import dataclass
@@ -6,14 +6,17 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 import aiohttp
+import msgspec
 
+from gyre.backends.engines.gyre import GyreEngine
 from gyre.backends.engines.sglang import SglangEngine
 from gyre.backends.engines.vllm import VllmEngine
 from gyre.backends.engines.wire import Wire
 from gyre.words.errors import ConfigError, EngineError
 from gyre.words.ids import EngineName
 
-Kind = Literal["sglang", "vllm"]
+Kind = Literal["gyre", "sglang", "vllm"]
+KINDS: tuple[Kind, ...] = ("gyre", "sglang", "vllm")
 ASK_S = 10.0
 """How long an engine may take to say what it is."""
 
@@ -35,14 +38,13 @@ def read_address(text: str) -> EngineAddress:
     """The address as written on a command line."""
     kind: Kind | None = None
     url = text
-    if text.startswith("sglang="):
-        kind, url = "sglang", text.removeprefix("sglang=")
-    elif text.startswith("vllm="):
-        kind, url = "vllm", text.removeprefix("vllm=")
+    for one in KINDS:
+        if text.startswith(f"{one}="):
+            kind, url = one, text.removeprefix(f"{one}=")
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
         raise ConfigError(
-            f"engine {text!r}: expected http://host:port, optionally after sglang= or vllm="
+            f"engine {text!r}: expected http://host:port, optionally after gyre=, sglang= or vllm="
         )
     if parts.query or parts.fragment:
         raise ConfigError(f"engine {text!r}: an address has no query and no fragment")
@@ -54,6 +56,8 @@ async def connect(
 ) -> SglangEngine | VllmEngine:
     """The engine at the address, which is asked what it is when that was not said."""
     kind = address.kind if address.kind is not None else await _found(address, session)
+    if kind == "gyre":
+        return GyreEngine(address.name, address.url, session)
     if kind == "sglang":
         return SglangEngine(address.name, address.url, session)
     return VllmEngine(address.name, address.url, session)
@@ -65,8 +69,9 @@ async def _found(address: EngineAddress, session: aiohttp.ClientSession) -> Kind
         async with asyncio.timeout(ASK_S):
             # In this order, because SGLang answers the OpenAI paths too.
             for path in ("/model_info", "/get_model_info"):
-                if (await wire.get(path))[0] == 200:
-                    return "sglang"
+                status, text = await wire.get(path)
+                if status == 200:
+                    return "gyre" if _says_gyre(text) else "sglang"
             if (await wire.get("/version"))[0] == 200 and (await wire.get("/v1/models"))[0] == 200:
                 return "vllm"
     except TimeoutError as error:
@@ -75,3 +80,15 @@ async def _found(address: EngineAddress, session: aiohttp.ClientSession) -> Kind
         f"engine {address.url}: neither SGLang (/model_info) nor vLLM (/version, /v1/models);"
         " say which with sglang=URL or vllm=URL"
     )
+
+
+class _About(msgspec.Struct):
+    engine: str | None = None
+
+
+def _says_gyre(text: bytes) -> bool:
+    """Whether an engine that speaks SGLang's wire is one of our own."""
+    try:
+        return msgspec.json.decode(text, type=_About).engine == "gyre"
+    except msgspec.MsgspecError:
+        return False

@@ -94,7 +94,7 @@ class SglangEngine:
                 raise
         finally:
             if final is None and reached:
-                self._abort(_rid(ask))
+                self._abort(request_id(ask.id))
         if final is None:
             raise EngineError(f"engine {self._name}: the stream ended without a finish reason")
         yield final
@@ -140,9 +140,12 @@ class SglangEngine:
             return
 
 
-def _rid(ask: Ask) -> str:
-    # An abort takes every request whose id begins with the given one: "call-1" and "call-12".
-    return f"{ask.id}$"
+def request_id(ask_id: str) -> str:
+    """Of an ask, at the engine.
+
+    An abort takes every request whose id begins with the given one: "call-1" and "call-12".
+    """
+    return f"{ask_id}$"
 
 
 def _tells_draw(sampling: Sampling) -> bool:
@@ -157,7 +160,7 @@ def _tells_draw(sampling: Sampling) -> bool:
 
 def _fields(ask: Ask) -> dict[str, Field]:
     fields: dict[str, Field] = {
-        "rid": _rid(ask),
+        "rid": request_id(ask.id),
         "sampling_params": _sampling(ask.sampling),
         "return_logprob": True,
         "stream": True,

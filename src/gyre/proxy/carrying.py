@@ -1,0 +1,76 @@
+"""Cached blocks follow the calls that move; what cannot be had in time is computed again.
+
+Rule 1: blocks are pinned before the call is cancelled, and let go after the destination has them
+or kv_s have passed (SPEC 2.3).
+"""
+
+import asyncio
+from collections.abc import Mapping
+
+from gyre.proxy.counts import RouterCounts
+from gyre.proxy.seats import Call, Pinned
+from gyre.words.errors import EngineError
+from gyre.words.ids import EngineName
+from gyre.words.ports import Carries, Engine
+from gyre.words.samples import HeldBlocks
+
+
+class Carrying:
+    """Hand-overs between the engines of one proxy."""
+
+    def __init__(
+        self, engines: Mapping[EngineName, Engine], counts: RouterCounts, *, kv_s: float
+    ) -> None:
+        self._engines = engines
+        self._counts = counts
+        self._kv_s = kv_s
+
+    def can(self, name: EngineName) -> bool:
+        """Whether blocks of this engine can be had."""
+        return self._kv_s > 0 and isinstance(self._engines[name], Carries)
+
+    async def pin(self, call: Call, name: EngineName) -> None:
+        """What the engine has computed of the call stays there for a while."""
+        engine = self._engines[name]
+        assert isinstance(engine, Carries)
+        try:
+            async with asyncio.timeout(self._kv_s):
+                call.pinned = Pinned(engine=name, held=await engine.pin(call.ask_id))
+        except (EngineError, TimeoutError):
+            self._counts.lost_hand_overs += 1
+
+    async def carry(self, call: Call, name: EngineName) -> HeldBlocks | None:
+        """The blocks are at this engine too, held there, and let go where they were."""
+        pinned, call.pinned = call.pinned, None
+        if pinned is None:
+            return None
+        found = None
+        if pinned.engine != name and pinned.held.tokens and self.can(name):
+            found = await self._hand_over(pinned, name, f"{call.ask_id}-{pinned.held.pin}")
+        await self.let_go(pinned.engine, pinned.held)
+        return found
+
+    async def let_go(self, name: EngineName, held: HeldBlocks) -> None:
+        engine = self._engines[name]
+        assert isinstance(engine, Carries)
+        try:
+            async with asyncio.timeout(self._kv_s):
+                await engine.let_go(held.pin)
+        except (EngineError, TimeoutError):
+            pass  # An engine that cannot hear it has lost the blocks as well.
+
+    async def _hand_over(self, pinned: Pinned, name: EngineName, file: str) -> HeldBlocks | None:
+        source, destination = self._engines[pinned.engine], self._engines[name]
+        assert isinstance(source, Carries)
+        assert isinstance(destination, Carries)
+        try:
+            async with asyncio.timeout(self._kv_s):
+                num_bytes = await source.put(pinned.held.pin, file)
+                found = await destination.take(file)
+        except (EngineError, TimeoutError):
+            self._counts.lost_hand_overs += 1
+            return None
+        self._counts.hand_overs += 1
+        self._counts.carried_bytes += num_bytes
+        self._counts.carried_tokens += found.tokens
+        return found

@@ -1,0 +1,166 @@
+"""Cached blocks follow calls that move, and a call never waits for them longer than it should."""
+
+import asyncio
+import random
+from dataclasses import dataclass, field, replace
+
+import pytest
+from tests.proxy.test_router import MODEL, PATIENCE_S, PROMPT, QUICK, Gate, assert_exact, call, run
+
+from gyre.proxy.router import Router
+from gyre.proxy.routes import Routes
+from gyre.testing.scripted_engine import ScriptedEngine
+from gyre.words.errors import EngineError
+from gyre.words.ports import Carries
+from gyre.words.samples import HeldBlocks
+
+NUM_PROMPT = len(PROMPT) // 4
+
+
+@dataclass
+class Shelf:
+    """What engines put and take, and everything that was done, in order."""
+
+    files: dict = field(default_factory=dict)
+    done: list = field(default_factory=list)
+
+
+class CarryingEngine(ScriptedEngine):
+    """An engine whose blocks are a number of tokens; each order may be made to fail or to hang."""
+
+    def __init__(self, name, shelf):
+        super().__init__(name, MODEL)
+        self.shelf = shelf
+        self.pins = {}
+        self.failing = set()
+        self.hanging = set()
+
+    async def _do(self, what):
+        self.shelf.done.append((what, self.name))
+        if what in self.hanging:
+            await asyncio.Event().wait()
+        if what in self.failing:
+            raise EngineError(f"engine {self.name}: {what} fails")
+
+    async def pin(self, ask_id):
+        assert ask_id == self.asks[-1].id
+        assert ask_id not in self.aborted, "pinned after the cancel"
+        await self._do("pin")
+        held = HeldBlocks(pin=len(self.pins), tokens=NUM_PROMPT)
+        self.pins[held.pin] = held.tokens
+        return held
+
+    async def put(self, pin, name):
+        await self._do("put")
+        self.shelf.files[name] = self.pins[pin]
+        return 100 * self.pins[pin]
+
+    async def take(self, name):
+        await self._do("take")
+        held = HeldBlocks(pin=100 + len(self.pins), tokens=self.shelf.files.pop(name))
+        self.pins[held.pin] = held.tokens
+        return held
+
+    async def let_go(self, pin):
+        await self._do("let go")
+        del self.pins[pin]
+
+
+def moved_once(prepare=lambda a, b: None, kv_s=5.0):
+    """A call that is sent from a to b in the middle."""
+
+    async def scenario():
+        shelf = Shelf()
+        a, b = CarryingEngine("a", shelf), CarryingEngine("b", shelf)
+        prepare(a, b)
+        gate = Gate(a)
+        router = Router([a, b], replace(QUICK, kv_s=kv_s), routes=Routes(), jitter=random.Random(7))
+        async with asyncio.timeout(PATIENCE_S), router, asyncio.TaskGroup() as tasks:
+            router.assign(1, {"e": "a"})
+            running = tasks.create_task(call(router))
+            await gate.reached.acquire()
+            assert 1 == router.assign(2, {"e": "b"})
+            output = await running
+            await asyncio.sleep(0)
+        return output, router.counts, shelf, a, b
+
+    output, counts, shelf, a, b = run(scenario)
+    assert_exact(output)
+    assert ["a", "b"] == [span.engine for span in output.spans]
+    assert {} == counts.failures
+    return counts, shelf, a, b
+
+
+def test_the_fake_is_what_it_stands_for():
+    assert isinstance(CarryingEngine("a", Shelf()), Carries)
+    assert not isinstance(ScriptedEngine("a", MODEL), Carries)
+
+
+def test_blocks_are_pinned_before_the_cancel_and_let_go_after_they_arrived():
+    """SPEC 2.3."""
+    counts, shelf, a, b = moved_once()
+
+    assert [
+        ("pin", "a"),
+        ("put", "a"),
+        ("take", "b"),
+        ("let go", "a"),
+        ("let go", "b"),
+    ] == shelf.done
+    assert ({}, {}, {}) == (a.pins, b.pins, shelf.files)
+    assert (1, 0) == (counts.hand_overs, counts.lost_hand_overs)
+    assert (NUM_PROMPT, 100 * NUM_PROMPT) == (counts.carried_tokens, counts.carried_bytes)
+    # The four tokens that were sampled after the prompt are not in its blocks.
+    assert 4 == counts.again_tokens
+
+
+@pytest.mark.parametrize("order", ["pin", "put", "take"])
+@pytest.mark.parametrize("how", ["failing", "hanging"])
+def test_a_call_goes_on_without_blocks_that_do_not_come(order, how):
+    def prepare(a, b):
+        for engine in (a, b):
+            getattr(engine, how).add(order)
+
+    counts, _, a, b = moved_once(prepare, kv_s=0.02)
+
+    assert (0, 1) == (counts.hand_overs, counts.lost_hand_overs)
+    assert NUM_PROMPT + 4 == counts.again_tokens
+    assert ({}, {}) == (a.pins, b.pins)
+
+
+def test_without_hand_over_only_the_tokens_computed_again_change():
+    counts, shelf, *_ = moved_once(kv_s=0.0)
+
+    assert [] == shelf.done
+    assert (0, 0, NUM_PROMPT + 4) == (
+        counts.hand_overs,
+        counts.lost_hand_overs,
+        counts.again_tokens,
+    )
+
+
+def test_a_client_that_leaves_meanwhile_leaves_no_pin():
+    async def scenario():
+        shelf = Shelf()
+        a, b = CarryingEngine("a", shelf), CarryingEngine("b", shelf)
+        gate = Gate(a)
+        router = Router([a, b], QUICK, routes=Routes(), jitter=random.Random(7))
+        async with asyncio.timeout(PATIENCE_S), router:
+            router.assign(1, {"e": "a"})
+            running = asyncio.create_task(call(router))
+            await gate.reached.acquire()
+            # No engine: the call waits with its blocks pinned, and then nobody wants it any more.
+            router.assign(2, {"e": None})
+            while router.waiting == 0:
+                await asyncio.sleep(0)
+            held = dict(a.pins)
+            running.cancel()
+            await asyncio.wait([running])
+            while a.pins:
+                await asyncio.sleep(0)
+        return held, shelf
+
+    held, shelf = run(scenario)
+
+    assert {0: NUM_PROMPT} == held
+    assert [("pin", "a"), ("let go", "a")] == shelf.done
