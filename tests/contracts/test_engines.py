@@ -20,6 +20,7 @@ from gyre.backends.engines.wire import client
 from gyre.testing.engine_process import EngineProcess
 from gyre.testing.scripted_engine import ScriptedEngine
 from gyre.testing.tokenizer import write_tokenizer
+from gyre.words.ports import Carries
 
 SUITE = Path(__file__).with_name("engine.py")
 
@@ -142,8 +143,8 @@ class Served(Embedded):
         self._folder = folder
         self._session = session
         self.engine = engine
-        self.model = {"sglang": str(folder), "vllm": "small"}[kind]
-        self.says_version = kind == "sglang"
+        self.model = "small" if kind == "vllm" else str(folder)
+        self.says_version = kind != "vllm"
 
     async def endless(self):
         return slow_engine.ask([1, 2, 3], f"endless-{next(self._asked)}", max_tokens=ENDLESS)
@@ -246,7 +247,7 @@ def test_the_embedded_engine_keeps_the_promise_that(promise):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("promise", suite.EVERY_ENGINE, ids=lambda promise: promise.__name__)
-@pytest.mark.parametrize("kind", ["sglang", "vllm"])
+@pytest.mark.parametrize("kind", ["gyre", "sglang", "vllm"])
 def test_the_served_engine_keeps_the_promise_that(promise, kind, server):
     """T01, T07."""
     process, folder = server
@@ -268,3 +269,12 @@ def test_an_engine_is_asked_what_it_is_when_nobody_says(name, kind, servers):
             return engine.name, type(engine).__name__
 
     assert (f"127.0.0.1:{servers[name].port}", kind) == asyncio.run(ask())
+
+
+@pytest.mark.slow
+def test_our_own_engine_is_known_by_what_it_says(server):
+    async def ask():
+        async with client() as session:
+            return await connect(read_address(server[0].url), session)
+
+    assert isinstance(asyncio.run(ask()), Carries)
