@@ -91,6 +91,7 @@ GUESTS: dict[str, set[str]] = {
     "gyre.watch.jsonlines": {"numpy", "orjson"},
     "gyre.watch.flat": {"numpy", "safetensors"},
     "gyre.watch.parquet": {"pyarrow"},
+    "gyre.run.claims": {"msgspec", "numpy", "safetensors"},
     "gyre.run.listen": {"uvicorn"},
     "gyre.run.proxy": {"msgspec", "uvloop"},
     "gyre.run.serve": {"tokenizers", "uvloop"},
