@@ -23,6 +23,7 @@ from gyre.words.errors import ConfigError
         ({"dispatch": Boundary(extra_dispatch=0.7)}, "0.7 times a batch of 2 .*: 0.5 or 1.0"),
         ({"dispatch": Boundary(extra_dispatch=-0.5)}, "extra_dispatch: -0.5 is no depth"),
         ({"dispatch": Boundary(extra_dispatch=float("nan"))}, "extra_dispatch: nan is no depth"),
+        ({"dispatch": Boundary(extra_dispatch=1e308)}, r"extra_dispatch: 1e\+308 is no depth"),
         ({"steps": 5, "steps_per_burst": 3}, "steps: 5 is not .* of 3; nearest: 3 or 6"),
         ({"steps": 0, "steps_per_burst": 2}, "steps: 0 is not .*; nearest: 2"),
         ({"steps_per_burst": 0}, "steps_per_burst: 0 is too few"),

@@ -146,7 +146,7 @@ def _fractions(shape: Shape) -> Iterator[str]:
 
 def _extra(extra: float, batch: int) -> Iterator[str]:
     name = "dispatch.extra_dispatch"
-    if not isfinite(extra) or extra < 0:
+    if not isfinite(extra * batch) or extra < 0:
         yield f"{name}: {extra} is no depth; the least is 0"
     elif abs(extra * batch - round(extra * batch)) > TOLERANCE * max(1.0, extra * batch):
         near = {floor(extra * batch) / batch, ceil(extra * batch) / batch}
