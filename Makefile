@@ -50,8 +50,9 @@ tiny: $(VENV) ## Make the model `tiny` anew, in the package, and measure it
 format: $(VENV) ## Format the sources and mend what the linter can mend
 	scripts/format
 
-map: $(VENV) ## Write docs/map.md from the modules' first sentences
+map: $(VENV) ## Write docs/map.md and the reference in docs/configuration.md from the sources
 	.venv/bin/python scripts/map
+	.venv/bin/python scripts/reference
 
 lock: ## Resolve pyproject.toml into requirements/dev.txt and constraints.txt
 	scripts/lock $(PYTHON)

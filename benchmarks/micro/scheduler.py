@@ -9,7 +9,6 @@ from gyre.plan.dispatch import Continuous
 from gyre.plan.messages import (
     AdmitGroup,
     Command,
-    Ending,
     ExecutionClosed,
     ExecutionTerminated,
     GroupAdmitted,
@@ -19,7 +18,6 @@ from gyre.plan.messages import (
     LaunchExecution,
     OfferGroup,
     OpenBatch,
-    Outcome,
     Publish,
     Published,
     RunStarted,
@@ -28,6 +26,7 @@ from gyre.plan.messages import (
 from gyre.plan.placements import Async
 from gyre.plan.scheduler import Scheduler
 from gyre.plan.shape import Shape
+from gyre.words.outcomes import Ending, Outcome
 
 ENGINES = 512
 SIZE = 8

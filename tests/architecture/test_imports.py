@@ -12,6 +12,8 @@ HEAVY = {"torch", "transformers", "jax", "tensorflow"}
 EXTRAS = {"matplotlib", "pyarrow"}
 SERVING = {"aiohttp", "renderers", "tokenizers", "uvicorn", "uvloop"}
 
+CHECK = "from gyre.cli.main import main; main(['config', 'check', 'examples/run.toml'])"
+
 WATCH = """
 import importlib.abc, sys
 
@@ -59,6 +61,10 @@ def test_importing_the_package_imports_nothing_else():
         ["simulate", "--help"],
         ["simulate", "no-such-file"],
         ["simulate", "examples/simulate.toml"],
+        ["config", "--help"],
+        ["config", "check", "examples/run.toml"],
+        ["config", "schema"],
+        ["config", "explain", "schedule"],
         ["plan", "--help"],
         [
             *["plan", "--cells", "1", "--capacity", "4", "--hours", "1", "--steps", "1"],
@@ -72,6 +78,19 @@ def test_light_commands_load_neither_models_nor_servers(arguments):
 
     assert "gyre" in loaded
     assert set() == loaded & (HEAVY | SERVING | EXTRAS)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["config", "--help"], ["config", "explain", "schedule"], ["proxy", "--help"]],
+    ids=" ".join,
+)
+def test_what_reads_no_run_file_does_not_load_what_checks_it(arguments):
+    assert "pydantic" not in tried(f"from gyre.cli.main import main; main({arguments!r})")
+
+
+def test_reading_a_run_file_loads_what_checks_it():
+    assert "pydantic" in tried(CHECK)
 
 
 def test_the_server_loads_no_model_code():

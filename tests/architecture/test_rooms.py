@@ -7,11 +7,14 @@ import pytest
 
 DOORS: dict[str, set[str]] = {
     "words": set(),
+    "config": {"words"},
     "frames": {"words"},
     "calls": {"words", "frames"},
     "journal": {"words", "frames"},
     "commits": {"words", "frames", "calls"},
     "plan": {"words"},
+    "rollout": {"words"},
+    "evaluate": {"words"},
     "tree": {"words", "calls"},
     "proxy": {"words", "tree", "calls", "commits"},
     "stream": {"words", "tree", "calls"},
@@ -24,8 +27,12 @@ DOORS: dict[str, set[str]] = {
     "watch": {"words", "calls", "tree"},
     "run": {
         "words",
+        "config",
+        "plan",
         "calls",
         "commits",
+        "rollout",
+        "evaluate",
         "tree",
         "proxy",
         "stream",
@@ -46,8 +53,11 @@ OPEN_INSIDE_FUNCTIONS = {"cli"}
 GUESTS: dict[str, set[str]] = {
     "gyre": set(),
     "gyre.words.packs": {"numpy"},
+    "gyre.config.schema": {"pydantic"},
     "gyre.calls": {"msgspec"},
     "gyre.journal": {"msgspec"},
+    "gyre.rollout": {"msgspec"},
+    "gyre.rollout.execution": set(),
     "gyre.tree": {"numpy"},
     "gyre.proxy": {"msgspec", "xxhash"},
     "gyre.proxy.session": {"numpy"},
@@ -78,6 +88,7 @@ GUESTS: dict[str, set[str]] = {
     "gyre.backends.engines.asked": {"numpy", "orjson"},
     "gyre.backends.engines.embedded": {"torch"},
     "gyre.backends.engines.wire": {"aiohttp", "msgspec", "orjson"},
+    "gyre.backends.tasks": {"msgspec"},
     "gyre.backends.renderers.tokens": {"tokenizers"},
     "gyre.backends.renderers.families": {"renderers"},
     "gyre.backends.renderers.family": {"renderers"},
@@ -94,6 +105,7 @@ GUESTS: dict[str, set[str]] = {
     "gyre.run.claims": {"msgspec", "numpy", "safetensors"},
     "gyre.run.listen": {"uvicorn"},
     "gyre.run.proxy": {"msgspec", "uvloop"},
+    "gyre.run.supervise": {"msgspec"},
     "gyre.run.serve": {"tokenizers", "uvloop"},
 }
 """Third-party packages a module may import; the longest matching name decides."""
@@ -101,6 +113,8 @@ GUESTS: dict[str, set[str]] = {
 PURE = [
     "gyre.words",
     "gyre.plan",
+    "gyre.rollout.execution",
+    "gyre.evaluate.assess",
     "gyre.tree",
     "gyre.proxy.session",
     "gyre.proxy.history",

@@ -41,6 +41,7 @@ COMMANDS = {
         "--compare --from-journal --jobs --journal --json --plot --policy --progress --seed "
         "--seeds config overrides"
     ),
+    "config": "--origin action config overrides",
     "demo": "--keep",
 }
 """Every command with its options and arguments: adding one is a decision, so it is written here."""

@@ -23,7 +23,6 @@ from gyre.journal.writing import Durability, Journal, write
 from gyre.plan.messages import (
     CellDied,
     CellId,
-    Ending,
     EngineId,
     ExecutionTerminated,
     GroupAdmitted,
@@ -34,6 +33,7 @@ from gyre.plan.messages import (
 )
 from gyre.plan.replay import EVENTS
 from gyre.words.errors import BrokenPromise, ConfigError, LogDamaged
+from gyre.words.outcomes import Ending
 
 HEADER = Header(run="one", seed=3, started_at=1.5, shape={"a": [1, 2]}, notes={"host": "here"})
 FACTS = (

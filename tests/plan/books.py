@@ -3,8 +3,8 @@
 from math import ceil, floor
 
 from gyre.plan.dispatch import Boundary
-from gyre.plan.messages import Outcome
 from gyre.plan.placements import Async
+from gyre.words.outcomes import Outcome
 
 SERVING, ENTERING, TRAINING, LEAVING, WAITING, FENCED, DEAD = (
     "serving", "entering", "training", "leaving", "waiting", "fenced", "dead",

@@ -12,12 +12,10 @@ from gyre.plan.messages import (
     CallsReported,
     CellServing,
     CellTraining,
-    Ending,
     ExecutionClosed,
     ExecutionTerminated,
     GroupAdmitted,
     GroupAssigned,
-    Outcome,
     Published,
     StepTaken,
     TransitionFailed,
@@ -26,6 +24,7 @@ from gyre.plan.placements import Async, Colocate, Elastic, Resumable
 from gyre.plan.scheduler import Scheduler
 from gyre.plan.shape import Shape
 from gyre.words.errors import BrokenPromise
+from gyre.words.outcomes import Ending, Outcome
 
 SAID_ONCE = (
     GroupAdmitted,

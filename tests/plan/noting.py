@@ -14,12 +14,12 @@ from gyre.plan.messages import (
     ExecutionClosed,
     ExecutionTerminated,
     GroupAssigned,
-    Outcome,
     Published,
     StepTaken,
     TransitionFailed,
 )
 from gyre.plan.placements import Elastic
+from gyre.words.outcomes import Outcome
 
 
 class Noting:

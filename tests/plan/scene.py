@@ -5,19 +5,18 @@ from gyre.plan.messages import (
     AdmitGroup,
     CellServing,
     CellTraining,
-    Ending,
     EnterTraining,
     ExecutionClosed,
     ExecutionTerminated,
     GroupAdmitted,
     GroupAssigned,
     LeaveTraining,
-    Outcome,
     RunStarted,
     StepTaken,
 )
 from gyre.plan.scheduler import Scheduler
 from gyre.plan.shape import Shape
+from gyre.words.outcomes import Ending, Outcome
 
 DEFAULTS = {
     "groups_per_batch": 2,

@@ -9,7 +9,6 @@ from gyre.plan.messages import (
     CellRecovered,
     CellServing,
     CellTraining,
-    Ending,
     EngineLost,
     EngineReturned,
     EnterTraining,
@@ -21,7 +20,6 @@ from gyre.plan.messages import (
     LeaveReason,
     LoadWeights,
     MoveExecutions,
-    Outcome,
     Publish,
     Published,
     RestartCell,
@@ -31,6 +29,7 @@ from gyre.plan.messages import (
 )
 from gyre.plan.scheduler import Scheduler
 from gyre.words.errors import BrokenPromise
+from gyre.words.outcomes import Ending, Outcome
 
 
 def test_a_dead_cell_gives_its_executions_to_others_and_is_restarted():

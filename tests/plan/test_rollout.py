@@ -6,17 +6,16 @@ from gyre.plan.dispatch import Boundary, Continuous
 from gyre.plan.messages import (
     AdmitGroup,
     CancelExecution,
-    Ending,
     EvaluationEnded,
     EvaluationRequested,
     LaunchEvaluation,
     LaunchExecution,
     OfferGroup,
-    Outcome,
     StopReason,
     StopRun,
 )
 from gyre.plan.placements import Async
+from gyre.words.outcomes import Ending, Outcome
 
 
 def test_the_run_begins_with_its_whole_depth():

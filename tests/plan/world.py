@@ -16,7 +16,6 @@ from gyre.plan.messages import (
     CellRecovered,
     CellServing,
     CellTraining,
-    Ending,
     EngineLost,
     EngineReturned,
     EvaluationEnded,
@@ -25,7 +24,6 @@ from gyre.plan.messages import (
     ExecutionTerminated,
     GroupAdmitted,
     GroupAssigned,
-    Outcome,
     Published,
     RunStarted,
     StepTaken,
@@ -33,6 +31,7 @@ from gyre.plan.messages import (
     TransitionFailed,
 )
 from gyre.plan.scheduler import Scheduler
+from gyre.words.outcomes import Ending, Outcome
 
 
 class World(Obeying):

@@ -9,7 +9,11 @@ from gyre.journal.entries import MAGIC
 from gyre.journal.reading import read
 from gyre.journal.writing import write
 from gyre.plan.dispatch import Boundary
-from gyre.plan.messages import Ending, ExecutionClosed, ExecutionTerminated, Published
+from gyre.plan.messages import (
+    ExecutionClosed,
+    ExecutionTerminated,
+    Published,
+)
 from gyre.plan.placements import Async, Colocate
 from gyre.plan.replay import EVENTS, replay, shape_of
 from gyre.sim.costs import ByGroups, Costs
@@ -20,6 +24,7 @@ from gyre.sim.scenario_tables import scenario_of
 from gyre.sim.workload import Deadlines, Evaluations, Failures, Workload
 from gyre.sim.world import EventLog, run
 from gyre.words.errors import ConfigError
+from gyre.words.outcomes import Ending
 
 AGAIN = 0.02
 """Relative difference in hours between a run and the same run simulated again. It is not 0

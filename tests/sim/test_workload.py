@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gyre.plan.messages import Ending, Outcome
 from gyre.sim.costs import NL2REPO_122B_COSTS, ByGroups, ByTokens, Costs, Size, sizes
 from gyre.sim.durations import HOUR_S, MEASURED_DRIFT, Drift, LogNormal, Quantiles, Replayed
 from gyre.sim.workload import (
@@ -22,6 +21,7 @@ from gyre.sim.workload import (
     Workload,
 )
 from gyre.words.errors import ConfigError
+from gyre.words.outcomes import Ending, Outcome
 
 PLAIN = Workload(
     durations=LogNormal(log_mean=0.0, sigma=0.5), deadlines=Deadlines(harness_h=50, overall_h=60)

@@ -11,7 +11,6 @@ from tests.sim.scenes import LONG, scenario
 from gyre.plan.dispatch import Boundary, Continuous
 from gyre.plan.launching import LongestFirst
 from gyre.plan.messages import (
-    Ending,
     EngineId,
     EnterTraining,
     ExecutionClosed,
@@ -34,6 +33,7 @@ from gyre.sim.world_agenda import Agenda
 from gyre.sim.world_engines import Serving
 from gyre.stream.pulling import PackingBuffer
 from gyre.words.errors import BrokenPromise
+from gyre.words.outcomes import Ending
 
 HOUR = 3600.0
 

@@ -4,7 +4,10 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 
-from gyre.plan.messages import GroupId, Outcome
+from gyre.plan.messages import (
+    GroupId,
+)
+from gyre.words.outcomes import Outcome
 
 
 class Stage(Enum):

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NewType
 
+from gyre.words.outcomes import Ending, Outcome
+
 GroupId = NewType("GroupId", int)
 """A group, numbered by the scheduler from 0 in the order of dispatch."""
 
@@ -15,25 +17,6 @@ EngineId = NewType("EngineId", int)
 
 EvaluationId = NewType("EvaluationId", int)
 """A held-out evaluation execution, numbered by the host."""
-
-
-class Ending(Enum):
-    """How an execution's harness came to its end (SPEC 6.1)."""
-
-    COMPLETED = "completed"
-    TIMED_OUT = "timed-out"
-    CRASHED = "crashed"
-    CANCELLED = "cancelled"
-    NEVER_STARTED = "never-started"
-
-
-class Outcome(Enum):
-    """What a terminated execution closed as (SPEC 6.2, 6.5)."""
-
-    VALID = "valid"
-    PLACEHOLDER = "placeholder"
-    EXCLUDED = "excluded"
-    SURPLUS = "surplus"
 
 
 class LeaveReason(Enum):

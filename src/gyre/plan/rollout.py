@@ -17,7 +17,6 @@ from gyre.plan.messages import (
     AdmitGroup,
     CancelExecution,
     Command,
-    Ending,
     EngineId,
     EvaluationMove,
     ExecutionClosed,
@@ -29,10 +28,10 @@ from gyre.plan.messages import (
     Move,
     MoveExecutions,
     OfferGroup,
-    Outcome,
 )
 from gyre.plan.shape import Shape
 from gyre.words.errors import BrokenPromise
+from gyre.words.outcomes import Ending, Outcome
 
 Moves = tuple[tuple[Move, ...], tuple[EvaluationMove, ...]]
 

@@ -17,7 +17,9 @@ from typing import Any, assert_never
 from gyre.journal.entries import Header
 from gyre.journal.reading import Reading
 from gyre.plan.dispatch import Boundary, Continuous
-from gyre.plan.messages import Ending, GroupId, Outcome
+from gyre.plan.messages import (
+    GroupId,
+)
 from gyre.plan.replay import EVENTS, plain_shape, shape_of
 from gyre.plan.shape import Shape
 from gyre.sim.durations import HOUR_S
@@ -25,6 +27,7 @@ from gyre.sim.recorded_times import Ran, Times, times
 from gyre.sim.scenario import Scenario
 from gyre.sim.scenario_tables import scenario_of
 from gyre.words.errors import BrokenPromise, ConfigError
+from gyre.words.outcomes import Ending, Outcome
 
 _LEAST_S = 1e-6
 """Training takes some time, or its rate would have no number."""

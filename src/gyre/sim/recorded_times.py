@@ -17,7 +17,6 @@ from gyre.plan.messages import (
     CellServing,
     CellTraining,
     Command,
-    Ending,
     EngineLost,
     EnterTraining,
     ExecutionClosed,
@@ -30,7 +29,6 @@ from gyre.plan.messages import (
     LeaveTraining,
     OfferGroup,
     OpenBatch,
-    Outcome,
     Publish,
     Published,
     RestartCell,
@@ -39,6 +37,7 @@ from gyre.plan.messages import (
 )
 from gyre.plan.scheduler import Scheduler
 from gyre.plan.shape import Shape
+from gyre.words.outcomes import Ending, Outcome
 
 
 @dataclass(slots=True)

@@ -9,9 +9,9 @@ from math import exp, inf, sqrt
 
 import numpy as np
 
-from gyre.plan.messages import Ending, Outcome
 from gyre.sim.durations import HOUR_S, Drift, Durations, LogNormal
 from gyre.words.errors import ConfigError
+from gyre.words.outcomes import Ending, Outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,6 @@ from gyre.plan.messages import (
     CellServing,
     CellTraining,
     Command,
-    Ending,
     EngineId,
     EngineReturned,
     EnterTraining,
@@ -42,7 +41,6 @@ from gyre.plan.messages import (
     MoveExecutions,
     OfferGroup,
     OpenBatch,
-    Outcome,
     Publish,
     Published,
     RestartCell,
@@ -62,6 +60,7 @@ from gyre.sim.world_books import Books
 from gyre.sim.world_engines import Key, Running, Serving
 from gyre.sim.world_training import Trainer
 from gyre.words.errors import BrokenPromise
+from gyre.words.outcomes import Ending, Outcome
 
 _ESTIMATES, _FAULTS = 101, 102
 """Number the streams of chance, apart from the workload's own."""

@@ -10,9 +10,13 @@ from functools import partial
 from heapq import heappop, heappush
 from typing import TypeAlias
 
-from gyre.plan.messages import Ending, EngineId, GroupId
+from gyre.plan.messages import (
+    EngineId,
+    GroupId,
+)
 from gyre.sim.workload import Deadlines, Decode, Execution
 from gyre.sim.world_agenda import Agenda
+from gyre.words.outcomes import Ending
 
 Key: TypeAlias = tuple[GroupId, int]
 """A group and a member of it."""

@@ -110,6 +110,21 @@ class EngineDraining(EngineError):
     """The engine is leaving; ask another."""
 
 
+class TaskError(BoundaryError):
+    """A task cannot be read."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, retryable=False)
+
+
+class SandboxError(BoundaryError):
+    """A workspace or the programs in it could not be prepared, run, ended or read."""
+
+
+class EvaluatorError(BoundaryError):
+    """An assessment could not be made."""
+
+
 class CellError(BoundaryError):
     """An accelerator could not do its part of the work."""
 

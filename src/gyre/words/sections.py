@@ -3,25 +3,36 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from gyre.words.bounds import (
+    Count,
+    Decay,
+    NotNegative,
+    Port,
+    Positive,
+    Seconds,
+    Text,
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterSection:
     """How calls find engines and outlive them."""
 
-    capacity: int = 64
+    capacity: Count = 64
     """Calls at once per engine (C_e); more wait."""
-    hold_s: float = 1800.0
+    hold_s: NotNegative = 1800.0
     """How long a call waits for any engine before it is refused as retryable."""
-    idle_s: float = 10.0
+    idle_s: Seconds = 10.0
     """Silence after which an engine's health is asked; without an answer in half of it, a hang."""
-    retry_first_s: float = 0.05
+    retry_first_s: Seconds = 0.05
     """First back-off after a failed attempt; doubles, with jitter, up to retry_most_s."""
-    retry_most_s: float = 5.0
-    break_after: int = 3
+    retry_most_s: Seconds = 5.0
+    """Longest back-off after failed attempts."""
+    break_after: Count = 3
     """Consecutive failures after which an engine gets no calls until a probe succeeds."""
-    probe_s: float = 1.0
+    probe_s: Seconds = 1.0
     """Pause between health probes of an engine that is broken or silent."""
-    kv_s: float = 10.0
+    kv_s: NotNegative = 10.0
     """How long each part of handing cached blocks over may take (SPEC 2.3); 0: they stay."""
 
 
@@ -29,14 +40,17 @@ class RouterSection:
 class LimitsSection:
     """What one client may ask of the proxy."""
 
-    body_bytes: int = 32 * 2**20
-    messages: int = 20_000
-    tools: int = 1_024
-    calls_per_execution: int = 64
+    body_bytes: Count = 32 * 2**20
+    """Largest body of a request."""
+    messages: Count = 20_000
+    """Most messages of one request."""
+    tools: Count = 1_024
+    """Most tools of one request."""
+    calls_per_execution: Count = 64
     """Calls of one execution in flight at once."""
-    calls_per_minute: int = 6_000
+    calls_per_minute: Count = 6_000
     """Calls of one execution within any minute."""
-    body_s: float = 60.0
+    body_s: Seconds = 60.0
     """A request body must arrive within this."""
 
 
@@ -44,11 +58,13 @@ class LimitsSection:
 class ProxySection:
     """Where the proxy listens and what it promises clients."""
 
-    host: str = "127.0.0.1"
-    port: int = 8400
-    context_tokens: int = 131_072
+    host: Text = "127.0.0.1"
+    """Address to listen on; the default is reached from this machine only."""
+    port: Port = 8400
+    """Where to listen; 0 picks a free one."""
+    context_tokens: Count = 131_072
     """The model's window; a prompt that leaves no room for one token is refused (SPEC 4.6)."""
-    ping_s: float = 10.0
+    ping_s: Seconds = 10.0
     """Pause between pings of a stream that waits for its reply."""
     honour_sampling: bool = False
     """Use the harness's own temperature and top-p instead of the run's (SPEC 4.6)."""
@@ -58,14 +74,14 @@ class ProxySection:
 class EngineSection:
     """How much the embedded engine holds and how it takes turns."""
 
-    capacity: int = 64
+    capacity: Count = 64
     """Calls that run at once (C_e); more wait."""
-    kv_tokens: int | None = None
-    """Tokens whose keys and values fit at once; None: what the device's memory allows."""
-    prefill_tokens: int = 4096
+    kv_tokens: Count | None = None
+    """Tokens whose keys and values fit at once; not set: what the device's memory allows."""
+    prefill_tokens: Count = 4096
     """Most prompt tokens computed in one pass, so that running calls are not held up."""
-    block_tokens: int | None = None
-    """Tokens of one cache block; None: 128 on CUDA, 16 elsewhere."""
+    block_tokens: Count | None = None
+    """Tokens of one cache block; not set: 128 on CUDA, 16 elsewhere."""
     graphs: bool = True
     """On CUDA, replay decoding as captured graphs."""
 
@@ -79,12 +95,17 @@ class ObjectiveSection:
     """The loss of one step (SPEC 8.1, 8.2)."""
 
     kind: Literal["gyre", "grpo", "gspo"] = "gyre"
-    clip_low: float | None = None
-    clip_high: float | None = None
-    """Bounds of the ratio beyond which there is no gradient; None: the kind's own."""
-    ratio_cap: float = 5.0
-    loss_cap: float = 100.0
+    """The paper's loss, or one of two to compare it with (SPEC 8.4)."""
+    clip_low: Positive | None = None
+    """Ratio below which a negative advantage has no gradient; not set: the kind's own."""
+    clip_high: Positive | None = None
+    """Ratio above which a positive advantage has no gradient; not set: the kind's own."""
+    ratio_cap: Positive = 5.0
+    """Most that a token's ratio weighs (SPEC 8.2)."""
+    loss_cap: Positive = 100.0
+    """Most that the loss of one token may be (SPEC 8.2)."""
     divide_by_std: bool = True
+    """Divide advantages by the deviation of their group's rewards (SPEC 8.1)."""
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -100,12 +121,17 @@ class ObjectiveSection:
 class OptimizerSection:
     """Adam and what surrounds it (SPEC 8.4)."""
 
-    lr: float = 1e-6
-    beta1: float = 0.9
-    beta2: float = 0.95
-    eps: float = 1e-15
-    weight_decay: float = 0.01
-    max_norm: float = 1.0
+    lr: NotNegative = 1e-6
+    """Learning rate, constant."""
+    beta1: Decay = 0.9
+    """Decay of the mean of gradients."""
+    beta2: Decay = 0.95
+    """Decay of the mean of their squares."""
+    eps: Positive = 1e-15
+    """Added to the root of that mean."""
+    weight_decay: NotNegative = 0.01
+    """Part of a weight that a step at a learning rate of 1 would take away."""
+    max_norm: Positive = 1.0
     """Gradients are scaled down to this norm."""
 
 
@@ -113,11 +139,11 @@ class OptimizerSection:
 class TrainerSection:
     """How a cell computes gradients."""
 
-    pack_tokens: int = 16_384
+    pack_tokens: Count = 16_384
     """Most tokens of one micro-step."""
     checkpoint: bool = True
     """Keep only each layer's input, and compute the layer again for the backward pass."""
-    logits_tokens: int = 2_048
+    logits_tokens: Count = 2_048
     """Targets whose logits exist at once."""
     deterministic: bool = False
     """Same packing, same order of sums, deterministic kernels (SPEC 3.6)."""

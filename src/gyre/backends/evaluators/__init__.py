@@ -1,0 +1,1 @@
+"""Judges behind the Evaluator port."""

@@ -1,0 +1,104 @@
+"""A command that judges a copy of the workspace, and says its score in a file or by its status."""
+
+import asyncio
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from gyre.words.errors import EvaluatorError, SandboxError
+from gyre.words.outcomes import Finding, Said, Silence
+from gyre.words.places import Sandbox
+from gyre.words.tasks import Command, Evaluation
+
+RESULTS = "GYRE_RESULTS"
+"""Variable with the folder that a score file is written to; the agent never saw it."""
+FILES = "GYRE_EVALUATION"
+"""Variable with a copy of the evaluation's own files."""
+OUTPUT_FILE = "evaluation.txt"
+MOST_SCORE_BYTES = 2**16
+SAID_BY_STATUS = {0: "1", 1: "0"}
+"""Any other status is a failure of the evaluator, because shells and kernels use them."""
+
+
+class CommandEvaluator:
+    """One task's evaluation, run in a sandbox; `folder` gets what it prints."""
+
+    def __init__(
+        self,
+        evaluation: Evaluation,
+        sandbox: Sandbox,
+        *,
+        variables: Mapping[str, str],
+        folder: Path,
+        output_bytes: int,
+    ) -> None:
+        self._evaluation = evaluation
+        self._sandbox = sandbox
+        self._variables = dict(variables)
+        self._folder = folder
+        self._output_bytes = output_bytes
+
+    @property
+    def name(self) -> str:
+        return f"command {self._evaluation.argv[0]}"
+
+    async def assess(self, workspace: str, scratch: str, *, within_s: float) -> Finding:
+        results, files = Path(scratch) / "results", Path(scratch) / "files"
+        try:
+            results.mkdir()
+            if self._evaluation.files is not None:
+                shutil.copytree(self._evaluation.files, files, symlinks=True)
+        except (OSError, shutil.Error) as error:
+            message = f"files of the evaluation: {error}"
+            raise EvaluatorError(message) from error
+        own = {RESULTS: str(results), FILES: str(files)}
+        command = Command(argv=self._evaluation.argv, variables=self._variables | own)
+        try:
+            status = await self._run(command, workspace, within_s)
+        except SandboxError as error:
+            raise EvaluatorError(str(error), retryable=error.retryable) from error
+        if status is None:
+            return Silence(reason=f"no answer within {within_s:.3g} s")
+        return self._finding(status, results)
+
+    async def _run(self, command: Command, workspace: str, within_s: float) -> int | None:
+        """Its exit status, with nothing of it left running; None if the time was over."""
+        try:
+            async with asyncio.timeout(within_s):
+                await self._sandbox.prepare(workspace)
+                output = str(self._folder / OUTPUT_FILE)
+                await self._sandbox.start(command, output=output, most_bytes=self._output_bytes)
+                return await self._sandbox.wait()
+        except TimeoutError:
+            return None
+        finally:
+            await self._sandbox.kill()
+
+    def _finding(self, status: int, results: Path) -> Finding:
+        if self._evaluation.score == "exit-status":
+            if status not in SAID_BY_STATUS:
+                message = f"{self.name} ended with status {status}; 0 and 1 are scores"
+                raise EvaluatorError(message)
+            return Said(text=SAID_BY_STATUS[status])
+        if status < 0:
+            message = f"{self.name} was ended by signal {-status}"
+            raise EvaluatorError(message)
+        path = results / self._evaluation.score
+        try:
+            text = _text(path)
+        except (OSError, UnicodeDecodeError) as error:
+            return Silence(reason=f"{path.name} cannot be read: {error}")
+        if text.strip():
+            return Said(text=text)
+        if status > 0:
+            message = f"{self.name} ended with status {status} and left no {path.name}"
+            raise EvaluatorError(message)
+        return Silence(reason=f"{path.name} is missing or empty")
+
+
+def _text(path: Path) -> str:
+    """Of a file that is one; a link could lead to what the agent wrote."""
+    if path.is_symlink() or not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        return file.read(MOST_SCORE_BYTES).decode()

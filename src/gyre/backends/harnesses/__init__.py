@@ -1,0 +1,1 @@
+"""Agent programs behind the Harness port."""

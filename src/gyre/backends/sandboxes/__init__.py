@@ -1,0 +1,1 @@
+"""Places to run programs in, behind the Sandbox port."""

@@ -1,0 +1,1 @@
+"""Tasks behind the TaskSource port."""

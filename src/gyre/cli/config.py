@@ -1,0 +1,73 @@
+"""Check a run file, show it with its defaults, explain a setting, or write the editors' schema."""
+
+import argparse
+from pathlib import Path
+
+from gyre.words.errors import ConfigError
+
+ACTIONS = ("check", "show", "schema", "explain")
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("action", choices=ACTIONS, help="what to do")
+    add("config", nargs="?", metavar="CONFIG", help="a run file; for `explain` a table or key")
+    add("overrides", nargs="*", metavar="section.key=value", help="in place of the file's values")
+    add("--origin", action="store_true", help="for `show`: where each value comes from")
+
+
+def run(args: argparse.Namespace) -> None:
+    if args.origin and args.action != "show":
+        message = f"--origin: only `show` has it, not `{args.action}`"
+        raise ConfigError(message)
+    match args.action:
+        case "check":
+            _check(args)
+        case "show":
+            _show(args)
+        case "schema":
+            _schema(args)
+        case "explain":
+            _explain(args)
+
+
+def _check(args: argparse.Namespace) -> None:
+    from gyre.run.runfile import read_run
+
+    read_run(_file(args), args.overrides)
+    print(f"{args.config}: no mistakes")
+
+
+def _show(args: argparse.Namespace) -> None:
+    from gyre.config.show import as_toml
+    from gyre.run.runfile import read_run
+
+    found = read_run(_file(args), args.overrides)
+    print(*as_toml(found.config, found.loaded.origin if args.origin else None), sep="\n")
+
+
+def _schema(args: argparse.Namespace) -> None:
+    import json
+
+    from gyre.config.schema import json_schema
+
+    if args.config is not None:
+        message = f"{args.config}: `schema` is of every run file, and takes none"
+        raise ConfigError(message)
+    print(json.dumps(json_schema(), indent=2, allow_nan=False))
+
+
+def _explain(args: argparse.Namespace) -> None:
+    from gyre.config.explain import explained
+
+    if args.overrides:
+        message = f"{args.overrides[0]}: `explain` takes one table or key"
+        raise ConfigError(message)
+    print(*explained(args.config), sep="\n")
+
+
+def _file(args: argparse.Namespace) -> Path:
+    if args.config is None:
+        message = f"expected a run file, as in `gyre config {args.action} examples/run.toml`"
+        raise ConfigError(message)
+    return Path(args.config)

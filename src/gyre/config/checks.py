@@ -1,0 +1,85 @@
+"""Values that are right one by one and cannot stand together."""
+
+from collections.abc import Callable, Iterator, Mapping
+from math import ceil, floor
+from typing import Any
+
+from gyre.words.run_sections import DeadlinesSection, EvaluationSection, ScheduleSection
+from gyre.words.sections import ObjectiveSection, RouterSection
+
+TOLERANCE = 1e-9
+"""A product of two floats this near a whole number is taken for it."""
+
+
+def clashes(sections: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each, with its path; what depends on a table that is not there is not asked."""
+    asked: dict[str, Callable[[Any], Iterator[str]]] = {
+        "schedule": _schedule,
+        "deadlines": _deadlines,
+        "objective": _objective,
+        "router": _router,
+        "evaluation": _evaluation,
+    }
+    for name, clash in asked.items():
+        if name in sections:
+            yield from clash(sections[name])
+
+
+def _schedule(schedule: ScheduleSection) -> Iterator[str]:
+    ways = ("extra_dispatch", "staleness", "depth")
+    given = [name for name in ways if getattr(schedule, name) is not None]
+    if len(given) > 1:
+        paths = " and ".join(f"schedule.{name}" for name in given)
+        yield f"{paths}: each decides what is dispatched; expected at most one of them"
+    elif given == ["staleness"]:
+        yield from _staleness(schedule)
+
+
+def _staleness(schedule: ScheduleSection) -> Iterator[str]:
+    wanted, burst, batch = schedule.staleness, schedule.steps_per_burst, schedule.groups_per_batch
+    if wanted is None or burst < 1 or batch < 1:
+        return
+    least = (burst - 1) / 2
+    extra = (wanted - least) * batch
+    if extra < -TOLERANCE:
+        yield (
+            f"schedule.staleness: expected at least {least}, which bursts of {burst} steps have "
+            f"by themselves, found {wanted}; nearest: {least}"
+        )
+    elif abs(extra - round(extra)) > TOLERANCE * max(1.0, extra):
+        near = [whole / batch + least for whole in (floor(extra), ceil(extra))]
+        yield (
+            f"schedule.staleness: expected {least} and a whole number of groups of a batch of "
+            f"{batch}, found {wanted}; nearest: {near[0]} or {near[1]}"
+        )
+
+
+def _deadlines(deadlines: DeadlinesSection) -> Iterator[str]:
+    if deadlines.overall_s < deadlines.agent_s:
+        yield (
+            f"deadlines.overall_s: expected at least deadlines.agent_s, found {deadlines.overall_s}"
+            f"; nearest: {deadlines.agent_s}"
+        )
+
+
+def _objective(objective: ObjectiveSection) -> Iterator[str]:
+    low, high = objective.bounds
+    if low > high:
+        name = "clip_high" if objective.clip_low is None else "clip_low"
+        yield f"objective.{name}: expected a range of ratios, found {low} to {high}"
+
+
+def _router(router: RouterSection) -> Iterator[str]:
+    if router.retry_most_s < router.retry_first_s:
+        yield (
+            f"router.retry_most_s: expected at least router.retry_first_s, found "
+            f"{router.retry_most_s}; nearest: {router.retry_first_s}"
+        )
+
+
+def _evaluation(evaluation: EvaluationSection) -> Iterator[str]:
+    if evaluation.slots and evaluation.tasks is None:
+        yield (
+            f"evaluation.tasks: missing; expected a table, because evaluation.slots is "
+            f"{evaluation.slots}"
+        )

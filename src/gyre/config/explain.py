@@ -1,0 +1,98 @@
+"""What a table or a key of a run file is for, what it may be, and what it is if left out."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass
+from textwrap import wrap
+from typing import Any
+
+from gyre.config.mistakes import unknown
+from gyre.config.settings import (
+    Section,
+    Setting,
+    cited,
+    sentence_of,
+    settings,
+    tables,
+    tag_of,
+)
+from gyre.config.toml import spelled
+from gyre.words.errors import ConfigError
+
+WIDTH = 88
+
+
+def explained(name: str | None) -> list[str]:
+    """All tables, one table, or one key such as `schedule.rescue_s`."""
+    if name is None:
+        return [_line(one, about(table)) for one, table in tables().items()]
+    section, setting = _found(name)
+    return list(_table(name, setting) if setting.sections else _key(name, setting, section))
+
+
+def _found(name: str) -> tuple[Section | None, Setting]:
+    """What dotted keys lead to, and the table it is in."""
+    section: Section | None = None
+    first, *rest = name.split(".")
+    setting = _inside(tables(), first, first, section)
+    path = first
+    for key in rest:
+        if not setting.sections:
+            raise ConfigError(f"{name}: {path} has no keys; it is {setting.expected}")
+        # A key of any of the alternatives can be asked for.
+        having = [one for one in setting.sections if key in settings(one)]
+        section = (having or setting.sections)[0]
+        path = f"{path}.{key}"
+        setting = _inside(settings(section), key, path, section)
+    return section, setting
+
+
+def _inside(level: Mapping[str, Setting], key: str, path: str, section: Section | None) -> Setting:
+    if key not in level:
+        raise ConfigError(unknown(path, section))
+    return level[key]
+
+
+def about(table: Setting) -> str:
+    """What a table is for; alternatives are joined."""
+    if len(table.sections) == 1:
+        return sentence_of(table.sections[0])
+    return " ".join(f'"{tag_of(one)}": {sentence_of(one)}' for one in table.sections)
+
+
+def default_of(setting: Setting) -> str:
+    """As TOML spells it, or why there is none."""
+    if setting.is_required:
+        return "required"
+    default: Any = setting.default
+    if default is None or is_dataclass(default):
+        return "not set"
+    return spelled(default)
+
+
+def _table(name: str, table: Setting) -> Iterator[str]:
+    for number, section in enumerate(table.sections):
+        if number:
+            yield ""
+        yield f"[{name}]"
+        yield from wrap(sentence_of(section), WIDTH)
+        for one in settings(section).values():
+            yield ""
+            yield f"{one.name} = {_value(one)}"
+            yield from (f"  {line}" for line in wrap(one.says, WIDTH - 2))
+
+
+def _key(name: str, setting: Setting, section: Section | None) -> Iterator[str]:
+    yield f"{name} = {_value(setting)}"
+    yield from (f"  {line}" for line in wrap(setting.says, WIDTH - 2))
+    if (spec := cited(setting, section)) and spec not in setting.says:
+        yield f"  Its table: SPEC {spec}."
+
+
+def _value(setting: Setting) -> str:
+    default = default_of(setting)
+    state = default if default in ("required", "not set") else f"default {default}"
+    return f"{setting.expected} ({state})"
+
+
+def _line(name: str, text: str) -> str:
+    return f"{name:<11} {text}"

@@ -1,0 +1,107 @@
+"""A run file with values given beside it becomes one frozen tree, or a list of all its mistakes."""
+
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from gyre.config.checks import clashes
+from gyre.config.mistakes import Place, path_of, said, shown, unknown
+from gyre.config.overrides import Keys, overridden
+from gyre.config.schema import made
+from gyre.config.settings import tables
+from gyre.config.toml import key_of
+from gyre.words.errors import ConfigError
+from gyre.words.run_sections import RunConfig
+
+Origin: TypeAlias = Literal["file", "override", "default"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """What a file and overrides say, as far as it can be."""
+
+    where: str
+    sections: Mapping[str, Any]
+    """The tables without a mistake, as frozen sections by name."""
+    mistakes: tuple[str, ...]
+    given: frozenset[Keys]
+    """Keys that the file gives."""
+    overridden: frozenset[Keys]
+    """Keys that were given beside it."""
+
+    @property
+    def config(self) -> RunConfig:
+        """The whole tree, where there is no mistake."""
+        if self.mistakes:
+            raise self.refusal()
+        return RunConfig(**self.sections)
+
+    def refusal(self, more: Sequence[str] = ()) -> ConfigError:
+        """Every mistake, those that others found included."""
+        mistakes = [*self.mistakes, *more]
+        many = "1 mistake" if len(mistakes) == 1 else f"{len(mistakes)} mistakes"
+        return ConfigError("\n  ".join([f"{self.where}: {many}", *mistakes]))
+
+    def origin(self, keys: Keys) -> Origin:
+        """Where the value of a key comes from."""
+        above = [keys[:depth] for depth in range(1, len(keys) + 1)]
+        if any(one in self.overridden for one in above):
+            return "override"
+        return "file" if keys in self.given else "default"
+
+
+def load(path: Path, overrides: Iterable[str] = ()) -> Loaded:
+    """Only a file that is no TOML is refused at once; everything else is listed."""
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: expected a run file: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        # No TOML, no UTF-8, or a number of thousands of digits.
+        raise ConfigError(f"{path}: not TOML: {error}") from error
+    return loaded(str(path), found, overrides)
+
+
+def loaded(where: str, found: Mapping[str, Any], overrides: Iterable[str] = ()) -> Loaded:
+    """The same for plain tables."""
+    changed = overridden(found, overrides)
+    mistakes = list(changed.mistakes)
+    mistakes += [unknown(key_of(name), None) for name in changed.tables if name not in tables()]
+    sections = {}
+    for name, table in tables().items():
+        # A table that is left out is an empty one, so that what it must have is named.
+        value = changed.tables.get(name, {})
+        if too_large := [*_too_large(value, (name,))]:
+            mistakes += too_large
+            continue
+        section, refused = made(table, value)
+        mistakes += [said(one) for one in refused]
+        if not refused:
+            sections[name] = section
+    mistakes += clashes(sections)
+    return Loaded(
+        where=where,
+        sections=sections,
+        mistakes=tuple(mistakes),
+        given=frozenset(_leaves(found)),
+        overridden=changed.places,
+    )
+
+
+def _too_large(value: Any, place: Place) -> Iterator[str]:
+    """Whole numbers that TOML does not promise, and that no float holds either."""
+    if isinstance(value, Mapping | list):
+        inside = value.items() if isinstance(value, Mapping) else enumerate(value)
+        for key, one in inside:
+            yield from _too_large(one, (*place, key))
+    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+        yield f"{path_of(place)}: expected a number of 64 bits, found {shown(value)}"
+
+
+def _leaves(found: Mapping[str, Any], above: Keys = ()) -> Iterator[Keys]:
+    for key, value in found.items():
+        yield (*above, key)
+        if isinstance(value, Mapping):
+            yield from _leaves(value, (*above, key))

@@ -1,0 +1,1 @@
+"""What an execution left behind gets an assessment, or stays unresolved."""

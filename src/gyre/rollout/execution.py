@@ -1,0 +1,156 @@
+"""The state machine of one execution: facts move it forward, each exactly once.
+
+Rule 1: the stages are passed in order, and a fact out of order is refused and moves nothing.
+Rule 2: what never started is never assessed, and a score comes from a valid assessment of the
+state that was frozen (SPEC 6.1, 6.2).
+"""
+
+import math
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import assert_never
+
+from gyre.words.errors import BrokenPromise, ConfigError
+from gyre.words.ids import ExecutionId
+from gyre.words.outcomes import (
+    Assessed,
+    Assessment,
+    Closed,
+    Ending,
+    Fact,
+    Launched,
+    Outcome,
+    OutcomeRecord,
+    Prepared,
+    Status,
+    Terminated,
+)
+
+
+class Stage(IntEnum):
+    """How far an execution has come."""
+
+    NEW = 0
+    PREPARED = 1
+    RUNNING = 2
+    TERMINATED = 3
+    CLOSED = 4
+
+
+BEFORE_LAUNCH = {Ending.NEVER_STARTED, Ending.CANCELLED}
+"""Endings of what was not launched; NEVER_STARTED also of what was and could not start."""
+
+
+class Deadlines:
+    """When the agent, and then everything, must have ended (SPEC 6.1); monotonic seconds."""
+
+    def __init__(self, *, agent_s: float, overall_s: float) -> None:
+        if not (0 < agent_s < overall_s and math.isfinite(overall_s)):
+            message = (
+                f"expected finite deadlines with 0 < agent_s < overall_s, "
+                f"found {agent_s} and {overall_s}"
+            )
+            raise ConfigError(message)
+        self._agent_s = agent_s
+        self._overall_s = overall_s
+        self._held_s = 0.0
+
+    def hold(self, held_s: float) -> None:
+        """Calls were held for that long without an engine, all in all; it never shrinks."""
+        if math.isfinite(held_s):
+            self._held_s = max(self._held_s, held_s)
+
+    def agent_at(self, launched_s: float) -> float:
+        return launched_s + self._agent_s + self._held_s
+
+    def overall_at(self, launched_s: float) -> float:
+        return launched_s + self._overall_s + self._held_s
+
+
+class Execution:
+    """One attempt at a task, as far as its facts say."""
+
+    def __init__(self, execution: ExecutionId, task: str, facts: Iterable[Fact] = ()) -> None:
+        self.id = execution
+        self.task = task
+        self.stage = Stage.NEW
+        self.prepared: Prepared | None = None
+        self.launched: Launched | None = None
+        self.terminated: Terminated | None = None
+        self.assessments: tuple[Assessment, ...] = ()
+        self.closed: Closed | None = None
+        for fact in facts:
+            self.apply(fact)
+
+    @property
+    def record(self) -> OutcomeRecord:
+        """For the outcome file, once it is terminated."""
+        if self.terminated is None:
+            message = f"execution {self.id} has no outcome while it is {self.stage.name}"
+            raise BrokenPromise(message)
+        return OutcomeRecord(
+            execution=self.id,
+            task=self.task,
+            was_launched=self.launched is not None,
+            terminated=self.terminated,
+            assessments=self.assessments,
+            closed=self.closed,
+        )
+
+    def apply(self, fact: Fact) -> None:
+        """Moves on; BrokenPromise, and no move, if this cannot follow what is known."""
+        match fact:
+            case Prepared():
+                self._expect(fact, self.stage is Stage.NEW)
+                self.prepared, self.stage = fact, Stage.PREPARED
+            case Launched():
+                self._expect(fact, self.stage is Stage.PREPARED)
+                self.launched, self.stage = fact, Stage.RUNNING
+            case Terminated():
+                self._expect(fact, self._may_terminate(fact))
+                self.terminated, self.stage = fact, Stage.TERMINATED
+            case Assessed(assessment=assessment):
+                self._expect(fact, self._may_assess(assessment))
+                self.assessments = (*self.assessments, assessment)
+            case Closed():
+                self._expect(fact, self.stage is Stage.TERMINATED and self._may_close(fact))
+                self.closed, self.stage = fact, Stage.CLOSED
+            case _:
+                assert_never(fact)
+
+    def _expect(self, fact: Fact, holds: bool) -> None:
+        if not holds:
+            message = f"execution {self.id} is {self.stage.name} and heard {fact}"
+            raise BrokenPromise(message)
+
+    def _may_terminate(self, fact: Terminated) -> bool:
+        if fact.ending is Ending.NEVER_STARTED and fact.state is not None:
+            return False
+        if self.stage is Stage.RUNNING:
+            return True
+        return self.stage < Stage.RUNNING and fact.ending in BEFORE_LAUNCH and fact.state is None
+
+    def _may_assess(self, assessment: Assessment) -> bool:
+        state = None if self.terminated is None else self.terminated.state
+        return (
+            self.stage is Stage.TERMINATED
+            and state is not None
+            and state.reference == assessment.reference
+            and assessment.attempt == len(self.assessments) + 1
+            and not self._is_valid()
+        )
+
+    def _is_valid(self) -> bool:
+        return bool(self.assessments) and self.assessments[-1].status is Status.VALID
+
+    def _may_close(self, fact: Closed) -> bool:
+        match fact.outcome:
+            case Outcome.VALID:
+                return self._is_valid() and fact.score == self.assessments[-1].score
+            case Outcome.PLACEHOLDER:
+                assert self.terminated is not None
+                return self.terminated.state is None and fact.score is None
+            case Outcome.EXCLUDED:
+                return not self._is_valid() and fact.score is None
+            case Outcome.SURPLUS:
+                return fact.score is None

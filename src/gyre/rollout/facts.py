@@ -1,0 +1,103 @@
+"""The facts of one execution, one JSON line each, appended to a file that is the truth of it.
+
+Rule 1: a fact is on the disk before anybody acts on it.
+Rule 2: a last line that its writer died over is no fact, and is cut off by the next writer.
+"""
+
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gyre.rollout.durable import sync_folder
+from gyre.words.errors import LogDamaged
+from gyre.words.outcomes import Assessed, Closed, Fact, Launched, Prepared, Terminated
+
+FACTS_FILE = "facts.jsonl"
+
+_KINDS: dict[str, type[Fact]] = {
+    "prepared": Prepared,
+    "launched": Launched,
+    "terminated": Terminated,
+    "assessed": Assessed,
+    "closed": Closed,
+}
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A fact with its place; whoever hears it twice knows it by its sequence."""
+
+    sequence: int
+    """Counted from 0 within the execution."""
+    at: float
+    """Seconds since the epoch, for people; nothing is decided by it."""
+    fact: Fact
+
+    def encode(self) -> bytes:
+        """One line of JSON, without its end."""
+        head = {"sequence": self.sequence, "at": self.at, "fact": _NAMES[type(self.fact)]}
+        return msgspec.json.encode(head | asdict(self.fact))
+
+
+def decode(line: bytes) -> Entry:
+    """ValueError if the line is not an entry."""
+    try:
+        data = msgspec.json.decode(line, type=dict[str, Any])
+        kind = _KINDS[data["fact"]]
+        sequence, at = msgspec.convert((data["sequence"], data["at"]), tuple[int, float])
+        return Entry(sequence=sequence, at=at, fact=msgspec.convert(data, kind))
+    except (KeyError, msgspec.MsgspecError) as error:
+        message = f"expected a fact: {type(error).__name__}: {error}"
+        raise ValueError(message) from error
+
+
+def read(folder: Path) -> tuple[Entry, ...]:
+    """All facts of an execution; none if it has no file, LogDamaged if a whole line is no fact."""
+    return _read(folder / FACTS_FILE)[0]
+
+
+def _read(path: Path) -> tuple[tuple[Entry, ...], int]:
+    """The entries, and how many bytes they take."""
+    data = path.read_bytes() if path.exists() else b""
+    sound = data[: data.rfind(b"\n") + 1]
+    entries = []
+    for number, line in enumerate(sound.splitlines()):
+        try:
+            entry = decode(line)
+        except ValueError as error:
+            message = f"{path}: line {number + 1} is no fact: {error}"
+            raise LogDamaged(message) from error
+        if entry.sequence != number:
+            message = f"{path}: line {number + 1} has the sequence {entry.sequence}"
+            raise LogDamaged(message)
+        entries.append(entry)
+    return tuple(entries), len(sound)
+
+
+class FactsFile:
+    """The one writer of an execution's facts."""
+
+    def __init__(self, folder: Path) -> None:
+        path = folder / FACTS_FILE
+        self.entries, sound_bytes = _read(path)
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.ftruncate(self._fd, sound_bytes)
+        sync_folder(folder)
+
+    def append(self, fact: Fact, *, at: float) -> Entry:
+        """The fact is durable."""
+        entry = Entry(sequence=len(self.entries), at=at, fact=fact)
+        line = entry.encode() + b"\n"
+        if os.write(self._fd, line) != len(line):
+            message = "the disk took half a fact"
+            raise OSError(message)
+        os.fsync(self._fd)
+        self.entries = (*self.entries, entry)
+        return entry
+
+    def close(self) -> None:
+        os.close(self._fd)

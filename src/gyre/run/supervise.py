@@ -1,0 +1,282 @@
+"""The supervisor process of one execution: launches it, ends it, has it assessed, and closes it.
+
+    python -m gyre.run.supervise FOLDER/order.json < secrets
+
+It has a session of its own and outlives whoever started it; started again after a death it goes on
+from the facts. SIGTERM cancels the harness; SIGUSR1 cancels it as surplus, which is not assessed.
+"""
+
+import asyncio
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from gyre.backends.evaluators.command import CommandEvaluator
+from gyre.backends.harnesses.command import CommandHarness
+from gyre.backends.sandboxes.members import adopt_orphans
+from gyre.backends.sandboxes.process import ProcessSandbox
+from gyre.evaluate.assess import closing
+from gyre.evaluate.attempts import attempts
+from gyre.rollout import outcome
+from gyre.rollout.execution import Execution, Stage
+from gyre.rollout.facts import FactsFile
+from gyre.rollout.order import ORDER_FILE, Order, read_order, read_told, write_order
+from gyre.rollout.supervisor import Supervisor
+from gyre.run import lock
+from gyre.run.control import environment
+from gyre.run.telling import Teller
+from gyre.words.errors import BoundaryError, ConfigError, LogDamaged
+from gyre.words.outcomes import Assessed, Closed, Fact, Terminated
+from gyre.words.tasks import Command, Endpoint
+
+LOG_FILE = "supervisor.log"
+ORDERS = {signal.SIGTERM, signal.SIGUSR1}
+"""Signals that are orders; they wait until the supervisor can take them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Secrets:
+    """What a supervisor is told on its standard input, and nobody can read from the disk."""
+
+    key: str = field(default="", repr=False)
+    """The execution's own, for its harness (SPEC 4.7)."""
+    token: str = field(default="", repr=False)
+    """For posting facts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MonotonicClock:
+    """The machine's, which all its processes share until it starts again."""
+
+    boot: str
+
+    def now(self) -> float:
+        return time.monotonic()
+
+
+def start(folder: Path, order: Order, told: Secrets) -> "subprocess.Popen[bytes]":
+    """A supervisor for a new execution, which lives on when this process dies.
+
+    ConfigError if the folder has an execution already: that one can only be resumed.
+    """
+    if (folder / ORDER_FILE).exists():
+        message = f"{folder}: has an execution already"
+        raise ConfigError(message)
+    write_order(folder, order)
+    return resume(folder, told)
+
+
+def resume(folder: Path, told: Secrets) -> "subprocess.Popen[bytes]":
+    """A supervisor for an execution whose own died; a launched harness is not launched again.
+
+    ConfigError if its own lives.
+    """
+    # Taken here and handed over, so that there is no moment in which two could start.
+    held = lock.take(folder)
+    command = [sys.executable, "-m", "gyre.run.supervise", str(folder / ORDER_FILE), str(held)]
+    try:
+        with _orders_wait(), (folder / LOG_FILE).open("ab") as log:
+            child = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=(held,),
+            )
+    finally:
+        os.close(held)
+    assert child.stdin is not None
+    # One that has ended already says in its log why.
+    with suppress(BrokenPipeError), child.stdin as pipe:
+        pipe.write(msgspec.json.encode(asdict(told)))
+    return child
+
+
+def is_supervised(folder: Path) -> bool:
+    """Whether a supervisor of this execution is alive."""
+    return lock.is_taken(folder)
+
+
+class Supervision:
+    """One execution, from wherever its facts say it stands to its closure."""
+
+    def __init__(self, folder: Path, order: Order, told: Secrets, teller: Teller) -> None:
+        self._folder = folder
+        self._order = order
+        self._secrets = told
+        self._teller = teller
+        self._facts = FactsFile(folder)
+        known = [entry.fact for entry in self._facts.entries]
+        self._execution = Execution(order.execution, order.task.id, known)
+        prepared = self._execution.prepared
+        self._mark = secrets.token_hex(16) if prepared is None else prepared.mark
+        self._sandbox = ProcessSandbox(self._mark, home=folder / "home", owns_descendants=True)
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        self._supervisor = Supervisor(
+            order,
+            folder,
+            self._execution,
+            sandbox=self._sandbox,
+            clock=MonotonicClock(boot=boot),
+            say=self._say,
+            told=lambda: read_told(folder),
+        )
+        self._harness = CommandHarness(order.harness, order.variables)
+        self._surplus = asyncio.Event()
+
+    async def work(self) -> None:
+        """The execution is closed and its outcome file says so."""
+        self._take_orders()
+        for entry in self._facts.entries:
+            self._teller.tell(entry)
+        if self._execution.stage is Stage.CLOSED:
+            outcome.write(self._folder, self._execution.record)
+            return
+        await self._sandbox.kill()
+        if self._execution.stage is Stage.TERMINATED:
+            outcome.write(self._folder, self._execution.record)
+        else:
+            await self._supervisor.terminate(self._mark, self._command)
+        await self._unless_surplus()
+        assert self._execution.terminated is not None
+        self._say(
+            closing(
+                self._execution.terminated,
+                self._execution.assessments,
+                is_surplus=self._surplus.is_set(),
+                committed_calls=read_told(self._folder).committed_calls,
+                counts_placeholders=self._order.counts_placeholders,
+            )
+        )
+        self._facts.close()
+
+    def _take_orders(self) -> None:
+        def surplus() -> None:
+            self._surplus.set()
+            self._supervisor.cancelled.set()
+
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._supervisor.cancelled.set)
+        loop.add_signal_handler(signal.SIGUSR1, surplus)
+        # A handler, because children inherit it when a signal is ignored.
+        loop.add_signal_handler(signal.SIGHUP, lambda: None)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ORDERS)
+
+    def _say(self, fact: Fact) -> None:
+        """The fact is durable, and then told; one that cannot be written ends this process."""
+        self._execution.apply(fact)
+        entry = self._facts.append(fact, at=time.time())
+        if isinstance(fact, Terminated | Closed):
+            outcome.write(self._folder, self._execution.record)
+        self._teller.tell(entry)
+
+    def _command(self) -> Command:
+        if not self._secrets.key:
+            message = "expected the execution's key on standard input, found none"
+            raise ConfigError(message)
+        endpoint = Endpoint(url=self._order.url, key=self._secrets.key)
+        task = self._order.task
+        wanted = self._harness.command(task, endpoint)
+        usual = environment(endpoint.url, endpoint.key)
+        return Command(argv=wanted.argv, variables=task.variables | usual | wanted.variables)
+
+    async def _unless_surplus(self) -> None:
+        """Assessed until it is valid or there is no further attempt, or it becomes surplus."""
+        surplus = asyncio.create_task(self._surplus.wait())
+        assessed = asyncio.create_task(self._assess())
+        try:
+            await asyncio.wait({surplus, assessed}, return_when=asyncio.FIRST_COMPLETED)
+            if assessed.done():
+                assessed.result()
+        finally:
+            surplus.cancel()
+            assessed.cancel()
+            await asyncio.gather(surplus, assessed, return_exceptions=True)
+
+    async def _assess(self) -> None:
+        terminated = self._execution.terminated
+        assert terminated is not None
+        if terminated.state is None or self._surplus.is_set():
+            return
+        evaluation = self._order.task.evaluation
+        # A home of its own, because the agent may have left things in the other one.
+        home = self._supervisor.workspace.scratch / "home"
+        evaluator = CommandEvaluator(
+            evaluation,
+            ProcessSandbox(self._mark, home=home, owns_descendants=True),
+            variables=self._order.task.variables,
+            folder=self._folder,
+            output_bytes=self._order.output_bytes,
+        )
+        async for one in attempts(
+            evaluator,
+            evaluation,
+            terminated.state,
+            made=self._execution.assessments,
+            copies=self._supervisor.workspace.fresh,
+            left_s=self._supervisor.left_s,
+        ):
+            self._say(Assessed(assessment=one))
+
+
+@contextmanager
+def _orders_wait() -> Iterator[None]:
+    """Children inherit that these signals wait; this thread's own come at the end."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ORDERS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The process's whole life."""
+    os.umask(0o077)
+    with suppress(PermissionError):
+        os.setsid()
+    try:
+        path = _order_file(arguments)
+        order = read_order(path)
+        told = msgspec.json.decode(sys.stdin.buffer.read() or b"{}", type=Secrets)
+        adopt_orphans()
+        with Teller(order.facts_url, told.token, order.execution) as teller:
+            asyncio.run(_supervise(path.parent, order, told, teller))
+    except (ConfigError, BoundaryError, LogDamaged, msgspec.MsgspecError, OSError) as error:
+        sys.stderr.write(f"gyre supervise: {type(error).__name__}: {error}\n")
+        return 2 if isinstance(error, ConfigError) else 1
+    return 0
+
+
+def _order_file(arguments: Sequence[str]) -> Path:
+    """The order's, with the lock of its folder held: by a descriptor that was handed over, or anew.
+
+    The descriptor is never closed, because the lock lasts as long as the process.
+    """
+    match arguments:
+        case [path, held] if held.isdecimal():
+            os.set_inheritable(int(held), False)
+            return Path(path).absolute()
+        case [path]:
+            lock.take(Path(path).absolute().parent)
+            return Path(path).absolute()
+        case _:
+            message = "expected one argument, the order file"
+            raise ConfigError(message)
+
+
+async def _supervise(folder: Path, order: Order, told: Secrets, teller: Teller) -> None:
+    await Supervision(folder, order, told, teller).work()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

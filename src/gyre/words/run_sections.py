@@ -1,0 +1,307 @@
+"""Settings of a whole run, one frozen section per table of its file."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from gyre.words.bounds import (
+    Batches,
+    Count,
+    CountOrNone,
+    Factor,
+    Fraction,
+    NotNegative,
+    Positive,
+    Seconds,
+    Several,
+    Share,
+    Text,
+    Words,
+)
+from gyre.words.samples import Sampling
+from gyre.words.sections import (
+    EngineSection,
+    LimitsSection,
+    ObjectiveSection,
+    OptimizerSection,
+    ProxySection,
+    RouterSection,
+    TrainerSection,
+)
+
+EXTRA_DISPATCH = 0.5
+"""phi of a schedule that names neither it, nor a staleness, nor a depth."""
+_SAMPLING = Sampling()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSection:
+    """What a run is called, where it lives, and what its chances are seeded with."""
+
+    name: Text = "run"
+    """Of the run, in reports and trackers."""
+    folder: Text | None = None
+    """Journal, call logs and checkpoints go there; not set: runs/ and the name."""
+    seed: CountOrNone = 0
+    """Of the order of queries, of sampled tokens and of the draw (SPEC 1.1, 7.2)."""
+
+    @property
+    def place(self) -> str:
+        return f"runs/{self.name}" if self.folder is None else self.folder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSection:
+    """The model that is trained."""
+
+    name: Text
+    """tiny, smollm2, or a folder with config.json and safetensors."""
+    dtype: Literal["float32", "bfloat16"] | None = None
+    """Type of weights and cache; not set: bfloat16 on CUDA, float32 elsewhere."""
+    device: Text | None = None
+    """cpu, cuda or cuda:N; not set: CUDA where there is one."""
+    family: Text | None = None
+    """How messages become tokens (qwen3, chatml...); not set: as the model's name tells."""
+    thinking: Literal["all", "tool_cycle", "template"] = "all"
+    """How much earlier thinking stays in prompts (SPEC 4.2)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleSection:
+    """How much is dispatched when, and when cells train; as in a file for `gyre simulate`."""
+
+    groups_per_batch: Count
+    """B: groups that one step consumes."""
+    executions_per_group: Several
+    """N: executions of one query."""
+    steps_per_burst: Count = 1
+    """mu: steps between two publications."""
+    steps: Count | None = None
+    """Steps of the whole run, a multiple of mu; not set: a run without an end (SPEC 1.6)."""
+    extra_dispatch: Batches | None = None
+    """phi: batches dispatched ahead; phi * B is whole; not set: 0.5 (SPEC 1.1).
+    At most one of this, staleness and depth is set."""
+    staleness: Batches | None = None
+    """The mean staleness wanted, in versions; gives phi = staleness - (mu - 1) / 2 (SPEC 1.4)."""
+    depth: Count | None = None
+    """Q_c: unfinished groups under continuous dispatch (SPEC 1.5)."""
+    placement: Literal["elastic", "async", "colocate"] = "elastic"
+    """Cells enter training one by one, always train, or enter together (SPEC 2.1, 9)."""
+    streaming: bool = True
+    """Training begins with the first ready groups; else with all groups of a burst (SPEC 9)."""
+    launch_order: Literal["oldest", "longest"] = "oldest"
+    """Which queued group launches first among those of one version (SPEC 1.3)."""
+    surplus: CountOrNone = 0
+    """Executions dispatched per group above N, cancelled at its N-th valid reward (SPEC 6.5)."""
+    supply_fraction: Share = 0.1
+    """rho_min: part of a batch that is ready before a cell enters training for it (SPEC 2.1)."""
+    supply_dwell_s: NotNegative = 5.0
+    """tau: for how long it has been so (SPEC 2.1)."""
+    rescue_s: Seconds = 60.0
+    """How long work waits with no engine able to serve before a cell goes home (SPEC 2.5)."""
+    min_valid: Count = 2
+    """Valid rewards a group needs so that it is not void; placeholders count (SPEC 6.5)."""
+    max_void: Fraction = 0.5
+    """The run stops when a larger part of the last 2 B closed groups is void (SPEC 6.5)."""
+    evaluation_holds_slot: bool = False
+    """A terminated execution keeps its slot until it is closed (SPEC 1.3)."""
+    endless_dispatch: bool = False
+    """Groups are admitted as if the run had no end (SPEC 1.6)."""
+    overcommit: Factor = 1.0
+    """While every cell is home, an engine holds this many times its capacity in executions."""
+    publish_s: Seconds = 120.0
+    """An engine silent for so long during a publication is fenced (SPEC 2.2); live runs only."""
+    join_s: NotNegative = 30.0
+    """How long the core waits before its update for satellites that pull (SPEC 3.1); live only."""
+
+    @property
+    def phi(self) -> float | None:
+        """Batches dispatched ahead; None under continuous dispatch."""
+        if self.depth is not None:
+            return None
+        if self.staleness is not None:
+            return self.staleness - (self.steps_per_burst - 1) / 2
+        return EXTRA_DISPATCH if self.extra_dispatch is None else self.extra_dispatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellsSection:
+    """The accelerators; as in a file for `gyre simulate`, which knows no stages and shards."""
+
+    count: Count
+    """K: cells, each with one whole model."""
+    capacity: Count
+    """C_e: executions a cell serves at once."""
+    standalone: tuple[Count, ...] = ()
+    """Executions each standalone engine serves at once; their sum is C_s (SPEC 1.3)."""
+    nodes: Positive = 1.0
+    """Nodes of a cell; simulation and planning count hours by it."""
+    stages: Count = 1
+    """Pipeline stages of a cell (SPEC 3.5)."""
+    shards: Count = 1
+    """Parts that each layer of a cell is split into."""
+
+    @property
+    def ranks(self) -> int:
+        """Processes of one cell."""
+        return self.stages * self.shards
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingSection:
+    """How tokens are drawn, whatever a harness asks for (SPEC 4.6)."""
+
+    temperature: NotNegative = _SAMPLING.temperature
+    """What logits are divided by; 0 always takes the likeliest token."""
+    top_p: Share = _SAMPLING.top_p
+    """The likeliest tokens that together have this probability can be drawn."""
+    top_k: Count | None = _SAMPLING.top_k
+    """So many of the likeliest tokens can be drawn; not set: all."""
+    max_tokens: Count = _SAMPLING.max_tokens
+    """Most new tokens of one reply."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawSection:
+    """Which trajectories of an execution are trained (SPEC 7.2)."""
+
+    max_trajectories: Count | Literal["all"] = 5
+    """J_max: most trajectories of one execution."""
+
+    @property
+    def limit(self) -> int | None:
+        return None if self.max_trajectories == "all" else self.max_trajectories
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FolderTasksSection:
+    """Tasks in a folder, each a folder with its files."""
+
+    kind: Literal["folder"]
+    """One folder per task."""
+    path: Text
+    """The folder they are in, seen from where the command runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonlTasksSection:
+    """Tasks in a file, each a line of JSON."""
+
+    kind: Literal["jsonl"]
+    """One line per task."""
+    path: Text
+    """The file, seen from where the command runs."""
+
+
+TasksSection = FolderTasksSection | JsonlTasksSection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HarnessSection:
+    """The agent program that runs an execution."""
+
+    kind: Literal["command"] = "command"
+    """A command, started in the task's workspace."""
+    argv: Words
+    """The program and its arguments, with {instruction}, {task} and {url} filled in."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Variables beside those that point at the proxy, filled in likewise; no place for secrets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxSection:
+    """Where harnesses run."""
+
+    kind: Literal["process"] = "process"
+    """Processes of this machine, for programs that are trusted."""
+    folder: Text | None = None
+    """Workspaces are made there; not set: in the run's folder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluateSection:
+    """What gives an execution its reward (SPEC 6.2)."""
+
+    kind: Literal["command"] = "command"
+    """A command, started in a copy of the workspace that the execution left."""
+    argv: Words | None = None
+    """The program and its arguments; not set: each task brings its own."""
+    score: Literal["reward.json", "reward.txt", "exit-status"] = "reward.json"
+    """Where the score stands: in a file that the command writes, or in its exit status."""
+    timeout_s: Seconds = 600.0
+    """An evaluator that takes longer has failed."""
+    retries: CountOrNone = 2
+    """How often a failed one is tried again, within the overall deadline."""
+    placeholder: Literal["zero", "excluded"] = "zero"
+    """What an execution counts as that left nothing to assess (SPEC 6.4)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadlinesSection:
+    """Time an execution has, counted from its launch (SPEC 6.1)."""
+
+    agent_s: Seconds = 3600.0
+    """Until its harness is stopped; what it left is assessed."""
+    overall_s: Seconds = 7200.0
+    """Until it is closed, evaluation included; not below agent_s."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationSection:
+    """Held-out evaluation while the run goes on (SPEC 6.6)."""
+
+    every: Count = 1
+    """Publications from one evaluation to the next."""
+    slots: CountOrNone = 0
+    """Evaluation executions at once; 0: no evaluation."""
+    tasks: TasksSection | None = None
+    """The tasks that are held out, a table as [tasks]; set when slots is above 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackersSection:
+    """Where metrics go beside the journal."""
+
+    tensorboard: bool = True
+    """Event files in the run's folder."""
+    wandb: bool = False
+    """Weights & Biases; its key comes from the environment."""
+    mlflow: bool = False
+    """MLflow; its server comes from the environment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSection:
+    """What a run resumes from (SPEC 10)."""
+
+    every: Count = 1
+    """Publications from one checkpoint with optimizer state to the next."""
+    keep: Count = 2
+    """Newest checkpoints that stay on disk."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfig:
+    """Everything that a run file says, with what it leaves out filled in."""
+
+    run: RunSection = field(default_factory=RunSection)
+    model: ModelSection
+    schedule: ScheduleSection
+    cells: CellsSection
+    tasks: TasksSection
+    harness: HarnessSection
+    sandbox: SandboxSection = field(default_factory=SandboxSection)
+    evaluate: EvaluateSection = field(default_factory=EvaluateSection)
+    deadlines: DeadlinesSection = field(default_factory=DeadlinesSection)
+    sampling: SamplingSection = field(default_factory=SamplingSection)
+    draw: DrawSection = field(default_factory=DrawSection)
+    objective: ObjectiveSection = field(default_factory=ObjectiveSection)
+    optimizer: OptimizerSection = field(default_factory=OptimizerSection)
+    trainer: TrainerSection = field(default_factory=TrainerSection)
+    engine: EngineSection = field(default_factory=EngineSection)
+    proxy: ProxySection = field(default_factory=ProxySection)
+    router: RouterSection = field(default_factory=RouterSection)
+    limits: LimitsSection = field(default_factory=LimitsSection)
+    evaluation: EvaluationSection = field(default_factory=EvaluationSection)
+    checkpoint: CheckpointSection = field(default_factory=CheckpointSection)
+    trackers: TrackersSection = field(default_factory=TrackersSection)

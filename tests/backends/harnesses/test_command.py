@@ -1,0 +1,32 @@
+"""A harness that is a command."""
+
+import pytest
+
+from gyre.backends.harnesses.command import CommandHarness
+from gyre.words.errors import ConfigError
+from gyre.words.tasks import Endpoint, Evaluation, Task
+
+TASK = Task(id="t", instruction="go {url}", files=None, evaluation=Evaluation(argv=("x",)))
+ENDPOINT = Endpoint(url="http://here", key="secret")
+
+
+def test_places_are_filled_in_once_and_other_braces_stay():
+    harness = CommandHarness(
+        ["a", "{instruction}", '{"at": "{url}"}', "{other}", "{task}"], {"K": "x{key}", "B": "{}"}
+    )
+    command = harness.command(TASK, ENDPOINT)
+
+    assert ("a", "go {url}", '{"at": "http://here"}', "{other}", "t") == command.argv
+    assert {"K": "xsecret", "B": "{}"} == command.variables
+
+
+@pytest.mark.parametrize("argv", [[], ["agent", "--key={key}"]])
+def test_a_command_that_cannot_be_is_refused(argv):
+    with pytest.raises(ConfigError, match="harness: "):
+        CommandHarness(argv, {})
+
+
+def test_secrets_are_not_shown():
+    command = CommandHarness(["a"], {"K": "{key}"}).command(TASK, ENDPOINT)
+
+    assert "secret" not in repr(ENDPOINT) + repr(command)

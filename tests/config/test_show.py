@@ -1,0 +1,65 @@
+"""The tree as a file again: it loads as the same tree, whatever its values are."""
+
+import tomllib
+
+import pytest
+from hypothesis import given
+from tests.config.tables import read
+from tests.config.values import run_tables
+
+from gyre.config.load import loaded
+from gyre.config.show import as_toml
+from gyre.config.toml import spelled
+from gyre.words.run_sections import RunConfig
+
+
+@given(run_tables())
+def test_every_tree_comes_back_from_its_own_lines(tables):
+    found = loaded("run.toml", tables)
+    assert set(tables) == set(found.sections)
+    config = RunConfig(**found.sections)
+    again = loaded("again.toml", tomllib.loads("\n".join(as_toml(config, found.origin))))
+
+    assert config == RunConfig(**again.sections)
+    assert found.mistakes == again.mistakes
+
+
+def test_defaults_are_written_out_and_what_is_not_set_is_a_comment():
+    lines = as_toml(read(harness={"argv": ["a"], "env": {"A B": 'c"\n'}}).config)
+    cells = lines.index("[cells]")
+
+    assert ["count = 2", "capacity = 8", "standalone = []", "nodes = 1.0"] == (
+        lines[cells + 1 : cells + 5]
+    )
+    assert "# kv_tokens =" in lines
+    env = lines.index("[harness.env]")
+    assert '"A B" = "c\\"\\n"' == lines[env + 1]
+
+
+def test_origins_stand_behind_the_values():
+    found = read("cells.count=3")
+    lines = as_toml(found.config, found.origin)
+
+    assert "count = 3  # override" in lines
+    assert "capacity = 8  # file" in lines
+    assert "nodes = 1.0  # default" in lines
+    assert "# kv_tokens =  # not set" in lines
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (True, "true"),
+        (3, "3"),
+        (1e-15, "1e-15"),
+        (float("inf"), "inf"),
+        ("a\x00\x7f\\", '"a\\u0000\\u007f\\\\"'),
+        ([1, [True]], "[1, [true]]"),
+        ({"a": {"b c": 1}}, '{ a = { "b c" = 1 } }'),
+        ({}, "{}"),
+        (tomllib.loads("a = 2026-11-16")["a"], "2026-11-16"),
+    ],
+)
+def test_values_are_spelled_as_toml_reads_them(value, expected):
+    assert expected == spelled(value)
+    assert value == tomllib.loads(f"value = {expected}")["value"]

@@ -1,0 +1,83 @@
+"""A task from a folder to its outcome: a supervised agent program behind a real proxy."""
+
+import sys
+
+from tests.run.supervised import PATIENCE_S, Supervised
+
+from gyre.backends.tasks.folder import FolderTasks
+from gyre.calls import logs, read
+from gyre.rollout.order import Order
+from gyre.run.supervise import Secrets, start
+from gyre.testing import demo_script, example_agent
+from gyre.testing.engine_process import EngineProcess
+from gyre.tree.tree import grow
+from gyre.words.outcomes import Ending, Outcome, Terminated
+
+TOML = f"""
+instruction = {demo_script.TASK!r}
+
+[evaluation]
+argv = ["sh", "-c", 'grep -qxf "$GYRE_EVALUATION/answer" report.txt || exit 1']
+score = "exit-status"
+"""
+
+
+def write_task(folder):
+    for name in ("files", "evaluation"):
+        (folder / "report" / name).mkdir(parents=True)
+    (folder / "report" / "task.toml").write_text(TOML)
+    (folder / "report" / "files" / "note-year.txt").write_text("In May it rained.\n" * 12)
+    (folder / "report" / "files" / "note-list.txt").write_text("Buy bread.\n")
+    (folder / "report" / "evaluation" / "answer").write_text(demo_script.ANSWER + "\n")
+    return FolderTasks(folder).get(0)
+
+
+def supervise(stage, proxy, name):
+    opened = proxy.open(name)
+    order = Order(
+        execution=opened.id,
+        task=write_task(stage.folder / "tasks"),
+        url=opened.url,
+        harness=(sys.executable, example_agent.__file__, "{instruction}", "--compact-at", "640"),
+        variables={},
+        agent_s=PATIENCE_S,
+        overall_s=2 * PATIENCE_S,
+    )
+    folder = stage.folder / "executions" / name
+    return Supervised(folder, start(folder, order, Secrets(key=opened.key)))
+
+
+def test_an_agent_does_its_task_and_is_judged_by_what_it_left(stage):
+    """SPEC 6.1, 6.2: its calls are recorded under the same execution."""
+    script = f"{demo_script.__name__}:script"
+    log = stage.folder / "asks.jsonl"
+    with EngineProcess("sglang", script=script, tokenizer=stage.tokenizer, log=log) as engine:
+        proxy = stage.proxy(engine)
+        one = supervise(stage, proxy, "x")
+        one.wait_for_fact(Terminated)
+        proxy.close("x")
+        record = one.end()
+    tree = grow(read(next(logs(stage.folder / "run"))).records)
+
+    assert (Ending.COMPLETED, "x", "report") == (
+        record.terminated.ending,
+        record.execution,
+        record.task,
+    )
+    assert (Outcome.VALID, 1.0) == (record.closed.outcome, record.closed.score)
+    assert 8 == len(tree.calls)
+    assert demo_script.DONE in (one.folder / "output.txt").read_text()
+    assert (one.folder / "frozen" / "report.txt").exists()
+
+
+def test_an_agent_whose_key_is_closed_ends_and_its_work_is_judged(stage):
+    """SPEC 4.7, 6.1: a crash with nothing done is a valid 0, because it was assessed."""
+    engine = stage.engine()
+    proxy = stage.proxy(engine)
+    one = supervise(stage, proxy, "x")
+    proxy.close("x")
+    record = one.end()
+
+    assert Ending.CRASHED is record.terminated.ending
+    assert (Outcome.VALID, 0.0) == (record.closed.outcome, record.closed.score)
+    assert "401" in (one.folder / "output.txt").read_text()

@@ -1,0 +1,207 @@
+"""The state machine of an execution: any order of facts, and what must hold after each."""
+
+import math
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from gyre.plan import messages
+from gyre.rollout.execution import Deadlines, Execution, Stage
+from gyre.words import outcomes
+from gyre.words.errors import BrokenPromise, ConfigError
+from gyre.words.outcomes import (
+    Assessed,
+    Assessment,
+    Closed,
+    Ending,
+    Launched,
+    Outcome,
+    Prepared,
+    State,
+    Status,
+    Terminated,
+)
+
+STATE = State(folder="/frozen", reference="abc")
+SCORES = [None, 0.0, 0.5]
+
+
+def assessment(score, *, attempt=1, reference="abc"):
+    return Assessment(
+        status=Status.UNRESOLVED if score is None else Status.VALID,
+        score=score,
+        reason=None,
+        reference=reference,
+        evaluator="e",
+        attempt=attempt,
+    )
+
+
+def terminated(ending, state):
+    return Terminated(ending=ending, reason="", elapsed_s=None, state=state)
+
+
+facts = st.one_of(
+    st.just(Prepared(mark="m")),
+    st.just(Launched(monotonic_s=1.0, boot="b")),
+    st.builds(terminated, st.sampled_from(Ending), st.sampled_from([None, STATE])),
+    st.builds(
+        lambda score, attempt, reference: Assessed(
+            assessment=assessment(score, attempt=attempt, reference=reference)
+        ),
+        st.sampled_from(SCORES),
+        st.integers(1, 3),
+        st.sampled_from(["abc", "other"]),
+    ),
+    st.builds(
+        lambda outcome, score: Closed(outcome=outcome, score=score, reason=None),
+        st.sampled_from(Outcome),
+        st.sampled_from(SCORES),
+    ),
+)
+
+
+def seen(execution):
+    return (
+        execution.stage,
+        execution.prepared,
+        execution.launched,
+        execution.terminated,
+        execution.assessments,
+        execution.closed,
+    )
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Facts come in any order; those that are taken make a life that can be told."""
+
+    def __init__(self):
+        super().__init__()
+        self.execution = Execution("e1", "t")
+        self.taken = []
+
+    @rule(fact=facts)
+    def hear(self, fact):
+        before = seen(self.execution)
+        try:
+            self.execution.apply(fact)
+        except BrokenPromise:
+            assert before == seen(self.execution)
+        else:
+            self.taken.append(fact)
+            assert before[0] <= self.execution.stage
+
+    @rule()
+    def read_back(self):
+        assert seen(self.execution) == seen(Execution("e1", "t", self.taken))
+
+    @invariant()
+    def every_move_is_made_once(self):
+        """SPEC 1.2."""
+        for kind in (Prepared, Launched, Terminated, Closed):
+            assert sum(isinstance(fact, kind) for fact in self.taken) <= 1
+
+    @invariant()
+    def what_never_started_is_never_assessed(self):
+        end = self.execution.terminated
+        if end is not None and end.ending is Ending.NEVER_STARTED:
+            assert () == self.execution.assessments
+
+    @invariant()
+    def assessments_are_of_the_state_that_is_kept_and_numbered(self):
+        """SPEC 6.2."""
+        for number, one in enumerate(self.execution.assessments, start=1):
+            assert (STATE.reference, number) == (one.reference, one.attempt)
+
+    @invariant()
+    def a_score_was_said_of_the_state_that_is_kept(self):
+        closed = self.execution.closed
+        if closed is not None and closed.score is not None:
+            assert Outcome.VALID is closed.outcome
+            last = self.execution.assessments[-1]
+            assert (closed.score, STATE.reference) == (last.score, last.reference)
+
+    @invariant()
+    def a_valid_assessment_is_not_thrown_away(self):
+        closed = self.execution.closed
+        scores = [one.score for one in self.execution.assessments if one.score is not None]
+        assert len(scores) <= 1
+        if closed is not None and scores:
+            assert closed.outcome in {Outcome.VALID, Outcome.SURPLUS}
+
+    @invariant()
+    def a_placeholder_left_nothing(self):
+        closed = self.execution.closed
+        if closed is not None and closed.outcome is Outcome.PLACEHOLDER:
+            assert self.execution.terminated.state is None
+
+
+TestAnyOrder = AnyOrder.TestCase
+
+
+def test_a_whole_life():
+    lived = [
+        Prepared(mark="m"),
+        Launched(monotonic_s=1.0, boot="b"),
+        terminated(Ending.CRASHED, STATE),
+        Assessed(assessment=assessment(None)),
+        Assessed(assessment=assessment(0.0, attempt=2)),
+        Closed(outcome=Outcome.VALID, score=0.0, reason=None),
+    ]
+    execution = Execution("e1", "t", lived)
+
+    assert Stage.CLOSED is execution.stage
+    assert (0.0, True) == (execution.record.closed.score, execution.record.was_launched)
+
+
+def test_what_is_cancelled_before_launch_was_not_launched():
+    """SPEC 1.2."""
+    execution = Execution("e1", "t", [terminated(Ending.CANCELLED, None)])
+
+    assert not execution.record.was_launched
+    with pytest.raises(BrokenPromise):
+        execution.apply(Launched(monotonic_s=1.0, boot="b"))
+
+
+def test_there_is_no_outcome_before_termination():
+    with pytest.raises(BrokenPromise):
+        _ = Execution("e1", "t", [Prepared(mark="m")]).record
+
+
+@pytest.mark.parametrize(("score", "status"), [(None, Status.VALID), (0.0, Status.UNRESOLVED)])
+def test_a_score_and_its_absence_cannot_be_confused(score, status):
+    """SPEC 6.3."""
+    with pytest.raises(BrokenPromise):
+        Assessment(
+            status=status, score=score, reason=None, reference="abc", evaluator="e", attempt=1
+        )
+
+
+def test_deadlines_count_from_launch_and_do_not_charge_what_was_held():
+    """SPEC 6.1."""
+    deadlines = Deadlines(agent_s=10.0, overall_s=15.0)
+    first = deadlines.agent_at(100.0), deadlines.overall_at(100.0)
+    deadlines.hold(4.0)
+    deadlines.hold(3.0)
+    deadlines.hold(math.inf)
+    deadlines.hold(math.nan)
+
+    assert (110.0, 115.0) == first
+    assert (114.0, 119.0) == (deadlines.agent_at(100.0), deadlines.overall_at(100.0))
+
+
+@pytest.mark.parametrize(
+    ("agent_s", "overall_s"),
+    [(0, 1), (-1, 1), (2, 1), (1, 1), (1, math.inf), (math.nan, 1), (1, math.nan)],
+)
+def test_deadlines_are_finite_and_in_order(agent_s, overall_s):
+    with pytest.raises(ConfigError, match="finite deadlines"):
+        Deadlines(agent_s=agent_s, overall_s=overall_s)
+
+
+@pytest.mark.parametrize("name", ["Ending", "Outcome"])
+def test_the_scheduler_hears_the_same_words(name):
+    here, there = getattr(outcomes, name), getattr(messages, name)
+
+    assert {one.name: one.value for one in here} == {one.name: one.value for one in there}

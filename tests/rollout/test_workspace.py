@@ -1,0 +1,169 @@
+"""Workspaces: copied, frozen, hashed, and given out again as they were."""
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gyre.rollout.workspace import Workspace, content_hash, copy
+from gyre.words.errors import SandboxError
+
+
+def fill(folder):
+    folder.mkdir(exist_ok=True)
+    (folder / "a.txt").write_text("a")
+    (folder / "run").write_text("#!/bin/sh\n")
+    (folder / "run").chmod(0o755)
+    (folder / "deep" / "er").mkdir(parents=True)
+    (folder / "deep" / "er" / "b").write_bytes(bytes(range(256)))
+    (folder / "link").symlink_to("a.txt")
+    (folder / "dangling").symlink_to("/no/such/file")
+    (folder / "empty").mkdir()
+    return folder
+
+
+def test_a_workspace_begins_as_a_copy(tmp_path):
+    files = fill(tmp_path / "files")
+    workspace = Workspace(tmp_path / "e1")
+    workspace.prepare(str(files))
+    (workspace.live / "a.txt").write_text("changed")
+
+    assert "a" == (files / "a.txt").read_text()
+    assert os.access(workspace.live / "run", os.X_OK)
+    assert "/no/such/file" == str((workspace.live / "dangling").readlink())
+
+
+def test_preparing_again_forgets_what_a_death_left_half_done(tmp_path):
+    workspace = Workspace(tmp_path)
+    workspace.prepare(None)
+    (workspace.live / "left").touch()
+    workspace.prepare(None)
+
+    assert [] == list(workspace.live.iterdir())
+
+
+def test_a_frozen_state_is_out_of_reach_and_read_only(tmp_path):
+    workspace = Workspace(tmp_path)
+    fill(workspace.live)
+    (workspace.live / "secret").write_text("s")
+    (workspace.live / "secret").chmod(0)
+    (workspace.live / "deep").chmod(0o100)
+    state = workspace.freeze()
+
+    assert not workspace.live.exists()
+    assert str(workspace.frozen) == state.folder
+    for path in [workspace.frozen, *workspace.frozen.rglob("*")]:
+        if not path.is_symlink():
+            mode = path.stat().st_mode
+            assert (0, stat.S_IRUSR) == (mode & 0o222, mode & stat.S_IRUSR)
+
+
+def test_freezing_twice_gives_the_same(tmp_path):
+    workspace = Workspace(tmp_path)
+    fill(workspace.live)
+    first = workspace.freeze()
+
+    assert first == workspace.freeze() == Workspace(tmp_path).freeze()
+
+
+def test_a_workspace_that_is_gone_or_replaced_by_a_link_is_lost(tmp_path):
+    workspace = Workspace(tmp_path)
+
+    assert workspace.freeze() is None
+    workspace.live.symlink_to("/etc")
+    assert workspace.freeze() is None
+
+
+def test_a_copy_is_the_state_and_may_be_changed(tmp_path):
+    workspace = Workspace(tmp_path)
+    fill(workspace.live)
+    state = workspace.freeze()
+    with workspace.fresh(state) as (live, scratch):
+        assert str(workspace.live) == live
+        assert [] == list(Path(scratch).iterdir())
+        assert state.reference == content_hash(workspace.live)
+        (workspace.live / "a.txt").write_text("changed")
+        (workspace.live / "deep" / "new").touch()
+        (workspace.live / "deep").chmod(0)
+
+    assert not workspace.live.exists()
+    assert state.reference == content_hash(workspace.frozen)
+
+
+def test_a_copy_that_is_not_the_state_is_not_given_out(tmp_path):
+    workspace = Workspace(tmp_path)
+    fill(workspace.live)
+    state = workspace.freeze()
+    (workspace.frozen / "a.txt").chmod(0o600)
+    (workspace.frozen / "a.txt").write_text("b")
+
+    with (
+        pytest.raises(SandboxError, match="not those that were frozen") as error,
+        workspace.fresh(state),
+    ):
+        pass
+    assert not error.value.retryable
+    assert not workspace.live.exists()
+
+
+def test_what_is_no_file_is_left_out(tmp_path):
+    before = content_hash(fill(tmp_path / "files"))
+    os.mkfifo(tmp_path / "files" / "pipe")
+    (tmp_path / "copy").mkdir()
+    copy(tmp_path / "files", tmp_path / "copy")
+
+    assert before == content_hash(tmp_path / "files") == content_hash(tmp_path / "copy")
+
+
+CHANGES = {
+    "contents": lambda at: (at / "a.txt").write_text("b"),
+    "a name": lambda at: (at / "a.txt").rename(at / "b.txt"),
+    "an empty folder": lambda at: (at / "empty").rmdir(),
+    "who may execute": lambda at: (at / "run").chmod(0o644),
+    "a link's target": lambda at: ((at / "link").unlink(), (at / "link").symlink_to("run")),
+    "a link made a file": lambda at: ((at / "link").unlink(), (at / "link").write_text("a.txt")),
+    "a border": lambda at: (at / "a.txt").rename(at / "empty" / "a.txt"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_hash_sees(change, tmp_path):
+    before = content_hash(fill(tmp_path / "files"))
+    CHANGES[change](tmp_path / "files")
+
+    assert before != content_hash(tmp_path / "files")
+
+
+def test_the_hash_does_not_see_times_or_permission_to_write(tmp_path):
+    before = content_hash(fill(tmp_path / "files"))
+    os.utime(tmp_path / "files" / "a.txt", (1, 1))
+    (tmp_path / "files" / "a.txt").chmod(0o400)
+
+    assert before == content_hash(tmp_path / "files")
+
+
+names = st.binary(min_size=1, max_size=6).filter(
+    lambda name: b"/" not in name and b"\0" not in name and name not in {b".", b".."}
+)
+
+
+@given(st.dictionaries(names, st.binary(max_size=20), max_size=5), st.randoms())
+def test_the_hash_is_of_the_contents_however_they_came_there(contents, random):
+    with tempfile.TemporaryDirectory() as made:
+        hashes = []
+        for number in range(2):
+            folder = Path(made) / str(number)
+            folder.mkdir()
+            order = list(contents)
+            random.shuffle(order)
+            for name in order:
+                (folder / os.fsdecode(name)).write_bytes(contents[name])
+            hashes.append(content_hash(folder))
+        (Path(made) / "copy").mkdir()
+        copy(Path(made) / "0", Path(made) / "copy")
+
+        assert hashes == [content_hash(Path(made) / "copy")] * 2

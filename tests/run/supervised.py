@@ -1,0 +1,112 @@
+"""Executions of small shell scripts under real supervisors, for tests to start and look at."""
+
+import os
+import signal
+import subprocess
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from gyre.rollout import facts, outcome
+from gyre.rollout.order import Order
+from gyre.run.supervise import Secrets, is_supervised, resume, start
+from gyre.words.outcomes import Launched
+from gyre.words.tasks import Evaluation, Task
+
+PATIENCE_S = 30.0
+"""A test that waits longer has failed; no test takes as long as it may."""
+COUNT_LINES = 'echo "0.$(wc -l < work)" > $GYRE_RESULTS/reward.txt'
+"""An evaluation that scores how far the work has come."""
+
+
+def wait_until(holds):
+    until = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < until, "waited too long"
+        time.sleep(0.01)
+
+
+def evaluation(script, **changed):
+    settings = {"score": "reward.txt", "attempts": 2, "retry_s": 0.01, "attempt_s": PATIENCE_S}
+    return Evaluation(argv=("sh", "-c", script), **(settings | changed))
+
+
+def order(harness, *, judge=None, files=None, variables=None, **changed):
+    """Of a harness that is a shell script, or arguments."""
+    argv = ("sh", "-c", harness) if isinstance(harness, str) else tuple(harness)
+    task = Task(
+        id="count",
+        instruction="count to two",
+        files=files,
+        evaluation=judge or evaluation(COUNT_LINES),
+        variables=variables or {},
+    )
+    settings = {"agent_s": PATIENCE_S, "overall_s": 2 * PATIENCE_S}
+    return Order(
+        execution="e1",
+        task=task,
+        url="http://127.0.0.1:9/exec/e1",
+        harness=argv,
+        variables={},
+        **(settings | changed),
+    )
+
+
+@dataclass
+class Supervised:
+    """An execution in a folder, and the process that looks after it."""
+
+    folder: Path
+    process: subprocess.Popen
+
+    @property
+    def work(self):
+        return self.folder / "workspace" / "work"
+
+    @property
+    def facts(self):
+        return [entry.fact for entry in facts.read(self.folder)]
+
+    def signal(self, number):
+        os.kill(self.process.pid, number)
+
+    def wait_for_work(self):
+        """The harness has done something."""
+        wait_until(lambda: self.work.exists() and self.work.read_text())
+
+    def wait_for_fact(self, kind):
+        wait_until(lambda: any(isinstance(fact, kind) for fact in self.facts))
+
+    def end(self):
+        """The record of the closed execution."""
+        status = self.process.wait(PATIENCE_S)
+        assert (0, "") == (status, (self.folder / "supervisor.log").read_text())
+        return outcome.read(self.folder)
+
+    def kill_and_resume(self):
+        """As after SIGKILL; the new supervisor gets no key, because nothing is launched twice."""
+        self.process.kill()
+        self.process.wait(PATIENCE_S)
+        assert not is_supervised(self.folder)
+        again = any(isinstance(fact, Launched) for fact in self.facts)
+        self.process = resume(self.folder, Secrets() if again else Secrets(key="k"))
+
+
+@contextmanager
+def supervised(folder, wanted):
+    """Started; at the end of the test the supervisor and what it runs are gone."""
+    one = Supervised(folder, start(folder, wanted, Secrets(key="gyre-secret", token="t")))
+    try:
+        yield one
+    finally:
+        if one.process.poll() is None:
+            one.signal(signal.SIGUSR1)
+            one.process.wait(PATIENCE_S)
+
+
+def is_alive(pid):
+    try:
+        return " Z " not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2][:4]
+    except OSError:
+        return False
