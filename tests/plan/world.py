@@ -202,7 +202,7 @@ class World(Obeying):
                 return
             getattr(self, choose(possible))()
 
-    def finish(self, turns=100_000):
+    def finish(self, turns=3_000):
         """From wherever it is, a world that does nothing bad brings the run to its end."""
         count = 0
         while self.stopped is None:
