@@ -94,15 +94,6 @@ def locked(path: Path, *, create: bool) -> int | None:
     return lock
 
 
-def sync_folder(folder: Path) -> None:
-    """The names of files in it are on the disk."""
-    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 class FramedFile:
     """The one writer of a file of frames."""
 

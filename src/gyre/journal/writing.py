@@ -14,7 +14,8 @@ from typing import Self
 
 import msgspec
 
-from gyre.frames import FramedFile, framed, locked, sync_folder
+from gyre.durable import sync
+from gyre.frames import FramedFile, framed, locked
 from gyre.journal.entries import MAGIC, MAJOR, MINOR, OWN, Entry, Envelope, Header, Origin, Resumed
 from gyre.journal.reading import Reading, read
 from gyre.words.errors import BrokenPromise, ConfigError
@@ -79,7 +80,7 @@ class Journal:
             file = FramedFile(path, magic=MAGIC)
             file.append_raw(framed(_ENCODER.encode(header)))
             file.sync()
-            sync_folder(path.parent)
+            sync(path.parent)
             stack.pop_all()
         return cls(file, lock, kinds=kinds, durability=durability)
 

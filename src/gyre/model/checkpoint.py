@@ -1,7 +1,6 @@
 """A network becomes a folder of weights: whole or absent, and a model to other tools as well."""
 
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
+from gyre.durable import sync
 from gyre.model.description import CONFIG
 from gyre.model.manifest import FORMAT, Manifest, Shard, Stands, describe_file, write_manifest
 from gyre.model.network import Network
@@ -84,9 +84,9 @@ def appearing(folder: Path) -> Iterator[Path]:
             part.mkdir()
             yield part
             for path in [*part.iterdir(), part]:
-                _sync(path)
+                sync(path)
             part.rename(folder)
-        _sync(folder.parent)
+        sync(folder.parent)
     except (OSError, SafetensorError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         message = f"{folder}: cannot be written: {reason}"
@@ -144,11 +144,3 @@ def _copy_companions(network: Network, part: Path) -> None:
         path = Path(origin) / name
         if path.is_file():
             shutil.copyfile(path, part / name)
-
-
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import os
 import re
 import secrets
 import time
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from gyre import calls
 from gyre.calls import CallLog
+from gyre.durable import sync
 from gyre.proxy.commit import GroupCommit
 from gyre.proxy.session import Session
 from gyre.words.errors import (
@@ -135,7 +135,7 @@ class Executions:
         log = CallLog(path)
         log.append(opened)
         log.sync()
-        _sync_folder(self._folder)
+        sync(self._folder)
         self._keys[opened.key_hash] = execution
         return self._admit(opened, log), key
 
@@ -241,12 +241,3 @@ def _closed(execution: ExecutionId) -> Unauthorized:
 
 def _hash(key: str) -> bytes:
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
-
-
-def _sync_folder(folder: Path) -> None:
-    """A new file survives the machine only when its folder's entry does."""
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from gyre.rollout.durable import sync_folder
+from gyre.durable import sync
 from gyre.words.errors import LogDamaged
 from gyre.words.outcomes import Assessed, Closed, Fact, Launched, Prepared, Terminated
 
@@ -86,7 +86,7 @@ class FactsFile:
         self.entries, sound_bytes = _read(path)
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.ftruncate(self._fd, sound_bytes)
-        sync_folder(folder)
+        sync(folder)
 
     def append(self, fact: Fact, *, at: float) -> Entry:
         """The fact is durable."""

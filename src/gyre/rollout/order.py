@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from gyre.rollout.durable import replace
+from gyre.durable import replace
 from gyre.words.errors import ConfigError
 from gyre.words.ids import ExecutionId
 from gyre.words.tasks import Task

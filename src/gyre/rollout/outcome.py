@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from gyre.rollout.durable import replace
+from gyre.durable import replace
 from gyre.words.errors import LogDamaged
 from gyre.words.outcomes import OutcomeRecord
 

@@ -209,10 +209,6 @@ class Record:
     def identity_holds(self) -> bool:
         return all(step.identity.holds for step in self.steps)
 
-    def hours_at(self, step: int) -> float:
-        """When step number `step`, from 1, was taken."""
-        return self.steps[step - 1].at_s / HOUR_S
-
     def role_at(self, cell: int, at_s: float) -> Role:
         intervals = self.roles[cell]
         place = bisect_left([one.end_s for one in intervals], at_s)

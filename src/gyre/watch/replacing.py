@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from gyre.durable import sync
 from gyre.words.errors import ConfigError
 
 
@@ -24,18 +25,10 @@ def replacing(path: Path) -> Iterator[Path]:
     part = Path(name)
     try:
         yield part
-        _sync(part)
+        sync(part)
         part.replace(path)
     except OSError as error:
         message = f"{path}: cannot be written: {error.strerror}"
         raise ConfigError(message) from error
     finally:
         part.unlink(missing_ok=True)
-
-
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
