@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 HEAVY = {"torch", "transformers", "jax", "tensorflow"}
-EXTRAS = {"matplotlib", "pyarrow"}
+EXTRAS = {"matplotlib", "mlflow", "pyarrow", "tensorboardX", "trackio", "wandb"}
 SERVING = {"aiohttp", "renderers", "tokenizers", "uvicorn", "uvloop"}
 
 CHECK = "from gyre.cli.main import main; main(['config', 'check', 'examples/run.toml'])"

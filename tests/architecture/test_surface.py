@@ -18,6 +18,7 @@ USED_BY_NAME = {
 """Dependencies that the package needs without importing them."""
 
 COMMANDS = {
+    "train": "config overrides",
     "proxy": (
         "--body-bytes --calls-at-once --calls-per-minute --capacity --context --engine --family "
         "--hold --honour-sampling --host --idle --kv --max-tokens --model --open --ping --port "
@@ -76,7 +77,7 @@ def pages_and_sources(root):
 
 def test_what_the_package_imports_is_declared_and_what_is_declared_is_imported(root, modules):
     imported = {
-        one.package
+        one.package.lower()
         for module in modules
         for one in module.imports
         if one.package != "gyre" and one.package not in sys.stdlib_module_names

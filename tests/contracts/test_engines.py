@@ -1,4 +1,4 @@
-"""The engine contract, kept by the fake, by both adapters over HTTP, and by our own engine."""
+"""The engine contract, kept by the fakes, by both adapters over HTTP, and by our own engine."""
 
 import asyncio
 import importlib.util
@@ -18,7 +18,10 @@ from gyre.backends.engines.embedded import EmbeddedEngine
 from gyre.backends.engines.open import connect, read_address
 from gyre.backends.engines.wire import client
 from gyre.testing.engine_process import EngineProcess
+from gyre.testing.pace import TimedReply
+from gyre.testing.script import Script, after
 from gyre.testing.scripted_engine import ScriptedEngine
+from gyre.testing.steered import ScriptedSteered
 from gyre.testing.tokenizer import write_tokenizer
 from gyre.words.ports import Carries
 
@@ -62,6 +65,32 @@ class InProcess(suite.FollowsTheScript):
 
     def prompts(self):
         return [ask.input_ids for ask in self.engine.asks]
+
+
+class Steered(suite.FollowsTheScript):
+    """Follows the script and every order; it fails when it is ordered to, and not otherwise."""
+
+    says_version = True
+    promises = (
+        *suite.EVERY_ENGINE,
+        suite.the_text_of_a_reply_is_what_was_scripted,
+        suite.an_empty_reply_is_an_answer,
+    )
+
+    def __init__(self):
+        endless = after("go on", TimedReply(ids=(7,) * ENDLESS, reply_s=300.0))
+        script = Script([endless, *suite.script().rules])
+        self.engine = ScriptedSteered("steered", script, suite.CODER)
+
+    async def endless(self):
+        return suite.ask("go on", max_tokens=ENDLESS)
+
+    async def load(self, version):
+        await self.engine.load({}, version=version)
+
+    async def wait_aborted(self, count):
+        capacity = await self.engine.capacity()
+        assert (0, 0) == (capacity.running, capacity.waiting)
 
 
 class OverHttp(suite.FollowsTheScript):
@@ -218,6 +247,17 @@ async def over_http(process):
 def test_the_fake_keeps_the_promise_that(promise):
     """T01, T07, T26, T27."""
     asyncio.run(promise(InProcess()))
+
+
+@pytest.mark.parametrize("promise", Steered.promises, ids=lambda promise: promise.__name__)
+def test_the_fake_that_takes_orders_keeps_the_promise_that(promise):
+    """T01, T07, T26."""
+
+    async def keep():
+        async with asyncio.timeout(PATIENCE_S):
+            await promise(Steered())
+
+    asyncio.run(keep())
 
 
 @pytest.mark.parametrize("promise", suite.SCRIPTED, ids=lambda promise: promise.__name__)

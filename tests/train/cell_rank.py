@@ -18,6 +18,7 @@ from gyre.train.holdings import Holdings
 from gyre.train.lines import Lines, Place
 from gyre.train.messages import MicroStep
 from gyre.train.objective import add_scores
+from gyre.train.optimizer import OptimizerState
 from gyre.train.parallel import split_network
 from gyre.train.pipeline import Ended, Pipeline
 from gyre.train.rank import RankTrainer
@@ -239,7 +240,108 @@ def lose(rank, how):
     rank.say({"errors": errors})
 
 
-PLANS = {"train": train, "step": step, "stop": stop, "fail": fail, "lose": lose}
+def a_trainer(rank, family, **changes):
+    network = cases.network(family)
+    claims = [cases.claim(network, seed) for seed in (5, 6)]
+    trainer = RankTrainer(
+        network,
+        rank.lines(),
+        section=dataclasses.replace(SECTION, **changes),
+        objective=cases.SECTION,
+        optimizer=cases.OPTIMIZER,
+    )
+    return trainer, claims
+
+
+def through(rank, trainer, *claims, ends=True):
+    """All claims, to the end of their stream or to a pause in it."""
+    source = Releases(trainer.network, cases.SECTION, num_executions=cases.NUM_EXECUTIONS)
+    for claim in claims:
+        source.offer(claim)
+    if ends:
+        source.end()
+    return trainer.drive(source) if rank.place.is_driver else trainer.follow()
+
+
+def refusal(work):
+    try:
+        work()
+    except CellError as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def rest(rank, family):
+    """Scores, a rest between two claims of a batch, and two more updates from what was exported."""
+    kind, _, exact = family.partition("+")
+    trainer, (first, second) = a_trainer(rank, kind, deterministic=bool(exact))
+    facts = {"norms": [], "scores": None}
+    through(rank, trainer, first, ends=False)
+    facts["paused"] = refusal(trainer.rest)
+    if rank.place.is_driver:
+        facts["scores"] = [[one.sum_log_ratio, one.count] for one in trainer.score(second)]
+    else:
+        trainer.follow()
+    for _ in range(2):
+        trainer.rest(weights=True)
+    asked = [trainer.step, trainer.export, lambda: through(rank, trainer, second)]
+    facts["resting"] = [trainer.is_resting, *(refusal(one) for one in asked)]
+    for _ in range(2):
+        trainer.restore()
+    through(rank, trainer, second)
+    facts["norms"].append(trainer.step().gradient_norm)
+    state = trainer.export()
+    held = {name: one.clone() for name, one in state.tensors.items()}
+    other, _ = a_trainer(rank, kind, deterministic=bool(exact))
+    other.load(OptimizerState(num_steps=state.num_steps, tensors=held), version=trainer.version)
+    for one in (trainer, other):
+        through(rank, one, first, second)
+        facts["norms"].append(one.step().gradient_norm)
+        facts["version"] = one.version
+        rank.say({}, one.whole_weights(), "-first" if one is trainer else "-other")
+    rank.say(facts)
+
+
+def exact(rank, family):
+    """Both orders of two claims, halves put together, and a gradient beyond all sums."""
+    trainer, claims = a_trainer(rank, family, deterministic=True)
+    sums = []
+    for order in (claims, claims[::-1]):
+        through(rank, trainer, *order)
+        sums.append([flat.clone() for flat in trainer.gradients])
+        trainer.clear()
+    halves = []
+    for claim in claims:
+        through(rank, trainer, claim)
+        halves.append([flat.clone() for flat in trainer.gradients])
+        trainer.clear()
+    trainer.replace_gradients([one + other for one, other in zip(*halves, strict=True)])
+    sums.append([flat.clone() for flat in trainer.gradients])
+    facts = {"alike": [all(map(torch.equal, sums[0], one)) for one in sums]}
+    trainer.clear()
+    if rank.place.is_last:
+        parameter = trainer.network.module.get_parameter("model.norm.weight")
+        hook = parameter.register_hook(lambda gradient: gradient * 1e12)
+    through(rank, trainer, *claims)
+    facts["error"] = refusal(trainer.step)
+    facts["asked"] = refusal(lambda: trainer.gradients)
+    if rank.place.is_last:
+        hook.remove()
+    trainer.clear()
+    through(rank, trainer, *claims)
+    trainer.step()
+    rank.say(facts, trainer.whole_weights())
+
+
+PLANS = {
+    "train": train,
+    "step": step,
+    "stop": stop,
+    "fail": fail,
+    "lose": lose,
+    "rest": rest,
+    "exact": exact,
+}
 
 
 def main(rank, size, folder, *plans):

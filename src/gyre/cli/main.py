@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from gyre.words.errors import GyreError
 
 COMMANDS = {
+    "train": "train a model on what agents do with it: a whole run, from one file",
     "proxy": "record agent programs in front of engines",
     "serve": "serve a model over HTTP with the engine that is built in",
     "open": "open an execution at a running proxy and print its environment",

@@ -48,6 +48,8 @@ class Steered(Protocol):
 
     async def release(self, pin: Pin) -> None: ...
 
+    async def close(self) -> None: ...
+
 
 class Abort(msgspec.Struct):
     """Ends one request, or all of them."""

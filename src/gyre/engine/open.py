@@ -37,8 +37,8 @@ def open_loop(
     Without a device it is on CUDA where there is one; without a type it has bfloat16 there and
     float32 elsewhere. The version is what the model's folder says, or 0.
     """
-    place = _device(device)
-    network = load_network(model, device=place, dtype=_dtype(dtype, place))
+    place = device_of(device)
+    network = load_network(model, device=place, dtype=dtype_of(dtype, place))
     manifest = read_manifest(model_folder(model))
     loop = Loop(
         network,
@@ -53,7 +53,7 @@ def open_loop(
     return Opened(loop=loop, kv_bytes=num_tokens * kv_bytes_per_token(network.shape, torch.float32))
 
 
-def _device(asked: str | None) -> torch.device:
+def device_of(asked: str | None) -> torch.device:
     if asked is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -68,7 +68,7 @@ def _device(asked: str | None) -> torch.device:
     return place
 
 
-def _dtype(asked: str | None, place: torch.device) -> torch.dtype:
+def dtype_of(asked: str | None, place: torch.device) -> torch.dtype:
     known = {str(one).removeprefix("torch."): one for one in (torch.float32, torch.bfloat16)}
     if asked is None:
         return torch.bfloat16 if place.type == "cuda" else torch.float32

@@ -46,12 +46,14 @@ class Admin:
             case "POST", ["executions"]:
                 found = await self._open(exchange)
             case "POST", ["executions", name, "close"]:
-                self._executions.seal(ExecutionId(name))
-                found = {"id": name, "closed": True}
+                found = self._close(ExecutionId(name))
             case "GET", ["status"]:
                 found = self._status()
             case "PUT", ["routes"]:
                 found = await self._assign(exchange)
+            case "POST", ["engines", name, "vacated"]:
+                await self._router.vacated(EngineName(name))
+                found = {"engine": name, "counts": msgspec.to_builtins(self._router.counts)}
             case "POST", ["engines", name, "drain"]:
                 await self._router.drain(EngineName(name))
                 found = self._status()
@@ -72,6 +74,12 @@ class Admin:
             raise RequestError(str(error)) from error
         return {"id": execution.id, "key": key, "path": f"/exec/{execution.id}"}
 
+    def _close(self, execution: ExecutionId) -> dict[str, Any]:
+        committed = self._executions.seal(execution)
+        held_s = self._router.held.of(execution)
+        self._router.held.forget(execution)
+        return {"id": execution, "closed": True, "committed": committed, "held_s": held_s}
+
     async def _assign(self, exchange: Exchange) -> dict[str, Any]:
         body = await exchange.body(most_bytes=MOST_ROUTES_BYTES, within_s=10)
         try:
@@ -91,6 +99,7 @@ class Admin:
                     "calls": len(one.session.tree.calls),
                     "in_flight": one.in_flight,
                     "tokens": one.session.tree.num_tokens,
+                    "held_s": self._router.held.of(one.id),
                 }
                 for one in self._executions.loaded
             },

@@ -5,6 +5,7 @@ or kv_s have passed (SPEC 2.3).
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping
 
 from gyre.proxy.counts import RouterCounts
@@ -24,6 +25,15 @@ class Carrying:
         self._engines = engines
         self._counts = counts
         self._kv_s = kv_s
+        self._kept: Counter[EngineName] = Counter()
+        """Calls by engine that keeps blocks for them, or is asked to."""
+        self._let_go = asyncio.Event()
+
+    async def wait_free(self, name: EngineName) -> None:
+        """No call that left needs anything of this engine any more."""
+        while self._kept[name]:
+            self._let_go.clear()
+            await self._let_go.wait()
 
     def can(self, name: EngineName) -> bool:
         """Whether blocks of this engine can be had."""
@@ -33,11 +43,15 @@ class Carrying:
         """What the engine has computed of the call stays there for a while."""
         engine = self._engines[name]
         assert isinstance(engine, Carries)
+        self._kept[name] += 1
         try:
             async with asyncio.timeout(self._kv_s):
                 call.pinned = Pinned(engine=name, held=await engine.pin(call.ask_id))
         except (EngineError, TimeoutError):
             self._counts.lost_hand_overs += 1
+        finally:
+            if call.pinned is None:
+                self._free(name)
 
     async def carry(self, call: Call, name: EngineName) -> HeldBlocks | None:
         """The blocks are at this engine too, held there, and let go where they were."""
@@ -47,8 +61,15 @@ class Carrying:
         found = None
         if pinned.engine != name and pinned.held.tokens and self.can(name):
             found = await self._hand_over(pinned, name, f"{call.ask_id}-{pinned.held.pin}")
-        await self.let_go(pinned.engine, pinned.held)
+        await self.forget(pinned)
         return found
+
+    async def forget(self, pinned: Pinned) -> None:
+        """What an engine kept for a call that left it is let go."""
+        try:
+            await self.let_go(pinned.engine, pinned.held)
+        finally:
+            self._free(pinned.engine)
 
     async def let_go(self, name: EngineName, held: HeldBlocks) -> None:
         engine = self._engines[name]
@@ -58,6 +79,10 @@ class Carrying:
                 await engine.let_go(held.pin)
         except (EngineError, TimeoutError):
             pass  # An engine that cannot hear it has lost the blocks as well.
+
+    def _free(self, name: EngineName) -> None:
+        self._kept[name] -= 1
+        self._let_go.set()
 
     async def _hand_over(self, pinned: Pinned, name: EngineName, file: str) -> HeldBlocks | None:
         source, destination = self._engines[pinned.engine], self._engines[name]

@@ -167,8 +167,8 @@ class Executions:
         message = f"no execution {execution}"
         raise NotFound(message)
 
-    def seal(self, execution: ExecutionId) -> None:
-        """Terminate: the key stops working and the log is final."""
+    def seal(self, execution: ExecutionId) -> int:
+        """Terminate: the key stops working and the log is final; how many calls are committed."""
         one = self.get(execution)
         one.write(LogSealed(at=time.time()))
         one.sealed = True
@@ -178,6 +178,7 @@ class Executions:
             if not request.done():
                 request.set_result(None)
         one.log.close()
+        return sum(call.committed is not None for call in one.session.tree.calls.values())
 
     def close(self) -> None:
         for one in self._open.values():

@@ -20,6 +20,7 @@ from gyre.proxy.breaker import Breaker
 from gyre.proxy.carrying import Carrying
 from gyre.proxy.chores import Chores
 from gyre.proxy.counts import RouterCounts
+from gyre.proxy.held import Held
 from gyre.proxy.routes import Routes
 from gyre.proxy.sampled import Sampled
 from gyre.proxy.seats import ORDERED, Call, Cut, EngineStatus, Room, Stream
@@ -78,6 +79,7 @@ class Router:
         self._prefix = uuid.uuid4().hex[:12]
         self._chores = Chores()
         self.counts = RouterCounts()
+        self.held = Held(clock, self.counts)
         self._carrying = Carrying(self._engines, self.counts, kv_s=settings.kv_s)
 
     async def __aenter__(self) -> Self:
@@ -141,7 +143,7 @@ class Router:
         finally:
             self.release(call)
             if call.pinned is not None:
-                self._chores.start(self._carrying.let_go(call.pinned.engine, call.pinned.held))
+                self._chores.start(self._carrying.forget(call.pinned))
         return call.output_so_far()
 
     async def drain(self, name: EngineName) -> None:
@@ -169,6 +171,11 @@ class Router:
             self._send_away(call, "move")
         self._line.fill()
         return len(moved)
+
+    async def vacated(self, name: EngineName) -> None:
+        """Returns when the engine has no call, and none that left needs its cache (SPEC 2.3)."""
+        await self._line.wait_empty(self._named(name), although_open=True)
+        await self._carrying.wait_free(name)
 
     def resume(self, name: EngineName) -> None:
         """The engine takes calls again."""
@@ -198,32 +205,25 @@ class Router:
 
     async def _seated(self, call: Call) -> None:
         """Waits for a seat, behind the calls that came earlier."""
-        began = self._clock()
         if call.room is None:
             self._line.seat_at_once(call)
-        while call.room is None:
-            left_s = call.progress_at + self._settings.hold_s - self._clock()
-            if left_s <= 0:
-                self.counts.unavailable += 1
-                raise Unavailable(f"no engine within {self._settings.hold_s:g} s; try again")
-            await self._line.wait(call, left_s)
-        self._held(call, began)
+        with self.held.holding(call):
+            while call.room is None:
+                left_s = call.progress_at + self._settings.hold_s - self._clock()
+                if left_s <= 0:
+                    self.counts.unavailable += 1
+                    raise Unavailable(f"no engine within {self._settings.hold_s:g} s; try again")
+                await self._line.wait(call, left_s)
         self._homes.pop(call.execution, None)
         self._homes[call.execution] = call.room.name
         if len(self._homes) > MOST_REMEMBERED:
             del self._homes[next(iter(self._homes))]
 
     async def _back_off(self, call: Call, fruitless: int) -> None:
-        began = self._clock()
         longest = self._settings.retry_first_s * 2 ** min(max(fruitless - 1, 0), 30)
         longest = min(longest, self._settings.retry_most_s)
-        await asyncio.sleep(longest * self._jitter.uniform(0.5, 1.0))
-        self._held(call, began)
-
-    def _held(self, call: Call, began: float) -> None:
-        passed = self._clock() - began
-        call.held_s += passed
-        self.counts.held_s += passed
+        with self.held.holding(call):
+            await asyncio.sleep(longest * self._jitter.uniform(0.5, 1.0))
 
     async def _attempt(self, call: Call, input_ids: bytes) -> bool:
         """One engine is asked for the rest; whether to back off before the next is asked."""
@@ -251,9 +251,8 @@ class Router:
         """Blocks that followed a call to the engine it was sent to."""
         if call.cut != "move":
             return None
-        began = self._clock()
-        held = await self._carrying.carry(call, room.name)
-        self._held(call, began)
+        with self.held.holding(call):
+            held = await self._carrying.carry(call, room.name)
         tokens = len(input_ids) // 4 + len(call.sampled.ids)
         self.counts.again_tokens += tokens - (0 if held is None else held.tokens)
         return held

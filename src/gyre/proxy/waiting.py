@@ -55,9 +55,9 @@ class WaitingLine:
                 # The caller is cancelled, and a seat given in the same moment must not be lost.
                 self.release(call)
 
-    async def wait_empty(self, room: Room) -> None:
-        """Returns once the room has no calls, or takes new ones."""
-        while room.calls and room.draining:
+    async def wait_empty(self, room: Room, *, although_open: bool = False) -> None:
+        """Returns once the room has no calls, or takes new ones and that is not what was asked."""
+        while room.calls and (although_open or room.draining):
             self._emptied[room.name].clear()
             await self._emptied[room.name].wait()
 

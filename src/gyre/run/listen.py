@@ -3,8 +3,8 @@
 import asyncio
 import signal
 import socket
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import uvicorn
@@ -42,14 +42,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def serve_until_told(
-    app: Callable[..., Any],
-    on: socket.socket,
-    *,
-    on_start: Callable[[], None],
-    stopping: Callable[[], Coroutine[Any, Any, None]] | None = None,
-) -> None:
-    """Runs until SIGINT or SIGTERM; `stopping` is awaited while requests in flight end."""
+def _server(app: Callable[..., Any]) -> _Server:
     config = uvicorn.Config(
         app,
         loop="uvloop",
@@ -64,11 +57,40 @@ async def serve_until_told(
         timeout_keep_alive=75,
         timeout_graceful_shutdown=STOP_S,
     )
-    server = _Server(config)
+    return _Server(config)
+
+
+def told_to_stop() -> asyncio.Event:
+    """Set by SIGINT or SIGTERM from now on."""
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, told.set)
+    return told
+
+
+@asynccontextmanager
+async def serving(app: Callable[..., Any], on: socket.socket) -> AsyncIterator[None]:
+    """The application answers while this lasts."""
+    server = _server(app)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(server.serve([on]))
+        try:
+            yield
+        finally:
+            server.should_exit = True
+
+
+async def serve_until_told(
+    app: Callable[..., Any],
+    on: socket.socket,
+    *,
+    on_start: Callable[[], None],
+    stopping: Callable[[], Coroutine[Any, Any, None]] | None = None,
+) -> None:
+    """Runs until SIGINT or SIGTERM; `stopping` is awaited while requests in flight end."""
+    server = _server(app)
+    told = told_to_stop()
     # After that, because whoever is told that it has started may tell it to stop at once.
     on_start()
 

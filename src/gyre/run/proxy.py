@@ -5,6 +5,7 @@ import gc
 import os
 import resource
 import secrets
+import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -26,9 +27,10 @@ from gyre.proxy.metrics import Metrics
 from gyre.proxy.router import Router
 from gyre.proxy.routes import Routes
 from gyre.proxy.server import Proxy
-from gyre.run.control import ADDRESS_FILE, TOKEN_FILE
+from gyre.run.control import ADDRESS_FILE, TOKEN_FILE, read_key
 from gyre.run.listen import listener, serve_until_told
-from gyre.words.errors import ConfigError
+from gyre.run.plan_file import read_plan
+from gyre.words.errors import ConfigError, GyreError
 from gyre.words.ports import Engine, Renderer
 from gyre.words.samples import Sampling
 from gyre.words.sections import LimitsSection, ProxySection, RouterSection
@@ -55,6 +57,8 @@ class ProxyPlan:
     limits: LimitsSection
     open: tuple[str, ...]
     """Executions to open at the start, if they do not exist."""
+    engine_key: Path | None = None
+    """File with the key that engines ask for."""
     routed: bool = False
     """A controller says which execution has which engine; without a route its calls wait."""
 
@@ -93,7 +97,7 @@ async def serve(plan: ProxyPlan, on_start: Callable[[Started], None]) -> None:
     try:
         routes = Routes() if plan.routed else None
         async with (
-            connected(plan.engines) as engines,
+            connected(plan.engines, key_file=plan.engine_key) as engines,
             Router(engines, plan.router, routes=routes) as router,
         ):
             desk = Desk(router=router, commit=commit, metrics=Metrics(), ping_s=plan.proxy.ping_s)
@@ -143,12 +147,17 @@ def prepare(plan: ProxyPlan, renderer: Renderer) -> str:
 
 
 @asynccontextmanager
-async def connected(addresses: Sequence[str]) -> AsyncIterator[list[Engine]]:
-    """Engines at their addresses, over one client session."""
+async def connected(
+    addresses: Sequence[str], *, key_file: Path | None = None
+) -> AsyncIterator[list[Engine]]:
+    """Engines at their addresses, over one client session that shows the key, if there is one."""
     if not addresses:
         message = "engine: expected at least one, such as sglang=http://127.0.0.1:30000"
         raise ConfigError(message)
+    key = read_key(key_file)
     async with client() as session:
+        if key is not None:
+            session.headers["Authorization"] = f"Bearer {key}"
         yield [await connect(read_address(address), session) for address in addresses]
 
 
@@ -165,3 +174,21 @@ def run(plan: ProxyPlan, on_start: Callable[[Started], None]) -> None:
     os.umask(0o077)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(plan, on_start))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The same for a plan in a file; prints `ready URL` once it takes calls."""
+    if len(arguments) != 1:
+        sys.stderr.write("gyre proxy: expected one argument, the file with its plan\n")
+        return 2
+    try:
+        plan = read_plan(Path(arguments[0]), ProxyPlan)
+        run(plan, lambda started: print(f"ready {started.url}", flush=True))
+    except GyreError as error:
+        sys.stderr.write(f"gyre proxy: {type(error).__name__}: {error}\n")
+        return 2 if isinstance(error, ConfigError) else 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -18,6 +18,7 @@ from gyre.engine.serve import Server
 from gyre.engine.wire import Served
 from gyre.model.known import model_folder
 from gyre.proxy.http import ClientGone, Exchange, Receive, Scope, Send
+from gyre.run.control import read_key
 from gyre.run.listen import listener, serve_until_told
 from gyre.words.errors import ConfigError, ModelError
 from gyre.words.sections import EngineSection, LimitsSection
@@ -102,7 +103,7 @@ class Application:
 
 async def serve(plan: ServePlan, on_start: Callable[[Serving], None]) -> None:
     """Runs until SIGINT or SIGTERM; requests in flight then end with the tokens they have."""
-    key = _key(plan.key_file)
+    key = read_key(plan.key_file)
     if plan.share is not None and not plan.share.is_dir():
         raise ConfigError(f"--share {plan.share}: expected a folder")
     # Before the weights are read, because a taken port is found at once.
@@ -193,20 +194,6 @@ def _json(path: Path) -> dict[str, Any]:
         message = f"{path}: expected a JSON object, found a {type(data).__name__}"
         raise ModelError(message)
     return data
-
-
-def _key(path: Path | None) -> str | None:
-    if path is None:
-        return None
-    try:
-        key = path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        message = f"{path}: expected a file with a key: {error}"
-        raise ConfigError(message) from error
-    if not key or not key.isascii():
-        message = f"{path}: expected a key of ASCII letters, found none"
-        raise ConfigError(message)
-    return key
 
 
 def run(plan: ServePlan, on_start: Callable[[Serving], None]) -> None:

@@ -16,10 +16,9 @@ from gyre.train.objective import Weighed, add_scores, log_ratio_sums, total, wei
 from gyre.train.optimizer import Adam, OptimizerState, norm
 from gyre.train.passes import check_claim, on_device, target_logprobs
 from gyre.train.recompute import recompute_for
-from gyre.train.resting import Rests, Weights
-from gyre.train.room import release, synchronize, with_room
-from gyre.train.update import arithmetic, core, stepped
-from gyre.words.errors import CellError, OutOfMemory
+from gyre.train.resting import Weights
+from gyre.train.room import with_room
+from gyre.train.update import Held, arithmetic, core, stepped
 from gyre.words.packs import Claim, Score
 from gyre.words.reports import ClaimReport, StepReport
 from gyre.words.sections import ObjectiveSection, OptimizerSection, TrainerSection
@@ -62,13 +61,13 @@ class LocalTrainer:
         self._objective = objective
         self._temperature = temperature
         parameters = dict(network.module.named_parameters())
-        self._weights = Weights(network)
-        self._sums = GradientSums(parameters)
+        self._sums = GradientSums(parameters, exact=section.deterministic)
         self._adam = None if optimizer is None else Adam(parameters, optimizer)
+        self._held = Held(self._sums, self._adam, Weights(network))
 
     def score(self, claim: Claim) -> tuple[Score, ...]:
         """Sum of log rho per share, by forward passes alone (SPEC 8.3)."""
-        self._require_awake()
+        self._held.require_awake()
         check_claim(claim, self.network)
         with arithmetic(deterministic=self._section.deterministic), torch.no_grad():
             return with_room("scoring a claim", lambda: self._score(claim))
@@ -81,7 +80,7 @@ class LocalTrainer:
         Scores that are given stand for the claim's own; then, as for a claim over its budget, one
         pack at a time is held, and otherwise all of them are until the claim's ratios are known.
         """
-        self._require_awake()
+        self._held.require_awake()
         check_claim(claim, self.network)
         if scores is None and claim.oversize:
             scores = self.score(claim)
@@ -96,7 +95,7 @@ class LocalTrainer:
     def step(self) -> StepReport:
         """The sum is clipped and applied, and is zero again; NotFinite leaves all as it was."""
         adam = core(self._adam)
-        report = stepped(adam, self._sums, lambda: norm(self._sums.flats), version=self.version)
+        report = stepped(adam, self._sums, lambda: norm(self._sums.floats()), version=self.version)
         self.version = report.version
         return report
 
@@ -106,7 +105,10 @@ class LocalTrainer:
 
     @property
     def gradients(self) -> list[Tensor]:
-        """The sum as flat buckets, the same for every cell of one model; not a copy."""
+        """The sum as flat buckets, the same for every cell of one model; not a copy.
+
+        In deterministic mode whole numbers, which any reduction sums to the same (SPEC 3.6).
+        """
         return self._sums.flats
 
     @property
@@ -118,9 +120,13 @@ class LocalTrainer:
         """Adds the sum of another cell."""
         self._sums.add(buckets)
 
+    def replace_gradients(self, buckets: Sequence[Tensor]) -> None:
+        """The sum is this one, which was reduced elsewhere; refused whole or taken whole."""
+        self._sums.replace(buckets)
+
     def load_weights(self, tensors: Mapping[str, Tensor], *, version: int) -> None:
         """Weights of another version take the place of these; moments stay as they are."""
-        self._require_awake()
+        self._held.require_awake()
         load_into(self.network, tensors)
         if self._adam is not None:
             self._adam.read(tensors)
@@ -138,40 +144,20 @@ class LocalTrainer:
 
     @property
     def is_resting(self) -> bool:
-        return self._sums.is_resting
+        return self._held.is_resting
 
     def rest(self, *, weights: bool = False) -> None:
         """Sums and optimizer state, on request weights too, leave the device for host memory."""
-        for one in self._resting(weights=weights):
-            one.rest()
-        # Copies run behind the host, which must not read them before they are there.
-        synchronize()
-        release()
+        self._held.rest(weights=weights)
 
     def restore(self) -> None:
         """Everything is back on the device; OutOfMemory leaves it resting, to be tried again."""
-        were_away = self._weights.is_resting
-        try:
-            with_room("restoring a trainer", self._restore)
-        except OutOfMemory:
-            self.rest(weights=were_away)
-            raise
+        self._held.restore()
 
-    def _restore(self) -> None:
-        for one in self._resting(weights=True):
-            one.restore()
-
-    def _resting(self, *, weights: bool) -> list[Rests]:
-        parts: list[Rests] = [self._sums]
+    def rewrite(self) -> None:
+        """The network's weights are the optimizer's, whatever was loaded into it meanwhile."""
         if self._adam is not None:
-            parts.append(self._adam)
-        if weights:
-            parts.append(self._weights)
-        return parts
-
-    def _require_awake(self) -> None:
-        if self.is_resting:
-            raise CellError("the trainer rests: restore it first")
+            self._adam.write_parameters()
 
     def _score(self, claim: Claim) -> tuple[Score, ...]:
         found = []

@@ -1,6 +1,6 @@
 """Adam on wide copies of the weights, and what a step does around it (SPEC 8.4)."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import sqrt
 
@@ -66,7 +66,7 @@ class Adam:
             self._parameters[name].copy_(master)
 
     @torch.no_grad()
-    def step(self, gradients: Sequence[Tensor], *, scale: float = 1.0) -> None:
+    def step(self, gradients: Iterable[Tensor], *, scale: float = 1.0) -> None:
         """One update by flat gradients times `scale`, which are changed on the way."""
         masters, firsts, seconds = (self._kinds[kind].flats for kind in (MASTER, FIRST, SECOND))
         # Made before anything changes, so that a device without room leaves everything as it was.

@@ -1,4 +1,4 @@
-"""What every trainer does alike: one step from a sum, and the same bits each time on request."""
+"""What every trainer does alike: one step from a sum, rest, and equal bits on request."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -10,8 +10,9 @@ import torch
 
 from gyre.train.gradients import GradientSums
 from gyre.train.optimizer import Adam
-from gyre.train.room import with_room
-from gyre.words.errors import CellError, NotFinite
+from gyre.train.resting import Rests, Weights
+from gyre.train.room import release, synchronize, with_room
+from gyre.words.errors import CellError, NotFinite, OutOfMemory
 from gyre.words.reports import StepReport
 
 
@@ -27,13 +28,13 @@ def stepped(
 ) -> StepReport:
     """The sum is clipped and applied, and is zero again; NotFinite leaves all as it was."""
     began = perf_counter()
-    found = norm()
+    found = with_room("a step", norm)
     if not isfinite(found):
         message = f"step from version {version}: the norm of the gradient is {found}"
         raise NotFinite(message, retryable=False)
     limit = adam.section.max_norm
     scale = limit / found if found > limit else 1.0
-    with_room("a step", lambda: adam.step(sums.flats, scale=scale))
+    with_room("a step", lambda: adam.step(sums.floats(), scale=scale))
     sums.clear()
     return StepReport(
         version=version + 1,
@@ -42,6 +43,47 @@ def stepped(
         lr=adam.section.lr,
         step_s=perf_counter() - began,
     )
+
+
+class Held:
+    """What a trainer holds on its device: sums, an optimizer if it has one, and weights."""
+
+    def __init__(self, sums: GradientSums, adam: Adam | None, weights: Weights) -> None:
+        self._sums = sums
+        self._weights = weights
+        self._state: list[Rests] = [sums] if adam is None else [sums, adam]
+
+    @property
+    def is_resting(self) -> bool:
+        return self._sums.is_resting
+
+    def require_awake(self) -> None:
+        if self.is_resting:
+            raise CellError("the trainer rests: restore it first")
+
+    def rest(self, *, weights: bool) -> None:
+        """Sums and optimizer state, on request weights too, leave the device for host memory."""
+        for one in self._parts(weights=weights):
+            one.rest()
+        # Copies run behind the host, which must not read them before they are there.
+        synchronize()
+        release()
+
+    def restore(self) -> None:
+        """Everything is back on the device; OutOfMemory leaves it resting, to be tried again."""
+        were_away = self._weights.is_resting
+        try:
+            with_room("restoring a trainer", self._restore)
+        except OutOfMemory:
+            self.rest(weights=were_away)
+            raise
+
+    def _restore(self) -> None:
+        for one in self._parts(weights=True):
+            one.restore()
+
+    def _parts(self, *, weights: bool) -> list[Rests]:
+        return [*self._state, self._weights] if weights else self._state
 
 
 @contextmanager

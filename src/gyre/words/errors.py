@@ -15,6 +15,7 @@ GyreError
 │   ├── EngineError        an engine refused or vanished
 │   │   └── EngineDraining   it is leaving; ask another
 │   └── CellError          an accelerator could not do its part of the work
+│       ├── CellGone         its process does not answer
 │       ├── OutOfMemory      it has no room for what was asked; what it held is unchanged
 │       └── NotFinite        a loss or a gradient is no number; no step was taken
 ├── LogDamaged           a call log is broken before its tail
@@ -127,6 +128,10 @@ class EvaluatorError(BoundaryError):
 
 class CellError(BoundaryError):
     """An accelerator could not do its part of the work."""
+
+
+class CellGone(CellError):
+    """A cell's process does not answer; what it held is lost."""
 
 
 class OutOfMemory(CellError):

@@ -1,6 +1,6 @@
 """The seams to the outside: structural, few methods, each with a contract suite."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -178,4 +178,20 @@ class Trainer(Protocol):
 
     def restore(self) -> None:
         """Everything as before `rest`; OutOfMemory leaves it resting."""
+        ...
+
+
+class Tracker(Protocol):
+    """Where the metrics of one run go, for people to look at while it goes on.
+
+    It may raise whatever its library raises, and take its time: a run logs through one that
+    does neither, in a thread of its own.
+    """
+
+    def log(self, values: Mapping[str, float], *, step: int) -> None:
+        """A reader sees them soon, before `close`; steps may repeat and go back."""
+        ...
+
+    def close(self) -> None:
+        """What was logged is where it belongs; a second time does nothing."""
         ...

@@ -113,6 +113,8 @@ class ScheduleSection:
     """An engine silent for so long during a publication is fenced (SPEC 2.2); live runs only."""
     join_s: NotNegative = 30.0
     """How long the core waits before its update for satellites that pull (SPEC 3.1); live only."""
+    lease_s: Seconds = 60.0
+    """A training cell silent for so long is given up; its work returns (SPEC 3.2); live only."""
 
     @property
     def phi(self) -> float | None:
@@ -140,6 +142,12 @@ class CellsSection:
     """Pipeline stages of a cell (SPEC 3.5)."""
     shards: Count = 1
     """Parts that each layer of a cell is split into."""
+    engine: Text | None = None
+    """MODULE:FUNCTION?key=value of what serves in place of the embedded engine; for tests."""
+    trainer: Text | None = None
+    """The same of what trains in place of the trainer; for tests."""
+    threads: Count | None = None
+    """CPU threads of each cell; not set: the machine's cores shared out among them."""
 
     @property
     def ranks(self) -> int:
@@ -268,6 +276,21 @@ class TrackersSection:
     """Weights & Biases; its key comes from the environment."""
     mlflow: bool = False
     """MLflow; its server comes from the environment."""
+    trackio: bool = False
+    """trackio; local, unless the environment names a server or a Space."""
+    project: Text = "gyre"
+    """What runs are gathered under at W&B, MLflow (an experiment) and trackio."""
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Those that are asked for, by name."""
+        asked = {
+            "tensorboard": self.tensorboard,
+            "wandb": self.wandb,
+            "mlflow": self.mlflow,
+            "trackio": self.trackio,
+        }
+        return tuple(kind for kind, is_asked in asked.items() if is_asked)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -141,6 +141,8 @@ class TrainerSection:
 
     pack_tokens: Count = 16_384
     """Most tokens of one micro-step."""
+    claim_packs: Count = 4
+    """Micro-steps that a cell claims at once; an execution that needs more is claimed alone."""
     checkpoint: bool = True
     """Keep only each layer's input, and compute the layer again for the backward pass."""
     logits_tokens: Count = 2_048

@@ -17,9 +17,9 @@ from gyre.model.weights import digest
 from gyre.proxy.chat import Chat
 from gyre.proxy.sampled import Sampled
 from gyre.proxy.session import Pending, Session
+from gyre.stream.advantages import advantages
 from gyre.stream.packing import Admitted, pack
 from gyre.train.cell import LocalTrainer
-from gyre.train.objective import advantages
 from gyre.tree.draw import draw, generator
 from gyre.tree.rows import Row, row
 from gyre.words.ids import EngineName, ExecutionId

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gyre.train.objective import advantages
+from gyre.stream.advantages import advantages
 from gyre.words.errors import BrokenPromise
 
 REWARDS = st.lists(st.none() | st.floats(-1e6, 1e6, allow_subnormal=False), max_size=9)

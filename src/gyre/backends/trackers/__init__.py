@@ -1,0 +1,1 @@
+"""Places for metrics behind the Tracker port."""

@@ -1,0 +1,208 @@
+"""A cell process: one network, the engine that serves it and the trainer that changes it.
+
+    python -m gyre.run.cell PLAN.json
+
+It prints `ready URL` once it takes orders, and runs until SIGINT or SIGTERM.
+"""
+
+import asyncio
+import hmac
+import importlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
+
+import msgspec
+import torch
+import uvloop
+
+from gyre.backends.engines.embedded import EmbeddedEngine
+from gyre.engine.controls import Steered
+from gyre.engine.loop import Loop
+from gyre.engine.open import device_of, dtype_of
+from gyre.engine.serve import Server
+from gyre.engine.store import kv_bytes_per_token
+from gyre.engine.wire import Served
+from gyre.model.known import model_folder
+from gyre.model.load import load_network
+from gyre.model.network import Network
+from gyre.proxy.http import ClientGone, Exchange, Receive, Scope, Send
+from gyre.run.cell_orders import PREFIX, Orders
+from gyre.run.cell_plan import CellPlan
+from gyre.run.control import read_key
+from gyre.run.learning import Learning
+from gyre.run.listen import listener, serve_until_told
+from gyre.run.plan_file import read_plan
+from gyre.run.serve import TokenizerFile, end_ids
+from gyre.train.between import Between
+from gyre.train.cell import LocalTrainer
+from gyre.words.errors import (
+    BoundaryError,
+    ConfigError,
+    GyreError,
+    RequestError,
+    Unauthorized,
+)
+
+HOST = "127.0.0.1"
+
+
+class Application:
+    """Orders to the cell under /cell/, everything else to its engine; all of it needs the key."""
+
+    def __init__(self, server: Server, orders: Orders, key: str) -> None:
+        self._server = server
+        self._orders = orders
+        self._key = key
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        exchange = Exchange(scope, receive, send)
+        try:
+            if not exchange.path.startswith(PREFIX):
+                await self._server.answer(exchange)
+                return
+            try:
+                self._check_key(exchange)
+                await self._orders.answer(exchange)
+            except GyreError as error:
+                await exchange.answer(_status(error), msgspec.json.encode(refusal(error)))
+        except ClientGone:
+            return
+
+    def _check_key(self, exchange: Exchange) -> None:
+        given = exchange.headers.get("authorization", "").removeprefix("Bearer ")
+        if not hmac.compare_digest(given.encode(), self._key.encode()):
+            message = "expected the run's token"
+            raise Unauthorized(message)
+
+
+def refusal(error: GyreError) -> Mapping[str, Any]:
+    """An error by the name of its type, from which the other side makes it again."""
+    retryable = error.retryable if isinstance(error, BoundaryError) else False
+    return {"kind": type(error).__name__, "message": str(error), "retryable": retryable}
+
+
+def _status(error: GyreError) -> int:
+    return error.status if isinstance(error, RequestError) else 500
+
+
+def made_by(factory: str) -> tuple[Callable[..., Any], Mapping[str, str]]:
+    """The function that "MODULE:FUNCTION?key=value" names, and its options."""
+    place, _, query = factory.partition("?")
+    module, _, name = place.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        message = f"{factory}: expected MODULE:FUNCTION that can be imported: {error}"
+        raise ConfigError(message) from error
+    return found, dict(parse_qsl(query, keep_blank_values=True))
+
+
+def open_engine(plan: CellPlan, network: Network, tokenizer: TokenizerFile | None) -> Steered:
+    if plan.engine_factory is not None:
+        make, options = made_by(plan.engine_factory)
+        folder = model_folder(plan.model)
+        found: Steered = make(
+            network, name=plan.name, section=plan.engine, folder=folder, options=options
+        )
+        return found
+    loop = Loop(
+        network,
+        plan.engine,
+        model=plan.model,
+        version=plan.version,
+        seed=plan.seed,
+        decode=None if tokenizer is None else tokenizer.whole,
+    )
+    return EmbeddedEngine(plan.name, loop)
+
+
+def open_trainer(plan: CellPlan, network: Network) -> LocalTrainer:
+    settings: dict[str, Any] = {
+        "section": plan.trainer,
+        "objective": plan.objective,
+        "optimizer": plan.optimizer,
+        "temperature": plan.temperature,
+    }
+    if plan.trainer_factory is None:
+        return LocalTrainer(network, **settings, version=plan.version)
+    make, options = made_by(plan.trainer_factory)
+    trainer: LocalTrainer = make(network, **settings, options=options)
+    trainer.version = plan.version
+    return trainer
+
+
+def open_learning(plan: CellPlan, network: Network) -> Learning | None:
+    if not plan.trains:
+        return None
+    between = Between(plan.store, cell=plan.cell, timeout_s=plan.timeout_s)
+    trainer = open_trainer(plan, network)
+    trainer.rest()
+    return Learning(trainer, between, share=plan.share, cell=plan.cell)
+
+
+async def serve(plan: CellPlan, on_start: Callable[[str], None]) -> None:
+    """Runs until SIGINT or SIGTERM."""
+    if plan.threads is not None:
+        torch.set_num_threads(plan.threads)
+    key = read_key(plan.key_file)
+    assert key is not None
+    place = device_of(plan.device)
+    network = load_network(plan.model, device=place, dtype=dtype_of(plan.dtype, place))
+    folder = model_folder(plan.model)
+    path = folder / "tokenizer.json"
+    tokenizer = TokenizerFile(path) if path.is_file() else None
+    engine = open_engine(plan, network, tokenizer)
+    orders = Orders(engine, network, open_learning(plan, network))
+    capacity = await engine.capacity()
+    num_tokens = capacity.blocks * capacity.block_tokens
+    server = Server(
+        engine,
+        Served(
+            model=plan.model,
+            name=plan.name,
+            context_tokens=capacity.context_tokens,
+            tokenizer=tokenizer,
+            end_ids=tuple(sorted(set(end_ids(folder, tokenizer)))),
+        ),
+        limits=plan.limits,
+        kv_bytes=num_tokens * kv_bytes_per_token(network.shape, torch.float32),
+        key=key,
+        share=plan.share,
+    )
+    on = listener(HOST, 0)
+    port = on.getsockname()[1]
+    try:
+        await serve_until_told(
+            Application(server, orders, key),
+            on,
+            on_start=lambda: on_start(f"http://{HOST}:{port}"),
+            stopping=server.stop,
+        )
+    finally:
+        on.close()
+        orders.close()
+        await engine.close()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The process's whole life."""
+    if len(arguments) != 1:
+        sys.stderr.write("gyre cell: expected one argument, the file with its plan\n")
+        return 2
+    try:
+        plan = read_plan(Path(arguments[0]), CellPlan)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve(plan, lambda url: print(f"ready {url}", flush=True)))
+    except GyreError as error:
+        sys.stderr.write(f"gyre cell: {type(error).__name__}: {error}\n")
+        return 2 if isinstance(error, ConfigError) else 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,235 @@
+"""What a controller may order of a cell, as typed bodies, and how the cell carries it out.
+
+Rule 1: orders of the training half run one after the other in a thread of their own, but for
+`expose`, which reads weights that do not change and must not wait for a claim (SPEC 3.1).
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any, ParamSpec, TypeVar
+
+import msgspec
+
+from gyre.engine.controls import Steered
+from gyre.model.network import Network
+from gyre.model.weights import digest
+from gyre.proxy.http import Exchange
+from gyre.run.claims import unpacked
+from gyre.run.learning import Exposed, Learning
+from gyre.words.errors import CellError, NotFound, RequestError
+from gyre.words.packs import Score
+
+PREFIX = "/cell/"
+BODY_BYTES = 2**20
+CLAIM_BYTES = 2**32
+BODY_S = 60.0
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class Leave(msgspec.Struct, forbid_unknown_fields=True):
+    """The cell goes home, with its sum if it will come back to the same batch (SPEC 2.5)."""
+
+    keep_sum: bool = False
+
+
+class Meet(msgspec.Struct, forbid_unknown_fields=True):
+    """The cells of an epoch in their order."""
+
+    epoch: int
+    order: list[int]
+
+
+class Reduce(msgspec.Struct, forbid_unknown_fields=True):
+    """Sums go to the first member, each of exactly these leases."""
+
+    epoch: int
+    members: list[int]
+    leases: dict[int, list[int]]
+
+
+class StepOrder(msgspec.Struct, forbid_unknown_fields=True):
+    """An update from this version."""
+
+    version: int
+
+
+class Spread(msgspec.Struct, forbid_unknown_fields=True):
+    """The first member's weights, of this version, go to the others."""
+
+    epoch: int
+    members: list[int]
+    version: int
+
+
+class Save(msgspec.Struct, forbid_unknown_fields=True):
+    """The trainer's weights become a checkpoint."""
+
+    folder: str
+
+
+class Load(msgspec.Struct, forbid_unknown_fields=True):
+    """The engine takes a checkpoint's weights, which have this digest."""
+
+    folder: str
+    version: int
+    digest: str
+    keep_kv: bool = False
+
+
+class About(msgspec.Struct, forbid_unknown_fields=True):
+    """What comes with a claim, in a header."""
+
+    lease: int
+    num_executions: int
+    scores: list[Score] | None = None
+
+
+ABOUT = "x-gyre-claim"
+"""The header with it, in JSON."""
+
+
+class Orders:
+    """A cell's controls; a standalone engine has no training half."""
+
+    def __init__(self, engine: Steered, network: Network, learning: Learning | None) -> None:
+        self._engine = engine
+        self._network = network
+        self._learning = learning
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="trainer")
+        self._orders: dict[str, Callable[[bytes], Awaitable[Any]]] = {
+            "enter": self._enter,
+            "leave": self._leave,
+            "expose": self._expose,
+            "pull": self._pull,
+            "meet": self._meet,
+            "reduce": self._reduce,
+            "step": self._step,
+            "spread": self._spread,
+            "save": self._save,
+            "load": self._load,
+        }
+
+    async def answer(self, exchange: Exchange) -> None:
+        """Errors are the caller's to answer."""
+        name = exchange.path.removeprefix(PREFIX)
+        if exchange.method == "GET" and name == "health":
+            found: Any = await self._health()
+        elif exchange.method == "POST" and name in ("train", "score"):
+            body = await exchange.body(most_bytes=CLAIM_BYTES, within_s=BODY_S)
+            found = await self._claim(name, body, exchange.headers.get(ABOUT, ""))
+        elif exchange.method == "POST" and name in self._orders:
+            body = await exchange.body(most_bytes=BODY_BYTES, within_s=BODY_S)
+            found = await self._orders[name](body)
+        else:
+            raise NotFound(f"{exchange.method} {exchange.path}: no such order")
+        await exchange.answer(200, msgspec.json.encode(found))
+
+    def close(self) -> None:
+        if self._learning is not None:
+            self._learning.drop()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def _health(self) -> Mapping[str, Any]:
+        """Answered beside both threads, which may be in the middle of something long."""
+        health = await self._engine.health()
+        learning = self._learning
+        return {
+            "engine_ready": health.ready,
+            "engine_version": health.version,
+            "trainer_version": None if learning is None else learning.version,
+        }
+
+    async def _enter(self, body: bytes) -> Mapping[str, float]:
+        """The engine rests, and then the trainer has the device (SPEC 2.3)."""
+        rest_s = await _timed(self._engine.rest(offload_weights=False))
+        restore_s = await _timed(self._do(self._trains.restore))
+        return {"rest": rest_s, "restore": restore_s}
+
+    async def _leave(self, body: bytes) -> Mapping[str, float]:
+        if not _read(body, Leave).keep_sum:
+            await self._do(self._trains.clear)
+        rest_s = await _timed(self._do(self._trains.rest))
+        wake_s = await _timed(self._engine.wake())
+        return {"rest": rest_s, "wake": wake_s}
+
+    async def _expose(self, body: bytes) -> Exposed:
+        return await asyncio.to_thread(self._trains.expose)
+
+    async def _pull(self, body: bytes) -> Mapping[str, float]:
+        return {"seconds": await _timed(self._do(self._trains.pull, _read(body, Exposed)))}
+
+    async def _meet(self, body: bytes) -> Mapping[str, float]:
+        asked = _read(body, Meet)
+        return {"seconds": await _timed(self._do(self._trains.meet, asked.epoch, asked.order))}
+
+    async def _reduce(self, body: bytes) -> Mapping[str, int]:
+        asked = _read(body, Reduce)
+        do = self._do(self._trains.reduce, asked.epoch, asked.members, asked.leases)
+        return {"num_bytes": await do}
+
+    async def _step(self, body: bytes) -> Any:
+        return await self._do(self._trains.step, _read(body, StepOrder).version)
+
+    async def _spread(self, body: bytes) -> Mapping[str, float]:
+        asked = _read(body, Spread)
+        do = self._do(self._trains.spread, asked.epoch, asked.members, asked.version)
+        return {"seconds": await _timed(do)}
+
+    async def _save(self, body: bytes) -> Mapping[str, Any]:
+        folder = Path(_read(body, Save).folder)
+        manifest, seconds = await self._do(self._trains.save, folder)
+        size = sum(one.num_bytes for one in manifest.shards)
+        return {"digest": manifest.digest, "seconds": seconds, "num_bytes": size}
+
+    async def _load(self, body: bytes) -> Mapping[str, Any]:
+        """The engine has the weights, and says by their digest which (SPEC 2.4)."""
+        asked = _read(body, Load)
+        load = self._engine.load(Path(asked.folder), version=asked.version, keep_kv=asked.keep_kv)
+        seconds = await _timed(load)
+        found = await asyncio.to_thread(digest, self._network)
+        if found != asked.digest:
+            raise CellError(f"{asked.folder}: expected digest {asked.digest}, found {found}")
+        return {"digest": found, "seconds": seconds}
+
+    async def _claim(self, what: str, body: bytes, about: str) -> Any:
+        asked = _read(about.encode(), About)
+        claim = await asyncio.to_thread(unpacked, body)
+        if what == "score":
+            return {"scores": await self._do(self._trains.score, claim)}
+        train = partial(
+            self._trains.train,
+            claim,
+            lease=asked.lease,
+            num_executions=asked.num_executions,
+            scores=asked.scores,
+        )
+        return await self._do(train)
+
+    @property
+    def _trains(self) -> Learning:
+        if self._learning is None:
+            raise CellError("a standalone engine never trains", retryable=False)
+        return self._learning
+
+    async def _do(self, act: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """What `act` gives when the trainer's thread has done it."""
+        return await asyncio.wrap_future(self._thread.submit(act, *args, **kwargs))
+
+
+async def _timed(doing: Awaitable[Any]) -> float:
+    began = perf_counter()
+    await doing
+    return perf_counter() - began
+
+
+def _read(body: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(body or b"{}", type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise RequestError(f"expected {kind.__name__}: {error}") from error

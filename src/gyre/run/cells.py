@@ -1,0 +1,180 @@
+"""Cells as their controller sees them: orders over HTTP, and errors that keep their kind."""
+
+import asyncio
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+
+from gyre.run.cell_orders import ABOUT
+from gyre.run.learning import Exposed
+from gyre.words import errors
+from gyre.words.errors import CellError, CellGone, GyreError
+from gyre.words.ids import EngineName
+from gyre.words.packs import Score
+from gyre.words.reports import ClaimReport, StepReport
+
+HEALTH_S = 5.0
+"""A cell that takes longer to say how it is does not answer."""
+T = TypeVar("T")
+
+
+class Saved(msgspec.Struct):
+    """A checkpoint that a core has written."""
+
+    digest: str
+    seconds: float
+    num_bytes: int
+
+
+class Loaded(msgspec.Struct):
+    """Weights that an engine has taken."""
+
+    digest: str
+    seconds: float
+
+
+class Health(msgspec.Struct):
+    """How a cell is."""
+
+    engine_ready: bool
+    engine_version: int | None
+    trainer_version: int | None
+
+
+class _Scores(msgspec.Struct):
+    scores: tuple[Score, ...]
+
+
+class _About(msgspec.Struct):
+    context_length: int
+
+
+class _Sent(msgspec.Struct):
+    num_bytes: int
+
+
+class _Refusal(msgspec.Struct):
+    kind: str
+    message: str
+    retryable: bool
+
+
+class CellClient:
+    """One cell process; every order may raise CellGone, and what the cell itself raised."""
+
+    def __init__(self, number: int, url: str, session: aiohttp.ClientSession) -> None:
+        self.number = number
+        self.url = url
+        self._session = session
+
+    @property
+    def engine(self) -> EngineName:
+        """As the proxy knows it."""
+        return EngineName(urlsplit(self.url).netloc)
+
+    async def health(self) -> Health:
+        with self._boundary("health"):
+            async with (
+                asyncio.timeout(HEALTH_S),
+                self._session.get(f"{self.url}/cell/health") as answer,
+            ):
+                return self._decoded("health", answer.status, await answer.read(), Health)
+
+    async def context_tokens(self) -> int:
+        """Most tokens of one call."""
+        with self._boundary("model_info"):
+            async with self._session.get(f"{self.url}/model_info") as answer:
+                found = await answer.read()
+                return self._decoded("model_info", answer.status, found, _About).context_length
+
+    async def enter(self) -> dict[str, float]:
+        return await self._order("enter", {}, dict[str, float])
+
+    async def leave(self, *, keep_sum: bool) -> dict[str, float]:
+        return await self._order("leave", {"keep_sum": keep_sum}, dict[str, float])
+
+    async def expose(self) -> Exposed:
+        return await self._order("expose", {}, Exposed)
+
+    async def pull(self, exposed: Exposed) -> None:
+        await self._order("pull", exposed, dict[str, float])
+
+    async def meet(self, epoch: int, order: Sequence[int]) -> None:
+        await self._order("meet", {"epoch": epoch, "order": order}, dict[str, float])
+
+    async def reduce(
+        self, epoch: int, members: Sequence[int], leases: Mapping[int, Sequence[int]]
+    ) -> int:
+        body = {"epoch": epoch, "members": members, "leases": leases}
+        return (await self._order("reduce", body, _Sent)).num_bytes
+
+    async def step(self, version: int) -> StepReport:
+        return await self._order("step", {"version": version}, StepReport)
+
+    async def spread(self, epoch: int, members: Sequence[int], version: int) -> None:
+        body = {"epoch": epoch, "members": members, "version": version}
+        await self._order("spread", body, dict[str, float])
+
+    async def save(self, folder: Path) -> Saved:
+        return await self._order("save", {"folder": str(folder)}, Saved)
+
+    async def load(self, folder: Path, *, version: int, digest: str) -> Loaded:
+        body = {"folder": str(folder), "version": version, "digest": digest}
+        return await self._order("load", body, Loaded)
+
+    async def score(self, claim: bytes) -> tuple[Score, ...]:
+        about = {"lease": 0, "num_executions": 1}
+        return (await self._claim("score", claim, about, _Scores)).scores
+
+    async def train(
+        self, claim: bytes, *, lease: int, num_executions: int, scores: Sequence[Score] | None
+    ) -> ClaimReport:
+        about = {"lease": lease, "num_executions": num_executions, "scores": scores}
+        return await self._claim("train", claim, about, ClaimReport)
+
+    async def _claim(self, what: str, claim: bytes, about: Mapping[str, Any], kind: type[T]) -> T:
+        headers = {ABOUT: json.dumps(msgspec.to_builtins(about))}
+        return await self._post(what, claim, headers, kind)
+
+    async def _order(self, what: str, body: object, kind: type[T]) -> T:
+        headers = {"content-type": "application/json"}
+        return await self._post(what, msgspec.json.encode(body), headers, kind)
+
+    async def _post(self, what: str, body: bytes, headers: Mapping[str, str], kind: type[T]) -> T:
+        with self._boundary(what):
+            async with self._session.post(
+                f"{self.url}/cell/{what}", data=body, headers=headers
+            ) as answer:
+                return self._decoded(what, answer.status, await answer.read(), kind)
+
+    def _decoded(self, what: str, status: int, text: bytes, kind: type[T]) -> T:
+        try:
+            if status == 200:
+                return msgspec.json.decode(text, type=kind)
+            refusal = msgspec.json.decode(text, type=_Refusal)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            message = f"cell {self.number}: {what}: {status}, not the JSON expected: {error}"
+            raise CellError(message) from error
+        raise self._made(what, refusal)
+
+    def _made(self, what: str, refusal: _Refusal) -> GyreError:
+        """The error as the cell raised it, if it is of a kind that passes between processes."""
+        message = f"cell {self.number}: {what}: {refusal.message}"
+        kind = getattr(errors, refusal.kind, CellError)
+        if isinstance(kind, type) and issubclass(kind, CellError):
+            return kind(message, retryable=refusal.retryable)
+        return CellError(message, retryable=refusal.retryable)
+
+    @contextmanager
+    def _boundary(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            found = str(error) or type(error).__name__
+            raise CellGone(f"cell {self.number}: {what}: {found}") from error

@@ -1,0 +1,319 @@
+"""The controller: starts every process of a run, hosts the scheduler, and ends what it started."""
+
+import asyncio
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from gyre.journal.entries import Header
+from gyre.journal.writing import Journal
+from gyre.plan.cells import CORE
+from gyre.plan.messages import CellDied, CellId, RunStarted, StopReason
+from gyre.plan.replay import EVENTS, plain_shape
+from gyre.plan.scheduler import Scheduler
+from gyre.run.attempts import Attempts
+from gyre.run.cells import CellClient
+from gyre.run.desk import PATH, Desk
+from gyre.run.hall import Hall
+from gyre.run.host import Host, Listener
+from gyre.run.listen import listener, serving, told_to_stop
+from gyre.run.obeying import Hands
+from gyre.run.plan_file import write_plan
+from gyre.run.plans import Places, cell_plan, open_tasks, order_for, packer_for, proxy_plan
+from gyre.run.processes import Process
+from gyre.run.proxied import ProxyClient
+from gyre.run.routing import RouteTable
+from gyre.run.runfile import RunFile
+from gyre.run.switching import Switching, Weights
+from gyre.stream.queries import Queries
+from gyre.words.errors import CellError, CellGone, ConfigError
+from gyre.words.events import FACTS_FOR_PEOPLE, RunEnded
+
+KINDS = (*EVENTS, *FACTS_FOR_PEOPLE)
+"""What a live run's journal holds."""
+HOST = "127.0.0.1"
+READY_S = 300.0
+"""How long a process may take to be ready: large weights are read."""
+BEAT_S = 1.0
+"""How often cells are asked how they are."""
+
+
+class Controller:
+    """One run, from its first process to its last."""
+
+    def __init__(
+        self,
+        run: RunFile,
+        folder: Path,
+        *,
+        listeners: Sequence[Listener] = (),
+        tick: Callable[[float], None] | None = None,
+    ) -> None:
+        """`tick` is called about once a second with the time of the run."""
+        self._run = run
+        self._config = run.config
+        self._folder = folder
+        self._listeners = listeners
+        self._tick = tick
+        self._tasks = open_tasks(run.config.tasks)
+        self._token = secrets.token_urlsafe(32)
+        self._facts_token = secrets.token_urlsafe(32)
+        self._processes: dict[int, Process] = {}
+        self._cells: dict[int, CellClient] = {}
+        self._spawned: set[asyncio.Task[None]] = set()
+        self._proxy_process: Process
+        self._places: Places
+        self._session: aiohttp.ClientSession
+        self._host: Host
+        self._hall: Hall
+        self._group: asyncio.TaskGroup
+        self._stopped: asyncio.Future[StopReason | None]
+
+    async def work(self) -> StopReason | None:
+        """Why the run ended; None when it was told to."""
+        self._stopped = asyncio.get_running_loop().create_future()
+        told = told_to_stop()
+        async with AsyncExitStack() as stack:
+            self._places = self._prepared(stack)
+            journal = stack.enter_context(self._journal())
+            headers = {"Authorization": f"Bearer {self._token}"}
+            timeout = aiohttp.ClientTimeout(total=None, sock_connect=5.0)
+            connector = aiohttp.TCPConnector(limit=0)
+            self._session = await stack.enter_async_context(
+                aiohttp.ClientSession(headers=headers, timeout=timeout, connector=connector)
+            )
+            stack.push_async_callback(self._stop_cells)
+            await self._start_cells()
+            proxy = await self._start_proxy(stack)
+            return await self._host_run(journal, proxy, told, stack)
+
+    # Before the run
+
+    def _prepared(self, stack: AsyncExitStack) -> Places:
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        memory = Path("/dev/shm")
+        share = Path(tempfile.mkdtemp(prefix="gyre-", dir=memory if memory.is_dir() else None))
+        stack.callback(shutil.rmtree, share, ignore_errors=True)
+        places = Places(run=self._folder.absolute(), share=share)
+        places.token.touch(mode=0o600)
+        places.token.write_text(self._token)
+        return places
+
+    def _journal(self) -> Journal:
+        config = self._config
+        header = Header(
+            run=config.run.name,
+            seed=config.run.seed,
+            started_at=time.time(),
+            shape=plain_shape(self._run.shape),
+            notes={
+                "model": config.model.name,
+                "nodes_per_cell": config.cells.nodes,
+            },
+        )
+        return Journal.create(self._places.journal, header, kinds=KINDS)
+
+    async def _start_cells(self) -> None:
+        total = self._config.cells.count + len(self._config.cells.standalone)
+        clients = await asyncio.gather(*(self._start_cell(cell) for cell in range(total)))
+        self._cells = dict(enumerate(clients))
+
+    async def _start_cell(self, cell: int, weights: Weights | None = None) -> CellClient:
+        """A cell's process, with the run's model or with weights that are published."""
+        plan = cell_plan(self._config, self._places, cell)
+        if weights is not None:
+            plan = replace(plan, model=str(weights.folder), version=weights.version)
+        path = write_plan(self._places.plan(plan.name), plan)
+        process = await Process.start(
+            plan.name, ("-m", "gyre.run.cell", str(path)), self._places.log(plan.name)
+        )
+        self._processes[cell] = process
+        return CellClient(cell, await process.ready(READY_S), self._session)
+
+    async def _stop_cells(self) -> None:
+        await asyncio.gather(*(one.stop() for one in self._processes.values()))
+
+    async def _start_proxy(self, stack: AsyncExitStack) -> ProxyClient:
+        window = min([await one.context_tokens() for one in self._cells.values()])
+        plan = proxy_plan(
+            self._config,
+            self._places,
+            engines=tuple(f"gyre={one.url}" for one in self._cells.values()),
+            context_tokens=window,
+        )
+        path = write_plan(self._places.plan("proxy"), plan)
+        process = await Process.start(
+            "proxy", ("-m", "gyre.run.proxy", str(path)), self._places.log("proxy")
+        )
+        stack.push_async_callback(process.stop)
+        self._proxy_process = process
+        return ProxyClient(await process.ready(READY_S), self._session)
+
+    # The run
+
+    async def _host_run(
+        self, journal: Journal, proxy: ProxyClient, told: asyncio.Event, stack: AsyncExitStack
+    ) -> StopReason | None:
+        on = listener(HOST, 0)
+        stack.callback(on.close)
+        facts_url = f"http://{HOST}:{on.getsockname()[1]}{PATH}"
+        scheduler = Scheduler(self._run.shape)
+        routes = RouteTable(proxy, lambda engine: self._cells[engine].engine)
+        self._hall = self._open_hall()
+        attempts = self._open_attempts(proxy, facts_url)
+        hands = Hands(
+            scheduler,
+            attempts,
+            self._hall,
+            await self._open_switching(routes, proxy),
+            routes,
+            spawn=self._spawn,
+            stop=self._stop,
+        )
+        self._host = Host(scheduler, journal, obey=hands.obey, listeners=self._listeners)
+        work = [self._host.work(), self._hall.work(), routes.work(), attempts.look_after()]
+        async with serving(Desk(self._facts_token, attempts.heard), on):
+            try:
+                return await self._until_over(told, work)
+            finally:
+                await attempts.end()
+
+    def _open_hall(self) -> Hall:
+        config, shape = self._config, self._run.shape
+        return Hall(
+            self._cells,
+            groups_per_batch=shape.groups_per_batch,
+            batch_executions=shape.groups_per_batch * shape.executions_per_group,
+            lease_s=config.schedule.lease_s,
+            join_s=config.schedule.join_s,
+            scored_first=config.cells.stages > 1,
+            packer=packer_for(config, self._places),
+            hear=self._hear,
+            settled=lambda: self._host.settled(),
+            clock=lambda: self._host.now,
+            spawn=self._spawn,
+        )
+
+    def _open_attempts(self, proxy: ProxyClient, facts_url: str) -> Attempts:
+        config = self._config
+        return Attempts(
+            self._places.run,
+            self._tasks,
+            Queries(len(self._tasks), seed=config.run.seed),
+            proxy,
+            order_of=lambda name, task, url: order_for(
+                config, name, task, url=url, facts_url=facts_url
+            ),
+            facts_token=self._facts_token,
+            hear=self._hear,
+            spawn=self._spawn,
+        )
+
+    async def _open_switching(self, routes: RouteTable, proxy: ProxyClient) -> Switching:
+        """What everybody begins with is a version like any other."""
+        folder = self._places.weights / "v000000"
+        saved = await self._cells[CORE].save(folder)
+        return Switching(
+            self._cells,
+            self._hall,
+            routes,
+            proxy,
+            folder=self._places.weights,
+            first=Weights(version=0, folder=folder, digest=saved.digest),
+            keep=self._config.checkpoint.keep,
+            publish_s=self._config.schedule.publish_s,
+            restart=self._restart,
+            hear=self._hear,
+        )
+
+    async def _until_over(
+        self, told: asyncio.Event, work: Sequence[Coroutine[Any, Any, None]]
+    ) -> StopReason | None:
+        async with asyncio.TaskGroup() as self._group:
+            always = [self._group.create_task(one) for one in (*work, self._watch_cells())]
+            always += [
+                self._group.create_task(self._watch_process(cell)) for cell in self._processes
+            ]
+            always.append(self._group.create_task(self._watch_proxy()))
+            await self._begin()
+            always.append(self._group.create_task(self._wait_to_be_told(told)))
+            reason = await self._stopped
+            self._hear(RunEnded(reason="told" if reason is None else reason.value))
+            await self._host.settled()
+            for task in (*always, *self._spawned):
+                task.cancel()
+        return reason
+
+    async def _begin(self) -> None:
+        """Groups of cells are built; cells that never serve train from the start (SPEC 9)."""
+        order = list(range(self._config.cells.count))
+        await asyncio.gather(*(self._cells[one].meet(0, order) for one in order))
+        if not self._run.shape.placement.cells_serve:
+            await asyncio.gather(*(self._cells[one].enter() for one in order))
+            for one in order:
+                self._hall.join(one)
+        self._hear(RunStarted())
+
+    async def _restart(self, cell: int, weights: Weights) -> CellClient:
+        if cell == CORE:
+            message = "the core's process ended, and with it the optimizer's state"
+            raise CellError(message, retryable=False)
+        await self._processes[cell].stop()
+        client = await self._start_cell(cell, weights)
+        self._spawn(self._watch_process(cell))
+        return client
+
+    # Watching
+
+    async def _watch_process(self, cell: int) -> None:
+        """A process that ends by itself is a cell that died."""
+        process = self._processes[cell]
+        await process.wait()
+        if self._processes[cell] is process:
+            self._hear(CellDied(cell=CellId(cell)))
+
+    async def _watch_proxy(self) -> None:
+        status = await self._proxy_process.wait()
+        raise ConfigError(f"the proxy ended with status {status}: see {self._places.log('proxy')}")
+
+    async def _watch_cells(self) -> None:
+        """Leases last as long as cells answer (SPEC 3.2)."""
+        while True:
+            await asyncio.sleep(BEAT_S)
+            if self._tick is not None:
+                self._tick(self._host.now)
+            await asyncio.gather(*(self._beat(cell) for cell in range(self._config.cells.count)))
+            for cell in self._hall.silent():
+                self._hear(CellDied(cell=CellId(cell)))
+
+    async def _beat(self, cell: int) -> None:
+        try:
+            await self._cells[cell].health()
+        except CellGone:
+            return
+        self._hall.beat(cell)
+
+    def _hear(self, fact: Any) -> None:
+        self._host.hear(fact)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = self._group.create_task(work)
+        self._spawned.add(task)
+        task.add_done_callback(self._spawned.discard)
+        return task
+
+    async def _wait_to_be_told(self, told: asyncio.Event) -> None:
+        await told.wait()
+        self._stop(None)
+
+    def _stop(self, reason: StopReason | None) -> None:
+        if not self._stopped.done():
+            self._stopped.set_result(reason)

@@ -1,0 +1,54 @@
+"""The controller's own address: supervisors post the facts of their executions there."""
+
+import hmac
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from gyre.proxy.http import ClientGone, Exchange, Receive, Scope, Send
+from gyre.rollout.facts import Entry, decode
+from gyre.words.errors import NotFound, RequestError, Unauthorized
+from gyre.words.ids import ExecutionId
+
+PATH = "/facts"
+MOST_BYTES = 2**20
+BODY_S = 10.0
+
+
+class _Named(msgspec.Struct):
+    execution: str
+
+
+class Desk:
+    """Takes facts from whoever shows the token."""
+
+    def __init__(self, token: str, heard: Callable[[ExecutionId, Entry], Awaitable[None]]) -> None:
+        self._token = token
+        self._heard = heard
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        exchange = Exchange(scope, receive, send)
+        try:
+            await self._answer(exchange)
+        except RequestError as error:
+            said = {"error": {"message": str(error)}}
+            await exchange.answer(error.status, msgspec.json.encode(said))
+        except ClientGone:
+            return
+
+    async def _answer(self, exchange: Exchange) -> None:
+        given = exchange.headers.get("authorization", "").removeprefix("Bearer ")
+        if not hmac.compare_digest(given.encode(), self._token.encode()):
+            raise Unauthorized("expected the token that supervisors are told")
+        if (exchange.method, exchange.path) != ("POST", PATH):
+            raise NotFound(f"{exchange.method} {exchange.path}: no such path")
+        body = await exchange.body(most_bytes=MOST_BYTES, within_s=BODY_S)
+        try:
+            named = msgspec.json.decode(body, type=_Named)
+            entry = decode(body)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise RequestError(str(error)) from error
+        await self._heard(ExecutionId(named.execution), entry)
+        await exchange.answer(200, b"{}")

@@ -1,0 +1,105 @@
+"""The live host of the scheduler: what is heard is journaled, then decided on, then carried out.
+
+Rule 1: nobody reacts to a fact before it is in the journal.
+Rule 2: the host decides nothing; the same journal through a fresh scheduler gives the same orders.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gyre.journal.writing import Journal
+from gyre.plan.messages import Command, TimerFired
+from gyre.plan.replay import EVENTS
+from gyre.plan.scheduler import Scheduler
+
+Listener = Callable[[float, Any], None]
+"""Hears every fact of the journal with its time, once it is there."""
+
+
+class Host:
+    """One run's scheduler, its journal and its clock."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        journal: Journal,
+        *,
+        obey: Callable[[Sequence[Command]], None],
+        listeners: Sequence[Listener] = (),
+    ) -> None:
+        """`obey` starts what is ordered after an event, if anything is, and returns at once."""
+        self.scheduler = scheduler
+        self._journal = journal
+        self._obey = obey
+        self._listeners = tuple(listeners)
+        self._loop = asyncio.get_running_loop()
+        self._base_s = journal.now - self._loop.time()
+        self._inbox: deque[Any] = deque()
+        self._came = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def now(self) -> float:
+        """Seconds since the run began; time without a controller is not counted."""
+        return max(self._base_s + self._loop.time(), self._journal.now)
+
+    def hear(self, fact: Any) -> None:
+        """An event for the scheduler, or a fact for people, in the order in which they come."""
+        self._inbox.append(fact)
+        self._idle.clear()
+        self._came.set()
+
+    async def settled(self) -> None:
+        """All that was heard so far has been decided on, and its orders are under way."""
+        await self._idle.wait()
+
+    async def work(self) -> None:
+        """Hears and decides until it is cancelled."""
+        try:
+            while True:
+                await self._came.wait()
+                self._came.clear()
+                while self._inbox:
+                    self._take()
+                self._idle.set()
+                self._set_timer()
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+
+    def _take(self) -> None:
+        """One commit for all that has come, then one decision after the other."""
+        now = self.now
+        facts = list(self._inbox)
+        self._inbox.clear()
+        for fact in facts:
+            self._journal.append(fact, now=now)
+        self._journal.commit()
+        for fact in facts:
+            if isinstance(fact, EVENTS):
+                self._decide(fact, now)
+            for listener in self._listeners:
+                listener(now, fact)
+
+    def _decide(self, event: Any, now: float) -> None:
+        self._obey(self.scheduler.handle(event, now))
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        now = self.now
+        at = self.scheduler.wake_at(now)
+        if at is not None:
+            self._timer = self._loop.call_later(max(0.0, at - now), self._fire, at)
+
+    def _fire(self, at: float) -> None:
+        self._timer = None
+        if self.now < at:
+            self._set_timer()  # The loop's clock is coarser than the scheduler's.
+        else:
+            self.hear(TimerFired())

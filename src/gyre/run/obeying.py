@@ -1,0 +1,113 @@
+"""Orders of the scheduler handed to whoever carries them out, and routes kept as they follow."""
+
+from collections.abc import Callable, Sequence
+from typing import assert_never
+
+from gyre.plan.messages import (
+    AdmitGroup,
+    CancelExecution,
+    Command,
+    EngineId,
+    EnterTraining,
+    GroupId,
+    LaunchEvaluation,
+    LaunchExecution,
+    LeaveTraining,
+    LoadWeights,
+    Move,
+    MoveExecutions,
+    OfferGroup,
+    OpenBatch,
+    Publish,
+    RestartCell,
+    StopReason,
+    StopRun,
+)
+from gyre.plan.scheduler import Scheduler
+from gyre.run.attempts import Attempts
+from gyre.run.hall import Hall, Spawn
+from gyre.run.routing import RouteTable
+from gyre.run.switching import Switching
+from gyre.words.errors import BrokenPromise
+
+
+class Hands:
+    """Everything that acts; decides nothing."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        attempts: Attempts,
+        hall: Hall,
+        switching: Switching,
+        routes: RouteTable,
+        *,
+        spawn: Spawn,
+        stop: Callable[[StopReason], None],
+    ) -> None:
+        self._scheduler = scheduler
+        self._attempts = attempts
+        self._hall = hall
+        self._switching = switching
+        self._routes = routes
+        self._spawn = spawn
+        self._stop = stop
+        self._seats: dict[tuple[GroupId, int], EngineId] = {}
+
+    def obey(self, commands: Sequence[Command]) -> None:
+        """Called after every event, also when it led to no order: engines may be ready since."""
+        for command in commands:
+            self._obey(command)
+        running = self._attempts.running
+        seats = {name: self._seats[key] for name, key in running.items()}
+        self._routes.want(seats, lambda engine: self._scheduler.engines.is_ready(EngineId(engine)))
+
+    def _obey(self, command: Command) -> None:
+        match command:
+            case AdmitGroup(group=group, version=version, size=size):
+                self._hall.admit(group, version=version, size=size)
+                self._attempts.admit(command)
+            case LaunchExecution(group=group, member=member, engine=engine):
+                self._seats[group, member] = engine
+                self._attempts.launch(command)
+            case CancelExecution():
+                self._attempts.cancel(command)
+            case MoveExecutions(moves=moves):
+                self._move(moves)
+            case OfferGroup(group=group):
+                self._hall.offer(command, self._attempts.take(group))
+                for key in [key for key in self._seats if key[0] == group]:
+                    del self._seats[key]
+            case OpenBatch(step=step):
+                self._hall.open(step)
+            case StopRun(reason=reason):
+                self._stop(reason)
+            case LaunchEvaluation():
+                raise BrokenPromise("an evaluation was launched that nobody asked for")
+            case _:
+                self._obey_for_cells(command)
+
+    def _obey_for_cells(
+        self, command: EnterTraining | LeaveTraining | Publish | LoadWeights | RestartCell
+    ) -> None:
+        switching = self._switching
+        match command:
+            case EnterTraining():
+                self._move(command.moves)
+                switching.ordered(command)
+                self._spawn(switching.enter(command))
+            case LeaveTraining():
+                switching.ordered(command)
+                self._spawn(switching.leave(command))
+            case Publish():
+                self._spawn(switching.publish(command))
+            case LoadWeights():
+                self._spawn(switching.load(command))
+            case RestartCell(cell=cell):
+                self._spawn(switching.revive(cell))
+            case _:
+                assert_never(command)
+
+    def _move(self, moves: Sequence[Move]) -> None:
+        for one in moves:
+            self._seats[one.group, one.member] = one.engine

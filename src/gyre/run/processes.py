@@ -1,0 +1,78 @@
+"""Processes of a run: started with a plan, heard when they are ready, ended with the run."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from gyre.words.errors import ConfigError
+
+READY = b"ready "
+STOP_S = 15.0
+"""How long a process may take to end after it was told to."""
+TAIL_BYTES = 2_000
+
+
+class Process:
+    """One process with a log of its own, in a session of its own."""
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path) -> None:
+        self.name = name
+        self._process = process
+        self._log = log
+
+    @classmethod
+    async def start(cls, name: str, arguments: Sequence[str], log: Path) -> "Process":
+        """A Python program of this installation: `-m MODULE ARGUMENT...`."""
+        log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with log.open("ab") as errors:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *arguments,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,
+            )
+        return cls(name, process, log)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def ready(self, within_s: float) -> str:
+        """What it says it is ready at; ConfigError with the end of its log if it never is."""
+        assert self._process.stdout is not None
+        try:
+            async with asyncio.timeout(within_s):
+                async for line in self._process.stdout:
+                    if line.startswith(READY):
+                        return line.removeprefix(READY).decode().strip()
+        except TimeoutError as error:
+            message = f"{self.name}: not ready within {within_s:g} s\n{self._tail()}"
+            raise ConfigError(message) from error
+        status = await self._process.wait()
+        raise ConfigError(f"{self.name}: ended with status {status}\n{self._tail()}".rstrip())
+
+    async def wait(self) -> int:
+        return await self._process.wait()
+
+    async def stop(self) -> None:
+        """It is told to end, and made to if it does not; so is everything it started."""
+        if self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                self._process.terminate()
+            try:
+                async with asyncio.timeout(STOP_S):
+                    await self._process.wait()
+            except TimeoutError:
+                self._process.kill()
+                await self._process.wait()
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _tail(self) -> str:
+        return self._log.read_bytes()[-TAIL_BYTES:].decode(errors="replace").strip()

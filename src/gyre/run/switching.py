@@ -1,0 +1,279 @@
+"""Cells change their roles, engines get weights: each order of the scheduler as steps in order.
+
+Rule 1: a cell does one of these at a time; an order that comes meanwhile waits for its end.
+Rule 2: every order is answered by exactly one event, failure included.
+"""
+
+import asyncio
+import shutil
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from gyre.plan.cells import CORE
+from gyre.plan.messages import (
+    CellDied,
+    CellId,
+    CellRecovered,
+    CellServing,
+    CellTraining,
+    EngineId,
+    EngineReturned,
+    EnterTraining,
+    LeaveReason,
+    LeaveTraining,
+    LoadWeights,
+    Publish,
+    Published,
+    TransitionFailed,
+)
+from gyre.run.cells import CellClient
+from gyre.run.hall import Hall
+from gyre.run.proxied import ProxyClient
+from gyre.run.routing import RouteTable
+from gyre.words.errors import CellError, CellGone
+from gyre.words.events import TransitionTimed, WeightsPublished
+
+RETRY_S = 1.0
+"""Pause before weights are offered again to an engine that could not take them."""
+COUNTED = (
+    "reroutes",
+    "hand_overs",
+    "lost_hand_overs",
+    "carried_bytes",
+    "carried_tokens",
+    "again_tokens",
+)
+"""What a proxy counts of calls that moved."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """Weights that engines may be given."""
+
+    version: int
+    folder: Path
+    digest: str
+
+
+class Switching:
+    """Carries out what concerns cells and engines as a whole."""
+
+    def __init__(
+        self,
+        cells: MutableMapping[int, CellClient],
+        hall: Hall,
+        routes: RouteTable,
+        proxy: ProxyClient,
+        *,
+        folder: Path,
+        first: Weights,
+        keep: int,
+        publish_s: float,
+        restart: Callable[[int, Weights], Any],
+        hear: Callable[[Any], None],
+    ) -> None:
+        """`first` is what all engines begin with; `restart` gives a dead cell's new client."""
+        self._cells = cells
+        self._hall = hall
+        self._routes = routes
+        self._proxy = proxy
+        self._folder = folder
+        self._keep = keep
+        self._publish_s = publish_s
+        self._restart = restart
+        self._hear = hear
+        self._published = first
+        self._order: dict[int, int] = {}
+        """By cell, the transition it was ordered last."""
+        self._locks: dict[int, asyncio.Lock] = {}
+        self._counts: dict[str, int] = dict.fromkeys(COUNTED, 0)
+
+    def ordered(self, command: EnterTraining | LeaveTraining) -> None:
+        """Said at once, so that whatever is under way for the cell knows that it is outdated."""
+        self._order[command.cell] = command.transition
+        if isinstance(command, LeaveTraining):
+            self._hall.going(command.cell)
+
+    async def enter(self, command: EnterTraining) -> None:
+        """SPEC 2.3, from the routes to the claim on work."""
+        cell, client = command.cell, self._cells[command.cell]
+        phases: dict[str, float] = {}
+        moved: dict[str, int] = {}
+        async with self._lock(cell):
+            try:
+                with _timing(phases, "reroute"):
+                    await self._routes.flushed()
+                with _timing(phases, "hand over"):
+                    moved = self._moved(await self._proxy.vacated(client.engine))
+                if not self._is_current(command):
+                    return
+                phases |= await client.enter()
+                if cell != CORE:
+                    with _timing(phases, "pull"):
+                        if not await self._hall.pull(
+                            cell, wanted=lambda: self._is_current(command)
+                        ):
+                            return
+            except CellGone:
+                self._died(cell, client)
+                return
+            except CellError:
+                await self._back_home(command)
+                return
+            finally:
+                self._note(command, phases, moved, into_training=True)
+            if self._is_current(command):
+                self._hear(CellTraining(cell=cell, transition=command.transition))
+                self._hall.join(cell)
+
+    async def leave(self, command: LeaveTraining) -> None:
+        """Its sum is given up, or parked with the core; its engine is up with the right weights."""
+        cell, client = command.cell, self._cells[command.cell]
+        parks = cell == CORE and command.reason is LeaveReason.RESCUE
+        phases: dict[str, float] = {}
+        async with self._lock(cell):
+            try:
+                with _timing(phases, "finish claim"):
+                    await self._hall.leave(cell, parks=parks)
+                phases |= await client.leave(keep_sum=parks)
+                if command.reason is not LeaveReason.AFTER_BURST:
+                    with _timing(phases, "load"):
+                        await self._load(client)
+            except CellGone:
+                self._died(cell, client)
+                return
+            except CellError:
+                self._hear(TransitionFailed(cell=cell, transition=command.transition))
+                return
+            finally:
+                self._note(command, phases, {}, into_training=False)
+            self._hear(CellServing(cell=cell, transition=command.transition))
+
+    async def publish(self, command: Publish) -> None:
+        """A durable checkpoint, then every engine acknowledges its digest (SPEC 2.4)."""
+        folder = self._folder / f"v{command.version:06d}"
+        try:
+            saved = await self._cells[CORE].save(folder)
+        except CellGone:
+            self._died(CORE, self._cells[CORE])
+            return
+        before = self._published
+        self._published = Weights(version=command.version, folder=folder, digest=saved.digest)
+        began = perf_counter()
+        taken = await asyncio.gather(*(self._takes(engine) for engine in command.engines))
+        silent = tuple(
+            engine for engine, took in zip(command.engines, taken, strict=True) if not took
+        )
+        self._hall.forget(command.version)
+        self._hear(
+            WeightsPublished(
+                version=command.version,
+                digest=saved.digest,
+                save_s=saved.seconds,
+                load_s=perf_counter() - began,
+                num_bytes=saved.num_bytes,
+            )
+        )
+        self._hear(Published(version=command.version, silent=silent))
+        await asyncio.to_thread(self._prune, before.version)
+
+    async def load(self, command: LoadWeights) -> None:
+        """A fenced engine gets what is published, whenever it can take it."""
+        client = self._cells[command.engine]
+        while self._cells[command.engine] is client and self._published.version == command.version:
+            if await self._takes(command.engine):
+                version = command.version
+                self._hear(EngineReturned(engine=command.engine, version=version))
+                return
+            await asyncio.sleep(RETRY_S)
+
+    async def revive(self, cell: int) -> None:
+        """A dead cell's processes are started again, with what is published."""
+        self._hall.lost(cell)
+        async with self._lock(cell):
+            published = self._published
+            self._cells[cell] = await self._restart(cell, published)
+            self._hear(CellRecovered(cell=CellId(cell), version=published.version))
+
+    def _died(self, cell: int, client: CellClient) -> None:
+        if self._cells[cell] is client:
+            self._hear(CellDied(cell=CellId(cell)))
+
+    async def _back_home(self, command: EnterTraining) -> None:
+        """A cell that could not enter is back where the transition found it."""
+        client = self._cells[command.cell]
+        try:
+            await client.leave(keep_sum=command.cell == CORE)
+            await self._load(client)
+        except CellError:
+            self._died(command.cell, client)
+            return
+        transition = command.transition
+        self._hear(TransitionFailed(cell=command.cell, transition=transition))
+
+    async def _takes(self, engine: EngineId) -> bool:
+        try:
+            async with asyncio.timeout(self._publish_s):
+                await self._load(self._cells[engine])
+        except (CellError, TimeoutError):
+            return False
+        return True
+
+    async def _load(self, client: CellClient) -> None:
+        new = self._published
+        await client.load(new.folder, version=new.version, digest=new.digest)
+
+    def _is_current(self, command: EnterTraining | LeaveTraining) -> bool:
+        return self._order.get(command.cell) == command.transition
+
+    def _lock(self, cell: int) -> asyncio.Lock:
+        return self._locks.setdefault(cell, asyncio.Lock())
+
+    def _moved(self, counts: Mapping[str, Any]) -> dict[str, int]:
+        """Since it was asked last."""
+        now = {name: int(counts[name]) for name in COUNTED}
+        found = {name: now[name] - self._counts[name] for name in COUNTED}
+        self._counts = now
+        return found
+
+    def _note(
+        self,
+        command: EnterTraining | LeaveTraining,
+        phases: Mapping[str, float],
+        moved: Mapping[str, int],
+        *,
+        into_training: bool,
+    ) -> None:
+        self._hear(
+            TransitionTimed(
+                cell=command.cell,
+                transition=command.transition,
+                into_training=into_training,
+                phases=dict(phases),
+                moved=moved,
+            )
+        )
+
+    def _prune(self, newest: int) -> None:
+        """Of older versions the newest few stay."""
+        found = sorted(self._folder.glob("v*"))
+        old = [one for one in found if int(one.name[1:]) <= newest]
+        for one in old[: max(0, len(found) - self._keep)]:
+            shutil.rmtree(one, ignore_errors=True)
+
+
+class _timing:
+    """Seconds that a block takes, under its name."""
+
+    def __init__(self, phases: MutableMapping[str, float], name: str) -> None:
+        self._phases = phases
+        self._name = name
+
+    def __enter__(self) -> None:
+        self._began = perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self._phases[self._name] = perf_counter() - self._began

@@ -1,0 +1,200 @@
+"""A script with durations: what each call says, chunk by chunk, and how long that takes."""
+
+import asyncio
+from array import array
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from gyre.engine.request import Request, refusal
+from gyre.testing.options import count, number, positive
+from gyre.testing.script import (
+    TURN_OPENS,
+    Coder,
+    Conversation,
+    NoReply,
+    Plan,
+    Reply,
+    Script,
+    ScriptedModel,
+)
+from gyre.words.samples import Chunk
+
+WHOLE = 2**31 - 1
+"""More tokens than any reply has."""
+PACE_OPTIONS = ("chunk_tokens", "prefill_s", "reply_s", "scale", "tokens_per_s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedReply(Reply):
+    """A reply that says itself how long it takes."""
+
+    reply_s: float
+    """From its beginning to its last token, times the engine's scale."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How long things take; by default no time at all."""
+
+    tokens_per_s: float | None = None
+    """Of each call, however many there are."""
+    reply_s: float | None = None
+    """Of every whole reply that does not say it itself; comes before `tokens_per_s`."""
+    prefill_s: float = 0.0
+    """Of each token before the reply that is not cached."""
+    scale: float = 1.0
+    """Times every duration, those that replies say too."""
+    chunk_tokens: int = 4
+    """Tokens that come at once."""
+
+    def prefill_takes_s(self, num_tokens: int) -> float:
+        return num_tokens * self.prefill_s * self.scale
+
+    def reply_takes_s(self, reply: Reply, num_tokens: int) -> float:
+        """From its first token to its last, when nothing of it was said elsewhere."""
+        if isinstance(reply, TimedReply):
+            return reply.reply_s * self.scale
+        if self.reply_s is not None:
+            return self.reply_s * self.scale
+        return 0.0 if self.tokens_per_s is None else num_tokens / self.tokens_per_s * self.scale
+
+
+def read_pace(options: Mapping[str, str]) -> Pace:
+    """Those of the options that are a pace; ConfigError names the one that is wrong."""
+    return Pace(
+        tokens_per_s=positive(options, "tokens_per_s"),
+        reply_s=number(options, "reply_s", 0.0) if "reply_s" in options else None,
+        prefill_s=number(options, "prefill_s", 0.0),
+        scale=number(options, "scale", 1.0),
+        chunk_tokens=count(options, "chunk_tokens", 4),
+    )
+
+
+class Clock:
+    """Seconds of the running event loop, without those in which it was paused."""
+
+    def __init__(self) -> None:
+        self._paused_s: float | None = None
+        """When the pause began that is not over."""
+        self._held_s = 0.0
+        """How long the pauses before took."""
+
+    @property
+    def is_paused(self) -> bool:
+        return self._paused_s is not None
+
+    def now_s(self) -> float:
+        now_s = asyncio.get_running_loop().time() if self._paused_s is None else self._paused_s
+        return now_s - self._held_s
+
+    def pause(self) -> None:
+        if self._paused_s is None:
+            self._paused_s = asyncio.get_running_loop().time()
+
+    def resume(self) -> None:
+        if self._paused_s is not None:
+            self._held_s += asyncio.get_running_loop().time() - self._paused_s
+            self._paused_s = None
+
+
+@dataclass(slots=True, eq=False)
+class Played:
+    """One call of an engine, what it will say, and when it gets on."""
+
+    request: Request
+    plan: Plan
+    chunk_tokens: int
+    rest_s: float
+    """How long all that is left of the reply takes."""
+    due_s: float = 0.0
+    """When its prefill or its next chunk is done, on the engine's clock."""
+    pending_s: float = 0.0
+    """What follows its prefill before the next chunk."""
+    is_running: bool = False
+    is_prefilled: bool = False
+    is_over: bool = False
+    woken: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def num_tokens(self) -> int:
+        """Of the prompt and everything it may say."""
+        return self.request.num_prompt + self._num_said
+
+    @property
+    def next_chunk_s(self) -> float:
+        if not self.plan.ids:
+            return self.rest_s
+        left = self._num_said - self.request.num_output
+        return self.rest_s * min(self.chunk_tokens, left) / len(self.plan.ids)
+
+    def say(self, version: int) -> Chunk:
+        """The next tokens of the reply, ended where the ask or the script says."""
+        told, plan = self.request.num_output, self.plan
+        ids: list[int] = []
+        finish = None
+        for at in range(told, min(told + self.chunk_tokens, len(plan.ids))):
+            finish = self.request.take(plan.ids[at], plan.logprobs[at], version).finish
+            ids.append(plan.ids[at])
+            if finish is not None:
+                break
+        if self.request.num_output == len(plan.ids):
+            finish = plan.finish
+        prompt = self.request.call.tokens[: self.request.num_prompt]
+        return Chunk(
+            ids=ids,
+            logprobs=plan.logprobs[told : told + len(ids)],
+            version=version,
+            finish=finish,
+            prompt_ids=None if told else prompt.tolist(),
+        )
+
+    async def wait(self, within_s: float | None = None) -> None:
+        """Until something has changed for it, or the time is over."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self.woken.wait()
+        self.woken.clear()
+
+    @property
+    def _num_said(self) -> int:
+        return min(len(self.plan.ids), self.request.most_tokens)
+
+
+class Player:
+    """A script read with one tokenizer, at a pace."""
+
+    def __init__(self, script: Script, coder: Coder, pace: Pace) -> None:
+        self._script = script
+        self._pace = pace
+        # One rule, which notes the reply, because a plan does not say how long it takes.
+        noting = Script([self._note], opening=script.opening)
+        self._model = ScriptedModel(noting, coder)
+        self._opens = array("i", coder.encode(TURN_OPENS)).tobytes()
+        self._reply = Reply()
+
+    def play(self, request: Request) -> Played:
+        """What is left of the reply, in its part of the time; EngineError if there is none."""
+        try:
+            plan = self._model.plan(self._with_a_turn(request.ask.input_ids), WHOLE)
+        except NoReply as error:
+            raise refusal(request.ask, str(error)) from error
+        whole = plan.resumed + len(plan.ids)
+        whole_s = self._pace.reply_takes_s(self._reply, whole)
+        one = Played(
+            request=request,
+            plan=plan,
+            chunk_tokens=self._pace.chunk_tokens,
+            rest_s=whole_s * len(plan.ids) / whole if whole else whole_s,
+        )
+        one.pending_s = one.next_chunk_s
+        return one
+
+    def _with_a_turn(self, input_ids: bytes) -> bytes:
+        """A prompt in which no turn opens is one that says nothing: health is asked so."""
+        (opens,) = memoryview(self._opens).cast("i")
+        return input_ids if opens in memoryview(input_ids).cast("i") else self._opens + input_ids
+
+    def _note(self, conversation: Conversation) -> Reply:
+        self._reply = self._script.reply_to(conversation)
+        return self._reply

@@ -1,0 +1,93 @@
+"""Facts of a run as numbers by step, for trackers."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from gyre.words.events import (
+    ClaimTrained,
+    GroupPacked,
+    RewardGiven,
+    StepMade,
+    TransitionTimed,
+    WeightsPublished,
+)
+
+
+class Logs(Protocol):
+    """Whoever takes numbers."""
+
+    def log(self, values: Mapping[str, float], *, step: int) -> None: ...
+
+
+class Metrics:
+    """Collects what happens between two steps, and logs it with the step."""
+
+    def __init__(self, tracker: Logs) -> None:
+        self._tracker = tracker
+        self._step = 0
+        self._stepped_s = 0.0
+        self._claims: list[ClaimTrained] = []
+        self._packed: list[GroupPacked] = []
+        self._ran_s: list[float] = []
+
+    def heard(self, now: float, fact: Any) -> None:
+        match fact:
+            case ClaimTrained():
+                self._claims.append(fact)
+            case GroupPacked():
+                self._packed.append(fact)
+            case RewardGiven(ran_s=float(ran_s)):
+                self._ran_s.append(ran_s)
+            case StepMade():
+                self._step = fact.step + 1
+                self._tracker.log(self._of_step(fact, now), step=self._step)
+                self._claims.clear()
+                self._packed.clear()
+                self._ran_s.clear()
+            case WeightsPublished():
+                values = {
+                    "publication/save_s": fact.save_s,
+                    "publication/load_s": fact.load_s,
+                    "publication/bytes": float(fact.num_bytes),
+                }
+                self._tracker.log(values, step=fact.version)
+            case TransitionTimed(into_training=into, phases=phases):
+                name = "into_training" if into else "home"
+                values = {f"transition/{name}_s": sum(phases.values())}
+                self._tracker.log(values, step=self._step)
+            case _:
+                pass
+
+    def _of_step(self, fact: StepMade, now: float) -> dict[str, float]:
+        measures = [one.measures for one in self._claims]
+        targets = sum(one.num_targets for one in measures)
+        found: dict[str, float | None] = {
+            "reward": fact.reward,
+            "loss": fact.loss,
+            "gradient_norm": fact.gradient_norm,
+            "clipped_step": float(fact.is_clipped),
+            "step/seconds": now - self._stepped_s,
+            "step/reduce_s": fact.reduce_s,
+            "step/update_s": fact.step_s,
+            "step/cells": float(len(fact.claims)),
+            "step/tokens": float(sum(one.num_tokens for one in self._packed)),
+            "step/targets": float(targets),
+            "objective/mean_ratio": _ratio(sum(one.sum_ratio for one in measures), targets),
+            "objective/capped": _ratio(sum(one.num_capped for one in measures), targets),
+            "objective/raised_clipped": _ratio(
+                sum(one.num_raised_clipped for one in measures),
+                sum(one.num_raised for one in measures),
+            ),
+            "objective/lowered_clipped": _ratio(
+                sum(one.num_lowered_clipped for one in measures),
+                sum(one.num_lowered for one in measures),
+            ),
+            "objective/max_gap": max((one.max_gap or 0.0 for one in measures), default=None),
+            "executions/mean_s": _ratio(sum(self._ran_s), len(self._ran_s)),
+        }
+        self._stepped_s = now
+        return {name: value for name, value in found.items() if value is not None}
+
+
+def _ratio(part: float, whole: int) -> float | None:
+    return part / whole if whole else None

@@ -1,0 +1,127 @@
+"""What a live run's journal holds beside the scheduler's own events: facts for people and reports.
+
+Times that are called `at` are nowhere here: every entry of a journal has its own.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import get_args
+
+from gyre.words.reports import Measures
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDrawn:
+    """A query was drawn for a group."""
+
+    group: int
+    position: int
+    """Queries drawn before it, which with the seed says which one it is (SPEC 1.1)."""
+    task: str
+    executions: tuple[str, ...]
+    """Their names, by member."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardGiven:
+    """An execution was closed; comes just before the scheduler's ExecutionClosed."""
+
+    group: int
+    member: int
+    execution: str
+    score: float | None
+    """None where it has no valid reward, which is not 0."""
+    ran_s: float | None
+    """From launch to termination."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPacked:
+    """A group of the open batch became claims."""
+
+    group: int
+    step: int
+    num_claims: int
+    num_trajectories: int
+    num_tokens: int
+    num_targets: int
+    row_tokens: int
+    """What the trajectories one by one would have had."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimTrained:
+    """A claim is in the sum of a cell."""
+
+    step: int
+    claim: int
+    """Its place in the batch."""
+    cell: int
+    num_executions: int
+    num_tokens: int
+    loss: float
+    seconds: float
+    measures: Measures
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepMade:
+    """An update; comes just before the scheduler's StepTaken."""
+
+    step: int
+    """Its number from 0, the version before it."""
+    loss: float
+    reward: float | None
+    """Mean over the valid rewards of its groups; None without any."""
+    gradient_norm: float
+    is_clipped: bool
+    claims: Mapping[int, int]
+    """By cell: how many of the claims it did; cells that trained and did none included."""
+    reduce_s: float
+    step_s: float
+    reduced_bytes: int
+    """Gradients that were sent to the core."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsPublished:
+    """A version is durable and at the engines; comes just before the scheduler's Published."""
+
+    version: int
+    digest: str
+    save_s: float
+    load_s: float
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransitionTimed:
+    """A cell changed its role, or tried to."""
+
+    cell: int
+    transition: int
+    into_training: bool
+    phases: Mapping[str, float]
+    """Seconds by phase, in order."""
+    moved: Mapping[str, int] = field(default_factory=dict)
+    """Calls that moved because of it, with the bytes and tokens of cache that followed them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnded:
+    """The last entry of a run that came to an end of its own."""
+
+    reason: str
+
+
+FactForPeople = (
+    GroupDrawn
+    | RewardGiven
+    | GroupPacked
+    | ClaimTrained
+    | StepMade
+    | WeightsPublished
+    | TransitionTimed
+    | RunEnded
+)
+FACTS_FOR_PEOPLE: tuple[type, ...] = get_args(FactForPeople)

@@ -1,0 +1,71 @@
+"""The trainer contract, kept by the trainer of one device in both kinds of sum, and by the fake."""
+
+import copy
+from contextlib import contextmanager
+
+import pytest
+import torch
+from tests.contracts import trainer as suite
+from tests.train.cases import network
+
+from gyre.model.network import Network
+from gyre.testing.trainers import ScriptedTrainer
+from gyre.train.cell import LocalTrainer
+from gyre.words.sections import ObjectiveSection, OptimizerSection, TrainerSection
+
+MODEL = network("llama")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread():
+    """Small matrices are slower with two."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+class Locals:
+    """Of one small network in float64."""
+
+    deterministic = False
+
+    def make(self, *, version=0, is_core=True, max_norm=1e9, lr=1e-3):
+        return LocalTrainer(
+            Network(copy.deepcopy(MODEL.module)),
+            section=TrainerSection(checkpoint=False, deterministic=self.deterministic),
+            objective=ObjectiveSection(),
+            optimizer=OptimizerSection(lr=lr, max_norm=max_norm) if is_core else None,
+            version=version,
+        )
+
+    @contextmanager
+    def without_room(self, trainer):
+        def ask(*_):
+            torch.empty(2**60, dtype=torch.uint8)
+
+        # In the last pass back, when something of the claim is in the sum.
+        hook = trainer.network.layers[0].register_full_backward_hook(ask)
+        yield
+        hook.remove()
+
+
+class ExactLocals(Locals):
+    deterministic = True
+
+
+class Scripted:
+    def make(self, *, version=0, is_core=True, max_norm=1e9, lr=1e-3):
+        optimizer = OptimizerSection(lr=lr, max_norm=max_norm) if is_core else None
+        return ScriptedTrainer(optimizer=optimizer, version=version)
+
+    @contextmanager
+    def without_room(self, trainer):
+        trainer.next_faults.append("out of memory")
+        yield
+
+
+@pytest.mark.parametrize("promise", suite.EVERY_TRAINER, ids=lambda promise: promise.__name__)
+@pytest.mark.parametrize("kind", [Locals, ExactLocals, Scripted])
+def test_a_trainer_keeps_the_promise_that(kind, promise):
+    promise(kind())

@@ -1,0 +1,344 @@
+"""What every trainer promises behind the Trainer port; each promise is one function."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from math import inf, nan
+from typing import Protocol
+
+import numpy as np
+import pytest
+
+from gyre.words.errors import BrokenPromise, CellError, NotFinite, OutOfMemory
+from gyre.words.ids import ExecutionId
+from gyre.words.packs import Claim, Pack, Score, Share
+from gyre.words.ports import Trainer
+
+NUM_EXECUTIONS = 6
+LIKELY, UNLIKELY = -0.01, -30.0
+"""Log-probabilities when sampled, beside which today's are low, or high."""
+
+
+class Subject(Protocol):
+    """Trainers under test: all alike, of a model with at least 40 tokens and places."""
+
+    def make(
+        self, *, version: int = 0, is_core: bool = True, max_norm: float = 1e9, lr: float = 1e-3
+    ) -> Trainer: ...
+
+    def without_room(self, trainer: Trainer) -> AbstractContextManager[object]:
+        """While it lasts there is no room for a claim's passes."""
+        ...
+
+
+def a_claim(*shares: tuple[float, float, list[int]], first: int = 0) -> Claim:
+    """A row and a pack for each: its advantage, how likely its targets were, and its tokens."""
+    packs = []
+    for number, (_, logprob, ids) in enumerate(shares):
+        count = len(ids) - 1
+        packs.append(
+            Pack(
+                ids=np.array(ids[:-1], np.int32),
+                positions=np.arange(count, dtype=np.int32),
+                tout=np.full(count, count, np.int32),
+                predictors=np.arange(count, dtype=np.int32),
+                labels=np.array(ids[1:], np.int32),
+                behaviour=np.full(count, logprob, np.float32),
+                shares=np.full(count, number, np.int32),
+            )
+        )
+    held = tuple(
+        Share(execution=ExecutionId(f"e{number}"), advantage=one[0], num_targets=len(one[2]) - 1)
+        for number, one in enumerate(shares, first)
+    )
+    return Claim(shares=held, packs=tuple(packs))
+
+
+ONE = a_claim((1.0, LIKELY, [1, 7, 9, 3]), (-0.5, UNLIKELY, [1, 8, 8]))
+"""Nothing of it is clipped: what is raised has become less likely, what is lowered more."""
+OTHER = a_claim((0.75, LIKELY, [2, 30, 31, 32, 9]), first=2)
+WORSE = a_claim((-0.5, UNLIKELY, [1, 8, 8]))
+CLIPPED = a_claim((1.0, UNLIKELY, [4, 5, 6]), first=3)
+"""More likely than it may become by this."""
+
+
+def train(trainer: Trainer, *claims: Claim) -> None:
+    for claim in claims:
+        trainer.train(claim, num_executions=NUM_EXECUTIONS)
+
+
+def norm_of(trainer: Trainer, *claims: Claim) -> float:
+    train(trainer, *claims)
+    return trainer.step().gradient_norm
+
+
+def neutral(claim: Claim) -> list[Score]:
+    return [Score(sum_log_ratio=0.0, count=share.num_targets) for share in claim.shares]
+
+
+def changes_nothing(subject: Subject, doing: Callable[[Trainer], object]) -> None:
+    """Not the sum, not the weights, not the version."""
+    touched, untouched = subject.make(version=3), subject.make(version=3)
+    for trainer in (touched, untouched):
+        train(trainer, ONE)
+    doing(touched)
+
+    for trainer in (touched, untouched):
+        train(trainer, OTHER)
+    assert untouched.version == touched.version
+    assert untouched.score(ONE) == touched.score(ONE)
+    assert untouched.step().gradient_norm == touched.step().gradient_norm
+    assert untouched.score(ONE) == touched.score(ONE)
+
+
+def it_has_the_version_it_was_given(subject: Subject) -> None:
+    assert 7 == subject.make(version=7).version
+
+
+def a_step_makes_the_next_version_and_leaves_no_sum(subject: Subject) -> None:
+    trainer = subject.make(version=7)
+    train(trainer, ONE)
+    first, second = trainer.step(), trainer.step()
+
+    assert (8, 9, 9) == (first.version, second.version, trainer.version)
+    assert first.gradient_norm > 0
+    assert 0.0 == second.gradient_norm
+
+
+def a_step_from_nothing_is_a_step(subject: Subject) -> None:
+    """SPEC 3.3."""
+    report = subject.make().step()
+
+    assert (1, 0.0, False) == (report.version, report.gradient_norm, report.is_clipped)
+
+
+def a_step_raises_what_was_better_and_lowers_what_was_worse(subject: Subject) -> None:
+    for claim, sign in ((OTHER, 1), (WORSE, -1)):
+        trainer = subject.make(lr=1e-4)
+        (before,) = trainer.score(claim)
+        norm_of(trainer, claim)
+        (after,) = trainer.score(claim)
+
+        assert sign * after.sum_log_ratio > sign * before.sum_log_ratio
+
+
+def a_large_gradient_is_clipped_and_its_norm_told(subject: Subject) -> None:
+    norm = norm_of(subject.make(), ONE)
+    trainer = subject.make(max_norm=norm / 2)
+    train(trainer, ONE)
+    report = trainer.step()
+
+    assert (norm, True) == (report.gradient_norm, report.is_clipped)
+
+
+def claims_add_up(subject: Subject) -> None:
+    assert pytest.approx(2 * norm_of(subject.make(), ONE)) == norm_of(subject.make(), ONE, ONE)
+
+
+def their_order_does_not_matter(subject: Subject) -> None:
+    """SPEC 3.6."""
+    one, other = (norm_of(subject.make(), *claims) for claims in [(ONE, OTHER), (OTHER, ONE)])
+
+    assert pytest.approx(one, rel=1e-12) == other
+
+
+def a_claim_of_a_larger_batch_weighs_less(subject: Subject) -> None:
+    whole, half = subject.make(), subject.make()
+    loss = whole.train(ONE, num_executions=5).loss
+
+    assert pytest.approx(loss / 2) == half.train(ONE, num_executions=10).loss
+    assert pytest.approx(whole.step().gradient_norm / 2) == half.step().gradient_norm
+
+
+def a_claim_without_packs_adds_nothing(subject: Subject) -> None:
+    trainer = subject.make()
+    report = trainer.train(Claim(shares=(), packs=()), num_executions=NUM_EXECUTIONS)
+
+    assert (0.0, ()) == (report.loss, report.scores)
+    assert 0.0 == trainer.step().gradient_norm
+
+
+def a_claim_over_its_budget_counts_the_same(subject: Subject) -> None:
+    plain = norm_of(subject.make(), ONE)
+
+    assert pytest.approx(plain, rel=1e-12) == norm_of(subject.make(), replace(ONE, oversize=True))
+
+
+def a_report_tells_what_was_there(subject: Subject) -> None:
+    report = subject.make().train(ONE, num_executions=NUM_EXECUTIONS)
+
+    assert (2, 5, 5) == (report.work.num_packs, report.work.num_tokens, report.work.num_targets)
+    assert (5, 3, 2) == (
+        report.measures.num_targets,
+        report.measures.num_raised,
+        report.measures.num_lowered,
+    )
+
+
+def scores_are_of_every_share_and_add_nothing(subject: Subject) -> None:
+    """SPEC 8.3."""
+    trainer = subject.make()
+    scores = trainer.score(ONE)
+
+    assert [3, 2] == [one.count for one in scores]
+    assert scores == trainer.train(ONE, num_executions=NUM_EXECUTIONS).scores
+    changes_nothing(subject, lambda touched: touched.score(OTHER))
+
+
+def an_execution_that_drifted_too_far_gives_no_gradient(subject: Subject) -> None:
+    """SPEC 8.2."""
+    trainer = subject.make()
+    report = trainer.train(CLIPPED, num_executions=NUM_EXECUTIONS)
+
+    assert (2, 2) == (report.measures.num_raised, report.measures.num_raised_clipped)
+    assert 0.0 == trainer.step().gradient_norm
+
+
+def scores_that_are_given_stand_for_its_own(subject: Subject) -> None:
+    trainer, given = subject.make(), neutral(CLIPPED)
+    report = trainer.train(CLIPPED, num_executions=NUM_EXECUTIONS, scores=given)
+
+    assert tuple(given) == report.scores
+    assert trainer.step().gradient_norm > 0
+
+
+def scores_of_its_own_that_are_given_change_nothing(subject: Subject) -> None:
+    own, given = subject.make(), subject.make()
+    train(own, ONE)
+    given.train(ONE, num_executions=NUM_EXECUTIONS, scores=given.score(ONE))
+
+    assert own.step().gradient_norm == given.step().gradient_norm
+
+
+def scores_of_a_part_are_a_broken_promise(subject: Subject) -> None:
+    scores = [replace(one, count=one.count - 1) for one in neutral(OTHER)]
+
+    def refused(trainer: Trainer) -> None:
+        with pytest.raises(BrokenPromise):
+            trainer.train(OTHER, num_executions=NUM_EXECUTIONS, scores=scores)
+
+    changes_nothing(subject, refused)
+
+
+def what_cannot_be_computed_is_refused(subject: Subject) -> None:
+    """SPEC 3.2: whole, and not to be tried again."""
+    first, second = ONE.packs
+    wrong = [
+        replace(second, labels=second.labels + 10**6),
+        replace(second, ids=second.ids - 100),
+        replace(second, shares=second.shares + 5),
+        replace(second, behaviour=second.behaviour * np.float32(nan)),
+    ]
+    claims = [replace(ONE, packs=(first, pack)) for pack in wrong] + [replace(ONE, packs=(first,))]
+
+    def refused(trainer: Trainer) -> None:
+        for claim in claims:
+            for asked in (
+                lambda claim=claim: train(trainer, claim),
+                lambda claim=claim: trainer.score(claim),
+            ):
+                with pytest.raises(CellError) as error:
+                    asked()
+                assert not error.value.retryable
+
+    changes_nothing(subject, refused)
+
+
+def what_is_no_number_is_not_in_the_sum(subject: Subject) -> None:
+    """SPEC 3.3; the first pack of the claim is sound."""
+    sound, other = ONE.shares
+
+    def refused(trainer: Trainer) -> None:
+        for advantage in (nan, -inf):
+            claim = replace(ONE, shares=(sound, replace(other, advantage=advantage)))
+            with pytest.raises(NotFinite):
+                train(trainer, claim)
+        scores = [replace(one, sum_log_ratio=nan) for one in neutral(ONE)]
+        with pytest.raises(NotFinite):
+            trainer.train(ONE, num_executions=NUM_EXECUTIONS, scores=scores)
+
+    changes_nothing(subject, refused)
+
+
+def no_room_leaves_everything_as_it_was(subject: Subject) -> None:
+    def refused(trainer: Trainer) -> None:
+        with subject.without_room(trainer), pytest.raises(OutOfMemory) as error:
+            train(trainer, OTHER)
+        assert error.value.retryable
+
+    changes_nothing(subject, refused)
+
+
+def clearing_forgets_the_claims_and_nothing_else(subject: Subject) -> None:
+    trainer, fresh = subject.make(), subject.make()
+    train(trainer, ONE)
+    trainer.clear()
+
+    assert 0 == trainer.version
+    assert norm_of(fresh, OTHER) == norm_of(trainer, OTHER)
+
+
+def rest_keeps_everything(subject: Subject) -> None:
+    """Either may be said twice."""
+
+    def rested(trainer: Trainer) -> None:
+        for weights in (False, True):
+            trainer.rest(weights=weights)
+            trainer.rest(weights=weights)
+            trainer.restore()
+            trainer.restore()
+
+    changes_nothing(subject, rested)
+
+
+def one_that_rests_does_nothing(subject: Subject) -> None:
+    def refused(trainer: Trainer) -> None:
+        trainer.rest()
+        for asked in (
+            lambda: train(trainer, OTHER),
+            lambda: trainer.score(OTHER),
+            lambda: trainer.step(),
+        ):
+            with pytest.raises(CellError, match="restore"):
+                asked()
+        trainer.restore()
+
+    changes_nothing(subject, refused)
+
+
+def a_satellite_sums_and_does_not_step(subject: Subject) -> None:
+    """SPEC 3.1."""
+    satellite = subject.make(is_core=False)
+    report = satellite.train(ONE, num_executions=NUM_EXECUTIONS)
+    with pytest.raises(CellError) as error:
+        satellite.step()
+
+    assert not error.value.retryable
+    assert (0, subject.make().score(ONE)) == (satellite.version, report.scores)
+
+
+EVERY_TRAINER = [
+    it_has_the_version_it_was_given,
+    a_step_makes_the_next_version_and_leaves_no_sum,
+    a_step_from_nothing_is_a_step,
+    a_step_raises_what_was_better_and_lowers_what_was_worse,
+    a_large_gradient_is_clipped_and_its_norm_told,
+    claims_add_up,
+    their_order_does_not_matter,
+    a_claim_of_a_larger_batch_weighs_less,
+    a_claim_without_packs_adds_nothing,
+    a_claim_over_its_budget_counts_the_same,
+    a_report_tells_what_was_there,
+    scores_are_of_every_share_and_add_nothing,
+    an_execution_that_drifted_too_far_gives_no_gradient,
+    scores_that_are_given_stand_for_its_own,
+    scores_of_its_own_that_are_given_change_nothing,
+    scores_of_a_part_are_a_broken_promise,
+    what_cannot_be_computed_is_refused,
+    what_is_no_number_is_not_in_the_sum,
+    no_room_leaves_everything_as_it_was,
+    clearing_forgets_the_claims_and_nothing_else,
+    rest_keeps_everything,
+    one_that_rests_does_nothing,
+    a_satellite_sums_and_does_not_step,
+]
