@@ -11,6 +11,7 @@ from tests.train.cases import network
 from gyre.model.network import Network
 from gyre.testing.trainers import ScriptedTrainer
 from gyre.train.cell import LocalTrainer
+from gyre.words.errors import CellError, NotFinite, OutOfMemory
 from gyre.words.sections import ObjectiveSection, OptimizerSection, TrainerSection
 
 MODEL = network("llama")
@@ -63,6 +64,33 @@ class Scripted:
     def without_room(self, trainer):
         trainer.next_faults.append("out of memory")
         yield
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [("out of memory", OutOfMemory), ("not finite", NotFinite), ("lost", CellError)],
+)
+def test_the_fake_fails_as_it_is_told_and_then_goes_on(fault, error):
+    trainer = Scripted().make()
+    trainer.next_faults.extend([None, fault])
+    suite.train(trainer, suite.ONE)
+    with pytest.raises(error, match="as was asked for"):
+        suite.train(trainer, suite.OTHER)
+
+    assert [suite.ONE] == trainer.trained
+    suite.train(trainer, suite.OTHER)
+    assert 1 == trainer.step().version
+
+
+def test_sums_of_the_fake_have_the_same_bits_in_any_order():
+    sums = []
+    for claims in ([suite.ONE, suite.OTHER, suite.WORSE], [suite.WORSE, suite.OTHER, suite.ONE]):
+        trainer = Scripted().make()
+        suite.train(trainer, *claims)
+        sums.append(trainer.gradient)
+
+    assert sums[0] == sums[1]
+    assert any(sums[0])
 
 
 @pytest.mark.parametrize("promise", suite.EVERY_TRAINER, ids=lambda promise: promise.__name__)

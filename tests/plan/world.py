@@ -37,11 +37,11 @@ from gyre.words.outcomes import Ending, Outcome
 class World(Obeying):
     """Obligations to answer, in any order the caller likes, and checks at every turn."""
 
-    def __init__(self, shape, scheduler=None):
+    def __init__(self, shape, scheduler=None, *, now=0.0):
         self.shape = shape
         self.scheduler = Scheduler(shape) if scheduler is None else scheduler
         self.books = Books(shape)
-        self.now = 0.0
+        self.now = now
         self.log = []
         self.admissions = []
         self.running = []

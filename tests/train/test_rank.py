@@ -1,6 +1,7 @@
 """The ranks of a cell rest, go on from what they exported, and sum whole numbers."""
 
 import pytest
+import torch
 from tests.train import cases
 from tests.train.cells import Cell, Threads, worst
 
@@ -14,8 +15,10 @@ ALL = [one.replace(":", "-") for one in (*RESTED, *EXACT)]
 
 @pytest.fixture(scope="module")
 def cell(tmp_path_factory):
-    """Two ranks that share a process."""
-    return Threads(tmp_path_factory.mktemp("cell"), 2, [*RESTED, *EXACT])
+    """Two ranks that share a process, and with it the mode of torch that either leaves behind."""
+    mode = torch.get_deterministic_debug_mode()
+    yield Threads(tmp_path_factory.mktemp("cell"), 2, [*RESTED, *EXACT])
+    torch.set_deterministic_debug_mode(mode)
 
 
 rested = pytest.mark.parametrize("plan", ALL[: len(RESTED)])

@@ -95,6 +95,8 @@ class Attempts:
         self._drawn: dict[GroupId, tuple[int, Task]] = {}
         self._attempts: dict[tuple[GroupId, int], Attempt] = {}
         self._names: dict[ExecutionId, Attempt] = {}
+        self._ending: list[subprocess.Popen[bytes]] = []
+        """Supervisors that have said everything and are about to end."""
         self._starting = asyncio.Semaphore(MOST_STARTING)
 
     @property
@@ -145,6 +147,8 @@ class Attempts:
         for key in [key for key in self._attempts if key[0] == group]:
             attempt = self._attempts.pop(key)
             del self._names[attempt.name]
+            if attempt.process is not None:
+                self._ending.append(attempt.process)
             found[attempt.member] = _kept(attempt)
         return found
 
@@ -163,6 +167,7 @@ class Attempts:
         """Supervisors that died are started again, and told how long calls were held."""
         while True:
             await asyncio.sleep(LOOK_S)
+            self._ending = [one for one in self._ending if one.poll() is None]
             for attempt in list(self._attempts.values()):
                 process = attempt.process
                 if attempt.closed is None and process is not None and process.poll() is not None:
@@ -171,18 +176,18 @@ class Attempts:
 
     async def end(self) -> None:
         """Nothing of any execution runs any more."""
-        left = [one for one in self._attempts.values() if one.process is not None]
-        for attempt in left:
+        for attempt in self._attempts.values():
             self._signal(attempt, signal.SIGUSR1)
-        until = asyncio.get_running_loop().time() + END_S
-        for attempt in left:
-            assert attempt.process is not None
-            while attempt.process.poll() is None and asyncio.get_running_loop().time() < until:
+        left = [one.process for one in self._attempts.values() if one.process is not None]
+        loop = asyncio.get_running_loop()
+        until = loop.time() + END_S
+        for process in (*self._ending, *left):
+            while process.poll() is None and loop.time() < until:
                 await asyncio.sleep(0.05)
-            if attempt.process.poll() is None:
+            if process.poll() is None:
                 with suppress(ProcessLookupError):
-                    os.killpg(attempt.process.pid, signal.SIGKILL)
-                attempt.process.wait()
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
 
     async def _start(self, attempt: Attempt) -> None:
         async with self._starting:

@@ -1,7 +1,7 @@
 """What a controller may order of a cell, as typed bodies, and how the cell carries it out.
 
-Rule 1: orders of the training half run one after the other in a thread of their own, but for
-`expose`, which reads weights that do not change and must not wait for a claim (SPEC 3.1).
+Rule 1: orders of the training half run one after the other, as many claims together as it takes,
+but for `expose`, which reads weights that do not change and must not wait for a claim (SPEC 3.1).
 """
 
 import asyncio
@@ -19,7 +19,8 @@ from gyre.model.network import Network
 from gyre.model.weights import digest
 from gyre.proxy.http import Exchange
 from gyre.run.claims import unpacked
-from gyre.run.learning import Exposed, Learning
+from gyre.run.learning import Trains
+from gyre.run.rank_weights import Exposed
 from gyre.words.errors import CellError, NotFound, RequestError
 from gyre.words.packs import Score
 
@@ -97,11 +98,15 @@ ABOUT = "x-gyre-claim"
 class Orders:
     """A cell's controls; a standalone engine has no training half."""
 
-    def __init__(self, engine: Steered, network: Network, learning: Learning | None) -> None:
+    def __init__(self, engine: Steered, network: Network, learning: Trains | None) -> None:
         self._engine = engine
         self._network = network
         self._learning = learning
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="trainer")
+        most = 1
+        if learning is not None and learning.claims_at_once > 1:
+            # One more, so that an order waits for no claim that comes after it.
+            most = learning.claims_at_once + 1
+        self._threads = ThreadPoolExecutor(most, thread_name_prefix="trainer")
         self._orders: dict[str, Callable[[bytes], Awaitable[Any]]] = {
             "enter": self._enter,
             "leave": self._leave,
@@ -133,7 +138,7 @@ class Orders:
     def close(self) -> None:
         if self._learning is not None:
             self._learning.drop()
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _health(self) -> Mapping[str, Any]:
         """Answered beside both threads, which may be in the middle of something long."""
@@ -143,12 +148,15 @@ class Orders:
             "engine_ready": health.ready,
             "engine_version": health.version,
             "trainer_version": None if learning is None else learning.version,
+            "claims_at_once": 1 if learning is None else learning.claims_at_once,
         }
 
     async def _enter(self, body: bytes) -> Mapping[str, float]:
         """The engine rests, and then the trainer has the device (SPEC 2.3)."""
-        rest_s = await _timed(self._engine.rest(offload_weights=False))
-        restore_s = await _timed(self._do(self._trains.restore))
+        learning = self._trains
+        rest = self._engine.rest(offload_weights=not learning.shares_network)
+        rest_s = await _timed(rest)
+        restore_s = await _timed(self._do(learning.restore))
         return {"rest": rest_s, "restore": restore_s}
 
     async def _leave(self, body: bytes) -> Mapping[str, float]:
@@ -212,14 +220,14 @@ class Orders:
         return await self._do(train)
 
     @property
-    def _trains(self) -> Learning:
+    def _trains(self) -> Trains:
         if self._learning is None:
             raise CellError("a standalone engine never trains", retryable=False)
         return self._learning
 
     async def _do(self, act: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """What `act` gives when the trainer's thread has done it."""
-        return await asyncio.wrap_future(self._thread.submit(act, *args, **kwargs))
+        """What `act` gives, done beside the loop."""
+        return await asyncio.wrap_future(self._threads.submit(act, *args, **kwargs))
 
 
 async def _timed(doing: Awaitable[Any]) -> float:

@@ -12,7 +12,7 @@ import aiohttp
 import msgspec
 
 from gyre.run.cell_orders import ABOUT
-from gyre.run.learning import Exposed
+from gyre.run.rank_weights import Exposed
 from gyre.words import errors
 from gyre.words.errors import CellError, CellGone, GyreError
 from gyre.words.ids import EngineName
@@ -45,6 +45,8 @@ class Health(msgspec.Struct):
     engine_ready: bool
     engine_version: int | None
     trainer_version: int | None
+    claims_at_once: int = 1
+    """Claims that it works on together."""
 
 
 class _Scores(msgspec.Struct):

@@ -23,7 +23,7 @@ from gyre.run.attempts import Attempts
 from gyre.run.cells import CellClient
 from gyre.run.desk import PATH, Desk
 from gyre.run.hall import Hall
-from gyre.run.host import Host, Listener
+from gyre.run.host import Decided, Host, Listener
 from gyre.run.listen import listener, serving, told_to_stop
 from gyre.run.obeying import Hands
 from gyre.run.plan_file import write_plan
@@ -56,6 +56,7 @@ class Controller:
         *,
         listeners: Sequence[Listener] = (),
         tick: Callable[[float], None] | None = None,
+        decided: Decided | None = None,
     ) -> None:
         """`tick` is called about once a second with the time of the run."""
         self._run = run
@@ -63,6 +64,7 @@ class Controller:
         self._folder = folder
         self._listeners = listeners
         self._tick = tick
+        self._decided = decided
         self._tasks = open_tasks(run.config.tasks)
         self._token = secrets.token_urlsafe(32)
         self._facts_token = secrets.token_urlsafe(32)
@@ -178,7 +180,13 @@ class Controller:
             spawn=self._spawn,
             stop=self._stop,
         )
-        self._host = Host(scheduler, journal, obey=hands.obey, listeners=self._listeners)
+        self._host = Host(
+            scheduler,
+            journal,
+            obey=hands.obey,
+            listeners=self._listeners,
+            decided=self._decided,
+        )
         work = [self._host.work(), self._hall.work(), routes.work(), attempts.look_after()]
         async with serving(Desk(self._facts_token, attempts.heard), on):
             try:

@@ -16,6 +16,8 @@ from gyre.plan.scheduler import Scheduler
 
 Listener = Callable[[float, Any], None]
 """Hears every fact of the journal with its time, once it is there."""
+Decided = Callable[[float, Any, Sequence[Command]], None]
+"""Hears every event with its time and what was ordered because of it."""
 
 
 class Host:
@@ -28,12 +30,14 @@ class Host:
         *,
         obey: Callable[[Sequence[Command]], None],
         listeners: Sequence[Listener] = (),
+        decided: Decided | None = None,
     ) -> None:
         """`obey` starts what is ordered after an event, if anything is, and returns at once."""
         self.scheduler = scheduler
         self._journal = journal
         self._obey = obey
         self._listeners = tuple(listeners)
+        self._decided = decided
         self._loop = asyncio.get_running_loop()
         self._base_s = journal.now - self._loop.time()
         self._inbox: deque[Any] = deque()
@@ -86,7 +90,10 @@ class Host:
                 listener(now, fact)
 
     def _decide(self, event: Any, now: float) -> None:
-        self._obey(self.scheduler.handle(event, now))
+        commands = self.scheduler.handle(event, now)
+        if self._decided is not None:
+            self._decided(now, event, commands)
+        self._obey(commands)
 
     def _set_timer(self) -> None:
         if self._timer is not None:

@@ -6,36 +6,77 @@ Rule 2: an error leaves the sum and the weights as they were.
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from typing import Protocol
 
 from gyre.model.checkpoint import save
 from gyre.model.manifest import Manifest
-from gyre.model.weights import digest, parameters
+from gyre.model.weights import parameters
+from gyre.run.rank_weights import Exposed, laid, taken
 from gyre.train.between import Between, num_bytes
 from gyre.train.cell import LocalTrainer
-from gyre.words.errors import CellError, ModelError
+from gyre.words.errors import CellError
 from gyre.words.packs import Claim, Score
 from gyre.words.reports import ClaimReport, StepReport
 
+Leases = Mapping[int, Collection[int]]
+"""By cell, what its sum must consist of."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exposed:
-    """Weights that lie in the shared folder, for others to take."""
 
-    version: int
-    name: str
-    """Of the file."""
-    digest: str
-    num_bytes: int
+class Trains(Protocol):
+    """What a cell's orders ask of its training half, however many ranks it has.
+
+    Methods may be called from as many threads as it takes claims at once, and one more.
+    """
+
+    @property
+    def version(self) -> int: ...
+
+    @property
+    def claims_at_once(self) -> int:
+        """Claims that it works on together."""
+        ...
+
+    @property
+    def shares_network(self) -> bool:
+        """Whether the engine's weights are its own."""
+        ...
+
+    def restore(self) -> None: ...
+
+    def rest(self) -> None: ...
+
+    def clear(self) -> None: ...
+
+    def score(self, claim: Claim) -> tuple[Score, ...]: ...
+
+    def train(
+        self, claim: Claim, *, lease: int, num_executions: int, scores: Sequence[Score] | None
+    ) -> ClaimReport: ...
+
+    def meet(self, epoch: int, order: Sequence[int]) -> None: ...
+
+    def reduce(self, epoch: int, members: Sequence[int], leases: Leases) -> int: ...
+
+    def step(self, version: int) -> StepReport: ...
+
+    def spread(self, epoch: int, members: Sequence[int], version: int) -> None: ...
+
+    def expose(self) -> Exposed: ...
+
+    def pull(self, given: Exposed) -> None: ...
+
+    def save(self, folder: Path) -> tuple[Manifest, float]: ...
+
+    def drop(self) -> None: ...
 
 
 class Learning:
-    """A trainer, what its sum holds, and the ways to other cells."""
+    """A trainer on one device, what its sum holds, and the ways to other cells."""
+
+    claims_at_once = 1
+    shares_network = True
 
     def __init__(self, trainer: LocalTrainer, between: Between, *, share: Path, cell: int) -> None:
         self._trainer = trainer
@@ -77,14 +118,9 @@ class Learning:
     def meet(self, epoch: int, order: Sequence[int]) -> None:
         self._between.meet(epoch, order)
 
-    def reduce(
-        self, epoch: int, members: Sequence[int], leases: Mapping[int, Collection[int]]
-    ) -> int:
+    def reduce(self, epoch: int, members: Sequence[int], leases: Leases) -> int:
         """The first member's sum is that of all; bytes that this cell sent there."""
-        mine = set(leases[self._cell])
-        if mine != self._held:
-            odd = sorted(mine ^ self._held)
-            raise CellError(f"the sum of cell {self._cell} is not of its leases: {odd} differ")
+        check_held(self._cell, self._held, leases)
         sums = self._trainer.gradients
         total = self._between.reduced(epoch, members, sums)
         if members[0] != self._cell:
@@ -94,10 +130,8 @@ class Learning:
         return 0
 
     def step(self, version: int) -> StepReport:
-        """One update from this version; said again, it is the one that was made."""
-        if self._trainer.version != version:
-            found = f"the trainer has version {self._trainer.version}"
-            raise CellError(f"a step from version {version}: {found}", retryable=False)
+        """One update from this version, and from no other."""
+        check_version(self._trainer.version, version)
         report = self._trainer.step()
         self._held.clear()
         return report
@@ -116,39 +150,22 @@ class Learning:
 
         Runs beside the thread that trains.
         """
-        version = self._trainer.version
-        if self._exposed is not None and self._exposed.version == version:
-            return self._exposed
-        if self._exposed is not None:
+        version, before = self._trainer.version, self._exposed
+        if before is not None and before.version == version:
+            return before
+        if before is not None:
             with suppress(FileNotFoundError):
-                (self._share / self._exposed.name).unlink()
-        name = f"weights-{self._cell}-{version}.safetensors"
-        held = dict(parameters(self._trainer.network, None))
-        part = self._share / f"{name}.part"
-        save_file(held, part)
-        part.rename(self._share / name)
-        self._exposed = Exposed(
-            version=version,
-            name=name,
-            digest=digest(self._trainer.network),
-            num_bytes=num_bytes(list(held.values())),
-        )
+                (self._share / before.parts[0].file).unlink()
+        path = self._share / f"weights-{self._cell}-{version}.safetensors"
+        part = laid(path, dict(parameters(self._trainer.network, None)))
+        self._exposed = Exposed(version=version, parts=(part,))
         return self._exposed
 
     def pull(self, given: Exposed) -> None:
         """The weights are those of another cell, and no others (SPEC 3.1)."""
-        path = self._share / Path(given.name).name
-        try:
-            with safe_open(path, framework="pt") as file:
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (OSError, SafetensorError) as error:
-            raise ModelError(
-                f"{path}: expected weights of version {given.version}: {error}"
-            ) from error
+        check_ranks(given, 1)
+        tensors = taken(self._share, given.parts[0])
         self._trainer.load_weights(tensors, version=given.version)
-        found = digest(self._trainer.network)
-        if found != given.digest:
-            raise ModelError(f"{path}: expected weights with digest {given.digest}, found {found}")
         self.clear()
 
     def save(self, folder: Path) -> tuple[Manifest, float]:
@@ -159,3 +176,23 @@ class Learning:
 
     def drop(self) -> None:
         self._between.drop()
+
+
+def check_held(cell: int, held: set[int], leases: Leases) -> None:
+    """The cell's sum is of its leases, no more and no fewer."""
+    mine = set(leases.get(cell, ()))
+    if mine != held:
+        odd = sorted(mine ^ held)
+        raise CellError(f"the sum of cell {cell} is not of its leases: {odd} differ")
+
+
+def check_version(found: int, wanted: int) -> None:
+    if found != wanted:
+        message = f"a step from version {wanted}: the trainer has version {found}"
+        raise CellError(message, retryable=False)
+
+
+def check_ranks(given: Exposed, ranks: int) -> None:
+    if len(given.parts) != ranks:
+        message = f"expected weights in {ranks} parts, found {len(given.parts)}"
+        raise CellError(message, retryable=False)

@@ -40,6 +40,7 @@ RETRY_S = 1.0
 """Pause before weights are offered again to an engine that could not take them."""
 COUNTED = (
     "reroutes",
+    "midway",
     "hand_overs",
     "lost_hand_overs",
     "carried_bytes",

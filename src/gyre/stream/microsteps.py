@@ -50,7 +50,7 @@ class Training(Generic[Work, Found]):
     """Of this cell and this time only; a claim that returns is leased under another number."""
     cell: int
     claim: int
-    """Its place in the batch, the order of summation in deterministic mode (SPEC 3.6)."""
+    """Its place in the batch."""
     work: Work
     scores: tuple[Found, ...]
     """What its scorings found, by part."""

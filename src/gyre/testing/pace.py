@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from gyre.engine.request import Request, refusal
+from gyre.testing.engine_server import load_script
 from gyre.testing.options import count, number, positive
 from gyre.testing.script import (
     TURN_OPENS,
@@ -18,6 +19,7 @@ from gyre.testing.script import (
     Script,
     ScriptedModel,
 )
+from gyre.words.errors import ConfigError
 from gyre.words.samples import Chunk
 
 WHOLE = 2**31 - 1
@@ -69,6 +71,17 @@ def read_pace(options: Mapping[str, str]) -> Pace:
         scale=number(options, "scale", 1.0),
         chunk_tokens=count(options, "chunk_tokens", 4),
     )
+
+
+def read_script(options: Mapping[str, str]) -> Script:
+    """What the option `script` names, as MODULE:FUNCTION or FILE.py:FUNCTION."""
+    if "script" not in options:
+        message = "script: expected MODULE:FUNCTION or FILE.py:FUNCTION, found none"
+        raise ConfigError(message)
+    try:
+        return load_script(options["script"])
+    except (ImportError, AttributeError, OSError, ValueError, SystemExit) as error:
+        raise ConfigError(f"script: {options['script']}: {error}") from error
 
 
 class Clock:

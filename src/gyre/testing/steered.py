@@ -18,14 +18,12 @@ from gyre.model.manifest import read_manifest, verify
 from gyre.model.network import Network
 from gyre.model.weights import load_into
 from gyre.testing.computed import BYTES_PER_TOKEN, Computed
-from gyre.testing.engine_server import load_script
 from gyre.testing.ledger import Counts, Ledger
 from gyre.testing.options import refuse_unknown
-from gyre.testing.pace import PACE_OPTIONS, Clock, Pace, Played, Player, read_pace
+from gyre.testing.pace import PACE_OPTIONS, Clock, Pace, Played, Player, read_pace, read_script
 from gyre.testing.script import Coder, FastCoder, Script
 from gyre.words.errors import (
     BoundaryError,
-    ConfigError,
     EngineDraining,
     EngineError,
     ModelError,
@@ -36,6 +34,8 @@ from gyre.words.sections import EngineSection
 
 ANY_VOCABULARY = 2**31 - 1
 CONTEXT_TOKENS = 2**17
+SOON_S = 1e-6
+"""Less than a timer can wait."""
 ENGINE_OPTIONS = (*PACE_OPTIONS, "log")
 
 
@@ -185,7 +185,7 @@ class ScriptedSteered:
         self._resting = False
 
     async def pin(self, what: str | Sequence[int]) -> Pin:
-        """Holds the computed blocks of an ask that is not over, or of a known beginning of ids."""
+        """Holds what is computed of an ask that is not over, or of a known beginning of ids."""
         self._refuse_at_rest()
         if not isinstance(what, str):
             return self._computed.pin_prefix(array("i", what), self._version)
@@ -247,7 +247,7 @@ class ScriptedSteered:
                 await one.wait()
                 continue
             left_s = one.due_s - self._clock.now_s()
-            if left_s <= 0:
+            if left_s <= SOON_S:
                 return
             await one.wait(left_s)
 
@@ -348,13 +348,7 @@ def engine(
 ) -> ScriptedSteered:
     """`script=MODULE:FUNCTION` or `script=FILE.py:FUNCTION`, a pace, and `log=FILE` if wanted."""
     refuse_unknown(options, {*ENGINE_OPTIONS, "script"})
-    if "script" not in options:
-        message = "script: expected MODULE:FUNCTION or FILE.py:FUNCTION, found none"
-        raise ConfigError(message)
-    try:
-        script = load_script(options["script"])
-    except (ImportError, AttributeError, OSError, ValueError, SystemExit) as error:
-        raise ConfigError(f"script: {options['script']}: {error}") from error
+    script = read_script(options)
     return playing(script, network, name=name, section=section, folder=folder, options=options)
 
 

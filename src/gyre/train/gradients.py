@@ -1,4 +1,4 @@
-"""Sums of gradients over packs, wide, in the order of backward passes, whole claims or nothing."""
+"""Sums of gradients over packs, as wide floats or exact, whole claims or nothing."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

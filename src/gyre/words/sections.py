@@ -148,4 +148,4 @@ class TrainerSection:
     logits_tokens: Count = 2_048
     """Targets whose logits exist at once."""
     deterministic: bool = False
-    """Same packing, same order of sums, deterministic kernels (SPEC 3.6)."""
+    """Exact sums and deterministic kernels: equal bits however a batch is split (SPEC 3.6)."""

@@ -1,0 +1,145 @@
+"""gyre train with real processes and emulated durations: roles change, and nothing is lost."""
+
+import json
+from collections import Counter
+
+import pytest
+from tests.flows.live.running import emulated, workload
+from tests.flows.live.watched import watched
+
+from gyre import calls
+from gyre.plan.messages import (
+    CellServing,
+    CellTraining,
+    EnterTraining,
+    OpenBatch,
+    StepTaken,
+    StopReason,
+)
+from gyre.plan.replay import replay
+from gyre.rollout import facts
+from gyre.words.events import ClaimTrained, GroupPacked, RewardGiven, StepMade, TransitionTimed
+from gyre.words.outcomes import Launched
+from gyre.words.records import CallFailed
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def elastic(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("elastic")
+    tasks = workload(folder / "tasks.jsonl", tasks=40, members=4, seed=1, mean_s=0.8)
+    return emulated(folder, tasks=tasks)
+
+
+def test_it_takes_all_its_steps(elastic):
+    assert StopReason.FINISHED == elastic.reason
+    assert [0, 1, 2, 3] == [one.step for one in elastic.facts(StepTaken)]
+
+
+def test_the_journal_through_a_fresh_scheduler_gives_the_same_orders(elastic):
+    again = replay(elastic.shape, elastic.events)
+
+    assert [orders for _, _, orders in elastic.decided] == list(again.orders)
+    assert [(now, event) for now, event, _ in elastic.decided] == elastic.events
+
+
+def test_counters_capacity_and_prefix_hold_after_every_event(elastic):
+    """The books of tests/plan watch every promise of SPEC 1 and 2."""
+    assert StopReason.FINISHED is watched(elastic.shape, elastic.events).stopped
+
+
+def test_ages_obey_the_identity_after_every_update(elastic):
+    """SPEC 1.4, in integers."""
+    seen = 0
+    scheduler = replay(elastic.shape, []).scheduler
+    for now, event in elastic.events:
+        scheduler.handle(event, now)
+        if isinstance(event, StepTaken):
+            found = scheduler.staleness
+            seen += 1
+            outstanding = found.outstanding_age(event.step + 1)
+            assert found.consumed + outstanding == found.survivors + found.lag_at_admission
+
+    assert 4 == seen
+
+
+def test_no_call_fails_and_no_harness_starts_twice(elastic):
+    logs = list(calls.logs(elastic.folder))
+    failed = [one for path in logs for one in calls.read(path).records if type(one) is CallFailed]
+    launched = Counter(
+        type(entry.fact)
+        for folder in (elastic.folder / "attempts").iterdir()
+        for entry in facts.read(folder)
+    )
+
+    assert 48 == len(logs) == launched[Launched]
+    assert [] == failed
+    assert 48 == len([one for one in elastic.facts(RewardGiven) if one.score is not None])
+
+
+def test_cells_enter_and_leave_training_and_calls_move_with_their_cache(elastic):
+    entered = [
+        one for _, _, orders in elastic.decided for one in orders if type(one) is EnterTraining
+    ]
+    moved = [one.moved for one in elastic.facts(TransitionTimed) if one.moved]
+
+    assert {0, 1, 2, 3} == {one.cell for one in entered}
+    assert {0, 1, 2, 3} >= {one.cell for one in elastic.facts(CellServing)} >= {0, 1}
+    assert 0 < sum(one["hand_overs"] for one in moved)
+    assert 0 < sum(one["carried_bytes"] for one in moved)
+    assert 0 == sum(one["lost_hand_overs"] for one in moved)
+
+
+def test_satellites_join_open_batches_and_do_part_of_the_work(elastic):
+    """SPEC 3.1: every claim is in one sum, whoever did it."""
+    opened = None
+    joined = set()
+    for _, event, orders in elastic.decided:
+        if any(type(one) is OpenBatch for one in orders):
+            opened = True
+        if isinstance(event, StepTaken):
+            opened = False
+        if opened and isinstance(event, CellTraining) and event.cell != 0:
+            joined.add(event.cell)
+    by_cell = Counter(one.cell for one in elastic.facts(ClaimTrained))
+    print("claims by cell:", json.dumps(by_cell))
+
+    assert 2 <= len(joined & set(by_cell))
+    packed = Counter()
+    for one in elastic.facts(GroupPacked):
+        packed[one.step] += one.num_claims
+    trained = Counter(one.step for one in elastic.facts(ClaimTrained))
+    assert (
+        packed
+        == trained
+        == Counter({m.step: sum(m.claims.values()) for m in elastic.facts(StepMade)})
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "schedule", "cells"),
+    [
+        ("async", {"placement": "async"}, {"count": 2, "standalone": [5, 5]}),
+        ("colocate", {"placement": "colocate"}, {"count": 2, "capacity": 8}),
+        ("whole bursts", {"streaming": False}, {"count": 2, "capacity": 8}),
+        (
+            "one cell",
+            {"extra_dispatch": 0.0, "steps_per_burst": 1, "steps": 2},
+            {"count": 1, "capacity": 12},
+        ),
+    ],
+)
+def test_other_placements_run_by_configuration_alone(tmp_path, name, schedule, cells):
+    """SPEC 9, 2.6."""
+    tasks = workload(tmp_path / "tasks.jsonl", tasks=40, members=4, seed=2, mean_s=0.4)
+    ran = emulated(tmp_path, tasks=tasks, schedule={"steps": 2, **schedule}, cells=cells)
+
+    assert StopReason.FINISHED == ran.reason
+    assert [orders for _, _, orders in ran.decided] == list(replay(ran.shape, ran.events).orders)
+    assert StopReason.FINISHED is watched(ran.shape, ran.events).stopped
+    assert 0 == sum(
+        type(one) is CallFailed
+        for path in calls.logs(ran.folder)
+        for one in calls.read(path).records
+    )

@@ -1,0 +1,80 @@
+"""An event loop whose time passes only by waiting, so that seconds are exact and cost none."""
+
+import asyncio
+import selectors
+from contextlib import aclosing
+
+ENOUGH_TURNS = 200
+"""More than anything here needs in which nothing takes time."""
+
+PATIENCE_S = 30
+"""In seconds that do pass: for a thread that has something to say."""
+
+
+class _Hurried(selectors.SelectSelector):
+    def __init__(self):
+        super().__init__()
+        self.now_s = 0.0
+
+    def select(self, timeout=None):
+        # Without a timer somebody outside has to come, such as a thread.
+        found = super().select(PATIENCE_S if timeout is None else 0)
+        if timeout is None and not found:
+            message = "everybody waits, and nobody comes"
+            raise RuntimeError(message)
+        if timeout and not found:
+            self.now_s += timeout
+        return found
+
+
+class HurriedLoop(asyncio.SelectorEventLoop):
+    def __init__(self):
+        self._hurried = _Hurried()
+        super().__init__(self._hurried)
+
+    def time(self):
+        return self._hurried.now_s
+
+
+def hurried(flow):
+    """What the flow returns, in a loop of its own that begins at 0 s."""
+    with asyncio.Runner(loop_factory=HurriedLoop) as runner:
+        return runner.run(flow)
+
+
+def now_s():
+    return round(asyncio.get_running_loop().time(), 6)
+
+
+async def settle():
+    """Everything has happened that needs no time."""
+    for _ in range(ENOUGH_TURNS):
+        await asyncio.sleep(0)
+
+
+class Reader:
+    """Reads one ask in a task of its own; what came and when."""
+
+    def __init__(self, engine, ask):
+        self.chunks = []
+        self.times_s = []
+        self.task = asyncio.create_task(self._read(engine, ask))
+
+    @property
+    def ids(self):
+        return [one for chunk in self.chunks for one in chunk.ids]
+
+    @property
+    def versions(self):
+        return [chunk.version for chunk in self.chunks for _ in chunk.ids]
+
+    @property
+    def finish(self):
+        return self.chunks[-1].finish if self.chunks else None
+
+    async def _read(self, engine, ask):
+        async with aclosing(engine.generate(ask)) as chunks:
+            async for chunk in chunks:
+                self.chunks.append(chunk)
+                self.times_s.append(now_s())
+        return self
