@@ -25,8 +25,9 @@ $(VENV):
 	@rm -f .venv/.installed-*
 	@touch $@
 
-demo: $(VENV) ## Record a scripted run through the real proxy, and show its tree
-	.venv/bin/gyre demo
+demo: $(VENV) ## A model learns on this machine: the whole loop, in under three minutes
+	rm -rf runs/quickstart
+	.venv/bin/gyre train examples/quickstart.toml
 
 test: $(VENV) harnesses ## Everything: lint, types, all tests, real agent programs
 	scripts/test

@@ -5,14 +5,13 @@ Rule 2: its key is closed and its log final before anybody hears that it is term
 """
 
 import asyncio
-import os
 import signal
-import subprocess
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from gyre.plan.messages import (
     AdmitGroup,
@@ -25,11 +24,12 @@ from gyre.plan.messages import (
 )
 from gyre.rollout import facts
 from gyre.rollout.facts import Entry
-from gyre.rollout.order import Order, Told, tell
+from gyre.rollout.order import ORDER_FILE, Order, Told, tell, write_order
+from gyre.run.births import Births, Child
 from gyre.run.hall import Spawn
 from gyre.run.materialise import Kept
 from gyre.run.proxied import ProxyClient, Sealed
-from gyre.run.supervise import Secrets, resume, start
+from gyre.run.supervise import LOG_FILE, Secrets
 from gyre.stream.queries import Queries
 from gyre.words.errors import BoundaryError, ConfigError
 from gyre.words.events import GroupDrawn, RewardGiven
@@ -55,7 +55,7 @@ class Attempt:
     name: ExecutionId
     folder: Path
     task: Task
-    process: "subprocess.Popen[bytes] | None" = None
+    process: Child | None = None
     key: str = field(default="", repr=False)
     num_heard: int = 0
     is_surplus: bool = False
@@ -78,6 +78,7 @@ class Attempts:
         tasks: TaskSource,
         queries: Queries,
         proxy: ProxyClient,
+        births: Births,
         *,
         order_of: OrderOf,
         facts_token: str,
@@ -88,6 +89,7 @@ class Attempts:
         self._tasks = tasks
         self._queries = queries
         self._proxy = proxy
+        self._births = births
         self._order_of = order_of
         self._facts_token = facts_token
         self._hear = hear
@@ -95,8 +97,6 @@ class Attempts:
         self._drawn: dict[GroupId, tuple[int, Task]] = {}
         self._attempts: dict[tuple[GroupId, int], Attempt] = {}
         self._names: dict[ExecutionId, Attempt] = {}
-        self._ending: list[subprocess.Popen[bytes]] = []
-        """Supervisors that have said everything and are about to end."""
         self._starting = asyncio.Semaphore(MOST_STARTING)
 
     @property
@@ -137,7 +137,8 @@ class Attempts:
             self._hear(ExecutionClosed(group=group, member=member, outcome=outcome))
             return
         attempt.is_surplus = True
-        self._signal(attempt, signal.SIGUSR1)
+        if attempt.process is not None:
+            attempt.process.signal(signal.SIGUSR1)
 
     def take(self, group: GroupId) -> dict[int, Kept | None]:
         """What a ready group's executions left, by member; nothing is kept of it here."""
@@ -147,8 +148,6 @@ class Attempts:
         for key in [key for key in self._attempts if key[0] == group]:
             attempt = self._attempts.pop(key)
             del self._names[attempt.name]
-            if attempt.process is not None:
-                self._ending.append(attempt.process)
             found[attempt.member] = _kept(attempt)
         return found
 
@@ -167,41 +166,43 @@ class Attempts:
         """Supervisors that died are started again, and told how long calls were held."""
         while True:
             await asyncio.sleep(LOOK_S)
-            self._ending = [one for one in self._ending if one.poll() is None]
             for attempt in list(self._attempts.values()):
                 process = attempt.process
-                if attempt.closed is None and process is not None and process.poll() is not None:
+                if attempt.closed is None and process is not None and process.is_over:
                     await self._revive(attempt)
             await self._tell_held()
 
     async def end(self) -> None:
         """Nothing of any execution runs any more."""
-        for attempt in self._attempts.values():
-            self._signal(attempt, signal.SIGUSR1)
         left = [one.process for one in self._attempts.values() if one.process is not None]
-        loop = asyncio.get_running_loop()
-        until = loop.time() + END_S
-        for process in (*self._ending, *left):
-            while process.poll() is None and loop.time() < until:
-                await asyncio.sleep(0.05)
-            if process.poll() is None:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+        for process in left:
+            process.signal(signal.SIGUSR1)
+        await asyncio.gather(*(one.end(END_S) for one in left))
 
     async def _start(self, attempt: Attempt) -> None:
         async with self._starting:
             attempt.key = await self._proxy.open(attempt.name)
             url = self._proxy.url_of(attempt.name)
             order = self._order_of(attempt.name, attempt.task, url)
-            secrets = Secrets(key=attempt.key, token=self._facts_token)
             try:
-                attempt.process = await asyncio.to_thread(start, attempt.folder, order, secrets)
+                await asyncio.to_thread(write_order, attempt.folder, order)
+                attempt.process = await self._supervised(attempt)
             except (OSError, ConfigError) as error:
                 await self._never_started(attempt, str(error))
                 return
         if attempt.is_surplus:
-            self._signal(attempt, signal.SIGUSR1)
+            attempt.process.signal(signal.SIGUSR1)
+
+    async def _supervised(self, attempt: Attempt) -> Child:
+        """A supervisor, which goes on from whatever the execution's facts say."""
+        told = Secrets(key=attempt.key, token=self._facts_token)
+        return await self._births.birth(
+            attempt.name,
+            [str(attempt.folder / ORDER_FILE)],
+            log=attempt.folder / LOG_FILE,
+            told=msgspec.json.encode(asdict(told)).decode(),
+            lasts=True,
+        )
 
     async def _never_started(self, attempt: Attempt, reason: str) -> None:
         """No supervisor could be started, so that nobody else will say so (SPEC 6.4)."""
@@ -219,9 +220,7 @@ class Attempts:
             await self._catch_up(attempt)
             if attempt.closed is not None:
                 return
-            told = Secrets(key=attempt.key, token=self._facts_token)
-            with suppress(ConfigError):  # Its own lives after all.
-                attempt.process = await asyncio.to_thread(resume, attempt.folder, told)
+            attempt.process = await self._supervised(attempt)
 
     async def _catch_up(self, attempt: Attempt, upto: int | None = None) -> None:
         for entry in await asyncio.to_thread(facts.read, attempt.folder):
@@ -273,10 +272,6 @@ class Attempts:
             if held_s > attempt.told.held_s + LOOK_S:
                 attempt.told = Told(held_s=held_s)
                 await asyncio.to_thread(tell, attempt.folder, attempt.told)
-
-    def _signal(self, attempt: Attempt, number: signal.Signals) -> None:
-        if attempt.process is not None and attempt.process.poll() is None:
-            attempt.process.send_signal(number)
 
 
 def name_of(group: int, member: int) -> ExecutionId:

@@ -20,6 +20,7 @@ from gyre.plan.messages import CellDied, CellId, RunStarted, StopReason
 from gyre.plan.replay import EVENTS, plain_shape
 from gyre.plan.scheduler import Scheduler
 from gyre.run.attempts import Attempts
+from gyre.run.births import Births, Child
 from gyre.run.cells import CellClient
 from gyre.run.desk import PATH, Desk
 from gyre.run.hall import Hall
@@ -68,10 +69,13 @@ class Controller:
         self._tasks = open_tasks(run.config.tasks)
         self._token = secrets.token_urlsafe(32)
         self._facts_token = secrets.token_urlsafe(32)
-        self._processes: dict[int, Process] = {}
+        self._processes: dict[int, Child] = {}
         self._cells: dict[int, CellClient] = {}
         self._spawned: set[asyncio.Task[None]] = set()
         self._proxy_process: Process
+        self._supervisors: Births
+        self._births: Births
+        """Of cells."""
         self._places: Places
         self._session: aiohttp.ClientSession
         self._host: Host
@@ -92,6 +96,10 @@ class Controller:
             self._session = await stack.enter_async_context(
                 aiohttp.ClientSession(headers=headers, timeout=timeout, connector=connector)
             )
+            self._supervisors = await Births.open("gyre.run.supervise", self._places.log("nursery"))
+            stack.push_async_callback(self._supervisors.close)
+            self._births = await Births.open("gyre.run.cell", self._places.log("cells"))
+            stack.push_async_callback(self._births.close)
             stack.push_async_callback(self._stop_cells)
             await self._start_cells()
             proxy = await self._start_proxy(stack)
@@ -134,9 +142,7 @@ class Controller:
         if weights is not None:
             plan = replace(plan, model=str(weights.folder), version=weights.version)
         path = write_plan(self._places.plan(plan.name), plan)
-        process = await Process.start(
-            plan.name, ("-m", "gyre.run.cell", str(path)), self._places.log(plan.name)
-        )
+        process = await self._births.birth(plan.name, [str(path)], log=self._places.log(plan.name))
         self._processes[cell] = process
         return CellClient(cell, await process.ready(READY_S), self._session)
 
@@ -217,6 +223,7 @@ class Controller:
             self._tasks,
             Queries(len(self._tasks), seed=config.run.seed),
             proxy,
+            self._supervisors,
             order_of=lambda name, task, url: order_for(
                 config, name, task, url=url, facts_url=facts_url
             ),

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 
 from gyre import calls
 from gyre.run.claims import packed
@@ -57,11 +58,15 @@ class Packer:
     claim_packs: int
     divide_by_std: bool
     by_trajectory: bool
+    shuffle_rewards: bool
 
     def __call__(self, group: Group[Kept]) -> Materialised:
         """A function of the group and the run alone (SPEC 3.6)."""
         kept = [] if group.is_void else [one for one in group.kept if one is not None]
-        found = advantages([one.reward for one in kept], divide_by_std=self.divide_by_std)
+        rewards = [one.reward for one in kept]
+        if self.shuffle_rewards:
+            Random(f"{self.seed}/rewards/{group.number}").shuffle(rewards)
+        found = advantages(rewards, divide_by_std=self.divide_by_std)
         admitted = []
         for one, advantage in zip(kept, found, strict=True):
             assert advantage is not None

@@ -55,7 +55,8 @@ def cell_plan(config: RunConfig, places: Places, cell: int) -> CellPlan:
     total = config.cells.count + len(config.cells.standalone)
     threads = config.cells.threads
     if threads is None:
-        threads = max(1, (os.cpu_count() or 1) // total)
+        ranks = config.cells.count * config.cells.ranks + len(config.cells.standalone)
+        threads = max(1, (os.cpu_count() or 1) // ranks)
     return CellPlan(
         name=f"cell-{cell}" if trains else f"engine-{cell}",
         cell=cell,
@@ -76,6 +77,8 @@ def cell_plan(config: RunConfig, places: Places, cell: int) -> CellPlan:
         objective=config.objective,
         optimizer=config.optimizer if cell == 0 else None,
         limits=config.limits,
+        stages=config.cells.stages if trains else 1,
+        shards=config.cells.shards if trains else 1,
         engine_factory=config.cells.engine,
         trainer_factory=config.cells.trainer,
     )
@@ -147,6 +150,7 @@ def packer_for(config: RunConfig, places: Places) -> Packer:
         claim_packs=config.trainer.claim_packs,
         divide_by_std=config.objective.divide_by_std,
         by_trajectory=config.objective.kind != "gyre",
+        shuffle_rewards=config.objective.shuffle_rewards,
     )
 
 

@@ -239,22 +239,27 @@ def _orders_wait() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def main(arguments: Sequence[str]) -> int:
+def born(arguments: Sequence[str], told: str) -> int:
     """The process's whole life."""
     os.umask(0o077)
-    with suppress(PermissionError):
-        os.setsid()
     try:
         path = _order_file(arguments)
         order = read_order(path)
-        told = msgspec.json.decode(sys.stdin.buffer.read() or b"{}", type=Secrets)
+        known = msgspec.json.decode(told or "{}", type=Secrets)
         adopt_orphans()
-        with Teller(order.facts_url, told.token, order.execution) as teller:
-            asyncio.run(_supervise(path.parent, order, told, teller))
+        with Teller(order.facts_url, known.token, order.execution) as teller:
+            asyncio.run(_supervise(path.parent, order, known, teller))
     except (ConfigError, BoundaryError, LogDamaged, msgspec.MsgspecError, OSError) as error:
         sys.stderr.write(f"gyre supervise: {type(error).__name__}: {error}\n")
         return 2 if isinstance(error, ConfigError) else 1
     return 0
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The same for a process that was not forked; secrets come over its standard input."""
+    with suppress(PermissionError):
+        os.setsid()
+    return born(arguments, sys.stdin.read())
 
 
 def _order_file(arguments: Sequence[str]) -> Path:

@@ -106,6 +106,8 @@ class ObjectiveSection:
     """Most that the loss of one token may be (SPEC 8.2)."""
     divide_by_std: bool = True
     """Divide advantages by the deviation of their group's rewards (SPEC 8.1)."""
+    shuffle_rewards: bool = False
+    """Deal the rewards of each group out by chance: a control, in which nothing can be learned."""
 
     @property
     def bounds(self) -> tuple[float, float]:
