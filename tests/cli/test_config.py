@@ -6,6 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from gyre.config.load import loaded
+from gyre.run.runfile import checked
+from gyre.sim.paper import PAPER
+from gyre.words.presets import PRESETS
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "run.toml"
 
 
@@ -62,6 +67,32 @@ def test_a_key_is_explained(gyre):
     assert 20 < len(gyre("config", "explain").stdout.splitlines())
 
 
+def test_presets_are_listed_one_a_line(gyre):
+    lines = gyre("config", "presets").stdout.splitlines()
+
+    assert list(PRESETS) == [line.split()[0] for line in lines]
+    assert all(len(line) <= 100 for line in lines)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_written_out_says_the_same_as_its_name(gyre, tmp_path, name):
+    """Both are the paper's, because the file leaves its sizes to them."""
+    rest = tomllib.loads(EXAMPLE.read_text()) | {"schedule": {}, "cells": {}}
+    whole = rest | tomllib.loads(gyre("config", "presets", name).stdout)
+    found = [checked(loaded(name, one)).shape for one in (whole, rest | {"preset": name})]
+
+    assert [PAPER[name].shape] * 2 == found
+
+
+def test_a_check_says_where_a_file_departs_from_its_preset(gyre):
+    own = gyre("config", "check", EXAMPLE, "preset=E0", "schedule.steps_per_burst=").stdout
+    none = gyre("config", "check", EXAMPLE, "preset=nl2repo-1-gyre").stdout
+
+    # The file's phi is the preset's.
+    assert f"{EXAMPLE}: no mistakes; preset E0\n" == own
+    assert f"{EXAMPLE}: no mistakes; preset nl2repo-1-gyre\n" == none
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -71,6 +102,8 @@ def test_a_key_is_explained(gyre):
         (["check", EXAMPLE, "--origin"], "--origin: only `show` has it, not `check`"),
         (["schema", "a.toml"], "a.toml: `schema` is of every run file, and takes none"),
         (["explain", "run", "cells"], "cells: `explain` takes one table or key"),
+        (["presets", "A0", "A1"], "A1: `presets` takes one preset, or none"),
+        (["presets", "A9"], 'preset: expected the name of a preset, found "A9"; nearest: "A3"; '),
         (["explain", "runs"], "runs: unknown table; nearest: run; known here: "),
     ],
 )

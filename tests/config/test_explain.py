@@ -10,7 +10,8 @@ from gyre.words.errors import ConfigError
 def test_all_tables_have_a_line():
     found = explained(None)
 
-    assert list(tables()) == [line.split()[0] for line in found]
+    assert [*tables(), "preset"] == [line.split()[0] for line in found]
+    assert "preset = the name of a preset (not set)" == explained("preset")[0]
 
 
 def test_a_key_has_its_type_its_default_its_sentence_and_its_part_of_the_spec():

@@ -32,7 +32,7 @@ def test_commands_print_what_the_page_says(command, text, capfd, monkeypatch):
 def test_the_page_shows_every_action():
     shown = {command.split()[1] for command, _ in COMMANDS}
 
-    assert {"check", "show", "schema", "explain"} == shown
+    assert {"check", "show", "schema", "explain", "presets"} == shown
 
 
 def test_the_reference_is_what_the_sections_say():

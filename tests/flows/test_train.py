@@ -4,7 +4,7 @@ import json
 from collections import Counter
 
 import pytest
-from tests.flows.live.running import emulated, workload
+from tests.flows.live.running import emulated, tasks_of
 from tests.flows.live.watched import watched
 
 from gyre import calls
@@ -12,14 +12,22 @@ from gyre.plan.messages import (
     CellServing,
     CellTraining,
     EnterTraining,
+    ExecutionClosed,
     OpenBatch,
     StepTaken,
     StopReason,
 )
 from gyre.plan.replay import replay
 from gyre.rollout import facts
-from gyre.words.events import ClaimTrained, GroupPacked, RewardGiven, StepMade, TransitionTimed
-from gyre.words.outcomes import Launched
+from gyre.words.events import (
+    ClaimTrained,
+    EvaluationRound,
+    GroupPacked,
+    RewardGiven,
+    StepMade,
+    TransitionTimed,
+)
+from gyre.words.outcomes import Launched, Outcome
 from gyre.words.records import CallFailed
 
 pytestmark = pytest.mark.slow
@@ -28,8 +36,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def elastic(tmp_path_factory):
     folder = tmp_path_factory.mktemp("elastic")
-    tasks = workload(folder / "tasks.jsonl", tasks=40, members=4, seed=1, mean_s=0.8)
-    return emulated(folder, tasks=tasks)
+    return emulated(folder, tasks=tasks_of(folder, seed=1, mean_s=0.8))
 
 
 def test_it_takes_all_its_steps(elastic):
@@ -132,7 +139,7 @@ def test_satellites_join_open_batches_and_do_part_of_the_work(elastic):
 )
 def test_other_placements_run_by_configuration_alone(tmp_path, name, schedule, cells):
     """SPEC 9, 2.6."""
-    tasks = workload(tmp_path / "tasks.jsonl", tasks=40, members=4, seed=2, mean_s=0.4)
+    tasks = tasks_of(tmp_path, seed=2, mean_s=0.4)
     ran = emulated(tmp_path, tasks=tasks, schedule={"steps": 2, **schedule}, cells=cells)
 
     assert StopReason.FINISHED == ran.reason
@@ -143,3 +150,26 @@ def test_other_placements_run_by_configuration_alone(tmp_path, name, schedule, c
         for path in calls.logs(ran.folder)
         for one in calls.read(path).records
     )
+
+
+def test_surplus_executions_are_cancelled_and_held_out_tasks_are_scored(tmp_path):
+    """SPEC 6.5, 6.6."""
+    tasks = tasks_of(tmp_path, seed=3, mean_s=0.5, members=5)
+    (tmp_path / "held-out").mkdir()
+    held_out = tasks_of(tmp_path / "held-out", seed=4, mean_s=0.3, tasks=3)
+    ran = emulated(
+        tmp_path,
+        tasks=tasks,
+        schedule={"steps": 2, "steps_per_burst": 1, "surplus": 1},
+        cells={"count": 2, "capacity": 9},
+        evaluation={"slots": 2, "tasks": {"kind": "jsonl", "path": str(held_out)}},
+    )
+    outcomes = Counter(one.outcome for one in ran.facts(ExecutionClosed))
+    rounds = ran.facts(EvaluationRound)
+
+    assert StopReason.FINISHED == ran.reason
+    assert 6 * 4 == outcomes[Outcome.VALID]
+    assert 6 * 1 == outcomes[Outcome.SURPLUS]
+    assert [(0, 3, 3), (1, 3, 3)] == [(one.version, one.num_tasks, one.num_valid) for one in rounds]
+    assert [orders for _, _, orders in ran.decided] == list(replay(ran.shape, ran.events).orders)
+    assert all(group.num_trajectories <= 4 for group in ran.facts(GroupPacked))

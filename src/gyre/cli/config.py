@@ -1,17 +1,17 @@
-"""Check a run file, show it with its defaults, explain a setting, or write the editors' schema."""
+"""Check a run file, show it with its defaults, explain a setting, list presets, write a schema."""
 
 import argparse
 from pathlib import Path
 
 from gyre.words.errors import ConfigError
 
-ACTIONS = ("check", "show", "schema", "explain")
+ACTIONS = ("check", "show", "schema", "explain", "presets")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("action", choices=ACTIONS, help="what to do")
-    add("config", nargs="?", metavar="CONFIG", help="a run file; for `explain` a table or key")
+    add("config", nargs="?", metavar="CONFIG", help="a run file; else a table, key or preset")
     add("overrides", nargs="*", metavar="section.key=value", help="in place of the file's values")
     add("--origin", action="store_true", help="for `show`: where each value comes from")
 
@@ -29,13 +29,16 @@ def run(args: argparse.Namespace) -> None:
             _schema(args)
         case "explain":
             _explain(args)
+        case "presets":
+            _presets(args)
 
 
 def _check(args: argparse.Namespace) -> None:
     from gyre.run.runfile import read_run
 
-    read_run(_file(args), args.overrides)
-    print(f"{args.config}: no mistakes")
+    found = read_run(_file(args), args.overrides).loaded
+    schedule = "" if found.preset is None else f"; {found.schedule}"
+    print(f"{args.config}: no mistakes{schedule}")
 
 
 def _show(args: argparse.Namespace) -> None:
@@ -43,6 +46,8 @@ def _show(args: argparse.Namespace) -> None:
     from gyre.run.runfile import read_run
 
     found = read_run(_file(args), args.overrides)
+    if found.loaded.preset is not None:
+        print(f"# {found.loaded.schedule}\n")
     print(*as_toml(found.config, found.loaded.origin if args.origin else None), sep="\n")
 
 
@@ -64,6 +69,15 @@ def _explain(args: argparse.Namespace) -> None:
         message = f"{args.overrides[0]}: `explain` takes one table or key"
         raise ConfigError(message)
     print(*explained(args.config), sep="\n")
+
+
+def _presets(args: argparse.Namespace) -> None:
+    from gyre.config.presets import listed, written_out
+
+    if args.overrides:
+        message = f"{args.overrides[0]}: `presets` takes one preset, or none"
+        raise ConfigError(message)
+    print(*(listed() if args.config is None else written_out(args.config)), sep="\n")
 
 
 def _file(args: argparse.Namespace) -> Path:

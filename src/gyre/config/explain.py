@@ -7,6 +7,8 @@ from typing import Any
 
 from gyre.config.mistakes import unknown
 from gyre.config.settings import (
+    PRESET,
+    PRESET_SAYS,
     Section,
     Setting,
     cited,
@@ -24,7 +26,10 @@ WIDTH = 88
 def explained(name: str | None) -> list[str]:
     """All tables, one table, or one key such as `schedule.rescue_s`."""
     if name is None:
-        return [_line(one, about(table)) for one, table in tables().items()]
+        lines = [_line(one, about(table)) for one, table in tables().items()]
+        return [*lines, _line(PRESET, PRESET_SAYS)]
+    if name == PRESET:
+        return [f"{PRESET} = the name of a preset (not set)", f"  {PRESET_SAYS}"]
     section, setting = _found(name)
     return list(_table(name, setting) if setting.sections else _key(name, setting, section))
 

@@ -2,20 +2,19 @@
 
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from gyre.config.checks import clashes
 from gyre.config.mistakes import Place, path_of, said, shown, unknown
 from gyre.config.overrides import Keys, overridden
+from gyre.config.presets import filled
 from gyre.config.schema import made
 from gyre.config.settings import tables
 from gyre.config.toml import key_of
 from gyre.words.errors import ConfigError
 from gyre.words.run_sections import RunConfig
-
-Origin: TypeAlias = Literal["file", "override", "default"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +29,12 @@ class Loaded:
     """Keys that the file gives."""
     overridden: frozenset[Keys]
     """Keys that were given beside it."""
+    preset: str | None = None
+    """The row of the paper that fills in what is left out."""
+    from_preset: Mapping[Keys, str] = field(default_factory=dict)
+    """Its values' origins."""
+    besides_preset: tuple[str, ...] = ()
+    """Paths at which another schedule than the preset's is asked for."""
 
     @property
     def config(self) -> RunConfig:
@@ -44,8 +49,17 @@ class Loaded:
         many = "1 mistake" if len(mistakes) == 1 else f"{len(mistakes)} mistakes"
         return ConfigError("\n  ".join([f"{self.where}: {many}", *mistakes]))
 
-    def origin(self, keys: Keys) -> Origin:
-        """Where the value of a key comes from."""
+    @property
+    def schedule(self) -> str:
+        """Whose it is, in words."""
+        besides = " and ".join(self.besides_preset)
+        own = f", but for {besides}" if besides else ""
+        return "the file's own" if self.preset is None else f"preset {self.preset}{own}"
+
+    def origin(self, keys: Keys) -> str:
+        """Where the value of a key comes from: override, file, preset or default."""
+        if keys in self.from_preset:
+            return self.from_preset[keys]
         above = [keys[:depth] for depth in range(1, len(keys) + 1)]
         if any(one in self.overridden for one in above):
             return "override"
@@ -67,12 +81,13 @@ def load(path: Path, overrides: Iterable[str] = ()) -> Loaded:
 def loaded(where: str, found: Mapping[str, Any], overrides: Iterable[str] = ()) -> Loaded:
     """The same for plain tables."""
     changed = overridden(found, overrides)
-    mistakes = list(changed.mistakes)
-    mistakes += [unknown(key_of(name), None) for name in changed.tables if name not in tables()]
+    whole = filled(changed.tables)
+    mistakes = [*changed.mistakes, *whole.mistakes]
+    mistakes += [unknown(key_of(name), None) for name in whole.tables if name not in tables()]
     sections = {}
     for name, table in tables().items():
         # A table that is left out is an empty one, so that what it must have is named.
-        value = changed.tables.get(name, {})
+        value = whole.tables.get(name, {})
         if too_large := [*_too_large(value, (name,))]:
             mistakes += too_large
             continue
@@ -87,6 +102,9 @@ def loaded(where: str, found: Mapping[str, Any], overrides: Iterable[str] = ()) 
         mistakes=tuple(mistakes),
         given=frozenset(_leaves(found)),
         overridden=changed.places,
+        preset=whole.preset,
+        from_preset=whole.origins,
+        besides_preset=whole.besides,
     )
 
 

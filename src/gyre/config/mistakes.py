@@ -7,6 +7,7 @@ from math import isfinite
 from typing import Any, Literal
 
 from gyre.config.settings import (
+    PRESET,
     Section,
     Setting,
     choices_of,
@@ -59,7 +60,7 @@ def said(refused: Refused) -> str:
 def unknown(path: str, section: Section | None) -> str:
     """The line for a key that is not there; `section` is None for a table of the file."""
     name = path.rpartition(".")[2]
-    known = list(tables() if section is None else settings(section))
+    known = [*tables(), PRESET] if section is None else list(settings(section))
     parts = [f"{path}: unknown {'table' if section is None else 'key'}"]
     if elsewhere := _elsewhere(name):
         parts.append(f"there is {' and '.join(elsewhere)}")

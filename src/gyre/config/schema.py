@@ -10,6 +10,8 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from gyre.config.mistakes import Place, Refused
 from gyre.config.settings import (
+    PRESET,
+    PRESET_SAYS,
     Section,
     Setting,
     is_optional,
@@ -22,6 +24,7 @@ from gyre.config.settings import (
     tag_of,
 )
 from gyre.words.bounds import Bounds, Filled
+from gyre.words.presets import PRESETS
 from gyre.words.run_sections import RunConfig
 
 DRAFT = "http://json-schema.org/draft-07/schema#"
@@ -41,6 +44,8 @@ def json_schema() -> dict[str, Any]:
     """What an editor needs to complete, explain and check a run file."""
     found = _model(RunConfig).model_json_schema(schema_generator=_Generator)
     parts = found.pop("$defs")
+    named = {"type": "string", "enum": list(PRESETS), "description": PRESET_SAYS}
+    found["properties"] = {PRESET: named} | found["properties"]
     return {"$schema": DRAFT, **_inlined(found, parts), "title": "A run of Gyre"}
 
 

@@ -16,6 +16,10 @@ from gyre.words.run_sections import RunConfig
 Section: TypeAlias = type[Any]
 """A frozen dataclass of words."""
 
+PRESET = "preset"
+"""The one key of a run file that stands above its tables."""
+PRESET_SAYS = "A row of the paper, whose values stand for those that the file leaves out (SPEC 9)."
+
 _CITED = re.compile(r"\(SPEC (\d[\d., and]*)\)")
 _ONE = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 _MANY = {int: "whole numbers", float: "numbers", bool: "truth values", str: "texts"}

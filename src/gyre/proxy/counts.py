@@ -17,6 +17,8 @@ class RouterCounts:
     unavailable: int = 0
     """Calls given up because no engine came back in time."""
     held_s: float = 0.0
+    midway: int = 0
+    """Calls that were sent elsewhere with tokens sampled already."""
     hand_overs: int = 0
     """Calls whose cached blocks followed them."""
     lost_hand_overs: int = 0

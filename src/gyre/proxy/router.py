@@ -300,6 +300,7 @@ class Router:
         if call.cut is None:
             return self._failed(call, room, "abort")
         call.failed_at = room.name
+        self.counts.midway += call.cut == "move" and bool(call.sampled.ids)
         if call.cut not in ORDERED:
             self._count(call.cut)
         return False

@@ -156,6 +156,7 @@ class Proxy:
         yield "gyre_breaker_opens_total", "Engines given up.", "", counts.breaker_opens
         yield "gyre_unavailable_total", "Calls no engine came for.", "", counts.unavailable
         yield "gyre_calls_waiting", "Calls without an engine.", "", self._desk.router.waiting
+        yield "gyre_moved_midway_total", "Calls moved with tokens sampled.", "", counts.midway
         yield "gyre_hand_overs_total", "Calls whose cache followed them.", "", counts.hand_overs
         lost = counts.lost_hand_overs
         yield "gyre_hand_overs_lost_total", "Calls whose cache should have.", "", lost

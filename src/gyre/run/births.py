@@ -150,7 +150,9 @@ class Births:
             child = self._child(answer["pid"])
             child.heard(answer)
             if "request" in answer:
-                self._asked.pop(answer["request"]).set_result(child)
+                given = self._asked.pop(answer["request"])
+                if not given.done():  # Whoever asked may have been cancelled meanwhile.
+                    given.set_result(child)
             if "ended" in answer:
                 del self._children[answer["pid"]]
         for given in self._asked.values():

@@ -1,4 +1,4 @@
-"""A cell process: one network, the engine that serves it and the trainer that changes it.
+"""A cell process: the engine that serves a network and the trainer that changes it.
 
     python -m gyre.run.cell PLAN.json
 
@@ -8,6 +8,8 @@ It prints `ready URL` once it takes orders, and runs until SIGINT or SIGTERM.
 import asyncio
 import hmac
 import importlib
+import os
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -29,17 +31,19 @@ from gyre.model.known import model_folder
 from gyre.model.load import load_network
 from gyre.model.network import Network
 from gyre.proxy.http import ClientGone, Exchange, Receive, Scope, Send
+from gyre.run import nursery
 from gyre.run.cell_orders import PREFIX, Orders
 from gyre.run.cell_plan import CellPlan
 from gyre.run.control import read_key
-from gyre.run.learning import Learning
+from gyre.run.learning import Learning, Trains
 from gyre.run.listen import listener, serve_until_told
 from gyre.run.plan_file import read_plan
+from gyre.run.rank_orders import refusal
+from gyre.run.ranked import Ranked, open_ranked
 from gyre.run.serve import TokenizerFile, end_ids
 from gyre.train.between import Between
 from gyre.train.cell import LocalTrainer
 from gyre.words.errors import (
-    BoundaryError,
     ConfigError,
     GyreError,
     RequestError,
@@ -78,12 +82,6 @@ class Application:
         if not hmac.compare_digest(given.encode(), self._key.encode()):
             message = "expected the run's token"
             raise Unauthorized(message)
-
-
-def refusal(error: GyreError) -> Mapping[str, Any]:
-    """An error by the name of its type, from which the other side makes it again."""
-    retryable = error.retryable if isinstance(error, BoundaryError) else False
-    return {"kind": type(error).__name__, "message": str(error), "retryable": retryable}
 
 
 def _status(error: GyreError) -> int:
@@ -136,9 +134,16 @@ def open_trainer(plan: CellPlan, network: Network) -> LocalTrainer:
     return trainer
 
 
-def open_learning(plan: CellPlan, network: Network) -> Learning | None:
+def open_learning(plan: CellPlan, network: Network) -> Trains | None:
+    """The training half: of one rank on the engine's own network, of several on theirs."""
     if not plan.trains:
         return None
+    if plan.ranks > 1:
+        if plan.trainer_factory is not None:
+            message = f"cells.trainer: expected none for cells of {plan.ranks} ranks"
+            raise ConfigError(message)
+        # As if it were told to end: calls in flight end with the tokens they have.
+        return open_ranked(plan, network, on_failure=lambda: os.kill(os.getpid(), signal.SIGTERM))
     between = Between(plan.store, cell=plan.cell, timeout_s=plan.timeout_s)
     trainer = open_trainer(plan, network)
     trainer.rest()
@@ -146,7 +151,7 @@ def open_learning(plan: CellPlan, network: Network) -> Learning | None:
 
 
 async def serve(plan: CellPlan, on_start: Callable[[str], None]) -> None:
-    """Runs until SIGINT or SIGTERM."""
+    """Runs until SIGINT or SIGTERM; raises what a cell of several ranks was lost by."""
     if plan.threads is not None:
         torch.set_num_threads(plan.threads)
     key = read_key(plan.key_file)
@@ -157,7 +162,8 @@ async def serve(plan: CellPlan, on_start: Callable[[str], None]) -> None:
     path = folder / "tokenizer.json"
     tokenizer = TokenizerFile(path) if path.is_file() else None
     engine = open_engine(plan, network, tokenizer)
-    orders = Orders(engine, network, open_learning(plan, network))
+    learning = open_learning(plan, network)
+    orders = Orders(engine, network, learning)
     capacity = await engine.capacity()
     num_tokens = capacity.blocks * capacity.block_tokens
     server = Server(
@@ -185,23 +191,35 @@ async def serve(plan: CellPlan, on_start: Callable[[str], None]) -> None:
         )
     finally:
         on.close()
+        failure = learning.failure if isinstance(learning, Ranked) else None
         orders.close()
         await engine.close()
+    if failure is not None:
+        raise failure
 
 
-def main(arguments: Sequence[str]) -> int:
-    """The process's whole life."""
+def live(arguments: Sequence[str], ready: Callable[[str], None]) -> int:
+    """The process's whole life; `ready` is told where it takes orders."""
     if len(arguments) != 1:
         sys.stderr.write("gyre cell: expected one argument, the file with its plan\n")
         return 2
     try:
         plan = read_plan(Path(arguments[0]), CellPlan)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(plan, lambda url: print(f"ready {url}", flush=True)))
+            runner.run(serve(plan, ready))
     except GyreError as error:
         sys.stderr.write(f"gyre cell: {type(error).__name__}: {error}\n")
         return 2 if isinstance(error, ConfigError) else 1
     return 0
+
+
+def born(arguments: Sequence[str], told: str) -> int:
+    """The same in a process that a nursery forked."""
+    return live(arguments, nursery.ready)
+
+
+def main(arguments: Sequence[str]) -> int:
+    return live(arguments, lambda url: print(f"ready {url}", flush=True))
 
 
 if __name__ == "__main__":

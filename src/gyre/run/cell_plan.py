@@ -45,6 +45,15 @@ class CellPlan:
     optimizer: OptimizerSection | None
     """The core's; others sum, and it steps (SPEC 3.1)."""
     limits: LimitsSection
+    stages: int = 1
+    """Of its pipeline (SPEC 3.5)."""
+    shards: int = 1
+    """Of each layer."""
     engine_factory: str | None = None
     """MODULE:FUNCTION?key=value of an engine in place of the embedded one."""
     trainer_factory: str | None = None
+
+    @property
+    def ranks(self) -> int:
+        """Its processes: the driver, and those that follow it."""
+        return self.stages * self.shards

@@ -12,9 +12,9 @@ import aiohttp
 import msgspec
 
 from gyre.run.cell_orders import ABOUT
+from gyre.run.rank_orders import Refusal, made
 from gyre.run.rank_weights import Exposed
-from gyre.words import errors
-from gyre.words.errors import CellError, CellGone, GyreError
+from gyre.words.errors import CellError, CellGone
 from gyre.words.ids import EngineName
 from gyre.words.packs import Score
 from gyre.words.reports import ClaimReport, StepReport
@@ -61,12 +61,6 @@ class _Sent(msgspec.Struct):
     num_bytes: int
 
 
-class _Refusal(msgspec.Struct):
-    kind: str
-    message: str
-    retryable: bool
-
-
 class CellClient:
     """One cell process; every order may raise CellGone, and what the cell itself raised."""
 
@@ -87,6 +81,13 @@ class CellClient:
                 self._session.get(f"{self.url}/cell/health") as answer,
             ):
                 return self._decoded("health", answer.status, await answer.read(), Health)
+
+    async def claims_at_once(self) -> int:
+        """Claims that it works on together; one of a cell that does not say."""
+        try:
+            return (await self.health()).claims_at_once
+        except CellGone:
+            return 1  # Which will tell whether it is gone, or only slow to say how it is.
 
     async def context_tokens(self) -> int:
         """Most tokens of one call."""
@@ -159,19 +160,11 @@ class CellClient:
         try:
             if status == 200:
                 return msgspec.json.decode(text, type=kind)
-            refusal = msgspec.json.decode(text, type=_Refusal)
+            refusal = msgspec.json.decode(text, type=Refusal)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             message = f"cell {self.number}: {what}: {status}, not the JSON expected: {error}"
             raise CellError(message) from error
-        raise self._made(what, refusal)
-
-    def _made(self, what: str, refusal: _Refusal) -> GyreError:
-        """The error as the cell raised it, if it is of a kind that passes between processes."""
-        message = f"cell {self.number}: {what}: {refusal.message}"
-        kind = getattr(errors, refusal.kind, CellError)
-        if isinstance(kind, type) and issubclass(kind, CellError):
-            return kind(message, retryable=refusal.retryable)
-        return CellError(message, retryable=refusal.retryable)
+        raise made(refusal, f"cell {self.number}: {what}")
 
     @contextmanager
     def _boundary(self, what: str) -> Iterator[None]:

@@ -19,10 +19,13 @@ from gyre.plan.cells import CORE
 from gyre.plan.messages import CellDied, CellId, RunStarted, StopReason
 from gyre.plan.replay import EVENTS, plain_shape
 from gyre.plan.scheduler import Scheduler
+from gyre.rollout.facts import Entry
+from gyre.rollout.order import Order
 from gyre.run.attempts import Attempts
 from gyre.run.births import Births, Child
 from gyre.run.cells import CellClient
 from gyre.run.desk import PATH, Desk
+from gyre.run.evaluations import Evaluations
 from gyre.run.hall import Hall
 from gyre.run.host import Decided, Host, Listener
 from gyre.run.listen import listener, serving, told_to_stop
@@ -33,10 +36,13 @@ from gyre.run.processes import Process
 from gyre.run.proxied import ProxyClient
 from gyre.run.routing import RouteTable
 from gyre.run.runfile import RunFile
+from gyre.run.supervisors import Supervisors
 from gyre.run.switching import Switching, Weights
 from gyre.stream.queries import Queries
 from gyre.words.errors import CellError, CellGone, ConfigError
 from gyre.words.events import FACTS_FOR_PEOPLE, RunEnded
+from gyre.words.ids import ExecutionId
+from gyre.words.tasks import Task
 
 KINDS = (*EVENTS, *FACTS_FOR_PEOPLE)
 """What a live run's journal holds."""
@@ -67,6 +73,10 @@ class Controller:
         self._tick = tick
         self._decided = decided
         self._tasks = open_tasks(run.config.tasks)
+        held_out = run.config.evaluation
+        self._held_out = (
+            open_tasks(held_out.tasks) if held_out.slots and held_out.tasks is not None else None
+        )
         self._token = secrets.token_urlsafe(32)
         self._facts_token = secrets.token_urlsafe(32)
         self._processes: dict[int, Child] = {}
@@ -177,12 +187,14 @@ class Controller:
         routes = RouteTable(proxy, lambda engine: self._cells[engine].engine)
         self._hall = self._open_hall()
         attempts = self._open_attempts(proxy, facts_url)
+        evaluations = self._open_evaluations(proxy, facts_url)
         hands = Hands(
             scheduler,
             attempts,
             self._hall,
             await self._open_switching(routes, proxy),
             routes,
+            evaluations=evaluations,
             spawn=self._spawn,
             stop=self._stop,
         )
@@ -190,15 +202,27 @@ class Controller:
             scheduler,
             journal,
             obey=hands.obey,
-            listeners=self._listeners,
+            listeners=(
+                *self._listeners,
+                *([] if evaluations is None else [evaluations.noticed]),
+            ),
             decided=self._decided,
         )
-        work = [self._host.work(), self._hall.work(), routes.work(), attempts.look_after()]
-        async with serving(Desk(self._facts_token, attempts.heard), on):
+        work = [self._host.work(), self._hall.work(), routes.work()]
+        executions: list[Supervisors | Evaluations] = [attempts.supervisors]
+        if evaluations is not None:
+            executions.append(evaluations)
+        work += [one.look_after() for one in executions]
+
+        async def heard(execution: ExecutionId, entry: Entry) -> None:
+            for one in executions:
+                await one.heard(execution, entry)
+
+        async with serving(Desk(self._facts_token, heard), on):
             try:
                 return await self._until_over(told, work)
             finally:
-                await attempts.end()
+                await asyncio.gather(*(one.end() for one in executions))
 
     def _open_hall(self) -> Hall:
         config, shape = self._config, self._run.shape
@@ -218,12 +242,38 @@ class Controller:
 
     def _open_attempts(self, proxy: ProxyClient, facts_url: str) -> Attempts:
         config = self._config
+
+        def order_of(name: ExecutionId, task: Task, url: str) -> Order:
+            return order_for(config, name, task, url=url, facts_url=facts_url)
+
         return Attempts(
-            self._places.run,
+            self._places.attempts,
             self._tasks,
             Queries(len(self._tasks), seed=config.run.seed),
+            lambda terminated, closed: Supervisors(
+                proxy,
+                self._supervisors,
+                order_of=order_of,
+                facts_token=self._facts_token,
+                terminated=terminated,
+                closed=closed,
+                spawn=self._spawn,
+            ),
+            hear=self._hear,
+        )
+
+    def _open_evaluations(self, proxy: ProxyClient, facts_url: str) -> Evaluations | None:
+        """None where nothing is held out."""
+        config = self._config
+        if self._held_out is None:
+            return None
+        return Evaluations(
+            self._places.run,
+            self._held_out,
             proxy,
             self._supervisors,
+            every=config.evaluation.every,
+            last=config.schedule.steps,
             order_of=lambda name, task, url: order_for(
                 config, name, task, url=url, facts_url=facts_url
             ),

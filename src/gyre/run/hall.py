@@ -5,6 +5,7 @@ Rule 2: while an update is under way nobody claims, joins, pulls or leaves (SPEC
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from time import perf_counter
 from typing import Any
@@ -13,7 +14,7 @@ from gyre.plan.messages import CellDied, CellId, GroupAssigned, GroupId, OfferGr
 from gyre.run.cells import CellClient
 from gyre.run.materialise import Kept, Materialised, WireClaim, mean_reward
 from gyre.stream.groups import Group, GroupBuffer
-from gyre.stream.microsteps import CORE, MicroSteps, Offer, Scoring, Training
+from gyre.stream.microsteps import CORE, Lease, MicroSteps, Offer, Scoring
 from gyre.stream.pulling import PackingBuffer
 from gyre.words.errors import BrokenPromise, CellError, CellGone, NotFinite
 from gyre.words.events import ClaimTrained, GroupPacked, StepMade
@@ -61,8 +62,9 @@ class Hall:
         self._news = asyncio.Event()
         self._updating = False
         self._pulling: set[int] = set()
-        self._busy: set[int] = set()
-        """Cells with a claim in hand."""
+        self._busy: Counter[int] = Counter()
+        """Claims in hand by cell."""
+        self._gone: set[CellClient] = set()
         self._parked: set[int] = set()
         self._going: set[int] = set()
         self._workers: dict[int, tuple[CellClient, asyncio.Task[None]]] = {}
@@ -141,7 +143,7 @@ class Hall:
         """The cell claims no more and has nothing in hand; what it held returns, or is parked."""
         await self._until(lambda: not self._updating)
         if parks:
-            await self._until(lambda: cell not in self._busy)
+            await self._until(lambda: not self._busy[cell])
             if self._queue.trains(cell):
                 self._queue.park(cell)
                 self._parked.add(cell)
@@ -149,7 +151,7 @@ class Hall:
             self._parked.discard(cell)
             self._queue.leave(cell)
             self._tell()
-            await self._until(lambda: cell not in self._busy)
+            await self._until(lambda: not self._busy[cell])
         self._tell()
 
     def lost(self, cell: int) -> None:
@@ -213,30 +215,40 @@ class Hall:
         self._tell()
 
     async def _work(self, cell: int, client: CellClient) -> None:
-        """One cell's claims, one after the other, until it leaves."""
-        while self._cells[cell] is client and (self._queue.trains(cell) or cell in self._parked):
+        """One cell's claims, as many together as it takes, until it leaves."""
+        most = await client.claims_at_once()
+        while self._is_here(cell, client) and (self._queue.trains(cell) or cell in self._parked):
             lease = None
-            if self._queue.trains(cell) and not self._updating and cell not in self._going:
+            may_claim = self._queue.trains(cell) and not self._updating and cell not in self._going
+            if may_claim and self._busy[cell] < most:
                 lease = self._queue.claim(cell, self._clock())
             if lease is None:
                 await self._next_news()
                 continue
-            self._busy.add(cell)
-            try:
-                await self._do(client, lease)
-            except CellGone:
-                if self._cells[cell] is client:
-                    self._hear(CellDied(cell=CellId(cell)))
-                return
-            except CellError as error:
-                self._refused(lease, error)
-            finally:
-                self._busy.discard(cell)
-                self._tell()
+            self._busy[cell] += 1
+            self._spawn(self._carry_out(cell, client, lease))
+            # Another cell's turn, so that the first does not fill its pipeline with all there is.
+            await asyncio.sleep(0)
 
-    async def _do(
-        self, client: CellClient, lease: Scoring[WireClaim] | Training[WireClaim, Found]
+    async def _carry_out(
+        self, cell: int, client: CellClient, lease: Lease[WireClaim, Found]
     ) -> None:
+        try:
+            await self._do(client, lease)
+        except CellGone:
+            if self._is_here(cell, client):
+                self._gone.add(client)
+                self._hear(CellDied(cell=CellId(cell)))
+        except CellError as error:
+            self._refused(lease, error)
+        finally:
+            self._busy[cell] -= 1
+            self._tell()
+
+    def _is_here(self, cell: int, client: CellClient) -> bool:
+        return self._cells[cell] is client and client not in self._gone
+
+    async def _do(self, client: CellClient, lease: Lease[WireClaim, Found]) -> None:
         claim = lease.work
         if isinstance(lease, Scoring):
             self._queue.scored(lease.lease, await client.score(claim.data))
@@ -268,9 +280,7 @@ class Hall:
             )
         )
 
-    def _refused(
-        self, lease: Scoring[WireClaim] | Training[WireClaim, Found], error: CellError
-    ) -> None:
+    def _refused(self, lease: Lease[WireClaim, Found], error: CellError) -> None:
         if isinstance(error, NotFinite) or not error.retryable:
             raise error
         self._failures[lease.claim] = self._failures.get(lease.claim, 0) + 1

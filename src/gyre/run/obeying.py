@@ -9,6 +9,7 @@ from gyre.plan.messages import (
     Command,
     EngineId,
     EnterTraining,
+    EvaluationMove,
     GroupId,
     LaunchEvaluation,
     LaunchExecution,
@@ -25,10 +26,10 @@ from gyre.plan.messages import (
 )
 from gyre.plan.scheduler import Scheduler
 from gyre.run.attempts import Attempts
+from gyre.run.evaluations import Evaluations
 from gyre.run.hall import Hall, Spawn
 from gyre.run.routing import RouteTable
 from gyre.run.switching import Switching
-from gyre.words.errors import BrokenPromise
 
 
 class Hands:
@@ -42,14 +43,17 @@ class Hands:
         switching: Switching,
         routes: RouteTable,
         *,
+        evaluations: Evaluations | None,
         spawn: Spawn,
         stop: Callable[[StopReason], None],
     ) -> None:
+        """`evaluations` is None where nothing is held out."""
         self._scheduler = scheduler
         self._attempts = attempts
         self._hall = hall
         self._switching = switching
         self._routes = routes
+        self._evaluations = evaluations
         self._spawn = spawn
         self._stop = stop
         self._seats: dict[tuple[GroupId, int], EngineId] = {}
@@ -60,6 +64,8 @@ class Hands:
             self._obey(command)
         running = self._attempts.running
         seats = {name: self._seats[key] for name, key in running.items()}
+        if self._evaluations is not None:
+            seats |= self._evaluations.seats
         self._routes.want(seats, lambda engine: self._scheduler.engines.is_ready(EngineId(engine)))
 
     def _obey(self, command: Command) -> None:
@@ -72,10 +78,12 @@ class Hands:
                 self._attempts.launch(command)
             case CancelExecution():
                 self._attempts.cancel(command)
-            case MoveExecutions(moves=moves):
-                self._move(moves)
+            case MoveExecutions(moves=moves, evaluations=evaluations):
+                self._move(moves, evaluations)
             case OfferGroup(group=group):
-                self._hall.offer(command, self._attempts.take(group))
+                self._hall.offer(
+                    command, self._attempts.take(group, self._scheduler.shape.group_size)
+                )
                 for key in [key for key in self._seats if key[0] == group]:
                     del self._seats[key]
             case OpenBatch(step=step):
@@ -83,7 +91,8 @@ class Hands:
             case StopRun(reason=reason):
                 self._stop(reason)
             case LaunchEvaluation():
-                raise BrokenPromise("an evaluation was launched that nobody asked for")
+                assert self._evaluations is not None
+                self._evaluations.launch(command)
             case _:
                 self._obey_for_cells(command)
 
@@ -93,7 +102,7 @@ class Hands:
         switching = self._switching
         match command:
             case EnterTraining():
-                self._move(command.moves)
+                self._move(command.moves, command.evaluations)
                 switching.ordered(command)
                 self._spawn(switching.enter(command))
             case LeaveTraining():
@@ -108,6 +117,8 @@ class Hands:
             case _:
                 assert_never(command)
 
-    def _move(self, moves: Sequence[Move]) -> None:
+    def _move(self, moves: Sequence[Move], evaluations: Sequence[EvaluationMove]) -> None:
         for one in moves:
             self._seats[one.group, one.member] = one.engine
+        if self._evaluations is not None:
+            self._evaluations.move(evaluations)

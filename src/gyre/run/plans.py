@@ -42,6 +42,11 @@ class Places:
     def journal(self) -> Path:
         return self.run / "journal"
 
+    @property
+    def attempts(self) -> Path:
+        """Folders of executions, by name."""
+        return self.run / "attempts"
+
     def plan(self, name: str) -> Path:
         return self.run / "plans" / f"{name}.json"
 

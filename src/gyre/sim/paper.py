@@ -1,4 +1,4 @@
-"""The paper's runs as named scenarios: their structure, and two numbers that were fitted.
+"""The paper's runs as named scenarios: the presets, and the work that their settings met.
 
 Rule 1: results as published stand in `paper_results` and nowhere else.
 """
@@ -12,8 +12,9 @@ from gyre.sim.costs import ByGroups, Costs
 from gyre.sim.durations import Drift, LogNormal
 from gyre.sim.scenario import Scenario
 from gyre.sim.workload import NL2REPO_122B, Deadlines, Evaluations, Workload
+from gyre.words import presets
+from gyre.words.presets import ABLATION, PRESETS, Machines, PlacementName, Preset
 
-EXECUTIONS_PER_GROUP = 16
 INTO_TRAINING_S = 8.52
 OUT_OF_TRAINING_S = 3.46
 
@@ -26,55 +27,42 @@ GROUPS_PER_NODE_HOUR = 2.35
 DRIFT_TO = 0.82
 """Fitted to the same: the length of executions at step 12, as a part of that at step 1."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
-    """How deep boundary dispatch is and how long a burst (eq:mean-version-diff)."""
-
-    extra: float
-    """phi."""
-    steps_per_burst: int
-    """mu."""
+_PLACEMENTS: dict[PlacementName, type[Placement]] = {
+    "elastic": Elastic,
+    "async": Async,
+    "colocate": Colocate,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """A model, a benchmark and the machines they had."""
 
-    name: str
-    groups_per_batch: int
-    num_cells: int
-    nodes_per_cell: int
-    cell_capacity: int
+    machines: Machines
     workload: Workload
     groups_per_node_hour: float
-    steps: int
 
-    def scenario(
-        self,
-        name: str,
-        placement: Placement,
-        pace: Pace,
-        *,
-        standalone: int = 0,
-        merge: int = 1,
-    ) -> Scenario:
-        """`standalone` cells only serve, and `merge` cells are joined to a larger one."""
-        capacity = self.cell_capacity * merge
+    @property
+    def name(self) -> str:
+        return self.machines.name
+
+    def scenario(self, preset: Preset) -> Scenario:
+        """The preset's schedule and machines under this setting's work."""
+        machines = preset.machines
         return Scenario(
-            name=name,
+            name=preset.name,
             shape=Shape(
-                groups_per_batch=self.groups_per_batch,
-                executions_per_group=EXECUTIONS_PER_GROUP,
-                num_cells=self.num_cells // merge - standalone,
-                cell_capacity=capacity,
-                standalone_capacities=(capacity,) * standalone,
-                steps_per_burst=pace.steps_per_burst,
-                steps=self.steps,
-                dispatch=Boundary(extra_dispatch=pace.extra),
-                placement=placement,
-                evaluation_holds_slot=True,
-                endless_dispatch=True,
+                groups_per_batch=machines.groups_per_batch,
+                executions_per_group=machines.executions_per_group,
+                num_cells=machines.num_cells - preset.standalone,
+                cell_capacity=machines.cell_capacity,
+                standalone_capacities=(machines.cell_capacity,) * preset.standalone,
+                steps_per_burst=preset.steps_per_burst,
+                steps=machines.steps,
+                dispatch=Boundary(extra_dispatch=preset.extra_dispatch),
+                placement=_PLACEMENTS[preset.placement](streaming=preset.streaming),
+                evaluation_holds_slot=preset.evaluation_holds_slot,
+                endless_dispatch=preset.endless_dispatch,
             ),
             workload=self.workload,
             costs=Costs(
@@ -82,27 +70,18 @@ class Setting:
                 into_training_s=INTO_TRAINING_S,
                 out_of_training_s=OUT_OF_TRAINING_S,
             ),
-            nodes_per_cell=self.nodes_per_cell * merge,
+            nodes_per_cell=machines.nodes_per_cell,
         )
 
 
 NL2REPO = Setting(
-    name="nl2repo",
-    groups_per_batch=32,
-    num_cells=8,
-    nodes_per_cell=4,
-    cell_capacity=144,
+    machines=presets.NL2REPO,
     workload=replace(NL2REPO_122B, drift=Drift(to=DRIFT_TO, first_step=1, last_step=12)),
     groups_per_node_hour=GROUPS_PER_NODE_HOUR,
-    steps=48,
 )
 
 DEEPSWE = Setting(
-    name="deepswe",
-    groups_per_batch=48,
-    num_cells=6,
-    nodes_per_cell=4,
-    cell_capacity=192,
+    machines=presets.DEEPSWE,
     workload=Workload(
         durations=LogNormal(log_mean=-0.9, sigma=0.6),
         between=0.43,
@@ -110,23 +89,18 @@ DEEPSWE = Setting(
         evaluations=Evaluations(mean_h=0.05, sigma=0.8),
     ),
     groups_per_node_hour=8.0,
-    steps=24,
 )
 """The paper gives neither durations nor training rates here; these are stand-ins."""
 
 TERMINALBENCH = replace(
     DEEPSWE,
-    name="terminalbench",
+    machines=presets.TERMINALBENCH,
     workload=replace(DEEPSWE.workload, durations=LogNormal(log_mean=-1.2, sigma=0.7)),
 )
 """Stand-ins likewise."""
 
 NL2REPO_MAX = Setting(
-    name="nl2repo-max",
-    groups_per_batch=32,
-    num_cells=4,
-    nodes_per_cell=48,
-    cell_capacity=384,
+    machines=presets.NL2REPO_MAX,
     workload=Workload(
         durations=LogNormal(log_mean=0.85, sigma=0.33),
         between=0.43,
@@ -134,71 +108,24 @@ NL2REPO_MAX = Setting(
         evaluations=Evaluations(mean_h=0.15, sigma=0.8, stuck_queries=0.47, stuck_within=0.09),
     ),
     groups_per_node_hour=0.4,
-    steps=48,
 )
 """The 2.4T model: durations by the few shares that are published, a training rate chosen with its
 published hours in view, so that these are matched by hand and not predicted.
-
-Its limit of 384 is taken per cell, because 384 executions of this length at once, in all, could
-not finish 48 steps in the published time under any schedule.
 """
-
-
-def _ablation() -> dict[str, Scenario]:
-    """Twelve steps at a mean staleness of 1.5 (tab:ablation-scheduling)."""
-    one = Pace(extra=1.5, steps_per_burst=1)
-    three = Pace(extra=0.5, steps_per_burst=3)
-    batched_async, batched_colocate = Async(streaming=False), Colocate(streaming=False)
-    make = replace(NL2REPO, steps=12).scenario
-    rows = (
-        make("A0", batched_async, one, standalone=4),
-        make("A1", batched_async, one, standalone=6),
-        make("A2", batched_async, three, standalone=4),
-        make("A3", Async(), one, standalone=4),
-        make("C0", batched_colocate, Pace(extra=0.0, steps_per_burst=4)),
-        make("C1", batched_colocate, three, standalone=1),
-        make("C2", Colocate(), three, standalone=1),
-        make("C3", Colocate(), three, standalone=4),
-        make("E0", Elastic(), three),
-        make("E1", Elastic(), one),
-        make("E2", Elastic(), three, merge=2),
-    )
-    return {row.name: row for row in rows}
 
 
 def compared(setting: Setting, *, staleness: float) -> dict[str, Scenario]:
     """Gyre and its two baselines in a setting, at one target of mean staleness: 1 or 1.5."""
-    burst = round(2 * staleness)
-    make = setting.scenario
-    where = f"{setting.name}-{staleness:g}"
-    return {
-        "gyre": make(f"{where}-gyre", Elastic(), Pace(extra=0.5, steps_per_burst=burst)),
-        "async": make(
-            f"{where}-async",
-            Async(streaming=False),
-            Pace(extra=staleness, steps_per_burst=1),
-            standalone=setting.num_cells // 2,
-        ),
-        "colocate": make(
-            f"{where}-colocate",
-            Colocate(streaming=False),
-            Pace(extra=0.0, steps_per_burst=burst + 1),
-        ),
-    }
+    rows = presets.beside_each_other(setting.machines, staleness=staleness)
+    return {name: setting.scenario(row) for name, row in rows.items()}
 
 
-TABLE = _ablation()
-"""The eleven rows of the ablation, in the paper's order."""
+_SETTINGS = {one.name: one for one in (NL2REPO, DEEPSWE, TERMINALBENCH, NL2REPO_MAX)}
 
-PAPER: dict[str, Scenario] = TABLE | {
-    scenario.name: scenario
-    for setting, targets in (
-        (NL2REPO, (1.0, 1.5)),
-        (DEEPSWE, (1.0, 1.5)),
-        (TERMINALBENCH, (1.0, 1.5)),
-        (NL2REPO_MAX, (1.5,)),
-    )
-    for staleness in targets
-    for scenario in compared(setting, staleness=staleness).values()
+PAPER: dict[str, Scenario] = {
+    name: _SETTINGS[row.machines.name].scenario(row) for name, row in PRESETS.items()
 }
 """Every preset by name."""
+
+TABLE: dict[str, Scenario] = {name: PAPER[name] for name in ABLATION}
+"""The eleven rows of the ablation, in the paper's order."""

@@ -28,6 +28,8 @@ from gyre.watch.seen import Identity, Level, Span, StepSeen, Tally
 from gyre.words.events import (
     FACTS_FOR_PEOPLE,
     ClaimTrained,
+    EvaluationRound,
+    EvaluationScored,
     GroupPacked,
     RewardGiven,
     RunEnded,
@@ -60,6 +62,10 @@ class Board:
         self.transitions: dict[int, TransitionTimed] = {}
         self.publications: dict[int, WeightsPublished] = {}
         """By version."""
+        self.held_out: dict[int, EvaluationRound] = {}
+        """Rounds of held-out evaluation, by version."""
+        self.held_out_since: dict[int, EvaluationScored] = {}
+        """Evaluations that were closed since the last round, by number."""
         self.levels: list[Level] = []
         self._stride = 1
         self._until_level = 0
@@ -121,6 +127,11 @@ class Board:
                 self._made = fact
             case WeightsPublished():
                 self.publications[fact.version] = fact
+            case EvaluationScored():
+                self.held_out_since[fact.evaluation] = fact
+            case EvaluationRound():
+                self.held_out[fact.version] = fact
+                self.held_out_since.clear()
             case TransitionTimed():
                 self.transitions[fact.transition] = fact
             case RunEnded(reason=reason):

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 from gyre.words.events import (
     ClaimTrained,
+    EvaluationRound,
     GroupPacked,
     RewardGiven,
     StepMade,
@@ -51,6 +52,8 @@ class Metrics:
                     "publication/bytes": float(fact.num_bytes),
                 }
                 self._tracker.log(values, step=fact.version)
+            case EvaluationRound():
+                self._tracker.log(_of_round(fact), step=fact.version)
             case TransitionTimed(into_training=into, phases=phases):
                 name = "into_training" if into else "home"
                 values = {f"transition/{name}_s": sum(phases.values())}
@@ -87,6 +90,15 @@ class Metrics:
         }
         self._stepped_s = now
         return {name: value for name, value in found.items() if value is not None}
+
+
+def _of_round(fact: EvaluationRound) -> dict[str, float]:
+    found = {
+        "evaluation/score": fact.mean,
+        "evaluation/standard_error": fact.standard_error,
+        "evaluation/valid": _ratio(fact.num_valid, fact.num_tasks),
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _ratio(part: float, whole: int) -> float | None:

@@ -53,6 +53,7 @@ class Progress:
         """Columns of each line of the block that stands there."""
         self._drawn_s: float | None = None
         self._said = (board.version, board.published)
+        self._num_rounds = len(board.held_out)
         self._has_begun = False
         self._ending = ""
 
@@ -127,6 +128,9 @@ class Progress:
             self._say(now, step_line(board, now))
         if board.published > published:
             self._say(now, publication_line(board))
+        if len(board.held_out) > self._num_rounds:
+            self._num_rounds = len(board.held_out)
+            self._say(now, f"held-out {held_out(board)}")
         if self._ends():
             self._say(now, self._ending)
 
@@ -198,6 +202,10 @@ def block(board: Board, now: float) -> Iterator[Line]:
         [(spark(board.rewards, width=PICTURE - 2), "magenta")],
         (_reward(board), None),
     )
+    if shape.evaluation_slots:
+        scores = [one.mean for one in board.held_out.values() if one.mean is not None]
+        picture = spark(scores, width=PICTURE - 2)
+        yield _line("held-out", [(picture, "magenta")], (held_out(board), None))
     yield _line("staleness", [(_staleness(board), None)], (_switches(board), None))
     yield _line("executions", [(_closed(board), None)], (_outcomes(board), None))
 
@@ -275,6 +283,19 @@ def _reward(board: Board) -> str:
     if scores := board.scores_since:
         word = "since" if board.steps else "so far"
         said.append(f"{len(scores):,} {word}: {fmean(scores):.3f}")
+    return "; ".join(said) or "none yet"
+
+
+def held_out(board: Board) -> str:
+    """The last round of held-out evaluation, and how far the next one is."""
+    said = []
+    if board.held_out:
+        last = list(board.held_out.values())[-1]
+        score = "no score" if last.mean is None else f"{last.mean:.3f}"
+        spread = "" if last.standard_error is None else f" +- {last.standard_error:.3f}"
+        said.append(f"{score}{spread} at version {last.version}")
+    if board.held_out_since:
+        said.append(f"{len(board.held_out_since):,} since")
     return "; ".join(said) or "none yet"
 
 

@@ -32,6 +32,8 @@ MOST_AGES = 8
 """Rows of the histogram of staleness; the rest share the last."""
 MOST_SHARES = 16
 """Rows of claims by cell."""
+MOST_ROUNDS = 12
+"""Rows of held-out evaluation, spread over the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +66,7 @@ def summary(
     sections = {
         "": _head(board),
         "Reward by step": _rewards(board),
+        "Held-out score by version": list(_held_out(board)),
         "Cells": timeline(board, width=WIDTH - 2),
         "Staleness": list(_staleness(board)),
         "Work": list(_work(board)),
@@ -121,6 +124,17 @@ def _ending(board: Board) -> str:
 def _rewards(board: Board) -> list[str]:
     found = [(one.number, one.reward) for one in board.steps if one.reward is not None]
     return curve(found, width=WIDTH - 2)
+
+
+def _held_out(board: Board) -> Iterator[str]:
+    rounds = sorted(board.held_out.values(), key=lambda one: one.version)
+    # The last round is always among them.
+    stride = -(-len(rounds) // MOST_ROUNDS)
+    for one in reversed(rounds[::-1][::stride] if rounds else []):
+        valid = f"{one.num_valid} of {many(one.num_tasks, 'task')}"
+        text = "no valid score" if one.mean is None else f"{one.mean:.3f}"
+        spread = "" if one.standard_error is None else f" +- {one.standard_error:.3f}"
+        yield from _row(f"version {one.version}", f"{text}{spread}, {valid}")
 
 
 # Staleness

@@ -108,6 +108,36 @@ class TransitionTimed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationScored:
+    """A held-out evaluation execution was closed (SPEC 6.6)."""
+
+    evaluation: int
+    execution: str
+    task: str
+    version: int
+    """Published when it was asked for."""
+    versions: tuple[int, ...]
+    """Those that sampled its tokens, in ascending order: a publication may come meanwhile."""
+    outcome: str
+    score: float | None
+    """None where it has no valid one, which is not 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationRound:
+    """Every held-out task was run once; comes after the last of its scores."""
+
+    version: int
+    """Published when the round began."""
+    num_tasks: int
+    num_valid: int
+    mean: float | None
+    """Over valid scores; None without any."""
+    standard_error: float | None
+    """Of the mean, by the spread of the scores; None of fewer than two."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded:
     """The last entry of a run that came to an end of its own."""
 
@@ -122,6 +152,8 @@ FactForPeople = (
     | StepMade
     | WeightsPublished
     | TransitionTimed
+    | EvaluationScored
+    | EvaluationRound
     | RunEnded
 )
 FACTS_FOR_PEOPLE: tuple[type, ...] = get_args(FactForPeople)

@@ -1,0 +1,129 @@
+"""Emulated runs as a benchmark makes them: a workload by seed, a run file, and what it left."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gyre.config.toml import spelled
+from gyre.journal.reading import Reading, read
+from gyre.run.controller import KINDS
+from gyre.stream.queries import Queries
+from gyre.testing.emulated_run import Turn, tables, workload, write_tasks
+
+SAMPLE_S = 0.25
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(slots=True)
+class Used:
+    """What one process took."""
+
+    cpu_s: float = 0.0
+    peak_mib: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """A run that is over."""
+
+    reading: Reading
+    wall_s: float
+    """From the command to its end, start and summary included."""
+    used: Mapping[str, Used] = field(default_factory=dict)
+    """By process: controller and proxy."""
+
+
+def work_in_order(work: Sequence[Sequence[Sequence[Turn]]], seed: int) -> list[list[list[Turn]]]:
+    """The turns of each group's executions, in the order in which a run draws its queries."""
+    queries = Queries(len(work), seed=seed)
+    return [[list(one) for one in work[queries.draw()]] for _ in work]
+
+
+def run(
+    folder: Path, given: Mapping[str, Mapping[str, Any]], *, seed: int, tasks: int, mean_s: float
+) -> Ran:
+    """A run of its own in `folder`; raises CalledProcessError if it does not end well."""
+    folder.mkdir(parents=True)
+    members = given["schedule"]["executions_per_group"]
+    work = workload(tasks=tasks, members=members, seed=seed, mean_s=mean_s)
+    path = write_tasks(folder / "tasks.jsonl", work)
+    found = tables(folder / "run", path, given, {"run": {"seed": seed}})
+    file = folder / "run.toml"
+    file.write_text("\n".join(_lines(found)) + "\n")
+    began = time.monotonic()
+    with (folder / "said").open("wb") as said:
+        command = [sys.executable, "-m", "gyre", "train", str(file)]
+        process = subprocess.Popen(command, stdout=said, stderr=said)
+        watch = _Watch(process.pid)
+        status = process.wait()
+        watch.stop()
+    if status != 0:
+        sys.stderr.write((folder / "said").read_text())
+        raise subprocess.CalledProcessError(status, command)
+    return Ran(
+        reading=read(folder / "run" / "journal", kinds=KINDS),
+        wall_s=time.monotonic() - began,
+        used=watch.used,
+    )
+
+
+def _lines(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    lines = []
+    for name, table in found.items():
+        lines.append(f"[{name}]")
+        lines += [f"{key} = {spelled(value)}" for key, value in table.items()]
+    return lines
+
+
+class _Watch:
+    """Looks at the controller and its proxy from time to time."""
+
+    def __init__(self, controller: int) -> None:
+        self.used = {"controller": Used(), "proxy": Used()}
+        self._controller = controller
+        self._proxy: int | None = None
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _work(self) -> None:
+        while not self._over.wait(SAMPLE_S):
+            if self._proxy is None:
+                self._proxy = _child(self._controller, "gyre.run.proxy")
+            for name, pid in (("controller", self._controller), ("proxy", self._proxy)):
+                if pid is not None:
+                    _look(pid, self.used[name])
+
+
+def _child(parent: int, module: str) -> int | None:
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            stat = (path / "stat").read_text().rsplit(")", 1)[1].split()
+            command = (path / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if int(stat[1]) == parent and module.encode() in command:
+            return int(path.name)
+    return None
+
+
+def _look(pid: int, used: Used) -> None:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return
+    used.cpu_s = (int(stat[11]) + int(stat[12])) / TICKS
+    for line in status.splitlines():
+        if line.startswith("VmHWM:"):
+            used.peak_mib = int(line.split()[1]) / 1024

@@ -1,0 +1,244 @@
+"""Held-out evaluation: every so many publications all held-out tasks run once (SPEC 6.6).
+
+Rule 1: rounds do not overlap; one that is due while another is open begins when that has closed.
+Rule 2: numbers never repeat, and nothing here enters a buffer.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from math import sqrt
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from gyre import calls
+from gyre.plan.messages import (
+    EngineId,
+    EvaluationEnded,
+    EvaluationId,
+    EvaluationMove,
+    EvaluationRequested,
+    LaunchEvaluation,
+    Published,
+    RunStarted,
+)
+from gyre.rollout.facts import Entry
+from gyre.run.births import Births
+from gyre.run.hall import Spawn
+from gyre.run.proxied import ProxyClient
+from gyre.run.supervisors import OrderOf, Supervised, Supervisors
+from gyre.words.errors import BoundaryError, LogDamaged
+from gyre.words.events import EvaluationRound, EvaluationScored
+from gyre.words.ids import ExecutionId
+from gyre.words.outcomes import Closed, Outcome, Terminated
+from gyre.words.places import TaskSource
+from gyre.words.records import CallClosed
+
+
+@dataclass(slots=True)
+class _Round:
+    """All held-out tasks, once."""
+
+    version: int
+    first: int
+    """Number of its first evaluation; the others follow in the order of their tasks."""
+    open: set[EvaluationId]
+    scores: list[float] = field(default_factory=list)
+
+
+class Evaluations:
+    """The held-out tasks of a run, and what became of them."""
+
+    def __init__(
+        self,
+        folder: Path,
+        tasks: TaskSource,
+        proxy: ProxyClient,
+        births: Births,
+        *,
+        every: int,
+        last: int | None,
+        order_of: OrderOf,
+        facts_token: str,
+        hear: Callable[[Any], None],
+        spawn: Spawn,
+    ) -> None:
+        """`last` is the version that the run ends with, which nothing can be launched under."""
+        self._folder = folder
+        # Read at once, so that a bad task is known before the run starts.
+        self._tasks = [tasks.get(index) for index in range(len(tasks))]
+        self._proxy = proxy
+        self._every = every
+        self._last = last
+        self._hear = hear
+        self._spawn = spawn
+        self._numbers: dict[ExecutionId, EvaluationId] = {}
+        self._seats: dict[ExecutionId, EngineId] = {}
+        self._round: _Round | None = None
+        self._is_due = False
+        self._next = 0
+        self._published = 0
+        self._publications = 0
+        self._supervisors = Supervisors(
+            proxy,
+            births,
+            order_of=order_of,
+            facts_token=facts_token,
+            terminated=self._terminated,
+            closed=self._closed,
+            spawn=spawn,
+        )
+
+    @property
+    def seats(self) -> Mapping[ExecutionId, EngineId]:
+        """Engines of those that are launched and not terminated."""
+        return self._seats
+
+    def noticed(self, now: float, fact: Any) -> None:
+        """A fact is in the journal; the run's start and publications may begin a round."""
+        if self._notices(fact):
+            self._is_due = True
+            self._begin()
+
+    def launch(self, command: LaunchEvaluation) -> None:
+        if self._round is None or command.evaluation not in self._round.open:
+            # Of a round that an earlier controller left open.
+            self._hear(EvaluationEnded(evaluation=command.evaluation))
+            return
+        name = name_of(command.evaluation)
+        self._numbers[name] = command.evaluation
+        self._seats[name] = command.engine
+        task = self._tasks[command.evaluation - self._round.first]
+        self._supervisors.launch(name, task, self._folder / "attempts" / name)
+
+    def move(self, moves: Sequence[EvaluationMove]) -> None:
+        """One that has ended since has no calls to be moved."""
+        for one in moves:
+            name = name_of(one.evaluation)
+            if name in self._seats:
+                self._seats[name] = one.engine
+
+    async def heard(self, execution: ExecutionId, entry: Entry) -> None:
+        """A supervisor posted a fact; those of other executions are passed over."""
+        await self._supervisors.heard(execution, entry)
+
+    async def look_after(self) -> None:
+        """Looks again and again."""
+        await self._supervisors.look_after()
+
+    async def look(self) -> None:
+        """Dead supervisors are revived, and the others told how long calls were held."""
+        await self._supervisors.look()
+
+    async def end(self) -> None:
+        """What is unfinished is cancelled."""
+        await self._supervisors.end()
+
+    def recall(self, journal: Iterable[Any]) -> None:
+        """Goes on from what an earlier controller heard; a round that it left open begins anew."""
+        is_open: set[EvaluationId] = set()
+        for fact in journal:
+            self._is_due = self._notices(fact) or self._is_due
+            match fact:
+                case EvaluationRequested(evaluation=number):
+                    self._is_due = False
+                    self._next = max(self._next, number + 1)
+                    is_open.add(number)
+                case EvaluationScored(evaluation=number):
+                    is_open.discard(EvaluationId(number))
+                case _:
+                    pass
+        for number in sorted(is_open):
+            self._hear(EvaluationEnded(evaluation=number))
+            self._spawn(self._seal(name_of(number)))
+        self._is_due = self._is_due or bool(is_open)
+        self._begin()
+
+    def _notices(self, fact: Any) -> bool:
+        """Whether a round is due because of it."""
+        match fact:
+            case RunStarted():
+                return True
+            case Published(version=version) if version > self._published:
+                self._published = version
+                self._publications += 1
+                return version != self._last and self._publications % self._every == 0
+            case _:
+                return False
+
+    def _begin(self) -> None:
+        if not self._is_due or self._round is not None or not self._tasks:
+            return
+        self._is_due = False
+        first, self._next = self._next, self._next + len(self._tasks)
+        numbers = [EvaluationId(number) for number in range(first, self._next)]
+        self._round = _Round(version=self._published, first=first, open=set(numbers))
+        for number in numbers:
+            self._hear(EvaluationRequested(evaluation=number))
+
+    async def _terminated(self, one: Supervised, fact: Terminated) -> None:
+        """Its slot is free, because judging needs no engine (SPEC 1.3)."""
+        del self._seats[one.name]
+        self._hear(EvaluationEnded(evaluation=self._numbers[one.name]))
+
+    async def _closed(self, one: Supervised, fact: Closed) -> None:
+        versions = await asyncio.to_thread(versions_of, self._folder, one.name)
+        number = self._numbers.pop(one.name)
+        self._supervisors.forget(one.name)
+        assert self._round is not None
+        score = _score(fact)
+        self._round.open.remove(number)
+        self._round.scores += [] if score is None else [score]
+        self._hear(
+            EvaluationScored(
+                evaluation=number,
+                execution=one.name,
+                task=one.task.id,
+                version=self._round.version,
+                versions=versions,
+                outcome=fact.outcome.value,
+                score=score,
+            )
+        )
+        if not self._round.open:
+            self._hear(_summed(self._round, len(self._tasks)))
+            self._round = None
+            self._begin()
+
+    async def _seal(self, name: ExecutionId) -> None:
+        """Its program cannot go on without its key, and ends."""
+        with suppress(BoundaryError):
+            await self._proxy.seal(name)
+
+
+def name_of(number: EvaluationId) -> ExecutionId:
+    return ExecutionId(f"eval-{number:06d}")
+
+
+def versions_of(folder: Path, execution: ExecutionId) -> tuple[int, ...]:
+    """Those that sampled its tokens, in ascending order; none where its log cannot tell."""
+    path = calls.path_of(folder, execution)
+    try:
+        records = calls.read(path).records if path.exists() else ()
+    except LogDamaged:
+        return ()
+    spans = [span for one in records if isinstance(one, CallClosed) for span in one.spans]
+    return tuple(sorted({one.version for one in spans if one.version is not None}))
+
+
+def _score(closed: Closed) -> float | None:
+    """A placeholder is a valid 0 here too (SPEC 6.4)."""
+    return 0.0 if closed.outcome is Outcome.PLACEHOLDER else closed.score
+
+
+def _summed(one: _Round, num_tasks: int) -> EvaluationRound:
+    scores = one.scores
+    return EvaluationRound(
+        version=one.version,
+        num_tasks=num_tasks,
+        num_valid=len(scores),
+        mean=fmean(scores) if scores else None,
+        standard_error=stdev(scores) / sqrt(len(scores)) if len(scores) > 1 else None,
+    )

@@ -1,0 +1,124 @@
+"""A rank of a cell that follows its driver: orders come in as lines, and its end is theirs.
+
+python -m gyre.run.rank PLAN.json RANK STORE
+"""
+
+import os
+import queue
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from threading import Lock, Thread
+from typing import BinaryIO
+
+import msgspec
+import torch
+from torch.distributed import FileStore  # type: ignore[attr-defined]
+
+from gyre.engine.open import device_of, dtype_of
+from gyre.model.load import load_network
+from gyre.model.network import Network
+from gyre.run.cell_plan import CellPlan
+from gyre.run.plan_file import read_plan
+from gyre.run.rank_orders import READY, Answer, Asked, Expose, refusal
+from gyre.run.rank_part import Part
+from gyre.train.between import Between
+from gyre.train.lines import Lines, Place
+from gyre.train.rank import RankTrainer
+from gyre.words.errors import GyreError
+
+
+def open_part(plan: CellPlan, rank: int, store: Path, network: Network) -> Part:
+    """Its place in the cell; returns when all ranks are there."""
+    place = Place.of(rank, stages=plan.stages, shards=plan.shards)
+    lines = Lines(
+        FileStore(str(store), place.size), place, device=network.device, timeout_s=plan.timeout_s
+    )
+    trainer = RankTrainer(
+        network,
+        lines,
+        section=plan.trainer,
+        objective=plan.objective,
+        optimizer=plan.optimizer,
+        temperature=plan.temperature,
+        version=plan.version,
+    )
+    trainer.rest(weights=True)
+    between = Between(plan.store, cell=plan.cell, rank=rank, timeout_s=plan.timeout_s)
+    return Part(trainer, lines, between, share=plan.share, cell=plan.cell)
+
+
+def own_network(plan: CellPlan) -> Network:
+    """For one rank's trainer to cut its part from."""
+    place = device_of(plan.device)
+    return load_network(plan.model, device=place, dtype=dtype_of(plan.dtype, place))
+
+
+class _Follower:
+    """The loop of orders; exposing goes on beside it."""
+
+    def __init__(self, part: Part, says: "_Says") -> None:
+        self._part = part
+        self._says = says
+        self._orders: queue.SimpleQueue[Asked] = queue.SimpleQueue()
+
+    def work(self) -> None:
+        Thread(target=self._read, name="orders", daemon=True).start()
+        while True:
+            self._obey(self._orders.get())
+
+    def _read(self) -> None:
+        for line in sys.stdin.buffer:
+            asked = msgspec.json.decode(line, type=Asked)
+            if isinstance(asked.order, Expose):
+                self._obey(asked)
+            else:
+                self._orders.put(asked)
+        # The driver is gone; whatever is under way here is of no use to anybody.
+        os._exit(0)
+
+    def _obey(self, asked: Asked) -> None:
+        try:
+            answer = self._part.obey(asked.order, asked.number)
+        except GyreError as error:
+            version = self._part.trainer.version
+            answer = Answer(number=asked.number, version=version, refusal=refusal(error))
+        self._says.say(answer)
+
+
+class _Says:
+    """The way back to the driver."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._lock = Lock()
+
+    def say(self, answer: Answer) -> None:
+        with self._lock:
+            self._file.write(msgspec.json.encode(answer) + b"\n")
+            self._file.flush()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The process's whole life."""
+    if len(arguments) != 3:
+        sys.stderr.write("gyre rank: expected the file with its plan, a rank and a store\n")
+        return 2
+    # Whatever a library prints must not be taken for an answer.
+    says = _Says(os.fdopen(os.dup(1), "wb"))
+    os.dup2(2, 1)
+    try:
+        plan = read_plan(Path(arguments[0]), CellPlan)
+        if plan.threads is not None:
+            torch.set_num_threads(plan.threads)
+        network = own_network(plan)
+        says.say(Answer(number=READY, version=plan.version))
+        part = open_part(plan, int(arguments[1]), Path(arguments[2]), network)
+        _Follower(part, says).work()
+    except GyreError as error:
+        sys.stderr.write(f"gyre rank: {type(error).__name__}: {error}\n")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,139 @@
+"""What one rank of a cell does of every order: driver and followers alike.
+
+Rule 1: what comes from other cells is laid aside first, and taken once all ranks have theirs.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import assert_never
+
+from torch import Tensor
+
+from gyre.model.manifest import Shard
+from gyre.model.weights import load_into
+from gyre.run import rank_orders
+from gyre.run.rank_orders import Answer, Order
+from gyre.run.rank_weights import laid, taken
+from gyre.train.between import Between, num_bytes
+from gyre.train.lines import Lines
+from gyre.train.pipeline import Ended
+from gyre.train.rank import RankTrainer
+from gyre.words.errors import BrokenPromise
+from gyre.words.reports import StepReport
+
+
+class Part:
+    """One rank: its trainer, its lines within the cell, its ways to its like in others."""
+
+    def __init__(
+        self, trainer: RankTrainer, lines: Lines, between: Between, *, share: Path, cell: int
+    ) -> None:
+        self.trainer = trainer
+        self.lines = lines
+        self.stepped: StepReport | None = None
+        """What the last step came to."""
+        self._between = between
+        self._share = share
+        self._cell = cell
+        self._rank = lines.place.rank
+        self._aside: Callable[[], None] | None = None
+        self._exposed: Path | None = None
+
+    def obey(self, order: Order, number: int = rank_orders.READY) -> Answer:
+        """What came of it; GyreError is the caller's to answer."""
+        answer = Answer(number=number, version=self.trainer.version)
+        match order:
+            case rank_orders.Restore():
+                self.trainer.restore()
+            case rank_orders.Rest():
+                self.trainer.rest(weights=True)
+            case rank_orders.Clear():
+                self.trainer.clear()
+            case rank_orders.Stream():
+                while self.trainer.follow() is not Ended.CLOSED:
+                    pass
+            case rank_orders.Step():
+                self.stepped = self.trainer.step()
+            case rank_orders.Expose():
+                answer.part = self._expose()
+            case rank_orders.Whole():
+                whole = self.trainer.whole_weights()
+                name = f"whole-{self._cell}.{self._rank}.safetensors"
+                answer.part = None if whole is None else laid(self._share / name, whole)
+            case _:
+                answer.num_bytes = self._obey_among_cells(order)
+        return answer
+
+    def drop(self) -> None:
+        """Whoever waits for this rank fails now."""
+        self.lines.drop()
+        self._between.drop()
+
+    def _obey_among_cells(
+        self,
+        order: rank_orders.Meet
+        | rank_orders.Reduce
+        | rank_orders.Spread
+        | rank_orders.Pull
+        | rank_orders.Take
+        | rank_orders.Forget,
+    ) -> int:
+        match order:
+            case rank_orders.Meet(epoch=epoch, order=cells):
+                self._between.meet(epoch, cells)
+            case rank_orders.Reduce():
+                return self._reduce(order)
+            case rank_orders.Spread(version=version):
+                self._spread(order, version)
+            case rank_orders.Pull(parts=parts, version=version):
+                self._lay_aside(taken(self._share, parts[self._rank]), version)
+            case rank_orders.Take():
+                if self._aside is None:
+                    raise BrokenPromise(f"rank {self._rank}: nothing was laid aside")
+                aside, self._aside = self._aside, None
+                aside()
+            case rank_orders.Forget():
+                self._aside = None
+            case _:
+                assert_never(order)
+        return 0
+
+    def _reduce(self, order: rank_orders.Reduce) -> int:
+        total = self._between.reduced(order.epoch, order.members, self.trainer.gradients)
+        if order.members[0] == self._cell:
+            self._aside = lambda: self.trainer.replace_gradients(total)
+            return 0
+        self._aside = _nothing
+        return num_bytes(total)
+
+    def _spread(self, order: rank_orders.Spread, version: int) -> None:
+        named = sorted(self.trainer.network.module.named_parameters())
+        found = self._between.spread(order.epoch, order.members, [one for _, one in named])
+        if order.members[0] == self._cell:
+            self._aside = _nothing
+        else:
+            tensors = {name: one for (name, _), one in zip(named, found, strict=True)}
+            self._lay_aside(tensors, version)
+
+    def _lay_aside(self, tensors: Mapping[str, Tensor], version: int) -> None:
+        """Parts as this rank holds them; only satellites get weights, and have no optimizer."""
+
+        def take() -> None:
+            load_into(self.trainer.network, tensors)
+            self.trainer.version = version
+            self.trainer.clear()
+
+        self._aside = take
+
+    def _expose(self) -> Shard:
+        if self._exposed is not None:
+            with suppress(FileNotFoundError):
+                self._exposed.unlink()
+        name = f"weights-{self._cell}-{self.trainer.version}.{self._rank}.safetensors"
+        self._exposed = self._share / name
+        return laid(self._exposed, dict(self.trainer.network.module.named_parameters()))
+
+
+def _nothing() -> None:
+    """There is nothing to take, and that is all right."""

@@ -1,0 +1,330 @@
+"""A cell takes orders over HTTP: what it does, what it refuses, and what it then has changed."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from tests.run.live_cells import (
+    OPTIMIZER,
+    Batch,
+    join,
+    manifest_of,
+    reduced,
+    started,
+    train,
+    weights,
+)
+from tests.train.scenes import NUM_EXECUTIONS
+
+from gyre.model.load import load_network
+from gyre.train.cell import LocalTrainer
+from gyre.words.errors import CellError, CellGone
+from gyre.words.sections import ObjectiveSection, TrainerSection
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def batch(tmp_path_factory):
+    return Batch(tmp_path_factory.mktemp("model") / "model")
+
+
+@pytest.fixture(scope="module")
+def cells(tmp_path_factory, batch):
+    with started(tmp_path_factory.mktemp("cells"), batch.model, 0, 1, 2) as made:
+        yield made
+
+
+@pytest.fixture
+def run(cells):
+    return cells.run
+
+
+def test_a_cell_says_how_it_is(run):
+    async def scenario(clients):
+        before = await clients[1].health()
+        await clients[1].enter()
+        return before, await clients[1].health()
+
+    before, after = run(scenario)
+
+    assert (True, False) == (before.engine_ready, after.engine_ready)
+    assert (0, 0, 1) == (before.engine_version, before.trainer_version, before.claims_at_once)
+
+
+def test_weights_are_pulled_whole_or_not_at_all(run, cells, tmp_path):
+    async def scenario(clients):
+        await clients[0].enter()
+        await clients[1].enter()
+        exposed = await clients[0].expose()
+        (part,) = exposed.parts
+        path = cells.share / part.file
+        whole = path.read_bytes()
+        before, _ = await weights(clients[1], tmp_path / "before")
+        refusals = []
+        # The last bytes are values, so that the file still reads as weights.
+        for wrong in (whole[:-1] + bytes([whole[-1] ^ 64]), whole[:-4], b""):
+            path.write_bytes(wrong)
+            with pytest.raises(CellError) as refused:
+                await clients[1].pull(replace(exposed, version=7))
+            refusals.append(str(refused.value))
+        path.write_bytes(whole)
+        version = (await clients[1].health()).trainer_version
+        with pytest.raises(CellError, match="in 1 parts, found 2"):
+            await clients[1].pull(replace(exposed, parts=(part, part)))
+        after, _ = await weights(clients[1], tmp_path / "after")
+        await clients[1].pull(exposed)
+        return refusals, version, before == after, exposed, await clients[0].expose()
+
+    refusals, version, unchanged, exposed, again = run(scenario)
+
+    assert 3 == sum("expected" in one and "with hash" in one for one in refusals)
+    assert 0 == version
+    assert unchanged
+    assert exposed == again
+
+
+def test_a_file_outside_the_shared_folder_is_never_read(run, cells):
+    async def scenario(clients):
+        await clients[1].enter()
+        exposed = await clients[0].expose()
+        (part,) = exposed.parts
+        elsewhere = replace(part, file=f"../{part.file}")
+        (cells.folder / part.file).write_bytes((cells.share / part.file).read_bytes())
+        (cells.share / part.file).rename(cells.share / "away")
+        with pytest.raises(CellError) as refused:
+            await clients[1].pull(replace(exposed, parts=(elsewhere,)))
+        (cells.share / "away").rename(cells.share / part.file)
+        return str(refused.value), cells.share / part.file
+
+    message, path = run(scenario)
+
+    assert f"{path}: expected weights" in message
+
+
+def test_claims_of_three_cells_become_one_update(run, batch, tmp_path):
+    """The sum of gradients is where it should be, and so are the weights afterwards (SPEC 3.3)."""
+
+    async def scenario(clients):
+        await join(clients, 0, 1, 2)
+        await asyncio.gather(*(one.meet(0, [0, 1, 2]) for one in clients.values()))
+        version = (await clients[0].health()).trainer_version
+        for claim in range(6):
+            await train(clients[claim % 3], batch, claim)
+        sent = await reduced(clients, 0, {0: [0, 3], 1: [1, 4], 2: [2, 5]})
+        step = await clients[0].step(version)
+        await asyncio.gather(*(one.spread(0, [0, 1, 2], step.version) for one in clients.values()))
+        digests = {(await weights(one, tmp_path / f"{cell}"))[0] for cell, one in clients.items()}
+        versions = {(await one.health()).trainer_version for one in clients.values()}
+        # Nothing of the batch is left in any sum.
+        empty = await reduced(clients, 0, {0: [], 1: [], 2: []})
+        return version, sent, step, digests, versions, empty
+
+    version, sent, step, digests, versions, empty = run(scenario)
+
+    assert 0 == sent[0]
+    assert sent[1] == sent[2] > 0
+    assert step.gradient_norm > 0
+    assert {version + 1} == versions
+    assert 1 == len(digests)
+    assert sent == empty
+
+
+def test_a_sum_that_is_not_of_its_leases_goes_nowhere(run, batch):
+    async def scenario(clients):
+        await join(clients, 0)
+        await train(clients[0], batch, 0)
+        refusals = []
+        for leases in ({0: []}, {0: [0, 1]}, {0: [9]}, {1: [0]}):
+            with pytest.raises(CellError) as refused:
+                await clients[0].reduce(0, [0], leases)
+            refusals.append(str(refused.value))
+        with pytest.raises(CellError, match="lease 0 is in the sum already") as twice:
+            await train(clients[0], batch, 0)
+        return refusals, twice.value.retryable, await clients[0].reduce(0, [0], {0: [0]})
+
+    refusals, retryable, sent = run(scenario)
+
+    assert [True] * 4 == ["not of its leases" in one for one in refusals]
+    assert not retryable
+    assert 0 == sent
+
+
+def test_a_claim_that_cannot_be_trained_leaves_the_sum_as_it_was(run, batch):
+    async def scenario(clients):
+        await join(clients, 0)
+        await train(clients[0], batch, 0)
+        with pytest.raises(CellError, match="expected the bytes of a claim"):
+            await clients[0].train(b"garbage", lease=1, num_executions=1, scores=None)
+        return await clients[0].reduce(0, [0], {0: [0]})
+
+    assert 0 == run(scenario)
+
+
+def test_a_step_from_another_version_is_refused(run):
+    async def scenario(clients):
+        await join(clients, 0, 1)
+        version = (await clients[0].health()).trainer_version
+        with pytest.raises(CellError, match=f"from version {version + 1}") as refused:
+            await clients[0].step(version + 1)
+        with pytest.raises(CellError, match="has no optimizer"):
+            await clients[1].step((await clients[1].health()).trainer_version)
+        return refused.value.retryable, version, (await clients[0].health()).trainer_version
+
+    retryable, before, after = run(scenario)
+
+    assert not retryable
+    assert before == after
+
+
+def test_a_sum_outlives_a_rest_only_where_it_is_kept(run, batch):
+    """SPEC 2.5."""
+
+    async def scenario(clients):
+        found = []
+        for keep in (True, False):
+            await join(clients, 0)
+            await train(clients[0], batch, 0)
+            await clients[0].leave(keep_sum=keep)
+            with pytest.raises(CellError, match="restore it first"):
+                await train(clients[0], batch, 1)
+            await clients[0].enter()
+            held = await reduced(clients, 0, {0: [0]})
+            found.append(isinstance(held[0], int))
+            await clients[0].leave(keep_sum=False)
+        return found
+
+    assert [True, False] == run(scenario)
+
+
+def test_an_engine_acknowledges_the_digest_of_what_it_loaded(run, tmp_path):
+    """SPEC 2.4."""
+
+    async def scenario(clients):
+        folder = tmp_path / "v5"
+        saved = await clients[0].save(folder)
+        with pytest.raises(CellError, match="written once"):
+            await clients[0].save(folder)
+        loaded = await clients[2].load(folder, version=5, digest=saved.digest)
+        with pytest.raises(CellError, match="expected digest"):
+            await clients[2].load(folder, version=6, digest="0" * 32)
+        with pytest.raises(CellError, match="nowhere"):
+            await clients[2].load(tmp_path / "nowhere", version=6, digest=saved.digest)
+        return saved, loaded, folder
+
+    saved, loaded, folder = run(scenario)
+
+    assert saved.digest == loaded.digest == manifest_of(folder)["digest"]
+    assert saved.num_bytes == sum(one["num_bytes"] for one in manifest_of(folder)["shards"])
+
+
+def test_scores_that_are_given_stand_for_the_claims_own(run, batch):
+    """SPEC 8.3."""
+
+    async def scenario(clients):
+        await join(clients, 0)
+        scores = await clients[0].score(batch.bytes[0])
+        first = await train(clients[0], batch, 0)
+        second = await train(clients[0], batch, 0, lease=1, scores=scores)
+        return scores, first, second
+
+    scores, first, second = run(scenario)
+
+    sums = [one.sum_log_ratio for one in scores]
+    for report in (first, second):
+        assert pytest.approx(sums, rel=1e-4) == [one.sum_log_ratio for one in report.scores]
+        assert [one.count for one in scores] == [one.count for one in report.scores]
+    assert scores == second.scores
+    assert 0 != first.loss == pytest.approx(second.loss, rel=1e-5)
+
+
+def test_nobody_is_answered_without_the_token(cells):
+    async def work():
+        answers = []
+        for key in ("", "wrong", "the-token-of-the-ru"):
+            async with cells.clients(key) as clients:
+                for order in (clients[0].health(), clients[0].enter(), clients[0].step(0)):
+                    with pytest.raises(CellError) as refused:
+                        await order
+                    answers.append(str(refused.value))
+        return answers
+
+    assert [True] * 9 == ["expected the run's token" in one for one in asyncio.run(work())]
+
+
+@pytest.mark.parametrize(
+    ("order", "body", "says"),
+    [
+        ("reduce", b"\xff\xfe", "expected Reduce"),
+        ("reduce", b"{}", "expected Reduce"),
+        ("reduce", b'{"epoch": 0, "members": [0], "leases": {}, "more": 1}', "expected Reduce"),
+        ("step", b'{"version": "one"}', "expected StepOrder"),
+        ("pull", b"[]", "expected Exposed"),
+        ("leave", b'{"keep_sum": 3}', "expected Leave"),
+        ("train", b"{}", "expected About"),
+        ("dance", b"{}", "no such order"),
+    ],
+)
+def test_a_body_that_is_no_order_is_refused_by_name(cells, order, body, says):
+    async def scenario(clients):
+        with pytest.raises(CellError) as refused:
+            await clients[1]._post(order, body, {}, dict)
+        return str(refused.value), await clients[1].health()
+
+    message, health = cells.run(scenario)
+
+    assert says in message
+    assert health.engine_ready
+
+
+def test_a_cell_killed_in_a_reduction_fails_it_at_once_and_not_the_next(
+    run, cells, batch, tmp_path
+):
+    """Survivors' sums are as they were, and meet in another epoch (SPEC 3.2)."""
+
+    async def scenario(clients):
+        await join(clients, 0, 1, 2)
+        await clients[0].save(tmp_path / "before")
+        await asyncio.gather(*(one.meet(1, [0, 1, 2]) for one in clients.values()))
+        for claim in range(3):
+            await train(clients[claim], batch, claim)
+        members, leases = [0, 1, 2], {0: [0], 1: [1], 2: [2]}
+        waiting = [
+            asyncio.ensure_future(clients[cell].reduce(1, members, leases)) for cell in (0, 1)
+        ]
+        # The others wait for it in the middle of their groups.
+        await asyncio.sleep(0.5)
+        assert not any(one.done() for one in waiting)
+        cells.kill(2)
+        answers = await asyncio.gather(*waiting, return_exceptions=True)
+        with pytest.raises(CellGone):
+            await clients[2].health()
+        old = await reduced({0: clients[0]}, 0, {0: [0]})
+        await asyncio.gather(*(clients[cell].meet(2, [0, 1]) for cell in (0, 1)))
+        sent = await reduced(clients, 2, {0: [0], 1: [1]})
+        late = await reduced(clients, 1, {0: [0, 1], 1: [1]})
+        norm = await clients[0].step((await clients[0].health()).trainer_version)
+        del clients[2]
+        return answers, old, sent, late, norm.gradient_norm
+
+    answers, old, sent, late, norm = run(scenario)
+    cells.start(2)
+
+    assert [CellError] * 2 == [type(one) for one in answers]
+    assert [0] == old
+    assert 0 == sent[0] < sent[1]
+    assert [True, True] == ["epoch 1 are over" in str(one) for one in late]
+    assert pytest.approx(norm_alone(tmp_path / "before", batch, [0, 1]), rel=1e-5) == norm
+
+
+def norm_alone(folder, batch, claims):
+    """Of the sum that one trainer of these weights has."""
+    trainer = LocalTrainer(
+        load_network(folder),
+        section=TrainerSection(),
+        objective=ObjectiveSection(),
+        optimizer=OPTIMIZER,
+    )
+    for claim in claims:
+        trainer.train(batch.claims[claim], num_executions=NUM_EXECUTIONS)
+    return trainer.step().gradient_norm
