@@ -27,7 +27,7 @@ $(VENV):
 
 demo: $(VENV) ## A model learns on this machine: the whole loop, in under three minutes
 	rm -rf runs/quickstart
-	.venv/bin/gyre train examples/quickstart.toml
+	PATH="$(CURDIR)/.venv/bin:$$PATH" gyre train examples/quickstart.toml
 
 test: $(VENV) harnesses ## Everything: lint, types, all tests, real agent programs
 	scripts/test

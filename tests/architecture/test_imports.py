@@ -93,8 +93,9 @@ def test_reading_a_run_file_loads_what_checks_it():
     assert "pydantic" in tried(CHECK)
 
 
-def test_the_server_loads_no_model_code():
-    loaded = tried("import gyre.run.proxy")
+@pytest.mark.parametrize("module", ["gyre.run.proxy", "gyre.run.train"])
+def test_the_proxy_and_the_controller_load_no_model_code(module):
+    loaded = tried(f"import {module}")
 
     assert SERVING <= loaded
     assert set() == loaded & HEAVY

@@ -1,14 +1,18 @@
 """gyre train with real processes and emulated durations: roles change, and nothing is lost."""
 
 import json
+import os
+import signal
 from collections import Counter
 
 import pytest
-from tests.flows.live.running import emulated, tasks_of
+from tests.flows.live.running import emulated, pid_of, tasks_of
 from tests.flows.live.watched import watched
 
 from gyre import calls
 from gyre.plan.messages import (
+    CellDied,
+    CellRecovered,
     CellServing,
     CellTraining,
     EnterTraining,
@@ -173,3 +177,35 @@ def test_surplus_executions_are_cancelled_and_held_out_tasks_are_scored(tmp_path
     assert [(0, 3, 3), (1, 3, 3)] == [(one.version, one.num_tasks, one.num_valid) for one in rounds]
     assert [orders for _, _, orders in ran.decided] == list(replay(ran.shape, ran.events).orders)
     assert all(group.num_trajectories <= 4 for group in ran.facts(GroupPacked))
+
+
+def test_a_satellite_that_is_killed_loses_nothing_but_its_time(tmp_path):
+    """SPEC 3.2: its claims return, another process takes its place, and no call fails."""
+    killed = []
+
+    def heard(now, fact):
+        if isinstance(fact, ClaimTrained) and fact.cell == 1 and not killed:
+            killed.append(fact)
+            os.kill(pid_of(tmp_path, "cell-1"), signal.SIGKILL)
+
+    tasks = tasks_of(tmp_path, seed=1, mean_s=0.6)
+    ran = emulated(tmp_path, tasks=tasks, heard=heard, cells={"count": 3, "capacity": 6})
+    made = ran.facts(StepMade)
+
+    assert StopReason.FINISHED == ran.reason
+    assert {1} == {one.cell for one in ran.facts(CellDied)}
+    assert [1] == [one.cell for one in ran.facts(CellRecovered)]
+    assert 12 == len({one.group for one in ran.facts(GroupPacked)})
+    packed, trained = Counter(), Counter()
+    for one in ran.facts(GroupPacked):
+        packed[one.step] += one.num_claims
+    for one in ran.facts(ClaimTrained):
+        trained[one.step] += 1
+    assert packed == Counter({one.step: sum(one.claims.values()) for one in made})
+    assert 1 <= trained[killed[0].step] - packed[killed[0].step], "what was lost was done again"
+    assert StopReason.FINISHED is watched(ran.shape, ran.events).stopped
+    assert 0 == sum(
+        type(one) is CallFailed
+        for path in calls.logs(ran.folder)
+        for one in calls.read(path).records
+    )

@@ -29,8 +29,11 @@ from gyre.words.sections import (
 )
 
 KEY = "the-token-of-the-run"
-OPTIMIZER = OptimizerSection(lr=1e-3, eps=1e-6)
-"""Changes that float32 weights resolve to four digits, and no whole step from rounding."""
+OPTIMIZER = OptimizerSection(lr=1e-5, eps=1e-6)
+"""Steps that leave some ratios within their bounds, and no whole step from rounding."""
+CHANGE = 5e-2
+"""How far changes of weights may be apart, relative to the largest: float32 weights near 1 tell
+changes of 1e-5 to a percent, and a gradient that is missing turns some of them around."""
 SCENARIO_S = 120.0
 TIMEOUT_S = 600.0
 """Of groups of cells; longer than a scenario may take, so that none ends by it."""
@@ -158,6 +161,16 @@ def started(folder, model, *cells, **changes):
         yield made
     finally:
         made.stop()
+
+
+async def posted(client, order, body):
+    """Status and text of whatever is answered to these bytes."""
+    headers = {"Authorization": f"Bearer {KEY}"}
+    async with (
+        aiohttp.ClientSession(headers=headers) as session,
+        session.post(f"{client.url}/cell/{order}", data=body) as answer,
+    ):
+        return answer.status, await answer.text()
 
 
 async def train(client, batch, claim, lease=None, scores=None):

@@ -4,7 +4,7 @@ import asyncio
 from random import Random
 
 import pytest
-from tests.run.live_cells import Batch, moved, reduced, started, train, weights
+from tests.run.live_cells import CHANGE, Batch, moved, reduced, started, train, weights
 from tests.train.cells import worst
 
 from gyre.stream.microsteps import CORE, MicroSteps, Offer
@@ -117,19 +117,16 @@ def updates(request, tmp_path_factory, batch):
 
 @pytest.mark.parametrize("way", [DIVIDED, RANDOM], ids=["divided", "random"])
 def test_cells_give_the_update_of_one_cell(updates, batch, way):
-    """Bit for bit in deterministic mode, else to rounding.
-
-    Sums of float32 in another order differ in the seventh digit; Adam divides by their size, so
-    that of the step of a small gradient no more than two digits are sure.
-    """
+    """Bit for bit in deterministic mode, else to the rounding of sums in another order."""
     is_exact, found = updates
     norms, digest, tensors, _ = found[ALONE]
     other_norms, other_digest, other_tensors, _ = found[way]
     change = moved(batch, tensors)
 
     assert all(bool(one.any()) for one in change.values())
-    assert 1e-2 > worst(change, moved(batch, other_tensors))
-    assert pytest.approx(norms, rel=1e-5) == other_norms
+    assert CHANGE > worst(change, moved(batch, other_tensors))
+    assert all(0 < one for one in norms)
+    assert pytest.approx(norms, rel=1e-4) == other_norms
     if is_exact:
         assert norms == other_norms
         assert digest == other_digest

@@ -180,7 +180,7 @@ async def serve(plan: CellPlan, on_start: Callable[[str], None]) -> None:
         key=key,
         share=plan.share,
     )
-    on = listener(HOST, 0)
+    on = listener(HOST, plan.port)
     port = on.getsockname()[1]
     try:
         await serve_until_told(

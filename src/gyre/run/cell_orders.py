@@ -18,11 +18,21 @@ from gyre.engine.controls import Steered
 from gyre.model.network import Network
 from gyre.model.weights import digest
 from gyre.proxy.http import Exchange
+from gyre.run.cell_wire import (
+    ABOUT,
+    About,
+    Exposed,
+    Leave,
+    Load,
+    Meet,
+    Reduce,
+    Save,
+    Spread,
+    StepOrder,
+)
 from gyre.run.claims import unpacked
 from gyre.run.learning import Trains
-from gyre.run.rank_weights import Exposed
 from gyre.words.errors import CellError, NotFound, RequestError
-from gyre.words.packs import Score
 
 PREFIX = "/cell/"
 BODY_BYTES = 2**20
@@ -31,68 +41,6 @@ BODY_S = 60.0
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-
-
-class Leave(msgspec.Struct, forbid_unknown_fields=True):
-    """The cell goes home, with its sum if it will come back to the same batch (SPEC 2.5)."""
-
-    keep_sum: bool = False
-
-
-class Meet(msgspec.Struct, forbid_unknown_fields=True):
-    """The cells of an epoch in their order."""
-
-    epoch: int
-    order: list[int]
-
-
-class Reduce(msgspec.Struct, forbid_unknown_fields=True):
-    """Sums go to the first member, each of exactly these leases."""
-
-    epoch: int
-    members: list[int]
-    leases: dict[int, list[int]]
-
-
-class StepOrder(msgspec.Struct, forbid_unknown_fields=True):
-    """An update from this version."""
-
-    version: int
-
-
-class Spread(msgspec.Struct, forbid_unknown_fields=True):
-    """The first member's weights, of this version, go to the others."""
-
-    epoch: int
-    members: list[int]
-    version: int
-
-
-class Save(msgspec.Struct, forbid_unknown_fields=True):
-    """The trainer's weights become a checkpoint."""
-
-    folder: str
-
-
-class Load(msgspec.Struct, forbid_unknown_fields=True):
-    """The engine takes a checkpoint's weights, which have this digest."""
-
-    folder: str
-    version: int
-    digest: str
-    keep_kv: bool = False
-
-
-class About(msgspec.Struct, forbid_unknown_fields=True):
-    """What comes with a claim, in a header."""
-
-    lease: int
-    num_executions: int
-    scores: list[Score] | None = None
-
-
-ABOUT = "x-gyre-claim"
-"""The header with it, in JSON."""
 
 
 class Orders:

@@ -52,6 +52,8 @@ class CellPlan:
     engine_factory: str | None = None
     """MODULE:FUNCTION?key=value of an engine in place of the embedded one."""
     trainer_factory: str | None = None
+    port: int = 0
+    """Where it listens; 0 picks a free one. A cell that comes back keeps the one it had."""
 
     @property
     def ranks(self) -> int:

@@ -11,9 +11,8 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
-from gyre.run.cell_orders import ABOUT
+from gyre.run.cell_wire import ABOUT, Exposed
 from gyre.run.rank_orders import Refusal, made
-from gyre.run.rank_weights import Exposed
 from gyre.words.errors import CellError, CellGone
 from gyre.words.ids import EngineName
 from gyre.words.packs import Score

@@ -2,16 +2,11 @@
 
 import asyncio
 import secrets
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import aiohttp
 
 from gyre.journal.entries import Header
 from gyre.journal.writing import Journal
@@ -22,7 +17,6 @@ from gyre.plan.scheduler import Scheduler
 from gyre.rollout.facts import Entry
 from gyre.rollout.order import Order
 from gyre.run.attempts import Attempts
-from gyre.run.births import Births, Child
 from gyre.run.cells import CellClient
 from gyre.run.desk import PATH, Desk
 from gyre.run.evaluations import Evaluations
@@ -30,25 +24,29 @@ from gyre.run.hall import Hall
 from gyre.run.host import Decided, Host, Listener
 from gyre.run.listen import listener, serving, told_to_stop
 from gyre.run.obeying import Hands
-from gyre.run.plan_file import write_plan
-from gyre.run.plans import Places, cell_plan, open_tasks, order_for, packer_for, proxy_plan
-from gyre.run.processes import Process
+from gyre.run.plans import (
+    Places,
+    harness_for,
+    open_tasks,
+    order_for,
+    packer_for,
+)
 from gyre.run.proxied import ProxyClient
 from gyre.run.routing import RouteTable
 from gyre.run.runfile import RunFile
+from gyre.run.staff import Staff
 from gyre.run.supervisors import Supervisors
 from gyre.run.switching import Switching, Weights
 from gyre.stream.queries import Queries
-from gyre.words.errors import CellError, CellGone, ConfigError
+from gyre.words.errors import CellGone
 from gyre.words.events import FACTS_FOR_PEOPLE, RunEnded
 from gyre.words.ids import ExecutionId
+from gyre.words.run_sections import RunConfig
 from gyre.words.tasks import Task
 
 KINDS = (*EVENTS, *FACTS_FOR_PEOPLE)
 """What a live run's journal holds."""
 HOST = "127.0.0.1"
-READY_S = 300.0
-"""How long a process may take to be ready: large weights are read."""
 BEAT_S = 1.0
 """How often cells are asked how they are."""
 
@@ -67,27 +65,23 @@ class Controller:
     ) -> None:
         """`tick` is called about once a second with the time of the run."""
         self._run = run
-        self._config = run.config
-        self._folder = folder
         self._listeners = listeners
         self._tick = tick
         self._decided = decided
-        self._tasks = open_tasks(run.config.tasks)
+        # Refused here and not at the first launch.
+        harness_for(run.config)
+        kind = run.config.sandbox.kind
+        self._tasks = open_tasks(run.config.tasks, sandbox=kind)
         held_out = run.config.evaluation
         self._held_out = (
-            open_tasks(held_out.tasks) if held_out.slots and held_out.tasks is not None else None
+            open_tasks(held_out.tasks, sandbox=kind)
+            if held_out.slots and held_out.tasks is not None
+            else None
         )
-        self._token = secrets.token_urlsafe(32)
+        self._staff = Staff(run.config, folder)
+        self._cells = self._staff.cells
         self._facts_token = secrets.token_urlsafe(32)
-        self._processes: dict[int, Child] = {}
-        self._cells: dict[int, CellClient] = {}
         self._spawned: set[asyncio.Task[None]] = set()
-        self._proxy_process: Process
-        self._supervisors: Births
-        self._births: Births
-        """Of cells."""
-        self._places: Places
-        self._session: aiohttp.ClientSession
         self._host: Host
         self._hall: Hall
         self._group: asyncio.TaskGroup
@@ -98,34 +92,19 @@ class Controller:
         self._stopped = asyncio.get_running_loop().create_future()
         told = told_to_stop()
         async with AsyncExitStack() as stack:
-            self._places = self._prepared(stack)
+            self._staff.prepare(stack)
             journal = stack.enter_context(self._journal())
-            headers = {"Authorization": f"Bearer {self._token}"}
-            timeout = aiohttp.ClientTimeout(total=None, sock_connect=5.0)
-            connector = aiohttp.TCPConnector(limit=0)
-            self._session = await stack.enter_async_context(
-                aiohttp.ClientSession(headers=headers, timeout=timeout, connector=connector)
-            )
-            self._supervisors = await Births.open("gyre.run.supervise", self._places.log("nursery"))
-            stack.push_async_callback(self._supervisors.close)
-            self._births = await Births.open("gyre.run.cell", self._places.log("cells"))
-            stack.push_async_callback(self._births.close)
-            stack.push_async_callback(self._stop_cells)
-            await self._start_cells()
-            proxy = await self._start_proxy(stack)
-            return await self._host_run(journal, proxy, told, stack)
+            await self._staff.start(stack)
+            self._cells = self._staff.cells
+            return await self._host_run(journal, self._staff.proxy, told, stack)
 
-    # Before the run
+    @property
+    def _config(self) -> RunConfig:
+        return self._staff.config
 
-    def _prepared(self, stack: AsyncExitStack) -> Places:
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        memory = Path("/dev/shm")
-        share = Path(tempfile.mkdtemp(prefix="gyre-", dir=memory if memory.is_dir() else None))
-        stack.callback(shutil.rmtree, share, ignore_errors=True)
-        places = Places(run=self._folder.absolute(), share=share)
-        places.token.touch(mode=0o600)
-        places.token.write_text(self._token)
-        return places
+    @property
+    def _places(self) -> Places:
+        return self._staff.places
 
     def _journal(self) -> Journal:
         config = self._config
@@ -134,46 +113,9 @@ class Controller:
             seed=config.run.seed,
             started_at=time.time(),
             shape=plain_shape(self._run.shape),
-            notes={
-                "model": config.model.name,
-                "nodes_per_cell": config.cells.nodes,
-            },
+            notes={"model": config.model.name, "nodes_per_cell": config.cells.nodes},
         )
         return Journal.create(self._places.journal, header, kinds=KINDS)
-
-    async def _start_cells(self) -> None:
-        total = self._config.cells.count + len(self._config.cells.standalone)
-        clients = await asyncio.gather(*(self._start_cell(cell) for cell in range(total)))
-        self._cells = dict(enumerate(clients))
-
-    async def _start_cell(self, cell: int, weights: Weights | None = None) -> CellClient:
-        """A cell's process, with the run's model or with weights that are published."""
-        plan = cell_plan(self._config, self._places, cell)
-        if weights is not None:
-            plan = replace(plan, model=str(weights.folder), version=weights.version)
-        path = write_plan(self._places.plan(plan.name), plan)
-        process = await self._births.birth(plan.name, [str(path)], log=self._places.log(plan.name))
-        self._processes[cell] = process
-        return CellClient(cell, await process.ready(READY_S), self._session)
-
-    async def _stop_cells(self) -> None:
-        await asyncio.gather(*(one.stop() for one in self._processes.values()))
-
-    async def _start_proxy(self, stack: AsyncExitStack) -> ProxyClient:
-        window = min([await one.context_tokens() for one in self._cells.values()])
-        plan = proxy_plan(
-            self._config,
-            self._places,
-            engines=tuple(f"gyre={one.url}" for one in self._cells.values()),
-            context_tokens=window,
-        )
-        path = write_plan(self._places.plan("proxy"), plan)
-        process = await Process.start(
-            "proxy", ("-m", "gyre.run.proxy", str(path)), self._places.log("proxy")
-        )
-        stack.push_async_callback(process.stop)
-        self._proxy_process = process
-        return ProxyClient(await process.ready(READY_S), self._session)
 
     # The run
 
@@ -252,7 +194,7 @@ class Controller:
             Queries(len(self._tasks), seed=config.run.seed),
             lambda terminated, closed: Supervisors(
                 proxy,
-                self._supervisors,
+                self._staff.supervisors,
                 order_of=order_of,
                 facts_token=self._facts_token,
                 terminated=terminated,
@@ -271,7 +213,7 @@ class Controller:
             self._places.run,
             self._held_out,
             proxy,
-            self._supervisors,
+            self._staff.supervisors,
             every=config.evaluation.every,
             last=config.schedule.steps,
             order_of=lambda name, task, url: order_for(
@@ -304,10 +246,8 @@ class Controller:
     ) -> StopReason | None:
         async with asyncio.TaskGroup() as self._group:
             always = [self._group.create_task(one) for one in (*work, self._watch_cells())]
-            always += [
-                self._group.create_task(self._watch_process(cell)) for cell in self._processes
-            ]
-            always.append(self._group.create_task(self._watch_proxy()))
+            always += [self._group.create_task(self._watch_process(one)) for one in self._cells]
+            always.append(self._group.create_task(self._staff.watch_proxy()))
             await self._begin()
             always.append(self._group.create_task(self._wait_to_be_told(told)))
             reason = await self._stopped
@@ -328,11 +268,7 @@ class Controller:
         self._hear(RunStarted())
 
     async def _restart(self, cell: int, weights: Weights) -> CellClient:
-        if cell == CORE:
-            message = "the core's process ended, and with it the optimizer's state"
-            raise CellError(message, retryable=False)
-        await self._processes[cell].stop()
-        client = await self._start_cell(cell, weights)
+        client = await self._staff.restart(cell, weights)
         self._spawn(self._watch_process(cell))
         return client
 
@@ -340,14 +276,8 @@ class Controller:
 
     async def _watch_process(self, cell: int) -> None:
         """A process that ends by itself is a cell that died."""
-        process = self._processes[cell]
-        await process.wait()
-        if self._processes[cell] is process:
+        if await self._staff.ended(cell):
             self._hear(CellDied(cell=CellId(cell)))
-
-    async def _watch_proxy(self) -> None:
-        status = await self._proxy_process.wait()
-        raise ConfigError(f"the proxy ended with status {status}: see {self._places.log('proxy')}")
 
     async def _watch_cells(self) -> None:
         """Leases last as long as cells answer (SPEC 3.2)."""

@@ -69,9 +69,8 @@ class Hall:
         self._going: set[int] = set()
         self._workers: dict[int, tuple[CellClient, asyncio.Task[None]]] = {}
         self._failures: dict[int, int] = {}
-        self._done: dict[int, int] = {}
-        """Claims of the open batch by cell."""
-        self._losses: list[float] = []
+        self._losses: dict[int, float] = {}
+        """By claim of the open batch; one that is done twice counts once."""
         self._num_failures = 0
         """Updates in a row that failed with every cell alive."""
         self.epoch = 0
@@ -92,7 +91,6 @@ class Hall:
 
     def open(self, step: int) -> None:
         self._packing.open(step)
-        self._done = dict.fromkeys(self._queue.cells, 0)
         self._losses.clear()
         self._tell()
 
@@ -132,7 +130,6 @@ class Hall:
         if worker is None or worker.done() or client is not self._cells[cell]:
             client = self._cells[cell]
             self._workers[cell] = client, self._spawn(self._work(cell, client))
-        self._done.setdefault(cell, 0)
         self._tell()
 
     def going(self, cell: int) -> None:
@@ -263,8 +260,7 @@ class Hall:
         )
         if not self._queue.done(lease.lease):
             return
-        self._done[cell] = self._done.get(cell, 0) + 1
-        self._losses.append(report.loss)
+        self._losses[lease.claim] = report.loss
         step = self._packing.step
         assert step is not None
         self._hear(
@@ -298,6 +294,7 @@ class Hall:
             step = self._packing.step
             assert step is not None
             began = perf_counter()
+            claims = {cell: len(self._queue.holds(cell)) for cell in self._queue.cells}
             sent = await self._reduce(self._queue.cells)
             if sent is None:
                 return
@@ -309,11 +306,11 @@ class Hall:
             self._hear(
                 StepMade(
                     step=step,
-                    loss=sum(self._losses),
+                    loss=sum(self._losses.values()),
                     reward=mean_reward(groups),
                     gradient_norm=report.gradient_norm,
                     is_clipped=report.is_clipped,
-                    claims=dict(self._done),
+                    claims=claims,
                     reduce_s=reduce_s,
                     step_s=report.step_s,
                     reduced_bytes=sent,

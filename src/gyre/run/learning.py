@@ -13,7 +13,8 @@ from typing import Protocol
 from gyre.model.checkpoint import save
 from gyre.model.manifest import Manifest
 from gyre.model.weights import parameters
-from gyre.run.rank_weights import Exposed, laid, taken
+from gyre.run.cell_wire import Exposed
+from gyre.run.rank_weights import laid, taken
 from gyre.train.between import Between, num_bytes
 from gyre.train.cell import LocalTrainer
 from gyre.words.errors import CellError

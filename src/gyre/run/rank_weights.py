@@ -1,7 +1,6 @@
 """Weights of one rank as a file in the shared folder, hashed, for the same rank of other cells."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -10,19 +9,6 @@ from torch import Tensor
 
 from gyre.model.manifest import Shard, describe_file
 from gyre.words.errors import ModelError
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exposed:
-    """Weights that lie in the shared folder, for others to take."""
-
-    version: int
-    parts: tuple[Shard, ...]
-    """By rank: each takes what its like in the other cell has laid there."""
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(one.num_bytes for one in self.parts)
 
 
 def laid(path: Path, tensors: Mapping[str, Tensor]) -> Shard:

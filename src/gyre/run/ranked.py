@@ -15,10 +15,11 @@ from gyre.model.network import Network
 from gyre.model.weights import load_into
 from gyre.run import rank_orders
 from gyre.run.cell_plan import CellPlan
+from gyre.run.cell_wire import Exposed
 from gyre.run.learning import Leases, check_held, check_ranks, check_version
 from gyre.run.plan_file import write_plan
 from gyre.run.rank import open_part, own_network
-from gyre.run.rank_weights import Exposed, taken
+from gyre.run.rank_weights import taken
 from gyre.run.ranked_crew import Crew
 from gyre.run.ranked_driver import Driver
 from gyre.run.ranked_feed import Claimed, Found

@@ -90,6 +90,8 @@ class Switching:
         self._order: dict[int, int] = {}
         """By cell, the transition it was ordered last."""
         self._locks: dict[int, asyncio.Lock] = {}
+        self._starting: dict[int, int] = {}
+        """Cells that begin anew, and the versions they read."""
         self._counts: dict[str, int] = dict.fromkeys(COUNTED, 0)
 
     def ordered(self, command: EnterTraining | LeaveTraining) -> None:
@@ -196,7 +198,11 @@ class Switching:
         self._hall.lost(cell)
         async with self._lock(cell):
             published = self._published
-            self._cells[cell] = await self._restart(cell, published)
+            self._starting[cell] = published.version
+            try:
+                self._cells[cell] = await self._restart(cell, published)
+            finally:
+                del self._starting[cell]
             self._hear(CellRecovered(cell=CellId(cell), version=published.version))
 
     def _died(self, cell: int, client: CellClient) -> None:
@@ -263,7 +269,8 @@ class Switching:
         found = sorted(self._folder.glob("v*"))
         old = [one for one in found if int(one.name[1:]) <= newest]
         for one in old[: max(0, len(found) - self._keep)]:
-            shutil.rmtree(one, ignore_errors=True)
+            if int(one.name[1:]) not in self._starting.values():
+                shutil.rmtree(one, ignore_errors=True)
 
 
 class _timing:

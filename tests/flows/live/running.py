@@ -1,7 +1,7 @@
 """Whole runs by the controller, in processes of their own, with everything that it decided."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from gyre.plan.shape import Shape
 from gyre.run.controller import KINDS, Controller
 from gyre.run.runfile import read_run
 from gyre.testing.emulated_run import tables, workload, write_tasks
+
+Heard = Callable[[float, Any], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,19 +71,29 @@ def write_run(path: Path, tables: Mapping[str, Mapping[str, Any]]) -> Path:
     return path
 
 
-def emulated(folder: Path, *, tasks: Path, **changed: Mapping[str, Any]) -> Ran:
+def emulated(
+    folder: Path, *, tasks: Path, heard: Heard | None = None, **changed: Mapping[str, Any]
+) -> Ran:
     """Runs the emulated run in `folder/run`, with some keys of its tables changed."""
     found = tables(folder / "run", tasks, {"schedule": SCHEDULE}, changed)
-    return run_live(write_run(folder / "run.toml", found))
+    return run_live(write_run(folder / "run.toml", found), heard=heard)
 
 
-def run_live(path: Path, overrides: Sequence[str] = ()) -> Ran:
-    """The run of a file, to its end."""
+def pid_of(folder: Path, name: str) -> int:
+    """Of a process of the run in `folder/run`, such as cell-1 or proxy."""
+    return int((folder / "run" / "pids" / name).read_text())
+
+
+def run_live(path: Path, overrides: Sequence[str] = (), *, heard: Heard | None = None) -> Ran:
+    """The run of a file, to its end; `heard` is told every fact once it is journaled."""
     run = read_run(path, overrides)
     folder = Path(run.config.run.place)
     decided: list[tuple[float, Any, tuple[Any, ...]]] = []
     controller = Controller(
-        run, folder, decided=lambda now, event, orders: decided.append((now, event, tuple(orders)))
+        run,
+        folder,
+        listeners=() if heard is None else (heard,),
+        decided=lambda now, event, orders: decided.append((now, event, tuple(orders))),
     )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         reason = runner.run(controller.work())

@@ -1,0 +1,2 @@
+def parse(text):
+    return [line.split(",") for line in text.splitlines()]

@@ -1,0 +1,3 @@
+#!/bin/bash
+set -euo pipefail
+printf 'Hello, workspace!\nGoodbye.\n' > greeting.txt

@@ -1,0 +1,83 @@
+"""What a controller and a cell say to each other, as typed bodies; light, because both read it."""
+
+from dataclasses import dataclass
+
+import msgspec
+
+from gyre.model.manifest import Shard
+from gyre.words.packs import Score
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exposed:
+    """Weights that lie in the shared folder, for others to take."""
+
+    version: int
+    parts: tuple[Shard, ...]
+    """By rank: each takes what its like in the other cell has laid there."""
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(one.num_bytes for one in self.parts)
+
+
+class Leave(msgspec.Struct, forbid_unknown_fields=True):
+    """The cell goes home, with its sum if it will come back to the same batch (SPEC 2.5)."""
+
+    keep_sum: bool = False
+
+
+class Meet(msgspec.Struct, forbid_unknown_fields=True):
+    """The cells of an epoch in their order."""
+
+    epoch: int
+    order: list[int]
+
+
+class Reduce(msgspec.Struct, forbid_unknown_fields=True):
+    """Sums go to the first member, each of exactly these leases."""
+
+    epoch: int
+    members: list[int]
+    leases: dict[int, list[int]]
+
+
+class StepOrder(msgspec.Struct, forbid_unknown_fields=True):
+    """An update from this version."""
+
+    version: int
+
+
+class Spread(msgspec.Struct, forbid_unknown_fields=True):
+    """The first member's weights, of this version, go to the others."""
+
+    epoch: int
+    members: list[int]
+    version: int
+
+
+class Save(msgspec.Struct, forbid_unknown_fields=True):
+    """The trainer's weights become a checkpoint."""
+
+    folder: str
+
+
+class Load(msgspec.Struct, forbid_unknown_fields=True):
+    """The engine takes a checkpoint's weights, which have this digest."""
+
+    folder: str
+    version: int
+    digest: str
+    keep_kv: bool = False
+
+
+class About(msgspec.Struct, forbid_unknown_fields=True):
+    """What comes with a claim, in a header."""
+
+    lease: int
+    num_executions: int
+    scores: list[Score] | None = None
+
+
+ABOUT = "x-gyre-claim"
+"""The header with it, in JSON."""

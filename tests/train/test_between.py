@@ -1,0 +1,130 @@
+"""Cells sum at the first of them and take its weights, in groups that a failure outdates."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from gyre.train.between import Between, num_bytes
+from gyre.words.errors import CellError
+
+TIMEOUT_S = 600.0
+"""Longer than any test, so that none ends by it."""
+
+
+class Cells:
+    """Some cells that meet in one file, each in a thread of its own."""
+
+    def __init__(self, folder, count):
+        self.folder, self.count = folder, count
+        self.cells = [self.one(cell) for cell in range(count)]
+
+    def one(self, cell, rank=0):
+        return Between(self.folder / "store", cell=cell, rank=rank, timeout_s=TIMEOUT_S)
+
+    def all(self, act, cells=None):
+        """What each came to, errors included."""
+
+        def tried(cell):
+            try:
+                return act(self.cells[cell], cell)
+            except CellError as error:
+                return error
+
+        with ThreadPoolExecutor(self.count) as pool:
+            return list(pool.map(tried, range(self.count) if cells is None else cells))
+
+
+@pytest.fixture
+def three(tmp_path):
+    return Cells(tmp_path, 3)
+
+
+def sums_of(cell):
+    """Buckets of unlike sizes and types."""
+    return [torch.full((5,), 10.0**cell), torch.full((3,), 2**40 + cell, dtype=torch.int64)]
+
+
+def test_the_first_member_has_the_sum_and_the_others_keep_their_own(three):
+    mine = [sums_of(cell) for cell in range(3)]
+    found = three.all(lambda one, cell: one.reduced(0, [0, 1, 2], mine[cell]))
+
+    assert [111.0] * 5 == found[0][0].tolist()
+    assert [3 * 2**40 + 3] * 3 == found[0][1].tolist()
+    for cell in range(3):
+        assert all(map(torch.equal, sums_of(cell), mine[cell]))
+
+
+def test_everybody_has_the_weights_of_the_first_member(three):
+    found = three.all(lambda one, cell: one.spread(0, [0, 1, 2], sums_of(cell)))
+
+    for one in found:
+        assert all(map(torch.equal, sums_of(0), one))
+
+
+def test_prefixes_of_an_order_are_met_beforehand(three):
+    three.all(lambda one, cell: one.meet(0, [0, 1, 2]))
+    for members in ([0, 1, 2], [0, 1], [0, 1, 2]):
+        found = three.all(lambda one, cell, members=members: one.reduced(0, members, sums_of(cell)))
+        expected = sum(10.0**cell for cell in members)
+
+        assert expected == found[0][0][0]
+        if 2 not in members:
+            assert "not among [0, 1]" in str(found[2])
+
+
+def test_a_cell_alone_needs_nobody(three):
+    (found,) = three.all(lambda one, cell: one.reduced(0, [0], sums_of(cell)), cells=[0])
+
+    assert all(map(torch.equal, sums_of(0), found))
+
+
+def test_ranks_of_a_cell_meet_their_like_only(tmp_path):
+    two = Cells(tmp_path, 2)
+    two.cells = [two.one(cell, rank) for rank in range(2) for cell in range(2)]
+    two.count = 4
+
+    def act(one, at):
+        rank, cell = divmod(at, 2)
+        return one.reduced(0, [0, 1], [torch.tensor([float(100 * rank + cell)])])
+
+    found = two.all(act)
+
+    assert [1.0, 201.0] == [found[0][0].item(), found[2][0].item()]
+
+
+def test_a_cell_that_drops_out_fails_the_others_at_once(three):
+    three.all(lambda one, cell: one.meet(0, [0, 1, 2]))
+
+    def act(one, cell):
+        if cell == 2:
+            one.drop()
+            return None
+        return one.reduced(0, [0, 1, 2], sums_of(cell))
+
+    first, second, _ = three.all(act)
+
+    assert [CellError, CellError] == [type(first), type(second)]
+
+
+def test_survivors_meet_in_another_epoch_and_the_old_one_is_over(three):
+    three.all(lambda one, cell: one.meet(0, [0, 1, 2]))
+    three.cells[2].drop()
+    three.all(lambda one, cell: one.meet(1, [0, 1]), cells=[0, 1])
+    found = three.all(lambda one, cell: one.reduced(1, [0, 1], sums_of(cell)), cells=[0, 1])
+    late = three.all(lambda one, cell: one.reduced(0, [0, 1], sums_of(cell)), cells=[0, 1])
+
+    assert 11.0 == found[0][0][0]
+    assert [True, True] == ["groups of epoch 0 are over" in str(one) for one in late]
+
+
+def test_a_cell_that_was_started_again_finds_no_traces_of_its_former_life(three):
+    three.all(lambda one, cell: one.reduced(0, [0, 1, 2], sums_of(cell)))
+    three.cells[2] = three.one(2)
+    found = three.all(lambda one, cell: one.reduced(1, [0, 1, 2], sums_of(cell)))
+
+    assert 111.0 == found[0][0][0]
+
+
+def test_bytes_are_those_of_all_buckets():
+    assert 5 * 4 + 3 * 8 == num_bytes(sums_of(0))
