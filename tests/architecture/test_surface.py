@@ -19,6 +19,13 @@ USED_BY_NAME = {
 
 COMMANDS = {
     "train": "config overrides",
+    "rollout": (
+        "--concurrency --config --engine --engine-key --harness --model --n --run --set tasks"
+    ),
+    "evaluate": (
+        "--concurrency --config --engine --engine-key --harness --n --run --set --version "
+        "subject tasks"
+    ),
     "proxy": (
         "--body-bytes --calls-at-once --calls-per-minute --capacity --context --engine --family "
         "--hold --honour-sampling --host --idle --kv --max-tokens --model --open --ping --port "
@@ -32,6 +39,7 @@ COMMANDS = {
     "close": "name run",
     "inspect": "--json --leaves --text execution run",
     "export": "--execution --format --max-trajectories --out --seed run",
+    "harness": "action names",
     "model": "--to action name",
     "plan": (
         "--capacity --cells --executions-per-group --from-journal --groups-per-batch "

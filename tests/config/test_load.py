@@ -281,6 +281,19 @@ SCHEDULE = {"groups_per_batch": 4, "executions_per_group": 4}
             {"evaluation": {"slots": 3}},
             "evaluation.tasks: missing; expected a table, because evaluation.slots is 3",
         ),
+        (
+            {"harness": {}},
+            "harness.argv: missing; expected a list of one or more texts, because harness.kind is "
+            '"command"',
+        ),
+        (
+            {"harness": {"kind": "codex", "argv": ["codex"]}},
+            'harness.argv: has no meaning when harness.kind is "codex"',
+        ),
+        (
+            {"harness": {"argv": ["a"], "version": "1.0"}},
+            'harness.version: has no meaning when harness.kind is "command"',
+        ),
     ],
 )
 def test_values_that_cannot_stand_together(changes, expected):

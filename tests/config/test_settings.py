@@ -47,7 +47,7 @@ def test_a_key_without_a_sentence_is_noticed():
         ("cells.standalone", "a list of whole numbers of at least 1"),
         ("harness.argv", "a list of one or more texts"),
         ("harness.env", "a table of texts"),
-        ("harness.kind", '"command"'),
+        ("harness.args", "a list of texts"),
         ("draw.max_trajectories", 'a whole number of at least 1 or "all"'),
         ("tasks", "a table"),
         ("evaluation.tasks.kind", '"folder"'),

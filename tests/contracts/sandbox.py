@@ -86,6 +86,26 @@ async def programs_see_what_they_are_given_and_no_more(subject: Subject) -> None
     assert b"3-\n" == output
 
 
+async def programs_find_their_files_and_layers(subject: Subject) -> None:
+    """Layers are folders of the host, and lie where they do there."""
+    layer = subject.workspace.parent / "layer"
+    layer.mkdir()
+    (layer / "tool").write_text("sharp")
+    command = Command(
+        argv=("sh", "-c", f'cat "$HOME/.agent/settings" {layer}/tool'),
+        home={".agent/settings": "quiet and "},
+        layers=(str(layer),),
+    )
+    sandbox = subject.make()
+    output = subject.workspace.parent / "output"
+    await sandbox.prepare(str(subject.workspace))
+    await sandbox.start(command, output=str(output), most_bytes=1000)
+    status = await sandbox.wait()
+    await sandbox.kill()
+
+    assert (0, b"quiet and sharp") == (status, output.read_bytes())
+
+
 async def there_is_no_input(subject: Subject) -> None:
     assert (0, b"") == await run(subject, "cat")
 
@@ -136,13 +156,13 @@ async def killing_ends_what_hides_and_what_does_not_listen(subject: Subject) -> 
 
 
 async def what_a_finished_program_left_running_is_killed(subject: Subject) -> None:
-    sandbox = await started(subject, ESCAPE)
-    await sandbox.wait()
+    """Whether it lives until then is the sandbox's affair."""
+    sandbox = await started(subject, ESCAPE + "; until [ -s escaped ]; do sleep 0.01; done")
     escaped = int(await wait_for(subject.workspace / "escaped"))
-    before = subject.is_alive(escaped)
+    await sandbox.wait()
     await sandbox.freeze()
 
-    assert (True, False) == (before, subject.is_alive(escaped))
+    assert not subject.is_alive(escaped)
     assert str(escaped) == (subject.workspace / "escaped").read_text().strip()
 
 
@@ -183,6 +203,7 @@ EVERY_SANDBOX = [
     the_signal_that_ended_a_program_is_told,
     programs_work_in_the_workspace,
     programs_see_what_they_are_given_and_no_more,
+    programs_find_their_files_and_layers,
     there_is_no_input,
     the_beginning_and_the_end_of_the_output_are_kept,
     short_output_is_kept_whole,

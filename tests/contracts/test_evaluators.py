@@ -1,15 +1,20 @@
-"""The evaluator contract, kept by commands that write a file."""
+"""The evaluator contract, kept by commands that write a file and by judges that are asked."""
 
 import asyncio
+import json
 import secrets
+import time
 
 import pytest
+from tests.backends.evaluators.judged import endpoint
 from tests.contracts import evaluator as suite
 
 from gyre.backends.evaluators.command import CommandEvaluator
+from gyre.backends.evaluators.judge import Judge
 from gyre.backends.sandboxes.members import Members
 from gyre.backends.sandboxes.process import ProcessSandbox
-from gyre.words.tasks import Evaluation
+from gyre.words.run_sections import JudgeSection
+from gyre.words.tasks import Evaluation, Rubric, Task
 
 SCRIPTS = {
     "says": 'cat work > "$GYRE_RESULTS/reward.txt"',
@@ -49,3 +54,49 @@ def test_commands_keep_the_promise_that(promise, tmp_path):
             await promise(Commands(tmp_path))
 
     asyncio.run(keep())
+
+
+class Judges:
+    """Judges whose endpoint says what the workspace holds."""
+
+    def __init__(self, folder, one):
+        self.workspace, self.scratch = folder / "workspace", folder / "scratch"
+        self.workspace.mkdir()
+        self.scratch.mkdir()
+        self._folder = folder
+        self._endpoint = one
+
+    def make(self, behaviour):
+        def says(body):
+            return json.dumps({"score": (self.workspace / "work").read_text()})
+
+        self._endpoint.answer = {
+            "says": says,
+            "silent": lambda body: "hm",
+            "breaks": lambda body: (503, "later"),
+            "hangs": lambda body: None,
+            "impossible": lambda body: (401, "no key"),
+        }[behaviour]
+        evaluation = Evaluation(rubric=Rubric(text="Is it tidy?"))
+        task = Task(id="t", instruction="Tidy up.", files=None, evaluation=evaluation)
+        settings = JudgeSection(url=self._endpoint.url, model="m")
+        return Judge(task, evaluation, settings, key=None, folder=self._folder)
+
+    def num_alive(self):
+        """Its connections; the other end sees one close a moment later."""
+        until = time.monotonic() + 1.0
+        while self._endpoint.num_open and time.monotonic() < until:
+            time.sleep(0.01)
+        return self._endpoint.num_open
+
+
+@pytest.mark.parametrize("promise", suite.EVERY_EVALUATOR, ids=lambda promise: promise.__name__)
+def test_judges_keep_the_promise_that(promise, tmp_path, monkeypatch):
+    monkeypatch.setattr("gyre.backends.evaluators.endpoint.PAUSE_S", 0.01)
+
+    async def keep(one):
+        async with asyncio.timeout(suite.PATIENCE_S):
+            await promise(Judges(tmp_path, one))
+
+    with endpoint(lambda body: None) as one:
+        asyncio.run(keep(one))

@@ -1,18 +1,41 @@
-"""The harness contract, kept by commands with places to be filled in."""
+"""The harness contract, kept by commands with places and by every program that can be installed."""
 
 import pytest
+from tests.backends.harnesses.installed import pretend_prepared
 from tests.contracts import harness as suite
 
 from gyre.backends.harnesses.command import CommandHarness
+from gyre.backends.harnesses.open import open_harness
+from gyre.backends.harnesses.prepared import PROGRAMS
+from gyre.backends.harnesses.program import Window
+from gyre.words.run_sections import HarnessSection
 
 
 class Command:
     harness = CommandHarness(
         ["agent", "--base={url}", "-p", "{instruction}", "--name", "{task}"],
         {"AGENT_KEY": "{key}", "AGENT_URL": "{url}/v1"},
+        home={".agent": "{url} {key}"},
+        layers=["/opt/agent"],
     )
+
+
+class Installed:
+    def __init__(self, kind, root):
+        pretend_prepared(PROGRAMS[kind], root)
+        window = Window.of(context_tokens=131_072, reply_tokens=8192)
+        opened = open_harness(HarnessSection(kind=kind), window, root=root)
+        self.harness = CommandHarness(
+            opened.argv, opened.variables, home=opened.home, layers=opened.layers
+        )
 
 
 @pytest.mark.parametrize("promise", suite.EVERY_HARNESS, ids=lambda promise: promise.__name__)
 def test_a_command_keeps_the_promise_that(promise):
     promise(Command())
+
+
+@pytest.mark.parametrize("kind", PROGRAMS)
+@pytest.mark.parametrize("promise", suite.EVERY_HARNESS, ids=lambda promise: promise.__name__)
+def test_an_installed_program_keeps_the_promise_that(promise, kind, tmp_path):
+    promise(Installed(kind, tmp_path))

@@ -1,12 +1,8 @@
-"""What is a score, when there is another attempt, and what an execution closes as."""
-
-import math
+"""When there is another attempt, and what an execution closes as."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from gyre.evaluate.assess import assessment, closing, next_attempt, score_of
+from gyre.evaluate.assess import assessment, closing, next_attempt
 from gyre.words.errors import EvaluatorError
 from gyre.words.outcomes import Ending, Outcome, Said, Silence, State, Status, Terminated
 from gyre.words.tasks import Evaluation
@@ -20,57 +16,6 @@ def made(*found):
         assessment(one, RULE, STATE, evaluator="e", attempt=number)
         for number, one in enumerate(found, start=1)
     ]
-
-
-@pytest.mark.parametrize(
-    ("text", "score"),
-    [
-        ("0", 0.0),
-        ("0.0\n", 0.0),
-        ("-0.0", 0.0),
-        ("1", 1.0),
-        (" 0.25 ", 0.25),
-        (".5", 0.5),
-        ("+1", 1.0),
-        ("5e-1", 0.5),
-        ('{"reward": 0}', 0.0),
-        ('{"reward": 0.75, "tests": 4}', 0.75),
-    ],
-)
-def test_a_number_is_a_score(text, score):
-    assert score == score_of(text, lowest=0.0, highest=1.0)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *["", " ", "great", "1 2", "0.5\n0.7", "1_0", "0x1", "true", "null", '"1"', "[1]", "{}"],
-        *['{"score": 1}', '{"reward": null}', '{"reward": true}', '{"reward": "1"}'],
-        *['{"reward": 1, "reward": 0}', '{"reward": [1]}', '{"reward": NaN}'],
-        *["nan", "NaN", "inf", "-inf", "Infinity", "-1", "-1.0", '{"reward": -1}'],
-        *["1e9", "1.0000001", "-0.1", "1e400", "1" + "0" * 400, "[" * 100_000],
-    ],
-)
-def test_anything_else_is_unresolved_and_never_zero(text):
-    """SPEC 6.3: FAULTS 18."""
-    (one,) = made(Said(text=text))
-
-    assert (Status.UNRESOLVED, None) == (one.status, one.score)
-    assert one.reason
-
-
-def test_minus_one_means_unknown_even_where_scores_go_lower():
-    assert -2.0 == score_of("-2", lowest=-5.0, highest=5.0)
-    with pytest.raises(ValueError, match="could not tell"):
-        score_of("-1", lowest=-5.0, highest=5.0)
-
-
-@given(st.text())
-def test_whatever_is_said_is_a_score_within_bounds_or_none(text):
-    (one,) = made(Said(text=text))
-
-    assert one.score is None or (math.isfinite(one.score) and 0 <= one.score <= 1)
-    assert (one.score is None) == (one.status is Status.UNRESOLVED)
 
 
 def test_silence_is_unresolved_and_failure_is_failed():

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 pytest.register_assert_rewrite("staging.findings")
 
 from staging.findings import Findings, Stage  # noqa: E402
-from staging.program import install, installer  # noqa: E402
+from staging.program import install, version_of  # noqa: E402
 from staging.scene import Scene, play  # noqa: E402
 
 
@@ -27,10 +27,7 @@ def stage(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Stage:
     """Plays a scene, unless it was played already."""
     played: dict[bytes, Findings] = {}
 
-    @cache
-    def version(name: str) -> str:
-        said: str = installer().version_of(programs, name)
-        return said
+    version = cache(version_of)
 
     def of_scene(scene: Scene) -> Findings:
         key = msgspec.json.encode(scene)

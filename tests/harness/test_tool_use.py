@@ -77,7 +77,8 @@ def test_mini_swe_agent_drops_a_reply_without_a_tool_call(stage: Stage) -> None:
     assert {"reply-dropped": 1} == found.forks
     assert len(lines) == found.num_requests
     assert num_tokens(*lines) == found.num_targets
-    trajectory = (found.folder / "home" / "trajectory.json").read_text()
+    kept = found.folder / "home" / ".config" / "mini-swe-agent" / "last_mini_run.traj.json"
+    trajectory = kept.read_text()
     assert f'"mini_version": "{found.version}"' in trajectory
 
 

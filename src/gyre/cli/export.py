@@ -1,4 +1,4 @@
-"""Write a run's training rows as jsonl, parquet or safetensors, or its call records as jsonl."""
+"""Write a run's training rows, its call records, or its executions as trials for Harbor."""
 
 import argparse
 from collections.abc import Callable
@@ -11,6 +11,7 @@ ENDINGS = {
     "parquet": "rows.parquet",
     "safetensors": "rows.safetensors",
     "calls": "calls.jsonl",
+    "harbor": "harbor/job",
 }
 
 
@@ -21,13 +22,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--format",
         choices=tuple(ENDINGS),
         required=True,
-        help="rows as jsonl, parquet or safetensors; or calls: the records themselves as jsonl",
+        help="rows as jsonl, parquet or safetensors; calls: the records as jsonl; harbor: trials",
     )
     add(
         "--out",
         type=Path,
         metavar="PATH",
-        help="the file (default: rows.* or calls.jsonl in RUN); - is standard output, for jsonl",
+        help="where to (default: rows.* or calls.jsonl in RUN, or harbor/job, which is a folder); "
+        "- is standard output, for jsonl",
     )
     add(
         "--max-trajectories",
@@ -44,6 +46,9 @@ def run(args: argparse.Namespace) -> None:
     from gyre.watch.replacing import replacing
     from gyre.watch.runs import find
 
+    if args.format == "harbor":
+        _trials(args)
+        return
     paths = find(args.run, args.execution)
     write = _records(paths) if args.format == "calls" else _rows(args, paths)
     if str(args.out) == "-":
@@ -58,6 +63,16 @@ def run(args: argparse.Namespace) -> None:
     with replacing(out) as part:
         said = write(part)
     print(f"{out}: {said}")
+
+
+def _trials(args: argparse.Namespace) -> None:
+    from gyre.run.trials import write_job
+
+    if args.execution is not None or str(args.out) == "-":
+        message = "expected a folder for all executions of a run with --format harbor"
+        raise ConfigError(message)
+    out = args.out or args.run / ENDINGS["harbor"]
+    print(f"{out}: {write_job(args.run, out)} trials")
 
 
 Write = Callable[[Path], str]

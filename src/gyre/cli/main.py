@@ -9,18 +9,25 @@ from gyre.words.errors import GyreError
 
 COMMANDS = {
     "train": "train a model on what agents do with it: a whole run, from one file",
+    "rollout": "execute groups of tasks without training, and keep their outcomes and trees",
+    "evaluate": "measure a model, or a run's published weights, on a set of tasks",
     "proxy": "record agent programs in front of engines",
     "serve": "serve a model over HTTP with the engine that is built in",
     "open": "open an execution at a running proxy and print its environment",
     "close": "close an execution: its key stops working, its log is final",
     "inspect": "show the trees of a run",
     "export": "write a run's training rows as jsonl, parquet or safetensors",
+    "harness": "list the agent programs, or install some for runs without a network",
     "model": "list, show or fetch the models that need no hub",
     "simulate": "simulate a run: its hours, idle nodes and staleness, before it is paid for",
     "plan": "choose phi, mu and the size of cells for a target staleness",
     "config": "check, show or explain the file of a run, or write its schema",
     "demo": "see a whole recording in a minute, with a scripted engine",
 }
+
+
+ENDS_WITH_A_COMMAND = {"rollout", "evaluate"}
+"""Commands after which `--` begins another program's arguments."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -38,7 +45,13 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status 0, or 2 for what the user can mend, said in one line."""
-    args = parser().parse_args(argv)
+    given = list(sys.argv[1:] if argv is None else argv)
+    after: list[str] = []
+    if given[:1] and given[0] in ENDS_WITH_A_COMMAND and "--" in given:
+        cut = given.index("--")
+        given, after = given[:cut], given[cut + 1 :]
+    args = parser().parse_args(given)
+    args.argv = after
     module = importlib.import_module(f"gyre.cli.{args.command}")
     try:
         return int(module.run(args) or 0)

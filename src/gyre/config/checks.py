@@ -4,7 +4,12 @@ from collections.abc import Callable, Iterator, Mapping
 from math import ceil, floor
 from typing import Any
 
-from gyre.words.run_sections import DeadlinesSection, EvaluationSection, ScheduleSection
+from gyre.words.run_sections import (
+    DeadlinesSection,
+    EvaluationSection,
+    HarnessSection,
+    ScheduleSection,
+)
 from gyre.words.sections import ObjectiveSection, RouterSection
 
 TOLERANCE = 1e-9
@@ -19,6 +24,7 @@ def clashes(sections: Mapping[str, Any]) -> Iterator[str]:
         "objective": _objective,
         "router": _router,
         "evaluation": _evaluation,
+        "harness": _harness,
     }
     for name, clash in asked.items():
         if name in sections:
@@ -83,3 +89,18 @@ def _evaluation(evaluation: EvaluationSection) -> Iterator[str]:
             f"evaluation.tasks: missing; expected a table, because evaluation.slots is "
             f"{evaluation.slots}"
         )
+
+
+def _harness(harness: HarnessSection) -> Iterator[str]:
+    if harness.kind == "command":
+        if harness.argv is None:
+            yield (
+                "harness.argv: missing; expected a list of one or more texts, because "
+                'harness.kind is "command"'
+            )
+        of_others = {"version": harness.version is not None, "args": bool(harness.args)}
+    else:
+        of_others = {"argv": harness.argv is not None}
+    for name, is_given in of_others.items():
+        if is_given:
+            yield f'harness.{name}: has no meaning when harness.kind is "{harness.kind}"'

@@ -1,15 +1,14 @@
-"""What a score must be, whether there is another attempt, and what an execution closes as.
+"""What an answer says of a state, whether there is another attempt, and what it all closes as.
 
-Rule 1: what is not a score is unresolved and never 0; a 0 that was said stays 0 (SPEC 6.3).
+Rule 1: what is not a score is unresolved and never 0 (SPEC 6.3).
 Rule 2: only a placeholder stands for a 0 that nobody said, and only here is one made (SPEC 6.4).
 """
 
-import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
+from gyre.evaluate.score import score_of
 from gyre.words.errors import EvaluatorError
 from gyre.words.outcomes import (
     Assessment,
@@ -25,10 +24,6 @@ from gyre.words.outcomes import (
 )
 from gyre.words.tasks import Evaluation
 
-SENTINEL = -1.0
-"""What evaluators write when they mean that they could not tell."""
-MOST_TEXT = 200
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
@@ -38,30 +33,6 @@ class Attempt:
     pause_s: float
     """Before it begins."""
     within_s: float
-
-
-def score_of(text: str, *, lowest: float, highest: float) -> float:
-    """The one number that the text says, alone or as `{"reward": ...}`; ValueError otherwise."""
-    try:
-        said = json.loads(text, object_pairs_hook=_object)
-    except (ValueError, RecursionError):
-        said = _plain(text)
-    if isinstance(said, dict):
-        said = said.get("reward")
-    if isinstance(said, bool) or not isinstance(said, int | float):
-        message = f"expected a number, found {text.strip()[:MOST_TEXT]!r}"
-        raise ValueError(message)
-    try:
-        score = float(said)
-    except OverflowError:
-        score = math.inf
-    if math.isnan(score) or score == SENTINEL:
-        message = f"the evaluator could not tell: it said {score}"
-        raise ValueError(message)
-    if not lowest <= score <= highest:
-        message = f"expected a score from {lowest} to {highest}, found {score}"
-        raise ValueError(message)
-    return score
 
 
 def assessment(
@@ -75,9 +46,9 @@ def assessment(
     """What an evaluator's answer, silence or failure says of the state."""
     score, may_retry = None, True
     match found:
-        case Said(text=text):
+        case Said():
             try:
-                score = score_of(text, lowest=evaluation.lowest, highest=evaluation.highest)
+                score = score_of(found, evaluation)
                 status, reason = Status.VALID, None
             except ValueError as error:
                 status, reason = Status.UNRESOLVED, str(error)
@@ -141,19 +112,3 @@ def _left_nothing(terminated: Terminated, committed_calls: int | None) -> bool:
     if committed_calls is None:
         return terminated.ending is Ending.NEVER_STARTED
     return committed_calls == 0
-
-
-def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        message = "one name twice"
-        raise ValueError(message)
-    return found
-
-
-def _plain(text: str) -> float | None:
-    """A number that is none in JSON: `.5`, `+1`, `nan`."""
-    try:
-        return None if "_" in text else float(text)
-    except ValueError:
-        return None

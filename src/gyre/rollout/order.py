@@ -1,6 +1,6 @@
 """What a supervisor is told: in its order file, and later by two numbers that grow."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -8,6 +8,8 @@ import msgspec
 from gyre.durable import replace
 from gyre.words.errors import ConfigError
 from gyre.words.ids import ExecutionId
+from gyre.words.run_sections import JudgeSection
+from gyre.words.sandboxes import SandboxOrder
 from gyre.words.tasks import Task
 
 ORDER_FILE = "order.json"
@@ -27,6 +29,10 @@ class Order:
     """The agent program's arguments, with `{instruction}`, `{task}` and `{url}` to be filled in."""
     variables: dict[str, str]
     """The agent program's environment, besides the usual."""
+    home: dict[str, str] = field(default_factory=dict)
+    """Files in the agent program's home, by their paths there, filled in as variables are."""
+    layers: tuple[str, ...] = ()
+    """Folders that the agent program reads, whatever else its sandbox hides."""
     agent_s: float
     """How long the harness may run."""
     overall_s: float
@@ -35,6 +41,12 @@ class Order:
     """How much is kept of what a program prints."""
     counts_placeholders: bool = True
     """Whether what left nothing to assess is a placeholder, or excluded (SPEC 6.4)."""
+    judge: JudgeSection | None = None
+    """Who judges a task that has a rubric."""
+    sandbox: SandboxOrder = field(default_factory=SandboxOrder)
+    """Where its programs run."""
+    address_file: str | None = None
+    """File that says where the proxy is now; without one it stays where `url` says."""
     facts_url: str | None = None
     """Where facts are posted too."""
     format: int = FORMAT

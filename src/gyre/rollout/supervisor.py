@@ -2,7 +2,7 @@
 
 import asyncio
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -12,9 +12,14 @@ from gyre.rollout.workspace import Workspace
 from gyre.words.errors import BoundaryError, SandboxError
 from gyre.words.outcomes import Ending, Fact, Launched, Prepared, State, Terminated
 from gyre.words.places import Sandbox
+from gyre.words.sandboxes import Level
 from gyre.words.tasks import Command
 
 OUTPUT_FILE = "output.txt"
+MOST_TRIES = 3
+"""At each part of a launch; then the execution never started (SPEC 6.4)."""
+RETRY_S = 0.2
+"""Pause before the second try; it doubles."""
 
 
 class Clock(Protocol):
@@ -39,6 +44,7 @@ class Supervisor:
         execution: Execution,
         *,
         sandbox: Sandbox,
+        workspace: Workspace,
         clock: Clock,
         say: Callable[[Fact], None],
         told: Callable[[], Told],
@@ -51,7 +57,7 @@ class Supervisor:
         self._say = say
         self._told = told
         self._deadlines = Deadlines(agent_s=order.agent_s, overall_s=order.overall_s)
-        self.workspace = Workspace(folder)
+        self._workspace = workspace
         self.cancelled = asyncio.Event()
         """Set by whoever wants the harness to end."""
 
@@ -69,29 +75,50 @@ class Supervisor:
             await self._end(Ending.CRASHED, "its supervisor died while it ran")
             return
         try:
-            if self._execution.stage is Stage.NEW:
-                self.workspace.prepare(self._order.task.files)
-                self._say(Prepared(mark=mark))
-            await self._sandbox.prepare(str(self.workspace.live))
+            await self._until_done(lambda: self._prepare(mark))
             wanted = command()
         except BoundaryError as error:
-            self._never_started(Ending.NEVER_STARTED, str(error))
+            self._never_started(str(error))
             return
         if self.cancelled.is_set():
-            self._never_started(Ending.CANCELLED, "cancelled before launch")
+            self._never_started("cancelled before launch")
             return
         # Said before the start, because an execution must never be launched twice.
         self._say(Launched(monotonic_s=self._clock.now(), boot=self._clock.boot))
+        output, most_bytes = str(self._folder / OUTPUT_FILE), self._order.output_bytes
         try:
-            await self._sandbox.start(
-                wanted,
-                output=str(self._folder / OUTPUT_FILE),
-                most_bytes=self._order.output_bytes,
+            await self._until_done(
+                lambda: self._sandbox.start(wanted, output=output, most_bytes=most_bytes)
             )
         except SandboxError as error:
-            self._never_started(Ending.NEVER_STARTED, str(error))
+            self._never_started(str(error))
             return
         await self._end(*await self._wait())
+
+    async def _prepare(self, mark: str) -> None:
+        if self._execution.stage is Stage.NEW:
+            self._workspace.prepare(self._order.task.files)
+            self._say(Prepared(mark=mark))
+        await self._sandbox.prepare(str(self._workspace.live))
+
+    async def _until_done(self, part: Callable[[], Awaitable[None]]) -> None:
+        """A part of the launch, tried again while that may help and nobody wants it to end."""
+        for number in range(1, MOST_TRIES + 1):
+            try:
+                await part()
+                return
+            except BoundaryError as error:
+                if not error.retryable or number == MOST_TRIES or self.cancelled.is_set():
+                    raise
+            await asyncio.sleep(RETRY_S * 2 ** (number - 1))
+
+    def _levels(self) -> tuple[Level, ...]:
+        """What is in force; SandboxError if that is not what the order asks for."""
+        found = self._sandbox.levels
+        if missing := sorted(set(self._order.sandbox.require) - set(found)):
+            message = f"sandbox.require: {', '.join(missing)}: not in force; found {found}"
+            raise SandboxError(message, retryable=False)
+        return found
 
     async def _wait(self) -> tuple[Ending, str]:
         """How the harness ended, or why it has to."""
@@ -103,7 +130,7 @@ class Supervisor:
                     {ended, cancelled}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED
                 )
                 if ended in done:
-                    return _ending(ended.result())
+                    return _ending(ended)
                 if cancelled in done:
                     return Ending.CANCELLED, "cancelled while it ran"
             return Ending.TIMED_OUT, f"the agent's {self._order.agent_s} s are over"
@@ -132,18 +159,23 @@ class Supervisor:
         state: State | None = None
         try:
             await self._sandbox.freeze()
-            state = self.workspace.freeze()
+            state = self._workspace.freeze()
             if state is None:
                 reason = f"{reason}; the workspace is lost"
         except SandboxError as error:
             reason = f"{reason}; {error}"
         self._say(Terminated(ending=ending, reason=reason, elapsed_s=elapsed_s, state=state))
 
-    def _never_started(self, ending: Ending, reason: str) -> None:
+    def _never_started(self, reason: str) -> None:
+        ending = Ending.CANCELLED if self.cancelled.is_set() else Ending.NEVER_STARTED
         self._say(Terminated(ending=ending, reason=reason, elapsed_s=None, state=None))
 
 
-def _ending(status: int) -> tuple[Ending, str]:
+def _ending(ended: "asyncio.Task[int]") -> tuple[Ending, str]:
+    try:
+        status = ended.result()
+    except SandboxError as error:
+        return Ending.CRASHED, str(error)
     if status == 0:
         return Ending.COMPLETED, "exit status 0"
     if status > 0:

@@ -1,6 +1,7 @@
 """An execution's folder on the host: a copy of the task's files, frozen when the harness ends.
 
-Rule 1: the frozen state is never written; every assessment works on a copy of its own.
+Rule 1: the frozen state is never written; every assessment works on a copy of its own, or in a
+sandbox that writes elsewhere.
 Rule 2: a copy stands where the agent's workspace stood, so that absolute paths in it still lead
 somewhere, and it is the frozen state to the byte, or it is not given out.
 """
@@ -17,15 +18,27 @@ from gyre.words.errors import SandboxError
 from gyre.words.outcomes import State
 
 CHUNK_BYTES = 2**20
+ROOT = "root"
+"""Folder of a sandbox's own with what was written onto a root."""
+BORROWED = stat.S_ISUID | stat.S_ISGID
+OPAQUE = "user.overlay.opaque"
 
 
 class Workspace:
     """The folders of one execution in which programs work, and what remains of them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, stacks: bool = False) -> None:
+        """`stacks`: sandboxes put what programs write on top of a state, so nothing is copied."""
         self.live = folder / "workspace"
         self.frozen = folder / "frozen"
         self.scratch = folder / "scratch"
+        self.place = folder / "place"
+        """What a sandbox keeps for itself, and what programs wrote to a root of their own."""
+        self.frozen_root = folder / "frozen-root"
+        self._home = folder / "home"
+        self._stacks = stacks
+        self._seen: str | None = None
+        """Fingerprint of the state whose contents were hashed last."""
 
     def prepare(self, files: str | None) -> None:
         """A fresh workspace that begins as a copy of these files; SandboxError if it cannot be."""
@@ -39,7 +52,7 @@ class Workspace:
             raise SandboxError(message) from error
 
     def freeze(self) -> State | None:
-        """What the workspace holds, out of reach and read-only; None if it is lost.
+        """What the workspace holds, out of reach; None if it is lost.
 
         Asking again, after a death half way, gives the same.
         """
@@ -47,34 +60,73 @@ class Workspace:
             if not _is_folder(self.frozen):
                 if not _is_folder(self.live):
                     return None
+                if _is_folder(self.place / ROOT):
+                    (self.place / ROOT).rename(self.frozen_root)
                 self.live.rename(self.frozen)
-            seal(self.frozen)
-            return State(folder=str(self.frozen), reference=content_hash(self.frozen))
+            for folder in self._parts():
+                (unlock if self._stacks else seal)(folder)
+            return State(folder=str(self.frozen), reference=self._reference())
         except OSError as error:
             message = f"freezing {self.live}: {error}"
             raise SandboxError(message) from error
 
     @contextmanager
     def fresh(self, state: State) -> Iterator[tuple[str, str]]:
-        """A copy of the state that may be changed, and an empty folder beside it."""
+        """A copy of the state that may be changed, and an empty folder beside it.
+
+        Where sandboxes stack, the state itself, which they do not change.
+        """
         try:
             self._clear()
-            self.live.mkdir()
             self.scratch.mkdir()
-            copy(Path(state.folder), self.live)
-            found = content_hash(self.live)
+            if self._stacks:
+                is_same = self._is_unchanged(state)
+            else:
+                self.live.mkdir()
+                copy(Path(state.folder), self.live)
+                is_same = content_hash(self.live) == state.reference
         except OSError as error:
             self._clear()
             message = f"copy of {state.folder}: {error}"
             raise SandboxError(message) from error
-        if found != state.reference:
+        if not is_same:
             self._clear()
             message = f"{state.folder}: its contents are not those that were frozen"
             raise SandboxError(message, retryable=False)
         try:
-            yield str(self.live), str(self.scratch)
+            yield str(self.frozen if self._stacks else self.live), str(self.scratch)
         finally:
             self._clear()
+
+    def tidy(self, *, keeps: bool) -> None:
+        """What nobody needs of a closed execution is gone, its state too unless it is kept."""
+        self._clear()
+        with suppress(OSError):
+            remove(self.place)
+            for folder in () if keeps else (self.frozen, self.frozen_root, self._home):
+                remove(folder)
+
+    def _parts(self) -> list[Path]:
+        return [part for part in (self.frozen, self.frozen_root) if _is_folder(part)]
+
+    def _reference(self) -> str:
+        """The hash by which the state is known; what is unchanged is not read again."""
+        found = [content_hash(folder) for folder in self._parts()]
+        self._seen = self._fingerprint()
+        return found[0] if len(found) == 1 else hashlib.sha256(" ".join(found).encode()).hexdigest()
+
+    def _is_unchanged(self, state: State) -> bool:
+        return self._fingerprint() == self._seen or self._reference() == state.reference
+
+    def _fingerprint(self) -> str:
+        """Of names, sizes and times, the kernel's own included, which no program can set."""
+        found = hashlib.sha256()
+        for folder in self._parts():
+            for entry in _entries(folder):
+                one = entry.lstat()
+                told = (entry, one.st_ino, one.st_size, one.st_mtime_ns, one.st_ctime_ns)
+                found.update(repr(told).encode())
+        return found.hexdigest()
 
     def _clear(self) -> None:
         # What cannot be removed now is found, and named, when the next copy is made.
@@ -86,7 +138,8 @@ class Workspace:
 def content_hash(folder: Path) -> str:
     """SHA-256 of names, kinds, contents, link targets and who may execute; not of times or owners.
 
-    Sockets, pipes and devices are left out, as they are of a copy.
+    Sockets, pipes and devices are left out, as they are of a copy; but the one device by which
+    an overlay says that something below is gone counts, and so does a folder that hides all below.
     """
     state = hashlib.sha256()
 
@@ -100,7 +153,9 @@ def content_hash(folder: Path) -> str:
         if stat.S_ISLNK(mode):
             add(b"link", name, os.fsencode(entry.readlink()))
         elif stat.S_ISDIR(mode):
-            add(b"folder", name)
+            add(b"hiding folder" if _hides(entry) else b"folder", name)
+        elif stat.S_ISCHR(mode) and entry.lstat().st_rdev == 0:
+            add(b"gone", name)
         elif stat.S_ISREG(mode):
             add(b"program" if mode & stat.S_IXUSR else b"file", name, _digest(entry))
     return state.hexdigest()
@@ -128,7 +183,21 @@ def seal(folder: Path) -> None:
         if stat.S_ISDIR(mode):
             entry.chmod(0o500)
         elif stat.S_ISREG(mode):
-            entry.chmod((stat.S_IMODE(mode) | stat.S_IRUSR) & ~0o222)
+            entry.chmod((stat.S_IMODE(mode) | stat.S_IRUSR) & ~(0o222 | BORROWED))
+
+
+def unlock(folder: Path) -> None:
+    """Everything in it can be read by its owner, who lends nobody his rights; no other change."""
+    waiting = [folder]
+    while waiting:
+        here = waiting.pop()
+        _permit(here, stat.S_IRWXU)
+        with os.scandir(here) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(Path(entry.path))
+                elif entry.is_file(follow_symlinks=False):
+                    _permit(Path(entry.path), stat.S_IRUSR)
 
 
 def remove(folder: Path) -> None:
@@ -156,6 +225,19 @@ def _entries(folder: Path, *, opening: bool = False) -> Iterator[Path]:
         inside = sorted(here.iterdir(), key=lambda path: os.fsencode(path.name))
         yield from inside
         waiting += [path for path in reversed(inside) if _is_folder(path)]
+
+
+def _permit(path: Path, least: int) -> None:
+    mode = stat.S_IMODE(path.lstat().st_mode)
+    if mode != (wanted := (mode | least) & ~BORROWED):
+        path.chmod(wanted)
+
+
+def _hides(folder: Path) -> bool:
+    try:
+        return os.getxattr(folder, OPAQUE, follow_symlinks=False) == b"y"
+    except OSError:
+        return False
 
 
 def _is_folder(path: Path) -> bool:

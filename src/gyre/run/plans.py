@@ -4,8 +4,10 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gyre.backends.tasks.folder import FolderTasks
-from gyre.backends.tasks.jsonl import JsonlTasks
+from gyre.backends.harnesses.open import open_harness
+from gyre.backends.harnesses.program import Window
+from gyre.backends.tasks.open import open_tasks as open_source
+from gyre.backends.tasks.open import refuse_unfit
 from gyre.model.known import model_folder
 from gyre.rollout.order import Order
 from gyre.run.cell_plan import CellPlan
@@ -14,9 +16,9 @@ from gyre.run.proxy import ProxyPlan
 from gyre.words.errors import ConfigError
 from gyre.words.ids import ExecutionId
 from gyre.words.places import TaskSource
-from gyre.words.run_sections import FolderTasksSection, RunConfig, TasksSection
+from gyre.words.run_sections import RunConfig, TasksSection
 from gyre.words.samples import Sampling
-from gyre.words.tasks import Evaluation, Task
+from gyre.words.tasks import Command, Evaluation, Task
 
 GROUP_S = 60.0
 """How long cells of a group wait for each other before it has failed."""
@@ -49,6 +51,10 @@ class Places:
 
     def plan(self, name: str) -> Path:
         return self.run / "plans" / f"{name}.json"
+
+    def pid(self, name: str) -> Path:
+        """Holds the process id of whoever has that name now."""
+        return self.run / "pids" / name
 
     def log(self, name: str) -> Path:
         return self.run / "logs" / f"{name}.log"
@@ -119,23 +125,42 @@ def order_for(
     config: RunConfig, execution: ExecutionId, task: Task, *, url: str, facts_url: str
 ) -> Order:
     """One execution of a task."""
+    harness = harness_for(config)
     return Order(
         execution=execution,
         task=replace(task, evaluation=evaluation_for(config, task)),
         url=url,
-        harness=tuple(config.harness.argv),
-        variables=dict(config.harness.env),
-        agent_s=config.deadlines.agent_s,
-        overall_s=config.deadlines.overall_s,
+        harness=harness.argv,
+        variables=harness.variables,
+        home=harness.home,
+        layers=harness.layers,
+        agent_s=_shorter(config.deadlines.agent_s, task.agent_s),
+        overall_s=_shorter(config.deadlines.overall_s, task.overall_s),
         counts_placeholders=config.evaluate.placeholder == "zero",
+        judge=config.evaluate.judge,
         facts_url=facts_url,
     )
+
+
+def harness_for(config: RunConfig) -> Command:
+    """How every execution starts its agent program; ConfigError if it is not installed."""
+    window = Window.of(
+        context_tokens=config.proxy.context_tokens, reply_tokens=config.sampling.max_tokens
+    )
+    return open_harness(config.harness, window)
+
+
+def _shorter(allowed_s: float, wanted_s: float | None) -> float:
+    return allowed_s if wanted_s is None else min(allowed_s, wanted_s)
 
 
 def evaluation_for(config: RunConfig, task: Task) -> Evaluation:
     """The task's own, unless the run has one for all."""
     evaluate = config.evaluate
-    if evaluate.argv is None:
+    if task.evaluation.rubric is not None and evaluate.judge is None:
+        message = f"evaluate.judge: missing; expected a table, because task {task.id} has a rubric"
+        raise ConfigError(message)
+    if evaluate.argv is None or task.evaluation.rubric is not None:
         return task.evaluation
     return replace(
         task.evaluation,
@@ -159,10 +184,8 @@ def packer_for(config: RunConfig, places: Places) -> Packer:
     )
 
 
-def open_tasks(section: TasksSection) -> TaskSource:
-    """The tasks that a table of the run file names."""
-    path = Path(section.path)
-    if not path.exists():
-        message = f"tasks.path: {path}: expected a file or folder of tasks, found none"
-        raise ConfigError(message)
-    return FolderTasks(path) if isinstance(section, FolderTasksSection) else JsonlTasks(path)
+def open_tasks(section: TasksSection, *, sandbox: str = "process") -> TaskSource:
+    """The tasks that a table of the run file names, all fit for a sandbox of that kind."""
+    found = open_source(section)
+    refuse_unfit(found, sandbox=sandbox)
+    return found

@@ -15,15 +15,13 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import msgspec
 
-from gyre.backends.evaluators.command import CommandEvaluator
 from gyre.backends.harnesses.command import CommandHarness
 from gyre.backends.sandboxes.members import adopt_orphans
-from gyre.backends.sandboxes.process import ProcessSandbox
 from gyre.evaluate.assess import closing
 from gyre.evaluate.attempts import attempts
 from gyre.rollout import outcome
@@ -31,11 +29,15 @@ from gyre.rollout.execution import Execution, Stage
 from gyre.rollout.facts import FactsFile
 from gyre.rollout.order import ORDER_FILE, Order, read_order, read_told, write_order
 from gyre.rollout.supervisor import Supervisor
+from gyre.rollout.workspace import Workspace
 from gyre.run import lock
 from gyre.run.control import environment
+from gyre.run.evaluating import evaluator_for
+from gyre.run.placing import agent_sandbox, judging_sandbox
 from gyre.run.telling import Teller
 from gyre.words.errors import BoundaryError, ConfigError, LogDamaged
-from gyre.words.outcomes import Assessed, Closed, Fact, Terminated
+from gyre.words.outcomes import Assessed, Closed, Fact, Outcome, Terminated
+from gyre.words.sandboxes import Keep
 from gyre.words.tasks import Command, Endpoint
 
 LOG_FILE = "supervisor.log"
@@ -120,18 +122,23 @@ class Supervision:
         self._execution = Execution(order.execution, order.task.id, known)
         prepared = self._execution.prepared
         self._mark = secrets.token_hex(16) if prepared is None else prepared.mark
-        self._sandbox = ProcessSandbox(self._mark, home=folder / "home", owns_descendants=True)
+        stacks = order.sandbox.kind == "local"
+        self._workspace = Workspace(folder, stacks=stacks)
+        self._sandbox = agent_sandbox(order, self._mark, self._workspace, folder / "home")
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         self._supervisor = Supervisor(
             order,
             folder,
             self._execution,
             sandbox=self._sandbox,
+            workspace=self._workspace,
             clock=MonotonicClock(boot=boot),
             say=self._say,
             told=lambda: read_told(folder),
         )
-        self._harness = CommandHarness(order.harness, order.variables)
+        self._harness = CommandHarness(
+            order.harness, order.variables, home=order.home, layers=order.layers
+        )
         self._surplus = asyncio.Event()
 
     async def work(self) -> None:
@@ -141,6 +148,7 @@ class Supervision:
             self._teller.tell(entry)
         if self._execution.stage is Stage.CLOSED:
             outcome.write(self._folder, self._execution.record)
+            self._tidy()
             return
         await self._sandbox.kill()
         if self._execution.stage is Stage.TERMINATED:
@@ -158,7 +166,21 @@ class Supervision:
                 counts_placeholders=self._order.counts_placeholders,
             )
         )
+        self._tidy()
         self._facts.close()
+
+    def _tidy(self) -> None:
+        """The disk holds what the run wants to keep of it."""
+        assert self._execution.closed is not None
+        is_scored = self._execution.closed.outcome is Outcome.VALID
+        kept: dict[Keep, bool] = {
+            "all": True,
+            "scored": is_scored,
+            "unscored": not is_scored,
+            "none": False,
+        }
+        keeps = kept[self._order.sandbox.keep] or self._order.task.preserve
+        self._workspace.tidy(keeps=keeps)
 
     def _take_orders(self) -> None:
         def surplus() -> None:
@@ -184,11 +206,11 @@ class Supervision:
         if not self._secrets.key:
             message = "expected the execution's key on standard input, found none"
             raise ConfigError(message)
-        endpoint = Endpoint(url=self._order.url, key=self._secrets.key)
+        endpoint = Endpoint(url=self._sandbox.address(self._order.url), key=self._secrets.key)
         task = self._order.task
         wanted = self._harness.command(task, endpoint)
         usual = environment(endpoint.url, endpoint.key)
-        return Command(argv=wanted.argv, variables=task.variables | usual | wanted.variables)
+        return replace(wanted, variables=task.variables | usual | wanted.variables)
 
     async def _unless_surplus(self) -> None:
         """Assessed until it is valid or there is no further attempt, or it becomes surplus."""
@@ -209,21 +231,14 @@ class Supervision:
         if terminated.state is None or self._surplus.is_set():
             return
         evaluation = self._order.task.evaluation
-        # A home of its own, because the agent may have left things in the other one.
-        home = self._supervisor.workspace.scratch / "home"
-        evaluator = CommandEvaluator(
-            evaluation,
-            ProcessSandbox(self._mark, home=home, owns_descendants=True),
-            variables=self._order.task.variables,
-            folder=self._folder,
-            output_bytes=self._order.output_bytes,
-        )
+        sandbox = judging_sandbox(self._order, self._mark, self._workspace)
+        evaluator = evaluator_for(self._order, sandbox, self._folder)
         async for one in attempts(
             evaluator,
             evaluation,
             terminated.state,
             made=self._execution.assessments,
-            copies=self._supervisor.workspace.fresh,
+            copies=self._workspace.fresh,
             left_s=self._supervisor.left_s,
         ):
             self._say(Assessed(assessment=one))

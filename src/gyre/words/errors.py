@@ -12,6 +12,7 @@ GyreError
 │   └── ContextOverflow    the prompt does not fit the model's window
 ├── ModelError           a model or checkpoint cannot be used: unknown, corrupt, of another shape
 ├── BoundaryError        something outside us failed; has .retryable
+│   ├── HarnessError       an agent program could not be installed
 │   ├── EngineError        an engine refused or vanished
 │   │   └── EngineDraining   it is leaving; ask another
 │   └── CellError          an accelerator could not do its part of the work
@@ -116,6 +117,10 @@ class TaskError(BoundaryError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, retryable=False)
+
+
+class HarnessError(BoundaryError):
+    """An agent program could not be installed."""
 
 
 class SandboxError(BoundaryError):

@@ -5,6 +5,7 @@ from enum import Enum
 
 from gyre.words.errors import BrokenPromise
 from gyre.words.ids import ExecutionId
+from gyre.words.sandboxes import Level
 
 
 class Ending(Enum):
@@ -50,6 +51,8 @@ class Said:
     """An evaluator's answer, before anybody has asked whether it is a score."""
 
     text: str
+    evidence: tuple[str, ...] = ()
+    """Of the files that must lie beside it, those that do and hold something."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +94,8 @@ class Prepared:
 
     mark: str
     """Secret word in the environment of all its processes, by which they are found again."""
+    levels: tuple[Level, ...] = ()
+    """What holds its programs back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ They stand apart because a supervisor needs these alone, and there is one for ev
 from typing import Protocol
 
 from gyre.words.outcomes import Finding
+from gyre.words.sandboxes import Level
 from gyre.words.tasks import Command, Endpoint, Task
 
 
@@ -33,6 +34,15 @@ class Harness(Protocol):
 class Sandbox(Protocol):
     """Where the programs of one execution run, one at a time; raises SandboxError."""
 
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """What holds programs back, in order, once it is prepared."""
+        ...
+
+    def address(self, url: str) -> str:
+        """Where programs inside reach this address of the host."""
+        ...
+
     async def prepare(self, workspace: str) -> None:
         """Programs work in this folder of the host from now on."""
         ...
@@ -44,7 +54,7 @@ class Sandbox(Protocol):
     async def wait(self) -> int:
         """Its exit status, or minus the signal that ended it; its children may still run.
 
-        Cancelling this ends nothing.
+        Cancelling this ends nothing. SandboxError says which limit it was ended for.
         """
         ...
 

@@ -201,17 +201,72 @@ class JsonlTasksSection:
     """The file, seen from where the command runs."""
 
 
-TasksSection = FolderTasksSection | JsonlTasksSection
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HarborTasksSection:
+    """Tasks in Harbor's format."""
+
+    kind: Literal["harbor"]
+    """Folders with a task.toml, or a dataset.toml that names them."""
+    path: Text
+    """The folder they are in, or an archive of it, seen from where the command runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeepSweTasksSection:
+    """Tasks of DeepSWE."""
+
+    kind: Literal["deepswe"]
+    """Harbor's format, with scores by fail-to-pass and pass-to-pass."""
+    path: Text
+    """The folder they are in, or an archive of it, seen from where the command runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nl2RepoTasksSection:
+    """Tasks of NL2RepoBench."""
+
+    kind: Literal["nl2repo"]
+    """Folders with a start.md, and a fixed number of tests for each."""
+    path: Text
+    """The folder they are in, or an archive of it, seen from where the command runs."""
+    tests: Text
+    """Folder with a folder of tests for each task, copied from its image."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonTasksSection:
+    """Tasks that a function makes."""
+
+    kind: Literal["python"]
+    """A function of one's own."""
+    source: Text
+    """MODULE:FUNCTION?key=value or FILE.py:FUNCTION; it gives tasks, the same in every process."""
+
+
+TasksSection = (
+    FolderTasksSection
+    | JsonlTasksSection
+    | HarborTasksSection
+    | DeepSweTasksSection
+    | Nl2RepoTasksSection
+    | PythonTasksSection
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HarnessSection:
-    """The agent program that runs an execution."""
+    """The agent program that runs an execution, started in the task's workspace."""
 
-    kind: Literal["command"] = "command"
-    """A command, started in the task's workspace."""
-    argv: Words
-    """The program and its arguments, with {instruction}, {task} and {url} filled in."""
+    kind: Literal["command", "claude_code", "codex", "mini_swe_agent", "opencode", "qwen_code"] = (
+        "command"
+    )
+    """Any command, or a program that `gyre harness prepare` has installed."""
+    argv: Words | None = None
+    """The command and its arguments, with {instruction}, {task} and {url} filled in."""
+    version: Text | None = None
+    """Of an installed program; not set: the one that is pinned."""
+    args: tuple[str, ...] = ()
+    """Arguments of an installed program, beside those that it always gets."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables beside those that point at the proxy, filled in likewise; no place for secrets."""
 
@@ -224,6 +279,26 @@ class SandboxSection:
     """Processes of this machine, for programs that are trusted."""
     folder: Text | None = None
     """Workspaces are made there; not set: in the run's folder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeSection:
+    """A model that judges by a task's rubric, behind any endpoint that speaks as OpenAI's does."""
+
+    url: Text
+    """Where it is, with its version: https://host/v1."""
+    model: Text
+    """What the endpoint calls it."""
+    key_env: Text | None = None
+    """Environment variable with the endpoint's key; not set: it needs none."""
+    calls: Count = 20
+    """Most calls of one judgement."""
+    tokens: Count = 400_000
+    """Most tokens of one judgement, prompts and replies together, as the endpoint counts them."""
+    reply_tokens: Count = 4_096
+    """Most tokens of one reply."""
+    show_bytes: Count = 200_000
+    """Most bytes of files that it is shown at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,6 +317,8 @@ class EvaluateSection:
     """How often a failed one is tried again, within the overall deadline."""
     placeholder: Literal["zero", "excluded"] = "zero"
     """What an execution counts as that left nothing to assess (SPEC 6.4)."""
+    judge: JudgeSection | None = None
+    """Who judges tasks that have a rubric instead of a command."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,17 +3,64 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+Score = Literal["reward.json", "reward.txt", "reward", "junit.xml", "tests.json", "exit-status"]
+"""Files that a command may leave its score in, or what it ends with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedTests:
+    """Which tests of a report count, and what their number is divided by."""
+
+    count: int | None = None
+    """How many there are, whatever the report holds; not set where they are named."""
+    fail_to_pass: tuple[str, ...] = ()
+    """The score is the part of these that passes."""
+    pass_to_pass: tuple[str, ...] = ()
+    """Unless all of these pass, the score is the lowest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rubric:
+    """What a judge is told to look for in the workspace."""
+
+    text: str
+    shows: tuple[str, ...] = ("**/*",)
+    """Patterns of the files it is shown; `**` leads into folders."""
+    looks: bool = False
+    """Whether it lists and reads files by itself instead, call by call."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """The rule by which the state an execution leaves is assessed: a command with a score."""
+    """The rule by which the state an execution leaves is assessed: by a command, or by a judge."""
 
-    argv: tuple[str, ...]
-    """Run in a fresh copy of the workspace."""
-    score: Literal["reward.json", "reward.txt", "exit-status"] = "reward.json"
-    """Where the score stands: in a file that the command writes, or 0 for 1 and 1 for 0."""
+    argv: tuple[str, ...] = ()
+    """Run in a fresh copy of the workspace; not set where a judge has a rubric."""
+    rubric: Rubric | None = None
+    """For a judge; then no command is run."""
+    score: Score = "reward.json"
+    """Where the score stands: in a file that the command writes, or 0 for 1 and 1 for 0.
+    `reward` is reward.json, or reward.txt where that is missing."""
+    reward_key: str = "reward"
+    """Which number of a reward.json with several is the score."""
+    gate: str | None = None
+    """Another number there; unless it is the highest, the score is the lowest."""
+    baseline: float | None = None
+    """What doing nothing scores; it becomes the lowest, and what is above is stretched."""
+    sentinels: tuple[float, ...] = (-1.0,)
+    """Numbers by which an evaluator says that it could not tell."""
+    evidence: tuple[str, ...] = ()
+    """Files that must lie beside the score and hold something, or it is none."""
+    tests: CountedTests | None = None
+    """What counts in junit.xml and tests.json."""
     files: str | None = None
     """Folder that the command gets and the agent does not."""
+    files_at: str | None = None
+    """Where scripts that know no variables look for those files, in a root of their own."""
+    results_at: str | None = None
+    """Where such scripts leave their score."""
+    variables: dict[str, str] = field(default_factory=dict)
+    """Environment of the command besides the task's."""
     attempt_s: float = 600.0
     """How long one attempt may take."""
     attempts: int = 3
@@ -23,6 +70,39 @@ class Evaluation:
     lowest: float = 0.0
     highest: float = 1.0
     """What lies outside is no score."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What a task wants of the place it runs in; None: whatever the place gives."""
+
+    image: str | None = None
+    """Container image that it runs in."""
+    build: str | None = None
+    """Folder with a Dockerfile that such an image is built from."""
+    build_s: float = 600.0
+    """How long building may take."""
+    workdir: str | None = None
+    """Where its workspace stands inside, if it matters."""
+    cpus: float | None = None
+    memory_mb: int | None = None
+    storage_mb: int | None = None
+    portable: bool = True
+    """Whether it also runs with neither image nor root of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One of several instructions that an agent gets in turn, each judged when it has ended."""
+
+    name: str
+    instruction: str
+    files: str | None
+    """Folder whose contents are put into the workspace before it begins."""
+    evaluation: Evaluation
+    agent_s: float | None = None
+    least: dict[str, float] = field(default_factory=dict)
+    """Numbers that the step must reach by name; else the steps behind it are left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +119,19 @@ class Task:
     """Environment of the agent and of the evaluation."""
     metadata: dict[str, str] = field(default_factory=dict)
     """For people and reports; nothing is decided by it."""
+    needs: Needs = Needs()
+    agent_s: float | None = None
+    """How long the agent may take, where the run allows more."""
+    overall_s: float | None = None
+    """How long agent and evaluation may take together, where the run allows more."""
+    preserve: bool = False
+    """Whether what is left stays on disk, whatever the run does with others."""
+    steps: tuple[Step, ...] = ()
+    """Of a task with several; `evaluation` is then the last step's."""
+    steps_reward: Literal["mean", "final"] = "mean"
+    """What the rewards of several steps come to."""
+    solution: str | None = None
+    """Folder with a `solve.sh` that solves it; no agent sees it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,3 +149,7 @@ class Command:
     argv: tuple[str, ...]
     variables: dict[str, str] = field(default_factory=dict, repr=False)
     """Its environment, besides what the sandbox gives everybody; keys may be among them."""
+    home: dict[str, str] = field(default_factory=dict, repr=False)
+    """Files that it finds in its home, by their paths there; keys may be among them."""
+    layers: tuple[str, ...] = ()
+    """Folders of this machine that it reads and does not change, under the same paths."""

@@ -12,12 +12,12 @@ from gyre.words.outcomes import Said, Silence
 from gyre.words.tasks import Evaluation
 
 
-def assess(folder, script, *, score="reward.txt", files=None):
+def assess(folder, script, *, score="reward.txt", files=None, evidence=()):
     workspace, scratch = folder / "workspace", folder / "scratch"
     workspace.mkdir(exist_ok=True)
     scratch.mkdir()
     evaluator = CommandEvaluator(
-        Evaluation(argv=("sh", "-c", script), score=score, files=files),
+        Evaluation(argv=("sh", "-c", script), score=score, files=files, evidence=evidence),
         ProcessSandbox(secrets.token_hex(16), home=scratch / "home"),
         variables={"LEVEL": "3"},
         folder=folder,
@@ -86,3 +86,29 @@ def test_the_evaluation_has_a_copy_of_its_files(tmp_path):
 def test_files_that_are_gone_are_a_failure(tmp_path):
     with pytest.raises(EvaluatorError, match="files of the evaluation"):
         assess(tmp_path, ":", files=str(tmp_path / "gone"))
+
+
+def test_a_reward_is_looked_for_in_both_files(tmp_path):
+    both = "cd $GYRE_RESULTS; echo 1 > reward.txt; echo 2 > reward.json"
+
+    assert Said(text="2\n") == assess(tmp_path, both, score="reward")
+
+
+def test_the_second_file_counts_where_the_first_is_missing(tmp_path):
+    assert Said(text="1\n") == assess(tmp_path, "echo 1 > $GYRE_RESULTS/reward.txt", score="reward")
+
+
+def test_only_files_that_hold_something_and_are_its_own_are_evidence(tmp_path):
+    script = (
+        "echo mine > mine; cd $GYRE_RESULTS; echo 1 > reward.txt; mkdir a; echo x > a/whole; "
+        "touch empty; ln -s $OLDPWD/mine linked"
+    )
+    asked = ("a/whole", "empty", "linked", "missing", "../../workspace/mine", "/etc/passwd", "a")
+
+    assert ("a/whole",) == assess(tmp_path, script, evidence=asked).evidence
+
+
+def test_a_score_that_is_too_long_to_be_one_is_silence(tmp_path):
+    script = "truncate -s 17M $GYRE_RESULTS/reward.txt"
+
+    assert "cannot be read" in assess(tmp_path, script).reason

@@ -20,6 +20,14 @@ def test_places_are_filled_in_once_and_other_braces_stay():
     assert {"K": "xsecret", "B": "{}"} == command.variables
 
 
+def test_files_are_filled_in_and_layers_are_handed_on():
+    harness = CommandHarness(["a"], {}, home={".a": "{url}/v1 {env:KEY} {key}"}, layers=["/opt/a"])
+    command = harness.command(TASK, ENDPOINT)
+
+    assert {".a": "http://here/v1 {env:KEY} secret"} == command.home
+    assert ("/opt/a",) == command.layers
+
+
 @pytest.mark.parametrize("argv", [[], ["agent", "--key={key}"]])
 def test_a_command_that_cannot_be_is_refused(argv):
     with pytest.raises(ConfigError, match="harness: "):

@@ -147,21 +147,23 @@ class Findings:
 
     def shape(self) -> tuple[Shape, ...]:
         """The committed tree with volatile text taken out, in an order of its own."""
-        return self._below(None)
+        return shape_of(self.tree, self.folder)
 
-    def _below(self, call: CallId | None) -> tuple[Shape, ...]:
-        nodes = [node for node in self.tree.children(call) if node.committed is not None]
-        start = 0 if call is None else self.tree.segments[self.tree.calls[call].segment].end
-        shapes: list[Shape] = []
-        for node in nodes:
-            text = CODER.decode(self.tree.path_ids(node.segment)[start:].tolist())
-            # Claude Code names a project's folder after its path, with dashes.
-            for path in (str(self.folder), re.sub(r"[^A-Za-z0-9]", "-", str(self.folder))):
-                text = text.replace(path, "<folder>")
-            for pattern, name in VOLATILE:
-                text = pattern.sub(name, text)
-            shapes.append((node.role, text, self._below(node.id)))
-        return tuple(sorted(shapes))
+
+def shape_of(tree: Tree, folder: Path, call: CallId | None = None) -> tuple[Shape, ...]:
+    """What is committed below a call, with volatile text taken out, in an order of its own."""
+    nodes = [node for node in tree.children(call) if node.committed is not None]
+    start = 0 if call is None else tree.segments[tree.calls[call].segment].end
+    shapes: list[Shape] = []
+    for node in nodes:
+        text = CODER.decode(tree.path_ids(node.segment)[start:].tolist())
+        # Claude Code names a project's folder after its path, with dashes.
+        for path in (str(folder), re.sub(r"[^A-Za-z0-9]", "-", str(folder))):
+            text = text.replace(path, "<folder>")
+        for pattern, name in VOLATILE:
+            text = pattern.sub(name, text)
+        shapes.append((node.role, text, shape_of(tree, folder, node.id)))
+    return tuple(sorted(shapes))
 
 
 Stage = Callable[[Scene], Findings]
@@ -170,7 +172,11 @@ Stage = Callable[[Scene], Findings]
 
 def difference(one: Findings, other: Findings) -> str | None:
     """Where two committed trees first differ, volatile text aside; None when they are the same."""
-    pairs = zip_longest(_lines(one.shape()), _lines(other.shape()))
+    return first_difference(one.shape(), other.shape())
+
+
+def first_difference(one: tuple[Shape, ...], other: tuple[Shape, ...]) -> str | None:
+    pairs = zip_longest(_lines(one), _lines(other))
     return next((f"{left!r}\n{right!r}" for left, right in pairs if left != right), None)
 
 

@@ -1,18 +1,32 @@
-"""A program as the stage starts it: its arguments, its environment, and where it may write."""
+"""A program as the stage starts it: as the package does, in a home that can be looked at."""
 
-import importlib.util
-import json
 import os
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
-from typing import Protocol
+
+from gyre.backends.harnesses.command import CommandHarness
+from gyre.backends.harnesses.open import open_harness, picked
+from gyre.backends.harnesses.prepare import asked_version
+from gyre.backends.harnesses.prepared import Prepared, cache, find
+from gyre.backends.harnesses.program import Window
+from gyre.backends.sandboxes.home import write_home
+from gyre.run.control import environment
+from gyre.words.run_sections import HarnessSection
+from gyre.words.tasks import Endpoint, Evaluation, Task
 
 INSTALLER = Path(__file__).parents[3] / "scripts" / "harnesses"
+NAMES = {
+    "claude-code-2.1.220": "claude_code@2.1.220",
+    "claude-code-2.1.325": "claude_code@2.1.325",
+    "codex": "codex",
+    "opencode": "opencode",
+    "qwen-code": "qwen_code",
+    "mini-swe-agent": "mini_swe_agent",
+}
+"""What scenes call a program, and what `gyre harness prepare` calls it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,34 +49,51 @@ class Launch:
     environment: Mapping[str, str]
 
 
-class Program(Protocol):
-    """What each program's module offers."""
+def launch(name: str, place: Place, task: str) -> Launch:
+    """As a supervisor launches it, but for the sandbox."""
+    program, version = picked(NAMES[name])
+    section = HarnessSection(kind=program.name, version=version)
+    opened = open_harness(section, _window(place.options))
+    harness = CommandHarness(opened.argv, opened.variables, home=opened.home, layers=opened.layers)
+    asked = Task(id="t", instruction=task, files=None, evaluation=Evaluation(argv=("true",)))
+    command = harness.command(asked, Endpoint(url=place.url, key=place.key))
+    write_home(place.home, command.home)
+    return Launch(
+        arguments=list(command.argv[len(argv(name)) :]),
+        environment=plain_environment(place)
+        | environment(place.url, place.key)
+        | command.variables,
+    )
 
-    def launch(self, place: Place, task: str) -> Launch: ...
 
-
-def installer() -> ModuleType:
-    """scripts/harnesses as a module."""
-    loader = SourceFileLoader("harnesses", str(INSTALLER))
-    spec = importlib.util.spec_from_loader("harnesses", loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    return module
+def _window(options: Mapping[str, int | float | str]) -> Window:
+    """Windows that scripted conversations fill."""
+    context = int(options.get("context", 131_072))
+    compact_at = int(options.get("compact_at", context - 4096))
+    fraction = float(options.get("compact_fraction", compact_at / context))
+    return Window(context_tokens=context, compact_at=int(context * fraction))
 
 
 def install() -> Path:
     """The folder that holds the programs, filled if it was not there (that needs a network)."""
-    folder: Path = installer().cache_folder()
-    if not (folder / "versions.json").exists():
-        subprocess.run([sys.executable, str(INSTALLER)], check=True, stdout=sys.stderr)
-    return folder
+    subprocess.run([sys.executable, str(INSTALLER)], check=True, stdout=sys.stderr)
+    return cache()
 
 
 def argv(name: str) -> list[str]:
     """The program's argument list before any of ours."""
-    tools = installer()
-    found: list[str] = tools.argv_in(tools.cache_folder(), name)
+    return list(_prepared(name).argv)
+
+
+def version_of(name: str) -> str:
+    """What the installed program itself says."""
+    found = _prepared(name)
+    return asked_version(found.program, found.folder)
+
+
+def _prepared(name: str) -> Prepared:
+    found = find(*picked(NAMES[name]), cache())
+    assert found is not None, f"{name} is not installed"
     return found
 
 
@@ -75,8 +106,3 @@ def plain_environment(place: Place) -> dict[str, str]:
         "TERM": "dumb",
         "TMPDIR": str(place.home),
     }
-
-
-def write_json(path: Path, data: object) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(data, indent=2))

@@ -18,7 +18,7 @@ class Scene:
     """One run of one program against one script."""
 
     program: str
-    """A name that scripts/harnesses prints."""
+    """A name of staging/program.py."""
     script: str
     """A function of staging/scripts.py."""
     task: str
@@ -27,7 +27,7 @@ class Scene:
     environment: Mapping[str, str] = field(default_factory=dict)
     """Added to what the program needs."""
     options: Mapping[str, int | float | str] = field(default_factory=dict)
-    """Settings that the program's module puts in its configuration files."""
+    """How long a conversation the program is told that it may have."""
     proxy: tuple[str, ...] = ()
     """More arguments of `gyre proxy`."""
     faults: tuple[RelayFault, ...] = ()

@@ -396,3 +396,41 @@ def opencode_compacting() -> Script:
 def opencode_compacting_errand() -> Script:
     work = compacting(ALPHA, opencode_shell, asks=OPENCODE_ASKS, new_start=OPENCODE_STARTS)
     return Script([TITLE.rule, *work, sends(opencode_agent)])
+
+
+# One thing done, for executions that are judged by what they leave.
+
+ANSWER = "answer.txt"
+
+
+def doer(shell: Shell, end: Reply) -> Voice:
+    """Reads the nonce, leaves it reversed, and ends."""
+    return Voice(
+        marker=TASK,
+        lines=(
+            Reply(text="Reading it.", calls=(shell("cat nonce.txt"),)),
+            Reply(calls=(shell(f"rev nonce.txt > {ANSWER}"),)),
+            end,
+        ),
+    )
+
+
+DOERS: Mapping[str, Voice] = {
+    "claude_code": doer(claude_shell, Reply(text="All done.")),
+    "codex": doer(codex_shell, Reply(text="All done.")),
+    "mini_swe_agent": doer(
+        mini_shell, Reply(calls=(mini_shell("echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"),))
+    ),
+}
+
+
+def claude_code_doer() -> Script:
+    return spoken_by(DOERS["claude_code"])
+
+
+def codex_doer() -> Script:
+    return spoken_by(DOERS["codex"])
+
+
+def mini_swe_agent_doer() -> Script:
+    return spoken_by(DOERS["mini_swe_agent"])

@@ -13,8 +13,8 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from staging import claude_code, codex, cut, mini_swe_agent, opencode, qwen_code, relay
-from staging.program import Place, Program, argv
+from staging import cut, relay
+from staging.program import Place, argv, launch
 from staging.scene import Outcome, Scene
 
 from gyre.testing.engine_process import EngineProcess
@@ -22,15 +22,6 @@ from gyre.testing.tokenizer import write_tokenizer
 
 EXECUTION = "play"
 SCRIPTS = Path(__file__).with_name("scripts.py")
-
-PROGRAMS: dict[str, Program] = {
-    "claude-code-2.1.220": claude_code,
-    "claude-code-2.1.325": claude_code,
-    "codex": codex,
-    "opencode": opencode,
-    "qwen-code": qwen_code,
-    "mini-swe-agent": mini_swe_agent,
-}
 
 
 class ProxyProcess:
@@ -158,13 +149,13 @@ async def perform(folder: Path, scene: Scene) -> Outcome:
 async def _run(
     scene: Scene, place: Place, proxy: ProxyProcess, between: relay.Relay, prompter: Prompter
 ) -> Outcome:
-    launch = PROGRAMS[scene.program].launch(place, scene.task)
+    launched = launch(scene.program, place, scene.task)
     began = time.monotonic()
     child = await asyncio.create_subprocess_exec(
         *argv(scene.program),
-        *launch.arguments,
+        *launched.arguments,
         cwd=place.work,
-        env={**launch.environment, **scene.environment},
+        env={**launched.environment, **scene.environment},
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

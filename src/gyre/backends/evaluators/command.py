@@ -15,7 +15,10 @@ RESULTS = "GYRE_RESULTS"
 FILES = "GYRE_EVALUATION"
 """Variable with a copy of the evaluation's own files."""
 OUTPUT_FILE = "evaluation.txt"
-MOST_SCORE_BYTES = 2**16
+FILES_OF = {"reward": ("reward.json", "reward.txt")}
+"""Scores that stand in the first of several files that holds something."""
+MOST_BYTES = 2**24
+"""Of a file with a score; reports of tests are long."""
 SAID_BY_STATUS = {0: "1", 1: "0"}
 """Any other status is a failure of the evaluator, because shells and kernels use them."""
 
@@ -52,7 +55,8 @@ class CommandEvaluator:
             message = f"files of the evaluation: {error}"
             raise EvaluatorError(message) from error
         own = {RESULTS: str(results), FILES: str(files)}
-        command = Command(argv=self._evaluation.argv, variables=self._variables | own)
+        variables = self._variables | self._evaluation.variables | own
+        command = Command(argv=self._evaluation.argv, variables=variables)
         try:
             status = await self._run(command, workspace, within_s)
         except SandboxError as error:
@@ -83,22 +87,41 @@ class CommandEvaluator:
         if status < 0:
             message = f"{self.name} was ended by signal {-status}"
             raise EvaluatorError(message)
-        path = results / self._evaluation.score
-        try:
-            text = _text(path)
-        except (OSError, UnicodeDecodeError) as error:
-            return Silence(reason=f"{path.name} cannot be read: {error}")
-        if text.strip():
-            return Said(text=text)
+        names = FILES_OF.get(self._evaluation.score, (self._evaluation.score,))
+        for path in [results / name for name in names]:
+            try:
+                text = _text(path)
+            except (OSError, UnicodeDecodeError) as error:
+                return Silence(reason=f"{path.name} cannot be read: {error}")
+            if text.strip():
+                return Said(text=text, evidence=self._evidence(results))
+        missing = " or ".join(names)
         if status > 0:
-            message = f"{self.name} ended with status {status} and left no {path.name}"
+            message = f"{self.name} ended with status {status} and left no {missing}"
             raise EvaluatorError(message)
-        return Silence(reason=f"{path.name} is missing or empty")
+        return Silence(reason=f"{missing} is missing or empty")
+
+    def _evidence(self, results: Path) -> tuple[str, ...]:
+        """The files asked for that are there and hold something."""
+        return tuple(
+            name
+            for name in self._evaluation.evidence
+            if _is_own(results, results / name) and (results / name).stat().st_size > 0
+        )
+
+
+def _is_own(folder: Path, path: Path) -> bool:
+    """Whether it is a file in the folder; a link could lead to what the agent wrote."""
+    if not path.is_relative_to(folder) or not path.is_file():
+        return False
+    return path.resolve() == folder.resolve() / path.relative_to(folder)
 
 
 def _text(path: Path) -> str:
-    """Of a file that is one; a link could lead to what the agent wrote."""
-    if path.is_symlink() or not path.is_file():
+    """Nothing of what is no file."""
+    if not _is_own(path.parent, path):
         return ""
-    with path.open("rb") as file:
-        return file.read(MOST_SCORE_BYTES).decode()
+    if path.stat().st_size > MOST_BYTES:
+        message = f"expected at most {MOST_BYTES} bytes"
+        raise OSError(message)
+    return path.read_text(encoding="utf-8")

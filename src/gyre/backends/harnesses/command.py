@@ -12,7 +12,14 @@ _PLACE = re.compile(r"\{(instruction|task|url|key)\}")
 class CommandHarness:
     """A command with places to be filled in: `{instruction}`, `{task}` (its id) and `{url}`."""
 
-    def __init__(self, argv: Sequence[str], variables: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        argv: Sequence[str],
+        variables: Mapping[str, str],
+        *,
+        home: Mapping[str, str] | None = None,
+        layers: Sequence[str] = (),
+    ) -> None:
         if not argv:
             message = "harness: expected a command, found no argument"
             raise ConfigError(message)
@@ -21,9 +28,14 @@ class CommandHarness:
             raise ConfigError(message)
         self._argv = tuple(argv)
         self._variables = dict(variables)
+        self._home = dict(home or {})
+        self._layers = tuple(layers)
 
     def command(self, task: Task, endpoint: Endpoint) -> Command:
-        """Variables may hold the places too, and `{key}`; what is filled in is not read again."""
+        """Variables and files may hold the places too, and `{key}`.
+
+        What is filled in is not read again.
+        """
         filled = {
             "instruction": task.instruction,
             "task": task.id,
@@ -37,4 +49,6 @@ class CommandHarness:
         return Command(
             argv=tuple(fill(argument) for argument in self._argv),
             variables={name: fill(value) for name, value in self._variables.items()},
+            home={path: fill(text) for path, text in self._home.items()},
+            layers=self._layers,
         )

@@ -10,8 +10,10 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
+from gyre.backends.sandboxes.home import write_home
 from gyre.backends.sandboxes.members import MARK, Members
 from gyre.words.errors import BrokenPromise, SandboxError
+from gyre.words.sandboxes import Level
 from gyre.words.tasks import Command
 
 INHERITED = ("PATH", "LANG", "LC_ALL", "TZ")
@@ -31,6 +33,13 @@ class ProcessSandbox:
         self._program: subprocess.Popen[bytes] | None = None
         self._kept: Kept | None = None
 
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        return ()
+
+    def address(self, url: str) -> str:
+        return url
+
     async def prepare(self, workspace: str) -> None:
         try:
             for folder in (self._home, self._home / "tmp"):
@@ -44,6 +53,7 @@ class ProcessSandbox:
         if self._workspace is None or self._program is not None:
             message = "a sandbox runs one program at a time, after it was prepared"
             raise BrokenPromise(message)
+        write_home(self._home, command.home)
         try:
             self._kept = Kept(Path(output), most_bytes)
         except OSError as error:

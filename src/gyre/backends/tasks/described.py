@@ -9,7 +9,10 @@ from typing import Any
 import msgspec
 
 from gyre.words.errors import TaskError
-from gyre.words.tasks import Evaluation, Task
+from gyre.words.tasks import CountedTests, Evaluation, Task
+
+NOT_DESCRIBED = ("steps", "steps_reward", "solution")
+"""What only folders of other formats say of a task."""
 
 
 def task(data: Mapping[str, Any], *, where: str, folder: Path, name: str | None = None) -> Task:
@@ -43,7 +46,7 @@ def task(data: Mapping[str, Any], *, where: str, folder: Path, name: str | None 
 
 
 def _known(data: Mapping[str, Any], kind: type[Task | Evaluation], where: str) -> None:
-    names = [one.name for one in fields(kind)]
+    names = [one.name for one in fields(kind) if one.name not in NOT_DESCRIBED]
     for key in data:
         if key not in names:
             message = f"{where}: {key}: unknown key; known here: {', '.join(names)}"
@@ -72,14 +75,24 @@ def _possible(found: Task, where: str) -> None:
     must_hold = {
         "id: expected a name": bool(found.id),
         "instruction: expected some text": bool(found.instruction.strip()),
-        "evaluation.argv: expected a command": bool(rule.argv),
+        "evaluation.argv: expected a command": bool(rule.argv) or rule.rubric is not None,
         "evaluation: expected finite numbers": all(math.isfinite(one) for one in numbers),
         "evaluation.attempt_s: expected more than 0": rule.attempt_s > 0,
         "evaluation.attempts: expected at least 1": rule.attempts >= 1,
         "evaluation.retry_s: expected 0 or more": rule.retry_s >= 0,
         "evaluation: expected lowest below highest": rule.lowest < rule.highest,
+        "evaluation.baseline: expected less than highest": (
+            rule.baseline is None or rule.baseline < rule.highest
+        ),
+        "evaluation.tests: expected a count or names for a report of tests": (
+            rule.score not in ("junit.xml", "tests.json") or _counts(rule.tests)
+        ),
     }
     for problem, holds in must_hold.items():
         if not holds:
             message = f"{where}: {problem}"
             raise TaskError(message)
+
+
+def _counts(tests: CountedTests | None) -> bool:
+    return tests is not None and (bool(tests.fail_to_pass) or (tests.count or 0) > 0)

@@ -1,0 +1,48 @@
+"""The harness that a run file names, as a command with places that each execution fills in."""
+
+from pathlib import Path
+
+from gyre.backends.harnesses.prepared import PROGRAMS, cache, find
+from gyre.backends.harnesses.program import EVERYWHERE, Program, Window
+from gyre.words.errors import ConfigError
+from gyre.words.run_sections import HarnessSection
+from gyre.words.tasks import Command
+
+
+def open_harness(section: HarnessSection, window: Window, *, root: Path | None = None) -> Command:
+    """ConfigError for a program that is not installed, with what installs it."""
+    if section.kind == "command":
+        return Command(argv=tuple(section.argv or ()), variables=dict(section.env))
+    program = PROGRAMS[section.kind]
+    version = program.version if section.version is None else section.version
+    found = find(program, version, cache() if root is None else root)
+    if found is None:
+        message = (
+            f"harness.kind: {program.name} {version} is not prepared on this machine; "
+            f"`gyre harness prepare {named(program, version)}` does it"
+        )
+        raise ConfigError(message)
+    return Command(
+        argv=(*found.argv, *program.flags, *section.args, *program.task),
+        variables={**EVERYWHERE, **program.variables(window), **section.env},
+        home=program.home(window),
+        layers=found.layers,
+    )
+
+
+def named(program: Program, version: str) -> str:
+    """NAME, or NAME@VERSION where it is not the usual one."""
+    return program.name if version == program.version else f"{program.name}@{version}"
+
+
+def picked(name: str) -> tuple[Program, str]:
+    """The program and the version that NAME or NAME@VERSION means."""
+    kind, at, version = name.partition("@")
+    program = PROGRAMS.get(kind)
+    if program is None:
+        message = f"{name}: expected one of {', '.join(PROGRAMS)}"
+        raise ConfigError(message)
+    if at and not all(part.isdecimal() for part in version.split(".")):
+        message = f"{name}: expected a version as in {program.name}@{program.version}"
+        raise ConfigError(message)
+    return program, version or program.version

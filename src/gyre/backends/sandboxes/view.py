@@ -1,0 +1,167 @@
+"""What programs of a sandbox see of this machine, as arguments of bubblewrap.
+
+Rule 1: nothing is seen that is not named here or by whoever makes the sandbox.
+Rule 2: all of it is read-only but workspace, home and temporary files, or what lies on top of a
+root of its own.
+"""
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+NAMESPACES = (
+    "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts",
+    "--unshare-cgroup-try", "--disable-userns", "--die-with-parent", "--new-session",
+    "--hostname", "gyre",
+)  # fmt: skip
+SYSTEM = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
+ETC = (
+    "alternatives", "bash.bashrc", "ca-certificates", "ca-certificates.conf", "crypto-policies",
+    "debian_version", "gai.conf", "host.conf", "inputrc", "ld.so.cache", "ld.so.conf",
+    "ld.so.conf.d", "locale.alias", "localtime", "login.defs", "magic", "mime.types",
+    "nsswitch.conf", "os-release", "perl", "pki/tls/certs", "profile", "protocols", "services",
+    "shells", "ssl/certs", "ssl/openssl.cnf", "terminfo", "timezone",
+)  # fmt: skip
+"""Of /etc, where secrets lie between what every program reads."""
+MASKED = ("kcore", "keys", "key-users", "kmsg", "latency_stats", "sched_debug", "timer_list")
+"""Of /proc, what tells about the whole machine."""
+DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9),
+           "tty": (5, 0)}  # fmt: skip
+SHM_BYTES = 2**26
+NAME = "agent"
+UID = 1000
+WORKDIR = "/workspace"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layers:
+    """A root of a sandbox's own: folders on top of each other, and what is written onto them."""
+
+    lower: tuple[Path, ...]
+    """From the bottom up."""
+    upper: Path
+    work: Path
+    """Empty, for the kernel's use, on the file system of `upper`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What is where in one sandbox."""
+
+    workspace: Path
+    home: Path
+    tmp: Path
+    workdir: str = WORKDIR
+    stacked: Layers | None = None
+    """The workspace as it is found, with what is written beside it; None: written to itself."""
+    root: Layers | None = None
+    """None: the system folders of this machine."""
+    readable: tuple[Path, ...] = ()
+    """Under the same paths; what is not there is left out."""
+    writable: Mapping[str, Path] = field(default_factory=dict)
+    """Further folders, by their paths inside; what is not there is left out."""
+
+    devices: tuple[Path, ...] = ()
+    """The sandbox's own, in place of the machine's."""
+
+    @property
+    def home_inside(self) -> str:
+        return f"/home/{NAME}" if self.root is None else "/root"
+
+    @property
+    def uid(self) -> int:
+        """Programs of a root of their own expect to be its owner."""
+        return UID if self.root is None else 0
+
+    def arguments(self) -> Iterator[str]:
+        """For bubblewrap, in the order in which things are put on top of each other."""
+        yield from NAMESPACES
+        yield from ("--uid", str(self.uid), "--gid", str(self.uid))
+        if self.root is None:
+            yield from _system()
+        else:
+            yield from _overlay(self.root, "/")
+        yield from _kernel()
+        for path in self.devices:
+            yield from ("--dev-bind", str(path), f"/dev/{path.name}")
+        yield from ("--bind", str(self.tmp), "/tmp")
+        if self.root is None:
+            yield from ("--symlink", "../tmp", "/var/tmp", "--dir", "/run")
+        yield from ("--bind", str(self.home), self.home_inside)
+        # After the folders they may lie in.
+        for path in self.readable:
+            yield from ("--ro-bind-try", str(path), str(path))
+        if self.stacked is not None:
+            yield from _overlay(self.stacked, self.workdir)
+        else:
+            yield from ("--bind", str(self.workspace), self.workdir)
+        for inside, path in self.writable.items():
+            yield from ("--bind-try", str(path), inside)
+        if self.root is None:
+            yield from ("--remount-ro", "/")
+        yield from ("--chdir", self.workdir)
+
+    def files(self) -> dict[str, str]:
+        """Small files of the sandbox's own, by their paths inside."""
+        if self.root is not None:
+            return {}
+        return {
+            "/etc/passwd": f"{NAME}:x:{UID}:{UID}::{self.home_inside}:/bin/sh\n"
+            "nobody:x:65534:65534::/:/bin/false\n",
+            "/etc/group": f"{NAME}:x:{UID}:\nnogroup:x:65534:\n",
+            "/etc/hosts": "127.0.0.1 localhost gyre\n::1 localhost\n",
+            "/etc/resolv.conf": "",
+        }
+
+
+def make_devices(folder: Path) -> tuple[Path, ...]:
+    """Devices for one sandbox, where this process may make any; else none.
+
+    Under root, programs own the machine's devices too, and could take them from everybody.
+    """
+    made = []
+    for name, (major, minor) in DEVICES.items():
+        path = folder / name
+        try:
+            if not path.is_char_device():
+                os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(major, minor))
+            path.chmod(0o666)
+            if name == "null":
+                # A file system may have been told that it holds no devices.
+                path.open("rb").close()
+        except OSError:
+            return ()
+        made.append(path)
+    return tuple(made)
+
+
+def _overlay(layers: Layers, at: str) -> Iterator[str]:
+    for folder in layers.lower:
+        yield from ("--overlay-src", str(folder))
+    yield from ("--overlay", str(layers.upper), str(layers.work), at)
+
+
+def _system() -> Iterator[str]:
+    for name in SYSTEM:
+        path = Path("/") / name
+        if path.is_symlink():
+            yield from ("--symlink", str(path.readlink()), str(path))
+        elif path.is_dir():
+            yield from ("--ro-bind", str(path), str(path))
+    for name in ETC:
+        path = Path("/etc") / name
+        if path.exists():
+            yield from ("--ro-bind", str(path), str(path))
+
+
+def _kernel() -> Iterator[str]:
+    yield from ("--proc", "/proc")
+    for name in MASKED:
+        if Path("/proc", name).exists():
+            yield from ("--ro-bind", "/dev/null", f"/proc/{name}")
+    # Under root the kernel's settings belong to the user that programs run as.
+    yield from ("--remount-ro", "/proc", "--dev", "/dev")
+    yield from ("--perms", "1777", "--size", str(SHM_BYTES), "--tmpfs", "/dev/shm")
+    yield from ("--remount-ro", "/dev")

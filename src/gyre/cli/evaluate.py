@@ -1,0 +1,35 @@
+"""Measure a model, or the weights that a run has published, on a set of tasks."""
+
+import argparse
+from pathlib import Path
+
+from gyre.cli import rollout
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "subject",
+        metavar="RUN|MODEL",
+        help="a run's folder; or tiny, smollm2, a folder",
+    )
+    add("tasks", help="a folder or file of tasks, or MODULE:FUNCTION that makes them")
+    add("--version", type=int, help="which published weights of a run (default: the newest)")
+    rollout.shared(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from gyre.run.rollout_plan import Asked, new_folder, planned, weights_of
+    from gyre.run.rollout_report import EVALUATIONS, curve
+
+    asked = Asked.of(args)
+    weights, of_run = weights_of(args.subject, args.version)
+    beside = Path("runs/evaluate")
+    if of_run is not None:
+        beside = of_run / EVALUATIONS / f"v{weights.version:06d}"
+    folder = new_folder(args.run, beside=beside)
+    plan = planned(asked, weights, folder, where="gyre evaluate", engine_key=args.engine_key)
+    status = rollout.execute(plan, tasks=asked.tasks, command="evaluate")
+    if of_run is not None and status in (0, 1):
+        print("\n".join(["", *curve(of_run)]))
+    return status

@@ -1,0 +1,55 @@
+"""List the agent programs that runs can name, or install some for runs without a network."""
+
+import argparse
+
+from gyre.words.errors import ConfigError
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("action", choices=("list", "prepare"), help="what to do")
+    add("names", nargs="*", metavar="NAME[@VERSION]", help="programs, as `list` shows them")
+
+
+def run(args: argparse.Namespace) -> None:
+    if args.action == "list":
+        if args.names:
+            message = f"{args.names[0]}: `list` takes no name, and shows all"
+            raise ConfigError(message)
+        _list()
+        return
+    if not args.names:
+        message = "expected a name, as in `gyre harness prepare claude_code`"
+        raise ConfigError(message)
+    _prepare(args.names)
+
+
+def _list() -> None:
+    from gyre.backends.harnesses.prepared import (
+        PROGRAMS,
+        cache,
+        find,
+        folder_for,
+        locked_versions,
+    )
+
+    for program in PROGRAMS.values():
+        for version in locked_versions(program):
+            found = find(program, version, cache())
+            state = "missing" if found is None else "there"
+            usual = "pinned" if version == program.version else ""
+            folder = folder_for(program, version, cache())
+            print(f"{program.name:<15} {version:<9} {usual:<6}  {state:<7}  {folder}")
+
+
+def _prepare(names: list[str]) -> None:
+    from gyre.backends.harnesses.open import picked
+    from gyre.backends.harnesses.prepare import prepare
+    from gyre.backends.harnesses.prepared import cache, find, lock_of
+
+    for program, version in [picked(name) for name in names]:
+        if find(program, version, cache()) is None:
+            print(f"{program.name} {version}: installing", flush=True)
+            if lock_of(program, version) is None:
+                print("  no hash of this version is known; what the registry sends is taken")
+        print(f"{program.name} {version}: in {prepare(program, version, cache()).folder}")

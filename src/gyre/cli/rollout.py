@@ -1,0 +1,107 @@
+"""Execute groups of tasks without training: for evaluation, and to collect what agents do."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from gyre.words.errors import ConfigError
+
+MEMBERS = 4
+CONCURRENCY = 8
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("tasks", help="a folder or file of tasks, or MODULE:FUNCTION that makes them")
+    add("--model", help="what is served: tiny, smollm2, or a folder (default: as --engine says)")
+    shared(parser)
+
+
+def shared(parser: argparse.ArgumentParser) -> None:
+    """What `gyre evaluate` takes too."""
+    add = parser.add_argument
+    add(
+        "--engine",
+        action="append",
+        default=[],
+        metavar="ADDRESS",
+        help="an engine that is there already: http://host:port, after gyre=, sglang= or vllm= "
+        "if need be; repeatable (default: one is started)",
+    )
+    add("--engine-key", type=Path, metavar="FILE", help="file with the key that engines ask for")
+    add("--harness", metavar="NAME", help="the agent program; or any command after --")
+    add("--n", type=int, default=MEMBERS, help="executions of each task (default: %(default)s)")
+    add(
+        "--concurrency",
+        type=int,
+        default=CONCURRENCY,
+        help="executions at once (default: %(default)s)",
+    )
+    add("--run", type=Path, metavar="FOLDER", help="a new folder for what is recorded")
+    add("--config", type=Path, metavar="FILE", help="a run file, for all that is not said here")
+    add(
+        "--set",
+        action="append",
+        default=[],
+        metavar="section.key=value",
+        help="a setting as in a run file, such as deadlines.agent_s=600; repeatable",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from gyre.run.rollout_plan import Asked, Weights, model_in, new_folder, planned
+    from gyre.run.rollout_run import model_at
+
+    asked = Asked.of(args)
+    model = args.model or model_in(args.config)
+    if model is None and asked.engines:
+        model = model_at(asked.engines, args.engine_key)
+    if model is None:
+        raise ConfigError("expected --model, --engine, or --config with a [model]")
+    folder = new_folder(args.run, beside=Path("runs/rollout"))
+    plan = planned(
+        asked, Weights(model=model), folder, where="gyre rollout", engine_key=args.engine_key
+    )
+    return execute(plan, tasks=asked.tasks, command="rollout")
+
+
+def execute(plan: Any, *, tasks: str, command: str) -> int:
+    """Carries a plan out, with a line for each execution; the exit status.
+
+    0: all executions have closed, and at least one was assessed; 1: none was; 130: interrupted.
+    """
+    from gyre.run.rollout_report import counts, line, page
+    from gyre.run.rollout_results import Result, Summary, spread_of, write_summary
+    from gyre.run.rollout_run import roll_out
+
+    done: list[Result] = []
+    total = 0
+
+    def begun(number: int) -> None:
+        nonlocal total
+        total = number
+        what = ", ".join(plan.engines) if plan.engines else f"an engine of {plan.weights.model}"
+        print(f"gyre {command}: {total} executions in {plan.folder}")
+        print(f"  starting a proxy before {what}", flush=True)
+
+    def told(one: Result) -> None:
+        done.append(one)
+        print(line(one, num_done=len(done), total=total), flush=True)
+
+    results, is_whole = roll_out(plan, begun=begun, told=told)
+    found = spread_of(sorted(results, key=lambda one: one.execution))
+    summary = Summary(
+        model=plan.weights.model,
+        version=plan.weights.version,
+        tasks=tasks,
+        members=plan.members,
+        is_whole=is_whole,
+        versions=tuple(sorted({number for one in results for number in one.versions})),
+        spread=found,
+    )
+    write_summary(plan.folder, summary)
+    print("\n".join(["", *page(found)]))
+    if not is_whole:
+        print(f"interrupted after {len(results)} of {total}: {counts(results) or 'none closed'}")
+        return 130
+    return 0 if found.num_valid > found.num_placeholders else 1

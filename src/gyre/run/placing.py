@@ -1,0 +1,96 @@
+"""The sandboxes that an order asks for: one for its agent program, one for each assessment."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from gyre.backends.sandboxes.local import LocalSandbox, Place
+from gyre.backends.sandboxes.process import ProcessSandbox
+from gyre.backends.sandboxes.view import WORKDIR
+from gyre.rollout.order import Order
+from gyre.rollout.workspace import Workspace
+from gyre.words.errors import ConfigError, SandboxError
+from gyre.words.places import Sandbox
+
+
+def agent_sandbox(order: Order, mark: str, workspace: Workspace, home: Path) -> Sandbox:
+    """For the harness; it reaches the proxy."""
+    if order.sandbox.kind == "process":
+        return ProcessSandbox(mark, home=home, owns_descendants=True)
+    if order.sandbox.kind != "local":
+        message = f"sandbox.kind: expected process or local, found {order.sandbox.kind}"
+        raise ConfigError(message)
+    place = Place(
+        folder=workspace.place,
+        home=home,
+        roots=_roots(order),
+        workdir=order.task.needs.workdir or WORKDIR,
+        readable=_readable(order),
+    )
+    return LocalSandbox(mark, place, most=order.sandbox.limits, proxy=address_of(order))
+
+
+def judging_sandbox(order: Order, mark: str, workspace: Workspace) -> Sandbox:
+    """For a command that assesses; it reaches nobody, and has a home of its own.
+
+    The agent may have left things in the other one.
+    """
+    home = workspace.scratch / "home"
+    if order.sandbox.kind == "process":
+        return ProcessSandbox(mark, home=home, owns_descendants=True)
+    results, files = workspace.scratch / "results", workspace.scratch / "files"
+    writable = {str(results): results, str(files): files}
+    evaluation = order.task.evaluation
+    if evaluation.results_at is not None:
+        writable[evaluation.results_at] = results
+    if evaluation.files_at is not None:
+        writable[evaluation.files_at] = files
+    frozen = (workspace.frozen_root,) if workspace.frozen_root.is_dir() else ()
+    roots = _roots(order)
+    place = Place(
+        folder=workspace.scratch / "place",
+        home=home,
+        roots=(*roots, *frozen) if roots else (),
+        workdir=order.task.needs.workdir or WORKDIR,
+        readable=_readable(order),
+        writable=writable,
+        stacks=True,
+    )
+    return LocalSandbox(mark, place, most=order.sandbox.limits)
+
+
+def address_of(order: Order) -> Callable[[], tuple[str, int]]:
+    """Where the proxy is, asked whenever it matters, because it may have been started again."""
+
+    def address() -> tuple[str, int]:
+        url = order.url
+        if order.address_file is not None:
+            url = Path(order.address_file).read_text().strip()
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname, parts.port
+        except ValueError as error:
+            raise OSError(str(error)) from error
+        if host is None:
+            message = f"expected the proxy's address, found {url!r}"
+            raise OSError(message)
+        return host, 80 if port is None else port
+
+    return address
+
+
+def _roots(order: Order) -> tuple[Path, ...]:
+    if order.sandbox.root is None:
+        return ()
+    root = Path(order.sandbox.root).absolute()
+    if not root.is_dir() or root == Path("/"):
+        message = f"sandbox.root: expected a folder that holds a root, found {root}"
+        raise SandboxError(message, retryable=False)
+    return (root,)
+
+
+def _readable(order: Order) -> tuple[Path, ...]:
+    """What the order names, and the Python that Gyre itself runs in."""
+    own = dict.fromkeys((sys.prefix, sys.base_prefix)) if order.sandbox.root is None else ()
+    return tuple(Path(path).absolute() for path in (*own, *order.sandbox.readable))

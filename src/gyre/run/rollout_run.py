@@ -1,0 +1,257 @@
+"""Executions without training: groups of a set of tasks, from the first launch to the last score.
+
+Rule 1: an execution holds its place from launch to termination, and until it is closed if asked to.
+Rule 2: whatever way this ends, nothing that it started runs on.
+"""
+
+import asyncio
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import uvloop
+
+from gyre.run.births import Births
+from gyre.run.cells import CellClient
+from gyre.run.desk import PATH, Desk
+from gyre.run.listen import listener, serving, told_to_stop
+from gyre.run.plan_file import write_plan
+from gyre.run.plans import Places, cell_plan, harness_for, open_tasks, order_for, proxy_plan
+from gyre.run.processes import Process
+from gyre.run.proxied import ProxyClient
+from gyre.run.proxy import connected
+from gyre.run.rollout_plan import RolloutPlan
+from gyre.run.rollout_results import Result, Results, result_of
+from gyre.run.supervisors import Supervised, Supervisors
+from gyre.words.errors import ConfigError
+from gyre.words.ids import ExecutionId
+from gyre.words.outcomes import Closed, Outcome, Terminated
+
+HOST = "127.0.0.1"
+READY_S = 300.0
+"""How long a process may take to be ready: large weights are read."""
+
+
+class Rollout:
+    """One rollout, from its first process to its last."""
+
+    def __init__(self, plan: RolloutPlan, *, told: Callable[[Result], None]) -> None:
+        """`told` hears of every execution that has closed."""
+        self._plan = plan
+        self._config = plan.config
+        harness_for(plan.config)
+        source = open_tasks(plan.config.tasks, sandbox=plan.config.sandbox.kind)
+        self._tasks = [source.get(index) for index in range(len(source))]
+        for task in self._tasks:
+            # What cannot be ordered is refused before anything is started.
+            order_for(plan.config, ExecutionId(""), task, url="", facts_url="")
+        self._told = told
+        self._token = secrets.token_urlsafe(32)
+        self._facts_token = secrets.token_urlsafe(32)
+        self._slots = asyncio.Semaphore(plan.concurrency)
+        self._spawned: set[asyncio.Task[None]] = set()
+        self._group: asyncio.TaskGroup
+        self._over = asyncio.Event()
+        self._problem: str | None = None
+        self._watched: list[tuple[str, Callable[[], Coroutine[Any, Any, int]], Path]] = []
+        """Processes that must not end before the rollout does."""
+        self._session: aiohttp.ClientSession
+        self._places: Places
+        self._supervisors: Supervisors
+        self._results: Results
+
+    @property
+    def num_executions(self) -> int:
+        return len(self._tasks) * self._plan.members
+
+    async def work(self) -> list[Result]:
+        """What became of the executions: all of them, unless it was told to stop."""
+        told = told_to_stop()
+        async with AsyncExitStack() as stack:
+            self._places = self._prepared(stack)
+            self._results = stack.enter_context(Results(self._places.run))
+            headers = {"Authorization": f"Bearer {self._token}"}
+            timeout = aiohttp.ClientTimeout(total=None, sock_connect=5.0)
+            self._session = await stack.enter_async_context(
+                aiohttp.ClientSession(
+                    headers=headers, timeout=timeout, connector=aiohttp.TCPConnector(limit=0)
+                )
+            )
+            births = await Births.open("gyre.run.supervise", self._places.log("nursery"))
+            stack.push_async_callback(births.close)
+            proxy = await self._start(stack)
+            await self._execute(proxy, births, told)
+        if self._problem is not None:
+            raise ConfigError(self._problem)
+        return self._results.all
+
+    # Before the first execution
+
+    def _prepared(self, stack: AsyncExitStack) -> Places:
+        folder = self._plan.folder
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        memory = Path("/dev/shm")
+        share = Path(tempfile.mkdtemp(prefix="gyre-", dir=memory if memory.is_dir() else None))
+        stack.callback(shutil.rmtree, share, ignore_errors=True)
+        places = Places(run=folder.absolute(), share=share)
+        places.token.touch(mode=0o600)
+        places.token.write_text(self._token)
+        return places
+
+    async def _start(self, stack: AsyncExitStack) -> ProxyClient:
+        """A proxy before the engines that are there, or before one that is started."""
+        plan, window = self._plan, self._config.proxy.context_tokens
+        engines, key = plan.engines, plan.engine_key
+        if not engines:
+            client = await self._start_engine(stack)
+            window = min(window, await client.context_tokens())
+            engines, key = (f"gyre={client.url}",), self._places.token
+        told = proxy_plan(self._config, self._places, engines=engines, context_tokens=window)
+        told = replace(told, routed=False, engine_key=key)
+        # What the window came to is what agent programs are told.
+        self._config = replace(self._config, proxy=told.proxy)
+        path = write_plan(self._places.plan("proxy"), told)
+        log = self._places.log("proxy")
+        process = await Process.start("proxy", ("-m", "gyre.run.proxy", str(path)), log)
+        stack.push_async_callback(process.stop)
+        url = await process.ready(READY_S)
+        self._watched.append(("proxy", process.wait, log))
+        return ProxyClient(url, self._session)
+
+    async def _start_engine(self, stack: AsyncExitStack) -> CellClient:
+        """A cell that only serves."""
+        config, weights = self._config, self._plan.weights
+        plan = replace(
+            cell_plan(config, self._places, config.cells.count),
+            name="engine",
+            model=weights.model,
+            version=weights.version,
+            threads=config.cells.threads or os.cpu_count(),
+        )
+        path = write_plan(self._places.plan("engine"), plan)
+        births = await Births.open("gyre.run.cell", self._places.log("engines"))
+        stack.push_async_callback(births.close)
+        log = self._places.log("engine")
+        child = await births.birth("engine", [str(path)], log=log)
+        stack.push_async_callback(child.stop)
+        url = await child.ready(READY_S)
+        self._watched.append(("engine", child.wait, log))
+        return CellClient(plan.cell, url, self._session)
+
+    # The executions
+
+    async def _execute(self, proxy: ProxyClient, births: Births, told: asyncio.Event) -> None:
+        on = listener(HOST, 0)
+        facts_url = f"http://{HOST}:{on.getsockname()[1]}{PATH}"
+        self._supervisors = Supervisors(
+            proxy,
+            births,
+            order_of=lambda name, task, url: order_for(
+                self._config, name, task, url=url, facts_url=facts_url
+            ),
+            facts_token=self._facts_token,
+            terminated=self._terminated,
+            closed=self._closed,
+            spawn=self._spawn,
+        )
+        try:
+            async with serving(Desk(self._facts_token, self._supervisors.heard), on):
+                try:
+                    await self._until_over(told)
+                finally:
+                    await self._supervisors.end()
+        finally:
+            on.close()
+
+    async def _until_over(self, told: asyncio.Event) -> None:
+        async with asyncio.TaskGroup() as self._group:
+            always = [self._group.create_task(self._watch(*one)) for one in self._watched]
+            always.append(self._group.create_task(self._supervisors.look_after()))
+            always.append(self._group.create_task(self._launch_all()))
+            waits = [asyncio.create_task(one.wait()) for one in (told, self._over)]
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in (*waits, *always, *self._spawned):
+                    task.cancel()
+
+    async def _launch_all(self) -> None:
+        """Group after group, as fast as places become free."""
+        for group, task in enumerate(self._tasks):
+            for member in range(self._plan.members):
+                await self._slots.acquire()
+                name = name_of(group, member)
+                self._supervisors.launch(name, task, self._places.attempts / name)
+
+    async def _terminated(self, one: Supervised, fact: Terminated) -> None:
+        if not self._config.schedule.evaluation_holds_slot:
+            self._slots.release()
+
+    async def _closed(self, one: Supervised, fact: Closed) -> None:
+        if self._config.schedule.evaluation_holds_slot:
+            self._slots.release()
+        if fact.outcome is Outcome.SURPLUS:
+            return  # It was told to end with everything else.
+        found = await asyncio.to_thread(result_of, self._places.run, one, fact)
+        self._supervisors.forget(one.name)
+        self._results.add(found)
+        self._told(found)
+        if len(self._results.all) == self.num_executions:
+            self._over.set()
+
+    async def _watch(
+        self, what: str, ended: Callable[[], Coroutine[Any, Any, int]], log: Path
+    ) -> None:
+        """A process that ends by itself ends the rollout."""
+        status = await ended()
+        self._problem = f"the {what} ended with status {status}: see {log}"
+        self._over.set()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = self._group.create_task(work)
+        self._spawned.add(task)
+        task.add_done_callback(self._spawned.discard)
+        return task
+
+
+def name_of(group: int, member: int) -> ExecutionId:
+    return ExecutionId(f"g{group:05d}-{member:02d}")
+
+
+def roll_out(
+    plan: RolloutPlan,
+    *,
+    begun: Callable[[int], None],
+    told: Callable[[Result], None],
+) -> tuple[list[Result], bool]:
+    """What became of the executions, and whether that is all of them."""
+
+    async def work() -> tuple[list[Result], bool]:
+        rollout = Rollout(plan, told=told)
+        begun(rollout.num_executions)
+        found = await rollout.work()
+        return found, len(found) == rollout.num_executions
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(work())
+
+
+def model_at(engines: tuple[str, ...], key_file: Path | None) -> str:
+    """What the first of the engines says that it serves; an EngineError if it does not answer."""
+
+    async def ask() -> str:
+        async with connected(engines, key_file=key_file) as found:
+            model = (await found[0].health()).model
+            if model is None:
+                message = f"{engines[0]}: does not say what it serves; expected --model"
+                raise ConfigError(message)
+            return model
+
+    return asyncio.run(ask())

@@ -1,0 +1,24 @@
+"""Files in a program's home."""
+
+import pytest
+
+from gyre.backends.sandboxes.home import write_home
+from gyre.words.errors import SandboxError
+
+
+def test_files_are_written_for_their_owner_alone(tmp_path):
+    write_home(tmp_path, {".config/agent/settings.json": "ü", "plain": ""})
+    path = tmp_path / ".config" / "agent" / "settings.json"
+
+    assert "ü" == path.read_text(encoding="utf-8")
+    assert 0o600 == path.stat().st_mode & 0o777
+    assert "" == (tmp_path / "plain").read_text()
+
+
+@pytest.mark.parametrize("name", ["/etc/x", "../x", "a/../../x", "", ".", "a\0b"])
+def test_a_path_that_leads_elsewhere_is_refused(tmp_path, name):
+    home = tmp_path / "home"
+    with pytest.raises(SandboxError, match="home of a sandbox"):
+        write_home(home, {name: "text"})
+
+    assert not (tmp_path / "x").exists()

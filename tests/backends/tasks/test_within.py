@@ -1,0 +1,99 @@
+"""Archives and folders of tasks that try to lead elsewhere."""
+
+import io
+import tarfile
+import zipfile
+
+import pytest
+
+from gyre.backends.tasks import within
+from gyre.words.errors import TaskError
+
+
+def tarred(path, *members):
+    """An archive of (name, text), or (name, target, kind) for what is no file."""
+    with tarfile.open(path, "w:gz") as tar:
+        for name, text, *kind in members:
+            one = tarfile.TarInfo(name)
+            if kind:
+                one.type, one.linkname = kind[0], text
+                tar.addfile(one)
+            else:
+                one.size, one.mode = len(text), 0o755 if name.endswith(".sh") else 0o644
+                tar.addfile(one, io.BytesIO(text.encode()))
+    return path
+
+
+def zipped(path, *members):
+    with zipfile.ZipFile(path, "w") as whole:
+        for name, text in members:
+            whole.writestr(name, text)
+    return path
+
+
+@pytest.mark.parametrize(("pack", "name"), [(tarred, "t.tar.gz"), (zipped, "t.zip")])
+def test_an_archive_is_unpacked_once(pack, name, tmp_path):
+    archive = pack(tmp_path / name, ("a/task.toml", "x"), ("a/tests/test.sh", "y"))
+    folder = within.unpacked(archive, tmp_path / "cache")
+    (folder / "mark").write_text("")
+
+    assert within.is_archive(archive)
+    assert ("x", "y") == (
+        (folder / "a" / "task.toml").read_text(),
+        (folder / "a" / "tests" / "test.sh").read_text(),
+    )
+    assert folder == within.unpacked(archive, tmp_path / "cache")
+    assert (folder / "mark").exists()
+    assert [folder] == list((tmp_path / "cache").iterdir())
+
+
+def test_programs_stay_programs(tmp_path):
+    archive = tarred(tmp_path / "t.tar.gz", ("run.sh", "x"), ("data", "y"))
+    folder = within.unpacked(archive, tmp_path / "cache")
+
+    assert (0o755, 0o644) == (
+        (folder / "run.sh").stat().st_mode & 0o777,
+        (folder / "data").stat().st_mode & 0o777,
+    )
+
+
+ATTACKS = {
+    "above": [("../out", "x")],
+    "in the middle": [("a/../../out", "x")],
+    "absolute": [("/tmp/out-of-the-archive", "x")],
+    "a link that leads out": [("a", "/etc", tarfile.SYMTYPE)],
+    "through a link": [("a", "..", tarfile.SYMTYPE), ("a/out", "x")],
+    "a hard link": [("b", "../secret", tarfile.LNKTYPE)],
+    "a device": [("null", "", tarfile.CHRTYPE)],
+    "a file twice": [("a", "x"), ("a", "y")],
+}
+
+
+@pytest.mark.parametrize("way", ATTACKS)
+def test_an_archive_that_leads_out_is_refused_and_leaves_nothing(way, tmp_path):
+    archive = tarred(tmp_path / "t.tar.gz", *ATTACKS[way])
+    with pytest.raises(TaskError, match=r"t\.tar\.gz"):
+        within.unpacked(archive, tmp_path / "inner" / "cache")
+
+    assert [] == list((tmp_path / "inner" / "cache").iterdir())
+    assert not (tmp_path / "inner" / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["../out", "a/../../out", "/out"])
+def test_a_zip_that_leads_out_is_refused(name, tmp_path):
+    with pytest.raises(TaskError, match="expected a path inside"):
+        within.unpacked(zipped(tmp_path / "t.zip", (name, "x")), tmp_path / "cache")
+
+
+def test_an_archive_that_is_none_is_named(tmp_path):
+    for name in ("t.tar.gz", "t.zip"):
+        (tmp_path / name).write_text("no archive")
+        with pytest.raises(TaskError, match=name):
+            within.unpacked(tmp_path / name, tmp_path / "cache")
+
+
+def test_an_archive_that_would_fill_the_disk_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(within, "MOST_BYTES", 10)
+
+    with pytest.raises(TaskError, match="more than 10 bytes"):
+        within.unpacked(tarred(tmp_path / "t.tar.gz", ("a", "x" * 11)), tmp_path / "cache")

@@ -1,0 +1,84 @@
+"""What the policy says to every execution of a live run: long replies, each by its own name."""
+
+import re
+from random import Random
+
+from gyre.testing.pace import TimedReply
+from gyre.testing.script import Conversation, Json, Reply, Script, ScriptedCall
+
+ASKED = "HERON-LIVE"
+"""In every task's instruction."""
+ERRAND = "HERON-ERRAND"
+"""In what each sub-agent is told, before the execution's name and a number."""
+MEMBERS = 2
+"""Executions of a group; their scores differ."""
+ERRANDS = 3
+"""Sub-agents of an execution, which speak at the same time."""
+ERRAND_S = (1.0, 9.0)
+"""By group, in turns: while some end early and are trained, others are in the middle of it."""
+_WORKS_IN = re.compile(r"/attempts/(g\d+-(\d+))/workspace")
+_SENT = re.compile(rf"{ERRAND} (g(\d+)-\d+ \d)")
+_PROSE = (
+    "the water of a river turns around what stands in it and goes on with what it has taken "
+    "from one bank to the other while herons look for fish near stones that nobody has moved"
+)
+
+
+def main_lines(name: str, member: int) -> tuple[Reply, ...]:
+    """What the agent of an execution says: a look, errands all at once, and an end."""
+    rng = Random(name)
+    score = (1 + member) / (1 + MEMBERS)
+    looks = f"echo {score:.3f} > score.txt; cat nonce.txt"
+    sends = (
+        _call("Agent", prompt=f"{ERRAND} {name} {number}", run_in_background=False)
+        for number in range(ERRANDS)
+    )
+    return (
+        TimedReply(
+            reasoning=_prose(rng, 20),
+            text=_prose(rng, 40),
+            calls=(_call("Bash", command=looks),),
+            reply_s=1.0,
+        ),
+        TimedReply(text=_prose(rng, 10), calls=tuple(sends), reply_s=0.5),
+        TimedReply(text=f"{_prose(rng, 40)} All done.", reply_s=1.0),
+    )
+
+
+def errand_line(name: str, group: int) -> Reply:
+    """All that a sub-agent says."""
+    rng = Random(name)
+    lasts_s = ERRAND_S[group % len(ERRAND_S)] * rng.uniform(1.0, 1.2)
+    return TimedReply(text=_prose(rng, rng.randint(150, 400)), reply_s=lasts_s)
+
+
+def _call(tool: str, **arguments: Json) -> ScriptedCall:
+    return ScriptedCall(name=tool, arguments={"description": "work", **arguments})
+
+
+def _prose(rng: Random, num_words: int) -> str:
+    return " ".join(rng.choices(_PROSE.split(), k=num_words))
+
+
+def _errand(conversation: Conversation) -> Reply | None:
+    name = _named(conversation, _SENT)
+    if name is None or conversation.replies_since(ERRAND):
+        return None
+    return errand_line(name[1], int(name[2]))
+
+
+def _main(conversation: Conversation) -> Reply | None:
+    name, said = _named(conversation, _WORKS_IN), conversation.replies_since(ASKED)
+    if name is None or said is None:
+        return None
+    lines = main_lines(name[1], int(name[2]))
+    return lines[said] if said < len(lines) else None
+
+
+def _named(conversation: Conversation, pattern: re.Pattern[str]) -> re.Match[str] | None:
+    heard = (turn.text for turn in conversation.turns if turn.role != "assistant")
+    return next((found for text in heard if (found := pattern.search(text))), None)
+
+
+def live() -> Script:
+    return Script([_errand, _main])

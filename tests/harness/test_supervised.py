@@ -1,0 +1,43 @@
+"""Real programs as a run file names them: supervised, recorded, and judged by what they left."""
+
+import secrets
+from pathlib import Path
+
+import pytest
+from staging.findings import num_tokens
+from staging.scripts import ANSWER, DOERS, TASK
+from staging.supervised import Errand, play_supervised
+
+from gyre import calls
+from gyre.rollout import outcome
+from gyre.tree.tree import grow
+from gyre.words.outcomes import Ending, Outcome
+
+pytestmark = pytest.mark.harness
+
+
+@pytest.mark.parametrize("kind", DOERS)
+def test_a_program_does_its_task_under_a_supervisor(
+    programs: Path, tmp_path: Path, kind: str
+) -> None:
+    """SPEC 6.1, 6.2; its instruction may begin as an option does."""
+    nonce = secrets.token_hex(8)
+    folder = tmp_path / "stage"
+    play_supervised(Errand(kind=kind, instruction=f"- {TASK}: go", nonce=nonce), folder)
+    record = outcome.read(folder / "execution")
+    output = (folder / "execution" / "output.txt").read_text(errors="replace")
+    (log,) = calls.logs(folder / "run")
+    tree = grow(calls.read(log).records)
+
+    assert record.terminated is not None
+    assert record.closed is not None
+    assert (Ending.COMPLETED, "exit status 0") == (
+        record.terminated.ending,
+        record.terminated.reason,
+    ), output
+    assert (Outcome.VALID, 1.0) == (record.closed.outcome, record.closed.score)
+    assert nonce[::-1] == (folder / "execution" / "frozen" / ANSWER).read_text().strip()
+    assert len(DOERS[kind].lines) == len(tree.calls)
+    assert {"main"} == {node.role for node in tree.calls.values()}
+    assert all(node.committed is not None for node in tree.calls.values())
+    assert num_tokens(*DOERS[kind].lines) == sum(one.num_output for one in tree.calls.values())
