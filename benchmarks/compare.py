@@ -194,6 +194,54 @@ GOALS = (
         most=1,
     ),
     Goal(
+        says="Live: time to the last step, off the simulator's prediction, elastic",
+        name="live-placements",
+        quantity="elastic off",
+        most=0.05,
+    ),
+    Goal(
+        says="Live: time to the last step, off the simulator's prediction, async",
+        name="live-placements",
+        quantity="async off",
+        most=0.05,
+    ),
+    Goal(
+        says="Live: time to the last step, off the simulator's prediction, colocate",
+        name="live-placements",
+        quantity="colocate off",
+        most=0.05,
+    ),
+    Goal(
+        says="Live: executions at once in one run",
+        name="live-many",
+        quantity="run at_once",
+        least=256,
+    ),
+    Goal(
+        says="Live: calls of theirs that failed",
+        name="live-many",
+        quantity="run failed_calls",
+        most=0,
+    ),
+    Goal(
+        says="Quick start: reward of the last batch above the first's, the least of three seeds",
+        name="live-quickstart",
+        quantity="as earned least_gain",
+        least=0.3,
+    ),
+    Goal(
+        says="Quick start: the same with rewards dealt out by chance, the most",
+        name="live-quickstart",
+        quantity="shuffled most_gain",
+        most=0.3,
+    ),
+    Goal(
+        says="Quick start: seconds, the slowest",
+        name="live-quickstart",
+        quantity="as earned slowest_s",
+        most=180,
+    ),
+    Goal(
         says="CPU of a scheduler's event with 102,400 live executions, as a multiple of with 1,024",
         name="scheduler",
         quantity="live-102400/live-1024",
@@ -304,6 +352,14 @@ def _derived(runs: Sequence[dict[str, Any]]) -> Iterator[tuple[str, float]]:
         yield "peak_gib", statistics.median(run["peak_bytes"] for run in runs) / 2**30
     if "bytes" in runs[0]:
         yield "gb_per_s", statistics.median(run["bytes"] / run["seconds"] for run in runs) / 1e9
+    if "predicted_s" in runs[0]:
+        off = [abs(run["predicted_s"] / run["seconds"] - 1) for run in runs]
+        yield "off", statistics.median(off)
+        yield "most_off", max(off)
+    if "rewards" in runs[0]:
+        yield "least_gain", min(run["rewards"][-1] - run["rewards"][0] for run in runs)
+        yield "most_gain", max(run["rewards"][-1] - run["rewards"][0] for run in runs)
+        yield "slowest_s", max(run["seconds"] for run in runs)
     if "floor_s" in runs[0]:
         yield "roofline", statistics.median(run["floor_s"] / run["seconds"] for run in runs)
 
@@ -372,6 +428,9 @@ TITLES = {
     "gpu-switch": "A cell changes its role on a GPU",
     "gpu-agree": "Log-probabilities of engine and trainer on a GPU, bf16",
     "cpu-generate": "SmolLM2-135M on a CPU, bf16",
+    "live-placements": "Live runs with emulated durations, beside the simulator's prediction",
+    "live-many": "256 executions at once in one live run",
+    "live-quickstart": "The quick start over three seeds",
     "scheduler": "The scheduler, by the number of live executions",
     "sim-paper": "The paper's runs in the simulator",
     "sim-policies": "Policies beyond the paper, on its row E0 in the simulator",
@@ -409,6 +468,18 @@ COLUMNS = (
     ("executions", "executions"),
     ("events", "events"),
     ("rss_mib", "MiB at most"),
+    ("predicted_s", "seconds predicted"),
+    ("off", "off at the median"),
+    ("most_off", "off at most"),
+    ("at_once", "at once"),
+    ("failed_calls", "failed calls"),
+    ("controller_cpu_s", "controller, CPU s"),
+    ("controller_peak_mib", "controller, MiB"),
+    ("proxy_cpu_s", "proxy, CPU s"),
+    ("proxy_peak_mib", "proxy, MiB"),
+    ("least_gain", "reward gained at least"),
+    ("most_gain", "at most"),
+    ("slowest_s", "slowest, seconds"),
 )
 
 

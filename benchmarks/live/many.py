@@ -19,7 +19,7 @@ AT_ONCE = 256
 CELLS = 4
 GROUP = 8
 STEPS = 2
-MEAN_S = 30.0
+MEAN_S = 20.0
 """Of an execution; long enough for all of them to be there before the first ends."""
 TABLES: dict[str, dict[str, Any]] = {
     "schedule": {

@@ -48,7 +48,8 @@ class Carrying:
             async with asyncio.timeout(self._kv_s):
                 call.pinned = Pinned(engine=name, held=await engine.pin(call.ask_id))
         except (EngineError, TimeoutError):
-            self._counts.lost_hand_overs += 1
+            # Nothing is lost yet: it may have been the call's last token.
+            call.is_unpinned = True
         finally:
             if call.pinned is None:
                 self._free(name)
@@ -56,6 +57,8 @@ class Carrying:
     async def carry(self, call: Call, name: EngineName) -> HeldBlocks | None:
         """The blocks are at this engine too, held there, and let go where they were."""
         pinned, call.pinned = call.pinned, None
+        self._counts.lost_hand_overs += call.is_unpinned
+        call.is_unpinned = False
         if pinned is None:
             return None
         found = None

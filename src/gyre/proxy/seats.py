@@ -47,6 +47,8 @@ class Call:
     """Of its last ask, at the engine."""
     moving: bool = False
     """Its blocks are being pinned, and then its stream is cut."""
+    is_unpinned: bool = False
+    """Its blocks could not be pinned."""
     pinned: "Pinned | None" = None
     """Blocks that the engine it left keeps for it."""
 
