@@ -19,6 +19,7 @@ from benchmarks.peers import results
 
 from gyre.plan.messages import StepTaken
 from gyre.plan.replay import EVENTS, shape_of
+from gyre.run.switching import COUNTED
 from gyre.sim.durations import HOUR_S
 from gyre.sim.recorded import recorded
 from gyre.sim.recorded_times import times
@@ -40,6 +41,10 @@ COMMON = {
     "supply_dwell_s": 0.3,
 }
 TRAINER = "gyre.testing.emulated:trainer?base_s=0.6"
+PHASES = (
+    *("in: reroute", "in: hand over", "in: rest", "in: restore", "in: pull"),
+    *("home: finish claim", "home: rest", "home: wake", "home: load"),
+)
 PLACEMENTS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "elastic": {
         "schedule": {"placement": "elastic", "steps_per_burst": 2, "extra_dispatch": 0.5},
@@ -196,8 +201,8 @@ def _sample(ran: Ran, seed: int, predicted_s: float) -> dict[str, Any]:
         "predicted_s": predicted_s,
         "wall_s": ran.wall_s,
         "transitions": len(timed),
-        "phase_s": {name: fmean(values) for name, values in phases.items()},
-        "moved": moved,
+        **{f"{name}, s": fmean(phases[name]) if name in phases else None for name in PHASES},
+        **{f"moved {name}": moved.get(name, 0) for name in COUNTED},
         "facts": len(ran.reading.entries),
         "journal_bytes": ran.reading.sound_bytes,
         "controller_cpu_s": ran.used["controller"].cpu_s,
