@@ -9,7 +9,10 @@ from gyre.config.load import load
 from gyre.config.settings import settings
 from gyre.config.settings import tables as known_tables
 from gyre.words.errors import ConfigError
-from gyre.words.run_sections import JsonlTasksSection
+from gyre.words.task_sections import JsonlTasksSection
+
+SOURCES = '"folder", "jsonl", "harbor", "deepswe", "nl2repo", "python"'
+"""Kinds of sources of tasks, as they are listed."""
 
 
 def test_what_is_left_out_has_its_default():
@@ -130,14 +133,14 @@ def test_every_table_refuses_a_key_that_nobody_knows(path):
         ),
         (
             {"tasks": {"kind": "json", "path": "a"}},
-            'tasks.kind: expected one of "folder", "jsonl", found "json"; nearest: "jsonl"',
+            f'tasks.kind: expected one of {SOURCES}, found "json"; nearest: "jsonl"',
         ),
         (
             {"tasks": {"kind": [], "path": "a"}},
-            'tasks.kind: expected one of "folder", "jsonl", found []',
+            f"tasks.kind: expected one of {SOURCES}, found []",
         ),
-        ({"tasks": {"path": "a"}}, 'tasks.kind: missing; expected one of "folder", "jsonl"'),
-        ({"tasks": None}, 'tasks.kind: missing; expected one of "folder", "jsonl"'),
+        ({"tasks": {"path": "a"}}, f"tasks.kind: missing; expected one of {SOURCES}"),
+        ({"tasks": None}, f"tasks.kind: missing; expected one of {SOURCES}"),
         ({"model": None}, "model.name: missing; expected text that is not empty"),
         (
             {"harness": {"argv": "agent"}},

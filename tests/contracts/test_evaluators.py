@@ -13,7 +13,7 @@ from gyre.backends.evaluators.command import CommandEvaluator
 from gyre.backends.evaluators.judge import Judge
 from gyre.backends.sandboxes.members import Members
 from gyre.backends.sandboxes.process import ProcessSandbox
-from gyre.words.run_sections import JudgeSection
+from gyre.words.sections import JudgeSection
 from gyre.words.tasks import Evaluation, Rubric, Task
 
 SCRIPTS = {

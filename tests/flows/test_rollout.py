@@ -222,8 +222,9 @@ def test_a_runs_newest_weights_are_measured_beside_its_own_rounds(tmp_path, caps
     rounds = EvaluationRound(version=2, num_tasks=4, num_valid=4, mean=0.25, standard_error=0.125)
     journal(run / "journal", SMALL, [(0.0, rounds)])
     tasks = work(tmp_path, tasks=2)
-    command = ["evaluate", str(run), str(tasks), "--n", "1", *EMULATED, "--", *AGENT]
-    status = main(command)
+    # The engine that is built in, because the emulated one has no weights of its own.
+    short = ["--set", "sampling.max_tokens=8", "--set", "engine.kv_tokens=16384"]
+    status = main(["evaluate", str(run), str(tasks), "--n", "1", *short, "--", *AGENT])
     said = capsys.readouterr().out
     summary = read_summary(run / "evaluations" / "v000004-001")
 

@@ -2,6 +2,7 @@
 
 import secrets
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from staging.findings import num_tokens
@@ -16,14 +17,23 @@ from gyre.words.outcomes import Ending, Outcome
 pytestmark = pytest.mark.harness
 
 
-@pytest.mark.parametrize("kind", DOERS)
+@pytest.mark.parametrize(
+    ("kind", "sandbox"),
+    [
+        ("claude_code", "local"),
+        ("mini_swe_agent", "local"),
+        ("codex", "local"),
+        ("codex", "process"),
+    ],
+)
 def test_a_program_does_its_task_under_a_supervisor(
-    programs: Path, tmp_path: Path, kind: str
+    programs: Path, tmp_path: Path, kind: str, sandbox: Literal["process", "local"]
 ) -> None:
     """SPEC 6.1, 6.2; its instruction may begin as an option does."""
     nonce = secrets.token_hex(8)
     folder = tmp_path / "stage"
-    play_supervised(Errand(kind=kind, instruction=f"- {TASK}: go", nonce=nonce), folder)
+    errand = Errand(kind=kind, sandbox=sandbox, instruction=f"- {TASK}: go", nonce=nonce)
+    play_supervised(errand, folder)
     record = outcome.read(folder / "execution")
     output = (folder / "execution" / "output.txt").read_text(errors="replace")
     (log,) = calls.logs(folder / "run")

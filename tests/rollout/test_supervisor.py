@@ -25,6 +25,8 @@ class Clock:
 class Failing:
     """A sandbox of which one part fails so many times."""
 
+    levels = ()
+
     def __init__(self, part, times, *, retryable=True):
         self._part = part
         self._left = times

@@ -110,6 +110,65 @@ def test_a_copy_that_is_not_the_state_is_not_given_out(tmp_path):
     assert not workspace.live.exists()
 
 
+def test_where_sandboxes_stack_the_state_itself_is_given_out(tmp_path):
+    """Only who may read is changed of it, and who lends his rights."""
+    workspace = Workspace(tmp_path, stacks=True)
+    fill(workspace.live)
+    (workspace.live / "run").chmod(0o4755)
+    (workspace.live / "deep").chmod(0o050)
+    (workspace.live / "a.txt").chmod(0o200)
+    before = (workspace.live / "a.txt").stat().st_ino
+    state = workspace.freeze()
+    with workspace.fresh(state) as (given, scratch):
+        assert (state.folder, True) == (given, Path(scratch).is_dir())
+
+    assert before == (workspace.frozen / "a.txt").stat().st_ino
+    modes = [(workspace.frozen / name).stat().st_mode & 0o7777 for name in ("run", "deep", "a.txt")]
+    assert [0o755, 0o750, 0o600] == modes
+    assert state.reference == content_hash(workspace.frozen)
+
+
+def test_a_stacked_state_that_has_changed_is_not_given_out(tmp_path):
+    """Also where its times have been set back, and by a process that froze nothing itself."""
+    workspace = Workspace(tmp_path, stacks=True)
+    fill(workspace.live)
+    state = workspace.freeze()
+    changed = workspace.frozen / "a.txt"
+    times = changed.stat()
+    changed.write_text("b")
+    os.utime(changed, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+    for one in (workspace, Workspace(tmp_path, stacks=True)):
+        with pytest.raises(SandboxError, match="not those that were frozen"), one.fresh(state):
+            pass
+
+
+def test_what_was_written_to_a_root_belongs_to_the_state(tmp_path):
+    references = []
+    for name, text in [("one", "a"), ("two", "b")]:
+        workspace = Workspace(tmp_path / name, stacks=True)
+        workspace.prepare(None)
+        (workspace.place / "root").mkdir(parents=True)
+        (workspace.place / "root" / "made").write_text(text)
+        references.append(workspace.freeze().reference)
+
+    assert references[0] != references[1]
+    assert "b" == (workspace.frozen_root / "made").read_text()
+    assert references[1] == workspace.freeze().reference
+
+
+def test_a_closed_execution_leaves_what_is_kept(tmp_path):
+    for keeps in (True, False):
+        workspace = Workspace(tmp_path / str(keeps))
+        workspace.prepare(None)
+        workspace.place.mkdir()
+        workspace.freeze()
+        workspace.tidy(keeps=keeps)
+        workspace.tidy(keeps=keeps)
+
+        assert [keeps, False] == [workspace.frozen.exists(), workspace.place.exists()]
+
+
 def test_what_is_no_file_is_left_out(tmp_path):
     before = content_hash(fill(tmp_path / "files"))
     os.mkfifo(tmp_path / "files" / "pipe")

@@ -8,6 +8,7 @@ from tests.run.supervised import order
 from tests.test_calls import CLOSED, OPENED
 
 from gyre.calls import CallLog, path_of
+from gyre.cli.main import main
 from gyre.rollout import outcome
 from gyre.rollout.execution import Execution
 from gyre.rollout.facts import FactsFile
@@ -180,3 +181,12 @@ def test_a_run_without_ends_is_refused(tmp_path):
         write_job(tmp_path, tmp_path / "out")
     with pytest.raises(ConfigError, match="has ended"):
         write_trial(tmp_path / "attempts" / "e3", tmp_path / "out", log=None)
+
+
+def test_the_command_writes_a_folder_beside_the_run(tmp_path, capsys):
+    ended(tmp_path, "e1", closed=VALID, made=[assessment(1, 0.5)])
+
+    assert 0 == main(["export", str(tmp_path), "--format", "harbor"])
+    assert f"{tmp_path}/harbor/job: 1 trials\n" == capsys.readouterr().out
+    assert (tmp_path / "harbor" / "job" / "e1" / "result.json").is_file()
+    assert 2 == main(["export", str(tmp_path), "--format", "harbor", "--execution", "e1"])

@@ -19,11 +19,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from gyre.run.plans import RUN_FILE
     from gyre.run.rollout_plan import Asked, new_folder, planned, weights_of
     from gyre.run.rollout_report import EVALUATIONS, curve
 
-    asked = Asked.of(args)
     weights, of_run = weights_of(args.subject, args.version)
+    if of_run is not None and args.config is None and (of_run / RUN_FILE).is_file():
+        args.config = of_run / RUN_FILE
+    asked = Asked.of(args)
     beside = Path("runs/evaluate")
     if of_run is not None:
         beside = of_run / EVALUATIONS / f"v{weights.version:06d}"

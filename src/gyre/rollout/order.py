@@ -8,8 +8,8 @@ import msgspec
 from gyre.durable import replace
 from gyre.words.errors import ConfigError
 from gyre.words.ids import ExecutionId
-from gyre.words.run_sections import JudgeSection
 from gyre.words.sandboxes import SandboxOrder
+from gyre.words.sections import JudgeSection
 from gyre.words.tasks import Task
 
 ORDER_FILE = "order.json"

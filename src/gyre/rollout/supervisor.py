@@ -44,7 +44,6 @@ class Supervisor:
         execution: Execution,
         *,
         sandbox: Sandbox,
-        workspace: Workspace,
         clock: Clock,
         say: Callable[[Fact], None],
         told: Callable[[], Told],
@@ -57,7 +56,7 @@ class Supervisor:
         self._say = say
         self._told = told
         self._deadlines = Deadlines(agent_s=order.agent_s, overall_s=order.overall_s)
-        self._workspace = workspace
+        self.workspace = Workspace(folder, stacks=order.sandbox.kind == "local")
         self.cancelled = asyncio.Event()
         """Set by whoever wants the harness to end."""
 
@@ -97,9 +96,11 @@ class Supervisor:
 
     async def _prepare(self, mark: str) -> None:
         if self._execution.stage is Stage.NEW:
-            self._workspace.prepare(self._order.task.files)
-            self._say(Prepared(mark=mark))
-        await self._sandbox.prepare(str(self._workspace.live))
+            self.workspace.prepare(self._order.task.files)
+        await self._sandbox.prepare(str(self.workspace.live))
+        levels = self._levels()
+        if self._execution.stage is Stage.NEW:
+            self._say(Prepared(mark=mark, levels=levels))
 
     async def _until_done(self, part: Callable[[], Awaitable[None]]) -> None:
         """A part of the launch, tried again while that may help and nobody wants it to end."""
@@ -159,7 +160,7 @@ class Supervisor:
         state: State | None = None
         try:
             await self._sandbox.freeze()
-            state = self._workspace.freeze()
+            state = self.workspace.freeze()
             if state is None:
                 reason = f"{reason}; the workspace is lost"
         except SandboxError as error:

@@ -18,8 +18,10 @@ from gyre.words.errors import SandboxError
 from gyre.words.outcomes import State
 
 CHUNK_BYTES = 2**20
+PLACE = "place"
+"""Folder that a sandbox keeps for itself."""
 ROOT = "root"
-"""Folder of a sandbox's own with what was written onto a root."""
+"""Folder in there with what programs wrote onto a root of their own."""
 BORROWED = stat.S_ISUID | stat.S_ISGID
 OPAQUE = "user.overlay.opaque"
 
@@ -32,8 +34,7 @@ class Workspace:
         self.live = folder / "workspace"
         self.frozen = folder / "frozen"
         self.scratch = folder / "scratch"
-        self.place = folder / "place"
-        """What a sandbox keeps for itself, and what programs wrote to a root of their own."""
+        self.place = folder / PLACE
         self.frozen_root = folder / "frozen-root"
         self._home = folder / "home"
         self._stacks = stacks

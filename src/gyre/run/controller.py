@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+from gyre.config.show import as_toml
 from gyre.journal.entries import Header
 from gyre.journal.writing import Journal
 from gyre.plan.cells import CORE
@@ -94,6 +95,7 @@ class Controller:
         async with AsyncExitStack() as stack:
             self._staff.prepare(stack)
             journal = stack.enter_context(self._journal())
+            self._places.file.write_text("\n".join(as_toml(self._config)) + "\n")
             await self._staff.start(stack)
             self._cells = self._staff.cells
             return await self._host_run(journal, self._staff.proxy, told, stack)

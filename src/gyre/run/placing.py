@@ -1,7 +1,11 @@
 """The sandboxes that an order asks for: one for its agent program, one for each assessment."""
 
+import asyncio
+import secrets
 import sys
+import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -9,22 +13,25 @@ from gyre.backends.sandboxes.local import LocalSandbox, Place
 from gyre.backends.sandboxes.process import ProcessSandbox
 from gyre.backends.sandboxes.view import WORKDIR
 from gyre.rollout.order import Order
-from gyre.rollout.workspace import Workspace
+from gyre.rollout.workspace import PLACE, Workspace
 from gyre.words.errors import ConfigError, SandboxError
 from gyre.words.places import Sandbox
+from gyre.words.sandboxes import Level, SandboxOrder
+from gyre.words.tasks import Command
 
 
-def agent_sandbox(order: Order, mark: str, workspace: Workspace, home: Path) -> Sandbox:
-    """For the harness; it reaches the proxy."""
+def agent_sandbox(order: Order, mark: str, folder: Path) -> Sandbox:
+    """For the harness, in the execution's folder; it reaches the proxy."""
+    home = folder / "home"
     if order.sandbox.kind == "process":
         return ProcessSandbox(mark, home=home, owns_descendants=True)
     if order.sandbox.kind != "local":
         message = f"sandbox.kind: expected process or local, found {order.sandbox.kind}"
         raise ConfigError(message)
     place = Place(
-        folder=workspace.place,
+        folder=folder / PLACE,
         home=home,
-        roots=_roots(order),
+        roots=_roots(order.sandbox),
         workdir=order.task.needs.workdir or WORKDIR,
         readable=_readable(order),
     )
@@ -47,7 +54,7 @@ def judging_sandbox(order: Order, mark: str, workspace: Workspace) -> Sandbox:
     if evaluation.files_at is not None:
         writable[evaluation.files_at] = files
     frozen = (workspace.frozen_root,) if workspace.frozen_root.is_dir() else ()
-    roots = _roots(order)
+    roots = _roots(order.sandbox)
     place = Place(
         folder=workspace.scratch / "place",
         home=home,
@@ -60,13 +67,47 @@ def judging_sandbox(order: Order, mark: str, workspace: Workspace) -> Sandbox:
     return LocalSandbox(mark, place, most=order.sandbox.limits)
 
 
+def check(order: SandboxOrder) -> None:
+    """Such a sandbox stands on this machine, with what it must have in force; else ConfigError.
+
+    Asked before a run begins, because what cannot be launched would count as having done nothing.
+    """
+    with tempfile.TemporaryDirectory(prefix="gyre-") as folder:
+        found = asyncio.run(_tried(order, Path(folder)))
+    if missing := sorted(set(order.require) - set(found)):
+        named = ", ".join(found) if found else "none"
+        message = f"sandbox.require: {', '.join(missing)}: not in force here; found {named}"
+        raise ConfigError(message)
+
+
+async def _tried(order: SandboxOrder, folder: Path) -> tuple[Level, ...]:
+    """The levels of a sandbox in which a program has run."""
+    if order.kind == "process":
+        return ()
+    (folder / "workspace").mkdir()
+    try:
+        place = Place(folder=folder / PLACE, home=folder / "home", roots=_roots(order))
+        sandbox = LocalSandbox(secrets.token_hex(16), place, most=order.limits)
+        await sandbox.prepare(str(folder / "workspace"))
+        try:
+            command = Command(argv=("sh", "-c", ":"))
+            await sandbox.start(command, output=str(folder / "output"), most_bytes=10_000)
+            return sandbox.levels
+        finally:
+            await sandbox.kill()
+    except SandboxError as error:
+        message = f"sandbox.kind: {order.kind}: cannot be had on this machine: {error}"
+        raise ConfigError(message) from error
+
+
 def address_of(order: Order) -> Callable[[], tuple[str, int]]:
     """Where the proxy is, asked whenever it matters, because it may have been started again."""
 
     def address() -> tuple[str, int]:
         url = order.url
         if order.address_file is not None:
-            url = Path(order.address_file).read_text().strip()
+            with suppress(FileNotFoundError):
+                url = Path(order.address_file).read_text().strip()
         try:
             parts = urlsplit(url)
             host, port = parts.hostname, parts.port
@@ -80,10 +121,10 @@ def address_of(order: Order) -> Callable[[], tuple[str, int]]:
     return address
 
 
-def _roots(order: Order) -> tuple[Path, ...]:
-    if order.sandbox.root is None:
+def _roots(order: SandboxOrder) -> tuple[Path, ...]:
+    if order.root is None:
         return ()
-    root = Path(order.sandbox.root).absolute()
+    root = Path(order.root).absolute()
     if not root.is_dir() or root == Path("/"):
         message = f"sandbox.root: expected a folder that holds a root, found {root}"
         raise SandboxError(message, retryable=False)

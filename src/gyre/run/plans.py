@@ -11,15 +11,19 @@ from gyre.backends.tasks.open import refuse_unfit
 from gyre.model.known import model_folder
 from gyre.rollout.order import Order
 from gyre.run.cell_plan import CellPlan
+from gyre.run.control import ADDRESS_FILE
 from gyre.run.materialise import Packer
 from gyre.run.proxy import ProxyPlan
 from gyre.words.errors import ConfigError
 from gyre.words.ids import ExecutionId
 from gyre.words.places import TaskSource
-from gyre.words.run_sections import RunConfig, TasksSection
+from gyre.words.run_sections import DeadlinesSection, RunConfig, SandboxSection
 from gyre.words.samples import Sampling
+from gyre.words.sandboxes import Limits, SandboxOrder
+from gyre.words.task_sections import TasksSection
 from gyre.words.tasks import Command, Evaluation, Task
 
+RUN_FILE = "run.toml"
 GROUP_S = 60.0
 """How long cells of a group wait for each other before it has failed."""
 
@@ -39,6 +43,11 @@ class Places:
     @property
     def weights(self) -> Path:
         return self.run / "weights"
+
+    @property
+    def file(self) -> Path:
+        """What the run was told, every default written out."""
+        return self.run / RUN_FILE
 
     @property
     def journal(self) -> Path:
@@ -126,6 +135,7 @@ def order_for(
 ) -> Order:
     """One execution of a task."""
     harness = harness_for(config)
+    agent_s, overall_s = deadlines_for(config.deadlines, task)
     return Order(
         execution=execution,
         task=replace(task, evaluation=evaluation_for(config, task)),
@@ -134,10 +144,12 @@ def order_for(
         variables=harness.variables,
         home=harness.home,
         layers=harness.layers,
-        agent_s=_shorter(config.deadlines.agent_s, task.agent_s),
-        overall_s=_shorter(config.deadlines.overall_s, task.overall_s),
+        agent_s=agent_s,
+        overall_s=overall_s,
         counts_placeholders=config.evaluate.placeholder == "zero",
         judge=config.evaluate.judge,
+        sandbox=sandbox_for(config.sandbox),
+        address_file=str((Path(config.run.place) / ADDRESS_FILE).absolute()),
         facts_url=facts_url,
     )
 
@@ -150,8 +162,38 @@ def harness_for(config: RunConfig) -> Command:
     return open_harness(config.harness, window)
 
 
-def _shorter(allowed_s: float, wanted_s: float | None) -> float:
-    return allowed_s if wanted_s is None else min(allowed_s, wanted_s)
+def deadlines_for(allowed: DeadlinesSection, task: Task) -> tuple[float, float]:
+    """The agent's and the overall one: a task may ask for less than its run allows."""
+    agent_s, overall_s = allowed.agent_s, allowed.overall_s
+    if task.agent_s is not None:
+        agent_s = min(agent_s, task.agent_s)
+    if task.overall_s is not None:
+        overall_s = min(overall_s, task.overall_s)
+    if agent_s >= overall_s:
+        # Time for one attempt at a score stays behind the agent, or half of all where that is less.
+        agent_s = max(overall_s - task.evaluation.attempt_s, overall_s / 2)
+    return agent_s, overall_s
+
+
+def sandbox_for(section: SandboxSection) -> SandboxOrder:
+    """Where every execution runs its programs."""
+
+    def size(megabytes: int | None) -> int | None:
+        return None if megabytes is None else megabytes * 2**20
+
+    return SandboxOrder(
+        kind=section.kind,
+        root=section.root,
+        readable=section.readable,
+        limits=Limits(
+            memory_bytes=size(section.memory_mb),
+            processes=section.processes,
+            cpus=section.cpus,
+            disk_bytes=size(section.disk_mb),
+        ),
+        require=section.require,
+        keep=section.keep,
+    )
 
 
 def evaluation_for(config: RunConfig, task: Task) -> Evaluation:

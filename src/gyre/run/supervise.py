@@ -29,7 +29,6 @@ from gyre.rollout.execution import Execution, Stage
 from gyre.rollout.facts import FactsFile
 from gyre.rollout.order import ORDER_FILE, Order, read_order, read_told, write_order
 from gyre.rollout.supervisor import Supervisor
-from gyre.rollout.workspace import Workspace
 from gyre.run import lock
 from gyre.run.control import environment
 from gyre.run.evaluating import evaluator_for
@@ -122,16 +121,13 @@ class Supervision:
         self._execution = Execution(order.execution, order.task.id, known)
         prepared = self._execution.prepared
         self._mark = secrets.token_hex(16) if prepared is None else prepared.mark
-        stacks = order.sandbox.kind == "local"
-        self._workspace = Workspace(folder, stacks=stacks)
-        self._sandbox = agent_sandbox(order, self._mark, self._workspace, folder / "home")
+        self._sandbox = agent_sandbox(order, self._mark, folder)
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         self._supervisor = Supervisor(
             order,
             folder,
             self._execution,
             sandbox=self._sandbox,
-            workspace=self._workspace,
             clock=MonotonicClock(boot=boot),
             say=self._say,
             told=lambda: read_told(folder),
@@ -180,7 +176,7 @@ class Supervision:
             "none": False,
         }
         keeps = kept[self._order.sandbox.keep] or self._order.task.preserve
-        self._workspace.tidy(keeps=keeps)
+        self._supervisor.workspace.tidy(keeps=keeps)
 
     def _take_orders(self) -> None:
         def surplus() -> None:
@@ -231,14 +227,14 @@ class Supervision:
         if terminated.state is None or self._surplus.is_set():
             return
         evaluation = self._order.task.evaluation
-        sandbox = judging_sandbox(self._order, self._mark, self._workspace)
+        sandbox = judging_sandbox(self._order, self._mark, self._supervisor.workspace)
         evaluator = evaluator_for(self._order, sandbox, self._folder)
         async for one in attempts(
             evaluator,
             evaluation,
             terminated.state,
             made=self._execution.assessments,
-            copies=self._workspace.fresh,
+            copies=self._supervisor.workspace.fresh,
             left_s=self._supervisor.left_s,
         ):
             self._say(Assessed(assessment=one))

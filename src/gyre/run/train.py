@@ -11,6 +11,8 @@ from gyre.plan.messages import StopReason
 from gyre.run.compared import compared
 from gyre.run.controller import KINDS, Controller
 from gyre.run.host import Listener
+from gyre.run.placing import check
+from gyre.run.plans import sandbox_for
 from gyre.run.runfile import RunFile
 from gyre.watch.summary_run import summary
 
@@ -22,6 +24,7 @@ def train(
     tick: Callable[[float], None] | None = None,
 ) -> StopReason | None:
     """Why the run ended; None when it was told to."""
+    check(sandbox_for(run.config.sandbox))
     controller = Controller(run, folder_of(run), listeners=listeners, tick=tick)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(controller.work())

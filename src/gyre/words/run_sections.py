@@ -19,8 +19,10 @@ from gyre.words.bounds import (
     Words,
 )
 from gyre.words.samples import Sampling
+from gyre.words.sandboxes import Keep, Level
 from gyre.words.sections import (
     EngineSection,
+    JudgeSection,
     LimitsSection,
     ObjectiveSection,
     OptimizerSection,
@@ -28,6 +30,7 @@ from gyre.words.sections import (
     RouterSection,
     TrainerSection,
 )
+from gyre.words.task_sections import TasksSection
 
 EXTRA_DISPATCH = 0.5
 """phi of a schedule that names neither it, nor a staleness, nor a depth."""
@@ -182,78 +185,6 @@ class DrawSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FolderTasksSection:
-    """Tasks in a folder, each a folder with its files."""
-
-    kind: Literal["folder"]
-    """One folder per task."""
-    path: Text
-    """The folder they are in, seen from where the command runs."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JsonlTasksSection:
-    """Tasks in a file, each a line of JSON."""
-
-    kind: Literal["jsonl"]
-    """One line per task."""
-    path: Text
-    """The file, seen from where the command runs."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HarborTasksSection:
-    """Tasks in Harbor's format."""
-
-    kind: Literal["harbor"]
-    """Folders with a task.toml, or a dataset.toml that names them."""
-    path: Text
-    """The folder they are in, or an archive of it, seen from where the command runs."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeepSweTasksSection:
-    """Tasks of DeepSWE."""
-
-    kind: Literal["deepswe"]
-    """Harbor's format, with scores by fail-to-pass and pass-to-pass."""
-    path: Text
-    """The folder they are in, or an archive of it, seen from where the command runs."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Nl2RepoTasksSection:
-    """Tasks of NL2RepoBench."""
-
-    kind: Literal["nl2repo"]
-    """Folders with a start.md, and a fixed number of tests for each."""
-    path: Text
-    """The folder they are in, or an archive of it, seen from where the command runs."""
-    tests: Text
-    """Folder with a folder of tests for each task, copied from its image."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PythonTasksSection:
-    """Tasks that a function makes."""
-
-    kind: Literal["python"]
-    """A function of one's own."""
-    source: Text
-    """MODULE:FUNCTION?key=value or FILE.py:FUNCTION; it gives tasks, the same in every process."""
-
-
-TasksSection = (
-    FolderTasksSection
-    | JsonlTasksSection
-    | HarborTasksSection
-    | DeepSweTasksSection
-    | Nl2RepoTasksSection
-    | PythonTasksSection
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HarnessSection:
     """The agent program that runs an execution, started in the task's workspace."""
 
@@ -273,32 +204,29 @@ class HarnessSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxSection:
-    """Where harnesses run."""
+    """Where harnesses and evaluations run."""
 
-    kind: Literal["process"] = "process"
-    """Processes of this machine, for programs that are trusted."""
+    kind: Literal["process", "local"] = "process"
+    """Processes of this machine, for programs that are trusted; or the same in namespaces that
+    hold them back."""
     folder: Text | None = None
     """Workspaces are made there; not set: in the run's folder."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JudgeSection:
-    """A model that judges by a task's rubric, behind any endpoint that speaks as OpenAI's does."""
-
-    url: Text
-    """Where it is, with its version: https://host/v1."""
-    model: Text
-    """What the endpoint calls it."""
-    key_env: Text | None = None
-    """Environment variable with the endpoint's key; not set: it needs none."""
-    calls: Count = 20
-    """Most calls of one judgement."""
-    tokens: Count = 400_000
-    """Most tokens of one judgement, prompts and replies together, as the endpoint counts them."""
-    reply_tokens: Count = 4_096
-    """Most tokens of one reply."""
-    show_bytes: Count = 200_000
-    """Most bytes of files that it is shown at once."""
+    root: Text | None = None
+    """Folder that programs see as their root; not set: the machine's system folders."""
+    readable: tuple[str, ...] = ()
+    """Further folders and files of the machine that programs read, under the same paths."""
+    memory_mb: Count | None = 4096
+    """Memory of all programs of an execution together; not in force for processes."""
+    processes: Count | None = 512
+    """How many of them there are at once, threads included; not in force for processes."""
+    cpus: Positive | None = None
+    """Cores they have; in force where there are control groups; not set: all."""
+    disk_mb: Count | None = 8192
+    """What they write, all in all; not in force for processes."""
+    require: tuple[Level, ...] = ()
+    """What must hold programs back, or nothing is launched: seccomp, memory-cgroup..."""
+    keep: Keep = "all"
+    """Whose workspaces stay on the disk: of scored executions, of the others, of all, of none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -151,3 +151,23 @@ class TrainerSection:
     """Targets whose logits exist at once."""
     deterministic: bool = False
     """Exact sums and deterministic kernels: equal bits however a batch is split (SPEC 3.6)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeSection:
+    """A model that judges by a task's rubric, behind any endpoint that speaks as OpenAI's does."""
+
+    url: Text
+    """Where it is, with its version: https://host/v1."""
+    model: Text
+    """What the endpoint calls it."""
+    key_env: Text | None = None
+    """Environment variable with the endpoint's key; not set: it needs none."""
+    calls: Count = 20
+    """Most calls of one judgement."""
+    tokens: Count = 400_000
+    """Most tokens of one judgement, prompts and replies together, as the endpoint counts them."""
+    reply_tokens: Count = 4_096
+    """Most tokens of one reply."""
+    show_bytes: Count = 200_000
+    """Most bytes of files that it is shown at once."""

@@ -9,7 +9,7 @@ from tests.backends.evaluators.judged import endpoint, tool_call
 from gyre.backends.evaluators.judge import Judge, verdict_in
 from gyre.words.errors import EvaluatorError
 from gyre.words.outcomes import Said, Silence
-from gyre.words.run_sections import JudgeSection
+from gyre.words.sections import JudgeSection
 from gyre.words.tasks import Evaluation, Rubric, Task
 
 

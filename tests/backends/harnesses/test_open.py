@@ -53,6 +53,11 @@ def test_what_is_not_installed_is_refused_with_what_installs_it(tmp_path, sectio
     assert remedy in str(refused.value)
 
 
+def test_a_version_is_numbers_and_points(tmp_path):
+    with pytest.raises(ConfigError, match=r"harness\.version: expected a version as "):
+        open_harness(HarnessSection(kind="codex", version="../../x"), WINDOW, root=tmp_path)
+
+
 def test_a_name_may_have_a_version():
     codex = PROGRAMS["codex"]
 

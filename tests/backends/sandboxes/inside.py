@@ -24,7 +24,8 @@ class Inside:
         self.workspace.mkdir(parents=True, exist_ok=True)
         settings = {"folder": self.folder / "place", "home": self.folder / "home"}
         place = Place(**(settings | self.place))
-        self.sandbox = LocalSandbox(secrets.token_hex(16), place, **self.made)
+        self.mark = secrets.token_hex(16)
+        self.sandbox = LocalSandbox(self.mark, place, **self.made)
 
     @property
     def output(self):

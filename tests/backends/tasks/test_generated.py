@@ -1,5 +1,7 @@
 """Tasks that a function makes, and what it may give instead."""
 
+import sys
+
 import pytest
 
 from gyre.backends.tasks.generated import generated
@@ -66,6 +68,14 @@ def test_a_file_may_stand_for_the_module(tmp_path):
     path.write_text(f"from {HERE} import numbered as made\n")
 
     assert 5 == len(generated(f"{path}:made?count=5"))
+
+
+def test_a_module_of_the_working_directory_is_found(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tasks_found_here.py").write_text(f"from {HERE} import numbered\n")
+
+    assert 2 == len(generated("tasks_found_here:numbered"))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from gyre.backends.tasks.generated import ListedTasks
 from gyre.backends.tasks.open import open_tasks, refuse_unfit, section_for
 from gyre.words.errors import ConfigError
-from gyre.words.run_sections import HarborTasksSection
+from gyre.words.task_sections import HarborTasksSection
 from gyre.words.tasks import Evaluation, Needs, Step, Task
 
 SHIPPED = Path(__file__).parents[3] / "examples" / "tasks"

@@ -8,12 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.run.supervised import order, supervised
 
 from gyre.backends.evaluators.command import CommandEvaluator
 from gyre.backends.sandboxes.process import ProcessSandbox
 from gyre.backends.tasks.harbor import HarborTasks
 from gyre.evaluate.assess import assessment
-from gyre.words.outcomes import State, Status
+from gyre.words.outcomes import Ending, Outcome, State, Status
 
 FOLDER = Path(__file__).parents[3] / "examples" / "tasks"
 SOURCE = HarborTasks(FOLDER)
@@ -143,7 +144,20 @@ def test_every_task_is_graded_by_the_same_frame():
 
 
 @pytest.mark.slow
-def test_an_evaluation_without_a_workspace_to_run_is_still_a_score(tmp_path):
-    task = replace(TASKS[0], files=None)
+@pytest.mark.parametrize(
+    ("script", "agent_s", "ending", "wanted"),
+    [
+        ("bash $SOLUTION/solve.sh", 30.0, Ending.COMPLETED, 1.0),
+        ("bash $SOLUTION/partial.sh; sleep 60", 2.0, Ending.TIMED_OUT, 0.5),
+    ],
+)
+def test_a_supervisor_has_it_judged_however_it_ends(script, agent_s, ending, wanted, tmp_path):
+    """SPEC 6.1: an agent whose time is over gets what its half of the work is worth."""
+    task = next(one for one in TASKS if one.id == "gyre/rename-photos")
+    wanted_order = order(script, agent_s=agent_s)
+    task = replace(task, variables={"SOLUTION": task.solution})
+    with supervised(tmp_path / "e1", replace(wanted_order, task=task)) as one:
+        record = one.end()
 
-    assert 0.0 == score(task, begun(task, tmp_path))
+    assert (ending, Outcome.VALID) == (record.terminated.ending, record.closed.outcome)
+    assert wanted == record.closed.score

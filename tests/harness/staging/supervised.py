@@ -5,6 +5,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -21,9 +22,10 @@ from gyre.run.supervise import Secrets, start
 from gyre.testing.engine_process import EngineProcess
 from gyre.testing.tokenizer import write_tokenizer
 from gyre.words.run_sections import HarnessSection
+from gyre.words.sandboxes import SandboxOrder
 from gyre.words.tasks import Evaluation, Task
 
-LIMIT_S = 120.0
+LIMIT_S = 240.0
 JUDGE = f'test "$(rev nonce.txt)" = "$(cat {ANSWER})"'
 
 
@@ -33,6 +35,7 @@ class Errand:
 
     kind: str
     """As a run file names the harness."""
+    sandbox: Literal["process", "local"]
     instruction: str
     nonce: str
 
@@ -80,6 +83,7 @@ def _order(errand: Errand, files: Path, url: str) -> Order:
         variables=harness.variables,
         home=harness.home,
         layers=harness.layers,
+        sandbox=SandboxOrder(kind=errand.sandbox),
         agent_s=LIMIT_S / 2,
         overall_s=LIMIT_S,
     )

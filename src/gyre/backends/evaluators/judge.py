@@ -16,7 +16,7 @@ from gyre.backends.evaluators.endpoint import ChatEndpoint
 from gyre.backends.evaluators.shown import Shown
 from gyre.words.errors import EvaluatorError
 from gyre.words.outcomes import Finding, Said, Silence
-from gyre.words.run_sections import JudgeSection
+from gyre.words.sections import JudgeSection
 from gyre.words.tasks import Evaluation, Task
 
 JUDGEMENTS_FILE = "judgements.jsonl"

@@ -15,6 +15,9 @@ def open_harness(section: HarnessSection, window: Window, *, root: Path | None =
         return Command(argv=tuple(section.argv or ()), variables=dict(section.env))
     program = PROGRAMS[section.kind]
     version = program.version if section.version is None else section.version
+    if not _is_version(version):
+        message = f"harness.version: expected a version as {program.version}, found {version!r}"
+        raise ConfigError(message)
     found = find(program, version, cache() if root is None else root)
     if found is None:
         message = (
@@ -42,7 +45,12 @@ def picked(name: str) -> tuple[Program, str]:
     if program is None:
         message = f"{name}: expected one of {', '.join(PROGRAMS)}"
         raise ConfigError(message)
-    if at and not all(part.isdecimal() for part in version.split(".")):
+    if at and not _is_version(version):
         message = f"{name}: expected a version as in {program.name}@{program.version}"
         raise ConfigError(message)
     return program, version or program.version
+
+
+def _is_version(text: str) -> bool:
+    """Numbers and points; it becomes part of a path and of what npm is asked for."""
+    return all(part.isascii() and part.isdecimal() for part in text.split("."))

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -38,6 +39,7 @@ class Program:
     """Folder of those that come with it."""
 
 
+@cache
 def program() -> Program | None:
     """With this installation, or on the path."""
     with suppress(metadata.PackageNotFoundError):
@@ -178,7 +180,7 @@ class Started:
         try:
             children = Path(f"/proc/{self.init}/task/{self.init}/children").read_text().split()
             for child in children:
-                found = os.stat(f"/proc/{child}/exe")
+                found = Path(f"/proc/{child}/exe").stat()
                 if (found.st_dev, found.st_ino) != (self._bwrap.st_dev, self._bwrap.st_ino):
                     return True
         except PermissionError:
@@ -195,7 +197,9 @@ def _with_libraries(env: Mapping[str, str], libraries: str | None) -> dict[str, 
 
 def _own_libraries(env: Mapping[str, str]) -> list[str]:
     """For the program: its own again, or none."""
-    return ["--setenv", LIBRARIES, env[LIBRARIES]] if LIBRARIES in env else ["--unsetenv", LIBRARIES]
+    return (
+        ["--setenv", LIBRARIES, env[LIBRARIES]] if LIBRARIES in env else ["--unsetenv", LIBRARIES]
+    )
 
 
 def _sealed(data: bytes) -> int:

@@ -2,6 +2,7 @@
 
 import platform
 import struct
+from functools import cache
 
 _LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
 _ALLOW = 0x7FFF0000
@@ -33,6 +34,7 @@ MISSING = {"io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 42
 """They do what a filter never sees."""
 
 
+@cache
 def program() -> bytes | None:
     """For this machine; None where its numbers are not known."""
     machine = platform.machine()

@@ -9,6 +9,7 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 NAMESPACES = (
@@ -143,25 +144,29 @@ def _overlay(layers: Layers, at: str) -> Iterator[str]:
     yield from ("--overlay", str(layers.upper), str(layers.work), at)
 
 
-def _system() -> Iterator[str]:
+@cache
+def _system() -> tuple[str, ...]:
+    found: list[str] = []
     for name in SYSTEM:
         path = Path("/") / name
         if path.is_symlink():
-            yield from ("--symlink", str(path.readlink()), str(path))
+            found += ("--symlink", str(path.readlink()), str(path))
         elif path.is_dir():
-            yield from ("--ro-bind", str(path), str(path))
+            found += ("--ro-bind", str(path), str(path))
     for name in ETC:
         path = Path("/etc") / name
         if path.exists():
-            yield from ("--ro-bind", str(path), str(path))
+            found += ("--ro-bind", str(path), str(path))
+    return tuple(found)
 
 
-def _kernel() -> Iterator[str]:
-    yield from ("--proc", "/proc")
+@cache
+def _kernel() -> tuple[str, ...]:
+    found = ["--proc", "/proc"]
     for name in MASKED:
         if Path("/proc", name).exists():
-            yield from ("--ro-bind", "/dev/null", f"/proc/{name}")
+            found += ("--ro-bind", "/dev/null", f"/proc/{name}")
     # Under root the kernel's settings belong to the user that programs run as.
-    yield from ("--remount-ro", "/proc", "--dev", "/dev")
-    yield from ("--perms", "1777", "--size", str(SHM_BYTES), "--tmpfs", "/dev/shm")
-    yield from ("--remount-ro", "/dev")
+    found += ("--remount-ro", "/proc", "--dev", "/dev")
+    found += ("--perms", "1777", "--size", str(SHM_BYTES), "--tmpfs", "/dev/shm")
+    return (*found, "--remount-ro", "/dev")

@@ -66,6 +66,9 @@ def generated(source: str) -> TaskSource:
 
 def _module(name: str) -> ModuleType:
     if not name.endswith(".py"):
+        # As with `python -m`, because an installed command looks only among what is installed.
+        if (here := str(Path.cwd())) not in sys.path:
+            sys.path.insert(0, here)
         return importlib.import_module(name)
     path = Path(name)
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -73,7 +76,7 @@ def _module(name: str) -> ModuleType:
         message = f"{name}: no such file"
         raise ImportError(message)
     module = importlib.util.module_from_spec(spec)
-    # Dataclasses and pickles of the module look it up by its name.
+    # Dataclasses of the module look it up by its name.
     sys.modules.setdefault(path.stem, module)
     spec.loader.exec_module(module)
     return module

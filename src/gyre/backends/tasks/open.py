@@ -13,7 +13,7 @@ from gyre.backends.tasks.jsonl import JsonlTasks
 from gyre.backends.tasks.nl2repo import SPECIFICATION, Nl2RepoTasks
 from gyre.words.errors import ConfigError
 from gyre.words.places import TaskSource
-from gyre.words.run_sections import (
+from gyre.words.task_sections import (
     DeepSweTasksSection,
     FolderTasksSection,
     HarborTasksSection,

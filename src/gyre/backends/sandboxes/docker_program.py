@@ -1,0 +1,166 @@
+"""A program run inside a container that stands already, and what it prints."""
+
+import asyncio
+import os
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+from gyre.backends.sandboxes.docker_api import Daemon, Opened, Refused
+from gyre.backends.sandboxes.process import Kept
+from gyre.words.errors import SandboxError
+from gyre.words.tasks import Command
+
+BLOCK_BYTES = 2**16
+FIRST_PAUSE_S, MOST_PAUSE_S = 0.005, 0.5
+"""Between two questions to a daemon that tells nothing by itself."""
+BEGIN_S = 60.0
+NEVER_BEGAN, RUNTIME = (126, 127), "OCI runtime"
+"""Status of a program that could not be started, and who says so in place of its output."""
+LAST_OUTPUT_S = 5.0
+SIGNALLED, LAST_SIGNAL = 128, 64
+MOST_ARGUMENT_BYTES = 2**17 - 1
+"""Of one argument or variable, in every Linux."""
+_HEADER_BYTES = 8
+
+
+class Program:
+    """One program of a container, from its start to its exit status."""
+
+    def __init__(self, daemon: Daemon, identity: str, output: Path, kept: Kept) -> None:
+        self._daemon = daemon
+        self._id = identity
+        self._output = output
+        self._kept = kept
+        self._opened: Opened | None = None
+        self._pump: threading.Thread | None = None
+        self._pid = 0
+
+    async def begin(self) -> None:
+        """It runs; SandboxError with the daemon's words if it cannot."""
+        body = {"Detach": False, "Tty": False}
+        path = f"/exec/{self._id}/start"
+        try:
+            self._opened = await asyncio.to_thread(self._daemon.open, path, body)
+        except SandboxError:
+            self._kept.close_pipe()
+            raise
+        self._pump = threading.Thread(target=self._copy, args=(self._opened,), daemon=True)
+        self._pump.start()
+        pause_s = FIRST_PAUSE_S
+        async with asyncio.timeout(BEGIN_S):
+            while not (found := await self._inspect())["Pid"] and found["Running"]:
+                await asyncio.sleep(pause_s)
+                pause_s = min(MOST_PAUSE_S, 2 * pause_s)
+        self._pid = int(found["Pid"])
+        # One that ended at once may have had no pid that the daemon noticed.
+        if not self._pid and found["ExitCode"] in NEVER_BEGAN:
+            await asyncio.to_thread(self.finish)
+            said = self._output.read_text(errors="replace").strip()
+            if RUNTIME in said:
+                message = f"it cannot be started: {said}"
+                raise SandboxError(message, retryable=False)
+
+    async def wait(self) -> int:
+        """Its status, or minus the signal that ended it; SandboxError if nobody knows."""
+        if self._pid:
+            await _gone(self._pid)
+        pause_s = FIRST_PAUSE_S
+        while (found := await self._inspect())["Running"]:
+            await asyncio.sleep(pause_s)
+            pause_s = min(MOST_PAUSE_S, 2 * pause_s)
+        status = int(found["ExitCode"])
+        is_signal = SIGNALLED < status <= SIGNALLED + LAST_SIGNAL
+        return SIGNALLED - status if is_signal else status
+
+    def finish(self) -> None:
+        """Its output is complete; nothing of it runs any more."""
+        if self._pump is not None:
+            self._pump.join(LAST_OUTPUT_S)
+        if self._opened is not None:
+            self._opened.close()
+        self._kept.finish()
+
+    async def _inspect(self) -> dict[str, int]:
+        try:
+            found: dict[str, int] = await self._daemon.ask("GET", f"/exec/{self._id}/json")
+        except Refused as error:
+            message = f"its container is gone: {error}"
+            raise SandboxError(message) from error
+        return found
+
+    def _copy(self, opened: Opened) -> None:
+        """Frames from the daemon, output and errors in the order in which they come."""
+        try:
+            while len(header := _exactly(opened, _HEADER_BYTES)) == _HEADER_BYTES:
+                left = int.from_bytes(header[4:], "big")
+                while left and (block := opened.read(min(left, BLOCK_BYTES))):
+                    os.write(self._kept.pipe, block)
+                    left -= len(block)
+        finally:
+            self._kept.close_pipe()
+
+
+async def made(
+    daemon: Daemon,
+    container: str,
+    command: Command,
+    variables: dict[str, str],
+    workdir: str,
+    *,
+    output: Path,
+    most_bytes: int,
+) -> Program:
+    """A program that does not run yet."""
+    _refuse_impossible(command, variables)
+    body = {
+        "Cmd": list(command.argv),
+        "Env": [f"{name}={text}" for name, text in variables.items()],
+        "WorkingDir": workdir,
+        "AttachStdout": True,
+        "AttachStderr": True,
+    }
+    found = await daemon.ask("POST", f"/containers/{container}/exec", body)
+    try:
+        kept = Kept(output, most_bytes)
+    except OSError as error:
+        message = f"output to {output}: {error}"
+        raise SandboxError(message) from error
+    return Program(daemon, found["Id"], output, kept)
+
+
+def _refuse_impossible(command: Command, variables: dict[str, str]) -> None:
+    """What no kernel starts, because a daemon says so only in what the program would print."""
+    texts = [*command.argv, *(f"{name}={text}" for name, text in variables.items())]
+    if not command.argv or not command.argv[0]:
+        found = "no name"
+    elif any("\0" in text for text in texts):
+        found = "a NUL"
+    elif any(len(os.fsencode(text)) > MOST_ARGUMENT_BYTES for text in texts):
+        found = f"more than {MOST_ARGUMENT_BYTES} bytes"
+    else:
+        return
+    message = f"starting {[text[:100] for text in command.argv[:1]]}: arguments with {found}"
+    raise SandboxError(message, retryable=False)
+
+
+def _exactly(opened: Opened, count: int) -> bytes:
+    """So many bytes, or fewer at the end."""
+    data = b""
+    while len(data) < count and (block := opened.read(count - len(data))):
+        data += block
+    return data
+
+
+async def _gone(pid: int) -> None:
+    """Returns when the process has ended, or at once if it is not one of this machine's."""
+    with suppress(OSError):
+        descriptor = os.pidfd_open(pid)
+        loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
+        loop.add_reader(descriptor, ended.set)
+        try:
+            await ended.wait()
+        finally:
+            loop.remove_reader(descriptor)
+            os.close(descriptor)

@@ -1,0 +1,25 @@
+"""One container daemon for all tests of containers, where this machine is expected to have one."""
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from tests.backends.sandboxes.daemon import expected, running
+
+
+def pytest_collection_modifyitems(config, items):
+    """They start a daemon; where there is none, by a reason in expected.toml, they are left out."""
+    here = [item for item in items if "docker" in item.path.name]
+    for item in here:
+        item.add_marker("slow")
+    if isinstance(expected("docker"), str):
+        config.hook.pytest_deselected(items=here)
+        items[:] = [item for item in items if item not in here]
+
+
+@pytest.fixture(scope="session")
+def docker():
+    """Its socket; in a short folder, because paths of sockets are."""
+    short = tempfile.TemporaryDirectory(prefix="gyre-dockerd-", ignore_cleanup_errors=True)
+    with short as folder, running(Path(folder)) as socket:
+        yield socket

@@ -1,0 +1,92 @@
+"""Bytes go to the proxy and back, whole, wherever it is by then."""
+
+import asyncio
+import socket
+
+from gyre.backends.sandboxes.relay import Relay
+
+PATIENCE_S = 20.0
+
+
+async def echo(reader, writer):
+    """Everything comes back after the end of it."""
+    writer.write(await reader.read())
+    writer.close()
+
+
+async def asked(port, data):
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(data)
+    writer.write_eof()
+    answer = await reader.read()
+    writer.close()
+    return answer
+
+
+def relayed(work):
+    """`work` with the port of a relay and a list whose last item is the proxy's address."""
+
+    async def live():
+        address = []
+        listening = socket.create_server(("127.0.0.1", 0))
+        relay = Relay(listening, lambda: address[-1])
+        await relay.open()
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                return await work(listening.getsockname()[1], address)
+        finally:
+            await relay.close()
+
+    return asyncio.run(live())
+
+
+def test_large_bodies_go_both_ways():
+    data = bytes(range(256)) * 10_000
+
+    async def work(port, address):
+        async with await asyncio.start_server(echo, "127.0.0.1", 0) as proxy:
+            address.append(proxy.sockets[0].getsockname())
+            return await asyncio.gather(*(asked(port, data) for _ in range(8)))
+
+    assert [data] * 8 == relayed(work)
+
+
+def test_a_proxy_that_has_moved_is_found():
+    async def work(port, address):
+        answers = []
+        for text in (b"one", b"two"):
+            async with await asyncio.start_server(echo, "127.0.0.1", 0) as proxy:
+                address.append(proxy.sockets[0].getsockname())
+                answers.append(await asked(port, text))
+        return answers
+
+    assert [b"one", b"two"] == relayed(work)
+
+
+def test_a_proxy_that_is_just_being_started_is_waited_for():
+    async def work(port, address):
+        with socket.create_server(("127.0.0.1", 0)) as held:
+            address.append(held.getsockname())
+        asking = asyncio.create_task(asked(port, b"early"))
+        await asyncio.sleep(0)
+        async with await asyncio.start_server(echo, *address[-1]):
+            return await asking
+
+    assert b"early" == relayed(work)
+
+
+def test_a_proxy_that_hangs_up_ends_the_connection():
+    async def hang_up(reader, writer):
+        await reader.read(1)
+        writer.transport.abort()
+
+    async def work(port, address):
+        async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as proxy:
+            address.append(proxy.sockets[0].getsockname())
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"hello")
+            answer = await reader.read()
+            writer.close()
+            return answer
+
+    assert b"" == relayed(work)
