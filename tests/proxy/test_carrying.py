@@ -165,3 +165,62 @@ def test_a_client_that_leaves_meanwhile_leaves_no_pin():
 
     assert {0: NUM_PROMPT} == held
     assert [("pin", "a"), ("let go", "a")] == shelf.done
+
+
+def test_a_call_that_ends_while_it_is_being_pinned_leaves_no_pin():
+    """Its engine is empty then, and whoever waits for that hears of it."""
+
+    async def scenario():
+        shelf = Shelf()
+        a, b = CarryingEngine("a", shelf), CarryingEngine("b", shelf)
+        gate = Gate(a)
+        pinning, may_pin = asyncio.Event(), asyncio.Event()
+        pin = a.pin
+
+        async def slowly(ask_id):
+            pinning.set()
+            await may_pin.wait()
+            a.aborted.clear()
+            return await pin(ask_id)
+
+        a.pin = slowly
+        router = Router([a, b], QUICK, routes=Routes(), jitter=random.Random(7))
+        async with asyncio.timeout(PATIENCE_S), router:
+            router.assign(1, {"e": "a"})
+            running = asyncio.create_task(call(router))
+            await gate.reached.acquire()
+            router.assign(2, {"e": "b"})
+            await pinning.wait()
+            gate.open()
+            output = await running
+            may_pin.set()
+            await router.vacated("a")
+        return output, a.pins, router.counts
+
+    output, pins, counts = run(scenario)
+
+    assert_exact(output)
+    assert {} == pins
+    assert (0, 0) == (counts.hand_overs, counts.lost_hand_overs)
+
+
+def test_an_engine_is_vacated_when_its_last_call_needs_nothing_of_it():
+    async def scenario():
+        shelf = Shelf()
+        a, b = CarryingEngine("a", shelf), CarryingEngine("b", shelf)
+        gate = Gate(a)
+        router = Router([a, b], QUICK, routes=Routes(), jitter=random.Random(7))
+        async with asyncio.timeout(PATIENCE_S), router:
+            router.assign(1, {"e": "a"})
+            running = asyncio.create_task(call(router))
+            await gate.reached.acquire()
+            vacated = asyncio.create_task(router.vacated("a"))
+            await asyncio.sleep(0.01)
+            assert not vacated.done()
+            router.assign(2, {"e": "b"})
+            await vacated
+            done = list(shelf.done)
+            await running
+        return done
+
+    assert [("pin", "a"), ("put", "a"), ("take", "b"), ("let go", "a")] == run(scenario)

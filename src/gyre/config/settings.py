@@ -183,6 +183,8 @@ def _described(annotation: Any) -> str:
 
 def _many(annotation: Any) -> str:
     (plain,) = plain_parts(annotation)
+    if get_origin(plain) is Literal:
+        return "any of " + ", ".join(f'"{word}"' for word in get_args(plain))
     return " ".join([_MANY[plain], *_bounds(annotation)])
 
 

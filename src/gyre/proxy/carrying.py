@@ -64,11 +64,16 @@ class Carrying:
         found = None
         if pinned.engine != name and pinned.held.tokens and self.can(name):
             found = await self._hand_over(pinned, name, f"{call.ask_id}-{pinned.held.pin}")
-        await self.forget(pinned)
+        await self._forget(pinned)
         return found
 
-    async def forget(self, pinned: Pinned) -> None:
-        """What an engine kept for a call that left it is let go."""
+    async def drop(self, call: Call) -> None:
+        """What an engine keeps for a call that does not need it is let go."""
+        pinned, call.pinned = call.pinned, None
+        if pinned is not None:
+            await self._forget(pinned)
+
+    async def _forget(self, pinned: Pinned) -> None:
         try:
             await self.let_go(pinned.engine, pinned.held)
         finally:

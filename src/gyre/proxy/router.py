@@ -142,8 +142,7 @@ class Router:
                     await self._back_off(call, fruitless)
         finally:
             self.release(call)
-            if call.pinned is not None:
-                self._chores.start(self._carrying.forget(call.pinned))
+            self._chores.start(self._carrying.drop(call))
         return call.output_so_far()
 
     async def drain(self, name: EngineName) -> None:
@@ -197,6 +196,9 @@ class Router:
         call.moving = False
         if call in self._streams and call.room is room:
             self._cut(call, "move")
+        else:
+            # It has ended meanwhile, or is on its way already.
+            await self._carrying.drop(call)
 
     def _named(self, name: EngineName) -> Room:
         if name not in self._rooms:

@@ -7,6 +7,7 @@ Rule 2: every order is answered by exactly one event, failure included.
 import asyncio
 import shutil
 from collections.abc import Callable, Mapping, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -36,6 +37,8 @@ from gyre.run.routing import RouteTable
 from gyre.words.errors import CellError, CellGone
 from gyre.words.events import TransitionTimed, WeightsPublished
 
+VACATE_S = 60.0
+"""How long calls may take to leave an engine; each part of a hand-over has router.kv_s."""
 RETRY_S = 1.0
 """Pause before weights are offered again to an engine that could not take them."""
 COUNTED = (
@@ -109,8 +112,10 @@ class Switching:
             try:
                 with _timing(phases, "reroute"):
                     await self._routes.flushed()
-                with _timing(phases, "hand over"):
-                    moved = self._moved(await self._proxy.vacated(client.engine))
+                with _timing(phases, "hand over"), suppress(TimeoutError):
+                    # What is still there afterwards ends with its engine, and goes on elsewhere.
+                    async with asyncio.timeout(VACATE_S):
+                        moved = self._moved(await self._proxy.vacated(client.engine))
                 if not self._is_current(command):
                     return
                 phases |= await client.enter()

@@ -1,4 +1,4 @@
-"""Containers hold programs back, keep what they leave in the workspace, and leave nothing behind."""
+"""Containers hold programs back, keep their workspace, and leave nothing behind."""
 
 import asyncio
 import json
@@ -212,10 +212,15 @@ def test_a_memory_bomb_is_ended(tmp_path, docker):
 @pytest.mark.parametrize("where", [".", "$HOME", "/tmp", "/var"])
 def test_filling_the_disk_is_ended(where, tmp_path, docker):
     """On the image too."""
-    fill = f"mkdir -p {where}; cd {where}; i=0; while :; do head -c 2000000 /dev/zero > $i; i=$((i+1)); done"
+    fill = "i=0; while :; do head -c 2000000 /dev/zero > $i; i=$((i+1)); done"
 
     with pytest.raises(SandboxError, match="bytes on disk"):
-        ran(tmp_path, docker, fill, made={"most": Limits(disk_bytes=2**24)})
+        ran(
+            tmp_path,
+            docker,
+            f"mkdir -p {where}; cd {where}; {fill}",
+            made={"most": Limits(disk_bytes=2**24)},
+        )
 
 
 def test_a_file_over_the_limit_ends_its_writer(tmp_path, docker):
@@ -235,7 +240,7 @@ def test_the_workspace_begins_with_what_the_image_has_there(tmp_path, docker):
 
     assert "/app\nfrom the image\nfrom the task\n" == output
     assert "both.txt\n" == later
-    assert ["both.txt"] == os.listdir(tmp_path / "workspace")
+    assert [tmp_path / "workspace" / "both.txt"] == list((tmp_path / "workspace").iterdir())
 
 
 def test_what_is_written_beside_the_workspace_is_not_kept(tmp_path, docker):
@@ -308,11 +313,11 @@ def test_a_daemon_that_is_not_there_is_an_error_that_names_its_socket(tmp_path):
 
     with pytest.raises(SandboxError, match=r"expected a daemon at .*none.sock: FileNotFoundError"):
         asyncio.run(inside.run(":"))
-    with pytest.raises(SandboxError, match="none.sock"):
+    with pytest.raises(SandboxError, match=r"none\.sock"):
         asyncio.run(inside.sandbox.freeze())
 
 
-def test_a_daemon_that_dies_takes_nothing_into_safety(tmp_path):
+def test_programs_whose_daemon_dies_are_ended(tmp_path):
     """Its containers go on without it, until they are ended."""
 
     async def lose(folder):
@@ -347,14 +352,12 @@ def test_a_container_that_somebody_else_removes_is_an_error(tmp_path, docker):
         identity = containers(docker, label=[f"{LABEL}={inside.mark}"])[0]["Id"]
         Daemon(docker).ask_now("DELETE", f"/containers/{identity}", query={"force": 1})
         try:
-            return await inside.sandbox.wait()
+            await inside.sandbox.wait()
         finally:
             await inside.sandbox.kill()
 
-    try:
-        assert -9 == asyncio.run(lose())
-    except SandboxError as error:
-        assert "its container is gone" in str(error)
+    with pytest.raises(SandboxError, match="its container is gone"):
+        asyncio.run(lose())
 
 
 LEFT = """

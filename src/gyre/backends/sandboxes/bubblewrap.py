@@ -99,7 +99,7 @@ class Started:
                 start_new_session=True,
                 pass_fds=[one for one in passed if one != silent],
             )
-        except BaseException:
+        except (OSError, ValueError):
             os.close(self._told)
             os.close(self._release)
             raise

@@ -2,7 +2,9 @@
 
 import asyncio
 import os
+import secrets
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,8 +17,12 @@ BLOCK_BYTES = 2**16
 FIRST_PAUSE_S, MOST_PAUSE_S = 0.005, 0.5
 """Between two questions to a daemon that tells nothing by itself."""
 BEGIN_S = 60.0
-NEVER_BEGAN, RUNTIME = (126, 127), "OCI runtime"
-"""Status of a program that could not be started, and who says so in place of its output."""
+BEGIN = 'command -v -- "$1" >/dev/null 2>&1 || { echo "$0"; exit 127; }; echo "$0+"; exec "$@" 2>&1'
+"""Says whether there is such a program, and becomes it, with its errors among its output.
+
+As two streams they would come in no order.
+"""
+BEGAN = b"+\n"
 LAST_OUTPUT_S = 5.0
 SIGNALLED, LAST_SIGNAL = 128, 64
 MOST_ARGUMENT_BYTES = 2**17 - 1
@@ -27,13 +33,17 @@ _HEADER_BYTES = 8
 class Program:
     """One program of a container, from its start to its exit status."""
 
-    def __init__(self, daemon: Daemon, identity: str, output: Path, kept: Kept) -> None:
+    def __init__(self, daemon: Daemon, identity: str, begun: str, kept: Kept) -> None:
+        """`begun`: what it prints before anything of its own, followed by how that went."""
         self._daemon = daemon
         self._id = identity
-        self._output = output
+        self._begun = begun.encode()
         self._kept = kept
         self._opened: Opened | None = None
         self._pump: threading.Thread | None = None
+        self._first = b""
+        self._has_said = asyncio.Event()
+        self._is_cut = asyncio.Event()
         self._pid = 0
 
     async def begin(self) -> None:
@@ -45,26 +55,32 @@ class Program:
         except SandboxError:
             self._kept.close_pipe()
             raise
-        self._pump = threading.Thread(target=self._copy, args=(self._opened,), daemon=True)
+        loop = asyncio.get_running_loop()
+        arguments = (self._opened, loop)
+        self._pump = threading.Thread(target=self._copy, args=arguments, daemon=True)
         self._pump.start()
-        pause_s = FIRST_PAUSE_S
         async with asyncio.timeout(BEGIN_S):
-            while not (found := await self._inspect())["Pid"] and found["Running"]:
-                await asyncio.sleep(pause_s)
-                pause_s = min(MOST_PAUSE_S, 2 * pause_s)
-        self._pid = int(found["Pid"])
-        # One that ended at once may have had no pid that the daemon noticed.
-        if not self._pid and found["ExitCode"] in NEVER_BEGAN:
-            await asyncio.to_thread(self.finish)
-            said = self._output.read_text(errors="replace").strip()
-            if RUNTIME in said:
-                message = f"it cannot be started: {said}"
-                raise SandboxError(message, retryable=False)
+            await self._has_said.wait()
+        if self._first != self._begun + BEGAN:
+            said = self._first.decode(errors="replace").strip()
+            found = "no such program" if said.encode() == self._begun else said
+            message = f"it cannot be started: {found}"
+            raise SandboxError(message, retryable=False)
+        self._pid = int((await self._inspect())["Pid"])
 
     async def wait(self) -> int:
         """Its status, or minus the signal that ended it; SandboxError if nobody knows."""
-        if self._pid:
-            await _gone(self._pid)
+        gone = asyncio.create_task(_gone(self._pid))
+        cut = asyncio.create_task(self._is_cut.wait())
+        try:
+            await asyncio.wait({gone, cut}, return_when=asyncio.FIRST_COMPLETED)
+            # A daemon that dies prints no more, and its programs live on.
+            if (await self._inspect())["Running"]:
+                await gone
+        finally:
+            gone.cancel()
+            cut.cancel()
+            await asyncio.gather(gone, cut, return_exceptions=True)
         pause_s = FIRST_PAUSE_S
         while (found := await self._inspect())["Running"]:
             await asyncio.sleep(pause_s)
@@ -89,16 +105,39 @@ class Program:
             raise SandboxError(message) from error
         return found
 
-    def _copy(self, opened: Opened) -> None:
-        """Frames from the daemon, output and errors in the order in which they come."""
+    def _copy(self, opened: Opened, loop: asyncio.AbstractEventLoop) -> None:
         try:
-            while len(header := _exactly(opened, _HEADER_BYTES)) == _HEADER_BYTES:
-                left = int.from_bytes(header[4:], "big")
-                while left and (block := opened.read(min(left, BLOCK_BYTES))):
-                    os.write(self._kept.pipe, block)
-                    left -= len(block)
+            self._first = self._carry(opened, loop)
         finally:
             self._kept.close_pipe()
+            # Nobody may be there to hear it any more.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._has_said.set)
+                loop.call_soon_threadsafe(self._is_cut.set)
+
+    def _carry(self, opened: Opened, loop: asyncio.AbstractEventLoop) -> bytes:
+        """Everything behind the first line goes on; that line, or all where there is none."""
+        first, has_begun = b"", False
+        for block in _blocks(opened):
+            if has_begun:
+                os.write(self._kept.pipe, block)
+                continue
+            first += block
+            line, end, rest = first.partition(b"\n")
+            if has_begun := (line + end == self._begun + BEGAN):
+                self._first = first = line + end
+                loop.call_soon_threadsafe(self._has_said.set)
+                os.write(self._kept.pipe, rest)
+        return first
+
+
+def _blocks(opened: Opened) -> Iterator[bytes]:
+    """What a program prints, from the frames in which the daemon sends it."""
+    while len(header := _exactly(opened, _HEADER_BYTES)) == _HEADER_BYTES:
+        left = int.from_bytes(header[4:], "big")
+        while left and (block := opened.read(min(left, BLOCK_BYTES))):
+            yield block
+            left -= len(block)
 
 
 async def made(
@@ -113,8 +152,9 @@ async def made(
 ) -> Program:
     """A program that does not run yet."""
     _refuse_impossible(command, variables)
+    begun = secrets.token_hex(16)
     body = {
-        "Cmd": list(command.argv),
+        "Cmd": ["sh", "-c", BEGIN, begun, *command.argv],
         "Env": [f"{name}={text}" for name, text in variables.items()],
         "WorkingDir": workdir,
         "AttachStdout": True,
@@ -126,7 +166,7 @@ async def made(
     except OSError as error:
         message = f"output to {output}: {error}"
         raise SandboxError(message) from error
-    return Program(daemon, found["Id"], output, kept)
+    return Program(daemon, found["Id"], begun, kept)
 
 
 def _refuse_impossible(command: Command, variables: dict[str, str]) -> None:
