@@ -82,7 +82,10 @@ def test_unknown_keys_at_every_level_come_with_the_nearest(changes, expected):
 
 @pytest.mark.parametrize("path", sorted({path for path, _ in sections()}))
 def test_every_table_refuses_a_key_that_nobody_knows(path):
-    whole = tables(evaluation={"tasks": {"kind": "folder", "path": "a"}})
+    whole = tables(
+        evaluation={"tasks": {"kind": "folder", "path": "a"}},
+        evaluate={"judge": {"url": "http://here/v1", "model": "judge"}},
+    )
     level = whole
     for key in path.split("."):
         level = level.setdefault(key, {})

@@ -6,9 +6,12 @@ import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from gyre.backends.sandboxes.docker import DockerSandbox
+from gyre.backends.sandboxes.docker_container import SOCKET, Container
 from gyre.backends.sandboxes.local import LocalSandbox, Place
 from gyre.backends.sandboxes.process import ProcessSandbox
 from gyre.backends.sandboxes.view import WORKDIR
@@ -25,9 +28,9 @@ def agent_sandbox(order: Order, mark: str, folder: Path) -> Sandbox:
     home = folder / "home"
     if order.sandbox.kind == "process":
         return ProcessSandbox(mark, home=home, owns_descendants=True)
-    if order.sandbox.kind != "local":
-        message = f"sandbox.kind: expected process or local, found {order.sandbox.kind}"
-        raise ConfigError(message)
+    if order.sandbox.kind == "docker":
+        container = _container(order, folder / PLACE, home)
+        return DockerSandbox(mark, container, most=order.sandbox.limits, proxy=address_of(order))
     place = Place(
         folder=folder / PLACE,
         home=home,
@@ -53,10 +56,15 @@ def judging_sandbox(order: Order, mark: str, workspace: Workspace) -> Sandbox:
         writable[evaluation.results_at] = results
     if evaluation.files_at is not None:
         writable[evaluation.files_at] = files
+    if order.sandbox.kind == "docker":
+        made = _container(order, workspace.scratch / PLACE, home)
+        # What the image has there was put into the workspace before the agent began.
+        container = replace(made, writable=writable, fills=False)
+        return DockerSandbox(mark, container, most=order.sandbox.limits)
     frozen = (workspace.frozen_root,) if workspace.frozen_root.is_dir() else ()
     roots = _roots(order.sandbox)
     place = Place(
-        folder=workspace.scratch / "place",
+        folder=workspace.scratch / PLACE,
         home=home,
         roots=(*roots, *frozen) if roots else (),
         workdir=order.task.needs.workdir or WORKDIR,
@@ -81,9 +89,14 @@ def check(order: SandboxOrder) -> None:
 
 
 async def _tried(order: SandboxOrder, folder: Path) -> tuple[Level, ...]:
-    """The levels of a sandbox in which a program has run."""
+    """The levels of a sandbox in which a program has run; of containers it is not asked.
+
+    Each task may have an image of its own, which is looked for when an execution begins.
+    """
     if order.kind == "process":
         return ()
+    if order.kind == "docker":
+        return order.require
     (folder / "workspace").mkdir()
     try:
         place = Place(folder=folder / PLACE, home=folder / "home", roots=_roots(order))
@@ -119,6 +132,21 @@ def address_of(order: Order) -> Callable[[], tuple[str, int]]:
         return host, 80 if port is None else port
 
     return address
+
+
+def _container(order: Order, folder: Path, home: Path) -> Container:
+    needs, asked = order.task.needs, order.sandbox
+    return Container(
+        folder=folder,
+        home=home,
+        image=needs.image or (asked.image if needs.build is None else None),
+        build=None if needs.build is None else Path(needs.build),
+        build_s=needs.build_s,
+        socket=asked.socket or SOCKET,
+        runtime=asked.runtime,
+        workdir=needs.workdir,
+        readable=tuple(Path(path).absolute() for path in asked.readable),
+    )
 
 
 def _roots(order: SandboxOrder) -> tuple[Path, ...]:

@@ -185,6 +185,9 @@ def sandbox_for(section: SandboxSection) -> SandboxOrder:
         kind=section.kind,
         root=section.root,
         readable=section.readable,
+        image=section.image,
+        runtime=section.runtime,
+        socket=section.socket,
         limits=Limits(
             memory_bytes=size(section.memory_mb),
             processes=section.processes,

@@ -206,15 +206,21 @@ class HarnessSection:
 class SandboxSection:
     """Where harnesses and evaluations run."""
 
-    kind: Literal["process", "local"] = "process"
-    """Processes of this machine, for programs that are trusted; or the same in namespaces that
-    hold them back."""
+    kind: Literal["process", "local", "docker"] = "process"
+    """Processes of this machine, for programs that are trusted; the same in namespaces that hold
+    them back; or containers of Docker or Podman."""
     folder: Text | None = None
     """Workspaces are made there; not set: in the run's folder."""
     root: Text | None = None
     """Folder that programs see as their root; not set: the machine's system folders."""
     readable: tuple[str, ...] = ()
     """Further folders and files of the machine that programs read, under the same paths."""
+    image: Text | None = None
+    """Of containers, where a task names none."""
+    runtime: Text | None = None
+    """What the daemon runs containers with, such as runsc; not set: its default."""
+    socket: Text | None = None
+    """Where the daemon of containers listens; not set: where Docker does."""
     memory_mb: Count | None = 4096
     """Memory of all programs of an execution together; not in force for processes."""
     processes: Count | None = 512

@@ -46,6 +46,12 @@ class SandboxOrder:
     """Folder that programs see as their root; None: the system folders of this machine."""
     readable: tuple[str, ...] = ()
     """Folders and files of this machine that programs read under the same paths."""
+    image: str | None = None
+    """Container image, where a task names none."""
+    runtime: str | None = None
+    """What a container daemon runs containers with; None: its default."""
+    socket: str | None = None
+    """Where a container daemon listens; None: where Docker does."""
     limits: Limits = field(default_factory=Limits)
     require: tuple[Level, ...] = ()
     """What must be in force, or nothing is launched."""

@@ -1,10 +1,7 @@
 """One container daemon for all tests of containers, where this machine is expected to have one."""
 
-import tempfile
-from pathlib import Path
-
 import pytest
-from tests.backends.sandboxes.daemon import expected, running
+from tests.backends.sandboxes.daemon import expected, place, running
 
 
 def pytest_collection_modifyitems(config, items):
@@ -19,7 +16,6 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.fixture(scope="session")
 def docker():
-    """Its socket; in a short folder, because paths of sockets are."""
-    short = tempfile.TemporaryDirectory(prefix="gyre-dockerd-", ignore_cleanup_errors=True)
-    with short as folder, running(Path(folder)) as socket:
+    """Its socket."""
+    with place() as folder, running(folder) as socket:
         yield socket

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import tarfile
+import tempfile
 import time
 import tomllib
 from contextlib import contextmanager
@@ -63,6 +64,20 @@ def _fetch():
         subprocess.run(["dpkg-deb", "-x", str(package), str(CACHE / "root")], check=True)
         package.unlink()
     (CACHE / "complete").touch()
+
+
+@contextmanager
+def place():
+    """A folder with a short path, because those of sockets are, and nothing of it afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="gyre-dockerd-"))
+    try:
+        yield folder
+    finally:
+        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+        for mounted in sorted((line.split()[4] for line in lines), reverse=True):
+            if Path(mounted).is_relative_to(folder):
+                subprocess.run(["umount", mounted], check=True)
+        shutil.rmtree(folder)
 
 
 @contextmanager

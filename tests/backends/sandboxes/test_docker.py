@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from tests.backends.sandboxes.daemon import IMAGE, expected, running
+from tests.backends.sandboxes.daemon import IMAGE, expected, place, running
 from tests.backends.sandboxes.test_escapes import SECRET, answering
 from tests.contracts.sandbox import ESCAPE, wait_for
 from tests.run.supervised import is_alive
@@ -338,10 +338,10 @@ def test_programs_whose_daemon_dies_are_ended(tmp_path):
                 os.kill(pid, signal.SIGKILL)
         return was_alive, is_alive(init)
 
-    short = Path(f"/tmp/gyre-lost-{secrets.token_hex(4)}")
-    short.mkdir()
+    with place() as folder:
+        alive = asyncio.run(lose(folder))
 
-    assert (True, False) == asyncio.run(lose(short))
+    assert (True, False) == alive
 
 
 def test_a_container_that_somebody_else_removes_is_an_error(tmp_path, docker):

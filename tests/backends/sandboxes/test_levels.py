@@ -1,21 +1,13 @@
 """Machines of the tests hold programs back as far as a committed file says."""
 
 import asyncio
-import os
-import tomllib
-from pathlib import Path
 
+from tests.backends.sandboxes.daemon import expected
 from tests.backends.sandboxes.inside import Inside
 
 from gyre.words.sandboxes import Limits
 
-EXPECTED = Path(__file__).parent / "expected_levels.toml"
 SOME = Limits(memory_bytes=2**28, processes=50, disk_bytes=2**28)
-
-
-def expected(kind):
-    machines = tomllib.loads(EXPECTED.read_text())
-    return machines[os.environ.get("GYRE_TEST_MACHINE", next(iter(machines)))][kind]
 
 
 async def levels(inside):

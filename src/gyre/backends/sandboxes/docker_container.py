@@ -1,6 +1,7 @@
 """Of what a container is made and what holds it back, in the words of the daemon."""
 
 import os
+import resource
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,10 @@ LABEL = "gyre.sandbox"
 HOME = f"/home/{NAME}"
 HOLD = "exec 3<&0; while :; do cat <&3 >/dev/null & wait $! && exit; done"
 """The first process of a container: reaps orphans, and ends with its input, whoever it kills."""
+FILTERING = (None, "runc", "crun")
+"""Runtimes that put the daemon's filter of system calls before programs; others have their ways."""
+OPEN_FILES = 2**16
+"""Of each program, where this machine allows so many; daemons ask for more than some do."""
 HOLDERS = 2
 """Processes that this takes, beside those that are allowed."""
 
@@ -66,7 +71,7 @@ class Kind:
     @property
     def levels(self) -> tuple[Level, ...]:
         found: set[Level] = {"files", "processes", "network", "privileges"}
-        if self._has("seccomp"):
+        if self._has("seccomp") and self._place.runtime in FILTERING:
             found.add("seccomp")
         if self._most.memory_bytes is not None and self._info.get("MemoryLimit"):
             found |= {"memory", "memory-cgroup"}
@@ -112,6 +117,7 @@ class Kind:
         if self._has("selinux"):
             # Folders of an execution bear the labels of whoever made them.
             secured.append("label=disable")
+        most_files = min(OPEN_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
         host: dict[str, Any] = {
             "NetworkMode": "none",
             "IpcMode": "private",
@@ -120,7 +126,7 @@ class Kind:
             "SecurityOpt": secured,
             "LogConfig": {"Type": "none"},
             "OomScoreAdj": int(OOM_SCORE),
-            "Ulimits": [{"Name": "core", "Soft": 0, "Hard": 0}],
+            "Ulimits": [_bound("core", 0), _bound("nofile", most_files)],
         }
         if self._place.runtime is not None:
             host["Runtime"] = self._place.runtime
@@ -134,7 +140,7 @@ class Kind:
         if "cpus-cgroup" in levels and self._most.cpus is not None:
             host["NanoCpus"] = int(self._most.cpus * 10**9)
         if (most := self._most.disk_bytes) is not None:
-            host["Ulimits"].append({"Name": "fsize", "Soft": most, "Hard": most})
+            host["Ulimits"].append(_bound("fsize", most))
         return host
 
     def _mounts(self, workspace: Path, command: Command) -> list[dict[str, Any]]:
@@ -165,3 +171,7 @@ class Kind:
         """Whether the daemon names this among what it secures containers with."""
         options = self._info.get("SecurityOptions") or ()
         return any(str(one).split(",")[0] == f"name={option}" for one in options)
+
+
+def _bound(name: str, most: int) -> dict[str, Any]:
+    return {"Name": name, "Soft": most, "Hard": most}

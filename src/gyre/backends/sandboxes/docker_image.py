@@ -7,7 +7,6 @@ import io
 import json
 import shutil
 import tarfile
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -50,7 +49,7 @@ def build(daemon: Daemon, folder: Path, within_s: float) -> str:
         message = f"image from {folder}: {error}"
         raise SandboxError(message, retryable=False) from error
     name = f"{BUILT}:{hashlib.sha256(context).hexdigest()[:32]}"
-    with _alone(name):
+    with _alone(folder):
         try:
             daemon.ask_now("GET", f"/images/{name}/json")
         except Refused as error:
@@ -128,10 +127,9 @@ def _packed(folder: Path) -> bytes:
 
 
 @contextmanager
-def _alone(name: str) -> Iterator[None]:
-    """One process of this user at a time builds an image; the others find it made."""
-    path = Path(tempfile.gettempdir()) / f"{name.replace(':', '-')}.lock"
-    with path.open("ab") as file:
+def _alone(folder: Path) -> Iterator[None]:
+    """One process at a time builds from a folder; the others find the image made."""
+    with (folder / "Dockerfile").open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
