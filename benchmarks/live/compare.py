@@ -6,15 +6,16 @@ one run of another workload; what it predicts is the time to the last step of ea
 
 import argparse
 import os
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 import numpy as np
-from benchmarks.live.running import Ran, run, work_in_order
+from benchmarks.live.running import Kept, Ran, run, work_in_order
 from benchmarks.peers import results
 
 from gyre.plan.messages import StepTaken
@@ -77,18 +78,27 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--dry", action="store_true", help="print the samples, write no result")
+    parser.add_argument("--kept", type=Path, help="samples are added here, and not made again")
     args = parser.parse_args()
+    kept = Kept(args.kept)
     load_before = os.getloadavg()[0]
     samples: dict[str, list[dict[str, Any]]] = {name: [] for name in PLACEMENTS}
     with tempfile.TemporaryDirectory(prefix="gyre-live-") as folder:
         place = Path(folder)
-        found = calibrated(_run(place / "calibration", "elastic", CALIBRATION_SEED))
-        print(found)
+        found = kept.get("calibration")
+        if found is None:
+            ran = _run(place / "calibration", "elastic", CALIBRATION_SEED)
+            found = kept.add(asdict(calibrated(ran)), "calibration")
+        calibration = Calibration(**found)
+        print(calibration)
         for seed in range(args.runs):
             for name, given in PLACEMENTS.items():
-                predicted_s = predicted(found, given, seed)
-                ran = _run(place / f"{name}-{seed}", name, seed)
-                samples[name].append(_sample(ran, seed, predicted_s))
+                sample = kept.get(name, seed)
+                if sample is None:
+                    predicted_s = predicted(calibration, given, seed)
+                    ran = _run(place / f"{name}-{seed}", name, seed)
+                    sample = kept.add(_sample(ran, seed, predicted_s), name, seed)
+                samples[name].append(sample)
                 print(name, samples[name][-1], flush=True)
     for name, rows in samples.items():
         errors = [abs(one["predicted_s"] / one["seconds"] - 1) for one in rows]
@@ -101,19 +111,14 @@ def main() -> None:
             "mean_s": MEAN_S,
             "one_second_stands_for": SECONDS_STAND_FOR,
             "calibration_seed": CALIBRATION_SEED,
-            "calibration": {
-                "costs": dict(found.costs),
-                "evaluations": dict(found.evaluations),
-                "per_execution_s": found.per_execution_s,
-                "per_call_s": found.per_call_s,
-            },
+            "calibration": found,
             "placements": PLACEMENTS,
         }
         path = results.write(
             "live-placements",
             samples=samples,
             settings=settings,
-            packages=results.versions({"gyre": (results.ROOT / ".venv", PACKAGES)}),
+            packages=results.versions({"gyre": (Path(sys.executable), PACKAGES)}),
             load_average=(load_before, os.getloadavg()[0]),
         )
         print(path)

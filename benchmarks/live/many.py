@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,7 @@ def main() -> None:
             "live-many",
             samples={"run": [sample]},
             settings={"tables": TABLES, "mean_s": MEAN_S},
-            packages=results.versions({"gyre": (results.ROOT / ".venv", PACKAGES)}),
+            packages=results.versions({"gyre": (Path(sys.executable), PACKAGES)}),
             load_average=(load_before, os.getloadavg()[0]),
         )
         print(path)

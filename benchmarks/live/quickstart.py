@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.live.compare import PACKAGES
+from benchmarks.live.running import Kept
 from benchmarks.peers import results
 
 from gyre.journal.reading import read
@@ -24,21 +25,26 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--dry", action="store_true", help="print the samples, write no result")
+    parser.add_argument("--kept", type=Path, help="samples are added here, and not made again")
     args = parser.parse_args()
+    kept = Kept(args.kept)
     load_before = os.getloadavg()[0]
     samples: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
     with tempfile.TemporaryDirectory(prefix="gyre-quickstart-") as folder:
         for seed in range(args.seeds):
             for way, overrides in WAYS.items():
                 place = Path(folder) / f"{way.replace(' ', '-')}-{seed}"
-                samples[way].append(_run(place, seed, overrides))
+                sample = kept.get(way, seed)
+                if sample is None:
+                    sample = kept.add(_run(place, seed, overrides), way, seed)
+                samples[way].append(sample)
                 print(way, samples[way][-1], flush=True)
     if not args.dry:
         path = results.write(
             "live-quickstart",
             samples=samples,
             settings={"file": FILE.read_text()},
-            packages=results.versions({"gyre": (results.ROOT / ".venv", PACKAGES)}),
+            packages=results.versions({"gyre": (Path(sys.executable), PACKAGES)}),
             load_average=(load_before, os.getloadavg()[0]),
         )
         print(path)

@@ -1,5 +1,6 @@
 """Emulated runs as a benchmark makes them: a workload by seed, a run file, and what it left."""
 
+import json
 import os
 import subprocess
 import sys
@@ -127,3 +128,22 @@ def _look(pid: int, used: Used) -> None:
     for line in status.splitlines():
         if line.startswith("VmHWM:"):
             used.peak_mib = int(line.split()[1]) / 1024
+
+
+class Kept:
+    """Samples in a file, a line each as they come, so that what was measured is not lost."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        lines = [] if path is None or not path.exists() else path.read_text().splitlines()
+        self._found = {tuple(one["of"]): one["sample"] for one in map(json.loads, lines)}
+
+    def get(self, *of: str | int) -> dict[str, Any] | None:
+        """What was measured of this before."""
+        return self._found.get(of)
+
+    def add(self, sample: dict[str, Any], *of: str | int) -> dict[str, Any]:
+        if self._path is not None:
+            with self._path.open("a") as file:
+                file.write(json.dumps({"of": of, "sample": sample}) + "\n")
+        return sample

@@ -7,6 +7,7 @@ import os
 import secrets
 import signal
 import statistics
+import sys
 import tempfile
 import time
 from dataclasses import asdict
@@ -54,7 +55,7 @@ def main() -> None:
             "live-sandboxes",
             samples=samples,
             settings={"at_once": AT_ONCE, "alone": ALONE, "limits": asdict(LIMITS)},
-            packages=results.versions({"gyre": (results.ROOT / ".venv", PACKAGES)}),
+            packages=results.versions({"gyre": (Path(sys.executable), PACKAGES)}),
             load_average=(load_before, os.getloadavg()[0]),
         )
         print(path)

@@ -1,7 +1,7 @@
 """Programs in containers of a daemon on this machine, which reach the proxy and nothing else.
 
 Rule 1: a container dies with the process that made it, because its first process ends when nobody
-holds its input any more; one that did not is found by its label.
+holds its input any more; Podman goes on holding it, and what is left is found by its label.
 Rule 2: what programs write outside workspace and home goes with the container.
 """
 
@@ -51,7 +51,7 @@ class Running:
     """Which limit it was removed for."""
 
     def kill_first(self) -> bool:
-        """Whether all that has its namespace is dead, without a daemon."""
+        """Whether all that has its namespace is dead; the right to that may be missing."""
         if self.first is None:
             return False
         try:
@@ -225,6 +225,7 @@ class DockerSandbox:
         running.held = await asyncio.to_thread(self._daemon.open, f"{at}/attach", stream=1, stdin=1)
         await self._daemon.ask("POST", f"{at}/start")
         found = await self._daemon.ask("GET", f"{at}/json")
+        kind.refuse_other_runtime(found)
         running.init = int(found["State"]["Pid"])
         if not running.init:
             message = f"a container of {kind.image.name} ended at once; expected sh and cat in it"
@@ -259,16 +260,18 @@ class DockerSandbox:
         if running.watching is not None:
             running.watching.cancel()
             await asyncio.gather(running.watching, return_exceptions=True)
-        # First killed and then removed, so that what was printed last still comes.
+        # Before the daemon is asked, because containers outlive one that dies.
+        is_dead = await asyncio.to_thread(running.kill_first)
         try:
-            with suppress(Refused):
-                await self._daemon.ask("POST", f"/containers/{running.identity}/kill")
+            if not is_dead:
+                with suppress(Refused):
+                    await self._daemon.ask("POST", f"/containers/{running.identity}/kill")
+            # Removed afterwards, so that what was printed last still comes.
             if running.program is not None:
                 await asyncio.to_thread(running.program.finish)
             await self._remove(running.identity)
         except SandboxError:
-            # Containers outlive a daemon that dies.
-            if not await asyncio.to_thread(running.kill_first):
+            if not is_dead:
                 raise
         if running.relay is not None:
             await running.relay.close()

@@ -11,6 +11,7 @@ from gyre.backends.sandboxes.docker_image import Image
 from gyre.backends.sandboxes.local import OOM_SCORE
 from gyre.backends.sandboxes.members import MARK
 from gyre.backends.sandboxes.view import NAME, WORKDIR
+from gyre.words.errors import SandboxError
 from gyre.words.sandboxes import Level, Limits
 from gyre.words.tasks import Command
 
@@ -21,8 +22,8 @@ HOLD = "exec 3<&0; while :; do cat <&3 >/dev/null & wait $! && exit; done"
 """The first process of a container: reaps orphans, and ends with its input, whoever it kills."""
 FILTERING = (None, "runc", "crun")
 """Runtimes that put the daemon's filter of system calls before programs; others have their ways."""
-OPEN_FILES = 2**16
-"""Of each program, where this machine allows so many; daemons ask for more than some do."""
+BOUNDS = {"nofile": (resource.RLIMIT_NOFILE, 2**16), "nproc": (resource.RLIMIT_NPROC, 2**15)}
+"""Open files of a program and processes of its user, where this machine allows so many."""
 HOLDERS = 2
 """Processes that this takes, beside those that are allowed."""
 
@@ -111,13 +112,19 @@ class Kind:
         layer = ((found.get("GraphDriver") or {}).get("Data") or {}).get("UpperDir")
         return [*folders, Path(layer)] if layer and self._sees_layers else folders
 
+    def refuse_other_runtime(self, found: Mapping[str, Any]) -> None:
+        """SandboxError for a container that a daemon has made with what it likes, as Podman does."""
+        wanted, used = self._place.runtime, found["HostConfig"].get("Runtime")
+        if wanted is not None and wanted != used:
+            message = f"runtime of a container: expected {wanted}, found {used}"
+            raise SandboxError(message, retryable=False)
+
     def _host(self) -> dict[str, Any]:
         """What holds the container back."""
         secured = ["no-new-privileges"]
         if self._has("selinux"):
             # Folders of an execution bear the labels of whoever made them.
             secured.append("label=disable")
-        most_files = min(OPEN_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
         host: dict[str, Any] = {
             "NetworkMode": "none",
             "IpcMode": "private",
@@ -126,7 +133,7 @@ class Kind:
             "SecurityOpt": secured,
             "LogConfig": {"Type": "none"},
             "OomScoreAdj": int(OOM_SCORE),
-            "Ulimits": [_bound("core", 0), _bound("nofile", most_files)],
+            "Ulimits": [_bound(name, most) for name, most in _bounds().items()],
         }
         if self._place.runtime is not None:
             host["Runtime"] = self._place.runtime
@@ -171,6 +178,15 @@ class Kind:
         """Whether the daemon names this among what it secures containers with."""
         options = self._info.get("SecurityOptions") or ()
         return any(str(one).split(",")[0] == f"name={option}" for one in options)
+
+
+def _bounds() -> dict[str, int]:
+    """Of each process; not over this process's own, because daemons ask for what no one may."""
+    found = {"core": 0}
+    for name, (which, wanted) in BOUNDS.items():
+        _, most = resource.getrlimit(which)
+        found[name] = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+    return found
 
 
 def _bound(name: str, most: int) -> dict[str, Any]:
