@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.live.compare import PACKAGES
-from benchmarks.live.running import Ran, run
+from benchmarks.live.running import Kept, Ran, run
 from benchmarks.peers import results
 
 from gyre import calls
@@ -45,13 +45,17 @@ TABLES: dict[str, dict[str, Any]] = {
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--dry", action="store_true", help="print the sample, write no result")
+    parser.add_argument("--kept", type=Path, help="the sample is added here, and not made again")
     args = parser.parse_args()
+    kept = Kept(args.kept)
     load_before = os.getloadavg()[0]
-    with tempfile.TemporaryDirectory(prefix="gyre-many-") as folder:
-        place = Path(folder)
-        tasks = STEPS * TABLES["schedule"]["groups_per_batch"]
-        ran = run(place / "many", TABLES, seed=0, tasks=tasks, mean_s=MEAN_S)
-        sample = _sample(ran, place / "many" / "run")
+    sample = kept.get("run")
+    if sample is None:
+        with tempfile.TemporaryDirectory(prefix="gyre-many-") as folder:
+            place = Path(folder)
+            tasks = STEPS * TABLES["schedule"]["groups_per_batch"]
+            ran = run(place / "many", TABLES, seed=0, tasks=tasks, mean_s=MEAN_S)
+            sample = kept.add(_sample(ran, place / "many" / "run"), "run")
     print(sample)
     if not args.dry:
         path = results.write(

@@ -61,9 +61,8 @@ def test_facts_arrive_in_order_with_their_sequence_and_the_token():
 
     assert [0, 1, 2] == [body["sequence"] for _, _, body in listener.heard]
     assert {"Bearer token"} == {token for _, token, _ in listener.heard}
-    assert {"execution": "e1", "sequence": 0, "at": 1.0, "fact": "prepared", "mark": "0"} == (
-        listener.heard[0][2]
-    )
+    fact = {"fact": "prepared", "mark": "0", "levels": []}
+    assert {"execution": "e1", "sequence": 0, "at": 1.0, **fact} == listener.heard[0][2]
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ class Kind:
         return [*folders, Path(layer)] if layer and self._sees_layers else folders
 
     def refuse_other_runtime(self, found: Mapping[str, Any]) -> None:
-        """SandboxError for a container that a daemon has made with what it likes, as Podman does."""
+        """SandboxError for a container that runs with what the daemon likes, as Podman has it."""
         wanted, used = self._place.runtime, found["HostConfig"].get("Runtime")
         if wanted is not None and wanted != used:
             message = f"runtime of a container: expected {wanted}, found {used}"
