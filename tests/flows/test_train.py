@@ -67,10 +67,9 @@ def test_ages_obey_the_identity_after_every_update(elastic):
     for now, event in elastic.events:
         scheduler.handle(event, now)
         if isinstance(event, StepTaken):
-            found = scheduler.staleness
             seen += 1
-            outstanding = found.outstanding_age(event.step + 1)
-            assert found.consumed + outstanding == found.survivors + found.lag_at_admission
+            found = scheduler.staleness.identity(event.step + 1)
+            assert found.consumed + found.outstanding == found.survivors + found.lag
 
     assert 4 == seen
 

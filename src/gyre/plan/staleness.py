@@ -6,6 +6,25 @@ over updates + lag at admission, in integers; the lag is 0 under boundary dispat
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Four sums after an update, in integers (SPEC 1.4)."""
+
+    consumed: int
+    """Staleness of all groups consumed so far."""
+    outstanding: int
+    """Age of the groups that are admitted and not consumed."""
+    survivors: int
+    """Groups that an update left, summed over updates."""
+    lag: int
+    """Versions the trainer was ahead at admissions; 0 under boundary dispatch."""
+
+    @property
+    def holds(self) -> bool:
+        return self.consumed + self.outstanding == self.survivors + self.lag
 
 
 class Staleness:
@@ -46,6 +65,15 @@ class Staleness:
 
     def outstanding_age(self, trainer_version: int) -> int:
         return trainer_version * self._outstanding - self._versions
+
+    def identity(self, trainer_version: int) -> Identity:
+        """After the update that led to this version."""
+        return Identity(
+            consumed=self.consumed,
+            outstanding=self.outstanding_age(trainer_version),
+            survivors=self.survivors,
+            lag=self.lag_at_admission,
+        )
 
     @property
     def mean(self) -> float | None:

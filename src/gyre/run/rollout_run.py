@@ -22,8 +22,17 @@ from gyre.run.births import Births
 from gyre.run.cells import CellClient
 from gyre.run.desk import PATH, Desk
 from gyre.run.listen import listener, serving, told_to_stop
+from gyre.run.placing import check
 from gyre.run.plan_file import write_plan
-from gyre.run.plans import Places, cell_plan, harness_for, open_tasks, order_for, proxy_plan
+from gyre.run.plans import (
+    Places,
+    cell_plan,
+    harness_for,
+    open_tasks,
+    order_for,
+    proxy_plan,
+    sandbox_for,
+)
 from gyre.run.processes import Process
 from gyre.run.proxied import ProxyClient
 from gyre.run.proxy import connected
@@ -232,6 +241,7 @@ def roll_out(
     told: Callable[[Result], None],
 ) -> tuple[list[Result], bool]:
     """What became of the executions, and whether that is all of them."""
+    check(sandbox_for(plan.config.sandbox))
 
     async def work() -> tuple[list[Result], bool]:
         rollout = Rollout(plan, told=told)

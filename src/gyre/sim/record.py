@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from gyre.plan.messages import StopReason
+from gyre.plan.staleness import Identity
 from gyre.sim.durations import HOUR_S
 
 
@@ -31,24 +32,6 @@ class Interval:
     start_s: float
     end_s: float
     role: Role
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """Four sums after an update, in integers (SPEC 1.4)."""
-
-    consumed: int
-    """Staleness of all groups consumed so far."""
-    outstanding: int
-    """Age of the groups that are admitted and not consumed."""
-    survivors: int
-    """Groups that an update left, summed over updates."""
-    lag: int
-    """Versions the trainer was ahead at admissions; 0 under boundary dispatch."""
-
-    @property
-    def holds(self) -> bool:
-        return self.consumed + self.outstanding == self.survivors + self.lag
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,6 @@ from gyre.sim.record import (
     MOST_LEVELS,
     Bounds,
     Counts,
-    Identity,
     Interval,
     Level,
     NodeTime,
@@ -156,12 +155,7 @@ class Books:
                 num_cells=num_cells,
                 training_cell_s=spent_s,
                 idle_cell_s=max(0.0, in_training_s - spent_s),
-                identity=Identity(
-                    consumed=ages.consumed,
-                    outstanding=ages.outstanding_age(step + 1),
-                    survivors=ages.survivors,
-                    lag=ages.lag_at_admission,
-                ),
+                identity=ages.identity(step + 1),
             )
         )
         self._training_s_at_step, self._busy_s = training_s, busy_s

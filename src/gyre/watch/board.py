@@ -23,8 +23,9 @@ from gyre.plan.messages import (
 from gyre.plan.replay import EVENTS
 from gyre.plan.scheduler import Scheduler
 from gyre.plan.shape import Shape
+from gyre.plan.staleness import Identity
 from gyre.watch.expected import in_the_long_run
-from gyre.watch.seen import Identity, Level, Span, StepSeen, Tally
+from gyre.watch.seen import Level, Span, StepSeen, Tally
 from gyre.words.events import (
     FACTS_FOR_PEOPLE,
     ClaimTrained,
@@ -295,13 +296,7 @@ class Board:
 
     @property
     def identity(self) -> Identity:
-        ages = self.scheduler.staleness
-        return Identity(
-            consumed=ages.consumed,
-            outstanding=ages.outstanding_age(self.version),
-            survivors=ages.survivors,
-            lag=ages.lag_at_admission,
-        )
+        return self.scheduler.staleness.identity(self.version)
 
     @property
     def step_s(self) -> float | None:

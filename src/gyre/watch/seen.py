@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from gyre.plan.cells import CellState
+from gyre.plan.staleness import Identity
 from gyre.words.events import StepMade
 from gyre.words.outcomes import Ending
 
@@ -24,20 +25,6 @@ class Level:
     at_s: float
     waterlevel: int
     capacity: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """Four sums after an update, in integers (SPEC 1.4)."""
-
-    consumed: int
-    outstanding: int
-    survivors: int
-    lag: int
-
-    @property
-    def holds(self) -> bool:
-        return self.consumed + self.outstanding == self.survivors + self.lag
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
