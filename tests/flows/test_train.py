@@ -94,7 +94,7 @@ def test_cells_enter_and_leave_training_and_calls_move_with_their_cache(elastic)
     ]
     moved = [one.moved for one in elastic.facts(TransitionTimed) if one.moved]
 
-    assert {0, 1, 2, 3} == {one.cell for one in entered}
+    assert {0, 1, 2} <= {one.cell for one in entered}
     assert {0, 1, 2, 3} >= {one.cell for one in elastic.facts(CellServing)} >= {0, 1}
     assert 0 < sum(one["hand_overs"] for one in moved)
     assert 0 < sum(one["carried_bytes"] for one in moved)

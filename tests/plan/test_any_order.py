@@ -89,7 +89,7 @@ def test_a_wrong_rule_is_noticed(monkeypatch, rule, fault):
         run_state_machine_as_test(
             SchedulerMachine,
             settings=settings(
-                max_examples=400,
+                max_examples=2000,
                 derandomize=True,
                 database=None,
                 phases=[Phase.generate],

@@ -53,6 +53,8 @@ class Attempts:
         self._places: dict[ExecutionId, tuple[GroupId, int]] = {}
         self._closings: dict[ExecutionId, Closed] = {}
         self._running: dict[ExecutionId, tuple[GroupId, int]] = {}
+        self._surplus: set[ExecutionId] = set()
+        """Those that were cancelled, whatever they come to (SPEC 6.5)."""
         self.supervisors: Supervisors = supervisors_of(self._terminated, self._closed)
 
     @property
@@ -83,6 +85,7 @@ class Attempts:
         group, member = command.group, command.member
         name = name_of(group, member)
         if name in self._places:
+            self._surplus.add(name)
             self.supervisors.cancel(name)
             return
         # Never launched: p and f move in one event (SPEC 1.2).
@@ -97,6 +100,7 @@ class Attempts:
         for member in range(size):
             name = name_of(group, member)
             found[member] = _kept(name, self._closings.pop(name, None))
+            self._surplus.discard(name)
             if self._places.pop(name, None) is not None:
                 self.supervisors.forget(name)
         return found
@@ -108,6 +112,9 @@ class Attempts:
 
     async def _closed(self, one: Supervised, fact: Closed) -> None:
         group, member = self._places[one.name]
+        if one.name in self._surplus:
+            # Its score may have come in the same moment; it is one more than the group has.
+            fact = Closed(outcome=Outcome.SURPLUS, score=None, reason=fact.reason)
         self._closings[one.name] = fact
         ran_s = None if one.terminated is None else one.terminated.elapsed_s
         self._hear(

@@ -1,10 +1,10 @@
 """Evidence goes to the one table that recognises it, and strangers to the generic rule."""
 
-import json
 from pathlib import Path
 
 import pytest
 
+from gyre.backends.harnesses import prepare
 from gyre.tree.roles import claude_code, codex, opencode, qwen_code
 from gyre.tree.roles.classify import TABLES, classify
 from gyre.tree.roles.markers import of_version
@@ -75,9 +75,12 @@ def test_the_newest_version_is_newest_by_number_not_by_letter() -> None:
 
 
 def test_tables_list_the_versions_that_the_lock_installs() -> None:
-    lock = Path(__file__).parents[2] / "harness" / "lock" / "package.json"
-    locked = set()
-    for spec in json.loads(lock.read_text())["dependencies"].values():
-        locked.add(spec.rpartition("@")[2].removesuffix("-linux-x64"))
+    locks = Path(prepare.__file__).parent / "lock"
+    # mini-swe-agent is told by its own words, whatever its version.
+    locked = {
+        version
+        for name, _, version in (one.name.rpartition("-") for one in locks.iterdir())
+        if name != "mini_swe_agent"
+    }
     listed = [*claude_code.MARKERS, *codex.MARKERS, *opencode.MARKERS, *qwen_code.MARKERS]
     assert locked == set(listed)
