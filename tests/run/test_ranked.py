@@ -379,7 +379,8 @@ def test_a_run_trains_with_cells_of_two_stages(tmp_path, placement, standalone):
 
     assert [0, 1, 2, 3] == [one.step for one in steps]
     assert [2, 4] == published
-    assert all(0 < one.gradient_norm for one in steps)
+    # Rewards of a small batch may happen to be equal, and then nothing is to be learned from it.
+    assert any(0 < one.gradient_norm for one in steps)
     assert [] == reading.facts((CellDied,))
     if placement == "async":
         # Both cells train from the start, and the sums of both are in every step.
