@@ -209,8 +209,6 @@ class SandboxSection:
     kind: Literal["process", "local", "docker"] = "process"
     """Processes of this machine, for programs that are trusted; the same in namespaces that hold
     them back; or containers of Docker or Podman."""
-    folder: Text | None = None
-    """Workspaces are made there; not set: in the run's folder."""
     root: Text | None = None
     """Folder that programs see as their root; not set: the machine's system folders."""
     readable: tuple[str, ...] = ()
@@ -308,10 +306,8 @@ class TrackersSection:
 class CheckpointSection:
     """What a run resumes from (SPEC 10)."""
 
-    every: Count = 1
-    """Publications from one checkpoint with optimizer state to the next."""
     keep: Count = 2
-    """Newest checkpoints that stay on disk."""
+    """Newest published weights that stay on disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

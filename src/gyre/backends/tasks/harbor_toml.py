@@ -40,10 +40,6 @@ class Verifier:
     environment_mode: Literal["shared", "separate"] | None = None
     environment: Environment | None = None
 
-    @property
-    def is_separate(self) -> bool:
-        return self.environment_mode == "separate" or self.environment is not None
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agent:
