@@ -36,7 +36,7 @@ from gyre.run.proxied import ProxyClient
 from gyre.run.routing import RouteTable
 from gyre.run.runfile import RunFile
 from gyre.run.staff import Staff
-from gyre.run.supervisors import Supervisors
+from gyre.run.supervisors import OrderOf, Supervisors
 from gyre.run.switching import Switching, Weights
 from gyre.stream.queries import Queries
 from gyre.words.errors import CellGone
@@ -185,19 +185,14 @@ class Controller:
         )
 
     def _open_attempts(self, proxy: ProxyClient, facts_url: str) -> Attempts:
-        config = self._config
-
-        def order_of(name: ExecutionId, task: Task, url: str) -> Order:
-            return order_for(config, name, task, url=url, facts_url=facts_url)
-
         return Attempts(
             self._places.attempts,
             self._tasks,
-            Queries(len(self._tasks), seed=config.run.seed),
+            Queries(len(self._tasks), seed=self._config.run.seed),
             lambda terminated, closed: Supervisors(
                 proxy,
                 self._staff.supervisors,
-                order_of=order_of,
+                order_of=self._order_of(facts_url),
                 facts_token=self._facts_token,
                 terminated=terminated,
                 closed=closed,
@@ -205,6 +200,12 @@ class Controller:
             ),
             hear=self._hear,
         )
+
+    def _order_of(self, facts_url: str) -> OrderOf:
+        def order_of(name: ExecutionId, task: Task, url: str) -> Order:
+            return order_for(self._config, name, task, url=url, facts_url=facts_url)
+
+        return order_of
 
     def _open_evaluations(self, proxy: ProxyClient, facts_url: str) -> Evaluations | None:
         """None where nothing is held out."""
@@ -218,9 +219,7 @@ class Controller:
             self._staff.supervisors,
             every=config.evaluation.every,
             last=config.schedule.steps,
-            order_of=lambda name, task, url: order_for(
-                config, name, task, url=url, facts_url=facts_url
-            ),
+            order_of=self._order_of(facts_url),
             facts_token=self._facts_token,
             hear=self._hear,
             spawn=self._spawn,

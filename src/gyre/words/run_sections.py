@@ -304,7 +304,7 @@ class TrackersSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSection:
-    """What a run resumes from (SPEC 10)."""
+    """Which published weights stay."""
 
     keep: Count = 2
     """Newest published weights that stay on disk."""
