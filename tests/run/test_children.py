@@ -91,7 +91,15 @@ def interrupted_at_once(stack):
     raise AssertionError("the signal was lost")
 
 
-def test_a_signal_during_the_start_comes_after_it_and_loses_nothing():
+@pytest.fixture
+def listening():
+    """A shell starts a job in the background with SIGINT ignored, and pytest inherits that."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_a_signal_during_the_start_comes_after_it_and_loses_nothing(listening):
     with ExitStack() as stack:
         (child,) = interrupted_at_once(stack)
 
