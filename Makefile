@@ -11,7 +11,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
 LOCK := $(shell cat requirements/dev.txt constraints.txt pyproject.toml | sha256sum | cut -c1-16)
 VENV := .venv/.installed-$(LOCK)
 
-.PHONY: help demo test test-engines test-gpu check harnesses format map lock bench clean tiny
+.PHONY: help demo test test-engines test-gpu check chaos harnesses format map lock bench clean tiny
 
 help: ## Say what the targets do
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -41,6 +41,11 @@ test-gpu: ## Run by hand on a machine with a GPU: its tests, and results to comm
 
 check: $(VENV) ## The quick part of `make test`: under a minute, no network
 	scripts/check
+
+chaos: $(VENV) ## Run by hand: 10,000 seeds of the simulation of faults, then real processes struck for long
+	scripts/chaos
+	.venv/bin/python -m pytest -q -m chaos tests/chaos
+	.venv/bin/python -m pytest -q tests/security --hypothesis-profile=nightly
 
 harnesses: $(VENV) ## Install the agent programs the tests drive, from their lock, once
 	.venv/bin/python scripts/harnesses

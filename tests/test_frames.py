@@ -1,12 +1,14 @@
 """Frames in a file: whole or not there, one writer where it asks for that."""
 
 import os
+from array import array
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gyre.frames import FramedFile, first_payload, framed, locked, payload_at, scan
+from gyre.frames import FramedFile, first_payload, framed, locked, next_sound, payload_at, scan
 from gyre.words.errors import LogDamaged
 
 MAGIC = b"GYRETEST"
@@ -42,6 +44,39 @@ def test_a_frame_after_damage_is_reported_with_both_places(tmp_path):
         scan(path, magic=MAGIC, what="test")
 
 
+@given(st.binary(max_size=60), st.binary(min_size=1, max_size=300), st.binary(max_size=60))
+def test_a_sound_frame_is_found_behind_anything(before, payload, after):
+    data = before + framed(payload) + after
+    found = next_sound(data, 0)
+
+    assert found is not None
+    assert found <= len(before)
+    assert payload_at(data, found) is not None
+    assert all(payload_at(data, at) is None for at in range(found))
+
+
+class Counted(bytes):
+    """Bytes that count how many of them were read in slices."""
+
+    num_read = 0
+
+    def __getitem__(self, key):
+        found = super().__getitem__(key)
+        self.num_read += len(found)
+        return found
+
+
+def test_the_search_behind_a_torn_record_of_token_ids_reads_in_proportion_to_its_size():
+    """Every id looks like the length of a frame that is half as long as the rest."""
+
+    def num_read(num_ids):
+        data = Counted(array("I", [2 * num_ids] * num_ids).tobytes())
+        assert None is next_sound(data, 1)
+        return data.num_read
+
+    assert 0 < num_read(4000) < 3 * num_read(2000)
+
+
 def test_the_first_frame_is_found_without_the_rest(tmp_path):
     path = written(tmp_path / "x", [b"one", b"two"])
 
@@ -60,6 +95,14 @@ def test_what_is_cut_off_is_not_in_the_file_and_the_next_frame_takes_its_place(t
 
     found = scan(path, magic=MAGIC, what="test")
     assert [b"one", b"three"] == [payload for _, payload in found.payloads]
+
+
+def test_a_file_that_cannot_be_begun_is_let_go():
+    before = set(Path("/proc/self/fd").iterdir())
+    with pytest.raises(OSError, match="Invalid argument"):
+        FramedFile(Path("/dev/full"), magic=MAGIC)
+
+    assert before == set(Path("/proc/self/fd").iterdir())
 
 
 def test_one_lock_at_a_time(tmp_path):

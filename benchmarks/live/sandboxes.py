@@ -10,6 +10,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +18,9 @@ from typing import Any, Literal
 from benchmarks.live.compare import PACKAGES
 from benchmarks.peers import results
 
+from gyre.backends.sandboxes import launchers
 from gyre.backends.sandboxes.local import LocalSandbox, Place
+from gyre.backends.sandboxes.started import Launcher
 from gyre.backends.sandboxes.watchdog import descendants
 from gyre.rollout.order import Order, write_order
 from gyre.run.births import Births, Child
@@ -33,6 +36,10 @@ LIMITS = Limits(memory_bytes=2**30, processes=64, disk_bytes=2**28)
 WAIT_S = 120.0
 POLL_S = 0.002
 KINDS: tuple[Literal["process", "local"], ...] = ("process", "local")
+ALONE_BY: dict[str, Callable[[], Launcher]] = {
+    "alone": launchers.found,
+    "alone by system calls": launchers.own,
+}
 
 
 def main() -> None:
@@ -41,15 +48,16 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     args = parser.parse_args()
     load_before = os.getloadavg()[0]
-    samples: dict[str, list[dict[str, Any]]] = {kind: [] for kind in (*KINDS, "alone")}
+    samples: dict[str, list[dict[str, Any]]] = {kind: [] for kind in (*KINDS, *ALONE_BY)}
     for _ in range(args.runs):
         for kind in KINDS:
             with tempfile.TemporaryDirectory(prefix="gyre-sandboxes-") as folder:
                 samples[kind].append(asyncio.run(_supervised(Path(folder), kind)))
                 print(kind, samples[kind][-1])
-        with tempfile.TemporaryDirectory(prefix="gyre-sandboxes-") as folder:
-            samples["alone"].append(asyncio.run(_alone(Path(folder))))
-            print("alone", samples["alone"][-1])
+        for name, launcher in ALONE_BY.items():
+            with tempfile.TemporaryDirectory(prefix="gyre-sandboxes-") as folder:
+                samples[name].append(asyncio.run(_alone(Path(folder), launcher())))
+                print(name, samples[name][-1])
     if not args.dry:
         path = results.write(
             "live-sandboxes",
@@ -120,12 +128,12 @@ async def _end(children: list[Child], folder: Path) -> None:
     assert {0} == set(statuses), folder
 
 
-async def _alone(folder: Path) -> dict[str, Any]:
+async def _alone(folder: Path, launcher: Launcher) -> dict[str, Any]:
     """Sandboxes without supervisors: how soon all programs have begun, and have ended."""
     made = []
     for number in range(ALONE):
         place = Place(folder=folder / f"place{number}", home=folder / f"home{number}")
-        made.append(LocalSandbox(secrets.token_hex(16), place, most=LIMITS))
+        made.append(LocalSandbox(secrets.token_hex(16), place, most=LIMITS, launcher=launcher))
         (folder / f"workspace{number}").mkdir()
 
     async def begin(number: int) -> None:
@@ -137,7 +145,7 @@ async def _alone(folder: Path) -> dict[str, Any]:
     began = time.monotonic()
     await asyncio.gather(*map(begin, range(ALONE)))
     ready_s = time.monotonic() - began
-    memory = sum(_memory(pid) for one in made for pid in descendants(one.init))
+    memory = sum(map(_memory, descendants(os.getpid())[1:]))
     ended = time.monotonic()
     await asyncio.gather(*(one.kill() for one in made))
     return {

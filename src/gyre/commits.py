@@ -87,7 +87,10 @@ def entries(folder: Path) -> Iterator[Entry]:
     while (payload := payload_at(data, at)) is not None and len(payload) >= _WHERE.size:
         named, offset = _WHERE.unpack_from(payload)
         start = _WHERE.size + named
-        name = payload[_WHERE.size : start].decode()
+        name = payload[_WHERE.size : start].decode(errors="replace")
+        if "/" in name or "\0" in name:
+            message = f"{path}: entry at byte {at}: expected the name of an execution"
+            raise LogDamaged(message)
         yield Entry(log=name, offset=offset, data=payload[start:])
         at += HEAD_BYTES + len(payload)
 

@@ -13,10 +13,16 @@ def sync(path: Path) -> None:
         os.close(fd)
 
 
-def replace(path: Path, data: bytes) -> None:
-    """The file has these contents, durably; a reader sees them or the ones before, never a part."""
+def replace(path: Path, data: bytes, *, is_secret: bool = False) -> None:
+    """The file has these contents, durably; a reader sees them or the ones before, never a part.
+
+    A secret is for its owner alone, whatever the process lets others read.
+    """
     beside = path.with_suffix(".writing")
-    beside.write_bytes(data)
+    beside.unlink(missing_ok=True)
+    mode = 0o600 if is_secret else 0o666
+    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(data)
     sync(beside)
     beside.rename(path)
     sync(path.parent)

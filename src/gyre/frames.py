@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
 
+from gyre.checksums import Checksums
 from gyre.words.errors import LogDamaged
 
 MOST_FRAME_BYTES = 2**30
@@ -35,6 +36,22 @@ def payload_at(data: bytes, at: int) -> bytes | None:
         return None
     payload = data[at + _HEAD.size : end]
     return payload if zlib.crc32(payload) == checksum else None
+
+
+def next_sound(data: bytes, start: int) -> int | None:
+    """Where the first sound frame from there on begins, whatever is before it.
+
+    Ids of tokens look like lengths, and the parts that they would be the lengths of overlap.
+    """
+    checksums = Checksums(data)
+    for begin in range(start + _HEAD.size, len(data)):
+        length, checksum = _HEAD.unpack_from(data, begin - _HEAD.size)
+        if (
+            0 < length <= min(MOST_FRAME_BYTES, len(data) - begin)
+            and checksums.of(begin, begin + length) == checksum
+        ):
+            return begin - _HEAD.size
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +78,8 @@ def scan(path: Path, *, magic: bytes, what: str) -> Scan:
     while (payload := payload_at(data, at)) is not None:
         payloads.append((at, payload))
         at += _HEAD.size + len(payload)
-    if at < len(data) and (later := _next_sound(data, at + 1)) is not None:
+    # A damaged length looks like a torn tail, but for what comes after it.
+    if at < len(data) and (later := next_sound(data, at + 1)) is not None:
         message = (
             f"{path}: damaged at byte {at} (record {len(payloads) + 1}), "
             f"with a sound record after it at byte {later}"
@@ -75,11 +93,6 @@ def first_payload(path: Path, *, magic: bytes) -> bytes | None:
     with path.open("rb") as file:
         data = file.read(65536)
     return payload_at(data, len(magic)) if data.startswith(magic) else None
-
-
-def _next_sound(data: bytes, start: int) -> int | None:
-    """Because a damaged length looks like a torn tail, look for any sound frame behind it."""
-    return next((at for at in range(start, len(data)) if payload_at(data, at) is not None), None)
 
 
 def locked(path: Path, *, create: bool) -> int | None:
@@ -103,9 +116,13 @@ class FramedFile:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._end = sound_bytes
         self._closed = False
-        os.ftruncate(self._fd, sound_bytes)
-        if sound_bytes == 0:
-            self.append_raw(magic)
+        try:
+            os.ftruncate(self._fd, sound_bytes)
+            if sound_bytes == 0:
+                self.append_raw(magic)
+        except OSError:
+            os.close(self._fd)
+            raise
 
     @property
     def size_bytes(self) -> int:
@@ -141,7 +158,9 @@ class FramedFile:
                 raise
 
     def close(self) -> None:
-        """Syncs and lets go of the file."""
-        os.fdatasync(self._fd)
-        self._closed = True
-        os.close(self._fd)
+        """Syncs and lets go of the file, also when that fails."""
+        try:
+            os.fdatasync(self._fd)
+        finally:
+            self._closed = True
+            os.close(self._fd)

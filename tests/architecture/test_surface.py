@@ -19,7 +19,9 @@ USED_BY_NAME = {
 """Dependencies that the package needs without importing them."""
 
 COMMANDS = {
-    "train": "config overrides",
+    "train": "--resume config overrides",
+    "resume": "--take-over overrides run",
+    "stop": "run",
     "rollout": (
         "--concurrency --config --engine --engine-key --harness --model --n --run --set tasks"
     ),
@@ -38,8 +40,12 @@ COMMANDS = {
     ),
     "open": "--json name run",
     "close": "name run",
+    "watch": "--port runs",
+    "status": "--json run",
+    "top": "run",
     "inspect": "--json --leaves --text execution run",
-    "export": "--execution --format --max-trajectories --out --seed run",
+    "export": "--execution --format --held-out --max-trajectories --out --seed run",
+    "erase": "names run",
     "harness": "action names",
     "model": "--to action name",
     "plan": (

@@ -9,6 +9,8 @@ import pytest
 from safetensors import safe_open
 
 from gyre.calls import CallLog
+from gyre.plan.messages import EvaluationId
+from gyre.run.evaluations import name_of
 from gyre.words.ids import CallId
 from gyre.words.records import CallOpened
 
@@ -41,6 +43,20 @@ def test_a_single_log_has_its_rows_beside_it(gyre, folder):
 
     assert "2 rows of 1 execution, " in gyre("export", path, "--format", "jsonl").stdout
     assert 2 == len(lines(path.with_name("one.rows.jsonl")))
+
+
+def test_held_out_evaluations_are_no_rows_unless_asked_for(gyre, folder, tmp_path):
+    """SPEC 6.6: nothing is trained on them; their calls are exported like all others."""
+    logs = folder / "executions"
+    (logs / "two.calls").rename(logs / f"{name_of(EvaluationId(2))}.calls")
+
+    def exported(*options):
+        gyre("export", folder, "--format", "jsonl", "--out", tmp_path / "out", *options)
+        return len(lines(tmp_path / "out"))
+
+    assert (2, 4) == (exported(), exported("--held-out"))
+    assert 2 == exported("--execution", name_of(EvaluationId(2)))
+    assert "2 executions" in gyre("export", folder, "--format", "calls").stdout
 
 
 def test_the_draw_can_be_limited_and_seeded(gyre, folder, tmp_path):

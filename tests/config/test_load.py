@@ -21,7 +21,7 @@ def test_what_is_left_out_has_its_default():
     assert "tiny" == config.model.name
     assert (0.1, 5.0) == (config.schedule.supply_fraction, config.schedule.supply_dwell_s)
     assert (1e-6, 5) == (config.optimizer.lr, config.draw.max_trajectories)
-    assert ("process", True) == (config.sandbox.kind, config.trackers.tensorboard)
+    assert ("local", True) == (config.sandbox.kind, config.trackers.tensorboard)
     assert ({}, ()) == (config.harness.env, config.cells.standalone)
 
 

@@ -6,11 +6,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.backends.sandboxes.inside import LAUNCHERS
 from tests.contracts import sandbox as suite
 from tests.run.supervised import is_alive
 
 from gyre.backends.sandboxes.local import LocalSandbox, Place
+from gyre.backends.sandboxes.members import Members
 from gyre.backends.sandboxes.process import ProcessSandbox
+from gyre.words.tasks import Command
 
 
 class Processes:
@@ -27,16 +30,17 @@ class Processes:
 
 
 class Namespaces:
-    def __init__(self, folder):
+    def __init__(self, folder, launcher):
         self.workspace = folder / "workspace"
         self.workspace.mkdir()
         self._folder = folder
+        self._launcher = launcher
         self._marks = []
 
     def make(self):
         self._marks.append(secrets.token_hex(16))
         place = Place(folder=self._folder / self._marks[-1], home=self._folder / "home")
-        return LocalSandbox(self._marks[-1], place)
+        return LocalSandbox(self._marks[-1], place, launcher=self._launcher)
 
     def is_alive(self, pid):
         return any(pid == inside and is_alive(outside) for inside, outside in self._known())
@@ -69,8 +73,9 @@ def test_processes_keep_the_promise_that(promise, tmp_path):
 
 
 @pytest.mark.parametrize("promise", suite.EVERY_SANDBOX, ids=lambda promise: promise.__name__)
-def test_namespaces_keep_the_promise_that(promise, tmp_path):
-    kept(promise, Namespaces(tmp_path))
+@pytest.mark.parametrize("by", LAUNCHERS)
+def test_namespaces_keep_the_promise_that(promise, by, tmp_path):
+    kept(promise, Namespaces(tmp_path, LAUNCHERS[by]))
 
 
 def test_processes_of_others_are_left_alone(tmp_path):
@@ -81,3 +86,25 @@ def test_processes_of_others_are_left_alone(tmp_path):
         stranger.kill()
 
     assert was_alive
+
+
+def test_what_is_just_being_started_is_found(tmp_path):
+    """Killed at once, while its processes fork, leave each other and become other programs."""
+
+    async def killed():
+        subject, marks = Processes(tmp_path), []
+        for _ in range(10):
+            marks.append(secrets.token_hex(16))
+            one = ProcessSandbox(marks[-1], home=tmp_path / "home")
+            await one.prepare(str(subject.workspace))
+            command = Command(argv=("sh", "-c", suite.ESCAPE))
+            await one.start(command, output=str(tmp_path / "output"), most_bytes=1000)
+            await one.kill()
+        return [Members(mark, owns_descendants=False) for mark in marks]
+
+    members = asyncio.run(killed())
+    left = [one for each in members for one in each.alive()]
+    for each in members:
+        each.kill(reaped_elsewhere=None)
+
+    assert [] == left

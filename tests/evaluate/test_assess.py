@@ -53,9 +53,11 @@ def test_attempts_stay_within_the_budget():
 
 def close(ending, state, found=(), *, surplus=False, calls=None, counts=True):
     end = Terminated(ending=ending, reason="because", elapsed_s=None, state=state)
+    known = made(*found)
     return closing(
         end,
-        made(*found),
+        known,
+        worth=lambda: known[-1].score,
         is_surplus=surplus,
         committed_calls=calls,
         counts_placeholders=counts,

@@ -51,7 +51,7 @@ class Copies:
 def run(evaluator, copies, *, made=(), left_s=100.0):
     async def collect():
         found = attempts(evaluator, RULE, STATE, made=made, copies=copies, left_s=lambda: left_s)
-        return [one async for one in found]
+        return [one.assessment async for one in found]
 
     return asyncio.run(collect())
 

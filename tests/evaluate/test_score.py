@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gyre.evaluate.score import score_of
+from gyre.evaluate.score import reaches, score_of
 from gyre.words.outcomes import Said
 from gyre.words.tasks import CountedTests, Evaluation
 
@@ -191,3 +191,32 @@ def test_what_is_no_plain_report_is_no_score(text):
 def test_a_report_without_a_number_of_tests_says_nothing():
     with pytest.raises(ValueError, match="needs a number of tests"):
         scored(JUNIT, score="junit.xml")
+
+
+@pytest.mark.parametrize(
+    ("text", "least", "is_enough"),
+    [
+        ("0.5", {}, True),
+        ("0.5", {"reward": 0.5}, True),
+        ("0.4", {"reward": 0.5}, False),
+        ('{"reward": 1, "safe": 0.2}', {"safe": 0.2}, True),
+        ('{"reward": 1, "safe": 0.1}', {"reward": 1.0, "safe": 0.2}, False),
+        ('{"reward": 1}', {"safe": 0.0}, False),
+        ('{"reward": 1, "safe": true}', {"safe": 0.0}, False),
+        ('{"reward": 1, "safe": NaN}', {"safe": 0.0}, False),
+    ],
+)
+def test_a_step_reaches_its_least_by_every_number_that_is_named(text, least, is_enough):
+    """What is missing, or no number, has not reached it."""
+    said, rule = Said(text=text), Evaluation(argv=("x",))
+
+    assert is_enough == reaches(said, rule, score_of(said, rule), least)
+
+
+def test_a_report_of_tests_reaches_a_least_by_its_score():
+    rule = Evaluation(argv=("x",), score="tests.json", tests=CountedTests(count=2))
+    said = Said(text='{"a": "passed", "b": "failed"}')
+
+    assert (True, False) == tuple(
+        reaches(said, rule, score_of(said, rule), {"reward": least}) for least in (0.5, 0.6)
+    )

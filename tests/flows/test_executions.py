@@ -2,12 +2,12 @@
 
 import sys
 
-from tests.run.supervised import PATIENCE_S, Supervised
+from tests.run.supervised import PATIENCE_S, Supervised, start
 
 from gyre.backends.tasks.folder import FolderTasks
 from gyre.calls import logs, read
 from gyre.rollout.order import Order
-from gyre.run.supervise import Secrets, start
+from gyre.run.supervise import Secrets
 from gyre.testing import demo_script, example_agent
 from gyre.testing.engine_process import EngineProcess
 from gyre.tree.tree import grow

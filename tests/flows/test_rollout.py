@@ -17,12 +17,18 @@ from tests.watch.journaled import SMALL, journal
 
 from gyre import calls
 from gyre.cli.main import main
+from gyre.config.load import loaded
 from gyre.model.known import model_folder
 from gyre.rollout import facts, outcome
+from gyre.run.last_round import due, measured
+from gyre.run.lock import is_taken
+from gyre.run.processes import holder_of
+from gyre.run.rollout_report import curve
 from gyre.run.rollout_results import read_summary
-from gyre.run.supervise import is_supervised
-from gyre.testing import light_agent
+from gyre.testing import demo_script, light_agent
 from gyre.testing.emulated_run import workload, write_tasks
+from gyre.testing.engine_process import EngineProcess
+from gyre.testing.tokenizer import write_tokenizer
 from gyre.words.events import EvaluationRound
 from gyre.words.outcomes import Launched, Outcome, Terminated
 from gyre.words.records import CallClosed
@@ -128,27 +134,117 @@ def test_no_more_run_at_once_than_asked(whole):
 
 
 def test_nothing_runs_on(whole):
-    assert [] == [one for one in whole.executions if is_supervised(whole.folder / "attempts" / one)]
+    assert [] == [one for one in whole.executions if is_taken(whole.folder / "attempts" / one)]
     assert [] == left_running(whole.folder)
 
 
-def test_interrupted_it_ends_everything_and_says_so(tmp_path):
-    command = [sys.executable, "-m", "gyre", "rollout", str(work(tmp_path, mean_s=60.0))]
-    command += ["--model", "tiny", "--run", str(tmp_path / "run"), "--n", "2", *EMULATED]
-    process = subprocess.Popen(
-        [*command, "--", "sh", "-c", "echo x > begun; sleep 60"],
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
+FIRST, SECOND = "g00000-00", "g00000-01"
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory):
+    """One that nobody calls, so that rollouts need not start their own."""
+    folder = tmp_path_factory.mktemp("engine")
+    tokenizer = write_tokenizer(folder) / "tokenizer.json"
+    script = f"{demo_script.__name__}:script"
+    with EngineProcess(
+        "sglang", script=script, tokenizer=tokenizer, log=folder / "asks.jsonl"
+    ) as process:
+        yield process.address
+
+
+def waiting(folder, go, engine):
+    """A rollout of one task by two agents, each of which waits for a file of its name in `go`."""
+    judge = "echo 0.$(wc -l < begun) > $GYRE_RESULTS/reward.txt"
+    rule = {"argv": ["sh", "-c", judge], "score": "reward.txt"}
+    (folder / "tasks.jsonl").write_text(
+        json.dumps({"id": "t", "instruction": "x", "evaluation": rule}) + "\n"
     )
-    until_launched(tmp_path / "run", process)
+    command = [sys.executable, "-m", "gyre", "rollout", str(folder / "tasks.jsonl")]
+    command += ["--model", "tiny", "--run", str(folder / "run"), "--n", "2", "--engine", engine]
+    command += ["--set", "sandbox.kind=process", "--", "sh", "-c"]
+    agent = 'name=${OPENAI_BASE_URL%/v1}; echo x >> begun; until test -e "$0/${name##*/}"; do '
+    agent += "sleep 0.02; done"
+    return subprocess.Popen(
+        [*command, agent, str(go)], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+
+def until_begun(folder, *names):
+    for name in names:
+        begun = folder / "run" / "attempts" / name / "workspace" / "begun"
+        wait_until(begun.exists, within_s=120.0)
+
+
+def test_interrupted_it_ends_everything_and_the_same_command_goes_on(tmp_path, engine):
+    """What had closed stays, and what was ended begins anew under another name."""
+    go = tmp_path / "go"
+    go.mkdir()
+    process = waiting(tmp_path, go, engine)
+    until_begun(tmp_path, FIRST, SECOND)
+    (go / FIRST).touch()
+    results = tmp_path / "run" / "results.jsonl"
+    wait_until(lambda: results.exists() and results.read_text(), within_s=60.0)
     os.killpg(process.pid, signal.SIGINT)
     said, _ = process.communicate(timeout=60)
+    is_whole, left = read_summary(tmp_path / "run").is_whole, left_running(tmp_path / "run")
+    (go / "g00000.1-01").touch()
+    again = waiting(tmp_path, go, engine)
+    said_again, _ = again.communicate(timeout=120)
+    ran = Rolled(tmp_path / "run", again.returncode, said_again)
 
-    assert 130 == process.returncode
-    assert "interrupted after 0 of 6" in said
-    assert not read_summary(tmp_path / "run").is_whole
+    assert (130, False, []) == (process.returncode, is_whole, left)
+    assert "interrupted after 1 of 2" in said
+    assert f"goes on with --run {tmp_path / 'run'}" in said
+    assert 0 == ran.status
+    assert {FIRST: 0.1, "g00000.1-01": 0.1} == {
+        name: one["score"] for name, one in ran.results.items()
+    }
+    assert (True, 2) == (
+        read_summary(ran.folder).is_whole,
+        read_summary(ran.folder).spread.num_valid,
+    )
+
+
+def test_killed_it_is_followed_by_one_that_adopts_what_runs(tmp_path, engine):
+    """No agent is started twice: a live supervisor is adopted, a dead one's work is assessed."""
+    go = tmp_path / "go"
+    go.mkdir()
+    process = waiting(tmp_path, go, engine)
+    until_begun(tmp_path, FIRST, SECOND)
+    process.kill()
+    process.communicate(timeout=60)
+    attempts = tmp_path / "run" / "attempts"
+    share = Path((tmp_path / "run" / "share").read_text().strip())
+    assert share.is_dir()
+    os.kill(holder_of(attempts / SECOND / "supervisor.log"), signal.SIGKILL)
+    wait_until(lambda: not is_taken(attempts / SECOND), within_s=60.0)
+    was_alive = is_taken(attempts / FIRST)
+    again = waiting(tmp_path, go, engine)
+    wait_until(lambda: outcome.read(attempts / SECOND) is not None, within_s=120.0)
+    (go / FIRST).touch()
+    said, _ = again.communicate(timeout=120)
+    ran = Rolled(tmp_path / "run", again.returncode, said)
+
+    assert (True, 0) == (was_alive, ran.status)
+    assert {FIRST: ("completed", 0.1), SECOND: ("crashed", 0.1)} == {
+        name: (one["ending"], one["score"]) for name, one in ran.results.items()
+    }
     assert [] == left_running(tmp_path / "run")
+    assert not share.exists()
+
+
+def test_one_that_has_ended_is_told_again_and_starts_nothing(whole):
+    command = [sys.executable, "-m", "gyre", "rollout", str(whole.folder.parent / "tasks.jsonl")]
+    command += ["--model", "tiny", "--run", str(whole.folder), "--n", "2", *EMULATED]
+    before = (whole.folder / "results.jsonl").read_bytes()
+    again = subprocess.run(
+        [*command, "--", *AGENT], capture_output=True, text=True, check=False, timeout=100
+    )
+
+    assert (0, "") == (again.returncode, again.stderr)
+    assert before == (whole.folder / "results.jsonl").read_bytes()
+    assert 6 == sum(line.startswith("[") for line in again.stdout.splitlines())
 
 
 def test_a_harness_that_cannot_start_leaves_counted_placeholders(tmp_path, capsys):
@@ -218,7 +314,7 @@ def test_a_runs_newest_weights_are_measured_beside_its_own_rounds(tmp_path, caps
     """SPEC 6.6."""
     run = tmp_path / "trained"
     for version in (2, 4):
-        shutil.copytree(model_folder("tiny"), run / "weights" / f"v{version:06d}")
+        shutil.copytree(model_folder("tiny"), run / "checkpoints" / f"v{version:06d}")
     rounds = EvaluationRound(version=2, num_tasks=4, num_valid=4, mean=0.25, standard_error=0.125)
     journal(run / "journal", SMALL, [(0.0, rounds)])
     tasks = work(tmp_path, tasks=2)
@@ -230,10 +326,32 @@ def test_a_runs_newest_weights_are_measured_beside_its_own_rounds(tmp_path, caps
 
     assert 0 == status
     assert (4, (4,)) == (summary.version, summary.versions)
-    curve = said[said.index("held-out score") :].splitlines()[1:]
-    assert ["2", "4"] == [line.split()[0] for line in curve]
-    assert "0.250 ± 0.125" in curve[0]
-    assert f"{summary.spread.score.mean:.3f}" in curve[1]
+    told = said[said.index("held-out score") :].splitlines()[1:]
+    assert ["2", "4"] == [line.split()[0] for line in told]
+    assert "0.250 ± 0.125" in told[0]
+    assert f"{summary.spread.score.mean:.3f}" in told[1]
+
+
+def test_the_weights_that_a_run_ends_with_stand_in_its_curve(tmp_path):
+    """SPEC 6.6: the scheduler stops at their publication."""
+    run = tmp_path / "trained"
+    shutil.copytree(model_folder("tiny"), run / "checkpoints" / "v000004")
+    tables = {
+        "model": {"name": "tiny"},
+        "schedule": {"groups_per_batch": 1, "executions_per_group": 2, "steps": 4},
+        "cells": {"count": 1, "capacity": 2, "engine": "gyre.testing.emulated:engine"},
+        "engine": {"kv_tokens": 16384},
+        "sandbox": {"kind": "process"},
+        "harness": {"kind": "command", "argv": AGENT},
+        "tasks": {"kind": "jsonl", "path": "none"},
+        "evaluation": {"slots": 2, "tasks": {"kind": "jsonl", "path": str(work(tmp_path))}},
+    }
+    summary = measured(due(loaded("test", tables, ()).config, run))
+    curve_of = list(curve(run))
+
+    assert (4, 3, True) == (summary.version, summary.spread.num_valid, summary.is_whole)
+    assert ["4"] == [line.split()[0] for line in curve_of[1:]]
+    assert f"{summary.spread.score.mean:.3f}" in curve_of[1]
 
 
 def test_an_engine_that_is_there_already_is_used_and_left_alone(tmp_path, capsys):
@@ -259,14 +377,6 @@ def wait_until(holds, *, within_s):
     while not holds():
         assert time.monotonic() < until
         time.sleep(0.02)
-
-
-def until_launched(run, process):
-    def has_begun():
-        assert process.poll() is None
-        return any(run.glob("attempts/*/workspace/begun"))
-
-    wait_until(has_begun, within_s=120.0)
 
 
 def left_running(folder):

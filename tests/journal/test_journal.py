@@ -32,7 +32,7 @@ from gyre.plan.messages import (
     TimerFired,
 )
 from gyre.plan.replay import EVENTS
-from gyre.words.errors import BrokenPromise, ConfigError, LogDamaged
+from gyre.words.errors import BrokenPromise, ConfigError, LogDamaged, TakenOver
 from gyre.words.outcomes import Ending
 
 HEADER = Header(run="one", seed=3, started_at=1.5, shape={"a": [1, 2]}, notes={"host": "here"})
@@ -267,7 +267,7 @@ def test_a_writer_that_slept_while_another_wrote_is_stopped(tmp_path):
     before = path.read_bytes()
     stale.append(TimerFired(), now=1.0)
 
-    with pytest.raises(ConfigError, match="another controller writes this journal: it has"):
+    with pytest.raises(TakenOver, match="another controller writes this journal: it has"):
         stale.commit()
     assert before == path.read_bytes()
 

@@ -100,7 +100,7 @@ def test_a_kill_while_saving_leaves_no_folder_of_that_name(tmp_path, monkeypatch
     [
         ("{", "expected the manifest"),
         ("[]", "expected the manifest"),
-        ('{"format": 2}', "expected format 1, found 2"),
+        ('{"format": 3}', "expected format 2, found 3"),
         ('{"format": 1}', "expected the manifest"),
         ('{"format": 1, "version": "a", "dtype": 1, "digest": "", "shards": [], "tensors": []}',
          "fields of other types"),
@@ -118,5 +118,5 @@ def test_a_file_of_a_checkpoint_that_is_missing_is_named(tmp_path):
     save(small(), tmp_path / "v1", version=1)
     (tmp_path / "v1" / "model.safetensors").unlink()
 
-    with pytest.raises(ModelError, match=r"model.safetensors: expected \d+ bytes of weights"):
+    with pytest.raises(ModelError, match=r"model.safetensors: expected \d+ bytes: No such file"):
         load_network(tmp_path / "v1")

@@ -140,7 +140,8 @@ class Noting:
             return
         books = self.books
         kind, _ = self.transitions.pop(cell)
-        books.strikes[cell] += 1
+        if kind == LEAVING or books.cells[0] in (ENTERING, TRAINING):
+            books.strikes[cell] += 1
         if kind == ENTERING:
             books.cells[cell] = SERVING
             books.supply_since = None

@@ -6,6 +6,8 @@ from tests.plan.scene import Scene, core_in_training, of
 from gyre.plan.dispatch import Boundary
 from gyre.plan.messages import (
     AdmitGroup,
+    CellDied,
+    CellRecovered,
     CellServing,
     CellTraining,
     EngineReturned,
@@ -105,6 +107,25 @@ def test_a_satellite_that_fails_three_times_serves_and_the_next_one_enters():
 
     assert [2] == [one.cell for one in of(EnterTraining, commands)]
     assert scene.scheduler.cells.serves_only(1)
+
+
+def test_a_satellite_that_lost_its_core_on_the_way_has_not_failed():
+    """It may enter again however often that happens."""
+    scene = Scene(supply_dwell_s=0.0)
+    scene.admit()
+    commands = scene.ready(0, 1)
+    for _ in range(4):
+        (core,) = of(EnterTraining, commands)
+        assert 0 == core.cell
+        commands = scene.tell(CellTraining(cell=0, transition=core.transition))
+        (entering,) = of(EnterTraining, commands)
+        assert 1 == entering.cell
+        scene.tell(CellDied(cell=0))
+        scene.tell(TransitionFailed(cell=1, transition=entering.transition))
+        commands = scene.tell(CellRecovered(cell=0, version=0))
+
+    assert "serving" == scene.states()[1]
+    assert not scene.scheduler.cells.serves_only(1)
 
 
 def test_a_core_that_cannot_enter_stops_the_run():

@@ -20,6 +20,9 @@ from gyre.words.outcomes import (
     Prepared,
     State,
     Status,
+    StepAssessed,
+    StepEnded,
+    StepStarted,
     Terminated,
 )
 
@@ -38,21 +41,36 @@ def assessment(score, *, attempt=1, reference="abc"):
     )
 
 
+def started(step):
+    return StepStarted(step=step, monotonic_s=1.0, boot="b")
+
+
+def ended(step):
+    return StepEnded(step=step, ending=Ending.COMPLETED, reason="", elapsed_s=1.0, state=STATE)
+
+
 def terminated(ending, state):
     return Terminated(ending=ending, reason="", elapsed_s=None, state=state)
 
 
+assessments = st.builds(
+    lambda score, attempt, reference: assessment(score, attempt=attempt, reference=reference),
+    st.sampled_from(SCORES),
+    st.integers(1, 3),
+    st.sampled_from(["abc", "other"]),
+)
 facts = st.one_of(
     st.just(Prepared(mark="m")),
     st.just(Launched(monotonic_s=1.0, boot="b")),
     st.builds(terminated, st.sampled_from(Ending), st.sampled_from([None, STATE])),
+    st.builds(started, st.integers(0, 2)),
+    st.builds(ended, st.integers(0, 2)),
+    st.builds(lambda one: Assessed(assessment=one), assessments),
     st.builds(
-        lambda score, attempt, reference: Assessed(
-            assessment=assessment(score, attempt=attempt, reference=reference)
-        ),
-        st.sampled_from(SCORES),
-        st.integers(1, 3),
-        st.sampled_from(["abc", "other"]),
+        lambda step, one, is_enough: StepAssessed(step=step, assessment=one, is_enough=is_enough),
+        st.integers(0, 2),
+        assessments,
+        st.booleans(),
     ),
     st.builds(
         lambda outcome, score: Closed(outcome=outcome, score=score, reason=None),
@@ -62,11 +80,18 @@ facts = st.one_of(
 )
 
 
+def last(scores):
+    return scores[max(scores)]
+
+
 def seen(execution):
     return (
         execution.stage,
         execution.prepared,
         execution.launched,
+        execution.started,
+        execution.steps,
+        execution.scores,
         execution.terminated,
         execution.assessments,
         execution.closed,
@@ -78,7 +103,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.execution = Execution("e1", "t")
+        self.execution = Execution("e1", "t", worth=last)
         self.taken = []
 
     @rule(fact=facts)
@@ -94,7 +119,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule()
     def read_back(self):
-        assert seen(self.execution) == seen(Execution("e1", "t", self.taken))
+        assert seen(self.execution) == seen(Execution("e1", "t", self.taken, worth=last))
 
     @invariant()
     def every_move_is_made_once(self):
@@ -111,8 +136,35 @@ class AnyOrder(RuleBasedStateMachine):
     @invariant()
     def assessments_are_of_the_state_that_is_kept_and_numbered(self):
         """SPEC 6.2."""
-        for number, one in enumerate(self.execution.assessments, start=1):
-            assert (STATE.reference, number) == (one.reference, one.attempt)
+        for made in [self.execution.assessments, *map(self.judged, range(3))]:
+            for number, one in enumerate(made, start=1):
+                assert (STATE.reference, number) == (one.reference, one.attempt)
+
+    def judged(self, step):
+        return [
+            fact.assessment
+            for fact in self.taken
+            if isinstance(fact, StepAssessed) and fact.step == step
+        ]
+
+    @invariant()
+    def a_step_starts_behind_one_that_was_enough(self):
+        """One after the other, each once, and none behind the end."""
+        moves = [
+            (type(fact), fact.step)
+            for fact in self.taken
+            if isinstance(fact, StepStarted | StepEnded)
+        ]
+        assert moves == sorted(moves, key=lambda move: 2 * move[1] + (move[0] is StepEnded))
+        assert len(moves) == len(set(moves))
+        for fact in self.taken:
+            if isinstance(fact, StepStarted):
+                last = [
+                    one
+                    for one in self.taken
+                    if isinstance(one, StepAssessed) and one.step == fact.step - 1
+                ][-1]
+                assert (True, True) == (last.assessment.score is not None, last.is_enough)
 
     @invariant()
     def a_score_was_said_of_the_state_that_is_kept(self):
@@ -125,9 +177,9 @@ class AnyOrder(RuleBasedStateMachine):
     @invariant()
     def a_valid_assessment_is_not_thrown_away(self):
         closed = self.execution.closed
-        scores = [one.score for one in self.execution.assessments if one.score is not None]
-        assert len(scores) <= 1
-        if closed is not None and scores:
+        valid = [one for one in self.execution.assessments if one.score is not None]
+        assert len(valid) <= 1
+        if closed is not None and valid and self.execution.state is not None:
             assert closed.outcome in {Outcome.VALID, Outcome.SURPLUS}
 
     @invariant()
@@ -153,6 +205,24 @@ def test_a_whole_life():
 
     assert Stage.CLOSED is execution.stage
     assert (0.0, True) == (execution.record.closed.score, execution.record.was_launched)
+
+
+def test_a_life_in_steps_is_worth_what_they_come_to():
+    lived = [
+        Prepared(mark="m"),
+        Launched(monotonic_s=1.0, boot="b"),
+        ended(0),
+        StepAssessed(step=0, assessment=assessment(0.5), is_enough=True),
+        started(1),
+        terminated(Ending.COMPLETED, STATE),
+        Assessed(assessment=assessment(0.0)),
+    ]
+    closed = Closed(outcome=Outcome.VALID, score=0.25, reason=None)
+    whole = Execution("e1", "t", [*lived, closed], worth=lambda scores: sum(scores.values()) / 2)
+
+    assert (0.25, {0: 0.5, 1: 0.0}) == (whole.record.closed.score, whole.scores)
+    with pytest.raises(BrokenPromise):
+        Execution("e1", "t", [*lived, closed])
 
 
 def test_what_is_cancelled_before_launch_was_not_launched():

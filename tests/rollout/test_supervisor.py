@@ -79,7 +79,7 @@ def terminated(folder, sandbox, *, cancelled=False):
         )
         if cancelled:
             one.cancelled.set()
-        await one.terminate("mark", lambda: Command(argv=("x",)))
+        await one.advance("mark", lambda step: Command(argv=("x",)))
 
     asyncio.run(work())
     return execution, [type(fact) for fact in said]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gyre.rollout.workspace import Workspace, content_hash, copy
+from gyre.rollout.workspace import OPAQUE, Workspace, content_hash, copy
 from gyre.words.errors import SandboxError
 
 
@@ -155,6 +155,52 @@ def test_what_was_written_to_a_root_belongs_to_the_state(tmp_path):
     assert references[0] != references[1]
     assert "b" == (workspace.frozen_root / "made").read_text()
     assert references[1] == workspace.freeze().reference
+
+
+def test_work_goes_on_from_what_was_frozen_and_leaves_that_as_it_was(tmp_path):
+    """With what an overlay says of the folders below it."""
+    first = Workspace(tmp_path, states=tmp_path / "0")
+    fill(first.live)
+    root = first.place / "root"
+    (root / "hides").mkdir(parents=True)
+    os.setxattr(root / "hides", OPAQUE, b"y")
+    os.mknod(root / "gone", stat.S_IFCHR, os.makedev(0, 0))
+    state = first.freeze()
+    second = Workspace(tmp_path, states=tmp_path / "1")
+    for _ in range(2):
+        second.go_on(first)
+        (second.live / "a.txt").write_text("changed")
+    (second.live / "more").write_text("x")
+    second.go_on(first)
+    again = second.freeze()
+
+    assert state.reference == again.reference
+    assert state.folder != again.folder
+    assert stat.S_ISCHR((second.frozen_root / "gone").lstat().st_mode)
+    assert b"y" == os.getxattr(second.frozen_root / "hides", OPAQUE)
+
+
+def test_files_are_put_in_place_of_what_has_their_names(tmp_path):
+    """What an agent left there cannot lead them elsewhere."""
+    workspace, outside = Workspace(tmp_path / "e"), tmp_path / "outside"
+    workspace.prepare(None)
+    outside.mkdir()
+    (outside / "in").write_text("mine")
+    (workspace.live / "link").symlink_to(outside)
+    (workspace.live / "file").symlink_to(outside / "in")
+    (workspace.live / "folder").mkdir()
+    (workspace.live / "kept").write_text("kept")
+    given = tmp_path / "given"
+    (given / "link").mkdir(parents=True)
+    for name in ("link/in", "file", "folder"):
+        (given / name).write_text("given")
+    workspace.put(str(given))
+
+    assert "mine" == (outside / "in").read_text()
+    assert ["given"] * 3 == [
+        (workspace.live / name).read_text() for name in ("link/in", "file", "folder")
+    ]
+    assert "kept" == (workspace.live / "kept").read_text()
 
 
 def test_a_closed_execution_leaves_what_is_kept(tmp_path):

@@ -20,6 +20,8 @@ def born(arguments: Sequence[str], told: str) -> int:
         case ["serve"]:
             nursery.ready("http://here")
             time.sleep(60)
+        case ["hold on"]:
+            time.sleep(60)
         case ["wait for order", path]:
             signal.signal(signal.SIGUSR1, lambda *_: Path(path).write_text("heard"))
             signal.pthread_sigmask(signal.SIG_UNBLOCK, ORDERS)

@@ -1,16 +1,19 @@
 """Executions of small shell scripts under real supervisors, for tests to start and look at."""
 
+import json
 import os
 import signal
 import subprocess
+import sys
 import time
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from gyre.rollout import facts, outcome
-from gyre.rollout.order import Order
-from gyre.run.supervise import Secrets, is_supervised, resume, start
+from gyre.rollout.order import ORDER_FILE, Order, write_order
+from gyre.run.lock import is_taken
+from gyre.run.supervise import LOG_FILE, ORDERS, Secrets
 from gyre.words.outcomes import Launched
 from gyre.words.tasks import Evaluation, Task
 
@@ -88,9 +91,35 @@ class Supervised:
         """As after SIGKILL; the new supervisor gets no key, because nothing is launched twice."""
         self.process.kill()
         self.process.wait(PATIENCE_S)
-        assert not is_supervised(self.folder)
+        assert not is_taken(self.folder)
         again = any(isinstance(fact, Launched) for fact in self.facts)
         self.process = resume(self.folder, Secrets() if again else Secrets(key="k"))
+
+
+def start(folder, wanted, told):
+    """A supervisor for a new execution, which lives on when this process dies."""
+    write_order(folder, wanted)
+    return resume(folder, told)
+
+
+def resume(folder, told):
+    """A supervisor for an execution; orders to it wait until it can take them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ORDERS)
+    try:
+        with (folder / LOG_FILE).open("ab") as log:
+            child = subprocess.Popen(
+                [sys.executable, "-m", "gyre.run.supervise", str(folder / ORDER_FILE)],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    # One that has ended already says in its log why.
+    with suppress(BrokenPipeError), child.stdin as pipe:
+        pipe.write(json.dumps(asdict(told)).encode())
+    return child
 
 
 @contextmanager

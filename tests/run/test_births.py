@@ -3,10 +3,12 @@
 import asyncio
 import os
 import signal
+from pathlib import Path
 
 import pytest
+import uvloop
 
-from gyre.run.births import Births
+from gyre.run.births import LOST, Births
 from gyre.words.errors import ConfigError
 
 pytestmark = pytest.mark.slow
@@ -20,7 +22,9 @@ def with_nursery(work, folder):
         finally:
             await births.close()
 
-    return asyncio.run(live())
+    # The loop of a real controller, which starts processes in a way of its own.
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(live())
 
 
 def is_alive(pid):
@@ -98,3 +102,52 @@ def test_only_what_lasts_outlives_its_nursery(tmp_path):
         assert not is_alive(other)
     finally:
         os.kill(lasting, signal.SIGKILL)
+
+
+def parent_of(pid):
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+async def kill_nursery_of(child, births):
+    os.kill(parent_of(child.pid), signal.SIGKILL)
+    while not births.is_over:
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("lasts", [True, False])
+def test_ends_of_children_are_still_heard_after_their_nursery_was_killed(tmp_path, lasts):
+    """Of each by itself, whether or not another nursery was opened meanwhile."""
+
+    async def work(births):
+        first, second = [
+            await births.birth(name, ["serve"], log=tmp_path / f"{name}.log", lasts=lasts)
+            for name in ("first", "second")
+        ]
+        if not lasts:
+            await asyncio.gather(first.ready(30), second.ready(30))
+        await kill_nursery_of(first, births)
+        first.signal(signal.SIGKILL)
+        ends = [await asyncio.wait_for(first.wait(), 30)]
+        new = await births.birth("new", ["say", str(tmp_path / "a")], log=tmp_path / "new.log")
+        ends.append(await new.wait())
+        assert not second.is_over
+        second.signal(signal.SIGKILL)
+        return [*ends, await asyncio.wait_for(second.wait(), 30)]
+
+    assert [LOST, 7, LOST] == with_nursery(work, tmp_path)
+
+
+def test_a_killed_nursery_takes_nothing_from_the_one_that_is_opened_in_its_place(tmp_path):
+    """What it leaves behind is about its own children, however late it is read."""
+
+    async def work(births):
+        old = await births.birth("old", ["hold on"], log=tmp_path / "old.log")
+        await kill_nursery_of(old, births)
+        new = await births.birth("new", ["serve"], log=tmp_path / "new.log")
+        old.signal(signal.SIGKILL)
+        url = await new.ready(30)
+        assert LOST == await asyncio.wait_for(old.wait(), 30)
+        await new.stop()
+        return url, await new.wait()
+
+    assert ("http://here", -signal.SIGTERM) == with_nursery(work, tmp_path)

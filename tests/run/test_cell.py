@@ -19,7 +19,7 @@ from tests.train.scenes import NUM_EXECUTIONS
 
 from gyre.model.load import load_network
 from gyre.train.cell import LocalTrainer
-from gyre.words.errors import CellError, CellGone
+from gyre.words.errors import CellError, CellGone, CheckpointError
 from gyre.words.packs import Score
 from gyre.words.sections import ObjectiveSection, TrainerSection
 
@@ -208,19 +208,48 @@ def test_an_engine_acknowledges_the_digest_of_what_it_loaded(run, tmp_path):
     async def scenario(clients):
         folder = tmp_path / "v5"
         saved = await clients[0].save(folder)
-        with pytest.raises(CellError, match="written once"):
-            await clients[0].save(folder)
+        again = await clients[0].save(folder)
+        with pytest.raises(CheckpointError, match="expected a checkpoint of version 99"):
+            await clients[0].save(folder, version=99)
         loaded = await clients[2].load(folder, version=5, digest=saved.digest)
         with pytest.raises(CellError, match="expected digest"):
             await clients[2].load(folder, version=6, digest="0" * 32)
         with pytest.raises(CellError, match="nowhere"):
             await clients[2].load(tmp_path / "nowhere", version=6, digest=saved.digest)
-        return saved, loaded, folder
+        return saved, again, loaded, folder, (await clients[2].health()).engine_version
 
-    saved, loaded, folder = run(scenario)
+    saved, again, loaded, folder, version = run(scenario)
 
-    assert saved.digest == loaded.digest == manifest_of(folder)["digest"]
+    assert saved.digest == again.digest == loaded.digest == manifest_of(folder)["digest"]
+    assert 5 == version
     assert saved.num_bytes == sum(one["num_bytes"] for one in manifest_of(folder)["shards"])
+
+
+def test_an_engine_keeps_its_version_when_published_weights_are_damaged(run, tmp_path):
+    """SPEC 2.4, FAULTS 27: cut short, a byte flipped, or another checkpoint in their place."""
+
+    async def scenario(clients):
+        first, folder = await clients[0].save(tmp_path / "v6"), tmp_path / "v7"
+        saved = await clients[0].save(folder)
+        await clients[2].load(tmp_path / "v6", version=6, digest=first.digest)
+        path = folder / "model.safetensors"
+        whole = path.read_bytes()
+        refusals = []
+        for wrong in (whole[:-1] + bytes([whole[-1] ^ 64]), whole[: len(whole) // 2], b""):
+            path.write_bytes(wrong)
+            with pytest.raises(CellError) as refused:
+                await clients[2].load(folder, version=7, digest=saved.digest)
+            refusals.append(str(refused.value))
+        health = await clients[2].health()
+        path.write_bytes(whole)
+        await clients[2].load(folder, version=7, digest=saved.digest)
+        return refusals, health, await clients[2].health()
+
+    refusals, health, after = run(scenario)
+
+    assert 3 == sum("expected" in one and "with hash" in one for one in refusals)
+    assert (True, 6) == (health.engine_ready, health.engine_version)
+    assert (True, 7) == (after.engine_ready, after.engine_version)
 
 
 def test_scores_that_are_given_stand_for_the_claims_own(run, batch):
@@ -268,6 +297,8 @@ def test_nobody_is_answered_without_the_token(cells):
         ("step", b'{"version": "one"}', "expected StepOrder"),
         ("pull", b"[]", "expected Exposed"),
         ("leave", b'{"keep_sum": 3}', "expected Leave"),
+        ("checkpoint", b'{"folder": ["/x"]}', "expected Save"),
+        ("save", b'{"folder": "/x", "version": "one"}', "expected Save"),
         ("train", b"{}", "expected About"),
         ("dance", b"{}", "no such order"),
     ],

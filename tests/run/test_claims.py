@@ -106,3 +106,18 @@ def test_a_later_format_is_refused_by_number():
 
     with pytest.raises(RequestError, match="format 2"):
         unpacked(data)
+
+
+@pytest.mark.parametrize("num_packs", [2**60, -1])
+def test_a_claim_of_more_packs_than_it_holds_is_refused_before_any_is_looked_for(num_packs):
+    about = {"format": 1, "num_packs": num_packs, "oversize": False, "shares": []}
+
+    with pytest.raises(RequestError, match="packs"):
+        unpacked(save({}, metadata={"claim": json.dumps(about)}))
+
+
+def test_a_header_that_nests_without_end_is_refused():
+    header = b"[" * 100_000
+
+    with pytest.raises(RequestError):
+        unpacked(len(header).to_bytes(8, "little") + header)

@@ -108,6 +108,8 @@ class Child:
 class Nursery:
     """Children by name, the last of each, and what they were told."""
 
+    is_over = False
+
     def __init__(self):
         self.born, self.told, self.num_born = {}, {}, Counter()
         self.is_closed = False
@@ -186,6 +188,11 @@ class Scene:
     def take_all(self):
         while self._inbox:
             self._take(self._inbox.popleft())
+
+    def take_all_but_deciding(self):
+        """Of a run whose scheduler is of no interest."""
+        self.facts += self._inbox
+        self._inbox.clear()
 
     def _take(self, fact):
         self.facts.append(fact)
@@ -369,11 +376,9 @@ def test_facts_of_other_executions_are_passed_over(scene):
     assert [] == scene(scenario).of(EvaluationEnded)
 
 
-@pytest.mark.parametrize("broken", ["supervisor", "proxy"])
-def test_an_evaluation_that_cannot_be_started_is_a_placeholder(scene, broken):
+def test_an_evaluation_that_the_proxy_refuses_is_a_placeholder(scene):
     async def scenario(one):
-        one.nursery.is_closed = broken == "supervisor"
-        one.proxy.refused = {"eval-000000"} if broken == "proxy" else set()
+        one.proxy.refused = {"eval-000000"}
         await one.begin()
 
     found = scene(scenario, tasks=1)
@@ -383,6 +388,23 @@ def test_an_evaluation_that_cannot_be_started_is_a_placeholder(scene, broken):
     ]
     assert [0.0] == [one.mean for one in found.of(EvaluationRound)]
     assert 0 == found.scheduler.num_evaluations
+
+
+def test_an_evaluation_whose_nursery_died_is_started_by_the_next(scene):
+    """That is nothing it could be scored for."""
+
+    async def scenario(one):
+        one.nursery.is_closed = True
+        await one.begin()
+        assert {} == one.nursery.born
+        one.nursery.is_closed = False
+        await one.evaluations.look()
+        await one.close(0)
+
+    found = scene(scenario, tasks=1)
+
+    assert "key-eval-000000" == found.nursery.told["eval-000000"][1]["key"]
+    assert [("valid", 1.0)] == [(one.outcome, one.score) for one in found.of(EvaluationScored)]
 
 
 def test_a_supervisor_that_dies_is_followed_by_another(scene):
@@ -503,24 +525,62 @@ def test_a_run_without_held_out_tasks_asks_for_none(scene):
     assert [] == found.of(EvaluationRequested)
 
 
-def test_a_round_that_an_earlier_controller_left_open_begins_anew(scene):
+def history_of(one):
+    """Facts and orders as a journal gives them back."""
+    scheduler = Scheduler(SHAPE)
+    found = []
+    for fact in one.facts:
+        found.append(fact)
+        if isinstance(fact, EVENTS):
+            orders = scheduler.handle(fact, 0.0)
+            found += [order for order in orders if isinstance(order, LaunchEvaluation)]
+    return found
+
+
+def test_a_round_that_an_earlier_controller_left_open_goes_on(scene):
     async def scenario(one):
         await one.begin()
         await one.close(0)
-        journal = list(one.facts)
-        again = Scene(one.folder / "again", tasks=3)
+        one.abandon()
+        again = Scene(one.folder, tasks=3)
         again.scheduler = one.scheduler
-        again.proxy.opened = list(one.proxy.opened)
-        again.evaluations.recall([*journal, Published(version=1, silent=())])
+        again.evaluations.recall([*history_of(one), Published(version=1, silent=())])
         await again.settle()
+        assert {"eval-000001", "eval-000002"} == set(again.evaluations.seats)
+        for number in (1, 2):
+            await again.close(number)
         one.again = again
 
     again = scene(scenario).again
 
-    assert [1, 2] == [one.evaluation for one in again.of(EvaluationEnded)]
-    assert ["eval-000001", "eval-000002"] == again.proxy.sealed
+    assert {"eval-000003", "eval-000004"} == set(again.nursery.born)
+    assert [1, 2] == [one.evaluation for one in again.of(EvaluationScored)]
+    assert [(0, 3)] == [(one.version, one.num_valid) for one in again.of(EvaluationRound)]
+    # The one that was due meanwhile begins when this one is closed.
     assert [3, 4, 5] == [one.evaluation for one in again.of(EvaluationRequested)]
-    assert [3, 4] == again.launched
+
+
+def test_what_a_dying_controller_asked_for_in_part_is_asked_for_whole(scene):
+    async def scenario(one):
+        one.evaluations.recall([RunStarted(), EvaluationRequested(evaluation=0)])
+        one.take_all_but_deciding()
+
+    assert [1, 2] == [one.evaluation for one in scene(scenario).of(EvaluationRequested)]
+
+
+def test_a_round_without_its_sum_is_summed_up(scene):
+    async def scenario(one):
+        await one.begin()
+        await one.close(0)
+        again = Scene(one.folder, tasks=1)
+        facts = [fact for fact in history_of(one) if not isinstance(fact, EvaluationRound)]
+        again.evaluations.recall(facts)
+        again.take_all_but_deciding()
+        one.again = again
+
+    again = scene(scenario, tasks=1).again
+
+    assert [1.0] == [one.mean for one in again.of(EvaluationRound)]
 
 
 def test_a_run_that_left_nothing_open_goes_on_as_it_was(scene):

@@ -1,6 +1,7 @@
 """The live host: the journal first, then the scheduler, then its orders."""
 
 import asyncio
+import errno
 
 import pytest
 
@@ -13,7 +14,7 @@ from gyre.plan.scheduler import Scheduler
 from gyre.plan.shape import Shape
 from gyre.run.controller import KINDS
 from gyre.run.host import Host
-from gyre.words.events import RunEnded
+from gyre.words.events import JournalWaited, RunEnded
 
 SHAPE = Shape(
     groups_per_batch=2, executions_per_group=2, num_cells=1, cell_capacity=4, supply_dwell_s=0.05
@@ -127,3 +128,55 @@ def test_an_impossible_event_ends_the_host_with_its_name(tmp_path):
 
     with pytest.raises(Exception, match="came before the run started"):
         asyncio.run(live())
+
+
+class FullDisk:
+    """A journal whose file takes nothing for a while."""
+
+    def __init__(self, written, refusals):
+        self._written, self._left = written, refusals
+        self.append = written.append
+
+    @property
+    def now(self):
+        return self._written.now
+
+    def commit(self):
+        if self._left:
+            self._left -= 1
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return self._written.commit()
+
+
+def test_a_full_disk_stops_everything_until_there_is_room_again(tmp_path, monkeypatch):
+    """FAULTS 31: nothing is decided on what is not in the journal, and nothing of it is lost."""
+    monkeypatch.setattr("gyre.run.host.RETRY_S", 0.01)
+    path, alarms, obeyed, seen = tmp_path / "journal", [], [], []
+
+    def obey(commands):
+        seen.append([one.event for one in read(path, kinds=KINDS).entries])
+        obeyed.extend(commands)
+
+    async def live():
+        with journal(path) as written:
+            disk = FullDisk(written, refusals=3)
+            host = Host(Scheduler(SHAPE), disk, obey=obey, alarm=alarms.append)
+            working = asyncio.create_task(host.work())
+            host.hear(RunStarted())
+            await host.settled()
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
+
+    asyncio.run(live())
+    found = [one.event for one in read(path, kinds=KINDS).entries]
+
+    assert [[RunStarted()]] == seen
+    assert [AdmitGroup] * len(obeyed) == [type(one) for one in obeyed]
+    assert obeyed
+    assert [RunStarted, JournalWaited] == [type(one) for one in found]
+    assert ["cannot be written", "is written again"] == [
+        words
+        for one in alarms
+        for words in ("cannot be written", "is written again")
+        if words in one
+    ]

@@ -1,6 +1,9 @@
 """Whole executions under supervisors in local sandboxes, from their files to their scores."""
 
 import signal
+import socket
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +12,7 @@ from tests.backends.sandboxes.test_escapes import answering
 from tests.contracts.sandbox import ESCAPE
 from tests.run.supervised import evaluation, order, supervised, wait_until
 
-from gyre.run.placing import address_of, check
+from gyre.run.placing import address_of, check, limits_for
 from gyre.words.errors import ConfigError
 from gyre.words.outcomes import Ending, Outcome, Prepared
 from gyre.words.sandboxes import Limits, SandboxOrder
@@ -91,6 +94,48 @@ def test_the_proxy_is_reached_wherever_it_is_now(tmp_path):
     assert "hello from the proxy" in (tmp_path / "e" / "frozen" / "work").read_text()
 
 
+@pytest.mark.parametrize("kind", ["process", "local"])
+def test_a_proxy_that_comes_back_elsewhere_is_waited_for(kind, tmp_path):
+    """A connection that is made while it is away is held until it has an address again."""
+    ask = "import os,urllib.request as u;print(u.urlopen(os.environ['OPENAI_BASE_URL']).read())"
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        url = tmp_path / "proxy.url"
+        url.write_text(f"http://127.0.0.1:{gone.getsockname()[1]}\n")
+    script = f'touch begun; /usr/bin/python3 -c "{ask}" > work'
+    wanted = order(script, sandbox=SandboxOrder(kind=kind), address_file=str(url))
+    with supervised(tmp_path / "e", wanted) as one:
+        wait_until((tmp_path / "e" / "workspace" / "begun").exists)
+        with answering("127.0.0.1", b"HTTP/1.0 200 OK\r\n\r\nback again") as port:
+            url.write_text(f"http://127.0.0.1:{port}\n")
+            record = one.end()
+
+    assert Ending.COMPLETED == record.terminated.ending
+    assert "back again" in (tmp_path / "e" / "frozen" / "work").read_text()
+
+
+def test_files_among_the_arguments_are_seen(tmp_path):
+    """And nothing beside them."""
+    agent = tmp_path / "agent.sh"
+    agent.write_text(f"echo a > work; ls {tmp_path} >> work")
+    with supervised(tmp_path / "e", local(("sh", str(agent)))) as one:
+        one.end()
+
+    assert "a\nagent.sh\n" == (tmp_path / "e" / "frozen" / "work").read_text()
+
+
+def test_a_task_may_name_less_than_the_run_allows():
+    allowed = Limits(memory_bytes=2**30, processes=9, cpus=None, disk_bytes=2**30)
+
+    def found(**needs):
+        wanted = order("true", sandbox=SandboxOrder(limits=allowed))
+        return limits_for(replace(wanted, task=replace(wanted.task, needs=Needs(**needs))))
+
+    assert allowed == found()
+    assert replace(allowed, memory_bytes=2**20) == found(memory_mb=1)
+    assert replace(allowed, cpus=0.5) == found(cpus=0.5, memory_mb=4096, storage_mb=4096)
+    assert replace(allowed, disk_bytes=2**21) == found(storage_mb=2)
+
+
 def test_an_address_that_cannot_be_read_is_no_address(tmp_path):
     (tmp_path / "proxy.url").write_text("http://[")
     wanted = local("true", address_file=str(tmp_path / "proxy.url"))
@@ -142,8 +187,29 @@ def test_a_machine_is_asked_before_a_run_begins(tmp_path):
         check(SandboxOrder(require=("network",)))
     with pytest.raises(ConfigError, match=r"sandbox.kind: local: .* sandbox.root: expected"):
         check(SandboxOrder(kind="local", root=str(tmp_path / "nothing")))
-    with pytest.raises(ConfigError, match=r"sandbox.kind: local: .* execvp sh"):
+    with pytest.raises(ConfigError, match=r'sandbox.kind: local: .* execvp sh.* = "process"'):
         check(SandboxOrder(kind="local", root=str(tmp_path)))
+
+
+def test_a_machine_without_user_namespaces_is_refused_with_what_to_set():
+    """In a namespace that may have none below it."""
+    code = (
+        "from gyre.run.placing import check; from gyre.words.sandboxes import SandboxOrder\n"
+        "from gyre.words.errors import ConfigError\n"
+        "try: check(SandboxOrder(kind='local'))\n"
+        "except ConfigError as error: print(error)"
+    )
+    script = 'echo 0 > /proc/sys/user/max_user_namespaces; exec "$0" -c "$1"'
+    done = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "sh", "-c", script, sys.executable, code],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert done.stdout.startswith("sandbox.kind: local: cannot be had on this machine: ")
+    assert "namespace" in done.stdout
+    assert done.stdout.endswith('there is sandbox.kind = "process"\n')
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gyre.run.rollout_plan import Asked, Weights, new_folder, rollout_config, weights_of
+from gyre.run.rollout_plan import Asked, Weights, folder_for, rollout_config, weights_of
 from gyre.words.errors import ConfigError
 
 
@@ -79,16 +79,16 @@ def test_a_folder_is_new_or_the_first_free_one(tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
 
-    assert tmp_path / "rollout-002" == new_folder(None, beside=tmp_path / "rollout")
-    assert tmp_path / "mine" == new_folder(tmp_path / "mine", beside=tmp_path)
+    assert tmp_path / "rollout-002" == folder_for(None, beside=tmp_path / "rollout")
+    assert tmp_path / "mine" == folder_for(tmp_path / "mine", beside=tmp_path)
     with pytest.raises(ConfigError, match="expected a new folder"):
-        new_folder(tmp_path / "full", beside=tmp_path)
+        folder_for(tmp_path / "full", beside=tmp_path)
 
 
 def test_a_run_is_told_from_a_model_by_its_weights(tmp_path):
     for name in ("v000002", "v000010", "v000011.partial", "other"):
-        (tmp_path / "weights" / name).mkdir(parents=True)
-    weights = tmp_path.resolve() / "weights"
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    weights = tmp_path.resolve() / "checkpoints"
 
     assert (Weights(model="tiny"), None) == weights_of("tiny", None)
     assert (Weights(model=str(weights / "v000010"), version=10), tmp_path) == weights_of(

@@ -91,3 +91,22 @@ def test_calls_that_orders_moved_are_counted():
         assert 3 == table.num_moved
 
     routed(work)
+
+
+def test_another_proxy_is_told_everything_again_and_no_former_answer_counts():
+    async def work(table, proxy):
+        table.want({"a": 0, "b": 1}, all_ready)
+        await table.flushed()
+        proxy.go.clear()
+        table.want({"a": 1, "b": 1}, all_ready)
+        while len(proxy.orders) < 2:
+            await asyncio.sleep(0)
+        table.again()
+        proxy.go.set()
+        await table.flushed()
+
+    assert [
+        (1, {"a": "engine-0", "b": "engine-1"}),
+        (2, {"a": "engine-1"}),
+        (3, {"a": "engine-1", "b": "engine-1"}),
+    ] == routed(work)

@@ -24,7 +24,7 @@ from gyre.words.run_sections import CellsSection, ScheduleSection
 ROOT = Path(__file__).parents[2]
 SIMULATED = tomllib.loads((ROOT / "examples" / "simulate.toml").read_text())
 LIVE = {
-    "schedule": {"staleness", "publish_s", "join_s", "lease_s"},
+    "schedule": {"staleness", "publish_s", "join_s", "lease_s", "group_s"},
     "cells": {"stages", "shards", "engine", "trainer", "threads"},
 }
 """Keys that a simulation has no use for."""

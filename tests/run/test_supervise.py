@@ -1,5 +1,6 @@
 """Supervisors as processes: what they give, keep and end, their deaths, and orders to them."""
 
+import re
 import resource
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from tests.run.supervised import (
     evaluation,
     is_alive,
     order,
+    resume,
     supervised,
     wait_until,
 )
@@ -20,8 +22,8 @@ from tests.run.supervised import (
 from gyre.rollout import outcome
 from gyre.rollout.order import Told, tell, write_order
 from gyre.rollout.workspace import content_hash
-from gyre.run.supervise import Secrets, is_supervised, resume, start
-from gyre.words.errors import ConfigError
+from gyre.run.lock import is_taken
+from gyre.run.supervise import Secrets
 from gyre.words.outcomes import Assessed, Ending, Launched, Outcome, Status, Terminated
 
 pytestmark = pytest.mark.slow
@@ -66,8 +68,9 @@ def test_the_agent_sees_only_what_it_is_given(tmp_path, monkeypatch):
 
     assert "AWS_SECRET_ACCESS_KEY" not in seen
     assert "3" == seen["LEVEL"]
-    assert "http://127.0.0.1:9/exec/e1" == seen["ANTHROPIC_BASE_URL"]
-    assert "http://127.0.0.1:9/exec/e1/v1" == seen["OPENAI_BASE_URL"]
+    url = seen["ANTHROPIC_BASE_URL"]
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/exec/e1", url)
+    assert f"{url}/v1" == seen["OPENAI_BASE_URL"]
     assert "gyre-secret" == seen["ANTHROPIC_AUTH_TOKEN"] == seen["OPENAI_API_KEY"]
     assert str(tmp_path / "home") == seen["HOME"]
 
@@ -100,17 +103,17 @@ def test_a_supervisor_outlives_its_parent_and_another_reader_sees_the_outcome(tm
     parent = """
 import os, signal, sys
 from pathlib import Path
-from tests.run.supervised import order
-from gyre.run.supervise import Secrets, start
+from tests.run.supervised import order, start
+from gyre.run.supervise import Secrets
 start(Path(sys.argv[1]), order("echo one > work; until test -e go; do :; done"), Secrets(key="k"))
 os.kill(os.getpid(), signal.SIGKILL)
 """
     done = subprocess.run([sys.executable, "-c", parent, str(tmp_path)], check=False)
-    was_supervised = is_supervised(tmp_path)
     wait_until(lambda: (tmp_path / "workspace" / "work").exists())
+    was_supervised = is_taken(tmp_path)
     before = outcome.read(tmp_path)
     (tmp_path / "workspace" / "go").touch()
-    wait_until(lambda: not is_supervised(tmp_path))
+    wait_until(lambda: not is_taken(tmp_path))
 
     assert -signal.SIGKILL == done.returncode
     assert (True, None) == (was_supervised, before)
@@ -183,24 +186,12 @@ def test_a_closed_execution_stays_as_it_is_when_it_is_supervised_again(tmp_path)
 def test_an_execution_has_one_supervisor(tmp_path):
     with supervised(tmp_path, order(HALF + "sleep 60")) as one:
         one.wait_for_work()
-        with pytest.raises(ConfigError, match="has a supervisor already"):
-            resume(tmp_path, Secrets(key="k"))
         by_hand = [sys.executable, "-m", "gyre.run.supervise", str(tmp_path / "order.json")]
         second = subprocess.run(by_hand, stdin=subprocess.DEVNULL, capture_output=True, check=False)
 
         assert (2, True) == (second.returncode, b"has a supervisor already" in second.stderr)
-        assert is_supervised(tmp_path)
+        assert is_taken(tmp_path)
         assert 0 == len(list(tmp_path.glob("frozen")))
-
-
-def test_an_execution_is_started_once(tmp_path):
-    with supervised(tmp_path, order(HALF)) as one:
-        one.end()
-    before = (tmp_path / "order.json").read_text()
-    with pytest.raises(ConfigError, match="has an execution already"):
-        start(tmp_path, order("exit 1"), Secrets(key="k"))
-
-    assert before == (tmp_path / "order.json").read_text()
 
 
 def test_a_surplus_execution_is_not_assessed(tmp_path):
@@ -345,6 +336,19 @@ def test_a_disk_that_is_full_is_named(tmp_path):
     assert Ending.NEVER_STARTED is record.terminated.ending
     assert "File too large" in record.terminated.reason
     assert Outcome.PLACEHOLDER is record.closed.outcome
+
+
+def test_an_agent_whose_disk_is_full_is_scored_by_what_it_wrote(tmp_path):
+    """FAULTS 14: it began, so it is no placeholder."""
+    full = "trap '' XFSZ; ulimit -f 8; head -c 1000000 /dev/zero > big"
+    with supervised(tmp_path, order(HALF + full)) as one:
+        record = one.end()
+
+    assert (Ending.CRASHED, Outcome.VALID, 0.1) == (
+        record.terminated.ending,
+        record.closed.outcome,
+        record.closed.score,
+    )
 
 
 def test_a_workspace_that_cannot_be_made_is_named(tmp_path):

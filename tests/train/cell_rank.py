@@ -284,10 +284,15 @@ def rest(rank, family):
         trainer.follow()
     for _ in range(2):
         trainer.rest(weights=True)
-    asked = [trainer.step, trainer.export, lambda: through(rank, trainer, second)]
+    asked = [trainer.step, lambda: through(rank, trainer, second)]
     facts["resting"] = [trainer.is_resting, *(refusal(one) for one in asked)]
+    at_rest = {name: one.clone() for name, one in trainer.export().tensors.items()}
     for _ in range(2):
         trainer.restore()
+    awake = trainer.export().tensors
+    facts["exported"] = at_rest.keys() == awake.keys() and all(
+        torch.equal(one, awake[name]) for name, one in at_rest.items()
+    )
     through(rank, trainer, second)
     facts["norms"].append(trainer.step().gradient_norm)
     state = trainer.export()

@@ -1,11 +1,13 @@
 """Cells sum at the first of them and take its weights, in groups that a failure outdates."""
 
 from concurrent.futures import ThreadPoolExecutor
+from threading import local
 
 import pytest
 import torch
 
 from gyre.train.between import Between, num_bytes
+from gyre.train.lines import Line
 from gyre.words.errors import CellError
 
 TIMEOUT_S = 600.0
@@ -59,6 +61,28 @@ def test_everybody_has_the_weights_of_the_first_member(three):
     found = three.all(lambda one, cell: one.spread(0, [0, 1, 2], sums_of(cell)))
 
     for one in found:
+        assert all(map(torch.equal, sums_of(0), one))
+
+
+def test_weights_that_arrive_with_another_hash_are_refused(three, monkeypatch):
+    """FAULTS 27."""
+    spread, here = Line.spread, local()
+
+    def garbled(line, tensor):
+        received = spread(line, tensor)
+        if here.cell == 1 and received.dtype == torch.int64:
+            received.view(torch.uint8)[5] ^= 1
+        return received
+
+    def act(one, cell):
+        here.cell = cell
+        return one.spread(0, [0, 1, 2], sums_of(cell))
+
+    monkeypatch.setattr(Line, "spread", garbled)
+    first, second, third = three.all(act)
+
+    assert "cell 1: weights arrived with another hash" in str(second)
+    for one in (first, third):
         assert all(map(torch.equal, sums_of(0), one))
 
 

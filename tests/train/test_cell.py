@@ -220,7 +220,7 @@ def test_resting_is_idempotent_and_keeps_every_bit(scene, trainer):
         lambda: trainer.score(scene.claims()[0]),
         lambda: trainer.step(),
         lambda: trainer.load_weights({}, version=3),
-        lambda: trainer.export(),
+        lambda: trainer.load(trainer.export(), version=3),
     ):
         with pytest.raises(CellError, match="restore"):
             refused()

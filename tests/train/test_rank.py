@@ -83,7 +83,12 @@ def test_a_rank_that_rests_does_nothing(cell, plan):
         is_resting, *refusals = facts["resting"]
 
         assert is_resting
-        assert [True] * 3 == ["restore it first" in one for one in refusals]
+        assert [True] * 2 == ["restore it first" in one for one in refusals]
+
+
+@rested
+def test_a_rank_that_rests_exports_what_it_does_awake(cell, plan):
+    assert [True] * 2 == [facts["exported"] for facts in cell.facts(plan)]
 
 
 @rested

@@ -61,7 +61,8 @@ REWARD = RewardGiven(group=0, member=0, execution="x", score=0.5, ran_s=4.0)
 def test_a_step_has_what_happened_since_the_one_before():
     found = Logged()
     metrics = Metrics(found)
-    for now, fact in enumerate((PACKED, claim(), REWARD, claim(), step(), step(1, reward=None))):
+    facts = (PACKED, claim(), REWARD, claim(claim=1), step(), step(1, reward=None))
+    for now, fact in enumerate(facts):
         metrics.heard(float(now), fact)
 
     (first, values), (second, after) = found.logs
@@ -78,6 +79,21 @@ def test_a_step_has_what_happened_since_the_one_before():
     )
     assert 4.0 == values["executions/mean_s"]
     assert 1.0 == after["step/seconds"]
+
+
+def test_a_resumed_run_logs_what_is_new_and_its_work_once():
+    """A step that was cut off before it was taken is made again, with all its claims."""
+    found = Logged()
+    cut_off = [(1.0, PACKED), (2.0, claim()), (3.0, step()), (5.0, claim())]
+    metrics = Metrics(found, before=cut_off)
+    for now, fact in ((6.0, PACKED), (7.0, claim()), (9.0, step())):
+        metrics.heard(now, fact)
+
+    ((number, values),) = found.logs
+    assert (1, 6.0, 70.0, 10.0) == (
+        number,
+        *(values[f"step/{name}"] for name in ("seconds", "tokens", "targets")),
+    )
 
 
 def test_what_is_not_known_is_not_logged():

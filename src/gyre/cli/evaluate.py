@@ -1,4 +1,4 @@
-"""Measure a model, or the weights that a run has published, on a set of tasks."""
+"""Measure a model, or the weights of a run's checkpoint, on a set of tasks."""
 
 import argparse
 from pathlib import Path
@@ -14,13 +14,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="a run's folder; or tiny, smollm2, a folder",
     )
     add("tasks", help="a folder or file of tasks, or MODULE:FUNCTION that makes them")
-    add("--version", type=int, help="which published weights of a run (default: the newest)")
+    add("--version", type=int, help="which checkpoint of a run (default: the newest)")
     rollout.shared(parser)
 
 
 def run(args: argparse.Namespace) -> int:
+    from gyre.run.checkpoints import name_of
     from gyre.run.plans import RUN_FILE
-    from gyre.run.rollout_plan import Asked, new_folder, planned, weights_of
+    from gyre.run.rollout_plan import Asked, folder_for, planned, weights_of
     from gyre.run.rollout_report import EVALUATIONS, curve
 
     weights, of_run = weights_of(args.subject, args.version)
@@ -29,8 +30,8 @@ def run(args: argparse.Namespace) -> int:
     asked = Asked.of(args)
     beside = Path("runs/evaluate")
     if of_run is not None:
-        beside = of_run / EVALUATIONS / f"v{weights.version:06d}"
-    folder = new_folder(args.run, beside=beside)
+        beside = of_run / EVALUATIONS / name_of(weights.version)
+    folder = folder_for(args.run, beside=beside)
     plan = planned(asked, weights, folder, where="gyre evaluate", engine_key=args.engine_key)
     status = rollout.execute(plan, tasks=asked.tasks, command="evaluate")
     if of_run is not None and status in (0, 1):

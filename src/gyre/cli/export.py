@@ -13,6 +13,8 @@ ENDINGS = {
     "calls": "calls.jsonl",
     "harbor": "harbor/job",
 }
+HELD_OUT = "eval-"
+"""How names of executions begin that only measure, and that nothing is trained on (SPEC 6.6)."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +42,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--seed", type=int, default=0, help="seed of the draw (default: %(default)s)")
     add("--execution", metavar="ID", help="export this one only (default: all)")
+    add(
+        "--held-out",
+        action="store_true",
+        help="rows of held-out evaluations too, which no run trains on",
+    )
 
 
 def run(args: argparse.Namespace) -> None:
@@ -50,6 +57,8 @@ def run(args: argparse.Namespace) -> None:
         _trials(args)
         return
     paths = find(args.run, args.execution)
+    if args.format != "calls" and args.execution is None and not args.held_out:
+        paths = [path for path in paths if args.run.is_file() or not _is_held_out(path)]
     write = _records(paths) if args.format == "calls" else _rows(args, paths)
     if str(args.out) == "-":
         _print(args.format, write)
@@ -63,6 +72,10 @@ def run(args: argparse.Namespace) -> None:
     with replacing(out) as part:
         said = write(part)
     print(f"{out}: {said}")
+
+
+def _is_held_out(log: Path) -> bool:
+    return log.name.startswith(HELD_OUT)
 
 
 def _trials(args: argparse.Namespace) -> None:

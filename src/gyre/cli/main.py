@@ -9,14 +9,20 @@ from gyre.words.errors import GyreError
 
 COMMANDS = {
     "train": "train a model on what agents do with it: a whole run, from one file",
+    "resume": "go on with a run whose controller has ended, in whichever way",
+    "stop": "stop a run, or end what it left when its controller ended by itself",
     "rollout": "execute groups of tasks without training, and keep their outcomes and trees",
-    "evaluate": "measure a model, or a run's published weights, on a set of tasks",
+    "evaluate": "measure a model, or a run's checkpoint, on a set of tasks",
     "proxy": "record agent programs in front of engines",
     "serve": "serve a model over HTTP with the engine that is built in",
     "open": "open an execution at a running proxy and print its environment",
     "close": "close an execution: its key stops working, its log is final",
+    "watch": "show runs in a browser, live and afterwards, and every tree",
+    "status": "show how a run stands, on one screen",
+    "top": "show a run as it goes, in this terminal",
     "inspect": "show the trees of a run",
     "export": "write a run's training rows as jsonl, parquet or safetensors",
+    "erase": "remove what an execution said and left behind from a run folder",
     "harness": "list the agent programs, or install some for runs without a network",
     "model": "list, show or fetch the models that need no hub",
     "simulate": "simulate a run: its hours, idle nodes and staleness, before it is paid for",
@@ -57,6 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(module.run(args) or 0)
     except GyreError as error:
         print(f"gyre {args.command}: {error}", file=sys.stderr)
+        for note in getattr(error, "__notes__", ()):
+            print(note, file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

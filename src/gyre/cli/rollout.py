@@ -37,7 +37,12 @@ def shared(parser: argparse.ArgumentParser) -> None:
         default=CONCURRENCY,
         help="executions at once (default: %(default)s)",
     )
-    add("--run", type=Path, metavar="FOLDER", help="a new folder for what is recorded")
+    add(
+        "--run",
+        type=Path,
+        metavar="FOLDER",
+        help="a new folder for what is recorded, or one whose rollout goes on",
+    )
     add("--config", type=Path, metavar="FILE", help="a run file, for all that is not said here")
     add(
         "--set",
@@ -49,7 +54,7 @@ def shared(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from gyre.run.rollout_plan import Asked, Weights, model_in, new_folder, planned
+    from gyre.run.rollout_plan import Asked, Weights, folder_for, model_in, planned
     from gyre.run.rollout_run import model_at
 
     asked = Asked.of(args)
@@ -58,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         model = model_at(asked.engines, args.engine_key)
     if model is None:
         raise ConfigError("expected --model, --engine, or --config with a [model]")
-    folder = new_folder(args.run, beside=Path("runs/rollout"))
+    folder = folder_for(args.run, beside=Path("runs/rollout"))
     plan = planned(
         asked, Weights(model=model), folder, where="gyre rollout", engine_key=args.engine_key
     )
@@ -71,7 +76,7 @@ def execute(plan: Any, *, tasks: str, command: str) -> int:
     0: all executions have closed, and at least one was assessed; 1: none was; 130: interrupted.
     """
     from gyre.run.rollout_report import counts, line, page
-    from gyre.run.rollout_results import Result, Summary, spread_of, write_summary
+    from gyre.run.rollout_results import Result, summed_up
     from gyre.run.rollout_run import roll_out
 
     done: list[Result] = []
@@ -89,19 +94,10 @@ def execute(plan: Any, *, tasks: str, command: str) -> int:
         print(line(one, num_done=len(done), total=total), flush=True)
 
     results, is_whole = roll_out(plan, begun=begun, told=told)
-    found = spread_of(sorted(results, key=lambda one: one.execution))
-    summary = Summary(
-        model=plan.weights.model,
-        version=plan.weights.version,
-        tasks=tasks,
-        members=plan.members,
-        is_whole=is_whole,
-        versions=tuple(sorted({number for one in results for number in one.versions})),
-        spread=found,
-    )
-    write_summary(plan.folder, summary)
+    found = summed_up(plan, results, tasks=tasks, is_whole=is_whole).spread
     print("\n".join(["", *page(found)]))
     if not is_whole:
         print(f"interrupted after {len(results)} of {total}: {counts(results) or 'none closed'}")
+        print(f"the same command goes on with --run {plan.folder}")
         return 130
     return 0 if found.num_valid > found.num_placeholders else 1

@@ -1,7 +1,10 @@
 """Train a model on what agents do with it: one run, from its file to its summary."""
 
 import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -9,35 +12,115 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "overrides", nargs="*", metavar="section.key=value", help="in place of the file's own"
     )
+    parser.add_argument(
+        "--resume", action="store_true", help="go on with the run, if it was begun before"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
+    from gyre.run.runfile import read_run
+    from gyre.run.standing import free, refuse_changes, standing
+    from gyre.run.train import folder_of
+
+    run = read_run(args.config, args.overrides)
+    found = standing(folder_of(run))
+    if found is None:
+        return trained(run)
+    print(f"gyre train: there is a run in {folder_of(run)}: {found}", flush=True)
+    if found.stopped is not None:
+        return shown(run, found.stopped)
+    refuse_changes(folder_of(run), run)
+    if not (args.resume or _agreed()):
+        print(f"  gyre resume {folder_of(run)} goes on with it; run.folder names another place")
+        return 2
+    free(folder_of(run), take_over=False)
+    return trained(run, resumes=True)
+
+
+def trained(run: Any, *, resumes: bool = False) -> int:
+    """The run of a file, to its end, shown while it goes, and its summary."""
     import os
     import sys
 
     from gyre.backends.trackers.open import open_trackers
-    from gyre.plan.messages import StopReason
-    from gyre.run.runfile import read_run
-    from gyre.run.train import folder_of, report, train
+    from gyre.run.train import folder_of, heard_so_far, train
     from gyre.watch.board import Board
     from gyre.watch.metrics import Metrics
     from gyre.watch.progress import Progress
 
-    run = read_run(args.config, args.overrides)
-    shape, cells = run.shape, run.config.cells
-    print(f"gyre train: {run.config.run.name} in {folder_of(run)}")
+    cells, name = run.config.cells, run.config.run.name
+    print(f"gyre {'resume' if resumes else 'train'}: {name} in {folder_of(run)}")
     print(f"  starting {cells.count} cells of {run.config.model.name}, and a proxy", flush=True)
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    progress = Progress(sys.stdout, Board(shape, name=run.config.run.name), colour=colour)
+    board = Board(run.shape, name=name)
+    before = heard_so_far(run) if resumes else []
+    for now, fact in before:
+        board.heard(now, fact)
+    progress = Progress(sys.stdout, board, colour=colour)
     folder_of(run).mkdir(parents=True, exist_ok=True, mode=0o700)
-    trackers = open_trackers(run.config.trackers, name=run.config.run.name, folder=folder_of(run))
+    trackers = open_trackers(run.config.trackers, name=name, folder=folder_of(run))
     try:
-        listeners = [progress.heard, Metrics(trackers).heard]
-        reason = train(run, listeners=listeners, tick=progress.tick)
+        with _page(folder_of(run)):
+            listeners = [progress.heard, Metrics(trackers, before=before).heard]
+            reason = train(run, resumes=resumes, listeners=listeners, tick=progress.tick)
     finally:
         progress.clear()
         trackers.close()
+    return shown(run, reason)
+
+
+@contextmanager
+def _page(folder: Path) -> Iterator[None]:
+    """Somebody at a terminal has a page of the run while it goes, and its link."""
+    import sys
+
+    from gyre.run.beside import shown_beside
+
+    if not sys.stdout.isatty():
+        yield
+        return
+    with shown_beside(folder) as link:
+        if link is not None:
+            print(f"  {link}", flush=True)
+        yield
+
+
+def shown(run: Any, reason: object) -> int:
+    """The summary of a run that is over, or was told to stop.
+
+    The weights that a finished one ends with are measured first, if that is due and was not done.
+    """
+    import sys
+
+    from gyre.plan.messages import StopReason
+    from gyre.run.train import folder_of, report
+
+    failed = _measured(run) if reason is StopReason.FINISHED else None
     print(report(run, encoding=sys.stdout.encoding))
+    if failed is not None:
+        print(f"  the run has finished, but its last weights were not measured: {failed}")
+        print(f"  gyre resume {folder_of(run)} goes on with that")
     if reason is None:
         return 130
     return 0 if reason is StopReason.FINISHED else 1
+
+
+def _measured(run: Any) -> str | None:
+    """Why the last weights could not be; None: they are, or need not be."""
+    from gyre.run.last_round import due, why_not
+    from gyre.run.train import folder_of
+
+    plan = due(run.config, folder_of(run))
+    if plan is None:
+        return None
+    print(f"  measuring version {plan.weights.version} on held-out tasks", flush=True)
+    return why_not(plan)
+
+
+def _agreed() -> bool:
+    """Somebody at a terminal says so."""
+    import sys
+
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return False
+    return input("  go on with it? [y/N] ").strip().lower() in ("y", "yes")

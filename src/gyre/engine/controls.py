@@ -13,10 +13,11 @@ from gyre.engine.reports import Capacity, KVBlocks, Pin
 from gyre.engine.wire import Id, read, refuse
 from gyre.model.known import model_folder
 from gyre.model.manifest import read_manifest
-from gyre.words.errors import NotFound
+from gyre.words.errors import NotFound, RequestError
 from gyre.words.samples import Ask, Chunk, EngineHealth
 
 Tag = Literal["kv_cache", "weights", "cuda_graph"]
+MOST_DIGITS = 18
 
 
 class Steered(Protocol):
@@ -159,7 +160,7 @@ class Controls:
     async def load(self, body: bytes) -> dict[str, Any]:
         """New weights under the version that is said, or the folder says, or else the next one."""
         asked = read(body, _NEW_WEIGHTS)
-        folder = model_folder(asked.model_path)
+        folder = _folder(asked.model_path)
         version = await self._version(asked, folder)
         if asked.abort_all_requests:
             await self.abort_all()
@@ -220,8 +221,9 @@ class Controls:
     async def _version(self, asked: NewWeights, folder: Path) -> int:
         if asked.weight_version is not None:
             said = str(asked.weight_version)
-            if not (said.isascii() and said.isdigit()):
-                refuse("weight_version", "a number", asked.weight_version)
+            # As many digits as call logs have bits for.
+            if not (said.isascii() and said.isdigit() and len(said) <= MOST_DIGITS):
+                refuse("weight_version", f"a number of up to {MOST_DIGITS} digits", said[:40])
             return int(said)
         manifest = await asyncio.to_thread(read_manifest, folder)
         if manifest is not None:
@@ -244,3 +246,15 @@ class Controls:
         if not _FILE_NAME.fullmatch(name):
             refuse(where, "a name of letters, digits, - and _", name)
         return self._share / f"{name}.kv"
+
+
+def _folder(model: str) -> Path:
+    folder = model_folder(model)
+    try:
+        folder.stat()
+    except (OSError, ValueError) as error:
+        # ValueError: a NUL in the name.
+        raise RequestError(
+            f"expected a folder with weights: {error}", where="model_path"
+        ) from error
+    return folder

@@ -4,7 +4,7 @@ Rule 1: what is not a score is unresolved and never 0 (SPEC 6.3).
 Rule 2: only a placeholder stands for a 0 that nobody said, and only here is one made (SPEC 6.4).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -88,15 +88,19 @@ def closing(
     terminated: Terminated,
     made: Sequence[Assessment],
     *,
+    worth: Callable[[], float],
     is_surplus: bool,
     committed_calls: int | None,
     counts_placeholders: bool,
 ) -> Closed:
-    """What the execution closes as when no further attempt is made."""
+    """What the execution closes as when no further attempt is made at its state.
+
+    `worth`: its reward, if the last of the attempts is valid.
+    """
     if is_surplus:
         return Closed(outcome=Outcome.SURPLUS, score=None, reason="the group has enough rewards")
-    if made and made[-1].status is Status.VALID:
-        return Closed(outcome=Outcome.VALID, score=made[-1].score, reason=None)
+    if terminated.state is not None and made and made[-1].status is Status.VALID:
+        return Closed(outcome=Outcome.VALID, score=worth(), reason=None)
     if terminated.state is not None:
         reason = made[-1].reason if made else "the budget ended before the first attempt"
         return Closed(outcome=Outcome.EXCLUDED, score=None, reason=reason)

@@ -7,7 +7,7 @@ Rule 2: one who could not tell, by a sentinel or by leaving out what would prove
 import json
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from gyre.evaluate.report import cases_of, share_of
 from gyre.words.outcomes import Said
@@ -15,6 +15,8 @@ from gyre.words.tasks import Evaluation
 
 REPORTS = ("junit.xml", "tests.json")
 """Scores that are counted from a report of tests."""
+PLAIN = "reward"
+"""What a number that stands alone is called."""
 MOST_TEXT = 200
 
 
@@ -33,12 +35,30 @@ def score_of(said: Said, evaluation: Evaluation) -> float:
     return _above_baseline(found, evaluation)
 
 
+def reaches(said: Said, evaluation: Evaluation, score: float, least: Mapping[str, float]) -> bool:
+    """Whether every number that is named is there and no less; a number alone is the score's."""
+    if not least:
+        return True
+    found = None if evaluation.score in REPORTS else _read(said.text)
+    if not isinstance(found, dict):
+        found = dict.fromkeys((evaluation.reward_key, PLAIN), score if found is None else found)
+    return all(_is_number(found.get(name)) and found[name] >= low for name, low in least.items())
+
+
+def _is_number(said: object) -> TypeGuard[int | float]:
+    return isinstance(said, int | float) and not isinstance(said, bool)
+
+
+def _read(text: str) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=_object)
+    except (ValueError, RecursionError):
+        return _plain(text)
+
+
 def _reward(text: str, evaluation: Evaluation) -> float:
     """A number alone, or one of several by its key and behind its gate."""
-    try:
-        said = json.loads(text, object_pairs_hook=_object)
-    except (ValueError, RecursionError):
-        said = _plain(text)
+    said = _read(text)
     if not isinstance(said, dict):
         if evaluation.gate is not None:
             message = (
@@ -55,7 +75,7 @@ def _reward(text: str, evaluation: Evaluation) -> float:
 
 def _score(said: object, evaluation: Evaluation, text: str) -> float:
     """A finite number within bounds that is no sentinel."""
-    if isinstance(said, bool) or not isinstance(said, int | float):
+    if not _is_number(said):
         message = f"expected a number, found {_cut(text)}"
         raise ValueError(message)
     try:

@@ -13,7 +13,7 @@ from gyre.words.errors import ConfigError, LogDamaged
 
 NAME = "journal"
 
-_Decoders: TypeAlias = Mapping[str, msgspec.msgpack.Decoder[Any]]
+Decoders: TypeAlias = Mapping[str, msgspec.msgpack.Decoder[Any]]
 
 _ENVELOPES = msgspec.msgpack.Decoder(Envelope)
 _HEADERS = msgspec.msgpack.Decoder(Header)
@@ -52,12 +52,12 @@ def read(path: Path, *, kinds: Sequence[type]) -> Reading:
     except OSError as error:
         message = f"{path}: no journal that can be read: {error.strerror}"
         raise ConfigError(message) from error
-    header = _header(path, found.payloads[0][1]) if found.payloads else None
-    decoders: _Decoders = {kind.__name__: msgspec.msgpack.Decoder(kind) for kind in (*kinds, *OWN)}
+    header = header_of(path, found.payloads[0][1]) if found.payloads else None
+    decoders = decoders_of(kinds)
     entries: list[Entry] = []
     for at, payload in found.payloads[1:]:
-        entry = _entry(path, at, payload, decoders)
-        _check_order(path, at, entry, entries[-1] if entries else None)
+        entry = entry_of(path, at, payload, decoders)
+        check_order(path, at, entry, entries[-1] if entries else None)
         entries.append(entry)
     return Reading(
         path=path,
@@ -68,7 +68,13 @@ def read(path: Path, *, kinds: Sequence[type]) -> Reading:
     )
 
 
-def _header(path: Path, payload: bytes) -> Header:
+def decoders_of(kinds: Sequence[type]) -> Decoders:
+    """By name, for these kinds and the journal's own."""
+    return {kind.__name__: msgspec.msgpack.Decoder(kind) for kind in (*kinds, *OWN)}
+
+
+def header_of(path: Path, payload: bytes) -> Header:
+    """The first payload of a journal; raises LogDamaged."""
     try:
         header = _HEADERS.decode(payload)
     except msgspec.MsgspecError as error:
@@ -81,7 +87,8 @@ def _header(path: Path, payload: bytes) -> Header:
     return header
 
 
-def _entry(path: Path, at: int, payload: bytes, decoders: _Decoders) -> Entry:
+def entry_of(path: Path, at: int, payload: bytes, decoders: Decoders) -> Entry:
+    """Any other payload; raises LogDamaged."""
     try:
         found = _ENVELOPES.decode(payload)
         event: Any = Unknown(kind=found.kind, fact=bytes(found.fact))
@@ -98,7 +105,8 @@ def _entry(path: Path, at: int, payload: bytes, decoders: _Decoders) -> Entry:
     )
 
 
-def _check_order(path: Path, at: int, entry: Entry, before: Entry | None) -> None:
+def check_order(path: Path, at: int, entry: Entry, before: Entry | None) -> None:
+    """Raises LogDamaged where an entry cannot follow the one before it."""
     expected = 0 if before is None else before.sequence + 1
     if entry.sequence != expected:
         message = f"{path}: entry {entry.sequence} at byte {at}, where {expected} should follow"

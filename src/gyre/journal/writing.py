@@ -5,7 +5,7 @@ Rule 1: facts are in the journal before anyone reacts; `append` collects them, `
 
 import os
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from enum import Enum
 from math import isfinite
 from pathlib import Path
@@ -18,7 +18,7 @@ from gyre.durable import sync
 from gyre.frames import FramedFile, framed, locked
 from gyre.journal.entries import MAGIC, MAJOR, MINOR, OWN, Entry, Envelope, Header, Origin, Resumed
 from gyre.journal.reading import Reading, read
-from gyre.words.errors import BrokenPromise, ConfigError
+from gyre.words.errors import BrokenPromise, ConfigError, TakenOver
 
 _ENCODER = msgspec.msgpack.Encoder()
 
@@ -134,7 +134,12 @@ class Journal:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        if error is None:
+            self.close()
+            return
+        # What ended the run is what should be known of it.
+        with suppress(OSError, TakenOver):
+            self.close()
 
     def append(self, event: object, *, now: float, origin: Origin | None = None) -> int | None:
         """The fact's sequence in the journal, or None if its origin had posted it before.
@@ -172,7 +177,7 @@ class Journal:
         """Facts that were appended since the last commit and are in the file now, in one write.
 
         Raises OSError (a full disk) with the file as it was and the facts kept for the next
-        commit, and ConfigError where somebody else has written to the file.
+        commit, and TakenOver where somebody else has written to the file.
         """
         if not self._pending:
             return 0
@@ -203,7 +208,7 @@ class Journal:
         if size != self._file.size_bytes:
             message = f"{_taken(self._file.path)}: it has {size} bytes, not the "
             message += f"{self._file.size_bytes} that epoch {self.epoch} left"
-            raise ConfigError(message)
+            raise TakenOver(message)
 
 
 def _locked(path: Path, *, create: bool) -> int:

@@ -3,7 +3,7 @@
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,10 +16,12 @@ from gyre.durable import sync
 from gyre.model.description import CONFIG
 from gyre.model.manifest import FORMAT, Manifest, Shard, Stands, describe_file, write_manifest
 from gyre.model.network import Network
-from gyre.model.weights import INDEX, SINGLE, digest, parameters
+from gyre.model.weights import INDEX, SINGLE, digest_of, parameters
 from gyre.words.errors import ModelError
 
 SHARD_BYTES = 2**30
+Named = Iterable[tuple[str, Tensor]]
+"""Tensors in main memory, in the order of their names."""
 
 COMPANIONS = (
     "tokenizer.json",
@@ -44,14 +46,37 @@ def save(
     With a type, weights are written in it. A folder that exists is never changed: versions of the
     weights are different folders.
     """
+    kind = network.dtype if dtype is None else dtype
+    return save_tensors(
+        network,
+        lambda: parameters(network, kind),
+        folder,
+        version=version,
+        dtype=kind,
+        shard_bytes=shard_bytes,
+    )
+
+
+def save_tensors(
+    network: Network,
+    named: Callable[[], Named],
+    folder: Path,
+    *,
+    version: int,
+    dtype: torch.dtype,
+    shard_bytes: int = SHARD_BYTES,
+) -> Manifest:
+    """As `save`, of weights that are not in the network, which says only what model they are of.
+
+    They are of this type, and asked for twice.
+    """
     if folder.exists():
         message = f"{folder}: expected no such folder: a checkpoint is written once"
         raise ModelError(message)
-    kind = network.dtype if dtype is None else dtype
     with appearing(folder) as part:
         shards: list[Shard] = []
         tensors: list[Stands] = []
-        for held in _portions(network, kind, shard_bytes):
+        for held in portions(named(), shard_bytes):
             path = part / f"model-{len(shards) + 1:05d}.safetensors"
             save_file(held, path, metadata={"format": "pt"})
             shards.append(describe_file(path))
@@ -60,17 +85,20 @@ def save(
                 for name, one in held.items()
             ]
         shards, tensors = _named(part, shards, tensors)
+        _write_config(network, part, dtype, shards, tensors)
+        _copy_companions(network, part)
+        files = {one.file for one in shards}
+        others = sorted(path for path in part.iterdir() if path.name not in files)
         manifest = Manifest(
             format=FORMAT,
             version=version,
-            dtype=str(kind).removeprefix("torch."),
-            digest=digest(network, dtype=kind),
+            dtype=_name(dtype),
+            digest=digest_of(named()),
             shards=tuple(shards),
             tensors=tuple(tensors),
+            others=tuple(describe_file(path) for path in others),
         )
         write_manifest(part, manifest)
-        _write_config(network, part, manifest)
-        _copy_companions(network, part)
     return manifest
 
 
@@ -93,13 +121,11 @@ def appearing(folder: Path) -> Iterator[Path]:
         raise ModelError(message) from error
 
 
-def _portions(
-    network: Network, dtype: torch.dtype, shard_bytes: int
-) -> Iterator[dict[str, Tensor]]:
-    """Parameters in pieces, so that no more than one is in main memory twice."""
+def portions(named: Named, shard_bytes: int = SHARD_BYTES) -> Iterator[dict[str, Tensor]]:
+    """Tensors in pieces, so that no more than one is in main memory twice."""
     held: dict[str, Tensor] = {}
     num_bytes = 0
-    for name, one in parameters(network, dtype):
+    for name, one in named:
         if held and num_bytes + one.nbytes > shard_bytes:
             yield held
             held, num_bytes = {}, 0
@@ -125,13 +151,23 @@ def _named(
     )
 
 
-def _write_config(network: Network, part: Path, manifest: Manifest) -> None:
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _write_config(
+    network: Network,
+    part: Path,
+    dtype: torch.dtype,
+    shards: Sequence[Shard],
+    tensors: Sequence[Stands],
+) -> None:
     config = json.loads(network.module.config.to_json_string())
-    config["dtype"] = manifest.dtype
+    config["dtype"] = _name(dtype)
     (part / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    if len(manifest.shards) > 1:
-        total = sum(one.num_bytes for one in manifest.shards)
-        places = {one.name: one.file for one in manifest.tensors}
+    if len(shards) > 1:
+        total = sum(one.num_bytes for one in shards)
+        places = {one.name: one.file for one in tensors}
         index = {"metadata": {"total_size": total}, "weight_map": places}
         (part / INDEX).write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
 

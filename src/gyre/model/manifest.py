@@ -1,21 +1,27 @@
 """What a checkpoint of ours says about itself: version, type, digest, and the hash of each file."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import xxhash
 
 from gyre.words.errors import ModelError
 
 MANIFEST = "gyre.json"
-FORMAT = 1
+FORMAT = 2
+READABLE = (1, 2)
+"""Format 1 hashes the weights alone, and has no seal."""
+SEAL = "seal"
+"""Field with the hash of all others, so that a manifest, too, is told from any other."""
 _CHUNK_BYTES = 2**22
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
-    """One safetensors file of a checkpoint."""
+    """One file of a checkpoint."""
 
     file: str
     num_bytes: int
@@ -44,12 +50,32 @@ class Manifest:
     digest: str
     """Of a network that holds these weights in this type."""
     shards: tuple[Shard, ...]
+    """Files of weights."""
     tensors: tuple[Stands, ...]
+    others: tuple[Shard, ...] = ()
+    """All other files, but for this one."""
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    text = json.dumps(asdict(manifest), indent=1) + "\n"
-    (folder / MANIFEST).write_text(text, encoding="utf-8")
+    (folder / MANIFEST).write_text(sealed(asdict(manifest)), encoding="utf-8")
+
+
+def sealed(plain: dict[str, Any]) -> str:
+    """JSON that says by itself whether it is what was written."""
+    return json.dumps(plain | {SEAL: _seal(plain)}, indent=1) + "\n"
+
+
+def unsealed(text: str) -> dict[str, Any]:
+    """What was sealed; ValueError where anything about it is different."""
+    read: dict[str, Any] = json.loads(text)
+    if read.pop(SEAL) != _seal(read):
+        message = "its seal is broken"
+        raise ValueError(message)
+    return read
+
+
+def _seal(plain: dict[str, Any]) -> str:
+    return xxhash.xxh3_128(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
 def read_manifest(folder: Path) -> Manifest | None:
@@ -58,16 +84,20 @@ def read_manifest(folder: Path) -> Manifest | None:
     if not path.exists():
         return None
     try:
-        read = json.loads(path.read_text(encoding="utf-8"))
-        if read["format"] != FORMAT:
+        text = path.read_text(encoding="utf-8")
+        read = json.loads(text)
+        if read["format"] not in READABLE:
             message = f"{path}: expected format {FORMAT}, found {read['format']!r}"
             raise ModelError(message)
+        if read["format"] == FORMAT:
+            read = unsealed(text)
         shards = tuple(Shard(**one) for one in read.pop("shards"))
+        others = tuple(Shard(**one) for one in read.pop("others", ()))
         tensors = tuple(
             Stands(name=one["name"], shape=tuple(one["shape"]), file=one["file"])
             for one in read.pop("tensors")
         )
-        manifest = Manifest(shards=shards, tensors=tensors, **read)
+        manifest = Manifest(shards=shards, tensors=tensors, others=others, **read)
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         message = f"{path}: expected the manifest of a checkpoint: {error}"
         raise ModelError(message) from error
@@ -76,11 +106,12 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 
 def _check_types(path: Path, manifest: Manifest) -> None:
+    files = (*manifest.shards, *manifest.others)
     whole = isinstance(manifest.version, int) and all(
-        isinstance(one.num_bytes, int) for one in manifest.shards
+        isinstance(one.num_bytes, int) for one in files
     )
     texts = [manifest.dtype, manifest.digest]
-    texts += [text for one in manifest.shards for text in (one.file, one.xxh3)]
+    texts += [text for one in files for text in (one.file, one.xxh3)]
     if not whole or not all(isinstance(text, str) for text in texts):
         message = f"{path}: expected the manifest of a checkpoint, found fields of other types"
         raise ModelError(message)
@@ -97,12 +128,17 @@ def describe_file(path: Path) -> Shard:
 
 def verify(folder: Path, manifest: Manifest) -> None:
     """Every file is the one that was written; raises ModelError that names the first other."""
-    for shard in manifest.shards:
+    verify_files(folder, (*manifest.shards, *manifest.others))
+
+
+def verify_files(folder: Path, files: Iterable[Shard]) -> None:
+    """As `verify`; a name reaches no file of another folder."""
+    for shard in files:
         path = folder / Path(shard.file).name
         try:
             found = describe_file(path)
         except OSError as error:
-            message = f"{path}: expected {shard.num_bytes} bytes of weights: {error.strerror}"
+            message = f"{path}: expected {shard.num_bytes} bytes: {error.strerror}"
             raise ModelError(message) from error
         if found != shard:
             message = (

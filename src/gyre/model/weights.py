@@ -5,7 +5,7 @@ cannot be used leaves the network as it was.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -172,8 +172,13 @@ def digest(network: Network, *, dtype: torch.dtype | None = None) -> str:
 
     With a type: what the weights would have if they were held in it.
     """
+    return digest_of(parameters(network, dtype))
+
+
+def digest_of(tensors: Iterable[tuple[str, Tensor]]) -> str:
+    """The same of tensors in main memory, in the order of their names."""
     state = xxhash.xxh3_128()
-    for name, one in parameters(network, dtype):
+    for name, one in tensors:
         state.update(f"{name} {one.dtype} {tuple(one.shape)}\n".encode())
         state.update(one.reshape(-1).view(torch.uint8).numpy().data)
     return state.hexdigest()

@@ -60,6 +60,11 @@ class Cells:
         return self._states[CORE]
 
     @property
+    def has_core(self) -> bool:
+        """The core is in training or on its way there, and others can follow it."""
+        return self.core in _JOINED
+
+    @property
     def num_switching(self) -> int:
         return sum(self._counts[state] for state in _SWITCHING)
 

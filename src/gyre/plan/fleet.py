@@ -2,7 +2,7 @@
 
 Rule 1: an engine is open exactly while its cell serves (a standalone one: while it is not fenced).
 Rule 2: a cell is asked again after a failed transition, twice; then a satellite only serves or is
-restarted, and the core's failure is the caller's to act on.
+restarted, and the core's failure is the caller's to act on. Entering without a core is no failure.
 """
 
 from collections.abc import Iterable, Iterator
@@ -84,6 +84,10 @@ class Fleet:
         """What follows for a satellite; None when the core has failed too often."""
         state = self.cells.state(self._known(event.cell))
         if not self.cells.is_current(event.cell, event.transition):
+            return []
+        if state is CellState.ENTERING and not self.cells.has_core:
+            # It had nobody to take weights from, which is no failure of its own.
+            self._serve(event.cell)
             return []
         struck_out = self.cells.failed(event.cell)
         if struck_out and event.cell == CORE:

@@ -90,6 +90,11 @@ class Scheduler:
         """w as the rules see it: evaluations, held slots and standing groups included."""
         return self._rollout.waterlevel
 
+    @property
+    def supply_since(self) -> float | None:
+        """Since when supply has held without interruption; None while it does not (SPEC 2.1)."""
+        return self._switching.supply_since
+
     def group(self, number: GroupId) -> Group | None:
         """An outstanding group, for reading; nothing is kept of a consumed one."""
         return self._rollout.group(number)

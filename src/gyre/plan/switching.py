@@ -25,6 +25,11 @@ class Switching:
         self._supply_since: float | None = None
         self._dark_since: float | None = None
 
+    @property
+    def supply_since(self) -> float | None:
+        """Since when supply has held; None while it does not."""
+        return self._supply_since
+
     def restart_dwell(self) -> None:
         self._supply_since = None
 

@@ -1,6 +1,7 @@
 """The proxy's own controls: executions, routes and engines, and how things stand."""
 
 import hmac
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -8,10 +9,13 @@ import msgspec
 from gyre.proxy.executions import Executions
 from gyre.proxy.http import Exchange
 from gyre.proxy.router import Router
-from gyre.words.errors import ConfigError, NotFound, RequestError, Unauthorized
+from gyre.version import fingerprint
+from gyre.words.errors import ConfigError, NotFound, RequestError, Unauthorized, Unavailable
 from gyre.words.ids import EngineName, ExecutionId
 
 PREFIX = "/gyre/"
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What a body that is no order of ours may lead to."""
 MOST_ROUTES_BYTES = 64 * 2**20
 """More than a hundred thousand executions at once take."""
 
@@ -29,28 +33,59 @@ class NewRoutes(msgspec.Struct, forbid_unknown_fields=True):
     routes: dict[str, str | None]
 
 
+class NewController(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a request that hands the proxy over: the token that counts from now on."""
+
+    token: str
+
+
 class Admin:
     """Answers requests under /gyre/ that carry the run's admin token."""
 
-    def __init__(self, executions: Executions, router: Router, token: str) -> None:
+    def __init__(
+        self,
+        executions: Executions,
+        router: Router,
+        token: str,
+        *,
+        taken_over: Callable[[str], None] | None = None,
+    ) -> None:
+        """`taken_over` hears the token of each further controller; without it there is none."""
+        if not token:
+            raise ConfigError("the admin token is empty, and nobody could be told apart")
         self._executions = executions
         self._router = router
         self._token = token
+        self._taken_over = taken_over
+        self._version = fingerprint()
+        self.num_asked = 0
+        """Requests with the right token."""
 
     async def answer(self, exchange: Exchange) -> None:
+        try:
+            await self._answer(exchange)
+        except OSError as error:
+            raise Unavailable(f"the disk does not take it: {error}") from error
+
+    async def _answer(self, exchange: Exchange) -> None:
         given = exchange.headers.get("authorization", "").removeprefix("Bearer ")
         if not hmac.compare_digest(given.encode(), self._token.encode()):
             message = "expected the run's admin token"
             raise Unauthorized(message)
+        self.num_asked += 1
         match exchange.method, exchange.path.removeprefix(PREFIX).split("/"):
             case "POST", ["executions"]:
                 found = await self._open(exchange)
+            case "PUT", ["executions", name]:
+                found = self._open_once(name)
             case "POST", ["executions", name, "close"]:
                 found = self._close(ExecutionId(name))
             case "GET", ["status"]:
                 found = self._status()
             case "PUT", ["routes"]:
                 found = await self._assign(exchange)
+            case "POST", ["take-over"] if self._taken_over is not None:
+                found = await self._hand_over(exchange, self._taken_over)
             case "POST", ["engines", name, "vacated"]:
                 await self._router.vacated(EngineName(name))
                 found = {"engine": name, "counts": msgspec.to_builtins(self._router.counts)}
@@ -65,14 +100,42 @@ class Admin:
                 raise NotFound(message)
         await exchange.answer(200, msgspec.json.encode(found))
 
+    def held(self) -> dict[str, float]:
+        """Seconds that calls waited without an engine, by open execution."""
+        held = self._router.held
+        return {one.id: held.of(one.id) for one in self._executions.loaded}
+
     async def _open(self, exchange: Exchange) -> dict[str, Any]:
         body = await exchange.body(most_bytes=65536, within_s=10)
         try:
             asked = msgspec.json.decode(body or b"{}", type=OpenExecution)
             execution, key = self._executions.create(asked.id)
-        except (msgspec.MsgspecError, ConfigError) as error:
+        except (*_UNREADABLE, ConfigError) as error:
             raise RequestError(str(error)) from error
         return {"id": execution.id, "key": key, "path": f"/exec/{execution.id}"}
+
+    def _open_once(self, name: str) -> dict[str, Any]:
+        """A key is told once: whoever asks again because the answer was lost gets none."""
+        try:
+            key = None if self._executions.exists(name) else self._executions.create(name)[1]
+        except ConfigError as error:
+            raise RequestError(str(error)) from error
+        return {"id": name, "key": key, "path": f"/exec/{name}"}
+
+    async def _hand_over(
+        self, exchange: Exchange, taken_over: Callable[[str], None]
+    ) -> dict[str, Any]:
+        """An earlier controller that wakes up is refused from now on."""
+        body = await exchange.body(most_bytes=65536, within_s=10)
+        try:
+            asked = msgspec.json.decode(body, type=NewController)
+        except _UNREADABLE as error:
+            raise RequestError(str(error)) from error
+        if not asked.token or not (asked.token.isascii() and asked.token.isprintable()):
+            raise RequestError("expected a token of printable ASCII", where="token")
+        taken_over(asked.token)
+        self._token = asked.token
+        return {"version": self._version}
 
     def _close(self, execution: ExecutionId) -> dict[str, Any]:
         committed = self._executions.seal(execution)
@@ -84,7 +147,7 @@ class Admin:
         body = await exchange.body(most_bytes=MOST_ROUTES_BYTES, within_s=10)
         try:
             asked = msgspec.json.decode(body, type=NewRoutes)
-        except msgspec.MsgspecError as error:
+        except _UNREADABLE as error:
             raise RequestError(str(error)) from error
         changes = {
             execution: None if name is None else EngineName(name)
@@ -103,5 +166,6 @@ class Admin:
                 }
                 for one in self._executions.loaded
             },
+            "routes": self._router.routes_version,
             "engines": [msgspec.to_builtins(status) for status in self._router.engines()],
         }

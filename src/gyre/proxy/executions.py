@@ -110,7 +110,7 @@ class Executions:
 
     def exists(self, name: str) -> bool:
         """Whether this run folder has an execution of that name, open or closed."""
-        return self._path(ExecutionId(name)).exists()
+        return bool(_NAME.fullmatch(name)) and self._path(ExecutionId(name)).exists()
 
     def create(self, name: str | None) -> tuple[Execution, str]:
         """A new execution and its secret key, which is told once and never written."""
@@ -132,10 +132,7 @@ class Executions:
             renderer=self._renderer.name,
             at=time.time(),
         )
-        log = CallLog(path)
-        log.append(opened)
-        log.sync()
-        sync(self._folder)
+        log = self._new_log(path, opened)
         self._keys[opened.key_hash] = execution
         return self._admit(opened, log), key
 
@@ -155,7 +152,7 @@ class Executions:
         known = self._open.get(execution)
         if known is not None:
             return known
-        if execution not in self._closed and self._path(execution).exists():
+        if execution not in self._closed and self.exists(execution):
             try:
                 loaded = self._load(self._path(execution))
             except (ConfigError, LogDamaged) as error:
@@ -168,8 +165,14 @@ class Executions:
         raise NotFound(message)
 
     def seal(self, execution: ExecutionId) -> int:
-        """Terminate: the key stops working and the log is final; how many calls are committed."""
-        one = self.get(execution)
+        """Terminate: the key stops working and the log is final; how many calls are committed.
+
+        Of one that is terminated already the same number, for whoever missed the first answer.
+        """
+        try:
+            one = self.get(execution)
+        except Unauthorized:
+            return self._num_committed(execution)
         one.write(LogSealed(at=time.time()))
         one.sealed = True
         del self._open[execution]
@@ -178,7 +181,16 @@ class Executions:
             if not request.done():
                 request.set_result(None)
         one.log.close()
-        return sum(call.committed is not None for call in one.session.tree.calls.values())
+        return _num_committed(one.session)
+
+    def _num_committed(self, execution: ExecutionId) -> int:
+        """Of a sealed log."""
+        opened, *records = calls.read(self._path(execution)).records
+        assert isinstance(opened, LogOpened)
+        session = self._session(opened)
+        for record in records:
+            session.apply(record)
+        return _num_committed(session)
 
     def close(self) -> None:
         for one in self._open.values():
@@ -186,6 +198,18 @@ class Executions:
 
     def _path(self, execution: ExecutionId) -> Path:
         return calls.path_of(self._run, execution)
+
+    def _new_log(self, path: Path, opened: LogOpened) -> CallLog:
+        """Begun, durably; a full disk leaves none, so that it can be tried again."""
+        try:
+            log = CallLog(path)
+            log.append(opened)
+            log.sync()
+            sync(self._folder)
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
+        return log
 
     def _index(self, path: Path) -> None:
         """Only the first record is read now, so that thousands of logs do not delay a restart."""
@@ -216,7 +240,7 @@ class Executions:
             one.write(CallFailed(call=call, at=now, reason="the proxy ended during the call"))
         return one
 
-    def _admit(self, opened: LogOpened, log: CallLog) -> Execution:
+    def _session(self, opened: LogOpened) -> Session:
         session = Session(
             opened,
             self._renderer,
@@ -225,15 +249,22 @@ class Executions:
             honour_sampling=self._settings.honour_sampling,
         )
         session.apply(opened)
+        return session
+
+    def _admit(self, opened: LogOpened, log: CallLog) -> Execution:
         one = Execution(
             id=opened.execution,
-            session=session,
+            session=self._session(opened),
             log=log,
             commit=self._commit,
             limits=self._limits,
         )
         self._open[opened.execution] = one
         return one
+
+
+def _num_committed(session: Session) -> int:
+    return sum(call.committed is not None for call in session.tree.calls.values())
 
 
 def _closed(execution: ExecutionId) -> Unauthorized:

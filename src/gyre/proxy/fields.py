@@ -6,7 +6,7 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from gyre.words.errors import RequestError
+from gyre.words.errors import RequestError, TooLarge
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Integer = Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]
@@ -23,6 +23,8 @@ _IDENTIFYING = re.compile(
 _SYSTEM_CHARS = 4_000
 _USER_CHARS = 400
 _METADATA_LEVELS = 4
+MOST_ASIDE_BYTES = 2**18
+"""Of a field that says something about a request and is kept with its call."""
 _NOTHING = frozenset({b"", b"null", b'""', b"[]"})
 
 _AT = re.compile(r" - at `(?:key in )?\$(.*)`$")
@@ -147,6 +149,7 @@ def flatten(raw: msgspec.Raw, where: str, *, prefix: str = "", level: int = 1) -
     """Entries of an object as strings, inner objects under dotted keys; not an object: nothing."""
     if _head(raw, 1) != b"{":
         return {}
+    check_size(len(memoryview(raw)), where)
     flat: dict[str, str] = {}
     for key, entry in decode(_OBJECT, raw, where).items():
         if present(entry) is None:
@@ -172,11 +175,21 @@ def settings(
     for name in names:
         value = getattr(body, name)
         if isinstance(value, msgspec.Raw):
+            check_size(len(memoryview(value)), name)
             value = text_of(value, name) or None
         if value is not None:
             scalar = isinstance(value, str | int | float)
-            found[name] = value if scalar else str(msgspec.json.encode(value), "utf-8")
+            kept = value if scalar else str(msgspec.json.encode(value), "utf-8")
+            if isinstance(kept, str):
+                check_size(len(kept), name)
+            found[name] = kept
     return found
+
+
+def check_size(size: int, where: str) -> None:
+    """TooLarge for more of a field than is kept with a call."""
+    if size > MOST_ASIDE_BYTES:
+        raise TooLarge(f"expected at most {MOST_ASIDE_BYTES} bytes, found {size}", where=where)
 
 
 def harmless(headers: Mapping[str, str]) -> dict[str, str]:

@@ -196,6 +196,7 @@ def _metadata(sent: _Metadata | None) -> dict[str, str]:
     """Claude Code sends its ids as JSON inside the one string that the format has for them."""
     if sent is None or sent.user_id is None:
         return {}
+    fields.check_size(len(sent.user_id), "metadata.user_id")
     inner = fields.flatten_text(sent.user_id, "metadata.user_id")
     return {"user_id": sent.user_id} if inner is None else inner
 

@@ -99,6 +99,11 @@ class Router:
         """Calls without a seat."""
         return len(self._line)
 
+    @property
+    def routes_version(self) -> int:
+        """Of the order about routes that was carried out last."""
+        return 0 if self._routes is None else self._routes.version
+
     def engines(self) -> list[EngineStatus]:
         """Every engine as it stands, in the order listed."""
         return [room.status() for room in self._rooms.values()]
@@ -291,7 +296,7 @@ class Router:
         call.sampled.take(room.name, chunk)
         if chunk.ids:
             call.progress_at = call.heard_at
-            if room.breaker.sampled():
+            if room.sampled(len(chunk.ids)):
                 self._line.fill()
 
     def _ended(self, call: Call, room: Room) -> bool:

@@ -82,6 +82,8 @@ class EngineStatus:
     """One of "ready", "on trial", "broken" and "draining"."""
     in_flight: int
     capacity: int
+    num_tokens: int
+    """That it has sampled since the router began."""
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -93,6 +95,7 @@ class Room:
     breaker: Breaker
     calls: set[Call] = field(default_factory=set)
     draining: bool = False
+    num_tokens: int = 0
 
     @property
     def is_open(self) -> bool:
@@ -109,6 +112,7 @@ class Room:
             state="draining" if self.draining else self.breaker.trust.value,
             in_flight=len(self.calls),
             capacity=self.capacity,
+            num_tokens=self.num_tokens,
         )
 
     def seat(self, call: Call) -> None:
@@ -116,6 +120,11 @@ class Room:
         self.breaker.given()
         call.room = self
         call.last = self.name
+
+    def sampled(self, num_tokens: int) -> bool:
+        """Whether that ends the engine's trial."""
+        self.num_tokens += num_tokens
+        return self.breaker.sampled()
 
     def leave(self, call: Call) -> None:
         self.calls.discard(call)

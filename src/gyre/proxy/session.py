@@ -13,6 +13,7 @@ import numpy as np
 
 from gyre.proxy.compose import Prompt, compose, extend, prefilled
 from gyre.proxy.dialect import Dialect, Wire
+from gyre.proxy.foresee import refuse_overlong
 from gyre.proxy.history import History, Preface, Story
 from gyre.proxy.keys import Keys
 from gyre.proxy.place import TAIL_TOKENS, Place, locate
@@ -152,6 +153,7 @@ class Session:
             message = "messages: expected at least one message, found none"
             raise RequestError(message)
         place = locate(self.tree, story, self._keys, self._renderer)
+        refuse_overlong(story, place, self._renderer, self._context_tokens)
         last = story.units(len(story) - 1)[0] if len(story) else None
         if last is None or last.role != "assistant":
             return story, place, compose(self.tree, story, place, self._renderer), ""

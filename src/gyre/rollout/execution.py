@@ -3,10 +3,11 @@
 Rule 1: the stages are passed in order, and a fact out of order is refused and moves nothing.
 Rule 2: what never started is never assessed, and a score comes from a valid assessment of the
 state that was frozen (SPEC 6.1, 6.2).
+Rule 3: a step is assessed before the next one starts, and the last one once it is terminated.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
 from typing import assert_never
 
@@ -22,7 +23,11 @@ from gyre.words.outcomes import (
     Outcome,
     OutcomeRecord,
     Prepared,
+    State,
     Status,
+    StepAssessed,
+    StepEnded,
+    StepStarted,
     Terminated,
 )
 
@@ -67,20 +72,77 @@ class Deadlines:
         return launched_s + self._overall_s + self._held_s
 
 
+Worth = Callable[[Mapping[int, float]], float]
+"""The reward that the scores of steps come to, by their numbers."""
+
+
+def only(scores: Mapping[int, float]) -> float:
+    """What counts where a task has no steps."""
+    return scores[0]
+
+
 class Execution:
     """One attempt at a task, as far as its facts say."""
 
-    def __init__(self, execution: ExecutionId, task: str, facts: Iterable[Fact] = ()) -> None:
+    def __init__(
+        self,
+        execution: ExecutionId,
+        task: str,
+        facts: Iterable[Fact] = (),
+        *,
+        worth: Worth = only,
+    ) -> None:
         self.id = execution
         self.task = task
+        self._worth = worth
         self.stage = Stage.NEW
         self.prepared: Prepared | None = None
         self.launched: Launched | None = None
+        self.started: Launched | StepStarted | None = None
+        """The last step that was."""
+        self.steps: tuple[StepEnded, ...] = ()
+        """That others may follow."""
         self.terminated: Terminated | None = None
-        self.assessments: tuple[Assessment, ...] = ()
+        self._judged: tuple[StepAssessed, ...] = ()
+        self._assessed: tuple[Assessment, ...] = ()
         self.closed: Closed | None = None
         for fact in facts:
             self.apply(fact)
+
+    @property
+    def step(self) -> int:
+        """The last one that was started, or the first; counted from 0."""
+        return self.started.step if isinstance(self.started, StepStarted) else 0
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its agent is, for all that is known."""
+        return self.stage is Stage.RUNNING and len(self.steps) == self.step
+
+    @property
+    def state(self) -> State | None:
+        """What may be assessed now."""
+        if self.terminated is not None:
+            return self.terminated.state
+        return self.steps[-1].state if self.steps and not self.is_running else None
+
+    @property
+    def assessments(self) -> tuple[Assessment, ...]:
+        """Those of the step that was started last, whose state is the one that is kept."""
+        judged = (one.assessment for one in self._judged if one.step == self.step)
+        return (*judged, *self._assessed)
+
+    @property
+    def scores(self) -> dict[int, float]:
+        """Of every step that has a valid assessment."""
+        found = [(one.step, one.assessment.score) for one in self._judged]
+        found += [(self.step, one.score) for one in self._assessed]
+        return {step: score for step, score in found if score is not None}
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether a step that was judged lets the next one begin."""
+        return self._is_valid() and bool(self._judged) and self._judged[-1].is_enough
 
     @property
     def record(self) -> OutcomeRecord:
@@ -106,12 +168,24 @@ class Execution:
             case Launched():
                 self._expect(fact, self.stage is Stage.PREPARED)
                 self.launched, self.stage = fact, Stage.RUNNING
+                self.started = fact
+            case StepStarted():
+                self._expect(fact, self._may_start(fact))
+                self.started = fact
+            case StepEnded():
+                self._expect(fact, self.is_running and fact.step == self.step)
+                self.steps = (*self.steps, fact)
+            case StepAssessed():
+                may = self.terminated is None and fact.step == self.step
+                self._expect(fact, may and self._may_assess(fact.assessment))
+                self._judged = (*self._judged, fact)
             case Terminated():
                 self._expect(fact, self._may_terminate(fact))
                 self.terminated, self.stage = fact, Stage.TERMINATED
             case Assessed(assessment=assessment):
-                self._expect(fact, self._may_assess(assessment))
-                self.assessments = (*self.assessments, assessment)
+                may = self.terminated is not None
+                self._expect(fact, may and self._may_assess(assessment))
+                self._assessed = (*self._assessed, assessment)
             case Closed():
                 self._expect(fact, self.stage is Stage.TERMINATED and self._may_close(fact))
                 self.closed, self.stage = fact, Stage.CLOSED
@@ -123,19 +197,26 @@ class Execution:
             message = f"execution {self.id} is {self.stage.name} and heard {fact}"
             raise BrokenPromise(message)
 
+    def _may_start(self, fact: StepStarted) -> bool:
+        return (
+            self.stage is Stage.RUNNING
+            and not self.is_running
+            and fact.step == self.step + 1
+            and self.is_enough
+        )
+
     def _may_terminate(self, fact: Terminated) -> bool:
         if fact.ending is Ending.NEVER_STARTED and fact.state is not None:
             return False
         if self.stage is Stage.RUNNING:
-            return True
+            return self.is_running or fact.state in (None, self.state)
         return self.stage < Stage.RUNNING and fact.ending in BEFORE_LAUNCH and fact.state is None
 
     def _may_assess(self, assessment: Assessment) -> bool:
-        state = None if self.terminated is None else self.terminated.state
         return (
-            self.stage is Stage.TERMINATED
-            and state is not None
-            and state.reference == assessment.reference
+            self.stage < Stage.CLOSED
+            and self.state is not None
+            and self.state.reference == assessment.reference
             and assessment.attempt == len(self.assessments) + 1
             and not self._is_valid()
         )
@@ -146,11 +227,12 @@ class Execution:
     def _may_close(self, fact: Closed) -> bool:
         match fact.outcome:
             case Outcome.VALID:
-                return self._is_valid() and fact.score == self.assessments[-1].score
+                is_valid = self._is_valid() and self.state is not None
+                return is_valid and fact.score == self._worth(self.scores)
             case Outcome.PLACEHOLDER:
                 assert self.terminated is not None
                 return self.terminated.state is None and fact.score is None
             case Outcome.EXCLUDED:
-                return not self._is_valid() and fact.score is None
+                return fact.score is None and not (self._is_valid() and self.state is not None)
             case Outcome.SURPLUS:
                 return fact.score is None

@@ -13,13 +13,26 @@ import msgspec
 
 from gyre.durable import sync
 from gyre.words.errors import LogDamaged
-from gyre.words.outcomes import Assessed, Closed, Fact, Launched, Prepared, Terminated
+from gyre.words.outcomes import (
+    Assessed,
+    Closed,
+    Fact,
+    Launched,
+    Prepared,
+    StepAssessed,
+    StepEnded,
+    StepStarted,
+    Terminated,
+)
 
 FACTS_FILE = "facts.jsonl"
 
 _KINDS: dict[str, type[Fact]] = {
     "prepared": Prepared,
     "launched": Launched,
+    "step-started": StepStarted,
+    "step-ended": StepEnded,
+    "step-assessed": StepAssessed,
     "terminated": Terminated,
     "assessed": Assessed,
     "closed": Closed,
@@ -50,7 +63,7 @@ def decode(line: bytes) -> Entry:
         kind = _KINDS[data["fact"]]
         sequence, at = msgspec.convert((data["sequence"], data["at"]), tuple[int, float])
         return Entry(sequence=sequence, at=at, fact=msgspec.convert(data, kind))
-    except (KeyError, msgspec.MsgspecError) as error:
+    except (KeyError, TypeError, RecursionError, msgspec.MsgspecError) as error:
         message = f"expected a fact: {type(error).__name__}: {error}"
         raise ValueError(message) from error
 

@@ -1,34 +1,40 @@
-"""Brings one execution from its order to its termination: prepare, launch, wait, kill, freeze."""
+"""Brings one execution step by step to its termination: prepare, launch, wait, kill, freeze."""
 
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Protocol
 
-from gyre.rollout.execution import Deadlines, Execution, Stage
+from gyre.rollout.execution import Execution, Stage
 from gyre.rollout.order import Order, Told
+from gyre.rollout.steps import steps_of, why_over
+from gyre.rollout.times import Clock, Times
 from gyre.rollout.workspace import Workspace
 from gyre.words.errors import BoundaryError, SandboxError
-from gyre.words.outcomes import Ending, Fact, Launched, Prepared, State, Terminated
+from gyre.words.outcomes import (
+    Ending,
+    Fact,
+    Launched,
+    Prepared,
+    State,
+    StepEnded,
+    StepStarted,
+    Terminated,
+)
 from gyre.words.places import Sandbox
 from gyre.words.sandboxes import Level
-from gyre.words.tasks import Command
+from gyre.words.tasks import Command, Step
 
+STEPS = "steps"
+"""Folder with a folder for each step of a task that has several."""
 OUTPUT_FILE = "output.txt"
+SETUP = "setup.sh"
+"""Script among the files of a step that is run before its agent."""
+SETUP_OUTPUT_FILE = "setup.txt"
 MOST_TRIES = 3
 """At each part of a launch; then the execution never started (SPEC 6.4)."""
 RETRY_S = 0.2
 """Pause before the second try; it doubles."""
-
-
-class Clock(Protocol):
-    """Seconds that only grow, and which start of the machine they count from."""
-
-    @property
-    def boot(self) -> str: ...
-
-    def now(self) -> float: ...
 
 
 class Supervisor:
@@ -54,52 +60,126 @@ class Supervisor:
         self._sandbox = sandbox
         self._clock = clock
         self._say = say
-        self._told = told
-        self._deadlines = Deadlines(agent_s=order.agent_s, overall_s=order.overall_s)
-        self.workspace = Workspace(folder, stacks=order.sandbox.kind == "local")
+        self._steps = steps_of(order.task)
+        self._times = Times(order, execution, self._steps, clock=clock, told=told)
+        stacks = order.sandbox.kind == "local"
+        self.workspaces = [
+            Workspace(folder, stacks=stacks, states=self.folder_of(number))
+            for number in range(len(self._steps))
+        ]
+        """Of each step."""
         self.cancelled = asyncio.Event()
         """Set by whoever wants the harness to end."""
 
-    def left_s(self) -> float:
-        """Of the overall budget, which begins anew with the machine."""
-        launched = self._launched_s()
-        if launched is None:
-            return self._order.overall_s
-        self._deadlines.hold(self._told().held_s)
-        return self._deadlines.overall_at(launched) - self._clock.now()
+    @property
+    def workspace(self) -> Workspace:
+        """Of the step that was started last."""
+        return self.workspaces[self._execution.step]
 
-    async def terminate(self, mark: str, command: Callable[[], Command]) -> None:
-        """The execution is terminated, from wherever it was found."""
-        if self._execution.stage is Stage.RUNNING:
+    def folder_of(self, step: int) -> Path:
+        """Where what is left of it is kept."""
+        return folder_of(self._folder, step, num_steps=len(self._steps))
+
+    def left_s(self) -> float:
+        """Of the overall budget."""
+        return self._times.overall_left_s()
+
+    async def advance(self, mark: str, command: Callable[[Step], Command]) -> None:
+        """The step that is due has ended: it is terminated, or its state waits for its judge.
+
+        A step that another may follow is judged first.
+        """
+        if self._execution.is_running:
             await self._end(Ending.CRASHED, "its supervisor died while it ran")
             return
+        number = self._execution.step + 1 if self._execution.launched is not None else 0
+        step = self._steps[number]
         try:
-            await self._until_done(lambda: self._prepare(mark))
-            wanted = command()
+            await self._until_done(lambda: self._prepare(mark, number))
+            wanted = command(step)
         except BoundaryError as error:
-            self._never_started(str(error))
+            self._not_started(str(error))
             return
         if self.cancelled.is_set():
-            self._never_started("cancelled before launch")
+            self._not_started("cancelled before launch")
             return
-        # Said before the start, because an execution must never be launched twice.
-        self._say(Launched(monotonic_s=self._clock.now(), boot=self._clock.boot))
-        output, most_bytes = str(self._folder / OUTPUT_FILE), self._order.output_bytes
-        try:
-            await self._until_done(
-                lambda: self._sandbox.start(wanted, output=output, most_bytes=most_bytes)
-            )
-        except SandboxError as error:
-            self._never_started(str(error))
-            return
-        await self._end(*await self._wait())
+        # Fact before the start, because nothing must ever be launched twice.
+        now_s, boot = self._clock.now(), self._clock.boot
+        if number == 0:
+            self._say(Launched(monotonic_s=now_s, boot=boot))
+        else:
+            self._say(StepStarted(step=number, monotonic_s=now_s, boot=boot))
+        self._times.begin()
+        await self._run(step, wanted)
 
-    async def _prepare(self, mark: str) -> None:
-        if self._execution.stage is Stage.NEW:
-            self.workspace.prepare(self._order.task.files)
-        await self._sandbox.prepare(str(self.workspace.live))
+    def settle(self, *, has_key: bool) -> None:
+        """Behind a step that was judged: the next one is due, or it is terminated here.
+
+        Without its key it is as if it had been cancelled, and keeps nothing that could be scored,
+        because nobody can say what the next step would have come to.
+        """
+        ended = self._execution.steps[-1]
+        over = why_over(
+            ended,
+            name=self._steps[ended.step].name,
+            is_scored=ended.step in self._execution.scores,
+            is_enough=self._execution.is_enough,
+            is_cancelled=self.cancelled.is_set(),
+            left_s=min(self._times.agent_left_s(), self._times.overall_left_s()),
+        )
+        if over is not None:
+            self._terminated(*over, self._times.whole_s(), ended.state)
+        elif not has_key:
+            reason = "a further step is due, and the execution's key is gone with whoever had it"
+            self._terminated(Ending.CANCELLED, reason, self._times.whole_s(), None)
+
+    async def _run(self, step: Step, wanted: Command) -> None:
+        """The step's own script first, if it has one, and within the same time."""
+        if step.files is not None and (Path(step.files) / SETUP).is_file():
+            setup = Command(argv=("bash", SETUP), variables=self._order.task.variables)
+            found = await self._done(setup, SETUP_OUTPUT_FILE)
+            if found is None:
+                return
+            if found[0] is not Ending.COMPLETED:
+                await self._end(found[0], f"{SETUP}: {found[1]}")
+                return
+            await self._sandbox.kill()
+        found = await self._done(wanted, OUTPUT_FILE)
+        if found is not None:
+            await self._end(*found)
+
+    async def _done(self, command: Command, output: str) -> tuple[Ending, str] | None:
+        """How a program came to its end; None: it could not start, and that is said."""
+        folder = self.folder_of(self._execution.step)
+        to, most_bytes = str(folder / output), self._order.output_bytes
+
+        async def start() -> None:
+            try:
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            except OSError as error:
+                message = f"folder of step {self._execution.step}: {error}"
+                raise SandboxError(message) from error
+            await self._sandbox.start(command, output=to, most_bytes=most_bytes)
+
+        try:
+            await self._until_done(start)
+        except SandboxError as error:
+            self._not_started(str(error))
+            return None
+        return await self._wait()
+
+    async def _prepare(self, mark: str, number: int) -> None:
+        workspace, step = self.workspaces[number], self._steps[number]
+        is_new = self._execution.stage is Stage.NEW
+        if is_new:
+            workspace.prepare(self._order.task.files)
+        elif number > 0:
+            workspace.go_on(self.workspaces[number - 1])
+        if step.files is not None and (is_new or number > 0):
+            workspace.put(step.files)
+        await self._sandbox.prepare(str(workspace.live))
         levels = self._levels()
-        if self._execution.stage is Stage.NEW:
+        if is_new:
             self._say(Prepared(mark=mark, levels=levels))
 
     async def _until_done(self, part: Callable[[], Awaitable[None]]) -> None:
@@ -122,11 +202,11 @@ class Supervisor:
         return found
 
     async def _wait(self) -> tuple[Ending, str]:
-        """How the harness ended, or why it has to."""
+        """How the program ended, or why it has to."""
         ended = asyncio.create_task(self._sandbox.wait())
         cancelled = asyncio.create_task(self.cancelled.wait())
         try:
-            while (left_s := self._agent_left_s()) > 0:
+            while (left_s := self._times.step_left_s()) > 0:
                 done, _ = await asyncio.wait(
                     {ended, cancelled}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED
                 )
@@ -134,29 +214,17 @@ class Supervisor:
                     return _ending(ended)
                 if cancelled in done:
                     return Ending.CANCELLED, "cancelled while it ran"
-            return Ending.TIMED_OUT, f"the agent's {self._order.agent_s} s are over"
+            return Ending.TIMED_OUT, self._times.whose_is_over()
         finally:
             ended.cancel()
             cancelled.cancel()
             await asyncio.gather(ended, cancelled, return_exceptions=True)
 
-    def _agent_left_s(self) -> float:
-        """Asked when a deadline seems to have come: it may have moved on since (SPEC 6.1)."""
-        launched = self._launched_s()
-        assert launched is not None
-        self._deadlines.hold(self._told().held_s)
-        return self._deadlines.agent_at(launched) - self._clock.now()
-
-    def _launched_s(self) -> float | None:
-        launched = self._execution.launched
-        if launched is None or launched.boot != self._clock.boot:
-            return None
-        return launched.monotonic_s
-
     async def _end(self, ending: Ending, reason: str) -> None:
         """Nothing runs, what was left is frozen, and the fact is said."""
-        launched = self._launched_s()
-        elapsed_s = None if launched is None else self._clock.now() - launched
+        elapsed_s, whole_s = self._times.step_s(), self._times.whole_s()
+        may_follow = ending is not Ending.CANCELLED and self._times.agent_left_s() > 0
+        number = self._execution.step
         state: State | None = None
         try:
             await self._sandbox.freeze()
@@ -165,11 +233,30 @@ class Supervisor:
                 reason = f"{reason}; the workspace is lost"
         except SandboxError as error:
             reason = f"{reason}; {error}"
+        if state is None or not may_follow or number + 1 == len(self._steps):
+            self._terminated(ending, reason, whole_s, state)
+            return
+        self._say(
+            StepEnded(step=number, ending=ending, reason=reason, elapsed_s=elapsed_s, state=state)
+        )
+
+    def _terminated(
+        self, ending: Ending, reason: str, elapsed_s: float | None, state: State | None
+    ) -> None:
         self._say(Terminated(ending=ending, reason=reason, elapsed_s=elapsed_s, state=state))
 
-    def _never_started(self, reason: str) -> None:
-        ending = Ending.CANCELLED if self.cancelled.is_set() else Ending.NEVER_STARTED
-        self._say(Terminated(ending=ending, reason=reason, elapsed_s=None, state=None))
+    def _not_started(self, reason: str) -> None:
+        """Behind a step, what was done says nothing of the one that could not be."""
+        if self.cancelled.is_set():
+            self._terminated(Ending.CANCELLED, reason, None, self._execution.state)
+            return
+        ending = Ending.CRASHED if self._execution.steps else Ending.NEVER_STARTED
+        self._terminated(ending, reason, None, None)
+
+
+def folder_of(attempt: Path, step: int, *, num_steps: int) -> Path:
+    """What is left of a step is in a folder of its own, unless it is the only one."""
+    return attempt / STEPS / f"{step:02d}" if num_steps > 1 else attempt
 
 
 def _ending(ended: "asyncio.Task[int]") -> tuple[Ending, str]:

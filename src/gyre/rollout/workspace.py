@@ -29,13 +29,17 @@ OPAQUE = "user.overlay.opaque"
 class Workspace:
     """The folders of one execution in which programs work, and what remains of them."""
 
-    def __init__(self, folder: Path, *, stacks: bool = False) -> None:
-        """`stacks`: sandboxes put what programs write on top of a state, so nothing is copied."""
+    def __init__(self, folder: Path, *, stacks: bool = False, states: Path | None = None) -> None:
+        """`stacks`: sandboxes put what programs write on top of a state, so nothing is copied.
+
+        `states`: where the state is kept, unless it is the execution's only one.
+        """
         self.live = folder / "workspace"
-        self.frozen = folder / "frozen"
+        self._states = folder if states is None else states
+        self.frozen = self._states / "frozen"
         self.scratch = folder / "scratch"
         self.place = folder / PLACE
-        self.frozen_root = folder / "frozen-root"
+        self.frozen_root = self._states / "frozen-root"
         self._home = folder / "home"
         self._stacks = stacks
         self._seen: str | None = None
@@ -52,6 +56,28 @@ class Workspace:
             message = f"workspace from {files}: {error}"
             raise SandboxError(message) from error
 
+    def go_on(self, before: "Workspace") -> None:
+        """What was frozen before stands where the agent works; what was done since is gone."""
+        try:
+            remove(self.live)
+            self.live.mkdir(parents=True)
+            copy(before.frozen, self.live)
+            if _is_folder(before.frozen_root):
+                remove(self.place / ROOT)
+                (self.place / ROOT).mkdir(parents=True)
+                copy(before.frozen_root, self.place / ROOT, is_layer=True)
+        except OSError as error:
+            message = f"workspace from {before.frozen}: {error}"
+            raise SandboxError(message) from error
+
+    def put(self, files: str) -> None:
+        """These files are in the workspace too, in place of what has their names."""
+        try:
+            copy(Path(files), self.live, is_over=True)
+        except OSError as error:
+            message = f"files of {files}: {error}"
+            raise SandboxError(message) from error
+
     def freeze(self) -> State | None:
         """What the workspace holds, out of reach; None if it is lost.
 
@@ -61,6 +87,7 @@ class Workspace:
             if not _is_folder(self.frozen):
                 if not _is_folder(self.live):
                     return None
+                self._states.mkdir(parents=True, exist_ok=True, mode=0o700)
                 if _is_folder(self.place / ROOT):
                     (self.place / ROOT).rename(self.frozen_root)
                 self.live.rename(self.frozen)
@@ -162,15 +189,25 @@ def content_hash(folder: Path) -> str:
     return state.hexdigest()
 
 
-def copy(source: Path, target: Path) -> None:
-    """Everything in one folder also in the other, which exists; files are writable there."""
+def copy(source: Path, target: Path, *, is_over: bool = False, is_layer: bool = False) -> None:
+    """Everything in one folder also in the other, which exists; files are writable there.
+
+    `is_over`: what has the same name there gives way, and links there are not followed.
+    `is_layer`: with what an overlay says of the folders below it.
+    """
     for entry in _entries(source):
         mode = entry.lstat().st_mode
         to = target / entry.relative_to(source)
+        if is_over and not (stat.S_ISDIR(mode) and _is_folder(to)):
+            remove(to)
         if stat.S_ISLNK(mode):
             to.symlink_to(entry.readlink())
         elif stat.S_ISDIR(mode):
-            to.mkdir(mode=0o700)
+            to.mkdir(mode=0o700, exist_ok=is_over)
+            if is_layer and _hides(entry):
+                os.setxattr(to, OPAQUE, b"y")
+        elif is_layer and stat.S_ISCHR(mode) and entry.lstat().st_rdev == 0:
+            os.mknod(to, stat.S_IFCHR, os.makedev(0, 0))
         elif stat.S_ISREG(mode):
             shutil.copyfile(entry, to)
             to.chmod(stat.S_IMODE(mode) | stat.S_IRUSR | stat.S_IWUSR)

@@ -1,6 +1,7 @@
 """Executions of a run's groups: drawn, launched, closed with their rewards, and kept for training.
 
 Rule 1: p, f and closure move once for every member of every group (SPEC 1.2).
+Rule 2: what an earlier controller launched goes on; only what cannot is launched again, renamed.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,9 +19,12 @@ from gyre.plan.messages import (
     LaunchExecution,
 )
 from gyre.run.materialise import Kept
-from gyre.run.supervisors import Supervised, Supervisors, SupervisorsOf
+from gyre.run.recalled import Recalled, RecalledGroup
+from gyre.run.supervised import Supervised
+from gyre.run.supervisors import Supervisors, SupervisorsOf
 from gyre.stream.queries import Queries
-from gyre.words.events import GroupDrawn, RewardGiven
+from gyre.words.errors import ConfigError
+from gyre.words.events import ExecutionRelaunched, GroupDrawn, RewardGiven
 from gyre.words.ids import ExecutionId
 from gyre.words.outcomes import Closed, Ending, Outcome, Terminated
 from gyre.words.places import TaskSource
@@ -29,6 +33,7 @@ from gyre.words.tasks import Task
 
 @dataclass(frozen=True, slots=True)
 class _Drawn:
+    position: int
     query: int
     task: Task
 
@@ -50,12 +55,18 @@ class Attempts:
         self._queries = queries
         self._hear = hear
         self._drawn: dict[GroupId, _Drawn] = {}
+        self._names: dict[tuple[GroupId, int], ExecutionId] = {}
+        """Of those that were launched."""
         self._places: dict[ExecutionId, tuple[GroupId, int]] = {}
         self._closings: dict[ExecutionId, Closed] = {}
         self._running: dict[ExecutionId, tuple[GroupId, int]] = {}
         self._surplus: set[ExecutionId] = set()
         """Those that were cancelled, whatever they come to (SPEC 6.5)."""
-        self.supervisors: Supervisors = supervisors_of(self._terminated, self._closed)
+        self._renamed: set[ExecutionId] = set()
+        """Those that begin anew once their new names are written down."""
+        self._rewarded: set[ExecutionId] = set()
+        """Those whose reward an earlier controller wrote down, and not that they are closed."""
+        self.supervisors: Supervisors = supervisors_of(self._terminated, self._closed, self._lost)
 
     @property
     def running(self) -> Mapping[ExecutionId, tuple[GroupId, int]]:
@@ -66,27 +77,24 @@ class Attempts:
         """The next query is the group's."""
         position = self._queries.num_drawn
         query = self._queries.draw()
-        task = self._tasks.get(query)
-        self._drawn[command.group] = _Drawn(query, task)
-        names = tuple(name_of(command.group, member) for member in range(command.size))
-        self._hear(
-            GroupDrawn(group=command.group, position=position, task=task.id, executions=names)
-        )
+        self._drawn[command.group] = drawn = _Drawn(position, query, self._tasks.get(query))
+        self._say_drawn(command, drawn)
         self._hear(GroupAdmitted(group=command.group))
 
     def launch(self, command: LaunchExecution) -> None:
         place = command.group, command.member
-        name = name_of(*place)
-        self._places[name] = self._running[name] = place
+        name = self._name(place, name_of(*place))
+        self._running[name] = place
         self.supervisors.launch(name, self._drawn[command.group].task, self._folder / name)
 
     def cancel(self, command: CancelExecution) -> None:
         """A surplus execution ends unassessed."""
         group, member = command.group, command.member
-        name = name_of(group, member)
-        if name in self._places:
+        name = self._names.get((group, member))
+        if name is not None:
             self._surplus.add(name)
-            self.supervisors.cancel(name)
+            if name not in self._renamed:
+                self.supervisors.cancel(name)
             return
         # Never launched: p and f move in one event (SPEC 1.2).
         ending, outcome = Ending.CANCELLED, Outcome.SURPLUS
@@ -98,12 +106,117 @@ class Attempts:
         self._queries.done(self._drawn.pop(group).query)
         found: dict[int, Kept | None] = {}
         for member in range(size):
-            name = name_of(group, member)
-            found[member] = _kept(name, self._closings.pop(name, None))
-            self._surplus.discard(name)
-            if self._places.pop(name, None) is not None:
-                self.supervisors.forget(name)
+            name = self._names.pop((group, member), None)
+            found[member] = None
+            if name is not None:
+                found[member] = _kept(name, self._closings.pop(name, None))
+                self._surplus.discard(name)
+                if self._places.pop(name, None) is not None:
+                    self.supervisors.forget(name)
         return found
+
+    # After an earlier controller
+
+    def recall(self, found: Recalled) -> dict[GroupId, dict[int, Kept | None]]:
+        """Groups of its time; what those left that were offered. `resume` follows.
+
+        Queries are drawn and come back in the order in which they did, because one that is out is
+        passed over.
+        """
+        left: dict[GroupId, dict[int, Kept | None]] = {}
+        covered: dict[GroupId, int] = {}
+        for order in found.drawing:
+            group = found.groups.get(order.group)
+            if isinstance(order, AdmitGroup):
+                position = self._queries.num_drawn
+                query = self._queries.draw()
+                if group is None:
+                    covered[order.group] = query
+                else:
+                    self._recall_group(group, position, query)
+            elif group is None:
+                self._queries.done(covered.pop(order.group))
+            else:
+                left[order.group] = self.take(order.group, len(group.members))
+        return left
+
+    def _recall_group(self, group: RecalledGroup, position: int, query: int) -> None:
+        number, task = group.admitted.group, self._tasks.get(query)
+        if group.task not in (None, task.id):
+            message = f"group {number} drew task {group.task}, and now that query is {task.id}"
+            raise ConfigError(f"tasks: not those that the run began with: {message}")
+        self._drawn[number] = _Drawn(position, query, task)
+        for member, one in enumerate(group.members):
+            if one.engine is None:
+                continue
+            place = number, member
+            name = self._name(place, ExecutionId(one.name or name_of(*place)))
+            if one.is_cancelled:
+                self._surplus.add(name)
+            if one.outcome is not None:
+                del self._places[name]
+                self._closings[name] = Closed(outcome=one.outcome, score=one.score, reason="")
+            elif one.is_rewarded:
+                self._rewarded.add(name)
+
+    def resume(self, group: RecalledGroup) -> None:
+        """Executions that are not closed go on, and an order that nobody answered is answered."""
+        number = group.admitted.group
+        if not group.is_answered:
+            if group.task is None:
+                self._say_drawn(group.admitted, self._drawn[number])
+            self._hear(GroupAdmitted(group=number))
+            return
+        for member, one in enumerate(group.members):
+            if one.engine is None or one.outcome is not None:
+                continue
+            name = self._names[number, member]
+            if not one.is_terminated:
+                self._running[name] = number, member
+            self.supervisors.adopt(
+                name,
+                self._drawn[number].task,
+                self._folder / name,
+                is_cancelled=one.is_cancelled,
+                is_terminated=one.is_terminated,
+            )
+
+    def _lost(self, one: Supervised, reason: str) -> None:
+        """The same member again, under a name that has neither a log nor a folder."""
+        group, member = place = self._places.pop(one.name)
+        del self._names[place]
+        self._running.pop(one.name, None)
+        name = self._name(place, next_name(one.name))
+        if one.name in self._surplus:
+            self._surplus.remove(one.name)
+            self._surplus.add(name)
+        self._running[name] = place
+        self._renamed.add(name)
+        self._hear(ExecutionRelaunched(group=group, member=member, execution=name, reason=reason))
+
+    def noticed(self, now: float, fact: Any) -> None:
+        """A fact is in the journal; a new name is used from then on, lest it be used twice."""
+        if isinstance(fact, ExecutionRelaunched):
+            name, task = ExecutionId(fact.execution), self._drawn[GroupId(fact.group)].task
+            self._renamed.discard(name)
+            self.supervisors.launch(name, task, self._folder / name)
+            if name in self._surplus:
+                self.supervisors.cancel(name)
+
+    def _say_drawn(self, command: AdmitGroup, drawn: _Drawn) -> None:
+        names = tuple(name_of(command.group, member) for member in range(command.size))
+        self._hear(
+            GroupDrawn(
+                group=command.group,
+                position=drawn.position,
+                task=drawn.task.id,
+                executions=names,
+            )
+        )
+
+    def _name(self, place: tuple[GroupId, int], name: ExecutionId) -> ExecutionId:
+        self._places[name], self._names[place] = place, name
+        return name
 
     async def _terminated(self, one: Supervised, fact: Terminated) -> None:
         group, member = self._places[one.name]
@@ -117,16 +230,24 @@ class Attempts:
             fact = Closed(outcome=Outcome.SURPLUS, score=None, reason=fact.reason)
         self._closings[one.name] = fact
         ran_s = None if one.terminated is None else one.terminated.elapsed_s
-        self._hear(
-            RewardGiven(
-                group=group, member=member, execution=one.name, score=fact.score, ran_s=ran_s
+        if one.name not in self._rewarded:
+            self._hear(
+                RewardGiven(
+                    group=group, member=member, execution=one.name, score=fact.score, ran_s=ran_s
+                )
             )
-        )
         self._hear(ExecutionClosed(group=group, member=member, outcome=fact.outcome))
 
 
 def name_of(group: int, member: int) -> ExecutionId:
     return ExecutionId(f"g{group:05d}-{member:02d}")
+
+
+def next_name(name: ExecutionId) -> ExecutionId:
+    """Of an execution that begins anew: g00001-02, g00001.1-02, g00001.2-02..."""
+    group, _, member = name.rpartition("-")
+    first, _, number = group.partition(".")
+    return ExecutionId(f"{first}.{int(number or 0) + 1}-{member}")
 
 
 def _kept(name: ExecutionId, closed: Closed | None) -> Kept | None:

@@ -11,11 +11,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from gyre.run.processes import Found
 from gyre.words.errors import ConfigError
 
 STOP_S = 15.0
 """How long a process may take to end after it was told to."""
 TAIL_BYTES = 2_000
+LOST = -1
+"""In place of a status that nobody was told."""
 
 
 class Child:
@@ -76,37 +79,40 @@ class Child:
 
 
 class Births:
-    """One nursery: a module imported once, and as many processes of it as are wanted."""
+    """One nursery: a module imported once, and as many processes of it as are wanted.
 
-    def __init__(self, module: str, process: asyncio.subprocess.Process) -> None:
+    It may be killed: the next birth opens another, and those who were born live on.
+    """
+
+    def __init__(self, module: str, process: asyncio.subprocess.Process, log: Path) -> None:
+        """Made by `open`."""
         self._module = module
-        self._process = process
+        self._log = log
+        self._opening = asyncio.Lock()
+        self._tasks: list[asyncio.Task[None]] = []
         self._requests = itertools.count()
-        self._asked: dict[int, asyncio.Future[Child]] = {}
-        self._children: dict[int, Child] = {}
-        self._listening = asyncio.create_task(self._listen())
+        self._process: asyncio.subprocess.Process
+        self._asked: dict[int, asyncio.Future[Child]]
+        self._listening: asyncio.Task[None]
+        self._listen_to(process)
 
     @classmethod
     async def open(cls, module: str, log: Path) -> "Births":
-        log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with log.open("ab") as errors:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "gyre.run.nursery",
-                module,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=errors,
-                start_new_session=True,
-            )
-        return cls(module, process)
+        return cls(module, await _nursery(module, log), log)
+
+    @property
+    def is_over(self) -> bool:
+        """Its process has ended."""
+        return self._process.returncode is not None or self._listening.done()
 
     async def birth(
         self, name: str, arguments: Sequence[str], *, log: Path, told: str = "", lasts: bool = False
     ) -> Child:
         """A new process, which outlives this one if it lasts; `told` is seen by nobody else."""
         log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        async with self._opening:
+            if self.is_over:
+                self._listen_to(await _nursery(self._module, self._log))
         request = next(self._requests)
         given: asyncio.Future[Child] = asyncio.get_running_loop().create_future()
         self._asked[request] = given
@@ -122,8 +128,7 @@ class Births:
             self._process.stdin.write(json.dumps(asked).encode() + b"\n")
             await self._process.stdin.drain()
         except (BrokenPipeError, ConnectionResetError) as error:
-            message = f"the nursery of {self._module} has ended"
-            raise ConfigError(message) from error
+            raise self._has_ended() from error
         child = await given
         child.name, child.log = name, log
         return child
@@ -138,30 +143,61 @@ class Births:
         except TimeoutError:
             self._process.kill()
             await self._process.wait()
-        # Until the last of those has ended, because all of them hold the other end.
-        await asyncio.wait((self._listening,), timeout=STOP_S)
-        self._listening.cancel()
-        await asyncio.gather(self._listening, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _listen(self) -> None:
-        assert self._process.stdout is not None
-        async for line in self._process.stdout:
+    def _listen_to(self, process: asyncio.subprocess.Process) -> None:
+        self._process, self._asked = process, {}
+        self._listening = asyncio.create_task(self._listen(process, self._asked))
+        self._tasks.append(self._listening)
+
+    async def _listen(
+        self, process: asyncio.subprocess.Process, asked: dict[int, asyncio.Future[Child]]
+    ) -> None:
+        """Until the process ends; then nobody else tells of the ends of its children."""
+        children: dict[int, Child] = {}
+        assert process.stdout is not None
+        async for line in process.stdout:
             answer = json.loads(line)
-            child = self._child(answer["pid"])
+            pid = answer["pid"]
+            if pid not in children:
+                # It may be its own first word, spoken before its parent tells of it.
+                children[pid] = Child(pid)
+            child = children[pid]
             child.heard(answer)
             if "request" in answer:
-                given = self._asked.pop(answer["request"])
+                given = asked.pop(answer["request"])
                 if not given.done():  # Whoever asked may have been cancelled meanwhile.
                     given.set_result(child)
             if "ended" in answer:
-                del self._children[answer["pid"]]
-        for given in self._asked.values():
+                del children[pid]
+        for given in asked.values():
             if not given.done():
-                message = f"the nursery of {self._module} has ended"
-                given.set_exception(ConfigError(message))
+                given.set_exception(self._has_ended())
+        self._tasks += (asyncio.create_task(_followed(child)) for child in children.values())
 
-    def _child(self, pid: int) -> Child:
-        """Made at its first word, because a child may speak before its parent tells of it."""
-        if pid not in self._children:
-            self._children[pid] = Child(pid)
-        return self._children[pid]
+    def _has_ended(self) -> ConfigError:
+        return ConfigError(f"the nursery of {self._module} has ended")
+
+
+async def _nursery(module: str, log: Path) -> asyncio.subprocess.Process:
+    log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with log.open("ab") as errors:
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "gyre.run.nursery",
+            module,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=errors,
+            start_new_session=True,
+        )
+
+
+async def _followed(child: Child) -> None:
+    """The end of a process whose parent, who would have told of it, is gone."""
+    if child.log is not None:
+        await Found(child.name, child.pid, child.log).wait()
+        child.heard({"ended": LOST})

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
@@ -23,12 +24,11 @@ import uvloop
 from gyre.backends.engines.embedded import EmbeddedEngine
 from gyre.engine.controls import Steered
 from gyre.engine.loop import Loop
-from gyre.engine.open import device_of, dtype_of
 from gyre.engine.serve import Server
 from gyre.engine.store import kv_bytes_per_token
 from gyre.engine.wire import Served
 from gyre.model.known import model_folder
-from gyre.model.load import load_network
+from gyre.model.manifest import read_manifest
 from gyre.model.network import Network
 from gyre.proxy.http import ClientGone, Exchange, Receive, Scope, Send
 from gyre.run import nursery
@@ -38,14 +38,18 @@ from gyre.run.control import read_key
 from gyre.run.learning import Learning, Trains
 from gyre.run.listen import listener, serve_until_told
 from gyre.run.plan_file import read_plan
+from gyre.run.rank import planned_network
 from gyre.run.rank_orders import refusal
 from gyre.run.ranked import Ranked, open_ranked
 from gyre.run.serve import TokenizerFile, end_ids
+from gyre.run.state_files import read_state
+from gyre.run.state_manifest import require_state_manifest
 from gyre.train.between import Between
 from gyre.train.cell import LocalTrainer
 from gyre.words.errors import (
     ConfigError,
     GyreError,
+    ModelError,
     RequestError,
     Unauthorized,
 )
@@ -103,7 +107,7 @@ def made_by(factory: str) -> tuple[Callable[..., Any], Mapping[str, str]]:
 def open_engine(plan: CellPlan, network: Network, tokenizer: TokenizerFile | None) -> Steered:
     if plan.engine_factory is not None:
         make, options = made_by(plan.engine_factory)
-        folder = model_folder(plan.model)
+        folder = model_folder(plan.source)
         found: Steered = make(
             network, name=plan.name, section=plan.engine, folder=folder, options=options
         )
@@ -127,10 +131,13 @@ def open_trainer(plan: CellPlan, network: Network) -> LocalTrainer:
         "temperature": plan.temperature,
     }
     if plan.trainer_factory is None:
-        return LocalTrainer(network, **settings, version=plan.version)
-    make, options = made_by(plan.trainer_factory)
-    trainer: LocalTrainer = make(network, **settings, options=options)
+        trainer = LocalTrainer(network, **settings)
+    else:
+        make, options = made_by(plan.trainer_factory)
+        trainer = make(network, **settings, options=options)
     trainer.version = plan.version
+    if plan.checkpoint is not None and plan.optimizer is not None:
+        trainer.load(read_state(plan.checkpoint, 0, stages=1, shards=1), version=plan.version)
     return trainer
 
 
@@ -150,15 +157,31 @@ def open_learning(plan: CellPlan, network: Network) -> Trains | None:
     return Learning(trainer, between, share=plan.share, cell=plan.cell)
 
 
+def begun(plan: CellPlan) -> CellPlan:
+    """The plan with the version of what it begins with; ModelError if that is no checkpoint."""
+    if plan.checkpoint is None:
+        return plan
+    manifest = read_manifest(plan.checkpoint)
+    if manifest is None:
+        message = f"{plan.checkpoint}: expected a checkpoint, found no manifest"
+        raise ModelError(message)
+    if plan.optimizer is not None:
+        found = require_state_manifest(plan.checkpoint).version
+        if found != manifest.version:
+            message = f"{plan.checkpoint}: expected the optimizer's state of version "
+            raise ModelError(f"{message}{manifest.version}, found that of {found}")
+    return replace(plan, version=manifest.version)
+
+
 async def serve(plan: CellPlan, on_start: Callable[[str], None]) -> None:
     """Runs until SIGINT or SIGTERM; raises what a cell of several ranks was lost by."""
     if plan.threads is not None:
         torch.set_num_threads(plan.threads)
     key = read_key(plan.key_file)
     assert key is not None
-    place = device_of(plan.device)
-    network = load_network(plan.model, device=place, dtype=dtype_of(plan.dtype, place))
-    folder = model_folder(plan.model)
+    plan = begun(plan)
+    network = planned_network(plan)
+    folder = model_folder(plan.source)
     path = folder / "tokenizer.json"
     tokenizer = TokenizerFile(path) if path.is_file() else None
     engine = open_engine(plan, network, tokenizer)
@@ -203,6 +226,8 @@ def live(arguments: Sequence[str], ready: Callable[[str], None]) -> int:
     if len(arguments) != 1:
         sys.stderr.write("gyre cell: expected one argument, the file with its plan\n")
         return 2
+    # Else groups listen wherever the name of this machine leads, and ask nobody for a key.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     try:
         plan = read_plan(Path(arguments[0]), CellPlan)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

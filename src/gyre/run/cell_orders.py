@@ -1,7 +1,8 @@
 """What a controller may order of a cell, as typed bodies, and how the cell carries it out.
 
 Rule 1: orders of the training half run one after the other, as many claims together as it takes,
-but for `expose`, which reads weights that do not change and must not wait for a claim (SPEC 3.1).
+but for `expose`, `save` and `checkpoint`, which read what no claim changes and must not wait for
+one (SPEC 3.1).
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 import msgspec
 
 from gyre.engine.controls import Steered
+from gyre.model.manifest import read_manifest
 from gyre.model.network import Network
 from gyre.model.weights import digest
 from gyre.proxy.http import Exchange
@@ -27,6 +29,7 @@ from gyre.run.cell_wire import (
     Meet,
     Reduce,
     Save,
+    Saved,
     Spread,
     StepOrder,
 )
@@ -38,6 +41,8 @@ PREFIX = "/cell/"
 BODY_BYTES = 2**20
 CLAIM_BYTES = 2**32
 BODY_S = 60.0
+SAVERS = 4
+"""Checkpoints that are waited for together: one is written, and others wait for their turn."""
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
@@ -55,6 +60,7 @@ class Orders:
             # One more, so that an order waits for no claim that comes after it.
             most = learning.claims_at_once + 1
         self._threads = ThreadPoolExecutor(most, thread_name_prefix="trainer")
+        self._savers = ThreadPoolExecutor(SAVERS, thread_name_prefix="saver")
         self._orders: dict[str, Callable[[bytes], Awaitable[Any]]] = {
             "enter": self._enter,
             "leave": self._leave,
@@ -65,6 +71,7 @@ class Orders:
             "step": self._step,
             "spread": self._spread,
             "save": self._save,
+            "checkpoint": self._checkpoint,
             "load": self._load,
         }
 
@@ -86,7 +93,8 @@ class Orders:
     def close(self) -> None:
         if self._learning is not None:
             self._learning.drop()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._threads, self._savers):
+            threads.shutdown(wait=False, cancel_futures=True)
 
     async def _health(self) -> Mapping[str, Any]:
         """Answered beside both threads, which may be in the middle of something long."""
@@ -137,21 +145,35 @@ class Orders:
         do = self._do(self._trains.spread, asked.epoch, asked.members, asked.version)
         return {"seconds": await _timed(do)}
 
-    async def _save(self, body: bytes) -> Mapping[str, Any]:
-        folder = Path(_read(body, Save).folder)
-        manifest, seconds = await self._do(self._trains.save, folder)
-        size = sum(one.num_bytes for one in manifest.shards)
-        return {"digest": manifest.digest, "seconds": seconds, "num_bytes": size}
+    async def _save(self, body: bytes) -> Saved:
+        asked = _read(body, Save)
+        act = partial(self._trains.save, Path(asked.folder), asked.version)
+        return await asyncio.wrap_future(self._savers.submit(act))
+
+    async def _checkpoint(self, body: bytes) -> Saved:
+        asked = _read(body, Save)
+        act = partial(self._trains.checkpoint, Path(asked.folder), asked.version)
+        return await asyncio.wrap_future(self._savers.submit(act))
 
     async def _load(self, body: bytes) -> Mapping[str, Any]:
         """The engine has the weights, and says by their digest which (SPEC 2.4)."""
         asked = _read(body, Load)
+        await asyncio.to_thread(self._check_digest, asked)
         load = self._engine.load(Path(asked.folder), version=asked.version, keep_kv=asked.keep_kv)
         seconds = await _timed(load)
         found = await asyncio.to_thread(digest, self._network)
         if found != asked.digest:
             raise CellError(f"{asked.folder}: expected digest {asked.digest}, found {found}")
         return {"digest": found, "seconds": seconds}
+
+    def _check_digest(self, asked: Load) -> None:
+        """Other weights are refused before they take the place of those that serve."""
+        manifest = read_manifest(Path(asked.folder))
+        if manifest is None or manifest.dtype != str(self._network.dtype).removeprefix("torch."):
+            return  # Known by its digest only once it is loaded.
+        if manifest.digest != asked.digest:
+            found = f"expected digest {asked.digest}, found {manifest.digest}"
+            raise CellError(f"{asked.folder}: {found}")
 
     async def _claim(self, what: str, body: bytes, about: str) -> Any:
         asked = _read(about.encode(), About)
@@ -187,5 +209,5 @@ async def _timed(doing: Awaitable[Any]) -> float:
 def _read(body: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(body or b"{}", type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise RequestError(f"expected {kind.__name__}: {error}") from error

@@ -52,8 +52,15 @@ class CellPlan:
     engine_factory: str | None = None
     """MODULE:FUNCTION?key=value of an engine in place of the embedded one."""
     trainer_factory: str | None = None
+    checkpoint: Path | None = None
+    """Folder whose weights, version and optimizer's state it begins with, in place of `model`'s."""
     port: int = 0
     """Where it listens; 0 picks a free one. A cell that comes back keeps the one it had."""
+
+    @property
+    def source(self) -> str:
+        """What its weights are read from."""
+        return self.model if self.checkpoint is None else str(self.checkpoint)
 
     @property
     def ranks(self) -> int:

@@ -57,9 +57,26 @@ class Spread(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Save(msgspec.Struct, forbid_unknown_fields=True):
-    """The trainer's weights become a checkpoint."""
+    """The trainer's weights, or all of its state, are durable in a folder."""
 
     folder: str
+    version: int | None = None
+    """Which they must be; none: whichever the trainer has."""
+
+
+class Saved(msgspec.Struct):
+    """A checkpoint that a core has written."""
+
+    digest: str
+    """Of the weights."""
+    seconds: float
+    """From the order until it was on the disk."""
+    num_bytes: int
+    has_optimizer: bool = False
+    stalled_s: float = 0.0
+    """That training stood still for it."""
+    copied_s: float = 0.0
+    """That copying into main memory took, beside the training."""
 
 
 class Load(msgspec.Struct, forbid_unknown_fields=True):

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
-from gyre.run.cell_wire import ABOUT, Exposed
+from gyre.run.cell_wire import ABOUT, Exposed, Saved
 from gyre.run.rank_orders import Refusal, made
 from gyre.words.errors import CellError, CellGone
 from gyre.words.ids import EngineName
@@ -20,15 +20,11 @@ from gyre.words.reports import ClaimReport, StepReport
 
 HEALTH_S = 5.0
 """A cell that takes longer to say how it is does not answer."""
+ORDER_S = 900.0
+"""A cell that takes longer over an order never ends it, however well it says it is."""
+WRITES = ("save", "checkpoint")
+"""Orders that a disk may hold up, and that are waited for as long as it takes."""
 T = TypeVar("T")
-
-
-class Saved(msgspec.Struct):
-    """A checkpoint that a core has written."""
-
-    digest: str
-    seconds: float
-    num_bytes: int
 
 
 class Loaded(msgspec.Struct):
@@ -63,10 +59,18 @@ class _Sent(msgspec.Struct):
 class CellClient:
     """One cell process; every order may raise CellGone, and what the cell itself raised."""
 
-    def __init__(self, number: int, url: str, session: aiohttp.ClientSession) -> None:
+    def __init__(
+        self,
+        number: int,
+        url: str,
+        session: aiohttp.ClientSession,
+        *,
+        order_s: float = ORDER_S,
+    ) -> None:
         self.number = number
         self.url = url
         self._session = session
+        self._order_s = order_s
 
     @property
     def engine(self) -> EngineName:
@@ -85,7 +89,7 @@ class CellClient:
         """Claims that it works on together; one of a cell that does not say."""
         try:
             return (await self.health()).claims_at_once
-        except CellGone:
+        except CellError:
             return 1  # Which will tell whether it is gone, or only slow to say how it is.
 
     async def context_tokens(self) -> int:
@@ -123,8 +127,13 @@ class CellClient:
         body = {"epoch": epoch, "members": members, "version": version}
         await self._order("spread", body, dict[str, float])
 
-    async def save(self, folder: Path) -> Saved:
-        return await self._order("save", {"folder": str(folder)}, Saved)
+    async def save(self, folder: Path, *, version: int | None = None) -> Saved:
+        """The weights are durable, written now or by a checkpoint of them under way."""
+        return await self._order("save", {"folder": str(folder), "version": version}, Saved)
+
+    async def checkpoint(self, folder: Path, *, version: int | None = None) -> Saved:
+        """Weights and optimizer are durable; other orders go on meanwhile."""
+        return await self._order("checkpoint", {"folder": str(folder), "version": version}, Saved)
 
     async def load(self, folder: Path, *, version: int, digest: str) -> Loaded:
         body = {"folder": str(folder), "version": version, "digest": digest}
@@ -150,9 +159,10 @@ class CellClient:
 
     async def _post(self, what: str, body: bytes, headers: Mapping[str, str], kind: type[T]) -> T:
         with self._boundary(what):
-            async with self._session.post(
-                f"{self.url}/cell/{what}", data=body, headers=headers
-            ) as answer:
+            async with (
+                asyncio.timeout(None if what in WRITES else self._order_s),
+                self._session.post(f"{self.url}/cell/{what}", data=body, headers=headers) as answer,
+            ):
                 return self._decoded(what, answer.status, await answer.read(), kind)
 
     def _decoded(self, what: str, status: int, text: bytes, kind: type[T]) -> T:

@@ -25,6 +25,7 @@ _FIELDS = {
     "shares": np.int32,
 }
 _LENGTH = struct.Struct("<Q")
+_NOT_A_HEADER = (LookupError, TypeError, ValueError, RecursionError)
 
 
 class _About(msgspec.Struct, forbid_unknown_fields=True):
@@ -57,10 +58,12 @@ def unpacked(data: bytes) -> Claim:
     try:
         about = msgspec.json.decode(_metadata(data)["claim"], type=_About)
         found = load(data)
-    except (SafetensorError, msgspec.MsgspecError, LookupError, TypeError, ValueError) as error:
+    except (SafetensorError, msgspec.MsgspecError, *_NOT_A_HEADER) as error:
         raise RequestError(f"expected the bytes of a claim: {error}") from error
     if about.format != FORMAT:
         raise RequestError(f"a claim of format {about.format}: this is format {FORMAT}")
+    if not 0 <= about.num_packs <= len(found):
+        raise RequestError(f"a claim of {about.num_packs} packs in {len(found)} arrays")
     wanted = {f"{number}.{name}" for number in range(about.num_packs) for name in _FIELDS}
     if wanted != set(found):
         other = sorted(wanted ^ set(found))[0]

@@ -1,71 +1,71 @@
-"""The controller: starts every process of a run, hosts the scheduler, and ends what it started."""
+"""The controller: starts every process of a run, hosts the scheduler, and ends what it started.
+
+Rule 1: a run that is over, or told to stop, leaves no process; one that fails leaves its
+executions and its proxy to the controller that resumes it.
+"""
 
 import asyncio
-import secrets
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
+from socket import socket
 from typing import Any
 
 from gyre.config.show import as_toml
+from gyre.durable import replace as replace_file
 from gyre.journal.entries import Header
+from gyre.journal.reading import Reading
 from gyre.journal.writing import Journal
-from gyre.plan.cells import CORE
-from gyre.plan.messages import CellDied, CellId, RunStarted, StopReason
+from gyre.plan.messages import StopReason
 from gyre.plan.replay import EVENTS, plain_shape
 from gyre.plan.scheduler import Scheduler
 from gyre.rollout.facts import Entry
-from gyre.rollout.order import Order
-from gyre.run.attempts import Attempts
-from gyre.run.cells import CellClient
-from gyre.run.desk import PATH, Desk
-from gyre.run.evaluations import Evaluations
-from gyre.run.hall import Hall
+from gyre.run import checkpoints, desk, resuming, shares
+from gyre.run.desk import Desk, Whereabouts
 from gyre.run.host import Decided, Host, Listener
 from gyre.run.listen import listener, serving, told_to_stop
-from gyre.run.obeying import Hands
+from gyre.run.parts import HOST, Around, Joining, Parts
 from gyre.run.plans import (
     Places,
     harness_for,
     open_tasks,
-    order_for,
-    packer_for,
+    proxy_plan,
 )
-from gyre.run.proxied import ProxyClient
-from gyre.run.routing import RouteTable
+from gyre.run.proxying import Proxying, recorded_plan
+from gyre.run.recalled import Recalled, recall
 from gyre.run.runfile import RunFile
 from gyre.run.staff import Staff
-from gyre.run.supervisors import OrderOf, Supervisors
-from gyre.run.switching import Switching, Weights
-from gyre.stream.queries import Queries
-from gyre.words.errors import CellGone
+from gyre.words.errors import ConfigError, GyreError, TakenOver
 from gyre.words.events import FACTS_FOR_PEOPLE, RunEnded
 from gyre.words.ids import ExecutionId
 from gyre.words.run_sections import RunConfig
-from gyre.words.tasks import Task
 
 KINDS = (*EVENTS, *FACTS_FOR_PEOPLE)
 """What a live run's journal holds."""
-HOST = "127.0.0.1"
 BEAT_S = 1.0
-"""How often cells are asked how they are."""
+"""How often people hear that somebody is here."""
+SETTLE_S = 10.0
+"""How long the journal may take to hear that a run is told to stop."""
 
 
 class Controller:
-    """One run, from its first process to its last."""
+    """One run, from its first process to its last, or from where an earlier one left it."""
 
     def __init__(
         self,
         run: RunFile,
         folder: Path,
         *,
+        resumes: bool = False,
         listeners: Sequence[Listener] = (),
         tick: Callable[[float], None] | None = None,
         decided: Decided | None = None,
     ) -> None:
         """`tick` is called about once a second with the time of the run."""
         self._run = run
+        self._resumes = resumes
         self._listeners = listeners
         self._tick = tick
         self._decided = decided
@@ -81,24 +81,64 @@ class Controller:
         )
         self._staff = Staff(run.config, folder)
         self._cells = self._staff.cells
-        self._facts_token = secrets.token_urlsafe(32)
         self._spawned: set[asyncio.Task[None]] = set()
+        self._desk: Whereabouts
+        self._proxying: Proxying
         self._host: Host
-        self._hall: Hall
         self._group: asyncio.TaskGroup
         self._stopped: asyncio.Future[StopReason | None]
+        self._has_begun = False
+        self._is_over = False
 
     async def work(self) -> StopReason | None:
         """Why the run ended; None when it was told to."""
         self._stopped = asyncio.get_running_loop().create_future()
         told = told_to_stop()
-        async with AsyncExitStack() as stack:
-            self._staff.prepare(stack)
-            journal = stack.enter_context(self._journal())
-            self._places.file.write_text("\n".join(as_toml(self._config)) + "\n")
+        try:
+            async with AsyncExitStack() as stack:
+                stack.push(self._say_what_is_left)
+                return await self._work(stack, told)
+        except BaseExceptionGroup as group:
+            raise _named(group) from group
+
+    def _say_what_is_left(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
+        """With the error that ends it, unless all that is another controller's by now."""
+        if error is None or self._leaves_nothing:
+            return
+        named = _named(error)
+        if not isinstance(named, TakenOver):
+            named.add_note(_left(self._places.run))
+
+    async def _work(self, stack: AsyncExitStack, told: asyncio.Event) -> StopReason | None:
+        self._staff.prepare(stack)
+        try:
+            journal, reading = self._open_journal()
+            stack.enter_context(journal)
+            replace_file(self._places.file, ("\n".join(as_toml(self._config)) + "\n").encode())
+        except OSError as error:
+            raise ConfigError(f"{self._places.run}: cannot be written: {error}") from error
+        found, since = self._recalled(reading)
+        self._has_begun = found is not None
+        is_over = found is not None and found.scheduler.stopped is not None
+        before = _text(self._places.token)
+        if reading is not None:
+            await resuming.clear_away(self._places, proxy=found is None or is_over)
+        shares.note(self._places)
+        if found is not None and is_over:
+            return found.scheduler.stopped
+        await self._staff.open(stack)
+        self._proxying = Proxying(self._places, self._staff.session, note_pid=self._staff.note_pid)
+        plan = None if found is None else recorded_plan(self._places)
+        if found is None or plan is None:
             await self._staff.start(stack)
-            self._cells = self._staff.cells
-            return await self._host_run(journal, self._staff.proxy, told, stack)
+            await self._start_proxy(stack)
+        else:
+            await self._proxying.take_over(plan, before=before, now=_text(self._places.token))
+            stack.push_async_callback(self._stop_proxy)
+            self._staff.config = replace(self._config, proxy=plan.proxy)
+            self._staff.recall(stack, [one.removeprefix("gyre=") for one in plan.engines])
+        on = self._open_desk(stack)
+        return await self._host_run(journal, found, since, told, on)
 
     @property
     def _config(self) -> RunConfig:
@@ -108,8 +148,12 @@ class Controller:
     def _places(self) -> Places:
         return self._staff.places
 
-    def _journal(self) -> Journal:
+    # What there was
+
+    def _open_journal(self) -> tuple[Journal, Reading | None]:
         config = self._config
+        if self._resumes:
+            return Journal.resume(self._places.journal, at=time.time(), kinds=KINDS)
         header = Header(
             run=config.run.name,
             seed=config.run.seed,
@@ -117,185 +161,146 @@ class Controller:
             shape=plain_shape(self._run.shape),
             notes={"model": config.model.name, "nodes_per_cell": config.cells.nodes},
         )
-        return Journal.create(self._places.journal, header, kinds=KINDS)
+        return Journal.create(self._places.journal, header, kinds=KINDS), None
+
+    def _recalled(self, reading: Reading | None) -> tuple[Recalled | None, int]:
+        """None of a run that has not begun; and the version from which on steps are known."""
+        if reading is None:
+            return None, 0
+        whole = [
+            one.version for one in checkpoints.listed(self._places.checkpoints) if one.has_optimizer
+        ]
+        # The one before the last, because the last may turn out to be damaged.
+        since = whole[-2] if len(whole) > 1 else 0
+        found = recall(self._run.shape, reading.facts(KINDS), since=since)
+        return (found, since) if found.has_started else (None, 0)
+
+    # Processes
+
+    async def _start_proxy(self, stack: AsyncExitStack) -> None:
+        cells = self._cells.values()
+        window = min(await asyncio.gather(*(one.context_tokens() for one in cells)))
+        plan = proxy_plan(
+            self._config,
+            self._places,
+            engines=tuple(f"gyre={one.url}" for one in cells),
+            context_tokens=window,
+        )
+        # What the window came to is what agent programs are told.
+        self._staff.config = replace(self._config, proxy=plan.proxy)
+        await self._proxying.start(plan)
+        stack.push_async_callback(self._stop_proxy)
+
+    async def _stop_proxy(self) -> None:
+        if self._leaves_nothing:
+            await self._proxying.stop()
+
+    @property
+    def _leaves_nothing(self) -> bool:
+        """Nobody has to go on with what there is."""
+        return self._is_over or not self._has_begun
+
+    def _open_desk(self, stack: AsyncExitStack) -> socket:
+        """Where it was, so that supervisors find it; else they are read from the disk."""
+        found = desk.whereabouts(self._places.desk)
+        try:
+            on = listener(HOST, found.port)
+        except ConfigError:
+            on = listener(HOST, 0)
+        stack.callback(on.close)
+        self._desk = Whereabouts(port=on.getsockname()[1], token=found.token)
+        desk.note(self._places.desk, self._desk)
+        return on
 
     # The run
 
     async def _host_run(
-        self, journal: Journal, proxy: ProxyClient, told: asyncio.Event, stack: AsyncExitStack
+        self,
+        journal: Journal,
+        found: Recalled | None,
+        since: int,
+        told: asyncio.Event,
+        on: socket,
     ) -> StopReason | None:
-        on = listener(HOST, 0)
-        stack.callback(on.close)
-        facts_url = f"http://{HOST}:{on.getsockname()[1]}{PATH}"
-        scheduler = Scheduler(self._run.shape)
-        routes = RouteTable(proxy, lambda engine: self._cells[engine].engine)
-        self._hall = self._open_hall()
-        attempts = self._open_attempts(proxy, facts_url)
-        evaluations = self._open_evaluations(proxy, facts_url)
-        hands = Hands(
-            scheduler,
-            attempts,
-            self._hall,
-            await self._open_switching(routes, proxy),
-            routes,
-            evaluations=evaluations,
-            spawn=self._spawn,
-            stop=self._stop,
-        )
+        scheduler = Scheduler(self._run.shape) if found is None else found.scheduler
         self._host = Host(
             scheduler,
             journal,
-            obey=hands.obey,
-            listeners=(
-                *self._listeners,
-                *([] if evaluations is None else [evaluations.noticed]),
-            ),
+            obey=lambda commands: parts.hands.obey(commands),
+            listeners=(*self._listeners, lambda now, fact: parts.hands.noticed(now, fact)),
             decided=self._decided,
         )
-        work = [self._host.work(), self._hall.work(), routes.work()]
-        executions: list[Supervisors | Evaluations] = [attempts.supervisors]
-        if evaluations is not None:
-            executions.append(evaluations)
-        work += [one.look_after() for one in executions]
+        published = None if found is None else resuming.published(found, self._places)
+        version = await self._proxying.ask(lambda proxy: proxy.routes_version())
+        parts = await self._joining().parts(scheduler, published, routes_version=version)
+        if found is not None:
+            resuming.reopen(found, since, parts)
 
         async def heard(execution: ExecutionId, entry: Entry) -> None:
-            for one in executions:
+            for one in parts.executions:
                 await one.heard(execution, entry)
 
-        async with serving(Desk(self._facts_token, heard), on):
+        async with serving(Desk(self._desk.token, heard), on):
             try:
-                return await self._until_over(told, work)
+                return await self._until_over(told, parts, found)
             finally:
-                await asyncio.gather(*(one.end() for one in executions))
+                if self._leaves_nothing:
+                    await asyncio.gather(*(one.end() for one in parts.executions))
 
-    def _open_hall(self) -> Hall:
-        config, shape = self._config, self._run.shape
-        return Hall(
-            self._cells,
-            groups_per_batch=shape.groups_per_batch,
-            batch_executions=shape.groups_per_batch * shape.executions_per_group,
-            lease_s=config.schedule.lease_s,
-            join_s=config.schedule.join_s,
-            scored_first=config.cells.stages > 1,
-            packer=packer_for(config, self._places),
+    def _joining(self) -> Joining:
+        around = Around(
             hear=self._hear,
-            settled=lambda: self._host.settled(),
+            settled=self._host.settled,
             clock=lambda: self._host.now,
             spawn=self._spawn,
+            stop=self._stop,
         )
-
-    def _open_attempts(self, proxy: ProxyClient, facts_url: str) -> Attempts:
-        return Attempts(
-            self._places.attempts,
-            self._tasks,
-            Queries(len(self._tasks), seed=self._config.run.seed),
-            lambda terminated, closed: Supervisors(
-                proxy,
-                self._staff.supervisors,
-                order_of=self._order_of(facts_url),
-                facts_token=self._facts_token,
-                terminated=terminated,
-                closed=closed,
-                spawn=self._spawn,
-            ),
-            hear=self._hear,
-        )
-
-    def _order_of(self, facts_url: str) -> OrderOf:
-        def order_of(name: ExecutionId, task: Task, url: str) -> Order:
-            return order_for(self._config, name, task, url=url, facts_url=facts_url)
-
-        return order_of
-
-    def _open_evaluations(self, proxy: ProxyClient, facts_url: str) -> Evaluations | None:
-        """None where nothing is held out."""
-        config = self._config
-        if self._held_out is None:
-            return None
-        return Evaluations(
-            self._places.run,
-            self._held_out,
-            proxy,
-            self._staff.supervisors,
-            every=config.evaluation.every,
-            last=config.schedule.steps,
-            order_of=self._order_of(facts_url),
-            facts_token=self._facts_token,
-            hear=self._hear,
-            spawn=self._spawn,
-        )
-
-    async def _open_switching(self, routes: RouteTable, proxy: ProxyClient) -> Switching:
-        """What everybody begins with is a version like any other."""
-        folder = self._places.weights / "v000000"
-        saved = await self._cells[CORE].save(folder)
-        return Switching(
-            self._cells,
-            self._hall,
-            routes,
-            proxy,
-            folder=self._places.weights,
-            first=Weights(version=0, folder=folder, digest=saved.digest),
-            keep=self._config.checkpoint.keep,
-            publish_s=self._config.schedule.publish_s,
-            restart=self._restart,
-            hear=self._hear,
+        return Joining(
+            self._staff,
+            self._proxying.client,
+            self._run.shape,
+            around,
+            desk=self._desk,
+            tasks=self._tasks,
+            held_out=self._held_out,
         )
 
     async def _until_over(
-        self, told: asyncio.Event, work: Sequence[Coroutine[Any, Any, None]]
+        self,
+        told: asyncio.Event,
+        parts: Parts,
+        found: Recalled | None,
     ) -> StopReason | None:
+        work = [self._host.work(), parts.hall.work(), parts.routes.work(), self._tick_on()]
+        work += [one.look_after() for one in parts.executions]
+        work.append(self._proxying.watch(hear=self._hear, again=parts.routes.again))
         async with asyncio.TaskGroup() as self._group:
-            always = [self._group.create_task(one) for one in (*work, self._watch_cells())]
-            always += [self._group.create_task(self._watch_process(one)) for one in self._cells]
-            always.append(self._group.create_task(self._staff.watch_proxy()))
-            await self._begin()
+            always = [self._group.create_task(one) for one in work]
+            if found is None:
+                await parts.workshop.begin()
+            else:
+                resuming.go_on(found, parts, hear=self._hear, spawn=self._spawn)
+            self._has_begun = True
+            always.append(self._group.create_task(parts.workshop.watch.work()))
             always.append(self._group.create_task(self._wait_to_be_told(told)))
             reason = await self._stopped
             self._hear(RunEnded(reason="told" if reason is None else reason.value))
-            await self._host.settled()
+            # A disk that takes no more keeps nobody from stopping a run.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SETTLE_S if reason is None else None):
+                    await self._host.settled()
+            self._is_over = True
             for task in (*always, *self._spawned):
                 task.cancel()
         return reason
 
-    async def _begin(self) -> None:
-        """Groups of cells are built; cells that never serve train from the start (SPEC 9)."""
-        order = list(range(self._config.cells.count))
-        await asyncio.gather(*(self._cells[one].meet(0, order) for one in order))
-        if not self._run.shape.placement.cells_serve:
-            await asyncio.gather(*(self._cells[one].enter() for one in order))
-            for one in order:
-                self._hall.join(one)
-        self._hear(RunStarted())
-
-    async def _restart(self, cell: int, weights: Weights) -> CellClient:
-        client = await self._staff.restart(cell, weights)
-        self._spawn(self._watch_process(cell))
-        return client
-
     # Watching
 
-    async def _watch_process(self, cell: int) -> None:
-        """A process that ends by itself is a cell that died."""
-        if await self._staff.ended(cell):
-            self._hear(CellDied(cell=CellId(cell)))
-
-    async def _watch_cells(self) -> None:
-        """Leases last as long as cells answer (SPEC 3.2)."""
+    async def _tick_on(self) -> None:
         while True:
             await asyncio.sleep(BEAT_S)
             if self._tick is not None:
                 self._tick(self._host.now)
-            await asyncio.gather(*(self._beat(cell) for cell in range(self._config.cells.count)))
-            for cell in self._hall.silent():
-                self._hear(CellDied(cell=CellId(cell)))
-
-    async def _beat(self, cell: int) -> None:
-        try:
-            await self._cells[cell].health()
-        except CellGone:
-            return
-        self._hall.beat(cell)
 
     def _hear(self, fact: Any) -> None:
         self._host.hear(fact)
@@ -313,3 +318,24 @@ class Controller:
     def _stop(self, reason: StopReason | None) -> None:
         if not self._stopped.done():
             self._stopped.set_result(reason)
+
+
+def _named(error: BaseException) -> BaseException:
+    """The first failure of a group that has a name of ours, or what there is as it is."""
+    for one in error.exceptions if isinstance(error, BaseExceptionGroup) else ():
+        found = _named(one)
+        if isinstance(found, GyreError):
+            return found
+    return error
+
+
+def _left(folder: Path) -> str:
+    """What follows from an end that is nobody's will."""
+    return (
+        f"  executions and the proxy go on without it: gyre resume {folder} goes on with them, "
+        f"gyre stop {folder} ends them"
+    )
+
+
+def _text(path: Path) -> str:
+    return path.read_text().strip() if path.exists() else ""

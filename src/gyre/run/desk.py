@@ -1,13 +1,16 @@
 """The controller's own address: supervisors post the facts of their executions there."""
 
 import hmac
+import secrets
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import msgspec
 
+from gyre.durable import replace
 from gyre.proxy.http import ClientGone, Exchange, Receive, Scope, Send
 from gyre.rollout.facts import Entry, decode
-from gyre.words.errors import NotFound, RequestError, Unauthorized
+from gyre.words.errors import ConfigError, NotFound, RequestError, Unauthorized
 from gyre.words.ids import ExecutionId
 
 PATH = "/facts"
@@ -19,10 +22,32 @@ class _Named(msgspec.Struct):
     execution: str
 
 
+class Whereabouts(msgspec.Struct, frozen=True):
+    """Where supervisors post facts; the same for every controller of a run, if it can be."""
+
+    port: int
+    token: str
+
+
+def whereabouts(path: Path) -> Whereabouts:
+    """Those of an earlier controller, or new ones: any port, and a token of their own."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Whereabouts)
+    except (OSError, msgspec.MsgspecError):
+        return Whereabouts(port=0, token=secrets.token_urlsafe(32))
+
+
+def note(path: Path, found: Whereabouts) -> None:
+    """For the next controller, and nobody else's eyes."""
+    replace(path, msgspec.json.encode(found), is_secret=True)
+
+
 class Desk:
     """Takes facts from whoever shows the token."""
 
     def __init__(self, token: str, heard: Callable[[ExecutionId, Entry], Awaitable[None]]) -> None:
+        if not token:
+            raise ConfigError("the token of facts is empty, and anybody could post them")
         self._token = token
         self._heard = heard
 
@@ -48,7 +73,7 @@ class Desk:
         try:
             named = msgspec.json.decode(body, type=_Named)
             entry = decode(body)
-        except (msgspec.MsgspecError, ValueError) as error:
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise RequestError(str(error)) from error
         await self._heard(ExecutionId(named.execution), entry)
         await exchange.answer(200, b"{}")

@@ -5,8 +5,7 @@ Rule 2: numbers never repeat, and nothing here enters a buffer.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import sqrt
 from pathlib import Path
@@ -28,13 +27,15 @@ from gyre.rollout.facts import Entry
 from gyre.run.births import Births
 from gyre.run.hall import Spawn
 from gyre.run.proxied import ProxyClient
-from gyre.run.supervisors import OrderOf, Supervised, Supervisors
-from gyre.words.errors import BoundaryError, LogDamaged
+from gyre.run.supervised import Supervised
+from gyre.run.supervisors import OrderOf, Supervisors
+from gyre.words.errors import LogDamaged
 from gyre.words.events import EvaluationRound, EvaluationScored
 from gyre.words.ids import ExecutionId
 from gyre.words.outcomes import Closed, Outcome, Terminated
 from gyre.words.places import TaskSource
 from gyre.words.records import CallClosed
+from gyre.words.tasks import Task
 
 
 @dataclass(slots=True)
@@ -69,11 +70,9 @@ class Evaluations:
         self._folder = folder
         # Read at once, so that a bad task is known before the run starts.
         self._tasks = [tasks.get(index) for index in range(len(tasks))]
-        self._proxy = proxy
         self._every = every
         self._last = last
         self._hear = hear
-        self._spawn = spawn
         self._numbers: dict[ExecutionId, EvaluationId] = {}
         self._seats: dict[ExecutionId, EngineId] = {}
         self._round: _Round | None = None
@@ -103,15 +102,10 @@ class Evaluations:
             self._begin()
 
     def launch(self, command: LaunchEvaluation) -> None:
-        if self._round is None or command.evaluation not in self._round.open:
-            # Of a round that an earlier controller left open.
-            self._hear(EvaluationEnded(evaluation=command.evaluation))
-            return
         name = name_of(command.evaluation)
         self._numbers[name] = command.evaluation
         self._seats[name] = command.engine
-        task = self._tasks[command.evaluation - self._round.first]
-        self._supervisors.launch(name, task, self._folder / "attempts" / name)
+        self._supervisors.launch(name, self._task(command.evaluation), self._place(name))
 
     def move(self, moves: Sequence[EvaluationMove]) -> None:
         """One that has ended since has no calls to be moved."""
@@ -136,25 +130,52 @@ class Evaluations:
         """What is unfinished is cancelled."""
         await self._supervisors.end()
 
-    def recall(self, journal: Iterable[Any]) -> None:
-        """Goes on from what an earlier controller heard; a round that it left open begins anew."""
-        is_open: set[EvaluationId] = set()
-        for fact in journal:
-            self._is_due = self._notices(fact) or self._is_due
-            match fact:
+    def recall(self, history: Iterable[Any]) -> None:
+        """Goes on from the facts and orders of an earlier controller; what runs, runs on."""
+        launched: dict[EvaluationId, EngineId] = {}
+        ended: set[EvaluationId] = set()
+        asked: set[EvaluationId] = set()
+        for one in history:
+            self._is_due = self._notices(one) or self._is_due
+            match one:
                 case EvaluationRequested(evaluation=number):
-                    self._is_due = False
-                    self._next = max(self._next, number + 1)
-                    is_open.add(number)
-                case EvaluationScored(evaluation=number):
-                    is_open.discard(EvaluationId(number))
+                    asked.add(number)
+                    if self._round is None:
+                        self._is_due = False
+                        self._open(number)
+                case LaunchEvaluation() | EvaluationMove():
+                    launched[one.evaluation] = one.engine
+                case EvaluationEnded(evaluation=number):
+                    ended.add(number)
+                case EvaluationScored(evaluation=number, score=score):
+                    self._count(EvaluationId(number), score)
+                case EvaluationRound():
+                    self._round = None
                 case _:
                     pass
-        for number in sorted(is_open):
-            self._hear(EvaluationEnded(evaluation=number))
-            self._spawn(self._seal(name_of(number)))
-        self._is_due = self._is_due or bool(is_open)
-        self._begin()
+        self._go_on(asked, launched, ended)
+
+    def _go_on(
+        self,
+        asked: Collection[EvaluationId],
+        launched: Mapping[EvaluationId, EngineId],
+        ended: Collection[EvaluationId],
+    ) -> None:
+        if self._round is None:
+            self._begin()
+            return
+        for number in sorted(self._round.open):
+            if number not in asked:
+                self._hear(EvaluationRequested(evaluation=number))
+            elif number in launched:
+                name = name_of(number)
+                self._numbers[name] = number
+                if number not in ended:
+                    self._seats[name] = launched[number]
+                self._supervisors.adopt(
+                    name, self._task(number), self._place(name), is_terminated=number in ended
+                )
+        self._close_round()
 
     def _notices(self, fact: Any) -> bool:
         """Whether a round is due because of it."""
@@ -172,11 +193,34 @@ class Evaluations:
         if not self._is_due or self._round is not None or not self._tasks:
             return
         self._is_due = False
-        first, self._next = self._next, self._next + len(self._tasks)
+        for number in self._open(self._next):
+            self._hear(EvaluationRequested(evaluation=number))
+
+    def _open(self, first: int) -> list[EvaluationId]:
+        """The numbers of a new round."""
+        self._next = first + len(self._tasks)
         numbers = [EvaluationId(number) for number in range(first, self._next)]
         self._round = _Round(version=self._published, first=first, open=set(numbers))
-        for number in numbers:
-            self._hear(EvaluationRequested(evaluation=number))
+        return numbers
+
+    def _count(self, number: EvaluationId, score: float | None) -> None:
+        assert self._round is not None
+        self._round.open.discard(number)
+        self._round.scores += [] if score is None else [score]
+
+    def _close_round(self) -> None:
+        """If nothing of it is open."""
+        if self._round is not None and not self._round.open:
+            self._hear(_summed(self._round, len(self._tasks)))
+            self._round = None
+            self._begin()
+
+    def _task(self, number: EvaluationId) -> Task:
+        assert self._round is not None
+        return self._tasks[number - self._round.first]
+
+    def _place(self, name: ExecutionId) -> Path:
+        return self._folder / "attempts" / name
 
     async def _terminated(self, one: Supervised, fact: Terminated) -> None:
         """Its slot is free, because judging needs no engine (SPEC 1.3)."""
@@ -188,29 +232,20 @@ class Evaluations:
         number = self._numbers.pop(one.name)
         self._supervisors.forget(one.name)
         assert self._round is not None
-        score = _score(fact)
-        self._round.open.remove(number)
-        self._round.scores += [] if score is None else [score]
+        score, version = _score(fact), self._round.version
+        self._count(number, score)
         self._hear(
             EvaluationScored(
                 evaluation=number,
                 execution=one.name,
                 task=one.task.id,
-                version=self._round.version,
+                version=version,
                 versions=versions,
                 outcome=fact.outcome.value,
                 score=score,
             )
         )
-        if not self._round.open:
-            self._hear(_summed(self._round, len(self._tasks)))
-            self._round = None
-            self._begin()
-
-    async def _seal(self, name: ExecutionId) -> None:
-        """Its program cannot go on without its key, and ends."""
-        with suppress(BoundaryError):
-            await self._proxy.seal(name)
+        self._close_round()
 
 
 def name_of(number: EvaluationId) -> ExecutionId:

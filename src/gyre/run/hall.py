@@ -6,24 +6,23 @@ Rule 2: while an update is under way nobody claims, joins, pulls or leaves (SPEC
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from time import perf_counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
-from gyre.plan.messages import CellDied, CellId, GroupAssigned, GroupId, OfferGroup, StepTaken
+from gyre.plan.messages import CellDied, CellId, GroupId, OfferGroup, StepTaken
+from gyre.run.batches import Batches, Terms
+from gyre.run.cell_wire import Exposed
 from gyre.run.cells import CellClient
-from gyre.run.materialise import Kept, Materialised, WireClaim, mean_reward
-from gyre.stream.groups import Group, GroupBuffer
-from gyre.stream.microsteps import CORE, Lease, MicroSteps, Offer, Scoring
-from gyre.stream.pulling import PackingBuffer
-from gyre.words.errors import BrokenPromise, CellError, CellGone, NotFinite
-from gyre.words.events import ClaimTrained, GroupPacked, StepMade
-from gyre.words.packs import Score
+from gyre.run.claiming import Claims, Granted
+from gyre.run.materialise import Kept, Materialised
+from gyre.run.news import News
+from gyre.run.updating import MOST_FAILURES, Made, Queue, Updates
+from gyre.stream.groups import Group
+from gyre.stream.microsteps import CORE, MicroSteps
+from gyre.words.errors import CellError, CellGone
+from gyre.words.events import StepMade
 
 Spawn = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
-Found = tuple[Score, ...]
-MOST_FAILURES = 3
-"""Times a claim may come back because cells could not do it; then the run stops with its name."""
 
 
 class Hall:
@@ -32,91 +31,123 @@ class Hall:
     def __init__(
         self,
         cells: Mapping[int, CellClient],
+        terms: Terms,
         *,
-        groups_per_batch: int,
-        batch_executions: int,
-        lease_s: float,
-        join_s: float,
-        scored_first: bool,
         packer: Callable[[Group[Kept]], Materialised],
         hear: Callable[[Any], None],
         settled: Callable[[], Awaitable[None]],
+        stepped: Callable[[int], None],
         clock: Callable[[], float],
         spawn: Spawn,
-        version: int = 0,
     ) -> None:
-        """`scored_first`: every claim is scored by forward passes before it trains (SPEC 8.3)."""
+        """`stepped` is told every version of the weights once the journal has its step."""
         self._cells = cells
-        self._batch_executions = batch_executions
-        self._join_s = join_s
-        self._scored_first = scored_first
-        self._packer = packer
+        self._join_s = terms.join_s
         self._hear = hear
         self._settled = settled
+        self._stepped = stepped
         self._clock = clock
         self._spawn = spawn
-        self._version = version
-        self._groups: GroupBuffer[Kept] = GroupBuffer()
-        self._queue: MicroSteps[WireClaim, Found] = MicroSteps(lease_s=lease_s)
-        self._packing = PackingBuffer(self._groups, self._queue, groups_per_batch=groups_per_batch)
-        self._news = asyncio.Event()
+        self._news = News()
+        self._queue: Queue = MicroSteps(lease_s=terms.lease_s)
+        self._batches = Batches(self._queue, terms, packer=packer, hear=hear, news=self._news)
+        self._claims = Claims(self._queue, batch_executions=terms.batch_executions, hear=hear)
+        self._updates = Updates(
+            cells,
+            self._queue,
+            group_s=terms.group_s,
+            outdated=self._outdated,
+            hear=hear,
+            settled=settled,
+        )
         self._updating = False
         self._pulling: set[int] = set()
+        self._behind: set[int] = set()
+        """Satellites that take the core's weights before they claim again."""
+        self._refusals: Counter[int] = Counter()
+        """By satellite: how often in a row it could not take them."""
         self._busy: Counter[int] = Counter()
-        """Claims in hand by cell."""
+        """What each cell has in hand: claims, or weights that it takes."""
         self._gone: set[CellClient] = set()
         self._parked: set[int] = set()
         self._going: set[int] = set()
         self._workers: dict[int, tuple[CellClient, asyncio.Task[None]]] = {}
-        self._failures: dict[int, int] = {}
-        self._losses: dict[int, float] = {}
-        """By claim of the open batch; one that is done twice counts once."""
-        self._num_failures = 0
-        """Updates in a row that failed with every cell alive."""
-        self.epoch = 0
-        """Of groups of cells; a failure begins another."""
 
     # Groups
 
     def admit(self, group: GroupId, *, version: int, size: int) -> None:
-        self._groups.admit(group, version=version, size=size)
+        self._batches.admit(group, version=version, size=size)
 
     def offer(self, command: OfferGroup, kept: Mapping[int, Kept | None]) -> None:
         """All executions of the group have closed and left this, by member."""
-        for member, one in kept.items():
-            counts = member in command.members
-            self._groups.close(command.group, member, one if counts else None)
-        self._groups.offer(command.group, is_void=command.is_void)
-        self._tell()
+        self._batches.offer(command, kept)
 
     def open(self, step: int) -> None:
-        self._packing.open(step)
-        self._losses.clear()
-        self._tell()
+        self._claims.clear()
+        self._batches.open(step)
 
     def forget(self, version: int) -> None:
-        """This version is durable."""
-        self._groups.forget(version)
+        """This version is durable, with all that the next step needs."""
+        self._batches.forget(version)
+
+    @property
+    def version(self) -> int:
+        """v_t: steps that are taken."""
+        return self._batches.version
+
+    def recall_version(self, version: int) -> None:
+        """Steps up to this version were taken before this process began, and need no replay."""
+        self._batches.version = version
+
+    def recall_assigned(self, group: GroupId, step: int) -> None:
+        """The group was pulled into the open batch before this process began."""
+        self._batches.recall_assigned(group, step)
+
+    def recall_step(self, step: int, *, gradient_norm: float | None) -> None:
+        """The step was taken before this process began."""
+        self._batches.recall_step(step, gradient_norm=gradient_norm)
+
+    async def replay(self, core: CellClient, version: int) -> None:
+        """A core of this version takes the steps since then again (SPEC 10).
+
+        If they came out otherwise, what satellites made with the weights before is worth nothing.
+        """
+        if not await self._batches.replay(core, version):
+            self._outdated(self._queue.cells)
 
     # Cells
 
     async def pull(self, cell: int, *, wanted: Callable[[], bool]) -> bool:
         """A satellite has the core's weights; False if it is wanted elsewhere meanwhile.
 
-        What is taken while the core makes others of them is taken again (SPEC 3.1).
+        What is taken while the core makes others of them is taken again (SPEC 3.1). CellError when
+        the core is gone.
         """
         while wanted():
-            await self._until(lambda: not self._updating)
+            await self.between_updates()
             self._pulling.add(cell)
             try:
-                exposed = await self._cells[CORE].expose()
+                exposed = await self._exposed()
                 await self._cells[cell].pull(exposed)
             finally:
                 self._pulling.discard(cell)
-                self._tell()
-            if not self._updating and exposed.version == self._version:
+                self._news.tell()
+            if not self._updating and exposed.version == self.version:
                 return wanted()
         return False
+
+    async def _exposed(self) -> Exposed:
+        core = self._cells[CORE]
+        try:
+            return await core.expose()
+        except CellGone as error:
+            self._died(CORE, core)
+            message = f"the core has no weights to give: {error}"
+            raise CellError(message) from error
+
+    async def between_updates(self) -> None:
+        """Nobody joins before it is known what became of an update."""
+        await self._news.until(lambda: not self._updating)
 
     def join(self, cell: int) -> None:
         """The cell may claim; a core that was parked goes on with the sum it kept."""
@@ -130,7 +161,7 @@ class Hall:
         if worker is None or worker.done() or client is not self._cells[cell]:
             client = self._cells[cell]
             self._workers[cell] = client, self._spawn(self._work(cell, client))
-        self._tell()
+        self._news.tell()
 
     def going(self, cell: int) -> None:
         """The cell is ordered home; `leave` follows."""
@@ -138,257 +169,174 @@ class Hall:
 
     async def leave(self, cell: int, *, parks: bool = False) -> None:
         """The cell claims no more and has nothing in hand; what it held returns, or is parked."""
-        await self._until(lambda: not self._updating)
+        await self.between_updates()
         if parks:
-            await self._until(lambda: not self._busy[cell])
+            # What it has in hand may complete the batch, and then its sum is stepped first.
+            await self._news.until(lambda: not self._busy[cell] and not self._updating)
             if self._queue.trains(cell):
                 self._queue.park(cell)
                 self._parked.add(cell)
         else:
             self._parked.discard(cell)
             self._queue.leave(cell)
-            self._tell()
-            await self._until(lambda: not self._busy[cell])
-        self._tell()
+            self._news.tell()
+            await self._news.until(lambda: not self._busy[cell])
+            self._behind.discard(cell)
+        self._news.tell()
 
     def lost(self, cell: int) -> None:
-        """The cell died: what it held returns, and groups that it was in are of an old epoch."""
+        """The cell died: what it held returns."""
         self._parked.discard(cell)
-        self._queue.leave(cell)
-        self.epoch += 1
-        self._tell()
+        self._behind.discard(cell)
+        self._gone.intersection_update(self._cells.values())
+        self._updates.lost(cell)
+        self._news.tell()
+
+    def trains(self, cell: int) -> bool:
+        return self._queue.trains(cell)
 
     def beat(self, cell: int) -> None:
         self._queue.beat(cell, self._clock())
 
     def silent(self) -> tuple[int, ...]:
         """Cells that were not heard of for too long; they have left."""
-        return self._queue.fence(self._clock())
+        return () if self._updates.is_summing else self._queue.fence(self._clock())
+
+    def _outdated(self, cells: Iterable[int]) -> None:
+        """These take weights before they claim again, and what they held returns."""
+        for cell in cells:
+            if cell != CORE and self._queue.trains(cell):
+                self._queue.join(cell, self._clock())
+                self._behind.add(cell)
+        self._news.tell()
+
+    def _died(self, cell: int, client: CellClient) -> None:
+        if self._is_here(cell, client):
+            self._gone.add(client)
+            self._hear(CellDied(cell=CellId(cell)))
+
+    @property
+    def _has_core(self) -> bool:
+        return self._queue.trains(CORE) and self._cells[CORE] not in self._gone
+
+    def _is_here(self, cell: int, client: CellClient) -> bool:
+        return self._cells[cell] is client and client not in self._gone
 
     # Work
 
     async def work(self) -> None:
         """Pulls groups and takes steps for as long as the run lasts."""
+        batches = self._batches
         while True:
-            await self._until(lambda: self._may_pull or self._may_step)
-            if self._may_pull:
-                await self._pull_group()
-            else:
+            await self._news.until(lambda: batches.may_pack or batches.may_pull or batches.may_step)
+            if batches.may_pull:
+                batches.pull()
+            if batches.may_pack:
+                await batches.pack()
+            elif batches.may_step:
                 await self._update()
-
-    @property
-    def _may_pull(self) -> bool:
-        wanted = self._packing.wants_group and not self._updating
-        return wanted and self._groups.oldest() is not None
-
-    @property
-    def _may_step(self) -> bool:
-        is_done = self._packing.is_closed and self._queue.is_done
-        return is_done and self._queue.trains(CORE)
-
-    async def _pull_group(self) -> None:
-        group = self._packing.pull()
-        step = self._packing.step
-        assert group is not None
-        assert step is not None
-        self._hear(GroupAssigned(group=GroupId(group.number), step=step))
-        made = await asyncio.to_thread(self._packer, group)
-        self._hear(
-            GroupPacked(
-                group=group.number,
-                step=step,
-                num_claims=len(made.claims),
-                num_trajectories=made.num_trajectories,
-                num_tokens=made.num_tokens,
-                num_targets=made.num_targets,
-                row_tokens=made.row_tokens,
-            )
-        )
-        offers = [
-            Offer(work=one, num_scorings=int(self._scored_first or one.oversize))
-            for one in made.claims
-        ]
-        self._packing.pack(group.number, offers)
-        self._tell()
 
     async def _work(self, cell: int, client: CellClient) -> None:
         """One cell's claims, as many together as it takes, until it leaves."""
         most = await client.claims_at_once()
         while self._is_here(cell, client) and (self._queue.trains(cell) or cell in self._parked):
             lease = None
-            may_claim = self._queue.trains(cell) and not self._updating and cell not in self._going
-            if may_claim and self._busy[cell] < most:
+            if self._may_catch_up(cell):
+                await self._catch_up(cell, client)
+            if self._may_claim(cell) and self._busy[cell] < most:
                 lease = self._queue.claim(cell, self._clock())
             if lease is None:
-                await self._next_news()
+                await self._news.next()
                 continue
             self._busy[cell] += 1
             self._spawn(self._carry_out(cell, client, lease))
             # Another cell's turn, so that the first does not fill its pipeline with all there is.
             await asyncio.sleep(0)
 
-    async def _carry_out(
-        self, cell: int, client: CellClient, lease: Lease[WireClaim, Found]
-    ) -> None:
+    def _may_claim(self, cell: int) -> bool:
+        is_free = not self._updating and cell not in self._going and cell not in self._behind
+        return is_free and self._queue.trains(cell)
+
+    def _may_catch_up(self, cell: int) -> bool:
+        is_free = not self._updating and not self._busy[cell] and cell not in self._going
+        return cell in self._behind and is_free and self._has_core
+
+    async def _catch_up(self, cell: int, client: CellClient) -> None:
+        """Its sum is empty and its weights are the core's, or it is still behind."""
+        self._busy[cell] += 1
         try:
-            await self._do(client, lease)
+            if await self.pull(cell, wanted=lambda: self._queue.trains(cell)):
+                self._behind.discard(cell)
         except CellGone:
-            if self._is_here(cell, client):
-                self._gone.add(client)
-                self._hear(CellDied(cell=CellId(cell)))
-        except CellError as error:
-            self._refused(lease, error)
+            self._died(cell, client)
+        except CellError:
+            # A core that is gone is not the satellite's fault.
+            self._refusals[cell] += self._has_core
+            if self._refusals[cell] >= MOST_FAILURES:
+                self._died(cell, client)
+        else:
+            self._refusals.pop(cell, None)
         finally:
             self._busy[cell] -= 1
-            self._tell()
+            self._news.tell()
 
-    def _is_here(self, cell: int, client: CellClient) -> bool:
-        return self._cells[cell] is client and client not in self._gone
-
-    async def _do(self, client: CellClient, lease: Lease[WireClaim, Found]) -> None:
-        claim = lease.work
-        if isinstance(lease, Scoring):
-            self._queue.scored(lease.lease, await client.score(claim.data))
-            return
-        began = perf_counter()
-        cell = client.number
-        report = await client.train(
-            claim.data,
-            lease=lease.lease,
-            num_executions=self._batch_executions,
-            scores=lease.scores[0] if lease.scores else None,
-        )
-        if not self._queue.done(lease.lease):
-            return
-        self._losses[lease.claim] = report.loss
-        step = self._packing.step
-        assert step is not None
-        self._hear(
-            ClaimTrained(
-                step=step,
-                claim=lease.claim,
-                cell=cell,
-                num_executions=claim.num_executions,
-                num_tokens=claim.num_tokens,
-                loss=report.loss,
-                seconds=perf_counter() - began,
-                measures=report.measures,
-            )
-        )
-
-    def _refused(self, lease: Lease[WireClaim, Found], error: CellError) -> None:
-        if isinstance(error, NotFinite) or not error.retryable:
-            raise error
-        self._failures[lease.claim] = self._failures.get(lease.claim, 0) + 1
-        if self._failures[lease.claim] >= MOST_FAILURES:
-            raise error
-        self._queue.hand_back(lease.lease)
+    async def _carry_out(self, cell: int, client: CellClient, granted: Granted) -> None:
+        try:
+            await self._claims.do(client, granted, step=self._batches.step)
+        except CellGone:
+            self._died(cell, client)
+        except CellError as error:
+            self._claims.refused(granted, error)
+        finally:
+            self._busy[cell] -= 1
+            self._news.tell()
 
     # The update
 
     async def _update(self) -> None:
-        """Sums meet at the core, which steps; satellites that stay take the new weights."""
+        """One version further; satellites that stay take the new weights."""
         self._updating = True
         try:
             await self._wait_for_pulls()
-            step = self._packing.step
-            assert step is not None
-            began = perf_counter()
-            claims = {cell: len(self._queue.holds(cell)) for cell in self._queue.cells}
-            sent = await self._reduce(self._queue.cells)
-            if sent is None:
+            if not self._batches.may_step:
+                return  # The core, or what a satellite held, was lost meanwhile.
+            step = self._batches.step
+            members = [one for one in self._queue.cells if one not in self._behind]
+            made = await self._updates.update(members, step)
+            if made is None:
                 return
-            reduce_s = perf_counter() - began
-            report = await self._cells[CORE].step(step)
-            self._version = report.version
-            self._failures.clear()
-            groups = self._packing.stepped()
-            self._hear(
-                StepMade(
-                    step=step,
-                    loss=sum(self._losses.values()),
-                    reward=mean_reward(groups),
-                    gradient_norm=report.gradient_norm,
-                    is_clipped=report.is_clipped,
-                    claims=claims,
-                    reduce_s=reduce_s,
-                    step_s=report.step_s,
-                    reduced_bytes=sent,
-                )
-            )
-            self._hear(StepTaken(step=step))
+            self._note(step, made)
             # Those that are sent home now take no weights from here (SPEC 3.3).
             await self._settled()
-            await self._spread([one for one in self._queue.cells if one not in self._going])
+            self._stepped(self.version)
+            stay = [one for one in members if self._queue.trains(one) and one not in self._going]
+            await self._updates.spread(stay, self.version)
         finally:
             self._updating = False
-            self._tell()
+            self._news.tell()
+
+    def _note(self, step: int, made: Made) -> None:
+        report = made.report
+        reward = self._batches.stepped(step, gradient_norm=report.gradient_norm)
+        self._hear(
+            StepMade(
+                step=step,
+                loss=self._claims.loss,
+                reward=reward,
+                gradient_norm=report.gradient_norm,
+                is_clipped=report.is_clipped,
+                claims=made.claims,
+                reduce_s=made.reduce_s,
+                step_s=report.step_s,
+                reduced_bytes=made.reduced_bytes,
+            )
+        )
+        self._hear(StepTaken(step=step))
 
     async def _wait_for_pulls(self) -> None:
         """Up to join_s; whoever is later takes the weights after the update (SPEC 3.1)."""
         try:
             async with asyncio.timeout(self._join_s):
-                await self._until(lambda: not self._pulling)
+                await self._news.until(lambda: not self._pulling)
         except TimeoutError:
             pass
-
-    async def _reduce(self, members: Sequence[int]) -> int | None:
-        """Bytes that were sent; None if the sum did not come about, and must be tried again.
-
-        The core's word decides: what it has summed is in its sum, whatever became of the senders.
-        """
-        leases = {cell: sorted(self._queue.holds(cell)) for cell in members}
-        orders = (self._cells[cell].reduce(self.epoch, members, leases) for cell in members)
-        answers = dict(
-            zip(members, await asyncio.gather(*orders, return_exceptions=True), strict=True)
-        )
-        core = answers[CORE]
-        if isinstance(core, BaseException):
-            await self._after_failure(answers)
-            return None
-        for cell in members:
-            if cell != CORE and not self._queue.reduce(cell, leases[cell]):
-                raise BrokenPromise(f"cell {cell}: summed, and not what it held")
-        if any(isinstance(one, BaseException) for one in answers.values()):
-            await self._after_failure(answers)
-        return sum(one for one in answers.values() if isinstance(one, int))
-
-    async def _spread(self, members: Sequence[int]) -> None:
-        if len(members) < 2:
-            return
-        orders = (self._cells[one].spread(self.epoch, members, self._version) for one in members)
-        answers = dict(
-            zip(members, await asyncio.gather(*orders, return_exceptions=True), strict=True)
-        )
-        if all(not isinstance(one, BaseException) for one in answers.values()):
-            return
-        await self._after_failure(answers)
-        exposed = await self._cells[CORE].expose()
-        for cell in [one for one in self._queue.cells if one != CORE]:
-            await self._cells[cell].pull(exposed)
-
-    async def _after_failure(self, answers: Mapping[int, object]) -> None:
-        """Cells that are gone have died; others meet in another epoch, or their error ends it."""
-        self.epoch += 1
-        gone = [cell for cell, one in answers.items() if isinstance(one, CellGone)]
-        others = [one for one in answers.values() if isinstance(one, BaseException)]
-        self._num_failures = 0 if gone else self._num_failures + 1
-        for cell in gone:
-            self._hear(CellDied(cell=CellId(cell)))
-        await self._settled()
-        for error in others:
-            if not isinstance(error, CellError) or self._num_failures >= MOST_FAILURES:
-                raise error
-
-    # News
-
-    def _tell(self) -> None:
-        news, self._news = self._news, asyncio.Event()
-        news.set()
-
-    async def _next_news(self) -> None:
-        await self._news.wait()
-
-    async def _until(self, holds: Callable[[], bool]) -> None:
-        while not holds():
-            await self._next_news()

@@ -1,10 +1,11 @@
 """The live host of the scheduler: what is heard is journaled, then decided on, then carried out.
 
-Rule 1: nobody reacts to a fact before it is in the journal.
+Rule 1: nobody reacts to a fact before it is in the journal; a full disk makes everybody wait.
 Rule 2: the host decides nothing; the same journal through a fresh scheduler gives the same orders.
 """
 
 import asyncio
+import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,11 +14,21 @@ from gyre.journal.writing import Journal
 from gyre.plan.messages import Command, TimerFired
 from gyre.plan.replay import EVENTS
 from gyre.plan.scheduler import Scheduler
+from gyre.words.events import JournalWaited
+
+RETRY_S = 1.0
+"""Pause before a disk that took nothing is tried again."""
 
 Listener = Callable[[float, Any], None]
 """Hears every fact of the journal with its time, once it is there."""
 Decided = Callable[[float, Any, Sequence[Command]], None]
 """Hears every event with its time and what was ordered because of it."""
+
+
+def warn(message: str) -> None:
+    """Where nobody else listens."""
+    sys.stderr.write(f"gyre: {message}\n")
+    sys.stderr.flush()
 
 
 class Host:
@@ -31,13 +42,18 @@ class Host:
         obey: Callable[[Sequence[Command]], None],
         listeners: Sequence[Listener] = (),
         decided: Decided | None = None,
+        alarm: Callable[[str], None] = warn,
     ) -> None:
-        """`obey` starts what is ordered after an event, if anything is, and returns at once."""
+        """`obey` starts what is ordered after an event, if anything is, and returns at once.
+
+        `alarm` tells people at once what they must mend before the run can go on.
+        """
         self.scheduler = scheduler
         self._journal = journal
         self._obey = obey
         self._listeners = tuple(listeners)
         self._decided = decided
+        self._alarm = alarm
         self._loop = asyncio.get_running_loop()
         self._base_s = journal.now - self._loop.time()
         self._inbox: deque[Any] = deque()
@@ -68,26 +84,44 @@ class Host:
                 await self._came.wait()
                 self._came.clear()
                 while self._inbox:
-                    self._take()
+                    await self._take()
                 self._idle.set()
                 self._set_timer()
         finally:
             if self._timer is not None:
                 self._timer.cancel()
 
-    def _take(self) -> None:
+    async def _take(self) -> None:
         """One commit for all that has come, then one decision after the other."""
         now = self.now
         facts = list(self._inbox)
         self._inbox.clear()
         for fact in facts:
             self._journal.append(fact, now=now)
-        self._journal.commit()
+        await self._commit()
         for fact in facts:
             if isinstance(fact, EVENTS):
                 self._decide(fact, now)
             for listener in self._listeners:
                 listener(now, fact)
+
+    async def _commit(self) -> None:
+        """As often as it takes: the facts are kept, and what follows from them waits (SPEC 10)."""
+        began: float | None = None
+        while True:
+            try:
+                self._journal.commit()
+            except OSError as error:
+                if began is None:
+                    began, reason = self._loop.time(), str(error)
+                    self._alarm(f"the journal cannot be written, and the run waits: {error}")
+                await asyncio.sleep(RETRY_S)
+            else:
+                break
+        if began is not None:
+            waited_s = self._loop.time() - began
+            self._alarm(f"the journal is written again after {waited_s:.0f} s")
+            self.hear(JournalWaited(seconds=waited_s, reason=reason))
 
     def _decide(self, event: Any, now: float) -> None:
         commands = self.scheduler.handle(event, now)

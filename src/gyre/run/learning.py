@@ -7,16 +7,17 @@ Rule 2: an error leaves the sum and the weights as they were.
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from time import perf_counter
 from typing import Protocol
 
-from gyre.model.checkpoint import save
-from gyre.model.manifest import Manifest
+from torch import Tensor
+
 from gyre.model.weights import parameters
-from gyre.run.cell_wire import Exposed
+from gyre.run.cell_wire import Exposed, Saved
 from gyre.run.rank_weights import laid, taken
+from gyre.run.saving import Alone, Saving
 from gyre.train.between import Between, num_bytes
 from gyre.train.cell import LocalTrainer
+from gyre.train.snapshot import Snapshot
 from gyre.words.errors import CellError
 from gyre.words.packs import Claim, Score
 from gyre.words.reports import ClaimReport, StepReport
@@ -28,7 +29,8 @@ Leases = Mapping[int, Collection[int]]
 class Trains(Protocol):
     """What a cell's orders ask of its training half, however many ranks it has.
 
-    Methods may be called from as many threads as it takes claims at once, and one more.
+    Methods may be called from as many threads as it takes claims at once, and one more; `expose`,
+    `save` and `checkpoint` from any beside them.
     """
 
     @property
@@ -68,7 +70,9 @@ class Trains(Protocol):
 
     def pull(self, given: Exposed) -> None: ...
 
-    def save(self, folder: Path) -> tuple[Manifest, float]: ...
+    def save(self, folder: Path, version: int | None) -> Saved: ...
+
+    def checkpoint(self, folder: Path, version: int | None) -> Saved: ...
 
     def drop(self) -> None: ...
 
@@ -86,6 +90,8 @@ class Learning:
         self._cell = cell
         self._held: set[int] = set()
         self._exposed: Exposed | None = None
+        self._snapshot = Snapshot(trainer)
+        self._saving = Saving(Alone(self._snapshot), trainer.network)
 
     @property
     def version(self) -> int:
@@ -93,12 +99,14 @@ class Learning:
 
     def restore(self) -> None:
         """The trainer has its memory, and the network its weights, whatever an engine loaded."""
-        self._trainer.restore()
-        self._trainer.rewrite()
+        with self._snapshot.changing():
+            self._trainer.restore()
+            self._trainer.rewrite()
 
     def rest(self) -> None:
         """Its memory is free; a sum that holds anything is kept (SPEC 2.5)."""
-        self._trainer.rest()
+        with self._snapshot.changing():
+            self._trainer.rest()
 
     def clear(self) -> None:
         self._trainer.clear()
@@ -133,7 +141,8 @@ class Learning:
     def step(self, version: int) -> StepReport:
         """One update from this version, and from no other."""
         check_version(self._trainer.version, version)
-        report = self._trainer.step()
+        with self._snapshot.changing():
+            report = self._trainer.step()
         self._held.clear()
         return report
 
@@ -143,8 +152,7 @@ class Learning:
         found = self._between.spread(epoch, members, [one for _, one in named])
         if members[0] != self._cell:
             tensors = {name: one for (name, _), one in zip(named, found, strict=True)}
-            self._trainer.load_weights(tensors, version=version)
-            self.clear()
+            self._load(tensors, version)
 
     def expose(self) -> Exposed:
         """The weights as they are, in a file; they are fixed while a batch is trained (SPEC 3.1).
@@ -166,17 +174,23 @@ class Learning:
         """The weights are those of another cell, and no others (SPEC 3.1)."""
         check_ranks(given, 1)
         tensors = taken(self._share, given.parts[0])
-        self._trainer.load_weights(tensors, version=given.version)
-        self.clear()
+        self._load(tensors, given.version)
 
-    def save(self, folder: Path) -> tuple[Manifest, float]:
-        """A checkpoint of the weights, durable, and the seconds it took."""
-        began = perf_counter()
-        manifest = save(self._trainer.network, folder, version=self._trainer.version)
-        return manifest, perf_counter() - began
+    def save(self, folder: Path, version: int | None) -> Saved:
+        """The weights are durable."""
+        return self._saving.save(folder, self.version if version is None else version)
+
+    def checkpoint(self, folder: Path, version: int | None) -> Saved:
+        """Weights and optimizer are durable; the copy is made beside the thread that trains."""
+        return self._saving.checkpoint(folder, self.version if version is None else version)
 
     def drop(self) -> None:
         self._between.drop()
+
+    def _load(self, tensors: Mapping[str, Tensor], version: int) -> None:
+        with self._snapshot.changing():
+            self._trainer.load_weights(tensors, version=version)
+        self.clear()
 
 
 def check_held(cell: int, held: set[int], leases: Leases) -> None:

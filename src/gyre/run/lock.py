@@ -1,4 +1,4 @@
-"""A lock on a folder that a process hands to its child, and that others may ask about."""
+"""A lock on a folder that ends with its process, and that others may ask about."""
 
 import fcntl
 import os
@@ -10,17 +10,17 @@ from gyre.words.errors import ConfigError
 LOCK_FILE = "supervisor.lock"
 
 
-def take(folder: Path) -> int:
-    """A descriptor that holds the lock until every process that has it is gone.
+def take(folder: Path, *, whose: str = "supervisor") -> int:
+    """A descriptor that holds the lock until it is closed, or the process is gone.
 
     ConfigError if somebody else holds it.
     """
-    fd = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+    fd = os.open(folder / f"{whose}.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _whole(fcntl.F_WRLCK))
     except OSError as error:
         os.close(fd)
-        message = f"{folder}: has a supervisor already"
+        message = f"{folder}: has a {whose} already"
         raise ConfigError(message) from error
     return fd
 

@@ -105,13 +105,19 @@ def say(answer: Mapping[str, Any]) -> None:
 
 
 def ready(url: str) -> None:
-    """Said by a child that takes requests now."""
+    """Said by a child that takes requests now; all else that it says is for its log."""
     say({"pid": os.getpid(), "ready": url})
+    # Whoever listens must see the nursery's end, although this process lives on.
+    os.dup2(2, 1)
 
 
 def main(arguments: Sequence[str]) -> int:
     (name,) = arguments
+    # Whoever started it may have left copies of the three, which children would hold on to.
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     module = importlib.import_module(name)
+    if hasattr(module, "warm"):
+        module.warm()
     Nursery(module.born, getattr(module, "ORDERS", ())).work()
     return 0
 

@@ -1,7 +1,7 @@
 """Orders of the scheduler handed to whoever carries them out, and routes kept as they follow."""
 
-from collections.abc import Callable, Sequence
-from typing import assert_never
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, assert_never
 
 from gyre.plan.messages import (
     AdmitGroup,
@@ -28,8 +28,10 @@ from gyre.plan.scheduler import Scheduler
 from gyre.run.attempts import Attempts
 from gyre.run.evaluations import Evaluations
 from gyre.run.hall import Hall, Spawn
+from gyre.run.recalled import RecalledGroup
 from gyre.run.routing import RouteTable
 from gyre.run.switching import Switching
+from gyre.words.events import ExecutionRelaunched
 
 
 class Hands:
@@ -57,6 +59,22 @@ class Hands:
         self._spawn = spawn
         self._stop = stop
         self._seats: dict[tuple[GroupId, int], EngineId] = {}
+
+    def recall(self, groups: Iterable[RecalledGroup]) -> None:
+        """Engines of what an earlier controller launched, in groups that are not ready."""
+        for group in groups:
+            number = group.admitted.group
+            for member, engine in group.running:
+                self._seats[number, member] = engine
+
+    def noticed(self, now: float, fact: Any) -> None:
+        """A fact is in the journal, and whoever acts because of it does so."""
+        self._attempts.noticed(now, fact)
+        if self._evaluations is not None:
+            self._evaluations.noticed(now, fact)
+        if isinstance(fact, ExecutionRelaunched):
+            # No event follows from it, and its calls need a route under the new name.
+            self.obey(())
 
     def obey(self, commands: Sequence[Command]) -> None:
         """Called after every event, also when it led to no order: engines may be ready since."""

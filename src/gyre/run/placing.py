@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from gyre.backends.sandboxes.docker import DockerSandbox
@@ -19,18 +20,24 @@ from gyre.rollout.order import Order
 from gyre.rollout.workspace import PLACE, Workspace
 from gyre.words.errors import ConfigError, SandboxError
 from gyre.words.places import Sandbox
-from gyre.words.sandboxes import Level, SandboxOrder
+from gyre.words.sandboxes import Level, Limits, SandboxOrder
 from gyre.words.tasks import Command
 
+Size = TypeVar("Size", int, float)
 
-def agent_sandbox(order: Order, mark: str, folder: Path) -> Sandbox:
-    """For the harness, in the execution's folder; it reaches the proxy."""
+
+def agent_sandbox(order: Order, mark: str, folder: Path, *, fills: bool = True) -> Sandbox:
+    """For the harness, in the execution's folder; it reaches the proxy.
+
+    `fills`: what an image has in the place of the workspace is put into it first.
+    """
     home = folder / "home"
     if order.sandbox.kind == "process":
-        return ProcessSandbox(mark, home=home, owns_descendants=True)
+        proxy = address_of(order)
+        return ProcessSandbox(mark, home=home, owns_descendants=True, proxy=proxy)
     if order.sandbox.kind == "docker":
-        container = _container(order, folder / PLACE, home)
-        return DockerSandbox(mark, container, most=order.sandbox.limits, proxy=address_of(order))
+        container = replace(_container(order, folder / PLACE, home), fills=fills)
+        return DockerSandbox(mark, container, most=limits_for(order), proxy=address_of(order))
     place = Place(
         folder=folder / PLACE,
         home=home,
@@ -38,7 +45,7 @@ def agent_sandbox(order: Order, mark: str, folder: Path) -> Sandbox:
         workdir=order.task.needs.workdir or WORKDIR,
         readable=_readable(order),
     )
-    return LocalSandbox(mark, place, most=order.sandbox.limits, proxy=address_of(order))
+    return LocalSandbox(mark, place, most=limits_for(order), proxy=address_of(order))
 
 
 def judging_sandbox(order: Order, mark: str, workspace: Workspace) -> Sandbox:
@@ -60,7 +67,7 @@ def judging_sandbox(order: Order, mark: str, workspace: Workspace) -> Sandbox:
         made = _container(order, workspace.scratch / PLACE, home)
         # What the image has there was put into the workspace before the agent began.
         container = replace(made, writable=writable, fills=False)
-        return DockerSandbox(mark, container, most=order.sandbox.limits)
+        return DockerSandbox(mark, container, most=limits_for(order))
     frozen = (workspace.frozen_root,) if workspace.frozen_root.is_dir() else ()
     roots = _roots(order.sandbox)
     place = Place(
@@ -72,7 +79,18 @@ def judging_sandbox(order: Order, mark: str, workspace: Workspace) -> Sandbox:
         writable=writable,
         stacks=True,
     )
-    return LocalSandbox(mark, place, most=order.sandbox.limits)
+    return LocalSandbox(mark, place, most=limits_for(order))
+
+
+def limits_for(order: Order) -> Limits:
+    """What the task names where that is less than the run allows, as with deadlines."""
+    needs, allowed = order.task.needs, order.sandbox.limits
+    return replace(
+        allowed,
+        memory_bytes=_less(_bytes(needs.memory_mb), allowed.memory_bytes),
+        cpus=_less(needs.cpus, allowed.cpus),
+        disk_bytes=_less(_bytes(needs.storage_mb), allowed.disk_bytes),
+    )
 
 
 def check(order: SandboxOrder) -> None:
@@ -109,7 +127,10 @@ async def _tried(order: SandboxOrder, folder: Path) -> tuple[Level, ...]:
         finally:
             await sandbox.kill()
     except SandboxError as error:
-        message = f"sandbox.kind: {order.kind}: cannot be had on this machine: {error}"
+        message = (
+            f"sandbox.kind: {order.kind}: cannot be had on this machine: {error}; for programs "
+            'that are trusted there is sandbox.kind = "process"'
+        )
         raise ConfigError(message) from error
 
 
@@ -132,6 +153,16 @@ def address_of(order: Order) -> Callable[[], tuple[str, int]]:
         return host, 80 if port is None else port
 
     return address
+
+
+def _bytes(megabytes: int | None) -> int | None:
+    return None if megabytes is None else megabytes * 2**20
+
+
+def _less(needed: Size | None, allowed: Size | None) -> Size | None:
+    if needed is None or allowed is None:
+        return allowed if needed is None else needed
+    return min(needed, allowed)
 
 
 def _container(order: Order, folder: Path, home: Path) -> Container:
@@ -160,6 +191,7 @@ def _roots(order: SandboxOrder) -> tuple[Path, ...]:
 
 
 def _readable(order: Order) -> tuple[Path, ...]:
-    """What the order names, and the Python that Gyre itself runs in."""
+    """What the order names, files among its arguments too, and the Python that Gyre runs in."""
     own = dict.fromkeys((sys.prefix, sys.base_prefix)) if order.sandbox.root is None else ()
-    return tuple(Path(path).absolute() for path in (*own, *order.sandbox.readable))
+    named = [word for word in order.harness if word.startswith("/") and Path(word).is_file()]
+    return tuple(Path(path).absolute() for path in (*own, *order.sandbox.readable, *named))

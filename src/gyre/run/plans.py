@@ -11,6 +11,7 @@ from gyre.backends.tasks.open import refuse_unfit
 from gyre.model.known import model_folder
 from gyre.rollout.order import Order
 from gyre.run.cell_plan import CellPlan
+from gyre.run.checkpoints import CHECKPOINTS
 from gyre.run.control import ADDRESS_FILE
 from gyre.run.materialise import Packer
 from gyre.run.proxy import ProxyPlan
@@ -24,8 +25,6 @@ from gyre.words.task_sections import TasksSection
 from gyre.words.tasks import Command, Evaluation, Task
 
 RUN_FILE = "run.toml"
-GROUP_S = 60.0
-"""How long cells of a group wait for each other before it has failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,13 +40,24 @@ class Places:
         return self.run / "admin.token"
 
     @property
-    def weights(self) -> Path:
-        return self.run / "weights"
+    def checkpoints(self) -> Path:
+        """A folder for each version that stays."""
+        return self.run / CHECKPOINTS
 
     @property
     def file(self) -> Path:
         """What the run was told, every default written out."""
         return self.run / RUN_FILE
+
+    @property
+    def desk(self) -> Path:
+        """Where supervisors post facts, and the token that they show; a secret."""
+        return self.run / "desk.json"
+
+    @property
+    def shares(self) -> Path:
+        """Says where in memory its processes share things."""
+        return self.run / "share"
 
     @property
     def journal(self) -> Path:
@@ -61,9 +71,13 @@ class Places:
     def plan(self, name: str) -> Path:
         return self.run / "plans" / f"{name}.json"
 
+    @property
+    def pids(self) -> Path:
+        return self.run / "pids"
+
     def pid(self, name: str) -> Path:
         """Holds the process id of whoever has that name now."""
-        return self.run / "pids" / name
+        return self.pids / name
 
     def log(self, name: str) -> Path:
         return self.run / "logs" / f"{name}.log"
@@ -91,7 +105,7 @@ def cell_plan(config: RunConfig, places: Places, cell: int) -> CellPlan:
         key_file=places.token,
         share=places.share,
         store=places.share / "store",
-        timeout_s=GROUP_S,
+        timeout_s=config.schedule.group_s,
         engine=config.engine,
         trainer=config.trainer,
         objective=config.objective,
@@ -138,7 +152,14 @@ def order_for(
     agent_s, overall_s = deadlines_for(config.deadlines, task)
     return Order(
         execution=execution,
-        task=replace(task, evaluation=evaluation_for(config, task)),
+        task=replace(
+            task,
+            evaluation=evaluation_for(config, task, task.evaluation),
+            steps=tuple(
+                replace(step, evaluation=evaluation_for(config, task, step.evaluation))
+                for step in task.steps
+            ),
+        ),
         url=url,
         harness=harness.argv,
         variables=harness.variables,
@@ -199,16 +220,16 @@ def sandbox_for(section: SandboxSection) -> SandboxOrder:
     )
 
 
-def evaluation_for(config: RunConfig, task: Task) -> Evaluation:
-    """The task's own, unless the run has one for all."""
+def evaluation_for(config: RunConfig, task: Task, own: Evaluation) -> Evaluation:
+    """The task's or a step's own, unless the run has one for all."""
     evaluate = config.evaluate
-    if task.evaluation.rubric is not None and evaluate.judge is None:
+    if own.rubric is not None and evaluate.judge is None:
         message = f"evaluate.judge: missing; expected a table, because task {task.id} has a rubric"
         raise ConfigError(message)
-    if evaluate.argv is None or task.evaluation.rubric is not None:
-        return task.evaluation
+    if evaluate.argv is None or own.rubric is not None:
+        return own
     return replace(
-        task.evaluation,
+        own,
         argv=tuple(evaluate.argv),
         score=evaluate.score,
         attempt_s=evaluate.timeout_s,

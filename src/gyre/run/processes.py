@@ -14,6 +14,8 @@ READY = b"ready "
 STOP_S = 15.0
 """How long a process may take to end after it was told to."""
 TAIL_BYTES = 2_000
+LOOK_S = 0.1
+"""How often a process that is nobody's child is looked for."""
 
 
 class Process:
@@ -76,3 +78,79 @@ class Process:
 
     def _tail(self) -> str:
         return self._log.read_bytes()[-TAIL_BYTES:].decode(errors="replace").strip()
+
+
+class Found:
+    """A process that an earlier controller of the run started, known by its log."""
+
+    def __init__(self, name: str, pid: int, log: Path) -> None:
+        self.name = name
+        self.pid = pid
+        self._log = log
+
+    async def wait(self) -> int | None:
+        """Until it has ended; nobody but its parent can know with which status."""
+        while holds_log(self.pid, self._log):
+            await asyncio.sleep(LOOK_S)
+        return None
+
+    async def stop(self) -> None:
+        """It is told to end, and made to if it does not; so is everything it started."""
+        if holds_log(self.pid, self._log):
+            end_pid(self.pid, signal.SIGTERM)
+        try:
+            async with asyncio.timeout(STOP_S):
+                await self.wait()
+        except TimeoutError:
+            await self.kill()
+
+    async def kill(self) -> None:
+        """It is gone, and so is everything it started."""
+        if holds_log(self.pid, self._log):
+            end_pid(self.pid, signal.SIGKILL)
+        await self.wait()
+
+
+def holds_log(pid: int, log: Path) -> bool:
+    """Whether the process lives and writes its errors there, as no other program would."""
+    try:
+        return Path(f"/proc/{pid}/fd/2").readlink() == log.resolve()
+    except OSError:
+        return False
+
+
+def holder_of(log: Path) -> int | None:
+    """Whoever lives and writes its errors there; all processes are asked."""
+    pids = (int(one.name) for one in Path("/proc").iterdir() if one.name.isdecimal())
+    return next((pid for pid in pids if leads(pid) and holds_log(pid, log)), None)
+
+
+def leads(pid: int) -> bool:
+    """Its children may have the same log, but the session is its own."""
+    try:
+        return os.getsid(pid) == pid
+    except OSError:
+        return False
+
+
+def lock_holder(path: Path) -> int | None:
+    """The process that has locked the file, if this machine knows one."""
+    try:
+        found, lines = path.stat(), Path("/proc/locks").read_text().splitlines()
+    except OSError:
+        return None
+    place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    for line in lines:
+        _, kind, _, _, pid, where, *_ = line.replace("-> ", "").split()
+        if (kind, where) == ("FLOCK", place) and int(pid) > 0:
+            return int(pid)
+    return None
+
+
+def end_pid(pid: int, number: signal.Signals) -> None:
+    """The signal for a process that leads a session; when it kills, for all of its group."""
+    with suppress(ProcessLookupError):
+        if number is signal.SIGKILL:
+            os.killpg(pid, number)
+        else:
+            os.kill(pid, number)

@@ -7,11 +7,12 @@ import resource
 import secrets
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import aiohttp
 import msgspec
 import uvloop
 
@@ -19,6 +20,7 @@ from gyre.backends.engines.open import connect, read_address
 from gyre.backends.engines.wire import client
 from gyre.backends.renderers.load import load_renderer
 from gyre.commits import CommitJournal
+from gyre.durable import replace
 from gyre.proxy.admin import Admin
 from gyre.proxy.commit import GroupCommit
 from gyre.proxy.executions import Executions
@@ -27,6 +29,7 @@ from gyre.proxy.metrics import Metrics
 from gyre.proxy.router import Router
 from gyre.proxy.routes import Routes
 from gyre.proxy.server import Proxy
+from gyre.run.alone import Alone
 from gyre.run.control import ADDRESS_FILE, TOKEN_FILE, read_key
 from gyre.run.listen import listener, serve_until_told
 from gyre.run.plan_file import read_plan
@@ -97,11 +100,20 @@ async def serve(plan: ProxyPlan, on_start: Callable[[Started], None]) -> None:
     try:
         routes = Routes() if plan.routed else None
         async with (
-            connected(plan.engines, key_file=plan.engine_key) as engines,
-            Router(engines, plan.router, routes=routes) as router,
+            client() as session,
+            Router(
+                await engines_at(plan.engines, session, key_file=plan.engine_key),
+                plan.router,
+                routes=routes,
+            ) as router,
         ):
             desk = Desk(router=router, commit=commit, metrics=Metrics(), ping_s=plan.proxy.ping_s)
-            admin = Admin(executions, router, token)
+            admin = Admin(
+                executions,
+                router,
+                token,
+                taken_over=(lambda now: show(session, now)) if plan.routed else None,
+            )
             app = Proxy(executions, desk, admin, model=plan.model, limits=plan.limits)
             on = listener(plan.proxy.host, plan.proxy.port, send_bytes=SEND_BYTES)
             opened = {
@@ -119,7 +131,9 @@ async def serve(plan: ProxyPlan, on_start: Callable[[Started], None]) -> None:
                 opened=opened,
                 restored=journal.num_restored,
             )
-            await serve_until_told(app, on, on_start=lambda: on_start(started))
+            alone = Alone(plan.folder, admin, alone_s=plan.proxy.alone_s)
+            async with alone.watching() if plan.routed else nullcontext():
+                await serve_until_told(app, on, on_start=lambda: on_start(started))
     finally:
         executions.close()
         commit.close()
@@ -142,8 +156,11 @@ def prepare(plan: ProxyPlan, renderer: Renderer) -> str:
         path.write_bytes(msgspec.json.encode(manifest))
     secret = plan.folder / TOKEN_FILE
     if not secret.exists():
-        secret.write_text(secrets.token_urlsafe(32))
-    return secret.read_text().strip()
+        replace(secret, secrets.token_urlsafe(32).encode(), is_secret=True)
+    token = secret.read_text().strip()
+    if not token:
+        raise ConfigError(f"{secret}: expected the admin token, found nothing")
+    return token
 
 
 @asynccontextmanager
@@ -151,14 +168,25 @@ async def connected(
     addresses: Sequence[str], *, key_file: Path | None = None
 ) -> AsyncIterator[list[Engine]]:
     """Engines at their addresses, over one client session that shows the key, if there is one."""
+    async with client() as session:
+        yield await engines_at(addresses, session, key_file=key_file)
+
+
+async def engines_at(
+    addresses: Sequence[str], session: aiohttp.ClientSession, *, key_file: Path | None
+) -> list[Engine]:
     if not addresses:
         message = "engine: expected at least one, such as sglang=http://127.0.0.1:30000"
         raise ConfigError(message)
     key = read_key(key_file)
-    async with client() as session:
-        if key is not None:
-            session.headers["Authorization"] = f"Bearer {key}"
-        yield [await connect(read_address(address), session) for address in addresses]
+    if key is not None:
+        show(session, key)
+    return [await connect(read_address(address), session) for address in addresses]
+
+
+def show(session: aiohttp.ClientSession, key: str) -> None:
+    """The session shows this key from now on."""
+    session.headers["Authorization"] = f"Bearer {key}"
 
 
 def _many_files() -> None:

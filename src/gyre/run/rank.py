@@ -6,6 +6,8 @@ python -m gyre.run.rank PLAN.json RANK STORE
 import os
 import queue
 import sys
+import threading
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from threading import Lock, Thread
@@ -16,12 +18,14 @@ import torch
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from gyre.engine.open import device_of, dtype_of
+from gyre.model.known import model_folder
 from gyre.model.load import load_network
 from gyre.model.network import Network
 from gyre.run.cell_plan import CellPlan
 from gyre.run.plan_file import read_plan
-from gyre.run.rank_orders import READY, Answer, Asked, Expose, refusal
+from gyre.run.rank_orders import BESIDE, READY, Answer, Asked, Expose, refusal
 from gyre.run.rank_part import Part
+from gyre.run.state_files import read_state
 from gyre.train.between import Between
 from gyre.train.lines import Lines, Place
 from gyre.train.rank import RankTrainer
@@ -43,35 +47,51 @@ def open_part(plan: CellPlan, rank: int, store: Path, network: Network) -> Part:
         temperature=plan.temperature,
         version=plan.version,
     )
+    if plan.checkpoint is not None and plan.optimizer is not None:
+        state = read_state(plan.checkpoint, rank, stages=plan.stages, shards=plan.shards)
+        trainer.load(state, version=plan.version)
     trainer.rest(weights=True)
     between = Between(plan.store, cell=plan.cell, rank=rank, timeout_s=plan.timeout_s)
     return Part(trainer, lines, between, share=plan.share, cell=plan.cell)
 
 
-def own_network(plan: CellPlan) -> Network:
-    """For one rank's trainer to cut its part from."""
+def planned_network(plan: CellPlan) -> Network:
+    """The network that a cell's plan begins with.
+
+    Files that go with every later version, a tokenizer's above all, are those of the plan's model:
+    the checkpoint that it begins with may be removed meanwhile.
+    """
     place = device_of(plan.device)
-    return load_network(plan.model, device=place, dtype=dtype_of(plan.dtype, place))
+    network = load_network(plan.source, device=place, dtype=dtype_of(plan.dtype, place))
+    network.module.name_or_path = str(model_folder(plan.model))
+    return network
 
 
 class _Follower:
-    """The loop of orders; exposing goes on beside it."""
+    """The loop of orders; exposing goes on beside it, and so do checkpoints."""
 
     def __init__(self, part: Part, says: "_Says") -> None:
         self._part = part
         self._says = says
         self._orders: queue.SimpleQueue[Asked] = queue.SimpleQueue()
+        self._beside: queue.SimpleQueue[Asked] = queue.SimpleQueue()
 
     def work(self) -> None:
         Thread(target=self._read, name="orders", daemon=True).start()
+        Thread(target=self._obey_all, args=[self._beside], name="saver", daemon=True).start()
+        self._obey_all(self._orders)
+
+    def _obey_all(self, orders: "queue.SimpleQueue[Asked]") -> None:
         while True:
-            self._obey(self._orders.get())
+            self._obey(orders.get())
 
     def _read(self) -> None:
         for line in sys.stdin.buffer:
             asked = msgspec.json.decode(line, type=Asked)
             if isinstance(asked.order, Expose):
                 self._obey(asked)
+            elif isinstance(asked.order, BESIDE):
+                self._beside.put(asked)
             else:
                 self._orders.put(asked)
         # The driver is gone; whatever is under way here is of no use to anybody.
@@ -99,6 +119,13 @@ class _Says:
             self._file.flush()
 
 
+def _end_with(failed: threading.ExceptHookArgs) -> None:
+    """A thread that fails takes its process with it, because the driver waits for its answer."""
+    traceback.print_exception(failed.exc_value)
+    sys.stderr.flush()
+    os._exit(1)
+
+
 def main(arguments: Sequence[str]) -> int:
     """The process's whole life."""
     if len(arguments) != 3:
@@ -107,11 +134,12 @@ def main(arguments: Sequence[str]) -> int:
     # Whatever a library prints must not be taken for an answer.
     says = _Says(os.fdopen(os.dup(1), "wb"))
     os.dup2(2, 1)
+    threading.excepthook = _end_with
     try:
         plan = read_plan(Path(arguments[0]), CellPlan)
         if plan.threads is not None:
             torch.set_num_threads(plan.threads)
-        network = own_network(plan)
+        network = planned_network(plan)
         says.say(Answer(number=READY, version=plan.version))
         part = open_part(plan, int(arguments[1]), Path(arguments[2]), network)
         _Follower(part, says).work()

@@ -70,8 +70,24 @@ class Expose(msgspec.Struct, tag=True, forbid_unknown_fields=True):
     """This rank's weights become a file; done beside everything else."""
 
 
-class Whole(msgspec.Struct, tag=True, forbid_unknown_fields=True):
-    """A stage's weights in full become a file of its first shard."""
+class Copy(msgspec.Struct, tag=True, forbid_unknown_fields=True):
+    """This rank's state of a version is copied into main memory; done beside everything else."""
+
+    version: int
+
+
+class Lay(msgspec.Struct, tag=True, forbid_unknown_fields=True):
+    """What was copied of the weights becomes a file in the shared folder."""
+
+
+class Keep(msgspec.Struct, tag=True, forbid_unknown_fields=True):
+    """What was copied of the optimizer becomes files of a checkpoint."""
+
+    folder: str
+
+
+BESIDE = (Copy, Lay, Keep)
+"""Orders that concern what was copied, and wait for nothing but each other."""
 
 
 Order: TypeAlias = (
@@ -87,7 +103,9 @@ Order: TypeAlias = (
     | Forget
     | Step
     | Expose
-    | Whole
+    | Copy
+    | Lay
+    | Keep
 )
 
 
@@ -115,6 +133,12 @@ class Answer(msgspec.Struct):
     num_bytes: int = 0
     """That went to other cells."""
     part: Shard | None = None
+    files: tuple[Shard, ...] = ()
+    """Of a checkpoint."""
+    num_steps: int = 0
+    """Of the optimizer whose state they hold."""
+    copied_s: float = 0.0
+    """That copying its state took."""
     refusal: Refusal | None = None
 
 

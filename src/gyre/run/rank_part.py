@@ -15,10 +15,13 @@ from gyre.model.weights import load_into
 from gyre.run import rank_orders
 from gyre.run.rank_orders import Answer, Order
 from gyre.run.rank_weights import laid, taken
+from gyre.run.saving import as_checkpoint_error
+from gyre.run.state_files import write_state
 from gyre.train.between import Between, num_bytes
 from gyre.train.lines import Lines
 from gyre.train.pipeline import Ended
 from gyre.train.rank import RankTrainer
+from gyre.train.snapshot import Snapshot
 from gyre.words.errors import BrokenPromise
 from gyre.words.reports import StepReport
 
@@ -31,6 +34,7 @@ class Part:
     ) -> None:
         self.trainer = trainer
         self.lines = lines
+        self.snapshot = Snapshot(trainer)
         self.stepped: StepReport | None = None
         """What the last step came to."""
         self._between = between
@@ -45,22 +49,24 @@ class Part:
         answer = Answer(number=number, version=self.trainer.version)
         match order:
             case rank_orders.Restore():
-                self.trainer.restore()
+                with self.snapshot.changing():
+                    self.trainer.restore()
             case rank_orders.Rest():
-                self.trainer.rest(weights=True)
+                with self.snapshot.changing():
+                    self.trainer.rest(weights=True)
             case rank_orders.Clear():
                 self.trainer.clear()
             case rank_orders.Stream():
                 while self.trainer.follow() is not Ended.CLOSED:
                     pass
             case rank_orders.Step():
-                self.stepped = self.trainer.step()
+                with self.snapshot.changing():
+                    self.stepped = self.trainer.step()
             case rank_orders.Expose():
                 answer.part = self._expose()
-            case rank_orders.Whole():
-                whole = self.trainer.whole_weights()
-                name = f"whole-{self._cell}.{self._rank}.safetensors"
-                answer.part = None if whole is None else laid(self._share / name, whole)
+            case rank_orders.Copy() | rank_orders.Lay() | rank_orders.Keep():
+                with as_checkpoint_error():
+                    self._obey_beside(order, answer)
             case _:
                 answer.num_bytes = self._obey_among_cells(order)
         return answer
@@ -69,6 +75,23 @@ class Part:
         """Whoever waits for this rank fails now."""
         self.lines.drop()
         self._between.drop()
+
+    def _obey_beside(
+        self, order: rank_orders.Copy | rank_orders.Lay | rank_orders.Keep, answer: Answer
+    ) -> None:
+        match order:
+            case rank_orders.Copy(version=version):
+                self.snapshot.copy(version)
+                answer.copied_s = self.snapshot.copied_s
+            case rank_orders.Lay():
+                name = f"copied-{self._cell}.{self._rank}.safetensors"
+                answer.part = laid(self._share / name, dict(self.snapshot.weights()))
+            case rank_orders.Keep(folder=folder):
+                state = self.snapshot.state()
+                answer.num_steps = state.num_steps
+                answer.files = write_state(Path(folder), self._rank, state)
+            case _:
+                assert_never(order)
 
     def _obey_among_cells(
         self,
@@ -92,7 +115,8 @@ class Part:
                 if self._aside is None:
                     raise BrokenPromise(f"rank {self._rank}: nothing was laid aside")
                 aside, self._aside = self._aside, None
-                aside()
+                with self.snapshot.changing():
+                    aside()
             case rank_orders.Forget():
                 self._aside = None
             case _:

@@ -2,28 +2,23 @@
 
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from threading import Lock
-from time import perf_counter
 
-from torch import Tensor
-
-from gyre.model.checkpoint import save
-from gyre.model.manifest import Manifest
 from gyre.model.network import Network
-from gyre.model.weights import load_into
 from gyre.run import rank_orders
 from gyre.run.cell_plan import CellPlan
-from gyre.run.cell_wire import Exposed
+from gyre.run.cell_wire import Exposed, Saved
 from gyre.run.learning import Leases, check_held, check_ranks, check_version
 from gyre.run.plan_file import write_plan
-from gyre.run.rank import open_part, own_network
-from gyre.run.rank_weights import taken
+from gyre.run.rank import open_part, planned_network
+from gyre.run.ranked_copies import Crewed
 from gyre.run.ranked_crew import Crew
 from gyre.run.ranked_driver import Driver
 from gyre.run.ranked_feed import Claimed, Found
 from gyre.run.ranked_followers import Follower
+from gyre.run.saving import Saving
 from gyre.train.meter import BACKWARD
 from gyre.train.passes import CUDA_MULTIPLE_TOKENS, check_claim
 from gyre.words.errors import CellError, CellGone, NotFinite
@@ -52,8 +47,8 @@ class Ranked:
         self._network = network
         life_s = plan.timeout_s / SIGNS_OF_LIFE
         self._driver = Driver(crew, plan.objective, life_s=life_s, on_failure=on_failure)
-        self._is_fresh = True
-        """Whether the weights are still those that the engine's network began with."""
+        copies = Crewed(crew, network, share=plan.share)
+        self._saving = Saving(copies, network, stages=plan.stages, shards=plan.shards)
         self._exposing = Lock()
         self._exposed: Exposed | None = None
 
@@ -141,7 +136,6 @@ class Ranked:
                 raise CellError("this cell has no optimizer: the core's has", retryable=False)
             self._crew.surely(rank_orders.Step(), but=(NotFinite,))
             self._driver.held.clear()
-            self._is_fresh = False
             assert self._crew.part.stepped is not None
             return self._crew.part.stepped
 
@@ -155,7 +149,7 @@ class Ranked:
                 rank_orders.Spread(epoch=epoch, members=list(members), version=version)
             )
             if members[0] != self._plan.cell:
-                self._replaced()
+                self._driver.held.clear()
 
         self._driver.do(act)
 
@@ -179,24 +173,17 @@ class Ranked:
             if self._trainer.is_resting:
                 raise CellError("the trainer rests: restore it first")
             self._crew.agreed(rank_orders.Pull(parts=list(given.parts), version=given.version))
-            self._replaced()
+            self._driver.held.clear()
 
         self._driver.do(act)
 
-    def save(self, folder: Path) -> tuple[Manifest, float]:
-        """A checkpoint of the weights, durable, and the seconds it took.
+    def save(self, folder: Path, version: int | None) -> Saved:
+        """The weights are durable."""
+        return self._saving.save(folder, self.version if version is None else version)
 
-        They pass through the engine's network, which rests while its cell trains.
-        """
-        began = perf_counter()
-
-        def act() -> Manifest:
-            if not self._is_fresh:
-                load_into(self._network, self._whole())
-            return save(self._network, folder, version=self.version)
-
-        manifest = self._driver.do(act)
-        return manifest, perf_counter() - began
+    def checkpoint(self, folder: Path, version: int | None) -> Saved:
+        """Weights and optimizer are durable; every rank copies beside what it is driven to do."""
+        return self._saving.checkpoint(folder, self.version if version is None else version)
 
     def drop(self) -> None:
         """The other ranks have ended, and nobody waits for this one."""
@@ -205,19 +192,6 @@ class Ranked:
     def _claimed(self, one: Claimed) -> Found:
         check_claim(one.claim, self._trainer.network)
         return self._driver.claimed(one)
-
-    def _replaced(self) -> None:
-        self._driver.held.clear()
-        self._is_fresh = False
-
-    def _whole(self) -> dict[str, Tensor]:
-        tensors: dict[str, Tensor] = {}
-        for answer in self._crew.all(rank_orders.Whole()):
-            if answer.part is not None:
-                tensors |= taken(self._plan.share, answer.part)
-                with suppress(FileNotFoundError):
-                    (self._plan.share / answer.part.file).unlink()
-        return tensors
 
     def _work_of(self, claim: Claim, found: Found) -> Work:
         shape, packs = self._network.shape, claim.packs
@@ -257,7 +231,7 @@ def open_ranked(plan: CellPlan, network: Network, *, on_failure: Callable[[], No
             follower = Follower(path, rank, store, on_end=on_end)
             stack.callback(follower.end)
             followers.append(follower)
-        own = own_network(plan)
+        own = planned_network(plan)
         for follower in followers:
             follower.ready.result()
         part = open_part(plan, 0, store, own)

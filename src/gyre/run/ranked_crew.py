@@ -38,8 +38,11 @@ class Crew:
         for one in streaming or ():
             self._answer(one)
 
-    def all(self, order: Order) -> list[Answer]:
-        """Every rank's answer, this one's first, or the first failure once all have answered."""
+    def all(self, order: Order, *, for_ever: bool = False) -> list[Answer]:
+        """Every rank's answer, this one's first, or the first failure once all have answered.
+
+        What a disk may hold up is waited for as long as it takes.
+        """
         asked = [one.ask(order) for one in self._followers]
         failures: list[GyreError] = []
         answers = []
@@ -49,7 +52,7 @@ class Crew:
             failures.append(error)
         for one in asked:
             try:
-                answers.append(self._answer(one))
+                answers.append(one.result() if for_ever else self._answer(one))
             except GyreError as error:
                 failures.append(error)
         gone = [one for one in failures if isinstance(one, CellGone)]

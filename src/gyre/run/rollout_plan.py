@@ -3,23 +3,24 @@
 gyre rollout TASKS --model tiny --harness mini_swe_agent --n 4
 """
 
-import re
 import tomllib
 from argparse import Namespace
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from gyre.backends.tasks.open import section_for
 from gyre.config.load import loaded
+from gyre.run.checkpoints import CHECKPOINTS, VERSION
 from gyre.words.errors import ConfigError
 from gyre.words.run_sections import RunConfig
 
 OF_TRAINING = ("preset", "schedule", "cells", "evaluation", "checkpoint", "trackers")
 """Tables of a run file that say nothing about executions."""
-VERSION = re.compile(r"v(\d{6,})")
 MOST_FOLDERS = 10_000
+ASKED_FILE = "rollout.json"
+"""Says what the rollout of a folder is of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +56,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """What is served: a model as it is named, or a version that a run has published."""
+    """What is served: a model as it is named, or a version of which a run has a checkpoint."""
 
     model: str
     version: int = 0
@@ -82,8 +83,9 @@ def planned(
     asked: Asked, weights: Weights, folder: Path, *, where: str, engine_key: Path | None
 ) -> RolloutPlan:
     """What is to be done; ConfigError with all that is wrong."""
+    config = rollout_config(asked, where=where, model=weights.model)
     return RolloutPlan(
-        config=rollout_config(asked, where=where, model=weights.model),
+        config=replace(config, run=replace(config.run, folder=str(folder.absolute()))),
         folder=folder,
         members=asked.members,
         concurrency=asked.concurrency,
@@ -126,11 +128,15 @@ def rollout_config(asked: Asked, *, where: str, model: str) -> RunConfig:
     return loaded(where, tables, asked.overrides).config
 
 
-def new_folder(wanted: Path | None, *, beside: Path) -> Path:
-    """The folder that is asked for, if it is new; else the first free one of a series."""
+def folder_for(wanted: Path | None, *, beside: Path) -> Path:
+    """The folder that is asked for, new or a rollout's; without one the first free of a series."""
     if wanted is not None:
-        if wanted.exists() and (not wanted.is_dir() or any(wanted.iterdir())):
-            message = f"--run {wanted}: expected a new folder, found one with something in it"
+        is_new = not wanted.exists() or (wanted.is_dir() and not any(wanted.iterdir()))
+        if not is_new and not (wanted / ASKED_FILE).is_file():
+            message = (
+                f"--run {wanted}: expected a new folder, or one with a rollout that may go on, "
+                "found one with something else in it"
+            )
             raise ConfigError(message)
         return wanted
     for number in range(1, MOST_FOLDERS):
@@ -142,24 +148,25 @@ def new_folder(wanted: Path | None, *, beside: Path) -> Path:
 
 
 def weights_of(subject: str, version: int | None) -> tuple[Weights, Path | None]:
-    """A model by name or folder, or a run's published weights and its folder."""
+    """A model by name or folder, or the weights of a run's checkpoint and its folder."""
     folder = Path(subject)
-    if not (folder / "weights").is_dir():
+    versions = folder / CHECKPOINTS
+    if not versions.is_dir():
         if version is not None:
             message = f"--version {version}: expected a run with weights, found {subject}"
             raise ConfigError(message)
         return Weights(model=subject), None
-    found = _published(folder / "weights")
+    found = _kept(versions)
     wanted = max(found, default=None) if version is None else version
     if wanted is None or wanted not in found:
         known = ", ".join(map(str, sorted(found))) or "none"
-        asked = "published weights" if version is None else f"version {version}"
-        message = f"{folder / 'weights'}: expected {asked}; found versions: {known}"
+        asked = "a checkpoint" if version is None else f"version {version}"
+        message = f"{versions}: expected {asked}; found versions: {known}"
         raise ConfigError(message)
     return Weights(model=str(found[wanted].resolve()), version=wanted), folder
 
 
-def _published(folder: Path) -> dict[int, Path]:
+def _kept(folder: Path) -> dict[int, Path]:
     named = ((VERSION.fullmatch(path.name), path) for path in sorted(folder.iterdir()))
     return {int(name[1]): path for name, path in named if name and path.is_dir()}
 

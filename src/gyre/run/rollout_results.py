@@ -11,7 +11,9 @@ import msgspec
 from gyre.durable import replace
 from gyre.evaluate.spread import Scored, Spread, spread
 from gyre.run.evaluations import versions_of
-from gyre.run.supervisors import Supervised
+from gyre.run.rollout_plan import RolloutPlan
+from gyre.run.supervised import Supervised
+from gyre.words.errors import LogDamaged
 from gyre.words.outcomes import Closed, Outcome
 
 RESULTS_FILE = "results.jsonl"
@@ -57,11 +59,20 @@ class Summary:
 
 
 class Results:
-    """Results as they come, in memory and in a file; a context."""
+    """Results as they come, in memory and in a file, behind those of before; a context."""
 
     def __init__(self, folder: Path) -> None:
-        self.all: list[Result] = []
-        self._file = (folder / RESULTS_FILE).open("ab")
+        """LogDamaged if a whole line of the file is no result; one that is not whole is cut off."""
+        path = folder / RESULTS_FILE
+        data = path.read_bytes() if path.exists() else b""
+        sound = data[: data.rfind(b"\n") + 1]
+        try:
+            self.all = [msgspec.json.decode(line, type=Result) for line in sound.splitlines()]
+        except msgspec.MsgspecError as error:
+            message = f"{path}: expected results, a line each: {error}"
+            raise LogDamaged(message) from error
+        self._file = path.open("ab")
+        self._file.truncate(len(sound))
 
     def add(self, one: Result) -> None:
         self.all.append(one)
@@ -104,8 +115,21 @@ def spread_of(results: Sequence[Result]) -> Spread:
     )
 
 
-def write_summary(folder: Path, summary: Summary) -> None:
-    replace(folder / SUMMARY_FILE, msgspec.json.encode(summary))
+def summed_up(
+    plan: RolloutPlan, results: Sequence[Result], *, tasks: str, is_whole: bool
+) -> Summary:
+    """What they come to, which is then in the rollout's folder too."""
+    summary = Summary(
+        model=plan.weights.model,
+        version=plan.weights.version,
+        tasks=tasks,
+        members=plan.members,
+        is_whole=is_whole,
+        versions=tuple(sorted({number for one in results for number in one.versions})),
+        spread=spread_of(sorted(results, key=lambda one: one.execution)),
+    )
+    replace(plan.folder / SUMMARY_FILE, msgspec.json.encode(summary))
+    return summary
 
 
 def read_summary(folder: Path) -> Summary | None:

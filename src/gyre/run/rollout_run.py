@@ -1,7 +1,9 @@
 """Executions without training: groups of a set of tasks, from the first launch to the last score.
 
 Rule 1: an execution holds its place from launch to termination, and until it is closed if asked to.
-Rule 2: whatever way this ends, nothing that it started runs on.
+Rule 2: whatever way this ends, nothing that it started runs on; killed, it leaves supervisors.
+Rule 3: in a folder of an earlier rollout it goes on: what has closed stays, what runs is adopted,
+what was ended with it begins anew, and the rest is launched.
 """
 
 import asyncio
@@ -18,6 +20,8 @@ from typing import Any
 import aiohttp
 import uvloop
 
+from gyre.run import lock, shares
+from gyre.run.attempts import name_of, next_name
 from gyre.run.births import Births
 from gyre.run.cells import CellClient
 from gyre.run.desk import PATH, Desk
@@ -33,12 +37,14 @@ from gyre.run.plans import (
     proxy_plan,
     sandbox_for,
 )
-from gyre.run.processes import Process
+from gyre.run.processes import Found, Process, holder_of
 from gyre.run.proxied import ProxyClient
 from gyre.run.proxy import connected
+from gyre.run.rollout_before import begun, remember, slot_of
 from gyre.run.rollout_plan import RolloutPlan
 from gyre.run.rollout_results import Result, Results, result_of
-from gyre.run.supervisors import Supervised, Supervisors
+from gyre.run.supervised import Supervised
+from gyre.run.supervisors import Supervisors
 from gyre.words.errors import ConfigError
 from gyre.words.ids import ExecutionId
 from gyre.words.outcomes import Closed, Outcome, Terminated
@@ -80,12 +86,20 @@ class Rollout:
     def num_executions(self) -> int:
         return len(self._tasks) * self._plan.members
 
+    @property
+    def is_whole(self) -> bool:
+        return len(self._results.all) == self.num_executions
+
     async def work(self) -> list[Result]:
         """What became of the executions: all of them, unless it was told to stop."""
         told = told_to_stop()
         async with AsyncExitStack() as stack:
-            self._places = self._prepared(stack)
+            self._places = await self._prepared(stack)
             self._results = stack.enter_context(Results(self._places.run))
+            for one in self._results.all:
+                self._told(one)
+            if self.is_whole:
+                return self._results.all
             headers = {"Authorization": f"Bearer {self._token}"}
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=5.0)
             self._session = await stack.enter_async_context(
@@ -103,16 +117,31 @@ class Rollout:
 
     # Before the first execution
 
-    def _prepared(self, stack: AsyncExitStack) -> Places:
+    async def _prepared(self, stack: AsyncExitStack) -> Places:
         folder = self._plan.folder
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        stack.callback(os.close, lock.take(folder, whose="rollout"))
+        remember(self._plan, [task.id for task in self._tasks])
         memory = Path("/dev/shm")
-        share = Path(tempfile.mkdtemp(prefix="gyre-", dir=memory if memory.is_dir() else None))
+        into = memory if memory.is_dir() else None
+        share = Path(tempfile.mkdtemp(prefix=shares.PREFIX, dir=into))
         stack.callback(shutil.rmtree, share, ignore_errors=True)
         places = Places(run=folder.absolute(), share=share)
+        await self._end_earlier(places)
+        shares.note(places)
         places.token.touch(mode=0o600)
         places.token.write_text(self._token)
         return places
+
+    async def _end_earlier(self, places: Places) -> None:
+        """What is left of a rollout that was killed is gone, but supervisors.
+
+        They will find the next proxy.
+        """
+        log = places.log("proxy")
+        if (pid := holder_of(log)) is not None:
+            await Found("proxy", pid, log).kill()
+        await asyncio.to_thread(shares.remove_earlier, places)
 
     async def _start(self, stack: AsyncExitStack) -> ProxyClient:
         """A proxy before the engines that are there, or before one that is started."""
@@ -169,6 +198,7 @@ class Rollout:
             terminated=self._terminated,
             closed=self._closed,
             spawn=self._spawn,
+            lost=self._lost,
         )
         try:
             async with serving(Desk(self._facts_token, self._supervisors.heard), on):
@@ -192,12 +222,25 @@ class Rollout:
                     task.cancel()
 
     async def _launch_all(self) -> None:
-        """Group after group, as fast as places become free."""
-        for group, task in enumerate(self._tasks):
-            for member in range(self._plan.members):
-                await self._slots.acquire()
-                name = name_of(group, member)
-                self._supervisors.launch(name, task, self._places.attempts / name)
+        """Group after group, as fast as places become free; what was begun before comes first."""
+        done = {slot_of(one.execution) for one in self._results.all}
+        slots = [
+            (group, member)
+            for group in range(len(self._tasks))
+            for member in range(self._plan.members)
+            if (group, member) not in done
+        ]
+        known = begun(self._places.attempts)
+        for slot in sorted(slots, key=lambda slot: slot not in known):
+            await self._slots.acquire()
+            name, task = known.get(slot) or name_of(*slot), self._tasks[slot[0]]
+            take = self._supervisors.adopt if slot in known else self._supervisors.launch
+            take(name, task, self._places.attempts / name)
+
+    def _lost(self, one: Supervised, reason: str) -> None:
+        """Begun anew in the place that it holds, under a name that has neither log nor folder."""
+        name = next_name(one.name)
+        self._supervisors.launch(name, one.task, self._places.attempts / name)
 
     async def _terminated(self, one: Supervised, fact: Terminated) -> None:
         if not self._config.schedule.evaluation_holds_slot:
@@ -212,7 +255,7 @@ class Rollout:
         self._supervisors.forget(one.name)
         self._results.add(found)
         self._told(found)
-        if len(self._results.all) == self.num_executions:
+        if self.is_whole:
             self._over.set()
 
     async def _watch(
@@ -228,10 +271,6 @@ class Rollout:
         self._spawned.add(task)
         task.add_done_callback(self._spawned.discard)
         return task
-
-
-def name_of(group: int, member: int) -> ExecutionId:
-    return ExecutionId(f"g{group:05d}-{member:02d}")
 
 
 def roll_out(

@@ -18,6 +18,8 @@ class RouteTable:
         self._version = version
         self._wanted: dict[ExecutionId, EngineName | None] = {}
         self._told: dict[ExecutionId, EngineName | None] = {}
+        self._life = 0
+        """Of the proxy; another begins with `again`."""
         self._changed = asyncio.Event()
         self._flushed = asyncio.Event()
         self._flushed.set()
@@ -34,6 +36,14 @@ class RouteTable:
             self._flushed.clear()
             self._changed.set()
 
+    def again(self) -> None:
+        """The proxy is another process, which was told nothing yet."""
+        self._life += 1
+        self._told.clear()
+        if self._changes():
+            self._flushed.clear()
+            self._changed.set()
+
     async def flushed(self) -> None:
         """The proxy obeys what is wanted now."""
         await self._flushed.wait()
@@ -45,7 +55,10 @@ class RouteTable:
             self._changed.clear()
             while changes := self._changes():
                 self._version += 1
+                life = self._life
                 self.num_moved += await self._proxy.assign(self._version, changes)
+                if life != self._life:
+                    continue
                 for execution, engine in changes.items():
                     if execution in self._wanted:
                         self._told[execution] = engine

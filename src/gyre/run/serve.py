@@ -6,6 +6,7 @@ import secrets
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,11 @@ class Application:
 async def serve(plan: ServePlan, on_start: Callable[[Serving], None]) -> None:
     """Runs until SIGINT or SIGTERM; requests in flight then end with the tokens they have."""
     key = read_key(plan.key_file)
+    if key is None and not _is_here(plan.host):
+        message = (
+            f"--host {plan.host}: expected --api-key-file too: others could change the weights"
+        )
+        raise ConfigError(message)
     if plan.share is not None and not plan.share.is_dir():
         raise ConfigError(f"--share {plan.share}: expected a folder")
     # Before the weights are read, because a taken port is found at once.
@@ -164,6 +170,14 @@ async def _answer(
         await serve_until_told(app, on, on_start=on_start, stopping=server.stop)
     finally:
         await engine.close()
+
+
+def _is_here(host: str) -> bool:
+    """Whether only this machine reaches it."""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def end_ids(folder: Path, tokenizer: TokenizerFile | None) -> Iterator[int]:

@@ -10,24 +10,25 @@ import asyncio
 import os
 import secrets
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
 
 from gyre.backends.harnesses.command import CommandHarness
+from gyre.backends.sandboxes.local import warm as warm_sandboxes
 from gyre.backends.sandboxes.members import adopt_orphans
 from gyre.evaluate.assess import closing
 from gyre.evaluate.attempts import attempts
 from gyre.rollout import outcome
 from gyre.rollout.execution import Execution, Stage
 from gyre.rollout.facts import FactsFile
-from gyre.rollout.order import ORDER_FILE, Order, read_order, read_told, write_order
+from gyre.rollout.order import Order, read_order, read_told
+from gyre.rollout.steps import steps_of, worth
 from gyre.rollout.supervisor import Supervisor
 from gyre.run import lock
 from gyre.run.control import environment
@@ -35,9 +36,9 @@ from gyre.run.evaluating import evaluator_for
 from gyre.run.placing import agent_sandbox, judging_sandbox
 from gyre.run.telling import Teller
 from gyre.words.errors import BoundaryError, ConfigError, LogDamaged
-from gyre.words.outcomes import Assessed, Closed, Fact, Outcome, Terminated
+from gyre.words.outcomes import Assessed, Closed, Fact, Outcome, StepAssessed, Terminated
 from gyre.words.sandboxes import Keep
-from gyre.words.tasks import Command, Endpoint
+from gyre.words.tasks import Command, Endpoint, Step
 
 LOG_FILE = "supervisor.log"
 ORDERS = {signal.SIGTERM, signal.SIGUSR1}
@@ -64,50 +65,6 @@ class MonotonicClock:
         return time.monotonic()
 
 
-def start(folder: Path, order: Order, told: Secrets) -> "subprocess.Popen[bytes]":
-    """A supervisor for a new execution, which lives on when this process dies.
-
-    ConfigError if the folder has an execution already: that one can only be resumed.
-    """
-    if (folder / ORDER_FILE).exists():
-        message = f"{folder}: has an execution already"
-        raise ConfigError(message)
-    write_order(folder, order)
-    return resume(folder, told)
-
-
-def resume(folder: Path, told: Secrets) -> "subprocess.Popen[bytes]":
-    """A supervisor for an execution whose own died; a launched harness is not launched again.
-
-    ConfigError if its own lives.
-    """
-    # Taken here and handed over, so that there is no moment in which two could start.
-    held = lock.take(folder)
-    command = [sys.executable, "-m", "gyre.run.supervise", str(folder / ORDER_FILE), str(held)]
-    try:
-        with _orders_wait(), (folder / LOG_FILE).open("ab") as log:
-            child = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                pass_fds=(held,),
-            )
-    finally:
-        os.close(held)
-    assert child.stdin is not None
-    # One that has ended already says in its log why.
-    with suppress(BrokenPipeError), child.stdin as pipe:
-        pipe.write(msgspec.json.encode(asdict(told)))
-    return child
-
-
-def is_supervised(folder: Path) -> bool:
-    """Whether a supervisor of this execution is alive."""
-    return lock.is_taken(folder)
-
-
 class Supervision:
     """One execution, from wherever its facts say it stands to its closure."""
 
@@ -118,10 +75,14 @@ class Supervision:
         self._teller = teller
         self._facts = FactsFile(folder)
         known = [entry.fact for entry in self._facts.entries]
-        self._execution = Execution(order.execution, order.task.id, known)
+        self._execution = Execution(
+            order.execution, order.task.id, known, worth=lambda scores: worth(order.task, scores)
+        )
         prepared = self._execution.prepared
         self._mark = secrets.token_hex(16) if prepared is None else prepared.mark
-        self._sandbox = agent_sandbox(order, self._mark, folder)
+        # What the image has was put into the workspace before the first step.
+        fills = not self._execution.steps
+        self._sandbox = agent_sandbox(order, self._mark, folder, fills=fills)
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         self._supervisor = Supervisor(
             order,
@@ -149,14 +110,18 @@ class Supervision:
         await self._sandbox.kill()
         if self._execution.stage is Stage.TERMINATED:
             outcome.write(self._folder, self._execution.record)
-        else:
-            await self._supervisor.terminate(self._mark, self._command)
+        while self._execution.terminated is None:
+            if self._execution.state is not None:
+                await self._unless_surplus()
+                self._supervisor.settle(has_key=bool(self._secrets.key))
+            if self._execution.terminated is None:
+                await self._supervisor.advance(self._mark, self._command)
         await self._unless_surplus()
-        assert self._execution.terminated is not None
         self._say(
             closing(
                 self._execution.terminated,
                 self._execution.assessments,
+                worth=lambda: worth(self._order.task, self._execution.scores),
                 is_surplus=self._surplus.is_set(),
                 committed_calls=read_told(self._folder).committed_calls,
                 counts_placeholders=self._order.counts_placeholders,
@@ -176,7 +141,8 @@ class Supervision:
             "none": False,
         }
         keeps = kept[self._order.sandbox.keep] or self._order.task.preserve
-        self._supervisor.workspace.tidy(keeps=keeps)
+        for workspace in self._supervisor.workspaces:
+            workspace.tidy(keeps=keeps)
 
     def _take_orders(self) -> None:
         def surplus() -> None:
@@ -198,12 +164,12 @@ class Supervision:
             outcome.write(self._folder, self._execution.record)
         self._teller.tell(entry)
 
-    def _command(self) -> Command:
+    def _command(self, step: Step) -> Command:
         if not self._secrets.key:
             message = "expected the execution's key on standard input, found none"
             raise ConfigError(message)
         endpoint = Endpoint(url=self._sandbox.address(self._order.url), key=self._secrets.key)
-        task = self._order.task
+        task = replace(self._order.task, instruction=step.instruction)
         wanted = self._harness.command(task, endpoint)
         usual = environment(endpoint.url, endpoint.key)
         return replace(wanted, variables=task.variables | usual | wanted.variables)
@@ -222,32 +188,36 @@ class Supervision:
             await asyncio.gather(surplus, assessed, return_exceptions=True)
 
     async def _assess(self) -> None:
-        terminated = self._execution.terminated
-        assert terminated is not None
-        if terminated.state is None or self._surplus.is_set():
+        """The state that waits for it, by the rule of its step."""
+        state, number = self._execution.state, self._execution.step
+        if state is None or self._surplus.is_set():
             return
-        evaluation = self._order.task.evaluation
-        sandbox = judging_sandbox(self._order, self._mark, self._supervisor.workspace)
-        evaluator = evaluator_for(self._order, sandbox, self._folder)
+        step = steps_of(self._order.task)[number]
+        task = replace(self._order.task, instruction=step.instruction, evaluation=step.evaluation)
+        order = replace(self._order, task=task)
+        workspace = self._supervisor.workspace
+        sandbox = judging_sandbox(order, self._mark, workspace)
+        evaluator = evaluator_for(order, sandbox, self._supervisor.folder_of(number))
         async for one in attempts(
             evaluator,
-            evaluation,
-            terminated.state,
+            step.evaluation,
+            state,
             made=self._execution.assessments,
-            copies=self._supervisor.workspace.fresh,
+            copies=workspace.fresh,
             left_s=self._supervisor.left_s,
+            least=step.least,
         ):
-            self._say(Assessed(assessment=one))
+            if self._execution.terminated is None:
+                self._say(
+                    StepAssessed(step=number, assessment=one.assessment, is_enough=one.is_enough)
+                )
+            else:
+                self._say(Assessed(assessment=one.assessment))
 
 
-@contextmanager
-def _orders_wait() -> Iterator[None]:
-    """Children inherit that these signals wait; this thread's own come at the end."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ORDERS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+def warm() -> None:
+    """What every supervisor needs and none changes is there before any is born."""
+    warm_sandboxes()
 
 
 def born(arguments: Sequence[str], told: str) -> int:
@@ -274,20 +244,13 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _order_file(arguments: Sequence[str]) -> Path:
-    """The order's, with the lock of its folder held: by a descriptor that was handed over, or anew.
-
-    The descriptor is never closed, because the lock lasts as long as the process.
-    """
-    match arguments:
-        case [path, held] if held.isdecimal():
-            os.set_inheritable(int(held), False)
-            return Path(path).absolute()
-        case [path]:
-            lock.take(Path(path).absolute().parent)
-            return Path(path).absolute()
-        case _:
-            message = "expected one argument, the order file"
-            raise ConfigError(message)
+    """The order's; the lock of its folder is held for as long as the process lives."""
+    if len(arguments) != 1:
+        message = "expected one argument, the order file"
+        raise ConfigError(message)
+    path = Path(arguments[0]).absolute()
+    lock.take(path.parent)
+    return path
 
 
 async def _supervise(folder: Path, order: Order, told: Secrets, teller: Teller) -> None:

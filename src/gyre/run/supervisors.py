@@ -2,26 +2,29 @@
 
 Rule 1: an execution's facts are taken in order, each once, however often they are posted.
 Rule 2: its key is closed and its log final before anybody hears that it is terminated.
+Rule 3: a supervisor of an earlier controller goes on undisturbed; no harness is started twice.
 """
 
 import asyncio
+import errno
 import json
 import signal
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from gyre.rollout import facts
 from gyre.rollout.facts import Entry
-from gyre.rollout.order import ORDER_FILE, Order, Told, tell, write_order
-from gyre.run.births import Births, Child
+from gyre.rollout.order import ORDER_FILE, Order, Told, read_told, tell, write_order
+from gyre.run.births import Births
 from gyre.run.hall import Spawn
 from gyre.run.proxied import ProxyClient, Sealed
 from gyre.run.supervise import LOG_FILE, Secrets
+from gyre.run.supervised import Holding, Supervised
 from gyre.words.errors import BoundaryError, ConfigError, LogDamaged
 from gyre.words.ids import ExecutionId
-from gyre.words.outcomes import Closed, Ending, Fact, Outcome, Terminated
+from gyre.words.outcomes import Closed, Ending, Fact, Launched, Outcome, Terminated
 from gyre.words.tasks import Task
 
 MOST_STARTING = 4
@@ -30,42 +33,9 @@ MOST_REVIVALS = 3
 """Times that a dead supervisor is started again; then its execution is excluded."""
 LOOK_S = 1.0
 """How often dead supervisors are looked for, and held calls told about."""
+FULL = (errno.ENOSPC, errno.EDQUOT)
 END_S = 10.0
 """How long executions may take to end with the run."""
-
-
-@dataclass(slots=True)
-class Supervised:
-    """One execution, from its launch on."""
-
-    name: ExecutionId
-    folder: Path
-    task: Task
-    birth: "asyncio.Task[Child] | None" = None
-    """Of its supervisor; the last one, where it was revived."""
-    is_cancelled: bool = False
-    """It is surplus, or the run is over."""
-    key: str = field(default="", repr=False)
-    num_heard: int = 0
-    num_revivals: int = 0
-    terminated: Terminated | None = None
-    closed: Closed | None = None
-    told: Told = field(default_factory=Told)
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-    @property
-    def is_lost(self) -> bool:
-        """Its supervisor has ended, or could not be born again."""
-        if self.birth is None or not self.birth.done():
-            return False
-        return self.process is None or self.process.is_over
-
-    @property
-    def process(self) -> Child | None:
-        """Its supervisor, once that is born."""
-        if self.birth is None or not self.birth.done() or self.birth.exception() is not None:
-            return None
-        return self.birth.result()
 
 
 OrderOf = Callable[[ExecutionId, Task, str], Order]
@@ -85,8 +55,13 @@ class Supervisors:
         terminated: Callable[[Supervised, Terminated], Awaitable[None]],
         closed: Callable[[Supervised, Closed], Awaitable[None]],
         spawn: Spawn,
+        lost: Callable[[Supervised, str], None] | None = None,
     ) -> None:
-        """`terminated` and `closed` hear of each execution once, in this order."""
+        """`terminated` and `closed` hear of each execution once, in this order.
+
+        `lost` hears of one that never ran, or was ended with an earlier controller, and why; it is
+        forgotten here. Without it such an execution is excluded.
+        """
         self._proxy = proxy
         self._births = births
         self._order_of = order_of
@@ -94,6 +69,7 @@ class Supervisors:
         self._terminated = terminated
         self._closed = closed
         self._spawn = spawn
+        self._lost = lost
         self._all: dict[ExecutionId, Supervised] = {}
         self._starting = asyncio.Semaphore(MOST_STARTING)
 
@@ -102,12 +78,30 @@ class Supervisors:
         self._all[name] = one
         self._spawn(self._start(one))
 
+    def adopt(
+        self,
+        name: ExecutionId,
+        task: Task,
+        folder: Path,
+        *,
+        is_cancelled: bool = False,
+        is_terminated: bool = False,
+    ) -> None:
+        """One that an earlier controller launched, or was about to.
+
+        It is heard of as if it were our own, but not of what is known: that it was cancelled, and
+        that it terminated.
+        """
+        one = Supervised(name, folder, task, is_cancelled=is_cancelled)
+        one.was_terminated = is_terminated
+        self._all[name] = one
+        self._spawn(self._take_up(one))
+
     def cancel(self, name: ExecutionId) -> None:
         """It ends, unassessed, as surplus."""
         one = self._all[name]
         one.is_cancelled = True
-        if one.process is not None:
-            one.process.signal(signal.SIGUSR1)
+        one.surplus()
 
     def forget(self, name: ExecutionId) -> None:
         """Its supervisor has said everything and ends by itself."""
@@ -135,31 +129,95 @@ class Supervisors:
         for one in list(self._all.values()):
             if one.closed is None and one.is_lost:
                 await self._revive(one)
+            elif one.closed is None and one.is_adopted:
+                await self._listen(one)
         await self._tell_held()
 
     async def end(self) -> None:
-        """Nothing of any execution runs any more."""
+        """Nothing of any execution runs any more.
+
+        What is just being assessed is not cancelled, because its state can be assessed again.
+        """
         births = [one.birth for one in self._all.values() if one.birth is not None]
-        for one in self._all.values():
-            one.is_cancelled = True
         if births:
             # One that is just being born may have nobody else left to wait for it.
             await asyncio.wait(births, timeout=END_S)
-        left = [one.process for one in self._all.values() if one.process is not None]
-        for process in left:
-            process.signal(signal.SIGUSR1)
-        await asyncio.gather(*(process.end(END_S) for process in left))
+        for one in self._all.values():
+            one.is_cancelled = True
+            if one.terminated is None:
+                one.surplus()
+        await asyncio.gather(*(one.end(END_S) for one in self._all.values()))
+
+    # Of earlier controllers
+
+    async def _take_up(self, one: Supervised) -> None:
+        """Whatever became of it while nobody listened is heard, and then what follows."""
+        if not (one.folder / ORDER_FILE).exists():
+            await self._begin(one)
+            return
+        one.is_adopted = True
+        one.told = await asyncio.to_thread(read_told, one.folder)
+        one.held = Holding(one.told.held_s)
+        await self._listen(one)
+        if one.closed is None and one.is_cancelled:
+            one.surplus()
+
+    async def _begin(self, one: Supervised) -> None:
+        """It was never started; if that was heard of already, only how it closed is missing."""
+        if not one.was_terminated:
+            await self._start(one)
+            return
+        order = self._order_of(one.name, one.task, self._proxy.url_of(one.name))
+        async with one.lock:
+            outcome = Outcome.PLACEHOLDER if order.counts_placeholders else Outcome.EXCLUDED
+            outcome = Outcome.SURPLUS if one.is_cancelled else outcome
+            await self._give_up(one, Ending.NEVER_STARTED, outcome, "it never started")
+
+    async def _listen(self, one: Supervised) -> None:
+        """Facts that were not posted, or not here, are read where they lie.
+
+        An order names the address of whoever wrote it, and a revived supervisor posts there too.
+        """
+        try:
+            size = (one.folder / facts.FACTS_FILE).stat().st_size
+        except FileNotFoundError:
+            return
+        if size == one.read_bytes:
+            return
+        async with one.lock:
+            one.read_bytes = size
+            try:
+                await self._catch_up(one)
+            except LogDamaged as error:
+                await self._give_up(one, Ending.CRASHED, Outcome.EXCLUDED, str(error))
+
+    async def _abandon(self, one: Supervised, reason: str) -> None:
+        """It cannot go on, and nothing that it did counts."""
+        if self._lost is None or one.was_terminated:
+            await self._give_up(one, Ending.CRASHED, Outcome.EXCLUDED, reason)
+            return
+        await self._seal(one)
+        del self._all[one.name]
+        one.closed = Closed(outcome=Outcome.EXCLUDED, score=None, reason=reason)
+        self._lost(one, reason)
+
+    # Starting
 
     async def _start(self, one: Supervised) -> None:
         order = self._order_of(one.name, one.task, self._proxy.url_of(one.name))
         async with self._starting:
             try:
-                one.key = await self._proxy.open(one.name)
+                key = await self._proxy.open(one.name)
                 if one.is_cancelled:
                     await self._cancelled(one)
                     return
-                await asyncio.to_thread(write_order, one.folder, order)
-                await self._supervise(one)
+                if key is None:
+                    async with one.lock:
+                        await self._abandon(one, "its key was told to nobody who lives")
+                    return
+                one.key = key
+                await self._with_room(one, order)
+                await self._try_to_supervise(one)
             except (OSError, ConfigError, BoundaryError) as error:
                 counts = order.counts_placeholders
                 async with one.lock:
@@ -170,10 +228,29 @@ class Supervisors:
                         str(error),
                     )
 
+    async def _with_room(self, one: Supervised, order: Order) -> None:
+        """Its order is on the disk, which may be full for a while: that is not its doing."""
+        while True:
+            try:
+                await asyncio.to_thread(write_order, one.folder, order)
+            except OSError as error:
+                if error.errno not in FULL or one.is_cancelled:
+                    raise
+                await asyncio.sleep(LOOK_S)
+            else:
+                return
+
     async def _cancelled(self, one: Supervised) -> None:
         async with one.lock:
             reason = "cancelled before launch"
             await self._give_up(one, Ending.CANCELLED, Outcome.SURPLUS, reason)
+
+    async def _try_to_supervise(self, one: Supervised) -> None:
+        """A nursery may die while it is asked: then nobody knows yet whether there is one."""
+        try:
+            await self._supervise(one)
+        except ConfigError:
+            one.birth, one.is_adopted = None, True
 
     async def _supervise(self, one: Supervised) -> None:
         """A supervisor, which goes on from whatever the execution's facts say."""
@@ -210,50 +287,72 @@ class Supervisors:
                 await self._give_up(one, Ending.CRASHED, Outcome.EXCLUDED, str(error))
             if one.closed is not None:
                 return
+            if one.is_adopted and not (one.key or one.has_run or one.terminated):
+                await self._abandon(one, "its supervisor died before the program ran")
+                return
             if one.num_revivals >= MOST_REVIVALS:
                 reason = f"its supervisor died {MOST_REVIVALS + 1} times"
                 await self._give_up(one, Ending.CRASHED, Outcome.EXCLUDED, reason)
                 return
             one.num_revivals += 1
-            with suppress(ConfigError, OSError):
-                await self._supervise(one)
+            with suppress(OSError):
+                await self._try_to_supervise(one)
 
     async def _catch_up(self, one: Supervised, upto: int | None = None) -> None:
         for entry in await asyncio.to_thread(facts.read, one.folder):
+            if one.closed is not None:
+                return
             if entry.sequence >= one.num_heard and (upto is None or entry.sequence < upto):
                 await self._apply(one, entry)
 
     async def _apply(self, one: Supervised, entry: Entry) -> None:
         one.num_heard = entry.sequence + 1
         match entry.fact:
+            case Launched():
+                one.has_run = True
             case Terminated() as fact:
-                sealed = await self._seal(one)
-                one.told = Told(held_s=sealed.held_s, committed_calls=sealed.committed_calls)
-                if one.folder.exists():
-                    await asyncio.to_thread(tell, one.folder, one.told)
-                one.terminated = fact
-                await self._terminated(one, fact)
+                await self._apply_end(one, fact)
             case Closed() as fact:
+                if fact.outcome is Outcome.SURPLUS and not one.is_cancelled:
+                    # Ended with its controller while it was assessed, which no other fact says.
+                    fact = replace(fact, outcome=Outcome.EXCLUDED)
                 one.closed = fact
                 await self._closed(one, fact)
             case _:
                 pass
 
+    async def _apply_end(self, one: Supervised, fact: Terminated) -> None:
+        if one.was_terminated:
+            one.terminated = fact
+            return
+        if fact.ending is Ending.CANCELLED and one.is_adopted and not one.is_cancelled:
+            await self._abandon(one, "its program was ended with an earlier controller")
+            return
+        sealed = await self._seal(one)
+        held_s = one.held.counted(sealed.held_s)
+        one.told = Told(held_s=held_s, committed_calls=sealed.committed_calls)
+        if one.folder.exists():
+            await asyncio.to_thread(tell, one.folder, one.told)
+        one.terminated = fact
+        await self._terminated(one, fact)
+
     async def _seal(self, one: Supervised) -> Sealed:
         try:
             return await self._proxy.seal(one.name)
         except BoundaryError:
-            # Never opened, or sealed already by a controller that died before it wrote that down.
+            # Never opened.
             return Sealed(committed_calls=0, held_s=0.0)
 
     async def _tell_held(self) -> None:
-        """Deadlines move on by what calls waited (SPEC 6.1)."""
-        if not self._all:
-            return
+        """Deadlines move on by what calls waited (SPEC 6.1).
+
+        Also asked when nothing runs, because a proxy that nobody asks takes itself for left alone.
+        """
         for name, held_s in (await self._proxy.held()).items():
             one = self._all.get(ExecutionId(name))
-            if one is None or one.terminated is not None or one.process is None:
+            if one is None or one.terminated is not None or not one.is_supervised:
                 continue
+            held_s = one.held.counted(held_s)
             if held_s > one.told.held_s + LOOK_S:
                 one.told = Told(held_s=held_s)
                 await asyncio.to_thread(tell, one.folder, one.told)
@@ -263,7 +362,8 @@ SupervisorsOf = Callable[
     [
         Callable[[Supervised, Terminated], Awaitable[None]],
         Callable[[Supervised, Closed], Awaitable[None]],
+        Callable[[Supervised, str], None],
     ],
     Supervisors,
 ]
-"""Supervisors whose executions are heard of by these two."""
+"""Supervisors whose executions are heard of by these: terminated, closed, lost."""

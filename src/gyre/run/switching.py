@@ -5,11 +5,8 @@ Rule 2: every order is answered by exactly one event, failure included.
 """
 
 import asyncio
-import shutil
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -32,7 +29,9 @@ from gyre.plan.messages import (
 )
 from gyre.run.cells import CellClient
 from gyre.run.hall import Hall
+from gyre.run.keeping import Keeper
 from gyre.run.proxied import ProxyClient
+from gyre.run.reviving import Reviving
 from gyre.run.routing import RouteTable
 from gyre.words.errors import CellError, CellGone
 from gyre.words.events import TransitionTimed, WeightsPublished
@@ -53,48 +52,37 @@ COUNTED = (
 """What a proxy counts of calls that moved."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Weights:
-    """Weights that engines may be given."""
-
-    version: int
-    folder: Path
-    digest: str
-
-
 class Switching:
     """Carries out what concerns cells and engines as a whole."""
 
     def __init__(
         self,
-        cells: MutableMapping[int, CellClient],
+        cells: Mapping[int, CellClient],
         hall: Hall,
         routes: RouteTable,
         proxy: ProxyClient,
+        keeper: Keeper,
+        reviving: Reviving,
         *,
-        folder: Path,
-        first: Weights,
-        keep: int,
         publish_s: float,
-        restart: Callable[[int, Weights], Any],
         hear: Callable[[Any], None],
+        settled: Callable[[], Awaitable[None]],
     ) -> None:
-        """`first` is what all engines begin with; `restart` gives a dead cell's new client."""
+        """`settled` waits until the journal has all that was heard."""
         self._cells = cells
         self._hall = hall
         self._routes = routes
         self._proxy = proxy
-        self._folder = folder
-        self._keep = keep
+        self._keeper = keeper
+        self._reviving = reviving
         self._publish_s = publish_s
-        self._restart = restart
         self._hear = hear
-        self._published = first
+        self._settled = settled
         self._order: dict[int, int] = {}
         """By cell, the transition it was ordered last."""
+        self._publication: Publish | None = None
+        """The last that was ordered."""
         self._locks: dict[int, asyncio.Lock] = {}
-        self._starting: dict[int, int] = {}
-        """Cells that begin anew, and the versions they read."""
         self._counts: dict[str, int] = dict.fromkeys(COUNTED, 0)
 
     def ordered(self, command: EnterTraining | LeaveTraining) -> None:
@@ -125,6 +113,8 @@ class Switching:
                             cell, wanted=lambda: self._is_current(command)
                         ):
                             return
+                else:
+                    await self._hall.between_updates()
             except CellGone:
                 self._died(cell, client)
                 return
@@ -161,54 +151,75 @@ class Switching:
             self._hear(CellServing(cell=cell, transition=command.transition))
 
     async def publish(self, command: Publish) -> None:
-        """A durable checkpoint, then every engine acknowledges its digest (SPEC 2.4)."""
-        folder = self._folder / f"v{command.version:06d}"
+        """Durable weights, then every engine acknowledges their digest (SPEC 2.4)."""
+        self._publication = command
+        core = self._cells[CORE]
         try:
-            saved = await self._cells[CORE].save(folder)
+            new, saved = await self._keeper.saved(command.version)
         except CellGone:
-            self._died(CORE, self._cells[CORE])
+            self._died(CORE, core)
             return
-        before = self._published
-        self._published = Weights(version=command.version, folder=folder, digest=saved.digest)
+        if self._publication is not command:
+            return
+        self._keeper.publish(new)
         began = perf_counter()
         taken = await asyncio.gather(*(self._takes(engine) for engine in command.engines))
+        if self._publication is not command:
+            # The core died meanwhile and came back, and other engines are asked now.
+            return
         silent = tuple(
             engine for engine, took in zip(command.engines, taken, strict=True) if not took
         )
-        self._hall.forget(command.version)
         self._hear(
             WeightsPublished(
                 version=command.version,
-                digest=saved.digest,
+                digest=new.digest,
                 save_s=saved.seconds,
                 load_s=perf_counter() - began,
                 num_bytes=saved.num_bytes,
             )
         )
         self._hear(Published(version=command.version, silent=silent))
-        await asyncio.to_thread(self._prune, before.version)
+        await self._settled()
+        self._keeper.acknowledged(command.version)
+        await self._keeper.prune()
 
     async def load(self, command: LoadWeights) -> None:
         """A fenced engine gets what is published, whenever it can take it."""
-        client = self._cells[command.engine]
-        while self._cells[command.engine] is client and self._published.version == command.version:
-            if await self._takes(command.engine):
-                version = command.version
-                self._hear(EngineReturned(engine=command.engine, version=version))
+        engine, version = command.engine, command.version
+        client = self._cells[engine]
+        clock = asyncio.get_running_loop().time
+        since = clock()
+        while self._cells[engine] is client and self._keeper.published.version == version:
+            if await self._takes(engine):
+                self._hear(EngineReturned(engine=engine, version=version))
+                return
+            if self._reviving.is_hopeless(engine, clock() - since):
+                await self._replace(engine, client)
                 return
             await asyncio.sleep(RETRY_S)
 
     async def revive(self, cell: int) -> None:
-        """A dead cell's processes are started again, with what is published."""
+        """A dead cell's processes are started again; it is home, with what is published."""
         self._hall.lost(cell)
+        # An order that it hangs in ends with it, and whoever waits for that gives up the lock.
+        await self._reviving.end(cell)
         async with self._lock(cell):
-            published = self._published
-            self._starting[cell] = published.version
-            try:
-                self._cells[cell] = await self._restart(cell, published)
-            finally:
-                del self._starting[cell]
-            self._hear(CellRecovered(cell=CellId(cell), version=published.version))
+            version = await self._reviving.revived(cell)
+            self._hear(CellRecovered(cell=CellId(cell), version=version))
+            self._reviving.watch(cell)
+
+    async def _replace(self, engine: EngineId, client: CellClient) -> None:
+        """Another process takes the place of an engine that takes no weights."""
+        if self._reviving.is_cell(engine):
+            self._died(engine, client)
+            return
+        async with self._lock(engine):
+            if self._cells[engine] is not client:
+                return  # Another order has led to another process, and answers for both.
+            version = await self._reviving.revived(engine)
+            self._hear(EngineReturned(engine=engine, version=version))
+            self._reviving.watch(engine)
 
     def _died(self, cell: int, client: CellClient) -> None:
         if self._cells[cell] is client:
@@ -235,8 +246,9 @@ class Switching:
         return True
 
     async def _load(self, client: CellClient) -> None:
-        new = self._published
-        await client.load(new.folder, version=new.version, digest=new.digest)
+        new = self._keeper.published
+        with self._keeper.using(new.version):
+            await client.load(new.folder, version=new.version, digest=new.digest)
 
     def _is_current(self, command: EnterTraining | LeaveTraining) -> bool:
         return self._order.get(command.cell) == command.transition
@@ -245,9 +257,9 @@ class Switching:
         return self._locks.setdefault(cell, asyncio.Lock())
 
     def _moved(self, counts: Mapping[str, Any]) -> dict[str, int]:
-        """Since it was asked last."""
+        """Since it was asked last; another proxy begins to count anew."""
         now = {name: int(counts[name]) for name in COUNTED}
-        found = {name: now[name] - self._counts[name] for name in COUNTED}
+        found = {name: max(0, now[name] - self._counts[name]) for name in COUNTED}
         self._counts = now
         return found
 
@@ -268,14 +280,6 @@ class Switching:
                 moved=moved,
             )
         )
-
-    def _prune(self, newest: int) -> None:
-        """Of older versions the newest few stay."""
-        found = sorted(self._folder.glob("v*"))
-        old = [one for one in found if int(one.name[1:]) <= newest]
-        for one in old[: max(0, len(found) - self._keep)]:
-            if int(one.name[1:]) not in self._starting.values():
-                shutil.rmtree(one, ignore_errors=True)
 
 
 class _timing:

@@ -14,6 +14,7 @@ from gyre.durable import replace
 from gyre.rollout import facts, outcome
 from gyre.rollout.order import ORDER_FILE, Order, read_order
 from gyre.rollout.supervisor import OUTPUT_FILE
+from gyre.run.trial_steps import write_steps
 from gyre.words.errors import ConfigError
 from gyre.words.outcomes import (
     Assessed,
@@ -24,6 +25,7 @@ from gyre.words.outcomes import (
     Outcome,
     OutcomeRecord,
     Prepared,
+    StepAssessed,
     Terminated,
 )
 from gyre.words.records import (
@@ -96,19 +98,34 @@ def write_trial(attempt: Path, trial: Path, *, log: Path | None) -> Json:
         if (attempt / source).is_file():
             shutil.copyfile(attempt / source, trial / target)
     _write(trial / "agent" / "trajectory.json", _trajectory(order, records))
-    lines = [json.dumps(asdict(one), default=_plain) for one in record.assessments]
+    entries = facts.read(attempt)
+    lines = [json.dumps(one, default=_plain) for one in _assessments(entries)]
     replace(trial / ASSESSMENTS_FILE, "".join(f"{line}\n" for line in lines).encode())
     rewards = _rewards(record)
     if rewards is not None:
         _write(trial / "verifier" / "reward.json", rewards)
     config = _config(order, trial)
     _write(trial / "config.json", config)
-    result = _result(order, record, records, config, facts.read(attempt))
+    result = _result(order, record, records, config, entries)
+    if (steps := write_steps(order, attempt, trial, entries)) is not None:
+        result["step_results"] = steps
     if result["exception_info"] is not None:
         said = result["exception_info"]["exception_message"]
         replace(trial / "exception.txt", f"{said}\n".encode())
     _write(trial / "result.json", result)
     return result
+
+
+def _assessments(entries: Sequence[facts.Entry]) -> list[Json]:
+    """All that were made; those of a step that others may follow say which."""
+    found = []
+    for entry in entries:
+        match entry.fact:
+            case StepAssessed(step=step, assessment=one):
+                found.append({"step": step} | asdict(one))
+            case Assessed(assessment=one):
+                found.append(asdict(one))
+    return found
 
 
 def _config(order: Order, trial: Path) -> Json:

@@ -1,6 +1,6 @@
 """The trajectory buffer: groups from admission to the step that consumes them.
 
-Rule 1: a group is consumed at most once between a step and the rewind that undoes it.
+Rule 1: a group is consumed by one step, which may be replayed but is never taken back.
 Rule 2: admitted = trained + void + outstanding, after every call (SPEC 10).
 """
 
@@ -58,8 +58,6 @@ class _Entry(Generic[Kept]):
     open_members: set[int]
     is_void: bool = False
     stage: Stage = Stage.OPEN
-    step: int | None = None
-    """The step that consumed it, named by the version before it."""
 
 
 class GroupBuffer(Generic[Kept]):
@@ -71,6 +69,8 @@ class GroupBuffer(Generic[Kept]):
         """A heap of (version, number); groups that have left it otherwise are skipped later."""
         self._assigned: dict[int, None] = {}
         """In order of assignment."""
+        self._steps: dict[int, tuple[int, ...]] = {}
+        """Groups that each step consumed, in order, until a durable checkpoint covers it."""
         self._num_in = dict.fromkeys(Stage, 0)
         self._num_admitted = 0
         self._num_trained = 0
@@ -126,7 +126,8 @@ class GroupBuffer(Generic[Kept]):
             waiting = ", ".join(map(str, sorted(entry.open_members)))
             raise BrokenPromise(f"group {number}: ready before executions {waiting} closed")
         entry.is_void = is_void
-        self._make_ready(number, entry)
+        self._move(entry, Stage.READY)
+        heappush(self._ready, (entry.version, number))
 
     def oldest(self) -> int | None:
         """The ready group of the oldest version, the lowest number among equals."""
@@ -146,44 +147,37 @@ class GroupBuffer(Generic[Kept]):
         self._assigned[number] = None
         return self._group(number, entry)
 
+    def assigned_group(self, number: int) -> Group[Kept]:
+        """A group of the batch in hand, once more."""
+        return self._group(number, self._entry(number, Stage.ASSIGNED))
+
     def consume(self, step: int) -> tuple[Group[Kept], ...]:
         """The step from version `step` is taken: all assigned groups are consumed by it."""
-        consumed = []
+        if step in self._steps:
+            raise BrokenPromise(f"step {step}: taken twice")
+        self._steps[step] = tuple(self._assigned)
         for number in self._assigned:
             entry = self._entries[number]
-            entry.step = step
             self._move(entry, Stage.CONSUMED)
-            self._count(entry, 1)
-            consumed.append(self._group(number, entry))
+            if entry.is_void:
+                self._num_void += 1
+            else:
+                self._num_trained += 1
         self._assigned.clear()
-        return tuple(consumed)
+        return self.consumed_by(step)
+
+    def consumed_by(self, step: int) -> tuple[Group[Kept], ...]:
+        """The groups of a step that no durable checkpoint covers yet, in the order it had them."""
+        if step not in self._steps:
+            raise BrokenPromise(f"step {step}: not taken, or forgotten")
+        return tuple(self._group(number, self._entries[number]) for number in self._steps[step])
 
     def forget(self, version: int) -> None:
-        """This version is durable: groups of the steps that led to it need no replay."""
-        covered = [
-            number
-            for number, entry in self._entries.items()
-            if entry.step is not None and entry.step < version
-        ]
-        for number in covered:
-            del self._entries[number]
-            self._num_in[Stage.CONSUMED] -= 1
-
-    def rewind(self, version: int) -> tuple[int, ...]:
-        """The weights are again of this version: later and assigned groups are ready again."""
-        undone = [
-            number
-            for number, entry in self._entries.items()
-            if entry.stage is Stage.ASSIGNED or (entry.step is not None and entry.step >= version)
-        ]
-        for number in undone:
-            entry = self._entries[number]
-            if entry.stage is Stage.CONSUMED:
-                self._count(entry, -1)
-            entry.step = None
-            self._make_ready(number, entry)
-        self._assigned.clear()
-        return tuple(undone)
+        """This version is durable: the steps that led to it need no replay."""
+        for step in [step for step in self._steps if step < version]:
+            for number in self._steps.pop(step):
+                del self._entries[number]
+                self._num_in[Stage.CONSUMED] -= 1
 
     def _entry(self, number: int, stage: Stage) -> _Entry[Kept]:
         found = self.stage(number)
@@ -196,17 +190,7 @@ class GroupBuffer(Generic[Kept]):
         kept = tuple(entry.kept)
         return Group(number=number, version=entry.version, kept=kept, is_void=entry.is_void)
 
-    def _make_ready(self, number: int, entry: _Entry[Kept]) -> None:
-        self._move(entry, Stage.READY)
-        heappush(self._ready, (entry.version, number))
-
     def _move(self, entry: _Entry[Kept], stage: Stage) -> None:
         self._num_in[entry.stage] -= 1
         self._num_in[stage] += 1
         entry.stage = stage
-
-    def _count(self, entry: _Entry[Kept], change: int) -> None:
-        if entry.is_void:
-            self._num_void += change
-        else:
-            self._num_trained += change

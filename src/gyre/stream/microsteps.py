@@ -173,12 +173,6 @@ class MicroSteps(Generic[Work, Found]):
         self._cells[cell].heard_at = max(now, self._cells[cell].heard_at)
         return True
 
-    def fence_at(self) -> float | None:
-        """When the cell that has been silent longest is to be fenced."""
-        if not self._cells:
-            return None
-        return min(member.heard_at for member in self._cells.values()) + self._lease_s
-
     def fence(self, now: float) -> tuple[int, ...]:
         """Cells that were silent too long; they have left."""
         silent = [cell for cell, one in self._cells.items() if one.heard_at + self._lease_s <= now]
@@ -271,7 +265,7 @@ class MicroSteps(Generic[Work, Found]):
         return True
 
     def clear(self) -> None:
-        """The batch is over, stepped or given up; the cells stay for the next one."""
+        """The batch is stepped; the cells stay for the next one."""
         self._claims.clear()
         self._waiting.clear()
         self._leased.clear()

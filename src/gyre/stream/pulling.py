@@ -1,7 +1,8 @@
 """The packing buffer: ready groups enter the batch one at a time, when cells run out of claims."""
 
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic
 
 from gyre.stream.groups import Group, GroupBuffer, Kept
@@ -13,8 +14,13 @@ from gyre.words.errors import BrokenPromise
 class _Batch:
     step: int
     num_pulled: int = 0
-    unpacked: int | None = None
-    """The group that is being made into claims."""
+    waiting: deque[int] = field(default_factory=deque)
+    """Groups that are yet to be made into claims: one, or more of a batch that is recalled."""
+
+    @property
+    def unpacked(self) -> int | None:
+        """The group that is next made into claims."""
+        return self.waiting[0] if self.waiting else None
 
 
 class PackingBuffer(Generic[Kept, Work, Found]):
@@ -71,33 +77,51 @@ class PackingBuffer(Generic[Kept, Work, Found]):
 
     def pull(self) -> Group[Kept] | None:
         """The oldest ready group, if one is wanted: it is assigned, and `pack` must follow."""
-        if self._batch is None or not self.wants_group:
+        number = self._groups.oldest() if self.wants_group else None
+        return None if number is None else self._take(number)
+
+    def recall(self, number: int, step: int) -> None:
+        """A group was pulled in a former life of the run; `pack` must follow."""
+        if self.step != step or not self.num_needed:
+            raise BrokenPromise(f"group {number}: recalled for step {step}, which wants none")
+        self._take(number)
+
+    @property
+    def unpacked(self) -> Group[Kept] | None:
+        """The next group to be made into claims."""
+        if self._batch is None or self._batch.unpacked is None:
             return None
-        number = self._groups.oldest()
-        if number is None:
-            return None
-        self._batch.num_pulled += 1
-        self._batch.unpacked = number
-        return self._groups.assign(number)
+        return self._groups.assigned_group(self._batch.unpacked)
 
     def pack(self, number: int, offers: Sequence[Offer[Work]]) -> None:
         """The claims that a pulled group became; a void group becomes none."""
         if self._batch is None or self._batch.unpacked != number:
             raise BrokenPromise(f"group {number}: packed without having been pulled")
-        self._batch.unpacked = None
+        self._batch.waiting.popleft()
         self._queue.offer(offers)
 
     def stepped(self) -> tuple[Group[Kept], ...]:
         """The update is made: the batch's groups are consumed, and another batch may open."""
-        if self._batch is None or not self.may_step:
+        if not self.may_step:
             raise BrokenPromise(f"batch {self.step}: stepped before all its claims were summed")
-        consumed = self._groups.consume(self._batch.step)
         self._queue.clear()
+        return self._close()
+
+    def recall_step(self) -> tuple[Group[Kept], ...]:
+        """The update was made in a former life of the run."""
+        if self._batch is None or self.num_needed:
+            raise BrokenPromise(f"batch {self.step}: {self.num_needed} groups short of its step")
+        return self._close()
+
+    def _take(self, number: int) -> Group[Kept]:
+        assert self._batch is not None
+        group = self._groups.assign(number)
+        self._batch.num_pulled += 1
+        self._batch.waiting.append(number)
+        return group
+
+    def _close(self) -> tuple[Group[Kept], ...]:
+        assert self._batch is not None
+        consumed = self._groups.consume(self._batch.step)
         self._batch = None
         return consumed
-
-    def give_up(self, version: int) -> tuple[int, ...]:
-        """The weights are again of this version: groups that are ready again."""
-        self._queue.clear()
-        self._batch = None
-        return self._groups.rewind(version)

@@ -64,6 +64,7 @@ TABLES: Mapping[str, Mapping[str, Any]] = {
     "sampling": {"max_tokens": 64},
     "proxy": {"port": 0},
     "trainer": {"pack_tokens": 160, "claim_packs": 1},
+    "sandbox": {"kind": "process"},
     "trackers": {"tensorboard": False},
 }
 """What such a run needs, besides [run], [schedule] and [tasks]."""

@@ -51,6 +51,7 @@ class ByteRenderer:
 
     def __init__(self, *, thinking: Literal["all", "template"] = "all") -> None:
         self._thinking = thinking
+        self.keeps_thinking = thinking == "all"
 
     @property
     def name(self) -> str:

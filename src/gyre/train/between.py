@@ -9,6 +9,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import torch
+import xxhash
 from torch import Tensor
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 from torch.distributed import distributed_c10d as groups
@@ -58,12 +60,18 @@ class Between:
         return scratch
 
     def spread(self, epoch: int, members: Sequence[int], weights: Sequence[Tensor]) -> list[Tensor]:
-        """The first member's weights, for each of them a copy in main memory."""
+        """The first member's weights, for each of them a copy in main memory.
+
+        CellError where what arrives is not what was sent.
+        """
         scratch = [one.detach().to("cpu", copy=True) for one in weights]
         if len(members) > 1:
             line = self._entered(epoch, members)
+            sent = _hash(scratch)
             for one in scratch:
                 line.spread(one)
+            if not torch.equal(line.spread(sent), _hash(scratch)):
+                raise CellError(f"cell {self._cell}: weights arrived with another hash than sent")
         return scratch
 
     def drop(self) -> None:
@@ -97,6 +105,14 @@ class Between:
 
             found = self._lines[members] = _Meeting(f"group {name}", make, depth=1)
         return found
+
+
+def _hash(tensors: Sequence[Tensor]) -> Tensor:
+    """Sixteen bytes that tell these values from any others."""
+    state = xxhash.xxh3_128()
+    for one in tensors:
+        state.update(one.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return torch.frombuffer(bytearray(state.digest()), dtype=torch.uint8)
 
 
 def num_bytes(tensors: Sequence[Tensor]) -> int:

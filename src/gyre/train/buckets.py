@@ -47,6 +47,14 @@ class Buckets:
         return self._views
 
     @property
+    def values(self) -> Mapping[str, Tensor]:
+        """As `views`, wherever they are now, for who only reads them."""
+        if self._flats is not None:
+            return self._views
+        away = self._new(torch.device("cpu")) if self._away is None else self._away
+        return self._make_views(away)
+
+    @property
     def is_resting(self) -> bool:
         return self._flats is None
 

@@ -132,6 +132,10 @@ class LocalTrainer:
             self._adam.read(tensors)
         self.version = version
 
+    @property
+    def has_optimizer(self) -> bool:
+        return self._adam is not None
+
     def export(self) -> OptimizerState:
         """What a checkpoint must hold for the next step to be the same; not a copy."""
         return core(self._adam).export()

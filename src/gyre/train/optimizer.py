@@ -93,20 +93,14 @@ class Adam:
         master.addcdiv_(first, scratch, value=-section.lr / correction1)
 
     def export(self) -> OptimizerState:
-        """The state itself, not a copy: it changes with the next step."""
-        return OptimizerState(
-            num_steps=self.num_steps,
-            tensors={
-                f"{kind}/{name}": view
-                for kind, buckets in self._kinds.items()
-                for name, view in buckets.views.items()
-            },
-        )
+        """The state itself, at rest or not, and no copy: it changes with the next step."""
+        held = {kind: buckets.values for kind, buckets in self._kinds.items()}
+        return OptimizerState(num_steps=self.num_steps, tensors=_named(held))
 
     @torch.no_grad()
     def load(self, state: OptimizerState) -> None:
         """Becomes what was exported, parameters included; refused whole when anything differs."""
-        mine = self.export().tensors
+        mine = _named({kind: buckets.views for kind, buckets in self._kinds.items()})
         require_same(mine, state.tensors, "optimizer state")
         for name, view in mine.items():
             view.copy_(state.tensors[name])
@@ -120,6 +114,10 @@ class Adam:
     def restore(self) -> None:
         for buckets in self._kinds.values():
             buckets.restore()
+
+
+def _named(kinds: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    return {f"{kind}/{name}": one for kind, views in kinds.items() for name, one in views.items()}
 
 
 def require_same(mine: Mapping[str, Tensor], given: Mapping[str, Tensor], what: str) -> None:

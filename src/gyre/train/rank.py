@@ -131,6 +131,10 @@ class RankTrainer:
             self._adam.read(parts)
         self.version = version
 
+    @property
+    def has_optimizer(self) -> bool:
+        return self._adam is not None
+
     def export(self) -> OptimizerState:
         """What this rank must find again for the next step to be the same; not a copy."""
         return core(self._adam).export()

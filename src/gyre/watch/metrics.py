@@ -1,6 +1,6 @@
 """Facts of a run as numbers by step, for trackers."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from gyre.words.events import (
@@ -20,23 +20,35 @@ class Logs(Protocol):
     def log(self, values: Mapping[str, float], *, step: int) -> None: ...
 
 
-class Metrics:
-    """Collects what happens between two steps, and logs it with the step."""
+class _Nobody:
+    def log(self, values: Mapping[str, float], *, step: int) -> None:
+        pass
 
-    def __init__(self, tracker: Logs) -> None:
-        self._tracker = tracker
+
+class Metrics:
+    """Collects what happens between two steps, and logs it with the step.
+
+    Work that is done again, because what did it was lost, counts once.
+    """
+
+    def __init__(self, tracker: Logs, *, before: Iterable[tuple[float, Any]] = ()) -> None:
+        """`before` are facts with their times that were logged already."""
+        self._tracker: Logs = _Nobody()
         self._step = 0
         self._stepped_s = 0.0
-        self._claims: list[ClaimTrained] = []
-        self._packed: list[GroupPacked] = []
+        self._claims: dict[int, ClaimTrained] = {}
+        self._packed: dict[int, GroupPacked] = {}
         self._ran_s: list[float] = []
+        for now, fact in before:
+            self.heard(now, fact)
+        self._tracker = tracker
 
     def heard(self, now: float, fact: Any) -> None:
         match fact:
             case ClaimTrained():
-                self._claims.append(fact)
+                self._claims[fact.claim] = fact
             case GroupPacked():
-                self._packed.append(fact)
+                self._packed[fact.group] = fact
             case RewardGiven(ran_s=float(ran_s)):
                 self._ran_s.append(ran_s)
             case StepMade():
@@ -62,7 +74,8 @@ class Metrics:
                 pass
 
     def _of_step(self, fact: StepMade, now: float) -> dict[str, float]:
-        measures = [one.measures for one in self._claims]
+        measures = [one.measures for one in self._claims.values() if one.step == fact.step]
+        packed = [one for one in self._packed.values() if one.step == fact.step]
         targets = sum(one.num_targets for one in measures)
         found: dict[str, float | None] = {
             "reward": fact.reward,
@@ -73,7 +86,7 @@ class Metrics:
             "step/reduce_s": fact.reduce_s,
             "step/update_s": fact.step_s,
             "step/cells": float(len(fact.claims)),
-            "step/tokens": float(sum(one.num_tokens for one in self._packed)),
+            "step/tokens": float(sum(one.num_tokens for one in packed)),
             "step/targets": float(targets),
             "objective/mean_ratio": _ratio(sum(one.sum_ratio for one in measures), targets),
             "objective/capped": _ratio(sum(one.num_capped for one in measures), targets),

@@ -15,6 +15,7 @@ from gyre.plan.replay import shape_of
 from gyre.watch.board import Board
 from gyre.watch.curve import curve
 from gyre.watch.expected import in_a_whole_run
+from gyre.watch.ledgers import ledgers
 from gyre.watch.paint import safe
 from gyre.watch.progress import placement_name
 from gyre.watch.signs import EMPTY, FULL, MINUTE_S, bar, many, sized, spelled, spoken
@@ -34,6 +35,8 @@ MOST_SHARES = 16
 """Rows of claims by cell."""
 MOST_ROUNDS = 12
 """Rows of held-out evaluation, spread over the run."""
+MOST_FAULTS = 4
+"""Notes of ledgers that do not balance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +66,7 @@ def summary(
         board.heard_all((one.now, one.event) for one in reading.entries)
     except BrokenPromise as error:
         notes.append(f"the journal's facts make no run after {spoken(board.now)}: {error}")
+    notes += _unbalanced(reading)
     sections = {
         "": _head(board),
         "Reward by step": _rewards(board),
@@ -346,3 +350,10 @@ def _notes(reading: Reading) -> Iterator[str]:
         yield f"the journal's last {reading.torn_bytes} bytes are torn and were left out"
     if reading.num_unknown:
         yield f"{reading.num_unknown} facts of kinds that this Gyre does not know were skipped"
+
+
+def _unbalanced(reading: Reading) -> list[str]:
+    found = ledgers(reading)
+    faults = [] if found is None else [f"the ledgers do not balance: {one}" for one in found.faults]
+    rest = len(faults) - MOST_FAULTS
+    return faults if rest <= 0 else [*faults[:MOST_FAULTS], f"and {many(rest, 'such fault')} more"]

@@ -17,9 +17,11 @@ GyreError
 │   │   └── EngineDraining   it is leaving; ask another
 │   └── CellError          an accelerator could not do its part of the work
 │       ├── CellGone         its process does not answer
+│       ├── CheckpointError  a checkpoint was not written; the one before it is as it was
 │       ├── OutOfMemory      it has no room for what was asked; what it held is unchanged
 │       └── NotFinite        a loss or a gradient is no number; no step was taken
 ├── LogDamaged           a call log is broken before its tail
+├── TakenOver            another controller goes on with the run; this one may change nothing
 └── BrokenPromise        our own code violated a stated rule; never caught
 """
 
@@ -139,12 +141,20 @@ class CellGone(CellError):
     """A cell's process does not answer; what it held is lost."""
 
 
+class CheckpointError(CellError):
+    """A checkpoint was not written; the one before it, and what is trained, are as they were."""
+
+
 class OutOfMemory(CellError):
     """The device has no room for what was asked; what it held is unchanged."""
 
 
 class NotFinite(CellError):
     """A loss or a gradient is no number; no step was taken (SPEC 3.3)."""
+
+
+class TakenOver(GyreError):
+    """Another controller goes on with the run; this one may change nothing any more."""
 
 
 class LogDamaged(GyreError):

@@ -84,6 +84,41 @@ class StepMade:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepReplayed:
+    """A restarted core took a step again that its checkpoint lacked, with the same groups."""
+
+    step: int
+    num_claims: int
+    gradient_norm: float
+    is_equal: bool
+    """Whether the norm is the one it had, to the last bit, as it is in deterministic mode."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellRestarted:
+    """A process was started in the place of one that died; its cell recovers once it is well."""
+
+    cell: int
+    attempt: int
+    """Starts in a row that came to nothing before this one."""
+    trainer_version: int | None
+    """What its trainer began with; None of a standalone engine."""
+    seconds: float
+    """Until it took orders."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSlow:
+    """An engine's replies take many times what its peers' take; nothing follows from it."""
+
+    engine: int
+    token_s: float
+    """Seconds for each token of its replies, of late."""
+    peers_token_s: float
+    """The median of the other engines."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WeightsPublished:
     """A version is durable and at the engines; comes just before the scheduler's Published."""
 
@@ -92,6 +127,38 @@ class WeightsPublished:
     save_s: float
     load_s: float
     num_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointMade:
+    """A version of the weights is durable, as a rule with the optimizer's state."""
+
+    version: int
+    digest: str
+    num_bytes: int
+    has_optimizer: bool
+    stalled_s: float
+    """That training stood still for it."""
+    copied_s: float
+    """That copying into main memory took, beside the training."""
+    seconds: float
+    """From the order until it was on the disk."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointFailed:
+    """A checkpoint was not written; the ones before it are as they were, and the next is tried."""
+
+    version: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRefused:
+    """A checkpoint was found damaged, and an older one is used."""
+
+    version: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +205,36 @@ class EvaluationRound:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionRelaunched:
+    """An execution that could not go on begins anew under another name, still as one of its group.
+
+    Its key was lost before its program ran, or its program was ended with an earlier controller.
+    """
+
+    group: int
+    member: int
+    execution: str
+    """The name that it has from now on."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyRestarted:
+    """The proxy had ended and takes calls again."""
+
+    seconds: float
+    """From when its end was noticed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalWaited:
+    """The disk did not take the journal; meanwhile nothing was decided and nothing dispatched."""
+
+    seconds: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded:
     """The last entry of a run that came to an end of its own."""
 
@@ -150,10 +247,19 @@ FactForPeople = (
     | GroupPacked
     | ClaimTrained
     | StepMade
+    | StepReplayed
+    | CellRestarted
+    | EngineSlow
     | WeightsPublished
+    | CheckpointMade
+    | CheckpointFailed
+    | CheckpointRefused
     | TransitionTimed
     | EvaluationScored
     | EvaluationRound
+    | ExecutionRelaunched
+    | ProxyRestarted
+    | JournalWaited
     | RunEnded
 )
 FACTS_FOR_PEOPLE: tuple[type, ...] = get_args(FactForPeople)

@@ -108,6 +108,38 @@ class Launched:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepStarted:
+    """The agent is about to start on a further step; the first one starts with the launch."""
+
+    step: int
+    """Counted from 0."""
+    monotonic_s: float
+    boot: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepEnded:
+    """The agent has ended on a step that another may follow, and nothing of it runs."""
+
+    step: int
+    ending: Ending
+    reason: str
+    elapsed_s: float | None
+    """Since the step was started; None where it did not happen in one start of the machine."""
+    state: State
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepAssessed:
+    """An attempt at an assessment of such a step has ended."""
+
+    step: int
+    assessment: Assessment
+    is_enough: bool
+    """Whether the step reached what the next one waits for, if it has a score."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Terminated:
     """The harness has ended and nothing of it runs; moves f."""
 
@@ -137,7 +169,7 @@ class Closed:
     """Why it has no valid one."""
 
 
-Fact = Prepared | Launched | Terminated | Assessed | Closed
+Fact = Prepared | Launched | StepStarted | StepEnded | StepAssessed | Terminated | Assessed | Closed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

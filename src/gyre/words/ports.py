@@ -69,6 +69,11 @@ class Renderer(Protocol):
     @property
     def stop_ids(self) -> tuple[int, ...]: ...
 
+    @property
+    def keeps_thinking(self) -> bool:
+        """Whether the thinking of earlier turns stays in every prompt."""
+        ...
+
     def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Rendered:
         """The whole conversation followed by the generation prompt, exactly once."""
         ...

@@ -117,7 +117,9 @@ class ScheduleSection:
     join_s: NotNegative = 30.0
     """How long the core waits before its update for satellites that pull (SPEC 3.1); live only."""
     lease_s: Seconds = 60.0
-    """A training cell silent for so long is given up; its work returns (SPEC 3.2); live only."""
+    """A cell silent for so long is given up; its work returns (SPEC 3.2); live runs only."""
+    group_s: Seconds = 60.0
+    """How long cells that sum or share wait for each other, and the run for a late one; live."""
 
     @property
     def phi(self) -> float | None:
@@ -206,9 +208,9 @@ class HarnessSection:
 class SandboxSection:
     """Where harnesses and evaluations run."""
 
-    kind: Literal["process", "local", "docker"] = "process"
-    """Processes of this machine, for programs that are trusted; the same in namespaces that hold
-    them back; or containers of Docker or Podman."""
+    kind: Literal["process", "local", "docker"] = "local"
+    """Processes of this machine in namespaces that hold them back; the same without those, for
+    programs that are trusted; or containers of Docker or Podman."""
     root: Text | None = None
     """Folder that programs see as their root; not set: the machine's system folders."""
     readable: tuple[str, ...] = ()
@@ -220,13 +222,15 @@ class SandboxSection:
     socket: Text | None = None
     """Where the daemon of containers listens; not set: where Docker does."""
     memory_mb: Count | None = 4096
-    """Memory of all programs of an execution together; not in force for processes."""
+    """Memory of all programs of an execution together, at most; a task may name less. As all
+    limits, not in force for kind process."""
     processes: Count | None = 512
-    """How many of them there are at once, threads included; not in force for processes."""
+    """How many programs there are at once, threads included."""
     cpus: Positive | None = None
-    """Cores they have; in force where there are control groups; not set: all."""
+    """Cores they have at most; a task may name less. In force where there are control groups; not
+    set: all."""
     disk_mb: Count | None = 8192
-    """What they write, all in all; not in force for processes."""
+    """What they write at most, all in all; a task may name less."""
     require: tuple[Level, ...] = ()
     """What must hold programs back, or nothing is launched: seccomp, memory-cgroup..."""
     keep: Keep = "all"
@@ -304,10 +308,14 @@ class TrackersSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSection:
-    """Which published weights stay."""
+    """How often weights and optimizer become durable, and how many of them stay."""
 
+    every: Count = 1
+    """Steps between two checkpoints; what is published is always one."""
     keep: Count = 2
-    """Newest published weights that stay on disk."""
+    """Newest checkpoints that stay on disk, as do the published one and any that is in use."""
+    optimizers: Count | None = None
+    """Newest checkpoints that keep the optimizer's state; none: all that stay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,6 +53,7 @@ class SandboxOrder:
     socket: str | None = None
     """Where a container daemon listens; None: where Docker does."""
     limits: Limits = field(default_factory=Limits)
+    """At most; a task may name less."""
     require: tuple[Level, ...] = ()
     """What must be in force, or nothing is launched."""
     keep: Keep = "all"

@@ -68,6 +68,8 @@ class ProxySection:
     """Pause between pings of a stream that waits for its reply."""
     honour_sampling: bool = False
     """Use the harness's own temperature and top-p instead of the run's (SPEC 4.6)."""
+    alone_s: Seconds = 43_200.0
+    """How long the proxy of a training run waits for a controller to resume it; then it ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,6 +55,8 @@ class Evaluation:
     """What counts in junit.xml and tests.json."""
     files: str | None = None
     """Folder that the command gets and the agent does not."""
+    files_over: str | None = None
+    """Folder whose contents are put over those."""
     files_at: str | None = None
     """Where scripts that know no variables look for those files, in a root of their own."""
     results_at: str | None = None

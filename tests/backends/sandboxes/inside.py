@@ -5,10 +5,12 @@ import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gyre.backends.sandboxes import launchers
 from gyre.backends.sandboxes.local import LocalSandbox, Place
 from gyre.words.tasks import Command
 
 PATIENCE_S = 60.0
+LAUNCHERS = {"bubblewrap": launchers.bubblewrap(), "own": launchers.own()}
 
 
 @dataclass

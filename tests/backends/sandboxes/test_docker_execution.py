@@ -1,10 +1,13 @@
 """A whole execution in containers: agent and assessment each in one of their own."""
 
+from dataclasses import replace
+
 from tests.backends.sandboxes.daemon import IMAGE
 from tests.run.supervised import evaluation, order, supervised
 
 from gyre.words.outcomes import Ending, Outcome
 from gyre.words.sandboxes import Limits, SandboxOrder
+from gyre.words.tasks import Needs
 
 SCORE = '[ -e /root/left ] || echo "0.$(wc -l < work)" > $GYRE_RESULTS/reward.txt'
 """What the agent left outside of its workspace must not be there."""
@@ -60,3 +63,37 @@ def test_what_a_killed_supervisor_left_is_ended_and_scored(tmp_path, docker):
 
     assert (Ending.CRASHED, Outcome.VALID) == (record.terminated.ending, record.closed.outcome)
     assert 0.1 == record.closed.score
+
+
+def test_a_task_finds_all_that_it_names(tmp_path, docker):
+    """Its image, built from its folder; its workspace, tests and results; less memory."""
+    for name, text in {
+        "image/Dockerfile": f"FROM {IMAGE}\nWORKDIR /app\nCOPY made.txt made.txt\n",
+        "image/made.txt": "built\n",
+        "files/given.txt": "from the task\n",
+        "tests/test.sh": "cat /tests/wanted | cmp - work && echo 1 > /logs/verifier/reward.txt",
+        "tests/wanted": f"/app\nbuilt\nfrom the task\n{2**26}\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    limit = "cat /sys/fs/cgroup/memory/memory.limit_in_bytes || cat /sys/fs/cgroup/memory.max"
+    wanted = order(
+        f"(pwd; cat made.txt given.txt; {limit}) > work 2> said; ls /tests && exit 9; exit 0",
+        judge=evaluation(
+            "sh /tests/test.sh",
+            files=str(tmp_path / "tests"),
+            files_at="/tests",
+            results_at="/logs/verifier",
+        ),
+        files=str(tmp_path / "files"),
+        sandbox=place(docker, image=None),
+    )
+    needs = Needs(build=str(tmp_path / "image"), workdir="/app", memory_mb=64)
+    with supervised(
+        tmp_path / "e1", replace(wanted, task=replace(wanted.task, needs=needs))
+    ) as one:
+        record = one.end()
+
+    work = (tmp_path / "e1" / "frozen" / "work").read_text()
+    assert (Ending.COMPLETED, Outcome.VALID) == (record.terminated.ending, record.closed.outcome)
+    assert (1.0, (tmp_path / "tests" / "wanted").read_text()) == (record.closed.score, work)

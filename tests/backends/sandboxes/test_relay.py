@@ -3,7 +3,10 @@
 import asyncio
 import socket
 
-from gyre.backends.sandboxes.relay import Relay
+import pytest
+
+from gyre.backends.sandboxes.relay import PAUSE_S, Relay, through
+from gyre.words.errors import SandboxError
 
 PATIENCE_S = 20.0
 
@@ -23,13 +26,13 @@ async def asked(port, data):
     return answer
 
 
-def relayed(work):
+def relayed(work, **settings):
     """`work` with the port of a relay and a list whose last item is the proxy's address."""
 
     async def live():
         address = []
         listening = socket.create_server(("127.0.0.1", 0))
-        relay = Relay(listening, lambda: address[-1])
+        relay = Relay(listening, lambda: address[-1], **settings)
         await relay.open()
         try:
             async with asyncio.timeout(PATIENCE_S):
@@ -90,3 +93,34 @@ def test_a_proxy_that_hangs_up_ends_the_connection():
             return answer
 
     assert b"" == relayed(work)
+
+
+def test_connections_are_held_while_the_proxy_is_away():
+    """It answers, is gone with its socket, and comes back at another address."""
+
+    async def work(port, address):
+        async with await asyncio.start_server(echo, "127.0.0.1", 0) as proxy:
+            address.append(proxy.sockets[0].getsockname())
+            answers = [await asked(port, b"before")]
+        held = [asyncio.create_task(asked(port, b"during")) for _ in range(4)]
+        done, _ = await asyncio.wait(held, timeout=5 * PAUSE_S)
+        async with await asyncio.start_server(echo, "127.0.0.1", 0) as proxy:
+            address.append(proxy.sockets[0].getsockname())
+            return [*answers, len(done), *await asyncio.gather(*held)]
+
+    assert [b"before", 0, *[b"during"] * 4] == relayed(work)
+
+
+def test_nobody_is_held_for_ever():
+    async def work(port, address):
+        with socket.create_server(("127.0.0.1", 0)) as gone:
+            address.append(gone.getsockname())
+        return await asked(port, b"anybody?")
+
+    assert b"" == relayed(work, hold_s=0.0)
+
+
+def test_only_plain_addresses_lead_through_a_relay():
+    assert "http://127.0.0.1:7/exec/e?x=1" == through("http://host:80/exec/e?x=1", 7)
+    with pytest.raises(SandboxError, match="expected an http:// address"):
+        through("https://host/exec/e", 7)

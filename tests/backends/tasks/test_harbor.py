@@ -132,6 +132,9 @@ MISTAKES = {
     "nothing of this machine's environment": "[verifier.env]\nKEY = '${OPENAI_API_KEY}'",
     "leads out of steps|inside steps": "[[steps]]\nname = '../up'",
     "expected a folder of that name": "[[steps]]\nname = 'none'",
+    "steps.a.verifier.timeout_sec: expected more": (
+        "[[steps]]\nname = 'a'\nverifier = {timeout_sec = 0}"
+    ),
     "names that differ": "[[steps]]\nname = 'a'\n[[steps]]\nname = 'A'",
     "task.toml": "x = ",
 }
@@ -212,6 +215,40 @@ def test_steps_come_in_their_order_with_their_own_judges(tmp_path):
     assert (600.0, 30.0) == (first.evaluation.attempt_s, second.evaluation.attempt_s)
     assert (str(folder / "steps" / "first" / "workdir"), None) == (first.files, second.files)
     assert second.evaluation == task.evaluation
+    assert 70.0 == task.agent_s
+
+
+def test_a_step_lays_its_own_tests_over_those_of_the_task(tmp_path):
+    """Its settings too, where it has any."""
+    folder = written(
+        tmp_path / "a",
+        toml="[verifier]\nenv = {LEVEL = '1'}\n[[steps]]\nname = 'one'\n[[steps]]\nname = 'two'",
+        instruction_md=None,
+        tests__test_sh="true",
+        steps__one__instruction_md="one",
+        steps__one__tests__cases_txt="x",
+        steps__two__instruction_md="two",
+    )
+    one, two = read_task(folder).steps
+
+    assert (str(folder / "tests"), str(folder / "steps" / "one" / "tests")) == (
+        one.evaluation.files,
+        one.evaluation.files_over,
+    )
+    assert (str(folder / "tests"), None) == (two.evaluation.files, two.evaluation.files_over)
+    assert {"LEVEL": "1"} == one.evaluation.variables
+    assert read_task(folder).agent_s is None
+
+
+def test_a_step_without_any_test_is_refused(tmp_path):
+    folder = written(
+        tmp_path / "a",
+        toml="[[steps]]\nname = 'one'",
+        tests__test_sh=None,
+        steps__one__instruction_md="one",
+    )
+    with pytest.raises(TaskError, match=r"steps/one/tests/test\.sh: expected a file"):
+        read_task(folder)
 
 
 def dataset(folder, *members):

@@ -10,7 +10,7 @@ from gyre.backends.tasks.generated import ListedTasks
 from gyre.backends.tasks.open import open_tasks, refuse_unfit, section_for
 from gyre.words.errors import ConfigError
 from gyre.words.task_sections import HarborTasksSection
-from gyre.words.tasks import Evaluation, Needs, Step, Task
+from gyre.words.tasks import Evaluation, Needs, Task
 
 SHIPPED = Path(__file__).parents[3] / "examples" / "tasks"
 PLAIN = 'instruction = "go"\n[evaluation]\nargv = ["true"]\n'
@@ -64,10 +64,3 @@ def test_a_task_that_needs_its_image_runs_only_where_it_gets_one():
     refuse_unfit(tasks, sandbox="docker")
     with pytest.raises(ConfigError, match=r"task b: needs its image.*sandbox\.kind = docker"):
         refuse_unfit(tasks, sandbox="process")
-
-
-def test_a_task_with_steps_is_not_run_as_if_it_had_one():
-    step = Step(name="s", instruction="go", files=None, evaluation=TASK.evaluation)
-    tasks = ListedTasks([replace(TASK, steps=(step, step))], "here")
-    with pytest.raises(ConfigError, match="task a: has 2 steps"):
-        refuse_unfit(tasks, sandbox="docker")

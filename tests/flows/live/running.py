@@ -84,7 +84,13 @@ def pid_of(folder: Path, name: str) -> int:
     return int((folder / "run" / "pids" / name).read_text())
 
 
-def run_live(path: Path, overrides: Sequence[str] = (), *, heard: Heard | None = None) -> Ran:
+def run_live(
+    path: Path,
+    overrides: Sequence[str] = (),
+    *,
+    heard: Heard | None = None,
+    resumes: bool = False,
+) -> Ran:
     """The run of a file, to its end; `heard` is told every fact once it is journaled."""
     run = read_run(path, overrides)
     folder = Path(run.config.run.place)
@@ -92,6 +98,7 @@ def run_live(path: Path, overrides: Sequence[str] = (), *, heard: Heard | None =
     controller = Controller(
         run,
         folder,
+        resumes=resumes,
         listeners=() if heard is None else (heard,),
         decided=lambda now, event, orders: decided.append((now, event, tuple(orders))),
     )

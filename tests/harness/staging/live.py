@@ -136,6 +136,8 @@ def _tables(tour: Tour, folder: Path) -> dict[str, dict[str, Any]]:
         "model": {"name": str(folder / "model"), "family": "qwen3"},
         "tasks": {"kind": "jsonl", "path": str(folder / "tasks.jsonl")},
         "harness": {"kind": kind, "version": version, "env": at_once},
+        # The witness knows programs as children of their supervisors.
+        "sandbox": {"kind": "process"},
         "deadlines": {"agent_s": 120.0, "overall_s": 180.0},
         "engine": {"kv_tokens": 8 * CONTEXT_TOKENS},
         "trackers": {"tensorboard": False},

@@ -17,8 +17,8 @@ from staging.stage import EXECUTION, SCRIPTS, ProxyProcess
 
 from gyre.backends.harnesses.open import open_harness
 from gyre.backends.harnesses.program import Window
-from gyre.rollout.order import Order
-from gyre.run.supervise import Secrets, start
+from gyre.rollout.order import Order, write_order
+from gyre.run.supervise import LOG_FILE
 from gyre.testing.engine_process import EngineProcess
 from gyre.testing.tokenizer import write_tokenizer
 from gyre.words.run_sections import HarnessSection
@@ -64,10 +64,22 @@ async def perform(folder: Path, errand: Errand) -> None:
         await proxy.start()
         try:
             order = _order(errand, files, f"http://127.0.0.1:{proxy.port}/exec/{EXECUTION}")
-            supervisor = start(folder / "execution", order, Secrets(key=proxy.key))
-            await asyncio.to_thread(supervisor.wait, LIMIT_S)
+            path = write_order(folder / "execution", order)
+            await asyncio.to_thread(_supervise, path, proxy.key)
         finally:
             await proxy.stop()
+
+
+def _supervise(path: Path, key: str) -> None:
+    with (path.parent / LOG_FILE).open("ab") as log:
+        subprocess.run(
+            [sys.executable, "-m", "gyre.run.supervise", str(path)],
+            input=msgspec.json.encode({"key": key}),
+            stdout=log,
+            stderr=log,
+            timeout=LIMIT_S,
+            check=False,
+        )
 
 
 def _order(errand: Errand, files: Path, url: str) -> Order:

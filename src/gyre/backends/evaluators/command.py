@@ -49,8 +49,9 @@ class CommandEvaluator:
         results, files = Path(scratch) / "results", Path(scratch) / "files"
         try:
             results.mkdir()
-            if self._evaluation.files is not None:
-                shutil.copytree(self._evaluation.files, files, symlinks=True)
+            for given in (self._evaluation.files, self._evaluation.files_over):
+                if given is not None:
+                    shutil.copytree(given, files, symlinks=True, dirs_exist_ok=True)
         except (OSError, shutil.Error) as error:
             message = f"files of the evaluation: {error}"
             raise EvaluatorError(message) from error

@@ -24,10 +24,13 @@ class Shown:
             if left <= 0:
                 parts.append(f"--- {name}: left out, for want of room")
                 continue
-            data = path.read_bytes()
-            cut = "" if len(data) <= left else f" (the first {left} of {len(data)} bytes)"
-            parts.append(f"--- {name}{cut}\n{data[:left].decode(errors='replace')}")
-            left -= len(data)
+            size = path.stat().st_size
+            # Never the whole, because a file without contents can be of any size.
+            with path.open("rb") as file:
+                data = file.read(left)
+            cut = "" if size <= left else f" (the first {left} of {size} bytes)"
+            parts.append(f"--- {name}{cut}\n{data.decode(errors='replace')}")
+            left -= size
         return "\n".join(parts[:MOST_LISTED]) or "(no file)"
 
     def listed(self) -> str:

@@ -27,6 +27,8 @@ _EXAMPLE = '\n{"name": "function-name", "arguments": {"argument-name": "value"}}
 class ChatML:
     """ChatML over any byte-level tokenizer, whether or not it has tokens for the markup inside."""
 
+    keeps_thinking = True
+
     def __init__(self, tokens: Tokens, *, enable_thinking: bool | None = None) -> None:
         missing = [text for text in (Markup.OPENS, Markup.CLOSES) if text not in tokens.added]
         if missing:

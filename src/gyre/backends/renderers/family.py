@@ -52,6 +52,7 @@ class FamilyRenderer:
         self._family = FAMILIES[name]
         settings = settings_of(name, thinking=thinking, enable_thinking=enable_thinking)
         self._tokens = tokens
+        self.keeps_thinking = thinking == "all"
         self._inner: Any = package_renderer(name, tokens, settings)
         self._shapes = Shapes(self._family, tokens)
         self._stops = tuple(self._inner.get_stop_token_ids())

@@ -13,17 +13,16 @@ import signal
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from gyre.backends.sandboxes import docker_image, docker_program
-from gyre.backends.sandboxes.bubblewrap import KILL_S
 from gyre.backends.sandboxes.docker_api import Daemon, Opened, Refused
 from gyre.backends.sandboxes.docker_container import LABEL, Container, Kind
 from gyre.backends.sandboxes.docker_program import Program
 from gyre.backends.sandboxes.home import write_home
 from gyre.backends.sandboxes.listener import listen_inside
 from gyre.backends.sandboxes.local import NO_LIMITS, PORT
-from gyre.backends.sandboxes.relay import Address, Relay
+from gyre.backends.sandboxes.relay import Address, Relay, through
+from gyre.backends.sandboxes.started import KILL_S
 from gyre.backends.sandboxes.watchdog import Watchdog
 from gyre.words.errors import BrokenPromise, SandboxError
 from gyre.words.sandboxes import Level, Limits
@@ -109,11 +108,7 @@ class DockerSandbox:
         return self._running.init
 
     def address(self, url: str) -> str:
-        parts = urlsplit(url)
-        if parts.scheme != "http":
-            message = f"the proxy of a sandbox: expected an http:// address, found {url}"
-            raise SandboxError(message, retryable=False)
-        return parts._replace(netloc=f"127.0.0.1:{PORT}").geturl()
+        return through(url, PORT)
 
     async def prepare(self, workspace: str) -> None:
         info = await self._daemon.ask("GET", "/info")

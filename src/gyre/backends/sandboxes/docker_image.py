@@ -102,6 +102,12 @@ def _own(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
     if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
         return None
     kept = tarfile.tar_filter(member, path)
+    if kept.islnk():
+        # The filter looks where a file lies, and not at the other one that a hard link leads to.
+        inside = Path(path).resolve()
+        leads = (inside / kept.linkname).resolve()
+        if not leads.is_relative_to(inside):
+            raise tarfile.LinkOutsideDestinationError(kept, str(leads))
     mode = (kept.mode or 0) | (0o700 if kept.isdir() else 0o600)
     return kept.replace(mode=mode, uid=None, gid=None, uname=None, gname=None, deep=False)  # type: ignore[arg-type]
 

@@ -4,16 +4,21 @@ Both generations are used, each controller where it is found; what is not there,
 used, is left out, and the levels say so.
 """
 
+import os
+import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from gyre.words.sandboxes import Level, Limits
 
 CONTROLLERS = ("memory", "pids", "cpu")
 PERIOD_US = 100_000
+COUNTS_APART = (5, 14)
+"""The first kernel that does what `counts_apart` asks."""
 REMOVE_S = 2.0
 """How long a group may stay busy after its last process is gone."""
 
@@ -109,6 +114,17 @@ def here() -> dict[str, Place]:
         )
     except OSError:
         return {}
+
+
+@cache
+def counts_apart() -> bool:
+    """Whether the kernel counts a user's processes in each user namespace by itself.
+
+    Then a limit on them holds for a sandbox alone; elsewhere it would count all of the user's. It
+    never holds for root.
+    """
+    found = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    return found is not None and (int(found[1]), int(found[2])) >= COUNTS_APART
 
 
 def _within(mounted: str, root: str, path: str) -> Path:

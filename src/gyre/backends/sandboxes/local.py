@@ -11,17 +11,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import urlsplit
 
-from gyre.backends.sandboxes import bubblewrap, limits, seccomp
-from gyre.backends.sandboxes.bubblewrap import Started
+from gyre.backends.sandboxes import launchers, limits, seccomp
+from gyre.backends.sandboxes.devices import devices
 from gyre.backends.sandboxes.home import write_home
 from gyre.backends.sandboxes.limits import ControlGroup
 from gyre.backends.sandboxes.listener import listen_inside
 from gyre.backends.sandboxes.members import MARK, Members
 from gyre.backends.sandboxes.process import Kept
-from gyre.backends.sandboxes.relay import Address, Relay
-from gyre.backends.sandboxes.view import SYSTEM, WORKDIR, Layers, View, make_devices
+from gyre.backends.sandboxes.relay import Address, Relay, through
+from gyre.backends.sandboxes.started import Launcher, Started
+from gyre.backends.sandboxes.view import SYSTEM, WORKDIR, Layers, View, read_system
 from gyre.backends.sandboxes.watchdog import Watchdog
 from gyre.words.errors import BrokenPromise, SandboxError
 from gyre.words.sandboxes import Level, Limits
@@ -70,6 +70,13 @@ class Place:
     """The workspace stays as it is found, and what programs write is forgotten."""
 
 
+def warm() -> None:
+    """What all sandboxes of this machine share is read, for processes that are forked from now."""
+    launchers.found()
+    read_system()
+    seccomp.program()
+
+
 class LocalSandbox:
     """Programs of one execution, one after the other, each in namespaces of its own."""
 
@@ -81,17 +88,19 @@ class LocalSandbox:
         most: Limits = NO_LIMITS,
         proxy: Address | None = None,
         groups: Mapping[str, limits.Place] | None = None,
+        launcher: Launcher | None = None,
     ) -> None:
         """`proxy`: programs reach it; None: they reach nobody.
 
         `groups`: where control groups are made, by controller; None: wherever they can be.
+        `launcher`: who puts it together; None: whoever is found.
         """
         self._mark = mark
         self._place = place
         self._most = most
         self._proxy = proxy
         self._groups = groups
-        self._bwrap = bubblewrap.program()
+        self._launcher = launchers.found() if launcher is None else launcher
         self._filter = seccomp.program()
         self._workspace: Path | None = None
         self._running: Running | None = None
@@ -122,16 +131,9 @@ class LocalSandbox:
         return self._running.started.init
 
     def address(self, url: str) -> str:
-        parts = urlsplit(url)
-        if parts.scheme != "http":
-            message = f"the proxy of a sandbox: expected an http:// address, found {url}"
-            raise SandboxError(message, retryable=False)
-        return parts._replace(netloc=f"127.0.0.1:{PORT}").geturl()
+        return through(url, PORT)
 
     async def prepare(self, workspace: str) -> None:
-        if self._bwrap is None:
-            message = f"a local sandbox: expected {bubblewrap.PACKAGE} or bwrap on the path"
-            raise SandboxError(message, retryable=False)
         try:
             for folder in self._folders():
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -181,8 +183,9 @@ class LocalSandbox:
         if running is not None:
             await self._end(running)
             self._running = None
-        elif not self._is_swept:
-            # What a supervisor before this one started, which should be dead already.
+        elif not self._is_swept and self._place.folder.exists():
+            # What a supervisor before this one started, which should be dead already; looking for
+            # it takes longer than making a sandbox, and without its folder there was none.
             members = Members(self._mark, owns_descendants=False)
             await asyncio.to_thread(members.kill, reaped_elsewhere=None)
         self._is_swept = True
@@ -194,7 +197,6 @@ class LocalSandbox:
         await self.kill()
 
     def _spawn(self, command: Command, workspace: Path, output: Path, most_bytes: int) -> Running:
-        assert self._bwrap is not None
         if not command.argv:
             message = "starting a program: expected its name, found no argument"
             raise SandboxError(message, retryable=False)
@@ -206,7 +208,7 @@ class LocalSandbox:
         view = self._view(command, workspace)
         try:
             started = Started(
-                self._bwrap,
+                self._launcher,
                 view.arguments(),
                 command.argv,
                 files=view.files(),
@@ -229,6 +231,8 @@ class LocalSandbox:
         if self._group is not None:
             self._group.join(started.init)
         started.bound(resource.RLIMIT_CORE, 0)
+        if self._most.processes is not None and limits.counts_apart():
+            started.bound(resource.RLIMIT_NPROC, self._most.processes)
         if self._most.disk_bytes is not None:
             started.bound(resource.RLIMIT_FSIZE, self._most.disk_bytes)
         with suppress(OSError):
@@ -267,7 +271,7 @@ class LocalSandbox:
         running.started.close()
 
     async def _kill_and_read(self) -> str:
-        """What bubblewrap said last."""
+        """What the launcher said last."""
         running = self._running
         assert running is not None
         await self.kill()
@@ -293,7 +297,7 @@ class LocalSandbox:
             root=self._layers("root", place.roots) if place.roots else None,
             readable=self._all_readable(command),
             writable=place.writable or {},
-            devices=make_devices(self._devices),
+            devices=devices(),
         )
 
     def _environment(self, command: Command, view: View) -> dict[str, str]:
@@ -330,13 +334,9 @@ class LocalSandbox:
     def _tmp(self) -> Path:
         return self._place.folder / "tmp"
 
-    @property
-    def _devices(self) -> Path:
-        return self._place.folder / "dev"
-
     def _folders(self) -> list[Path]:
         """That must be there before a program starts."""
-        found = [self._place.folder, self._place.home, self._tmp, self._devices]
+        found = [self._place.folder, self._place.home, self._tmp]
         for name in ("root", "workspace"):
             if self._place.stacks or self._place.roots:
                 found += [self._upper(name), self._work(name)]

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from gyre.backends.sandboxes.watchdog import descendants
 from gyre.words.errors import SandboxError
 
 MARK = "GYRE_SANDBOX"
@@ -17,6 +18,9 @@ PROC = Path("/proc")
 KILL_S = 10.0
 """How long processes may take to die."""
 POLL_S = 0.005
+LOOKS = 3
+"""So often in a row nobody is found before nobody is there: a process that forks and ends while
+the table is read is missed, and so is its child, which was not in the table yet."""
 
 _SET_CHILD_SUBREAPER = 36
 
@@ -51,6 +55,8 @@ class Members:
     def __init__(self, mark: str, *, owns_descendants: bool) -> None:
         self._mark = f"{MARK}={mark}".encode()
         self._owns_descendants = owns_descendants
+        self.is_swept = False
+        """Nobody is left whom another process started, so that descendants are all there are."""
 
     def alive(self) -> list[Process]:
         table = {one.pid: one for one in _table()}
@@ -61,21 +67,32 @@ class Members:
         found = [one for one in table.values() if _descends(one, roots, table)]
         return [one for one in found if one.pid != me and not one.is_dead]
 
+    def _own(self) -> list[Process]:
+        """Alive among the descendants of this process, without a look at all others."""
+        found = (_process(pid) for pid in descendants(os.getpid())[1:])
+        return [one for one in found if one is not None and not one.is_dead]
+
     def kill(self, *, reaped_elsewhere: int | None) -> None:
         """None of them is alive; SandboxError if one does not die.
 
         `reaped_elsewhere` is a child of this process that somebody else waits for.
         """
         until = time.monotonic() + KILL_S
-        while found := self.alive():
-            if time.monotonic() > until:
+        look = self._own if self._owns_descendants and self.is_swept else self.alive
+        looks = 0
+        while looks < LOOKS:
+            found = look()
+            looks = 0 if found else looks + 1
+            if found and time.monotonic() > until:
                 message = f"processes that do not die: {[one.pid for one in found]}"
                 raise SandboxError(message)
             # Stopped first, because what runs while others are killed may fork.
             for number in (signal.SIGSTOP, signal.SIGKILL):
                 for one in found:
                     _send(one, number)
-            time.sleep(POLL_S)
+            if looks < LOOKS:
+                time.sleep(POLL_S)
+        self.is_swept = True
         if self._owns_descendants:
             _reap(except_for=reaped_elsewhere)
 

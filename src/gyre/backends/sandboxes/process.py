@@ -5,6 +5,7 @@ Nothing holds a program back from the rest of the machine; this is for code that
 
 import asyncio
 import os
+import socket
 import subprocess
 import threading
 from contextlib import suppress
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from gyre.backends.sandboxes.home import write_home
 from gyre.backends.sandboxes.members import MARK, Members
+from gyre.backends.sandboxes.relay import LOOPBACK, Address, Relay, through
 from gyre.words.errors import BrokenPromise, SandboxError
 from gyre.words.sandboxes import Level
 from gyre.words.tasks import Command
@@ -25,9 +27,20 @@ LAST_OUTPUT_S = 2.0
 class ProcessSandbox:
     """Programs of one execution, found again by a mark that no other execution bears."""
 
-    def __init__(self, mark: str, *, home: Path, owns_descendants: bool = False) -> None:
+    def __init__(
+        self,
+        mark: str,
+        *,
+        home: Path,
+        owns_descendants: bool = False,
+        proxy: Address | None = None,
+    ) -> None:
+        """`proxy`: programs reach it through a relay, wherever it is by then; None: as it is."""
         self._mark = mark
         self._home = home
+        self._proxy = proxy
+        self._listening: socket.socket | None = None
+        self._relay: Relay | None = None
         self._members = Members(mark, owns_descendants=owns_descendants)
         self._workspace: str | None = None
         self._program: subprocess.Popen[bytes] | None = None
@@ -38,12 +51,18 @@ class ProcessSandbox:
         return ()
 
     def address(self, url: str) -> str:
-        return url
+        if self._listening is None:
+            return url
+        return through(url, self._listening.getsockname()[1])
 
     async def prepare(self, workspace: str) -> None:
+        if not self._home.exists():
+            self._members.is_swept = True
         try:
             for folder in (self._home, self._home / "tmp"):
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if self._proxy is not None and self._listening is None:
+                self._listening = socket.create_server((LOOPBACK, 0))
         except OSError as error:
             message = f"home of a sandbox: {error}"
             raise SandboxError(message) from error
@@ -54,6 +73,7 @@ class ProcessSandbox:
             message = "a sandbox runs one program at a time, after it was prepared"
             raise BrokenPromise(message)
         write_home(self._home, command.home)
+        await self._open_relay()
         try:
             self._kept = Kept(Path(output), most_bytes)
         except OSError as error:
@@ -84,16 +104,27 @@ class ProcessSandbox:
 
     async def kill(self) -> None:
         program = self._program
+        if program is None and not self._home.exists():
+            # Nothing was ever prepared here, and looking for what was started takes long.
+            return
         pid = None if program is None else program.pid
         await asyncio.to_thread(self._members.kill, reaped_elsewhere=pid)
         if program is not None:
             await asyncio.to_thread(program.wait)
         if self._kept is not None:
             await asyncio.to_thread(self._kept.finish)
-        self._program, self._kept = None, None
+        if self._relay is not None:
+            await self._relay.close()
+        self._program, self._kept, self._relay = None, None, None
 
     async def freeze(self) -> None:
         await self.kill()
+
+    async def _open_relay(self) -> None:
+        """On a copy of the socket, because its port stays the same from program to program."""
+        if self._listening is not None and self._proxy is not None and self._relay is None:
+            self._relay = Relay(self._listening.dup(), self._proxy)
+            await self._relay.open()
 
     def _environment(self, command: Command) -> dict[str, str]:
         inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}

@@ -3,24 +3,43 @@
 import asyncio
 import socket
 from collections.abc import Callable
+from urllib.parse import urlsplit
+
+from gyre.words.errors import SandboxError
 
 MOST_CONNECTIONS = 256
 """At once; further ones wait, so that a program cannot use up the descriptors of its supervisor."""
 BLOCK_BYTES = 2**16
-CONNECT_S = 5.0
-"""How long a connection waits for a proxy that is being started again."""
+HOLD_S = 300.0
+"""How long a connection is held for a proxy that is being started again."""
 PAUSE_S = 0.1
+LOOPBACK = "127.0.0.1"
 
 Address = Callable[[], tuple[str, int]]
 """Host and port of the proxy, asked for each connection, because it may have moved."""
 
 
-class Relay:
-    """Whoever connects to the socket talks to the proxy, and can talk to nobody else."""
+def through(url: str, port: int) -> str:
+    """The proxy's address, for whoever reaches it through a relay that listens on this port."""
+    parts = urlsplit(url)
+    if parts.scheme != "http":
+        message = f"the proxy of a sandbox: expected an http:// address, found {url}"
+        raise SandboxError(message, retryable=False)
+    return parts._replace(netloc=f"{LOOPBACK}:{port}").geturl()
 
-    def __init__(self, listening: socket.socket, address: Address) -> None:
+
+class Relay:
+    """Whoever connects to the socket talks to the proxy, and can talk to nobody else.
+
+    While there is no proxy, connections are taken and held, so that programs see no error.
+    """
+
+    def __init__(
+        self, listening: socket.socket, address: Address, *, hold_s: float = HOLD_S
+    ) -> None:
         self._listening = listening
         self._address = address
+        self._hold_s = hold_s
         self._free = asyncio.Semaphore(MOST_CONNECTIONS)
         self._server: asyncio.Server | None = None
         self._carried: set[asyncio.Task[None]] = set()
@@ -55,7 +74,7 @@ class Relay:
             writer.close()
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        reached = await self._reach()
+        reached = await self._reach(writer)
         if reached is None:
             return
         from_proxy, to_proxy = reached
@@ -69,13 +88,16 @@ class Relay:
         finally:
             to_proxy.close()
 
-    async def _reach(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
-        until = asyncio.get_running_loop().time() + CONNECT_S
+    async def _reach(
+        self, met: asyncio.StreamWriter
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+        """The proxy as soon as it is there; None if it stays away, or nobody waits any more."""
+        until = asyncio.get_running_loop().time() + self._hold_s
         while True:
             try:
                 return await asyncio.open_connection(*self._address())
             except OSError:
-                if asyncio.get_running_loop().time() > until:
+                if met.is_closing() or asyncio.get_running_loop().time() > until:
                     return None
                 await asyncio.sleep(PAUSE_S)
 

@@ -1,13 +1,12 @@
-"""What programs of a sandbox see of this machine, as arguments of bubblewrap.
+"""What programs of a sandbox see of this machine, as arguments of a launcher.
 
 Rule 1: nothing is seen that is not named here or by whoever makes the sandbox.
 Rule 2: all of it is read-only but workspace, home and temporary files, or what lies on top of a
 root of its own.
 """
 
-import os
-import stat
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -26,10 +25,10 @@ ETC = (
     "shells", "ssl/certs", "ssl/openssl.cnf", "terminfo", "timezone",
 )  # fmt: skip
 """Of /etc, where secrets lie between what every program reads."""
+COPIED_BYTES = 2**15
+"""A file up to this is copied, because every mount makes all further ones slower."""
 MASKED = ("kcore", "keys", "key-users", "kmsg", "latency_stats", "sched_debug", "timer_list")
 """Of /proc, what tells about the whole machine."""
-DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9),
-           "tty": (5, 0)}  # fmt: skip
 SHM_BYTES = 2**26
 NAME = "agent"
 UID = 1000
@@ -65,7 +64,7 @@ class View:
     """Further folders, by their paths inside; what is not there is left out."""
 
     devices: tuple[Path, ...] = ()
-    """The sandbox's own, in place of the machine's."""
+    """In place of the machine's."""
 
     @property
     def home_inside(self) -> str:
@@ -77,7 +76,7 @@ class View:
         return UID if self.root is None else 0
 
     def arguments(self) -> Iterator[str]:
-        """For bubblewrap, in the order in which things are put on top of each other."""
+        """Those of bubblewrap, in the order in which things are put on top of each other."""
         yield from NAMESPACES
         yield from ("--uid", str(self.uid), "--gid", str(self.uid))
         if self.root is None:
@@ -104,38 +103,27 @@ class View:
             yield from ("--remount-ro", "/")
         yield from ("--chdir", self.workdir)
 
-    def files(self) -> dict[str, str]:
+    def files(self) -> dict[str, bytes]:
         """Small files of the sandbox's own, by their paths inside."""
         if self.root is not None:
             return {}
+        passwd = (
+            f"{NAME}:x:{UID}:{UID}::{self.home_inside}:/bin/sh\n"
+            "nobody:x:65534:65534::/:/bin/false\n"
+        )
         return {
-            "/etc/passwd": f"{NAME}:x:{UID}:{UID}::{self.home_inside}:/bin/sh\n"
-            "nobody:x:65534:65534::/:/bin/false\n",
-            "/etc/group": f"{NAME}:x:{UID}:\nnogroup:x:65534:\n",
-            "/etc/hosts": "127.0.0.1 localhost gyre\n::1 localhost\n",
-            "/etc/resolv.conf": "",
+            **_copied(),
+            "/etc/passwd": passwd.encode(),
+            "/etc/group": f"{NAME}:x:{UID}:\nnogroup:x:65534:\n".encode(),
+            "/etc/hosts": b"127.0.0.1 localhost gyre\n::1 localhost\n",
+            "/etc/resolv.conf": b"",
         }
 
 
-def make_devices(folder: Path) -> tuple[Path, ...]:
-    """Devices for one sandbox, where this process may make any; else none.
-
-    Under root, programs own the machine's devices too, and could take them from everybody.
-    """
-    made = []
-    for name, (major, minor) in DEVICES.items():
-        path = folder / name
-        try:
-            if not path.is_char_device():
-                os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(major, minor))
-            path.chmod(0o666)
-            if name == "null":
-                # A file system may have been told that it holds no devices.
-                path.open("rb").close()
-        except OSError:
-            return ()
-        made.append(path)
-    return tuple(made)
+def read_system() -> None:
+    """What this machine has is known from now on."""
+    _system()
+    _kernel()
 
 
 def _overlay(layers: Layers, at: str) -> Iterator[str]:
@@ -155,9 +143,20 @@ def _system() -> tuple[str, ...]:
             found += ("--ro-bind", str(path), str(path))
     for name in ETC:
         path = Path("/etc") / name
-        if path.exists():
+        if path.exists() and str(path) not in _copied():
             found += ("--ro-bind", str(path), str(path))
     return tuple(found)
+
+
+@cache
+def _copied() -> dict[str, bytes]:
+    """Small files of /etc, by their paths; what this user may not read nobody inside reads."""
+    found = {}
+    for path in (Path("/etc") / name for name in ETC):
+        with suppress(OSError):
+            if path.is_file() and path.stat().st_size <= COPIED_BYTES:
+                found[str(path)] = path.read_bytes()
+    return found
 
 
 @cache

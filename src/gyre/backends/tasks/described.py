@@ -11,7 +11,7 @@ import msgspec
 from gyre.words.errors import TaskError
 from gyre.words.tasks import CountedTests, Evaluation, Task
 
-NOT_DESCRIBED = ("steps", "steps_reward", "solution")
+NOT_DESCRIBED = ("steps", "steps_reward", "solution", "files_over")
 """What only folders of other formats say of a task."""
 
 

@@ -4,7 +4,7 @@ A portable task begins with `environment/files`; any other begins in its image.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from gyre.backends.tasks import within
@@ -81,11 +81,13 @@ def read_task(folder: Path) -> Task:
         id=folder.name if told.task is None else told.task.name,
         instruction=steps[0].instruction if steps else _instruction(folder),
         files=str(files) if portable and files.is_dir() else None,
-        evaluation=steps[-1].evaluation if steps else _evaluation(folder, told, told.verifier),
+        evaluation=steps[-1].evaluation
+        if steps
+        else _evaluation(folder, None, told, told.verifier),
         variables=_variables(told.environment.env, f"{where}: environment.env"),
         metadata=told.words,
         needs=_needs(environment, told.environment, portable=portable),
-        agent_s=told.agent.timeout_sec,
+        agent_s=_together(steps) if steps else told.agent.timeout_sec,
         overall_s=told.training.overall_timeout_sec,
         preserve=told.training.preserve,
         steps=steps,
@@ -111,11 +113,12 @@ def _instruction(folder: Path) -> str:
     return text
 
 
-def _evaluation(folder: Path, told: TaskToml, verifier: Verifier) -> Evaluation:
-    """By the folder's own tests/test.sh, whose exit status says nothing."""
-    tests = folder / "tests"
-    if not (tests / "test.sh").is_file():
-        message = f"{tests / 'test.sh'}: expected a file"
+def _evaluation(folder: Path, step: Path | None, told: TaskToml, verifier: Verifier) -> Evaluation:
+    """By tests/test.sh, whose exit status says nothing; a step's own files lie over the task's."""
+    own = folder / "tests" if step is None else step / "tests"
+    tests = [one for one in dict.fromkeys((folder / "tests", own)) if one.is_dir()]
+    if not any((one / "test.sh").is_file() for one in tests):
+        message = f"{own / 'test.sh'}: expected a file"
         raise TaskError(message)
     ours = told.training
     return Evaluation(
@@ -126,10 +129,11 @@ def _evaluation(folder: Path, told: TaskToml, verifier: Verifier) -> Evaluation:
         baseline=ours.baseline,
         sentinels=ours.sentinels,
         evidence=ours.evidence,
-        files=str(tests),
+        files=str(tests[0]),
+        files_over=str(tests[1]) if len(tests) > 1 else None,
         files_at=TESTS_AT,
         results_at=RESULTS_AT,
-        variables=_variables(verifier.env, f"{folder}: verifier.env"),
+        variables=_variables(verifier.env or told.verifier.env, f"{folder}: verifier.env"),
         attempt_s=verifier.timeout_sec,
         attempts=ours.eval_retries + 1,
     )
@@ -140,10 +144,6 @@ def _step(folder: Path, told: TaskToml, step: StepTable) -> Step:
     if not at.is_dir() or at.parent != folder / "steps":
         message = f"{folder}: steps.{step.name}: expected a folder of that name in steps"
         raise TaskError(message)
-    judged = at if (at / "tests" / "test.sh").is_file() else folder
-    if judged is at and (folder / "tests").is_dir():
-        message = f"{at}: tests: expected either the step's own or the task's, found both"
-        raise TaskError(message)
     least, agent_s = step.min_reward, step.agent.timeout_sec
     if isinstance(least, int | float):
         least = {told.training.reward_key: float(least)}
@@ -151,10 +151,16 @@ def _step(folder: Path, told: TaskToml, step: StepTable) -> Step:
         name=step.name,
         instruction=_instruction(at),
         files=str(at / "workdir") if (at / "workdir").is_dir() else None,
-        evaluation=_evaluation(judged, told, step.verifier),
+        evaluation=_evaluation(folder, at, told, step.verifier),
         agent_s=told.agent.timeout_sec if agent_s is None else agent_s,
         least=least or {},
     )
+
+
+def _together(steps: Sequence[Step]) -> float | None:
+    """How long agents of all steps may take, if every one of them is bounded."""
+    known = [step.agent_s for step in steps if step.agent_s is not None]
+    return sum(known) if len(known) == len(steps) else None
 
 
 def _needs(folder: Path, told: Environment, *, portable: bool) -> Needs:

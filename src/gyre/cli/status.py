@@ -1,0 +1,44 @@
+"""Show how a run stands, on one screen; the exit status says it too.
+
+0: it runs, or has taken all its steps; 1: it stopped itself; 2: there is no run; 3: nobody works
+on it.
+"""
+
+import argparse
+from pathlib import Path
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("run", type=Path, metavar="RUN", help="a run's folder, or a journal")
+    add("--json", action="store_true", help="as one JSON object, for programs")
+
+
+def run(args: argparse.Namespace) -> int:
+    import os
+    import sys
+
+    if args.json:
+        return _plain(args.run)
+    from gyre.run.looking import screen
+
+    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    lines, status = screen(args.run, colour=colour, encoding=sys.stdout.encoding)
+    print(*lines, sep="\n")
+    return status
+
+
+def _plain(place: Path) -> int:
+    import asyncio
+    import json
+
+    from gyre.run.looking import Looking
+    from gyre.run.page_api import plain
+    from gyre.run.watched import Watched
+
+    looking = Looking(place)
+    looking.catch_up()
+    watched = Watched(place, key="a")
+    asyncio.run(watched.look())
+    print(json.dumps(plain(watched)))
+    return looking.stands().status

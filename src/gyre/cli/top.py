@@ -1,0 +1,23 @@
+"""Show a run as it goes, in this terminal, from its journal; without one, a line for each step."""
+
+import argparse
+from pathlib import Path
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", type=Path, metavar="RUN", help="a run's folder, or a journal")
+
+
+def run(args: argparse.Namespace) -> int:
+    import os
+    import sys
+    import time
+
+    from gyre.run.looking import follow
+
+    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    try:
+        return follow(args.run, sys.stdout, colour=colour, clock_s=time.monotonic, sleep=time.sleep)
+    except KeyboardInterrupt:
+        # Whoever has seen enough says so like that.
+        return 0

@@ -1,0 +1,180 @@
+"""Groups of a run on their way through training: waiting, in the open batch, or in a past step."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gyre.plan.messages import GroupAssigned, GroupId, OfferGroup
+from gyre.run.cells import CellClient
+from gyre.run.materialise import Kept, Materialised, WireClaim, mean_reward
+from gyre.run.news import News
+from gyre.run.updating import Queue
+from gyre.stream.groups import Group, GroupBuffer
+from gyre.stream.microsteps import CORE, Offer
+from gyre.stream.pulling import PackingBuffer
+from gyre.words.errors import BrokenPromise
+from gyre.words.events import GroupPacked, StepReplayed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """How a run trains, and how long its cells wait for each other."""
+
+    groups_per_batch: int
+    batch_executions: int
+    """B*N of SPEC 8.2."""
+    scored_first: bool
+    """Every claim is scored by forward passes before it trains (SPEC 8.3)."""
+    lease_s: float
+    join_s: float
+    group_s: float
+
+
+class Batches:
+    """The trajectory buffer and the packing buffer, and what a replay of past steps needs."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        terms: Terms,
+        *,
+        packer: Callable[[Group[Kept]], Materialised],
+        hear: Callable[[Any], None],
+        news: News,
+    ) -> None:
+        self._queue = queue
+        self._batch_executions = terms.batch_executions
+        self._scored_first = terms.scored_first
+        self._packer = packer
+        self._hear = hear
+        self._news = news
+        self._groups: GroupBuffer[Kept] = GroupBuffer()
+        self._packing = PackingBuffer(self._groups, queue, groups_per_batch=terms.groups_per_batch)
+        self._norms: dict[int, float] = {}
+        """Of the gradients of steps that may have to be replayed."""
+        self.version = 0
+        """v_t: steps that are taken."""
+
+    def admit(self, group: GroupId, *, version: int, size: int) -> None:
+        self._groups.admit(group, version=version, size=size)
+
+    def offer(self, command: OfferGroup, kept: Mapping[int, Kept | None]) -> None:
+        """All executions of the group have closed and left this, by member."""
+        for member, one in kept.items():
+            counts = member in command.members
+            self._groups.close(command.group, member, one if counts else None)
+        self._groups.offer(command.group, is_void=command.is_void)
+        self._news.tell()
+
+    def open(self, step: int) -> None:
+        self._packing.open(step)
+        self._news.tell()
+
+    @property
+    def step(self) -> int:
+        """The step whose batch is open."""
+        step = self._packing.step
+        assert step is not None
+        return step
+
+    @property
+    def may_pull(self) -> bool:
+        return self._packing.wants_group and self._groups.oldest() is not None
+
+    @property
+    def may_pack(self) -> bool:
+        return self._packing.unpacked is not None
+
+    @property
+    def may_step(self) -> bool:
+        """Every claim of the batch is in the sum of a cell, and the core is there to step."""
+        is_done = self._packing.is_closed and self._queue.is_done
+        return is_done and self._queue.trains(CORE)
+
+    def pull(self) -> None:
+        group = self._packing.pull()
+        assert group is not None
+        self._hear(GroupAssigned(group=GroupId(group.number), step=self.step))
+
+    async def pack(self) -> None:
+        """A group that was pulled becomes claims."""
+        group, step = self._packing.unpacked, self.step
+        assert group is not None
+        made = await asyncio.to_thread(self._packer, group)
+        self._hear(
+            GroupPacked(
+                group=group.number,
+                step=step,
+                num_claims=len(made.claims),
+                num_trajectories=made.num_trajectories,
+                num_tokens=made.num_tokens,
+                num_targets=made.num_targets,
+                row_tokens=made.row_tokens,
+            )
+        )
+        offers = [
+            Offer(work=one, num_scorings=int(self._is_scored_first(one))) for one in made.claims
+        ]
+        self._packing.pack(group.number, offers)
+        self._news.tell()
+
+    def stepped(self, step: int, *, gradient_norm: float) -> float | None:
+        """The open batch is consumed; the mean of its rewards."""
+        reward = mean_reward(self._packing.stepped())
+        self._taken(step, gradient_norm)
+        return reward
+
+    def forget(self, version: int) -> None:
+        """This version is durable, with all that the next step needs."""
+        self._groups.forget(version)
+        self._norms = {step: norm for step, norm in self._norms.items() if step >= version}
+
+    def recall_assigned(self, group: GroupId, step: int) -> None:
+        """The group was pulled into the open batch before this process began."""
+        self._packing.recall(group, step)
+
+    def recall_step(self, step: int, *, gradient_norm: float | None) -> None:
+        """The step was taken before this process began."""
+        if self._packing.step != step:
+            raise BrokenPromise(f"step {step}: taken, and its batch is not open")
+        self._packing.recall_step()
+        self._taken(step, gradient_norm)
+
+    async def replay(self, core: CellClient, version: int) -> bool:
+        """A core of this version takes the steps since then again; whether they are the same."""
+        is_equal = True
+        for step in range(version, self.version):
+            is_equal &= await self._replay_step(core, step)
+        return is_equal
+
+    async def _replay_step(self, core: CellClient, step: int) -> bool:
+        """With the same groups in the same order, by the core alone (SPEC 3.6, 10).
+
+        Sums of several cells that were added in another order differ in their last bits, unless
+        the trainer is deterministic.
+        """
+        lease = 0
+        for group in self._groups.consumed_by(step):
+            made = await asyncio.to_thread(self._packer, group)
+            for claim in made.claims:
+                is_scored = self._is_scored_first(claim)
+                await core.train(
+                    claim.data,
+                    lease=lease,
+                    num_executions=self._batch_executions,
+                    scores=await core.score(claim.data) if is_scored else None,
+                )
+                lease += 1
+        norm = (await core.step(step)).gradient_norm
+        is_equal = norm == self._norms.get(step, norm)
+        self._hear(StepReplayed(step=step, num_claims=lease, gradient_norm=norm, is_equal=is_equal))
+        return is_equal
+
+    def _is_scored_first(self, claim: WireClaim) -> bool:
+        return self._scored_first or claim.oversize
+
+    def _taken(self, step: int, gradient_norm: float | None) -> None:
+        self.version = step + 1
+        if gradient_norm is not None:
+            self._norms[step] = gradient_norm

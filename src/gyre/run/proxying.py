@@ -1,0 +1,175 @@
+"""The proxy's process: started, found again by the next controller, and started again if it dies.
+
+Rule 1: it keeps its port for as long as the run lasts, because agent programs know no other.
+Rule 2: it outlives its controller, so that calls wait for the next one and do not fail.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from gyre.run.control import ADDRESS_FILE
+from gyre.run.plan_file import read_plan, write_plan
+from gyre.run.plans import Places
+from gyre.run.processes import Found, Process, holds_log
+from gyre.run.proxied import ProxyClient
+from gyre.run.proxy import ProxyPlan
+from gyre.version import fingerprint
+from gyre.words.errors import BoundaryError, ConfigError, TakenOver
+from gyre.words.events import ProxyRestarted
+
+T = TypeVar("T")
+NAME = "proxy"
+READY_S = 300.0
+"""How long it may take to be ready: many logs are indexed."""
+ANSWER_S = 10.0
+"""How long one that was found may take to accept its new controller."""
+RETRY_FIRST_S, RETRY_MOST_S = 0.5, 10.0
+GIVE_UP_S = 600.0
+"""How long one that does not start is tried again; calls wait meanwhile."""
+MOST_DEATHS, DEATHS_S = 10, 60.0
+"""A proxy that dies oftener in so short a time will not recover by itself."""
+
+
+class Proxying:
+    """One run's proxy, whichever process it is now."""
+
+    def __init__(
+        self,
+        places: Places,
+        session: aiohttp.ClientSession,
+        *,
+        note_pid: Callable[[str, int], None],
+    ) -> None:
+        self._places = places
+        self._session = session
+        self._note_pid = note_pid
+        self._process: Process | Found
+        self._deaths: deque[float] = deque(maxlen=MOST_DEATHS)
+        self.plan: ProxyPlan
+        self.client: ProxyClient
+
+    async def start(self, plan: ProxyPlan) -> None:
+        """A new process; from now on the plan says where it listens."""
+        await self._start(plan)
+        port = urlsplit(self.client.url).port
+        assert port is not None
+        self.plan = replace(plan, proxy=replace(plan.proxy, port=port))
+        write_plan(self._places.plan(NAME), self.plan)
+
+    async def take_over(self, plan: ProxyPlan, *, before: str, now: str) -> None:
+        """The process that an earlier controller left, or a new one in its place.
+
+        `before` is the token that it knew, `now` the only one that it obeys afterwards.
+        """
+        self.plan = plan
+        found = self._found()
+        until = asyncio.get_running_loop().time() + GIVE_UP_S
+        if found is None:
+            await self._start_again(until=until)
+            return
+        client = ProxyClient(_address(self._places.run), self._session)
+        if await _obeys(client, before=before, now=now):
+            self._process, self.client = found, client
+        else:
+            await found.kill()
+            await self._start_again(until=until)
+
+    async def watch(self, *, hear: Callable[[Any], None], again: Callable[[], None]) -> None:
+        """Whenever it ends it is started again, and `again` is called for what it has forgotten."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._process.wait()
+            began, client = loop.time(), self.client
+            self._note_death(began)
+            await self._start_again(until=began + GIVE_UP_S)
+            # Others hold the client that there was; its address is the same.
+            self.client = client
+            hear(ProxyRestarted(seconds=loop.time() - began))
+            again()
+
+    def _note_death(self, now: float) -> None:
+        """ConfigError when there are too many."""
+        if len(self._deaths) == MOST_DEATHS and now - self._deaths[0] < DEATHS_S:
+            many, log = MOST_DEATHS + 1, self._places.log(NAME)
+            raise ConfigError(f"the proxy ended {many} times in {DEATHS_S:g} s: see {log}")
+        self._deaths.append(now)
+
+    async def _start_again(self, *, until: float) -> None:
+        """A full disk, or a port that is just being left, is waited for."""
+        loop, pause_s = asyncio.get_running_loop(), RETRY_FIRST_S
+        while True:
+            try:
+                await self._start(self.plan)
+            except (ConfigError, OSError):
+                if loop.time() >= until:
+                    raise
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, RETRY_MOST_S)
+            else:
+                return
+
+    async def ask(self, question: Callable[[ProxyClient], Awaitable[T]]) -> T:
+        """Its answer, before anybody watches it: one that dies meanwhile is started again."""
+        while True:
+            asked = asyncio.ensure_future(question(self.client))
+            ended = asyncio.ensure_future(self._process.wait())
+            try:
+                await asyncio.wait((asked, ended), return_when=asyncio.FIRST_COMPLETED)
+                if asked.done():
+                    return asked.result()
+            finally:
+                asked.cancel()
+                ended.cancel()
+                await asyncio.gather(asked, ended, return_exceptions=True)
+            until = asyncio.get_running_loop().time() + GIVE_UP_S
+            await self._start_again(until=until)
+
+    async def stop(self) -> None:
+        await self._process.stop()
+
+    async def _start(self, plan: ProxyPlan) -> None:
+        path = write_plan(self._places.plan(NAME), plan)
+        arguments = ("-m", "gyre.run.proxy", str(path))
+        process = await Process.start(NAME, arguments, self._places.log(NAME))
+        self._process = process
+        self._note_pid(NAME, process.pid)
+        try:
+            self.client = ProxyClient(await process.ready(READY_S), self._session)
+        except ConfigError:
+            await process.stop()
+            raise
+
+    def _found(self) -> Found | None:
+        log = self._places.log(NAME)
+        try:
+            pid = int(self._places.pid(NAME).read_text())
+        except (OSError, ValueError):
+            return None
+        return Found(NAME, pid, log) if holds_log(pid, log) else None
+
+
+def recorded_plan(places: Places) -> ProxyPlan | None:
+    """What the proxy of an earlier controller was told; None if it never had one."""
+    path = places.plan(NAME)
+    return read_plan(path, ProxyPlan) if path.exists() else None
+
+
+async def _obeys(client: ProxyClient, *, before: str, now: str) -> bool:
+    """Not one that hangs, never heard of the token that was written down last, or is of another
+    Gyre, which may have learnt to answer otherwise since."""
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            return await client.take_over(before=before, now=now) == fingerprint()
+    except (BoundaryError, TakenOver, TimeoutError):
+        return False
+
+
+def _address(folder: Path) -> str:
+    return (folder / ADDRESS_FILE).read_text().strip()

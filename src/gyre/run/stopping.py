@@ -1,0 +1,49 @@
+"""A run is stopped from outside: whoever works on it, its executions, its proxy and its cells.
+
+Rule 1: nothing is lost by it; what was interrupted begins anew when the run is resumed.
+"""
+
+import asyncio
+import signal
+from pathlib import Path
+
+from gyre.rollout import facts
+from gyre.run import resuming, supervised
+from gyre.run.lock import is_taken
+from gyre.run.plans import Places
+from gyre.run.standing import end_controller
+from gyre.words.errors import LogDamaged
+from gyre.words.outcomes import Terminated
+
+END_S = 10.0
+"""How long an execution may take to end."""
+
+
+def stop(folder: Path) -> int:
+    """How many executions and other processes were left without a controller; none is now.
+
+    A controller ends first, with all that is its own.
+    """
+    end_controller(folder)
+    return asyncio.run(_end_all(Places(run=folder.absolute(), share=folder)))
+
+
+async def _end_all(places: Places) -> int:
+    found = [one for one in sorted(places.attempts.glob("*/")) if is_taken(one)]
+    await asyncio.gather(*(_end(one) for one in found))
+    # The proxy last, so that programs that are being ended see no call fail.
+    return len(found) + await resuming.clear_away(places, proxy=True)
+
+
+async def _end(folder: Path) -> None:
+    """One whose program has ended is only being assessed, and that can be done again."""
+    if not await asyncio.to_thread(_has_ended, folder):
+        supervised.order(folder, signal.SIGUSR1)
+    await supervised.end(folder, END_S)
+
+
+def _has_ended(folder: Path) -> bool:
+    try:
+        return any(isinstance(one.fact, Terminated) for one in facts.read(folder))
+    except LogDamaged:
+        return False

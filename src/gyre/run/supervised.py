@@ -1,0 +1,114 @@
+"""One execution under its supervisor, as a controller knows it."""
+
+import asyncio
+import signal
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gyre.rollout.order import Told
+from gyre.run.births import Child
+from gyre.run.lock import is_taken
+from gyre.run.processes import end_pid, holder_of
+from gyre.run.supervise import LOG_FILE
+from gyre.words.ids import ExecutionId
+from gyre.words.outcomes import Closed, Terminated
+from gyre.words.tasks import Task
+
+LOOK_S = 0.1
+"""How often it is looked whether a supervisor that is nobody's child has ended."""
+
+
+class Holding:
+    """Seconds that an execution's calls were held, also by proxies that have ended since."""
+
+    def __init__(self, held_s: float = 0.0) -> None:
+        """`held_s` is what was counted before."""
+        self._before_s = 0.0
+        self._last_s = held_s
+
+    def counted(self, held_s: float) -> float:
+        """All in all, when the present proxy counts so much; a new one begins with nothing."""
+        if held_s < self._last_s:
+            self._before_s += self._last_s
+        self._last_s = held_s
+        return self._before_s + held_s
+
+
+def order(folder: Path, number: signal.Signals) -> None:
+    """For the supervisor of an execution's folder that is nobody's child, if it lives."""
+    if is_taken(folder) and (pid := holder_of(folder / LOG_FILE)) is not None:
+        end_pid(pid, number)
+
+
+async def end(folder: Path, within_s: float) -> None:
+    """The same one has ended, by itself if it does so in time."""
+    try:
+        async with asyncio.timeout(within_s):
+            while is_taken(folder):
+                await asyncio.sleep(LOOK_S)
+    except TimeoutError:
+        order(folder, signal.SIGKILL)
+
+
+@dataclass(slots=True)
+class Supervised:
+    """One execution, from its launch on."""
+
+    name: ExecutionId
+    folder: Path
+    task: Task
+    birth: "asyncio.Task[Child] | None" = None
+    """Of its supervisor; the last one, where it was revived."""
+    is_cancelled: bool = False
+    """It is surplus, or the run is over."""
+    is_adopted: bool = False
+    """An earlier controller launched it; its supervisor is nobody's child, or has died."""
+    was_terminated: bool = False
+    """An earlier controller heard so and wrote it down."""
+    key: str = field(default="", repr=False)
+    num_heard: int = 0
+    read_bytes: int | None = None
+    """Of its facts, when they were last read where they lie."""
+    num_revivals: int = 0
+    has_run: bool = False
+    """Its harness was launched; another supervisor needs no key for what is left."""
+    terminated: Terminated | None = None
+    closed: Closed | None = None
+    told: Told = field(default_factory=Told)
+    held: Holding = field(default_factory=Holding)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def is_lost(self) -> bool:
+        """Its supervisor has ended, or could not be born again."""
+        if self.birth is None:
+            return self.is_adopted and not is_taken(self.folder)
+        if not self.birth.done():
+            return False
+        return self.process is None or self.process.is_over
+
+    @property
+    def is_supervised(self) -> bool:
+        """Somebody reads what it is told."""
+        return self.process is not None or (self.birth is None and self.is_adopted)
+
+    def surplus(self) -> None:
+        """Its supervisor, if there is one, hears that it should end unassessed."""
+        if self.process is not None:
+            self.process.signal(signal.SIGUSR1)
+        elif self.is_adopted and self.birth is None:
+            order(self.folder, signal.SIGUSR1)
+
+    async def end(self, within_s: float) -> None:
+        """Its supervisor has ended, by itself if it does so in time."""
+        if self.process is not None:
+            await self.process.end(within_s)
+        elif self.birth is None and self.is_adopted:
+            await end(self.folder, within_s)
+
+    @property
+    def process(self) -> Child | None:
+        """Its supervisor, once that is born."""
+        if self.birth is None or not self.birth.done() or self.birth.exception() is not None:
+            return None
+        return self.birth.result()

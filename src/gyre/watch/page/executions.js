@@ -1,0 +1,178 @@
+// The executions of a run, a page of a table at a time: what each came to, and a way to its tree.
+
+import * as api from "./api.js";
+import { el, fill } from "./dom.js";
+import { count, duration, short } from "./format.js";
+import { spelled } from "./address.js";
+import { table } from "./table.js";
+
+const PAGE = 100;
+const ORDERS = [
+  ["group", "group"],
+  ["name", "name"],
+  ["ended", "last ended"],
+  ["ran", "longest"],
+  ["score", "score"],
+];
+const ENDINGS = ["completed", "timed-out", "crashed", "cancelled", "never-started"];
+const OUTCOMES = ["valid", "placeholder", "excluded", "surplus"];
+
+export class ExecutionsView {
+  #asked = new api.Newest();
+
+  /** `go(place)` changes the page's address. */
+  constructor(go) {
+    this.go = go;
+    const choice = (name, label, options) =>
+      el(
+        "label",
+        {},
+        `${label} `,
+        el(
+          "select",
+          {
+            name,
+            on: {
+              change: (event) => this.go({ [name]: event.target.value || null, offset: null }),
+            },
+          },
+          options.map(([value, text]) => el("option", { value }, text)),
+        ),
+      );
+    this.order = choice("order", "order", ORDERS);
+    this.ending = choice("ending", "ended", [
+      ["", "in any way"],
+      ...ENDINGS.map((one) => [one, one]),
+    ]);
+    this.outcome = choice("outcome", "closed as", [
+      ["", "anything"],
+      ...OUTCOMES.map((one) => [one, one]),
+    ]);
+    this.group = el(
+      "label",
+      {},
+      "group ",
+      el("input", {
+        type: "number",
+        min: 0,
+        step: 1,
+        on: { change: (event) => this.go({ group: event.target.value || null, offset: null }) },
+      }),
+    );
+    this.pages = el("nav", { class: "pages", "aria-label": "Pages" });
+    this.box = el("div", {
+      class: "scrolled tall",
+      tabIndex: 0,
+      role: "region",
+      "aria-label": "Executions",
+    });
+    this.status = el("p", { class: "note", role: "status" });
+    this.element = el(
+      "section",
+      { class: "executions", "aria-label": "Executions" },
+      el(
+        "form",
+        { class: "choices", on: { submit: (event) => event.preventDefault() } },
+        this.order,
+        this.ending,
+        this.outcome,
+        this.group,
+      ),
+      this.status,
+      this.box,
+      this.pages,
+    );
+  }
+
+  async show(run, place) {
+    for (const [label, value] of [
+      [this.order, place.order ?? "group"],
+      [this.ending, place.ending ?? ""],
+      [this.outcome, place.outcome ?? ""],
+      [this.group, place.group ?? ""],
+    ])
+      label.lastElementChild.value = value;
+    const { at, order, group, ending, outcome } = place;
+    const offset = place.offset ?? 0;
+    try {
+      const found = await this.#asked.ask((signal) =>
+        api.executions({ run, at, offset, limit: PAGE, order, group, ending, outcome }, signal),
+      );
+      if (found !== null) this.#draw(run, place, offset, found);
+    } catch (error) {
+      this.status.textContent = error.message;
+    }
+  }
+
+  #draw(run, place, offset, { total, rows }) {
+    this.status.textContent = total
+      ? `${count(offset + 1)} to ${count(offset + rows.length)} of ${count(total)}`
+      : "None.";
+    const link = (row) => {
+      if (row.execution === null) return `${row.group}.${row.member}`;
+      if (!row.has_tree) return row.execution;
+      return el(
+        "a",
+        {
+          href: spelled({
+            ...place,
+            view: "tree",
+            runs: place.runs,
+            execution: row.execution,
+            box: null,
+            offset: null,
+          }),
+        },
+        row.execution,
+      );
+    };
+    fill(
+      this.box,
+      table({
+        caption: "Executions",
+        head: [
+          "execution",
+          "task",
+          "group",
+          "member",
+          "version",
+          "stage",
+          "engine",
+          "launched",
+          "ran",
+          "ended",
+          "closed as",
+          "score",
+          "in step",
+        ],
+        rows: rows.map((row) => [
+          link(row),
+          row.task ?? "–",
+          count(row.group),
+          count(row.member),
+          count(row.version),
+          row.stage,
+          row.engine === null ? "–" : `${row.engine}`,
+          duration(row.launched_s),
+          duration(row.ran_s),
+          row.ending ?? "–",
+          row.outcome ?? "–",
+          short(row.score, 4),
+          row.step === null ? "–" : count(row.step),
+        ]),
+        numbers: [2, 3, 4, 7, 8, 11, 12],
+      }),
+    );
+    const page = (text, to, isThere) =>
+      el(
+        "button",
+        { type: "button", disabled: !isThere, on: { click: () => this.go({ offset: to }) } },
+        text,
+      );
+    fill(
+      this.pages,
+      page("Before", Math.max(0, offset - PAGE) || null, offset > 0),
+      page("Next", offset + PAGE, offset + rows.length < total),
+    );
+  }
+}

@@ -1,0 +1,78 @@
+"""A controller that was stopped is not followed by a second one beside it."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from tests.chaos.victims import supervisors
+from tests.flows.live.running import SCHEDULE, tasks_of, write_run
+
+from gyre.journal.entries import Resumed
+from gyre.journal.reading import read
+from gyre.plan.messages import ExecutionTerminated
+from gyre.testing.emulated_run import tables
+from gyre.watch.board import KINDS
+from gyre.watch.ledgers import ledgers
+
+pytestmark = [pytest.mark.slow, pytest.mark.chaos]
+
+PATIENCE_S = 120.0
+
+
+def gyre(*arguments):
+    command = [sys.executable, "-m", "gyre", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+
+
+def wait_until(holds):
+    until = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < until, "waited too long"
+        time.sleep(0.05)
+
+
+def test_a_stopped_controller_is_named_and_taken_over_only_when_asked(tmp_path):
+    """FAULTS 30: it holds the run until somebody says that it hangs, and never wakes up again."""
+    place = tmp_path / "run"
+    tasks = tasks_of(tmp_path, seed=3, mean_s=0.6)
+    cells = {"cells": {"count": 2, "capacity": 6}}
+    schedule = {"schedule": {**SCHEDULE, "steps": 2}}
+    file = write_run(tmp_path / "run.toml", tables(place, tasks, schedule, cells))
+    first = subprocess.Popen(
+        [sys.executable, "-m", "gyre", "train", str(file)], stdout=subprocess.DEVNULL
+    )
+    try:
+        wait_until(lambda: has_terminated(place))
+        os.kill(first.pid, signal.SIGSTOP)
+        alive = len(supervisors(place))
+        refused = gyre("resume", str(place))
+        taken = gyre("resume", str(place), "--take-over")
+        status = first.wait(PATIENCE_S)
+    finally:
+        if first.poll() is None:
+            first.kill()
+            first.wait()
+    reading = read(place / "journal", kinds=KINDS)
+    found = ledgers(reading)
+
+    assert alive, "nothing was under way"
+    assert 2 == refused.returncode
+    assert re.search(rf"\b{first.pid}\b", refused.stderr), refused.stderr
+    assert 0 == taken.returncode, taken.stderr
+    assert -signal.SIGKILL == status
+    assert 1 == sum(isinstance(one.event, Resumed) for one in reading.entries)
+    assert found.balance
+    assert (6, 24) == (found.groups.trained, found.executions.valid)
+
+
+def has_terminated(place):
+    path = place / "journal"
+    if not path.exists():
+        return False
+    return any(
+        isinstance(one.event, ExecutionTerminated) for one in read(path, kinds=KINDS).entries
+    )

@@ -1,0 +1,71 @@
+"""A controller that ends at a moment, as nothing outside it could meet it.
+
+    python -m tests.flows.live.dying RUNFILE HOW MOMENT [resumes]
+
+It is killed, fails by an error, or is told to stop. A moment is a kind of fact with the number of
+its occurrence in this process (`StepTaken:2`), or an order that is being carried out (`Publish:1`).
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import uvloop
+
+from gyre.run.controller import Controller
+from gyre.run.runfile import read_run
+from gyre.words.errors import ModelError
+
+MEANWHILE_S = 0.01
+"""An order has begun by then, and has not ended."""
+
+
+def fail():
+    raise ModelError("something that nobody can mend here")
+
+
+HOW = {
+    "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "failing": fail,
+    "told": lambda: os.kill(os.getpid(), signal.SIGINT),
+}
+
+
+class Moment:
+    """Counts facts and orders, and ends this process at the one that was named."""
+
+    def __init__(self, how, text):
+        self._end = HOW[how]
+        self._kind, _, number = text.partition(":")
+        self._left = int(number)
+
+    def heard(self, now, fact):
+        if self._is_it(fact):
+            self._end()
+
+    def decided(self, now, event, commands):
+        if any(self._is_it(one) for one in commands):
+            asyncio.get_running_loop().call_later(MEANWHILE_S, self._end)
+
+    def _is_it(self, one):
+        self._left -= type(one).__name__ == self._kind
+        return self._left == 0 and type(one).__name__ == self._kind
+
+
+def main(path, how, moment, resumes=""):
+    run, ends = read_run(Path(path)), Moment(how, moment)
+    controller = Controller(
+        run,
+        Path(run.config.run.place),
+        resumes=bool(resumes),
+        listeners=[ends.heard],
+        decided=ends.decided,
+    )
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(controller.work())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,78 @@
+"""What the weights of a run must be by its journal alone: every step again, by one trainer."""
+
+from contextlib import contextmanager
+
+import torch
+
+from gyre.model.load import load_network
+from gyre.model.weights import digest
+from gyre.plan.messages import GroupAssigned, OfferGroup, StepTaken
+from gyre.run.claims import unpacked
+from gyre.run.materialise import Kept
+from gyre.run.plans import Places, packer_for
+from gyre.stream.groups import Group
+from gyre.train.cell import LocalTrainer
+from gyre.words.events import GroupDrawn, RewardGiven
+
+
+@contextmanager
+def one_thread():
+    """More only wait for each other here: the model is small, and other processes are many."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@one_thread()
+def digests(ran, config):
+    """By version, of a core that nothing ever happened to; and by step the gradients' norms."""
+    groups = groups_of(ran)
+    packer = packer_for(config, Places(run=ran.folder, share=ran.folder))
+    network = load_network(config.model.name, device="cpu", dtype=None)
+    trainer = LocalTrainer(
+        network,
+        section=config.trainer,
+        objective=config.objective,
+        optimizer=config.optimizer,
+        temperature=config.sampling.temperature,
+    )
+    schedule = config.schedule
+    found = {0: digest(network)}
+    norms = {}
+    for step in [one.step for one in ran.facts(StepTaken)]:
+        for one in ran.facts(GroupAssigned):
+            claims = packer(groups[one.group]).claims if one.step == step else ()
+            for claim in claims:
+                trainer.train(
+                    unpacked(claim.data),
+                    num_executions=schedule.groups_per_batch * schedule.executions_per_group,
+                )
+        norms[step] = trainer.step().gradient_norm
+        found[step + 1] = digest(network)
+    return found, norms
+
+
+def groups_of(ran):
+    """By number, what each left."""
+    drawn = {one.group: one.executions for one in ran.facts(GroupDrawn)}
+    scores = {(one.group, one.member): one.score for one in ran.facts(RewardGiven)}
+    # An execution may have begun anew under another name.
+    names = {(one.group, one.member): one.execution for one in ran.facts(RewardGiven)}
+    offered = [one for _, _, orders in ran.decided for one in orders if type(one) is OfferGroup]
+    return {
+        one.group: Group(
+            number=one.group,
+            version=one.version,
+            kept=tuple(
+                Kept(execution=names[one.group, member], reward=scores[one.group, member])
+                if member in one.members
+                else None
+                for member in range(len(drawn[one.group]))
+            ),
+            is_void=one.is_void,
+        )
+        for one in offered
+    }

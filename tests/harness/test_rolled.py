@@ -1,0 +1,34 @@
+"""A group of executions of a real program with one command: scored, recorded, and seen as trees."""
+
+import json
+import secrets
+from pathlib import Path
+
+import pytest
+from staging.rolled import roll_out
+from staging.scripts import DOERS
+
+from gyre import calls
+from gyre.tree.tree import grow
+
+pytestmark = pytest.mark.harness
+MEMBERS = 4
+
+
+def test_a_group_of_claude_code_is_executed_without_a_network(
+    programs: Path, tmp_path: Path
+) -> None:
+    """SPEC 6.1, 6.2: every execution in a sandbox of its own, which reaches the proxy alone."""
+    folder = tmp_path / "stage"
+    status, said = roll_out("claude_code", folder, members=MEMBERS, nonce=secrets.token_hex(8))
+    lines = (folder / "run" / "results.jsonl").read_text().splitlines()
+    results = [json.loads(line) for line in lines]
+    trees = [grow(calls.read(log).records) for log in calls.logs(folder / "run")]
+
+    assert 0 == status, said
+    assert f"[{MEMBERS}/{MEMBERS}]" in said
+    assert [("completed", "valid", 1.0)] * MEMBERS == [
+        (one["ending"], one["outcome"], one["score"]) for one in results
+    ]
+    assert [len(DOERS["claude_code"].lines)] * MEMBERS == [len(tree.calls) for tree in trees]
+    assert {"main"} == {node.role for tree in trees for node in tree.calls.values()}

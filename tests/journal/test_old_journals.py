@@ -1,0 +1,65 @@
+"""Journals that earlier versions of Gyre wrote, as they wrote them: they read, and give the run."""
+
+from pathlib import Path
+
+import pytest
+
+from gyre.journal.entries import MAJOR, Resumed, Unknown
+from gyre.journal.reading import read
+from gyre.journal.writing import Journal
+from gyre.plan.messages import StepTaken, StopReason
+from gyre.plan.replay import EVENTS, replay, shape_of
+from gyre.run.controller import KINDS
+from gyre.run.recalled import recall
+from gyre.watch.ledgers import ledgers
+
+DATA = Path(__file__).parent / "data"
+JOURNALS = sorted(DATA.glob("*.journal"))
+RESUMED = DATA / "1.0-resumed.journal"
+"""A run of four steps under three controllers, the first two of which were killed."""
+
+
+def test_there_is_a_journal_of_every_major_format():
+    assert {str(one) for one in range(1, MAJOR + 1)} <= {one.name[0] for one in JOURNALS}
+
+
+@pytest.mark.parametrize("path", JOURNALS, ids=lambda path: path.stem)
+def test_an_old_journal_reads_without_a_kind_that_is_unknown(path):
+    found = read(path, kinds=KINDS)
+
+    assert 0 == found.torn_bytes
+    assert [] == [one.event for one in found.entries if isinstance(one.event, Unknown)]
+    assert found.entries
+
+
+@pytest.mark.parametrize("path", JOURNALS, ids=lambda path: path.stem)
+def test_an_old_journal_can_be_gone_on_with(path, tmp_path):
+    copy = tmp_path / "journal"
+    copy.write_bytes(path.read_bytes())
+    journal, found = Journal.resume(copy, at=1.0, kinds=KINDS)
+    journal.close()
+
+    again = read(copy, kinds=KINDS)
+    assert found.entries == again.entries[:-1]
+    assert Resumed(at=1.0) == again.entries[-1].event
+
+
+def test_the_scheduler_of_today_makes_the_same_run_of_it():
+    found = read(RESUMED, kinds=KINDS)
+    shape, events = shape_of(found.header.shape), found.facts(EVENTS)
+    books = ledgers(found)
+
+    assert StopReason.FINISHED is replay(shape, events).scheduler.stopped
+    assert [0, 1, 2, 3] == [one.step for _, one in events if isinstance(one, StepTaken)]
+    assert (12, 12) == (books.groups.admitted, books.groups.trained)
+    assert () == tuple(books.faults)
+
+
+def test_it_is_recalled_with_all_its_groups_and_scores():
+    found = read(RESUMED, kinds=KINDS)
+    run = recall(shape_of(found.header.shape), found.facts(KINDS))
+    members = [one for group in run.groups.values() for one in group.members]
+
+    assert (4, 4, 12) == (run.version, run.published, len(run.groups))
+    assert 48 == sum(one.score is not None for one in members)
+    assert "finished" == run.ended

@@ -1,0 +1,54 @@
+"""Executions of a run folder, as the proxy's controls open and close them."""
+
+import asyncio
+import errno
+import os
+
+import pytest
+from tests.security.inside import BEARER, inside
+
+from gyre.calls import logs
+
+
+@pytest.mark.parametrize("call", ["pwrite", "fdatasync", "fsync"])
+def test_an_execution_that_a_full_disk_refused_is_opened_when_there_is_room(
+    call, tmp_path, monkeypatch
+):
+    """FAULTS 31: nothing half made is left that would look like an execution without a key."""
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async def scenario():
+        async with inside(tmp_path) as listeners:
+            with monkeypatch.context() as patched:
+                patched.setattr(os, call, full)
+                refused = await listeners.proxy.send("PUT", "/gyre/executions/x", headers=[BEARER])
+            left = list(logs(tmp_path))
+            opened = await listeners.proxy.send("PUT", "/gyre/executions/x", headers=[BEARER])
+            again = await listeners.proxy.send("PUT", "/gyre/executions/x", headers=[BEARER])
+        return refused.status, left, opened.json["key"], again.json["key"]
+
+    status, left, key, again = asyncio.run(scenario())
+
+    assert (529, []) == (status, left)
+    assert key.startswith("gyre-")
+    assert None is again
+
+
+def test_closing_again_says_the_same(tmp_path):
+    """Whoever missed the first answer asks again, of this proxy or of the next."""
+
+    async def closed(listeners):
+        answer = await listeners.proxy.post("/gyre/executions/x/close", headers=[BEARER])
+        return answer.status, answer.json["committed"]
+
+    async def scenario():
+        async with inside(tmp_path) as listeners:
+            await listeners.proxy.send("PUT", "/gyre/executions/x", headers=[BEARER])
+            found = [await closed(listeners), await closed(listeners)]
+        (tmp_path / "share").rmdir()
+        async with inside(tmp_path) as listeners:
+            return [*found, await closed(listeners)]
+
+    assert [(200, 0)] * 3 == asyncio.run(scenario())

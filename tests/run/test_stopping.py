@@ -1,0 +1,96 @@
+"""gyre stop: a run without a controller leaves no process, and one with a controller is told."""
+
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import pytest
+from tests.run.supervised import PATIENCE_S, order, supervised
+
+from gyre.cli.main import main
+from gyre.journal.entries import Header
+from gyre.journal.reading import path_of
+from gyre.journal.writing import write
+from gyre.plan.messages import RunStarted
+from gyre.plan.replay import plain_shape
+from gyre.plan.shape import Shape
+from gyre.run import lock, standing
+from gyre.run.controller import KINDS
+from gyre.run.processes import holds_log
+from gyre.words.outcomes import Ending, Outcome
+
+WRITER = """
+import fcntl, signal, sys
+{prelude}
+journal = open(sys.argv[1], "rb")
+fcntl.flock(journal, fcntl.LOCK_EX)
+print("here", flush=True)
+signal.pause()
+"""
+"""Holds a journal as whoever works on its run does."""
+
+
+@pytest.fixture
+def begun(tmp_path):
+    """A run that was begun."""
+    shape = Shape(groups_per_batch=2, executions_per_group=2, num_cells=2, cell_capacity=4)
+    header = Header(run="one", seed=0, started_at=0.0, shape=plain_shape(shape))
+    write(path_of(tmp_path), header, [(0.0, RunStarted())], kinds=KINDS)
+    return tmp_path
+
+
+@contextmanager
+def working(folder, prelude=""):
+    command = [sys.executable, "-c", WRITER.format(prelude=prelude), str(path_of(folder))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as found:
+        assert b"here\n" == found.stdout.readline()
+        yield found
+        found.kill()
+
+
+def test_executions_and_processes_that_were_left_have_ended(begun, capsys):
+    """What was interrupted says so, so that another controller begins it anew."""
+    log = begun / "logs" / "proxy.log"
+    log.parent.mkdir()
+    (begun / "pids").mkdir()
+    with log.open("ab") as errors:
+        proxy = subprocess.Popen(["sleep", "600"], stderr=errors, start_new_session=True)
+    (begun / "pids" / "proxy").write_text(str(proxy.pid))
+    folder = begun / "attempts" / "g00000-00"
+    with supervised(folder, order("echo line > work; sleep 600")) as running:
+        running.wait_for_work()
+
+        assert 0 == main(["stop", str(begun)])
+        ended, closed = running.facts[-2:]
+        assert 0 == running.process.wait(PATIENCE_S)
+
+    assert (Ending.CANCELLED, Outcome.SURPLUS) == (ended.ending, closed.outcome)
+    assert -signal.SIGKILL == proxy.wait(PATIENCE_S)
+    assert not lock.is_taken(folder)
+    assert not holds_log(proxy.pid, log)
+    assert "it can go on; 2 that were left have ended" in capsys.readouterr().out
+    # Nobody minds to be asked twice.
+    assert 0 == main(["stop", str(begun)])
+    assert "nothing was left of it" in capsys.readouterr().out
+
+
+def test_whoever_works_on_it_is_told_to_stop_first(begun):
+    with working(begun) as one:
+        assert 0 == main(["stop", str(begun)])
+        assert -signal.SIGTERM == one.wait(PATIENCE_S)
+
+
+def test_one_that_hangs_is_named_and_nothing_is_ended(begun, capsys, monkeypatch):
+    monkeypatch.setattr(standing, "STOP_S", 0.1)
+    with working(begun, "signal.signal(signal.SIGTERM, signal.SIG_IGN)") as one:
+        assert 2 == main(["stop", str(begun)])
+        assert one.poll() is None
+
+    said = capsys.readouterr().err
+    assert f"process {one.pid} was told to stop, and works on; gyre resume" in said
+
+
+def test_where_no_run_was_begun_there_is_nothing_to_stop(tmp_path, capsys):
+    assert 2 == main(["stop", str(tmp_path)])
+    assert "there is no run to stop" in capsys.readouterr().err

@@ -1,0 +1,139 @@
+"""Every listener's application in this process, asked without a network, so that no error hides."""
+
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.engine.serving import Client, served
+
+from gyre.commits import CommitJournal
+from gyre.proxy.admin import Admin
+from gyre.proxy.commit import GroupCommit
+from gyre.proxy.executions import Executions
+from gyre.proxy.handle import Desk as CallDesk
+from gyre.proxy.metrics import Metrics
+from gyre.proxy.router import Router
+from gyre.proxy.routes import Routes
+from gyre.proxy.server import Proxy
+from gyre.run.cell import Application as Cell
+from gyre.run.cell_orders import Orders
+from gyre.run.desk import Desk
+from gyre.testing.renderer import ByteRenderer
+from gyre.words.samples import Sampling
+from gyre.words.sections import LimitsSection, ProxySection, RouterSection
+
+TOKEN = "the-token-of-the-run"
+BEARER = ("authorization", f"Bearer {TOKEN}")
+
+ENDPOINTS = {
+    "proxy": [
+        ("POST", "/gyre/executions"),
+        ("PUT", "/gyre/executions/x"),
+        ("POST", "/gyre/executions/x/close"),
+        ("POST", "/gyre/take-over"),
+        ("GET", "/gyre/status"),
+        ("PUT", "/gyre/routes"),
+        ("POST", "/gyre/engines/e/vacated"),
+        ("POST", "/gyre/engines/e/drain"),
+        ("POST", "/gyre/engines/e/resume"),
+    ],
+    "desk": [("POST", "/facts")],
+    "engine": [
+        ("POST", "/generate"),
+        ("POST", "/v1/completions"),
+        ("POST", "/abort_request"),
+        ("POST", "/pause_generation"),
+        ("POST", "/continue_generation"),
+        ("POST", "/update_weights_from_disk"),
+        ("POST", "/release_memory_occupation"),
+        ("POST", "/resume_memory_occupation"),
+        ("POST", "/kv/pin"),
+        ("POST", "/kv/release"),
+        ("POST", "/kv/put"),
+        ("POST", "/kv/take"),
+        ("POST", "/kv/export"),
+        ("POST", "/kv/import"),
+        ("GET", "/model_info"),
+        ("GET", "/get_model_info"),
+        ("GET", "/server_info"),
+        ("GET", "/get_server_info"),
+        ("GET", "/weight_info"),
+        ("GET", "/v1/models"),
+    ],
+    "cell": [
+        ("GET", "/cell/health"),
+        *(
+            ("POST", f"/cell/{what}")
+            for what in (
+                *("enter", "leave", "expose", "pull", "meet", "reduce", "step", "spread"),
+                *("save", "checkpoint", "load", "train", "score"),
+            )
+        ),
+    ],
+}
+"""What each listener can be asked with the run's token."""
+
+
+@dataclass
+class Inside:
+    """One client for each listener, and what they heard."""
+
+    proxy: Client
+    desk: Client
+    engine: Client
+    cell: Client
+    executions: Executions
+    application: Proxy
+    """The proxy's own, for a listener."""
+    heard: list = field(default_factory=list)
+
+    def of(self, listener):
+        return getattr(self, listener)
+
+
+@asynccontextmanager
+async def inside(folder: Path, *, taken_over=None):
+    """All of them with one token; the proxy routes by order and has no engine.
+
+    `taken_over` hears the tokens of further controllers; without it there are none.
+    """
+    heard: list = []
+
+    async def hear(execution, entry):
+        heard.append((execution, entry))
+
+    commit = GroupCommit(CommitJournal(folder))
+    limits = LimitsSection()
+    executions = Executions(
+        folder,
+        ByteRenderer(),
+        model="m",
+        sampling=Sampling(),
+        settings=ProxySection(),
+        limits=limits,
+        commit=commit,
+    )
+    share = folder / "share"
+    share.mkdir()
+    try:
+        async with (
+            Router([], RouterSection(), routes=Routes()) as router,
+            served(key=TOKEN, share=share) as engine,
+        ):
+            desk = CallDesk(router=router, commit=commit, metrics=Metrics(), ping_s=10)
+            admin = Admin(executions, router, TOKEN, taken_over=taken_over)
+            orders = Orders(engine.engine, engine.network, None)
+            application = Proxy(executions, desk, admin, model="m", limits=limits)
+            yield Inside(
+                proxy=Client(application),
+                desk=Client(Desk(TOKEN, hear)),
+                engine=engine,
+                cell=Client(Cell(engine.server, orders, TOKEN)),
+                executions=executions,
+                application=application,
+                heard=heard,
+            )
+            orders.close()
+    finally:
+        executions.close()
+        commit.close()
