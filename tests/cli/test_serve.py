@@ -41,7 +41,8 @@ WRONG = [
     (["--capacity", "0"], "engine.capacity: expected 1 or more, found 0"),
     (["--kv-tokens", "3"], "engine.kv_tokens: expected a block of 16, found 3"),
     (["--port", "70000"], "cannot listen on 127.0.0.1:70000"),
-    (["--host", "nowhere.invalid"], "cannot listen on nowhere.invalid"),
+    (["--host", "nowhere.invalid"], "--host nowhere.invalid: expected --api-key-file too"),
+    (["--host", "nowhere.invalid", "--api-key-file", __file__], "cannot listen on nowhere.invalid"),
     (["--api-key-file", "nowhere"], "nowhere: expected a file with a key"),
 ]
 

@@ -6,11 +6,11 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.flows.live.dying import all_of
 from tests.flows.live.recomputed import digests
 from tests.flows.live.running import SCHEDULE, pid_of, run_live, tasks_of, write_run
 from tests.flows.live.watched import watched
@@ -77,7 +77,7 @@ def ends_at(path, moment, *, resumes, how="killed"):
         text=True,
         check=False,
     )
-    status = {"killed": -signal.SIGKILL, "failing": 1, "told": 0}[how]
+    status = {"failing": 1, "told": 0}.get(how, -signal.SIGKILL)
     assert status == done.returncode, done.stderr
     return done.stderr
 
@@ -194,36 +194,10 @@ def test_nothing_is_left_of_it(resumed):
         assert not holds_log(int(path.read_text()), log), path.name
 
 
-def all_of(folder):
-    """Every process that works in the run's folder, or writes its errors there."""
-    for path in Path("/proc").iterdir():
-        if not path.name.isdecimal() or int(path.name) == os.getpid():
-            continue
-        for link in ("cwd", "fd/2"):
-            try:
-                place = (path / link).readlink()
-            except OSError:
-                continue
-            if place.is_relative_to(folder):
-                yield int(path.name)
-                break
-
-
-def kill_all(folder):
-    """How many there were."""
-    killed = set()
-    while pids := set(all_of(folder)) - killed:
-        for pid in pids:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        killed |= pids
-    return len(killed)
-
-
 def test_a_run_goes_on_whatever_became_of_it(tmp_path, capsys):
     """Ended by an error, and stopped; every process killed at once (FAULTS 42); told to stop."""
     folder = tmp_path / "run"
-    schedule = {"steps": 2, "steps_per_burst": 1}
+    schedule = {"steps": 2, "steps_per_burst": 1, "extra_dispatch": 1.0}
     path = written(tmp_path, {"cells": CELLS, "schedule": schedule}, trains=False)
     said = ends_at(path, "ExecutionTerminated:4", how="failing", resumes=False).splitlines()[-1]
     assert f"gyre resume {folder} goes on with them, gyre stop {folder} ends them" in said
@@ -233,8 +207,8 @@ def test_a_run_goes_on_whatever_became_of_it(tmp_path, capsys):
     assert 1 < int(left[1]), "an execution was under way"
     assert [] == list(all_of(folder))
 
-    ends_at(path, "ExecutionTerminated:2", resumes=True)
-    assert 3 < kill_all(folder)
+    killed = ends_at(path, "CellRecovered:2", how="killed with all", resumes=True)
+    assert 5 < int(killed), "proxy, two cells, two nurseries, and an execution that was under way"
 
     ends_at(path, "StepTaken:1", how="told", resumes=True)
     assert [] == list(all_of(folder))

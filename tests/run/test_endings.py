@@ -2,6 +2,7 @@
 
 import os
 import signal
+from contextlib import suppress
 
 import pytest
 from tests.run.supervised import COUNT_LINES, PATIENCE_S, evaluation, order, supervised
@@ -82,7 +83,8 @@ def kill_sandbox(one):
     """All programs of the execution, from outside, whatever each of them is doing."""
     (prepared,) = [fact for fact in one.facts if isinstance(fact, Prepared)]
     for member in Members(prepared.mark, owns_descendants=False).alive():
-        os.kill(member.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.kill(member.pid, signal.SIGKILL)
 
 
 def writes(text, name="reward.txt"):

@@ -1,14 +1,9 @@
 """Results as people see them: lines, means, and a curve."""
 
+from types import SimpleNamespace
+
 from gyre.run.rollout_report import counts, curve, line, page
-from gyre.run.rollout_results import (
-    Result,
-    Results,
-    Summary,
-    read_summary,
-    spread_of,
-    write_summary,
-)
+from gyre.run.rollout_results import Result, Results, read_summary, spread_of, summed_up
 from gyre.words.outcomes import Outcome
 
 
@@ -67,16 +62,9 @@ def test_results_are_lines_and_a_summary_is_read_back(tmp_path):
     with Results(tmp_path) as results:
         for one in RESULTS:
             results.add(one)
-    summary = Summary(
-        model="tiny",
-        version=4,
-        tasks="tasks.jsonl",
-        members=3,
-        is_whole=True,
-        versions=(4,),
-        spread=spread_of(RESULTS),
-    )
-    write_summary(tmp_path, summary)
+    weights = SimpleNamespace(model="tiny", version=4)
+    plan = SimpleNamespace(weights=weights, members=3, folder=tmp_path)
+    summary = summed_up(plan, RESULTS[::-1], tasks="tasks.jsonl", is_whole=True)
 
     assert 3 == len((tmp_path / "results.jsonl").read_text().splitlines())
     assert summary == read_summary(tmp_path)

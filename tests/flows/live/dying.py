@@ -2,14 +2,17 @@
 
     python -m tests.flows.live.dying RUNFILE HOW MOMENT [resumes]
 
-It is killed, fails by an error, or is told to stop. A moment is a kind of fact with the number of
-its occurrence in this process (`StepTaken:2`), or an order that is being carried out (`Publish:1`).
+It is killed, alone or with every process of the run, fails by an error, or is told to stop.
+A moment is a kind of fact with the number of its occurrence in this process (`StepTaken:2`), or an
+order that is being carried out (`Publish:1`).
 """
 
 import asyncio
 import os
 import signal
 import sys
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import uvloop
@@ -22,22 +25,50 @@ MEANWHILE_S = 0.01
 """An order has begun by then, and has not ended."""
 
 
-def fail():
+def all_of(folder):
+    """Every other process that works in the run's folder, or writes its errors there."""
+    for path in Path("/proc").iterdir():
+        if not path.name.isdecimal() or int(path.name) == os.getpid():
+            continue
+        for link in ("cwd", "fd/2"):
+            try:
+                place = (path / link).readlink()
+            except OSError:
+                continue
+            if place.is_relative_to(folder):
+                yield int(path.name)
+                break
+
+
+def kill_all(folder):
+    """This one last, which says how many others there were."""
+    killed = set()
+    while pids := set(all_of(folder)) - killed:
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        killed |= pids
+    print(len(killed), file=sys.stderr, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fail(folder):
     raise ModelError("something that nobody can mend here")
 
 
 HOW = {
-    "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "killed": lambda folder: os.kill(os.getpid(), signal.SIGKILL),
+    "killed with all": kill_all,
     "failing": fail,
-    "told": lambda: os.kill(os.getpid(), signal.SIGINT),
+    "told": lambda folder: os.kill(os.getpid(), signal.SIGINT),
 }
 
 
 class Moment:
     """Counts facts and orders, and ends this process at the one that was named."""
 
-    def __init__(self, how, text):
-        self._end = HOW[how]
+    def __init__(self, how, folder, text):
+        self._end = partial(HOW[how], folder)
         self._kind, _, number = text.partition(":")
         self._left = int(number)
 
@@ -55,7 +86,8 @@ class Moment:
 
 
 def main(path, how, moment, resumes=""):
-    run, ends = read_run(Path(path)), Moment(how, moment)
+    run = read_run(Path(path))
+    ends = Moment(how, Path(run.config.run.place), moment)
     controller = Controller(
         run,
         Path(run.config.run.place),
