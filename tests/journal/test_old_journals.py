@@ -62,4 +62,4 @@ def test_it_is_recalled_with_all_its_groups_and_scores():
 
     assert (4, 4, 12) == (run.version, run.published, len(run.groups))
     assert 48 == sum(one.score is not None for one in members)
-    assert "finished" == run.ended
+    assert StopReason.FINISHED is run.scheduler.stopped

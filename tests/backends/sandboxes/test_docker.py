@@ -225,9 +225,13 @@ def test_filling_the_disk_is_ended(where, tmp_path, docker):
 
 def test_a_file_over_the_limit_ends_its_writer(tmp_path, docker):
     limits = {"most": Limits(disk_bytes=2**22)}
-    status, _ = ran(tmp_path, docker, "exec head -c 9000000 /dev/zero > x", made=limits)
-
-    assert -signal.SIGXFSZ == status
+    try:
+        status, _ = ran(tmp_path, docker, "exec head -c 9000000 /dev/zero > x", made=limits)
+    except SandboxError as error:
+        # Whoever looks after the disk may see it full before the writer meets its own limit.
+        assert "bytes on disk; 4194304 are allowed" in str(error)  # noqa: PT017
+    else:
+        assert -signal.SIGXFSZ == status
 
 
 def test_the_workspace_begins_with_what_the_image_has_there(tmp_path, docker):
