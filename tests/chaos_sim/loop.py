@@ -135,9 +135,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """SIGCONT."""
         node.is_stopped = False
         waiting, node.waiting = node.waiting, []
-        for handle in waiting:
-            if not handle._cancelled:
-                self._ready.append(_Handle(handle._callback, handle._args, self, handle._context))
+        # These handles and no others, because whoever holds one may still cancel it.
+        self._ready.extend(waiting)
 
     def run_in_executor(self, executor, func, *args):
         """A thread, as its owner sees it: done a little later, or never if its process dies."""

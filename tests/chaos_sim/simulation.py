@@ -46,6 +46,7 @@ from gyre.plan.replay import EVENTS
 from gyre.plan.scheduler import Scheduler
 from gyre.rollout.facts import FactsFile
 from gyre.run import proxy as proxying
+from gyre.run import shares
 from gyre.run import staff as staffing
 from gyre.run import supervise as supervising
 from gyre.run.births import Births
@@ -204,7 +205,7 @@ class Simulation:
         put(Births, "open", self._open_births)
         put(Process, "start", self._start_process)
         put(staffing, "aiohttp", Http(self.network))
-        put(staffing, "MEMORY", self.folder / "memory")
+        put(shares, "MEMORY", self.folder / "memory")
         alarm = {"alarm": lambda text: self.trace(f"alarm: {text}")}
         stack.enter_context(patch.dict(Host.__init__.__kwdefaults__, alarm))
         put(Journal, "commit", self.faults.at_journal.commit(Journal.commit))

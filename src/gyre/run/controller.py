@@ -110,20 +110,20 @@ class Controller:
             named.add_note(_left(self._places.run))
 
     async def _work(self, stack: AsyncExitStack, told: asyncio.Event) -> StopReason | None:
-        self._staff.prepare(stack)
         try:
+            self._staff.prepare(stack)
             journal, reading = self._open_journal()
             stack.enter_context(journal)
             replace_file(self._places.file, ("\n".join(as_toml(self._config)) + "\n").encode())
         except OSError as error:
-            raise ConfigError(f"{self._places.run}: cannot be written: {error}") from error
+            raise ConfigError(f"{self._staff.folder}: cannot be written: {error}") from error
         found, since = self._recalled(reading)
         self._has_begun = found is not None
         is_over = found is not None and found.scheduler.stopped is not None
         before = _text(self._places.token)
         if reading is not None:
             await resuming.clear_away(self._places, proxy=found is None or is_over)
-        shares.note(self._places)
+        await asyncio.to_thread(shares.remove_earlier, self._places)
         if found is not None and is_over:
             return found.scheduler.stopped
         await self._staff.open(stack)

@@ -10,7 +10,7 @@ from typing import Any
 
 from gyre.plan.cells import CellState
 from gyre.plan.messages import CellDied, CellId, EngineId, EngineLost, LoadWeights
-from gyre.run import checkpoints, shares
+from gyre.run import checkpoints
 from gyre.run.checkpoints import Checkpoint
 from gyre.run.hall import Spawn
 from gyre.run.parts import Parts
@@ -75,7 +75,7 @@ def published(found: Recalled, places: Places) -> Checkpoint:
 
 
 async def clear_away(places: Places, *, proxy: bool) -> int:
-    """Cells of the earlier controller are gone for certain, and so is what they shared.
+    """Cells of the earlier controller are gone for certain.
 
     The proxy too, where nothing could go on with it. How many processes still lived.
     """
@@ -88,5 +88,4 @@ async def clear_away(places: Places, *, proxy: bool) -> int:
         if text.isdecimal() and holds_log(int(text), log):
             left.append(Found(path.name, int(text), log))
     await asyncio.gather(*(one.kill() for one in left))
-    await asyncio.to_thread(shares.remove_earlier, places)
     return len(left)

@@ -9,8 +9,6 @@ what was ended with it begins anew, and the rest is launched.
 import asyncio
 import os
 import secrets
-import shutil
-import tempfile
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -122,13 +120,8 @@ class Rollout:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         stack.callback(os.close, lock.take(folder, whose="rollout"))
         remember(self._plan, [task.id for task in self._tasks])
-        memory = Path("/dev/shm")
-        into = memory if memory.is_dir() else None
-        share = Path(tempfile.mkdtemp(prefix=shares.PREFIX, dir=into))
-        stack.callback(shutil.rmtree, share, ignore_errors=True)
-        places = Places(run=folder.absolute(), share=share)
+        places = shares.opened(folder, stack)
         await self._end_earlier(places)
-        shares.note(places)
         places.token.touch(mode=0o600)
         places.token.write_text(self._token)
         return places

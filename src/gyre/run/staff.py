@@ -2,8 +2,6 @@
 
 import asyncio
 import secrets
-import shutil
-import tempfile
 from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -15,6 +13,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from gyre import durable
+from gyre.run import shares
 from gyre.run.births import Births, Child
 from gyre.run.cell_plan import CellPlan
 from gyre.run.cells import CellClient
@@ -27,7 +26,6 @@ READY_S = 300.0
 """How long a process may take to be ready: large weights are read."""
 END_S = 5.0
 """How long the end of a process that was killed may take to be heard of."""
-MEMORY = Path("/dev/shm")
 
 
 class Staff:
@@ -40,16 +38,13 @@ class Staff:
         self.places: Places
         self.session: aiohttp.ClientSession
         self.supervisors: Births
-        self._folder = folder.absolute()
+        self.folder = folder.absolute()
         self._births: Births
         self._processes: dict[int, Child] = {}
 
     def prepare(self, stack: AsyncExitStack) -> None:
         """The run's folder and what its processes share; nothing runs yet."""
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        share = tempfile.mkdtemp(prefix="gyre-", dir=MEMORY if MEMORY.is_dir() else None)
-        stack.callback(shutil.rmtree, share, ignore_errors=True)
-        self.places = Places(run=self._folder, share=Path(share))
+        self.places = shares.opened(self.folder, stack)
 
     async def open(self, stack: AsyncExitStack) -> None:
         """A new token, so that nobody obeys an earlier controller, and who can start the others."""
