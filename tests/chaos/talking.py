@@ -109,6 +109,9 @@ async def _asked(
         return None, repr(error)
     if answer.status != 200:
         return None, f"{answer.status} {data[:200]!r}"
+    if stream and b'data: {"error"' in data:
+        # A stream that had begun can only end with the refusal.
+        return None, f"503 {data[-400:]!r}"
     message = streamed(data) if stream else json.loads(data)["choices"][0]["message"]
     return message, ""
 

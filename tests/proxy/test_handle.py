@@ -2,10 +2,11 @@
 
 import asyncio
 import json
+from contextlib import asynccontextmanager
 
 import pytest
 
-from gyre.calls import logs, read
+from gyre.calls import CallLog, logs, read
 from gyre.commits import CommitJournal
 from gyre.proxy.admin import Admin
 from gyre.proxy.commit import GroupCommit
@@ -16,6 +17,7 @@ from gyre.proxy.router import Router
 from gyre.proxy.server import Proxy
 from gyre.testing.renderer import ByteRenderer, reply_ids
 from gyre.words.ids import EngineName
+from gyre.words.records import CallClosed, CallDelivered
 from gyre.words.samples import Chunk, EngineHealth, Sampling
 from gyre.words.sections import LimitsSection, ProxySection, RouterSection
 
@@ -74,6 +76,28 @@ async def post(app, path, key, body):
     return sent[0]["status"], b"".join(one["body"] for one in sent[1:])
 
 
+@asynccontextmanager
+async def application(folder, journal):
+    """The application, one execution of it, and that one's key."""
+    commit = GroupCommit(journal)
+    limits, settings = LimitsSection(), ProxySection()
+    executions = Executions(
+        folder,
+        ByteRenderer(),
+        model="m",
+        sampling=Sampling(),
+        settings=settings,
+        limits=limits,
+        commit=commit,
+    )
+    async with Router([Greeter()], RouterSection()) as router:
+        desk = Desk(router=router, commit=commit, metrics=Metrics(), ping_s=10)
+        app = Proxy(executions, desk, Admin(executions, router, "token"), model="m", limits=limits)
+        yield app, *executions.create("x")
+    executions.close()
+    commit.close()
+
+
 @pytest.mark.parametrize("choices", [1, 3])
 def test_a_disk_that_refuses_is_told_and_nothing_is_recorded_twice(tmp_path, choices):
     """FAULTS 31: the call is refused as retryable; its record stands once and uncommitted."""
@@ -81,29 +105,11 @@ def test_a_disk_that_refuses_is_told_and_nothing_is_recorded_twice(tmp_path, cho
     journal.refusals = 1
 
     async def run():
-        commit = GroupCommit(journal)
-        limits, settings = LimitsSection(), ProxySection()
-        executions = Executions(
-            tmp_path,
-            ByteRenderer(),
-            model="m",
-            sampling=Sampling(),
-            settings=settings,
-            limits=limits,
-            commit=commit,
-        )
-        async with Router([Greeter()], RouterSection()) as router:
-            desk = Desk(router=router, commit=commit, metrics=Metrics(), ping_s=10)
-            admin = Admin(executions, router, "token")
-            app = Proxy(executions, desk, admin, model="m", limits=limits)
-            execution, key = executions.create("x")
+        async with application(tmp_path, journal) as (app, execution, key):
             body = {"model": "m", "n": choices, "messages": [{"role": "user", "content": "hi"}]}
             first = await post(app, "/v1/chat/completions", key, body)
             second = await post(app, "/v1/chat/completions", key, body)
-        tree = execution.session.tree
-        executions.close()
-        commit.close()
-        return first, second, tree
+        return first, second, execution.session.tree
 
     first, second, tree = asyncio.run(run())
     assert 503 == first[0]
@@ -113,3 +119,47 @@ def test_a_disk_that_refuses_is_told_and_nothing_is_recorded_twice(tmp_path, cho
     assert choices == sum(node.committed is not None for node in tree.calls.values())
     kinds = [type(record).__name__ for record in read(next(logs(tmp_path))).records]
     assert 2 * choices == kinds.count("CallClosed")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("refusal", ["full disk", "closed execution"])
+def test_an_answer_that_is_out_stands_although_its_delivery_cannot_be_noted(
+    tmp_path, monkeypatch, stream, refusal
+):
+    """FAULTS 31: nothing follows a whole answer, and the next request tells that it arrived."""
+
+    async def run():
+        async with application(tmp_path, CommitJournal(tmp_path)) as (app, execution, key):
+            messages = [{"role": "user", "content": "hi"}]
+            append = CallLog.append
+
+            def refusing(log, *records):
+                if any(isinstance(one, CallDelivered) for one in records):
+                    raise OSError(28, "No space left on device")
+                return append(log, *records)
+
+            def sealing(log, *records):
+                execution.sealed = any(isinstance(one, CallClosed) for one in records)
+                return append(log, *records)
+
+            appending = refusing if refusal == "full disk" else sealing
+            path = "/v1/chat/completions"
+            body = {"model": "m", "messages": messages, "stream": stream}
+            with monkeypatch.context() as patched:
+                patched.setattr(CallLog, "append", appending)
+                first = await post(app, path, key, body)
+            uncommitted = [one.committed for one in execution.session.tree.calls.values()]
+            execution.sealed = False
+            messages += [
+                {"role": "assistant", "content": "hello"},
+                {"role": "user", "content": "?"},
+            ]
+            second = await post(app, path, key, body | {"messages": messages})
+        return first, uncommitted, second, execution.session.tree
+
+    first, uncommitted, second, tree = asyncio.run(run())
+    assert 200 == first[0]
+    assert b"error" not in first[1]
+    assert [None] == uncommitted
+    assert 200 == second[0]
+    assert all(one.committed is not None for one in tree.calls.values())

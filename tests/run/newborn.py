@@ -25,6 +25,9 @@ def born(arguments: Sequence[str], told: str) -> int:
         case ["wait for order", path]:
             signal.signal(signal.SIGUSR1, lambda *_: Path(path).write_text("heard"))
             signal.pthread_sigmask(signal.SIG_UNBLOCK, ORDERS)
+            # The order may still be on its way to a child that was quick.
+            while not Path(path).exists():
+                time.sleep(0.01)
             return 0
         case ["fail"]:
             message = "a newborn that cannot be"

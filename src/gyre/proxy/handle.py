@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from gyre.proxy.commit import GroupCommit
@@ -171,8 +171,10 @@ def _note_delivery(
 ) -> None:
     if lost:
         desk.metrics.undelivered += len(recorded)
-    else:
-        _write(execution, *(CallDelivered(call=one.call) for one in recorded))
+    elif not execution.sealed:
+        # The answer is out and cannot be taken back; without this record its echo tells of it.
+        with suppress(OSError):
+            execution.write(*(CallDelivered(call=one.call) for one in recorded))
 
 
 def _abandon(
