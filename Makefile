@@ -11,7 +11,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
 LOCK := $(shell cat requirements/dev.txt constraints.txt pyproject.toml | sha256sum | cut -c1-16)
 VENV := .venv/.installed-$(LOCK)
 
-.PHONY: help demo test test-engines test-gpu check chaos harnesses format map lock bench clean tiny
+.PHONY: help demo test test-engines test-cluster test-transports test-together test-megatron test-gpu check chaos harnesses format map lock bench clean tiny
 
 help: ## Say what the targets do
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -35,6 +35,25 @@ test: $(VENV) harnesses ## Everything: lint, types, all tests, real agent progra
 test-engines: $(VENV) ## Run by hand: the adapters against real vLLM and SGLang on the CPU
 	.venv/bin/python scripts/engines
 	.venv/bin/python -m pytest -q -m engines tests/engines
+
+test-cluster: $(VENV) ## Run by hand: whole runs over a real Ray cluster of three nodes on this machine
+	.venv/bin/python scripts/cluster
+	$$(.venv/bin/python scripts/cluster --where) -m pytest -q -p no:xdist -m cluster tests/clusters
+
+test-transports: $(VENV) ## Run by hand: weights and cached blocks over a real Mooncake on this machine
+	.venv/bin/python scripts/transports
+	$$(.venv/bin/python scripts/transports --where) -m pytest -q -p no:xdist -m transports tests/transports
+
+test-together: $(VENV) ## Run by hand: one run on Ray with Mooncake and vLLM, on this machine
+	.venv/bin/python scripts/engines
+	.venv/bin/python scripts/cluster
+	.venv/bin/python scripts/transports
+	PYTHONPATH="$$($$(.venv/bin/python scripts/transports --where) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" \
+		$$(.venv/bin/python scripts/cluster --where) -m pytest -q -p no:xdist -m together tests/together
+
+test-megatron: $(VENV) ## Run by hand: cells whose layers are those of a real Megatron-core, on this machine's CPU
+	.venv/bin/python scripts/megatron
+	$$(.venv/bin/python scripts/megatron --where) -m pytest -q -p no:xdist -m "megatron and not gpu" tests/megatron
 
 test-gpu: ## Run by hand on a machine with a GPU: its tests, and results to commit (under ten minutes)
 	scripts/gpu

@@ -428,6 +428,7 @@ TITLES = {
     "gpu-switch": "A cell changes its role on a GPU",
     "gpu-agree": "Log-probabilities of engine and trainer on a GPU, bf16",
     "cpu-generate": "SmolLM2-135M on a CPU, bf16",
+    "transports": "Weights from one process of a machine to another",
     "live-placements": "Live runs with emulated durations, beside the simulator's prediction",
     "live-many": "256 executions at once in one live run",
     "live-quickstart": "The quick start over three seeds",
@@ -435,11 +436,17 @@ TITLES = {
     "sim-paper": "The paper's runs in the simulator",
     "sim-policies": "Policies beyond the paper, on its row E0 in the simulator",
     "sim-scale": "The simulator at work",
+    "scale-shards": "Short calls, 32 at once, through a proxy of one process and of two",
+    "scale-written": "What is written and told",
+    "scale-controller": "A controller's own work, by the number of live executions",
+    "scale-return": "A controller is killed with executions alive, and the next one returns",
 }
 COLUMNS = (
     ("cpu_ms", "CPU ms a call"),
     ("calls_per_cpu_s", "calls per CPU second"),
     ("spread", "spread of runs"),
+    ("calls_per_s", "calls per second"),
+    ("load_cpu_s", "CPU s of the load"),
     ("p50_ms", "p50 ms"),
     ("p99_ms", "p99 ms"),
     ("added_ms", "ms added at p50"),
@@ -467,6 +474,7 @@ COLUMNS = (
     ("latency_bound_h", "bound by latency, hours"),
     ("executions", "executions"),
     ("events", "events"),
+    ("events_per_cpu_s", "events per CPU second"),
     ("rss_mib", "MiB at most"),
     ("predicted_s", "seconds predicted"),
     ("off", "off at the median"),
@@ -480,6 +488,9 @@ COLUMNS = (
     ("least_gain", "reward gained at least"),
     ("most_gain", "at most"),
     ("slowest_s", "slowest, seconds"),
+    ("look_cpu_s", "looking after them once, CPU s"),
+    ("back_s", "seconds until it writes the journal"),
+    ("serving_s", "seconds until all cells serve"),
 )
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from gyre.calls import CallLog, path_of, read
-from gyre.commits import NAME, CommitJournal, Entry, entries, restore
+from gyre.commits import NAME, CommitJournal, Entry, entries, restore, shards
 from gyre.words.errors import ConfigError, LogDamaged
 from gyre.words.ids import CallId
 from gyre.words.records import CallDelivered
@@ -121,3 +121,16 @@ def test_what_is_no_journal_is_refused(folder):
 
     with pytest.raises(LogDamaged, match="not a commit journal"):
         CommitJournal(folder)
+
+
+def test_every_shard_has_a_journal_of_its_own_and_gives_back_what_is_its_own(folder):
+    first, second = grown(folder, "a", 2), grown(folder, "b", 2)
+    CommitJournal(folder).write(first)
+    CommitJournal(folder, shard=1).write(second)
+    for name in ("a", "b"):
+        with path_of(folder, name).open("r+b") as file:
+            file.truncate(first[1].offset)
+
+    assert [0, 1] == shards(folder)
+    assert 1 == restore(folder, shard=1)
+    assert [1, 2] == [len(read(path_of(folder, name)).records) for name in ("a", "b")]

@@ -1,5 +1,7 @@
 """A session with a long history, grown in memory by scripted calls, without any network."""
 
+from collections.abc import Callable
+
 from benchmarks.peers.contestants import CACHE
 from benchmarks.peers.load import Answer, Conversation, message_of
 from benchmarks.peers.replies import NUM_REPLIES, said
@@ -13,7 +15,7 @@ from gyre.proxy.session import Pending, Session
 from gyre.tree.roles.classify import classify
 from gyre.words.ids import EngineName, ExecutionId
 from gyre.words.ports import Renderer
-from gyre.words.records import FORMAT, CallClosed, CallDelivered, LogOpened
+from gyre.words.records import FORMAT, CallClosed, CallDelivered, CallRecord, LogOpened
 from gyre.words.samples import Output, Sampling, Span
 
 MODEL = "policy"
@@ -29,7 +31,14 @@ def qwen3() -> Renderer:
 class Growing:
     """One execution whose conversation is extended by tool calls and their outputs."""
 
-    def __init__(self, renderer: Renderer, *, keeps_records: bool = True) -> None:
+    def __init__(
+        self,
+        renderer: Renderer,
+        *,
+        keeps_records: bool = True,
+        heard: Callable[[CallRecord], object] | None = None,
+    ) -> None:
+        """`heard` is told every record that a log would hold."""
         opened = LogOpened(
             format=FORMAT,
             execution=ExecutionId("micro"),
@@ -47,6 +56,7 @@ class Growing:
         self.records: list[CallClosed] = []
         self.num_calls = 0
         self._keeps_records = keeps_records
+        self._heard = heard
         tokenizer = Tokenizer.from_file(str(CACHE / "tokenizer" / "tokenizer.json"))
         self._outputs = [
             tokenizer.encode(said(index, tools=True).sampled, add_special_tokens=False).ids
@@ -64,16 +74,21 @@ class Growing:
     def close(self, wire: Wire, pending: Pending, output_chars: int) -> None:
         """The request was answered, and its reply is in the conversation."""
         opened = self.session.open_call(pending, 0.0)
-        self.session.apply(opened)
+        self._apply(opened)
         record, reply = self.session.close_call(pending, opened, self._output(), 0.0)
-        self.session.apply(record)
-        self.session.apply(CallDelivered(call=opened.call))
+        self._apply(record)
+        self._apply(CallDelivered(call=opened.call))
         self.num_calls += 1
         if self._keeps_records:
             self.records.append(record)
         body = self.dialect.body([reply], wire)
         answer = Answer(status=200, body=body, first_byte_s=0.0, total_s=0.0)
         self.conversation.go_on(message_of(answer), output_chars)
+
+    def _apply(self, record: CallRecord) -> None:
+        self.session.apply(record)
+        if self._heard is not None:
+            self._heard(record)
 
     def grow_to(self, num_bytes: int, output_chars: int) -> Pending:
         """Calls until the body has this size; the last one's place."""

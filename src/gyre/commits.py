@@ -15,6 +15,7 @@ from struct import Struct
 from gyre import calls
 from gyre.frames import HEAD_BYTES, framed, payload_at
 from gyre.words.errors import ConfigError, LogDamaged
+from gyre.words.shards import named
 
 NAME = "commits"
 MAGIC = b"GYRECMIT"
@@ -32,11 +33,11 @@ class Entry:
 
 
 class CommitJournal:
-    """The journal of a run folder, open for one process at a time."""
+    """The journal of a run folder, or of a shard's part of it, open for one process at a time."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, shard: int = 0) -> None:
         """Puts back what logs have lost, then starts empty; raises ConfigError when in use."""
-        path = folder / NAME
+        path = folder / named(NAME, shard)
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -44,7 +45,7 @@ class CommitJournal:
             os.close(self._fd)
             message = f"{folder}: another proxy serves this run folder"
             raise ConfigError(message) from error
-        self.num_restored = restore(folder)
+        self.num_restored = restore(folder, shard=shard)
         self._end = 0
         self.empty()
 
@@ -75,9 +76,15 @@ class CommitJournal:
         os.close(self._fd)
 
 
-def entries(folder: Path) -> Iterator[Entry]:
+def shards(folder: Path) -> list[int]:
+    """Those that have a journal there; the first always counts."""
+    found = (path.name.removeprefix(f"{NAME}-") for path in folder.glob(f"{NAME}-*"))
+    return [0, *sorted(int(one) for one in found if one.isdecimal())]
+
+
+def entries(folder: Path, *, shard: int = 0) -> Iterator[Entry]:
     """What the journal of a run folder holds, up to a torn tail."""
-    path = folder / NAME
+    path = folder / named(NAME, shard)
     data = path.read_bytes() if path.exists() else b""
     if data and not data.startswith(MAGIC) and not MAGIC.startswith(data):
         message = f"{path}: not a commit journal: it does not begin with {MAGIC.decode()}"
@@ -85,8 +92,8 @@ def entries(folder: Path) -> Iterator[Entry]:
     at = len(MAGIC)
     # Whatever follows a torn one was never acknowledged: a batch is synced before any reply of it.
     while (payload := payload_at(data, at)) is not None and len(payload) >= _WHERE.size:
-        named, offset = _WHERE.unpack_from(payload)
-        start = _WHERE.size + named
+        length, offset = _WHERE.unpack_from(payload)
+        start = _WHERE.size + length
         name = payload[_WHERE.size : start].decode(errors="replace")
         if "/" in name or "\0" in name:
             message = f"{path}: entry at byte {at}: expected the name of an execution"
@@ -95,11 +102,11 @@ def entries(folder: Path) -> Iterator[Entry]:
         at += HEAD_BYTES + len(payload)
 
 
-def restore(folder: Path) -> int:
+def restore(folder: Path, *, shard: int = 0) -> int:
     """Appends to logs what they lost with the machine; how many entries that were."""
     sound: dict[str, int] = {}
     restored = 0
-    for entry in entries(folder):
+    for entry in entries(folder, shard=shard):
         path = calls.path_of(folder, entry.log)
         if not path.exists():
             continue

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from gyre.run.control import ADDRESS_FILE
-from gyre.run.processes import holds_log
+from gyre.backends.clusters.pids import holds_log
+from gyre.run.control import address_file, is_proxy
 from gyre.run.supervise import LOG_FILE
 
 Kind = Literal["core", "satellite", "engine", "proxy", "supervisor", "controller"]
@@ -31,7 +31,7 @@ class Victim:
 
 def kind_of(name: str) -> Kind:
     """Of a process by the name that its log has."""
-    if name == "proxy":
+    if is_proxy(name):
         return "proxy"
     if name == "cell-0":
         return "core"
@@ -65,7 +65,7 @@ def supervisors(run: Path) -> list[Victim]:
 def calls_in_flight(run: Path) -> int | None:
     """Those that the proxy has; None where it does not answer."""
     try:
-        url = (run / ADDRESS_FILE).read_text().strip()
+        url = address_file(run).read_text().strip()
         with urllib.request.urlopen(f"{url}/metrics", timeout=2) as answer:
             lines = answer.read().decode().splitlines()
     except (OSError, ValueError, urllib.error.URLError):

@@ -154,13 +154,14 @@ class Cell:
     async def _expose(self, asked):
         version, weights = self.version, self.weights
         await self._takes(0.02, 0.1)
-        part = {"file": weights, "num_bytes": 1, "xxh3": weights}
+        place = {"kind": "shared", "peer": weights, "key": "", "version": version, "num_bytes": 1}
+        part = {"exposure": place, "sheet_bytes": 1, "sheet_xxh3": weights}
         return {"version": version, "parts": [part]}
 
     async def _pull(self, asked):
         await self._takes(0.05, 0.4)
         self._cells.watch.may_fail(self, "pull")
-        self.version, self.weights = asked["version"], asked["parts"][0]["file"]
+        self.version, self.weights = asked["version"], asked["parts"][0]["sheet_xxh3"]
         self.held.clear()
         return {"seconds": 0.1}
 

@@ -60,6 +60,9 @@ class SimBirths:
             return simulation.cells.start(name, arguments, log=log)
         return simulation.supervising.start(name, arguments, told=told)
 
+    def order(self, log, number):
+        pass
+
     async def close(self):
         pass
 

@@ -1,12 +1,14 @@
 """The proxy as a simulated process: the real application, its real logs, and simulated engines."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import aiohttp
 from tests.chaos_sim.loop import NODE
 
+from gyre.calls import SUFFIX
 from gyre.proxy.commit import MOST_JOURNAL_BYTES, GroupCommit
 from gyre.proxy.router import Router
 from gyre.run import proxy as real
@@ -17,6 +19,7 @@ from gyre.testing.renderer import ByteRenderer, reply_ids
 from gyre.words.errors import EngineError
 from gyre.words.ids import EngineName
 from gyre.words.samples import Chunk, EngineHealth
+from gyre.words.shards import named, shard_of
 
 CHUNK = 4
 """Tokens that come together."""
@@ -64,7 +67,7 @@ class Proxies:
             await asyncio.sleep(self._rng.uniform(0.1, 0.5))
             await real.serve(plan, lambda started: process.say_ready(started.url))
 
-        return self._machine.start(name, live, files=_is_own, lasts=True)
+        return self._machine.start(name, live, files=partial(_is_own, plan), lasts=True)
 
     def surroundings(self):
         """By name, what stands in the real module where something of the machine did."""
@@ -101,8 +104,12 @@ class _NoThresholds:
         pass
 
 
-def _is_own(path):
-    return path.parts[1] == "executions" or path.name == "commits"
+def _is_own(plan, path):
+    """Whether it is this shard that writes the file."""
+    if path.parts[1] == "executions":
+        name = path.name.partition(SUFFIX)[0]
+        return shard_of(name, plan.proxy.shards) == plan.shard
+    return path.name == named("commits", plan.shard)
 
 
 class SimEngine:

@@ -28,7 +28,7 @@ class Scene:
     """What half of a checkpoint takes at most."""
 
 
-def scene(seed, folder):
+def scene(seed, folder, shards=1):
     rng = Random(f"{seed}/scene")
     batch = rng.choice((1, 2, 2))
     size = rng.choice((2, 2, 3))
@@ -62,7 +62,7 @@ def scene(seed, folder):
         "harness": {"argv": ["agent"]},
         "deadlines": {"agent_s": 120.0, "overall_s": 180.0},
         "sampling": {"max_tokens": 64},
-        "proxy": {"port": 0},
+        "proxy": {"port": 0, "shards": shards},
         "router": {"hold_s": 400.0},
         "trainer": {"pack_tokens": 256, "claim_packs": 1},
         "trackers": {"tensorboard": False},

@@ -85,11 +85,11 @@ class Result:
 class Simulation:
     """Everything that one seed consists of."""
 
-    def __init__(self, seed, folder, kinds=breaking.KINDS):
+    def __init__(self, seed, folder, kinds=breaking.KINDS, shards=1):
         self.seed = seed
         self.folder = folder
         (folder / "memory").mkdir()
-        self.scene = scene(seed, folder)
+        self.scene = scene(seed, folder, shards)
         self.lines = []
         self.loop = VirtualLoop(rng=Random(f"{seed}/loop"), most_s=MOST_S)
         self.machine = Machine(self.loop, Random(f"{seed}/machine"), folder, self.trace)
@@ -232,7 +232,7 @@ class Simulation:
                 for known in everywhere.keys() & vars(module).keys():
                     put(module, known, everywhere[known])
 
-    async def _open_births(self, module, log):
+    async def _open_births(self, module, log, **where):
         return SimBirths(self, module)
 
     async def _start_process(self, name, arguments, log):
@@ -344,13 +344,13 @@ class Simulation:
             raise
 
 
-def simulate(seed, kinds=breaking.KINDS):
+def simulate(seed, kinds=breaking.KINDS, *, shards=1):
     """The result of one seed; nothing of it is left on the disk."""
     place = MEMORY if MEMORY.is_dir() else None
     folder = Path(tempfile.mkdtemp(prefix="gyre-chaos-", dir=place))
     gc.freeze()
     try:
-        simulation = Simulation(seed, folder, kinds)
+        simulation = Simulation(seed, folder, kinds, shards)
         simulation.run()
         return Result(
             seed=seed,

@@ -14,11 +14,22 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 SEEDS = 200
+SHARDED = 60
 
 
 @pytest.fixture(scope="module")
 def results():
     return [simulate(seed) for seed in range(SEEDS)]
+
+
+def test_every_invariant_holds_where_the_proxy_is_several_processes():
+    """Two or three, each of which the same faults may hit."""
+    results = [simulate(seed, shards=2 + seed % 2) for seed in range(SHARDED)]
+    hit = sum(one.faults.get("kill the proxy", 0) for one in results)
+
+    assert {} == {one.seed: one.violations for one in results if one.violations}
+    assert {"finished": SHARDED} == Counter(one.reason for one in results)
+    assert SHARDED // 10 <= hit
 
 
 def test_every_invariant_holds_in_every_seed(results):

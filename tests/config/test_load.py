@@ -300,6 +300,22 @@ SCHEDULE = {"groups_per_batch": 4, "executions_per_group": 4}
             {"harness": {"argv": ["a"], "version": "1.0"}},
             'harness.version: has no meaning when harness.kind is "command"',
         ),
+        (
+            {"cells": {"count": 1, "capacity": 1, "engine": "vlm"}},
+            "cells.engine: expected embedded, vllm, sglang or MODULE:FUNCTION, found 'vlm'",
+        ),
+        (
+            {"cells": {"count": 1, "capacity": 1, "server": {"args": ["--quick"]}}},
+            'cells.server: has no meaning when cells.engine is "embedded"',
+        ),
+        (
+            {"transport": {"kind": "tcp", "protocol": "rdma"}},
+            'transport.protocol: has no meaning when transport.kind is "tcp"',
+        ),
+        (
+            {"transport": {"devices": "mlx5_0"}},
+            'transport.devices: has no meaning when transport.kind is "shared"',
+        ),
     ],
 )
 def test_values_that_cannot_stand_together(changes, expected):

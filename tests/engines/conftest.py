@@ -41,22 +41,40 @@ def pytest_runtest_makereport(
     report = yield
     if report.when == "call" and report.passed and item.nodeid in item.config.stash[PROMISED]:
         about = dict(report.user_properties)
-        item.config.stash[KEPT][item.nodeid] = {"promise": item.originalname, **about}
+        item.config.stash[KEPT][item.nodeid] = {"promise": _promise(item), **about}
     return report
 
 
+def _promise(item: pytest.Function) -> str:
+    """The test's name, with that of the promise it is given and how it is kept."""
+    given = item.callspec.params if hasattr(item, "callspec") else {}
+    found = [one for name, one in sorted(given.items()) if name in ("how", "promise")]
+    names = [one if isinstance(one, str) else one.__name__ for one in found]
+    return " ".join([item.originalname, *reversed(names)])
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A result is of all promises or is none."""
-    kept = session.config.stash[KEPT]
-    if not kept or session.config.stash[PROMISED] != set(kept):
-        return
+    """A result is of all promises of its name, or is none."""
+    promised, kept = session.config.stash[PROMISED], session.config.stash[KEPT]
+    for name in result.ENGINES:
+        ours = {one for one in promised if _result_of(one) == name}
+        if ours and ours <= kept.keys():
+            _write(name, [kept[one] for one in sorted(ours)], session.config.stash[LOAD])
+
+
+def _result_of(nodeid: str) -> str:
+    return result.GROUPS[Path(nodeid.partition("::")[0]).name]
+
+
+def _write(name: str, kept: list[dict[str, Any]], load_before: float) -> None:
     samples: dict[str, dict[str, Any]] = defaultdict(lambda: {"promises": []})
-    for about in kept.values():
+    for about in kept:
         found = samples[about.pop("engine")]
         found["promises"].append(about.pop("promise"))
         found.update(about)
-    python = {name: (installed.python(name), _distributions(name)) for name in samples}
-    result.write(samples, result.versions(python), (session.config.stash[LOAD], os.getloadavg()[0]))
+    python = {one: (installed.python(one), _distributions(one)) for one in samples}
+    load = (load_before, os.getloadavg()[0])
+    result.write(name, samples, result.versions(python), load)
 
 
 def _distributions(engine: str) -> list[str]:

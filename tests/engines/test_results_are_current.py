@@ -1,21 +1,35 @@
-"""The last run against real engines was of the adapters as they are."""
+"""The last runs against real engines were of the adapters as they are."""
 
 import re
 from pathlib import Path
 
-from real.result import ENGINES, adapters_digest, newest
+from real.result import ENGINES, OF_CELLS, digest_of, newest
 
 TABLE = Path(__file__).with_name("still_hold.md")
-AGAIN = "run `make test-engines` and commit the result it writes"
+PAGE = Path(__file__).parents[2] / "docs" / "backends.md"
+NONE_YET = "No result of engines in cells is committed yet."
+AGAIN = "run `make test-engines` and commit the results it writes"
 
 
 def test_the_adapters_are_those_that_real_engines_were_asked_through():
-    found = newest()
+    assert_current("engines")
 
-    assert found is not None, f"no result of real engines: {AGAIN}"
+
+def test_engines_of_cells_are_those_that_were_run_or_the_page_says_that_none_was():
+    has_none = newest("cell-engines") is None
+
+    assert has_none == (NONE_YET in PAGE.read_text())
+    if not has_none:
+        assert_current("cell-engines")
+
+
+def assert_current(name):
+    found = newest(name)
+
+    assert found is not None, f"no result {name}: {AGAIN}"
     measured = found["settings"]["adapters"]
-    assert adapters_digest() in {measured, *still_hold(measured)}, f"adapters changed: {AGAIN}"
-    assert set(ENGINES) == set(found["samples"]), f"an engine is missing: {AGAIN}"
+    assert digest_of(name) in {measured, *still_hold(measured)}, f"adapters changed: {AGAIN}"
+    assert set(ENGINES[name]) == set(found["samples"]), f"an engine is missing: {AGAIN}"
 
 
 def still_hold(measured):
@@ -24,15 +38,21 @@ def still_hold(measured):
     return [now for then, now in rows if then == measured]
 
 
+def test_what_is_of_cells_alone_is_there():
+    adapters = Path(__file__).parents[2] / "src" / "gyre" / "backends" / "engines"
+
+    assert set() == OF_CELLS - {path.name for path in adapters.glob("*.py")}
+
+
 def test_a_change_to_any_adapter_is_noticed(tmp_path):
     (tmp_path / "one.py").write_text("A = 1\n")
     (tmp_path / "two.py").write_text("B = 2\n")
-    before = adapters_digest(tmp_path)
+    before = digest_of("engines", tmp_path)
     (tmp_path / "two.py").write_text("B = 3\n")
-    changed = adapters_digest(tmp_path)
+    changed = digest_of("engines", tmp_path)
     (tmp_path / "two.py").rename(tmp_path / "three.py")
 
-    assert 3 == len({before, changed, adapters_digest(tmp_path)})
+    assert 3 == len({before, changed, digest_of("engines", tmp_path)})
 
 
 def test_the_newest_result_counts(tmp_path):
@@ -40,4 +60,4 @@ def test_the_newest_result_counts(tmp_path):
         (tmp_path / f"{at[:10]}.json").write_text(f'{{"name": "engines", "at": "{at}"}}')
     (tmp_path / "other.json").write_text('{"name": "cpu", "at": "2027-01-01T00:00:00Z"}')
 
-    assert "2026-01-10T00:00:00Z" == newest(tmp_path)["at"]
+    assert "2026-01-10T00:00:00Z" == newest("engines", tmp_path)["at"]

@@ -16,13 +16,13 @@ from tests.run.supervised import is_alive
 from tests.watch.journaled import SMALL, journal
 
 from gyre import calls
+from gyre.backends.clusters.pids import holder_of
 from gyre.cli.main import main
 from gyre.config.load import loaded
 from gyre.model.known import model_folder
 from gyre.rollout import facts, outcome
 from gyre.run.last_round import due, measured
 from gyre.run.lock import is_taken
-from gyre.run.processes import holder_of
 from gyre.run.rollout_report import curve
 from gyre.run.rollout_results import read_summary
 from gyre.testing import demo_script, light_agent

@@ -12,7 +12,7 @@ from gyre.proxy.routes import Routes
 from gyre.testing.scripted_engine import ScriptedEngine
 from gyre.words.errors import EngineError
 from gyre.words.ports import Carries
-from gyre.words.samples import HeldBlocks
+from gyre.words.samples import HeldBlocks, LaidBlocks
 
 NUM_PROMPT = len(PROMPT) // 4
 
@@ -53,7 +53,7 @@ class CarryingEngine(ScriptedEngine):
     async def put(self, pin, name):
         await self._do("put")
         self.shelf.files[name] = self.pins[pin]
-        return 100 * self.pins[pin]
+        return LaidBlocks(name=name, num_bytes=100 * self.pins[pin])
 
     async def take(self, name):
         await self._do("take")

@@ -395,6 +395,28 @@ def test_a_refused_connection_breaks_the_circuit_at_once_and_a_probe_mends_it():
     assert {"refused": 1} == counts.failures
 
 
+def test_an_engine_that_comes_back_elsewhere_is_asked_there_under_its_name():
+    async def scenario():
+        (gone,) = engines(1)
+        gone.fault = Fault(kind="gone")
+        elsewhere = ScriptedEngine("a", MODEL)
+        async with routing([gone]) as router:
+            waiting = asyncio.create_task(call(router))
+            while not gone.asks:
+                await asyncio.sleep(0)
+            router.readdress(elsewhere)
+            output = await waiting
+            with pytest.raises(NotFound, match="known are a"):
+                router.readdress(ScriptedEngine("z", MODEL))
+            return output, len(elsewhere.asks), router.engines()[0].state
+
+    output, num_asked, state = run(scenario)
+
+    assert_exact(output)
+    assert (1, "ready") == (num_asked, state)
+    assert ["a"] == [span.engine for span in output.spans]
+
+
 def test_calls_that_wait_follow_the_first_token_of_a_trial():
     async def scenario():
         (a,) = only = engines(1)

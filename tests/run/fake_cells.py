@@ -5,7 +5,7 @@ from collections import deque
 
 from gyre.run.cell_wire import Exposed, Saved
 from gyre.run.cells import Health
-from gyre.words.errors import CellError, CellGone
+from gyre.words.errors import CellError, CellGone, Outdated
 from gyre.words.reports import ClaimReport, Measures, StepReport, Work
 
 MEASURES = Measures(
@@ -53,7 +53,7 @@ class FakeCell:
         self.orders = []
         self.is_dead = False
         self.faults = deque()
-        """(order, what happens): "die", "hang", "die after", "refuse", or a function."""
+        """(order, what happens): "die", "hang", "die after", "refuse", "outdated" or a function."""
         self.hung = asyncio.Event()
         self.engine_ready = True
         self.noise = 0.0
@@ -90,6 +90,8 @@ class FakeCell:
         if fault == "refuse":
             message = f"cell {self.number}: refused, as was asked for"
             raise CellError(message)
+        if fault == "outdated":
+            raise Outdated(f"cell {self.number}: what was exposed is there no longer")
         if callable(fault):
             await fault()
         self._check()
@@ -189,8 +191,12 @@ class FakeCell:
         await self._order("checkpoint")
         return Saved(digest=f"digest {version}", seconds=0.0, num_bytes=1, has_optimizer=True)
 
-    async def load(self, folder, *, version, digest):
-        await self._order("load")
+    async def offer(self, folder, *, version):
+        await self._order("offer")
+        return Shown(version, self.weights)
+
+    async def load(self, folder, *, version, digest, given=None):
+        await self._order("load" if given is None else "load given")
 
     def _meet(self, what, epoch, members):
         name = what, epoch, tuple(members), self.version if what == "reduce" else 0

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
@@ -195,6 +196,14 @@ async def reduced(clients, epoch, leases):
     members = sorted(leases)
     orders = [clients[cell].reduce(epoch, members, leases) for cell in members]
     return await asyncio.gather(*orders, return_exceptions=True)
+
+
+def of_version(exposed, version):
+    """What was exposed, said to be of another version than it is."""
+    parts = tuple(
+        replace(one, exposure=replace(one.exposure, version=version)) for one in exposed.parts
+    )
+    return replace(exposed, version=version, parts=parts)
 
 
 async def weights(client, folder):

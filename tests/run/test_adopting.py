@@ -8,6 +8,7 @@ import signal
 import pytest
 from tests.run.supervised import PATIENCE_S, order, supervised
 
+from gyre.backends.clusters.local import Here
 from gyre.rollout.facts import FACTS_FILE, Entry, FactsFile
 from gyre.rollout.order import Told, read_told, tell, write_order
 from gyre.run import lock
@@ -68,6 +69,9 @@ class Nursery:
         assert lasts
         self.keys.append(json.loads(told)["key"])
         return Child()
+
+    def order(self, log, number):
+        Here().order(log, number)
 
 
 class Scene:

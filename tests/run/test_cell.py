@@ -9,6 +9,7 @@ from tests.run.live_cells import (
     Batch,
     join,
     manifest_of,
+    of_version,
     posted,
     reduced,
     started,
@@ -19,7 +20,7 @@ from tests.train.scenes import NUM_EXECUTIONS
 
 from gyre.model.load import load_network
 from gyre.train.cell import LocalTrainer
-from gyre.words.errors import CellError, CellGone, CheckpointError
+from gyre.words.errors import CellError, CellGone, CheckpointError, Outdated, TransferError
 from gyre.words.packs import Score
 from gyre.words.sections import ObjectiveSection, TrainerSection
 
@@ -63,27 +64,31 @@ def test_weights_are_pulled_whole_or_not_at_all(run, cells, tmp_path):
         await clients[1].enter()
         exposed = await clients[0].expose()
         (part,) = exposed.parts
-        path = cells.share / part.file
+        path = cells.share / part.exposure.peer
         whole = path.read_bytes()
         before, _ = await weights(clients[1], tmp_path / "before")
         refusals = []
-        # The last bytes are values, so that the file still reads as weights.
+        # The last bytes are of the last block, so that the sheet still reads as one.
         for wrong in (whole[:-1] + bytes([whole[-1] ^ 64]), whole[:-4], b""):
             path.write_bytes(wrong)
             with pytest.raises(CellError) as refused:
-                await clients[1].pull(replace(exposed, version=7))
+                await clients[1].pull(of_version(exposed, 7))
             refusals.append(str(refused.value))
         path.write_bytes(whole)
         version = (await clients[1].health()).trainer_version
-        with pytest.raises(CellError, match="in 1 parts, found 2"):
-            await clients[1].pull(replace(exposed, parts=(part, part)))
+        with pytest.raises(TransferError, match="expected somebody who holds it"):
+            await clients[1].pull(replace(exposed, parts=()))
+        with pytest.raises(TransferError, match="expected version 8, found 0"):
+            await clients[1].pull(replace(exposed, version=8))
         after, _ = await weights(clients[1], tmp_path / "after")
         await clients[1].pull(exposed)
-        return refusals, version, before == after, exposed, await clients[0].expose()
+        again = await clients[0].expose()
+        return refusals, version, before == after, exposed, again, len(whole)
 
-    refusals, version, unchanged, exposed, again = run(scenario)
+    refusals, version, unchanged, exposed, again, size = run(scenario)
 
-    assert 3 == sum("expected" in one and "with hash" in one for one in refusals)
+    assert [True, False, False] == ["expected hash" in one for one in refusals]
+    assert [False, True, True] == [f"expected {size} bytes" in one for one in refusals]
     assert 0 == version
     assert unchanged
     assert exposed == again
@@ -94,17 +99,53 @@ def test_a_file_outside_the_shared_folder_is_never_read(run, cells):
         await clients[1].enter()
         exposed = await clients[0].expose()
         (part,) = exposed.parts
-        elsewhere = replace(part, file=f"../{part.file}")
-        (cells.folder / part.file).write_bytes((cells.share / part.file).read_bytes())
-        (cells.share / part.file).rename(cells.share / "away")
-        with pytest.raises(CellError) as refused:
+        name = part.exposure.peer
+        elsewhere = replace(part, exposure=replace(part.exposure, peer=f"../{name}"))
+        (cells.folder / name).write_bytes((cells.share / name).read_bytes())
+        with pytest.raises(TransferError) as refused:
             await clients[1].pull(replace(exposed, parts=(elsewhere,)))
-        (cells.share / "away").rename(cells.share / part.file)
-        return str(refused.value), cells.share / part.file
+        return str(refused.value)
 
-    message, path = run(scenario)
+    assert "expected the name of a file that has the key in it" in run(scenario)
 
-    assert f"{path}: expected weights" in message
+
+def test_weights_that_are_exposed_no_longer_are_outdated(run, cells):
+    async def scenario(clients):
+        await clients[1].enter()
+        exposed = await clients[0].expose()
+        path = cells.share / exposed.parts[0].exposure.peer
+        path.rename(cells.share / "away")
+        with pytest.raises(Outdated):
+            await clients[1].pull(exposed)
+        (cells.share / "away").rename(path)
+
+    run(scenario)
+
+
+def test_an_engine_takes_what_another_cell_offers_if_it_has_the_digest(run, tmp_path):
+    async def scenario(clients):
+        found, _ = await weights(clients[0], tmp_path / "new")
+        given = await clients[0].offer(tmp_path / "new", version=4)
+        again = await clients[0].offer(tmp_path / "new", version=4)
+        nowhere = tmp_path / "nowhere"
+        with pytest.raises(CellError, match="expected weights with digest"):
+            await clients[1].load(nowhere, version=4, digest="0" * 32, given=given)
+        with pytest.raises(TransferError, match="expected version 5, found 4"):
+            await clients[1].load(nowhere, version=5, digest=found, given=given)
+        before = (await clients[1].health()).engine_version
+        loaded = await clients[1].load(nowhere, version=4, digest=found, given=given)
+        after = (await clients[1].health()).engine_version
+        # Whatever is offered next takes the place of this.
+        await clients[0].offer(tmp_path / "new", version=5)
+        with pytest.raises(Outdated):
+            await clients[1].load(nowhere, version=4, digest=found, given=given)
+        return found, given == again, before, loaded.digest, after
+
+    found, is_same, before, loaded, after = run(scenario)
+
+    assert is_same
+    assert found == loaded
+    assert before != after == 4
 
 
 def test_claims_of_three_cells_become_one_update(run, batch, tmp_path):

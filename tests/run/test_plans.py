@@ -1,11 +1,14 @@
-"""What a run file means for an execution."""
+"""What a run file means for an execution and for a cell."""
+
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tests.backends.harnesses.installed import pretend_prepared
 from tests.config.tables import read
 
 from gyre.backends.harnesses.prepared import PROGRAMS
-from gyre.run.plans import order_for
+from gyre.run.plans import Places, cell_plan, order_for
 from gyre.words.errors import ConfigError
 from gyre.words.tasks import Evaluation, Task
 
@@ -43,3 +46,40 @@ def test_a_program_that_is_not_installed_is_refused(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(ConfigError, match="gyre harness prepare codex"):
         order(harness={"kind": "codex"})
+
+
+def cell(number, **changes):
+    places = Places(run=Path("run"), share=Path("share"))
+    return cell_plan(read(**changes).config, places, number)
+
+
+def test_a_cell_of_a_cluster_has_the_cores_that_are_kept_for_it():
+    kept = {"kind": "ray", "cell_cpus": 12.0}
+    cells = {"count": 2, "capacity": 4, "stages": 3, "standalone": [4]}
+
+    assert (4, 12) == tuple(cell(one, cluster=kept, cells=cells).threads for one in (0, 2))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "doors", "expected"),
+    [(3, "", [None] * 3), (4, "a", [None, None, "a", "a"]), (5, "ab", [None, None, "a", "a", "b"])],
+)
+def test_ranks_are_dealt_out_to_nodes_in_order(ranks, doors, expected):
+    plan = replace(cell(0, cells={"count": 1, "capacity": 4, "stages": ranks}), doors=tuple(doors))
+
+    assert expected == [plan.door_of(rank) for rank in range(ranks)]
+
+
+def test_ranks_of_a_node_sit_side_by_side():
+    plan = cell(0, cells={"count": 1, "capacity": 4, "stages": 5})
+
+    assert [0, 1, 2, 3, 4] == [plan.seat_of(rank) for rank in range(5)]
+    plan = replace(plan, doors=("a", "b"))
+    assert [0, 1, 0, 1, 0] == [plan.seat_of(rank) for rank in range(5)]
+
+
+def test_a_rank_is_reached_where_its_door_is():
+    plan = cell(0, cells={"count": 1, "capacity": 4, "stages": 4})
+    plan = replace(plan, host="10.0.0.1", doors=("10.0.0.2:7001",))
+
+    assert ["10.0.0.1"] * 2 + ["10.0.0.2"] * 2 == [plan.host_of(rank) for rank in range(4)]

@@ -3,64 +3,16 @@
 import asyncio
 import os
 import signal
-from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
-import aiohttp
 import pytest
-from tests.flows.live.running import SCHEDULE, tasks_of, write_run
+from tests.run.proxy_runs import NOWHERE, Run, by
 
 from gyre.run import proxying
-from gyre.run.plans import Places, proxy_plan
-from gyre.run.processes import holds_log
-from gyre.run.proxying import NAME, Proxying, recorded_plan
-from gyre.run.runfile import read_run
-from gyre.testing.emulated_run import tables
-from gyre.words.errors import ConfigError, TakenOver
+from gyre.run.proxy import engines_of
+from gyre.run.proxying import recorded_plan
+from gyre.words.errors import ConfigError, EngineError, TakenOver
 from gyre.words.events import ProxyRestarted
-
-PATIENCE_S = 60.0
-NOWHERE = "gyre=http://127.0.0.1:9"
-"""An engine that is never asked for anything."""
-
-
-class Run:
-    """The folder of a run, and whoever controls its proxy now."""
-
-    def __init__(self, folder):
-        tasks = tasks_of(folder, seed=1, mean_s=1)
-        found = tables(folder / "run", tasks, {"schedule": SCHEDULE})
-        self.config = read_run(write_run(folder / "run.toml", found)).config
-        self.places = Places(run=folder / "run", share=folder)
-        self.places.pids.mkdir(parents=True)
-
-    @property
-    def plan(self):
-        return proxy_plan(self.config, self.places, engines=(NOWHERE,), context_tokens=4096)
-
-    @property
-    def pid(self):
-        return int(self.places.pid(NAME).read_text())
-
-    @property
-    def is_alive(self):
-        return holds_log(self.pid, self.places.log(NAME))
-
-    @asynccontextmanager
-    async def controlled(self, token):
-        """By somebody who shows this token."""
-        headers = {"Authorization": f"Bearer {token}"}
-        async with aiohttp.ClientSession(headers=headers) as session:
-            yield Proxying(
-                self.places,
-                session,
-                note_pid=lambda name, pid: self.places.pid(name).write_text(str(pid)),
-            )
-
-    def end(self):
-        with suppress(OSError, ValueError):
-            if self.is_alive:
-                os.kill(self.pid, signal.SIGKILL)
 
 
 @pytest.fixture
@@ -83,7 +35,7 @@ def test_one_that_dies_is_started_again_at_its_address_and_everybody_hears(run):
         return heard, pid, url, first.client.url, version
 
     run.places.token.write_text("one")
-    heard, pid, url, url_now, version = asyncio.run(_by(run, "one", scenario))
+    heard, pid, url, url_now, version = asyncio.run(by(run, "one", scenario))
 
     assert [ProxyRestarted] == [type(one) for one in heard]
     assert (url, 0) == (url_now, version)
@@ -112,9 +64,30 @@ def test_the_next_controller_takes_it_over_unless_it_is_of_another_gyre(run, mon
             await third.stop()
 
     run.places.token.write_text("one")
-    asyncio.run(_by(run, "one", scenario))
+    asyncio.run(by(run, "one", scenario))
 
     assert not run.is_alive
+
+
+def test_an_engine_that_moved_is_known_by_its_name_also_to_a_proxy_that_is_started_again(run):
+    name, there = NOWHERE.removeprefix("gyre=http://"), "http://127.0.0.2:9"
+
+    async def scenario(first):
+        await first.start(run.plan)
+        await first.readdress(name, there)
+        names = [list(await first.client.work_of_engines())]
+        os.kill(run.pid, signal.SIGKILL)
+        names.append(list(await first.ask(lambda proxy: proxy.work_of_engines())))
+        with pytest.raises(EngineError, match="no engine 'nobody'"):
+            await first.client.readdress("nobody", there)
+        await first.stop()
+        return names
+
+    run.places.token.write_text("one")
+    names = asyncio.run(by(run, "one", scenario))
+
+    assert [[name], [name]] == names
+    assert [(name, there)] == [(one.name, one.url) for one in engines_of(recorded_plan(run.places))]
 
 
 def test_one_that_cannot_be_started_is_given_up_by_name(run, monkeypatch):
@@ -125,11 +98,6 @@ def test_one_that_cannot_be_started_is_given_up_by_name(run, monkeypatch):
         with pytest.raises(ConfigError, match="proxy: ended with status 2"):
             await first.take_over(bad, before="one", now="two")
 
-    asyncio.run(_by(run, "two", scenario))
+    asyncio.run(by(run, "two", scenario))
 
     assert not run.is_alive
-
-
-async def _by(run, token, scenario):
-    async with asyncio.timeout(PATIENCE_S), run.controlled(token) as first:
-        return await scenario(first)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from tests.run.live_cells import (
     CHANGE,
     OPTIMIZER,
@@ -17,6 +18,7 @@ from tests.run.live_cells import (
     Started,
     join,
     moved,
+    of_version,
     reduced,
     started,
     train,
@@ -25,9 +27,11 @@ from tests.run.live_cells import (
 from tests.train.cells import worst
 from tests.train.scenes import NUM_EXECUTIONS
 
+from gyre.backends.transports.shared import SharedTransport
 from gyre.journal.reading import read
 from gyre.model.load import load_network
 from gyre.plan.messages import CellDied
+from gyre.run.cell_weights import fetched, whole_cuts
 from gyre.run.controller import KINDS
 from gyre.run.plan_file import write_plan
 from gyre.train.cell import LocalTrainer
@@ -163,13 +167,13 @@ def test_weights_are_pulled_by_all_ranks_or_by_none(cells, tmp_path):
         await join(clients, 0, 1)
         exposed = await clients[0].expose()
         before, _ = await weights(clients[1], tmp_path / "before")
-        path = cells.share / exposed.parts[1].file
+        path = cells.share / exposed.parts[1].exposure.peer
         whole = path.read_bytes()
         path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 64]))
-        with pytest.raises(CellError, match="with hash"):
-            await clients[1].pull(replace(exposed, version=7))
+        with pytest.raises(CellError, match="expected hash"):
+            await clients[1].pull(of_version(exposed, 7))
         path.write_bytes(whole)
-        with pytest.raises(CellError, match="in 2 parts, found 1"):
+        with pytest.raises(CellError, match=r"expected somebody who holds it|nobody holds"):
             await clients[1].pull(replace(exposed, parts=exposed.parts[:1]))
         version = (await clients[1].health()).trainer_version
         after, _ = await weights(clients[1], tmp_path / "after")
@@ -180,6 +184,24 @@ def test_weights_are_pulled_by_all_ranks_or_by_none(cells, tmp_path):
 
     assert unchanged
     assert exposed == version
+
+
+def test_weights_in_parts_of_ranks_are_put_together_whole(cells, tmp_path):
+    """As an engine of another cell needs them, which has no ranks."""
+
+    async def scenario(clients):
+        await join(clients, 0)
+        exposed = await clients[0].expose()
+        _, whole = await weights(clients[0], tmp_path / "saved")
+        transport = SharedTransport(cells.share, owner="reader")
+        cuts = whole_cuts({name: one.shape for name, one in whole.items()})
+        return whole, fetched(transport, exposed.parts, cuts, version=exposed.version), exposed
+
+    whole, found, exposed = cells.run(scenario)
+
+    assert 2 == len(exposed.parts)
+    assert set(whole) == set(found)
+    assert [] == [name for name, one in whole.items() if not torch.equal(one, found[name])]
 
 
 def test_a_sum_waits_for_its_cell_and_is_of_its_leases_only(cells, batch):

@@ -2,7 +2,8 @@
 
 import asyncio
 
-from gyre.run.routing import RouteTable
+from gyre.run.routing import RouteTable, RouteTables
+from gyre.words.shards import shard_of
 
 
 class Told:
@@ -110,3 +111,70 @@ def test_another_proxy_is_told_everything_again_and_no_former_answer_counts():
         (2, {"a": "engine-1"}),
         (3, {"a": "engine-1", "b": "engine-1"}),
     ] == routed(work)
+
+
+def of_shards(work):
+    """Two tables at work; what each shard was told."""
+
+    async def live():
+        proxies = [Told(), Told()]
+        tables = RouteTables(proxies, lambda engine: f"engine-{engine}")
+        working = asyncio.create_task(tables.work())
+        try:
+            await work(tables, proxies)
+        finally:
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
+        return [one.orders for one in proxies]
+
+    return asyncio.run(live())
+
+
+def test_each_shard_is_told_of_its_own_executions():
+    async def work(tables, proxies):
+        tables.want({"two": 0, "one": 1}, all_ready)
+        await tables.flushed()
+        tables.want({"two": 0, "one": 0}, all_ready)
+        await tables.flushed()
+        assert 3 == tables.num_moved
+
+    assert (0, 1) == (shard_of("two", 2), shard_of("one", 2))
+    assert [
+        [(1, {"two": "engine-0"})],
+        [(1, {"one": "engine-1"}), (2, {"one": "engine-0"})],
+    ] == of_shards(work)
+
+
+def test_a_shard_that_does_not_answer_keeps_no_other_from_being_told():
+    async def work(tables, proxies):
+        proxies[0].go.clear()
+        tables.want({"two": 0, "one": 0}, all_ready)
+        for engine in (1, 2):
+            while len(proxies[1].orders) < engine:
+                await asyncio.sleep(0)
+            tables.want({"two": 0, "one": engine}, all_ready)
+        while len(proxies[1].orders) < 3:
+            await asyncio.sleep(0)
+        flushed = asyncio.create_task(tables.flushed())
+        await asyncio.sleep(0)
+        assert not flushed.done()
+        proxies[0].go.set()
+        await flushed
+
+    first, second = of_shards(work)
+
+    assert [(1, {"two": "engine-0"})] == first
+    assert ["engine-0", "engine-1", "engine-2"] == [routes["one"] for _, routes in second]
+
+
+def test_only_a_shard_that_is_another_process_is_told_everything_again():
+    async def work(tables, proxies):
+        tables.want({"two": 0, "one": 1}, all_ready)
+        await tables.flushed()
+        tables.again(1)
+        await tables.flushed()
+
+    assert [
+        [(1, {"two": "engine-0"})],
+        [(1, {"one": "engine-1"}), (2, {"one": "engine-1"})],
+    ] == of_shards(work)

@@ -12,6 +12,7 @@ from tests.model.folders import small
 from tests.run.live_cells import Started
 from tests.train.scenes import NUM_EXECUTIONS, a_scene, a_trainer
 
+from gyre.backends.transports.shared import SharedTransport
 from gyre.model.checkpoint import save
 from gyre.model.load import load_network
 from gyre.model.network import Network
@@ -167,7 +168,7 @@ def held_export(trainer):
 def test_a_trainer_comes_back_after_a_copy_that_is_under_way(tmp_path, scene):
     """What is just on its way to the device would be missing in the copy."""
     trainer = a_trainer(scene)
-    learning = Learning(trainer, None, share=tmp_path, cell=0)
+    learning = Learning(trainer, None, transport=SharedTransport(tmp_path, owner="cell-0"), cell=0)
     learning.rest()
     entered, free = held_export(trainer)
     with ThreadPoolExecutor(2) as pool:

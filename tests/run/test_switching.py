@@ -22,7 +22,7 @@ from gyre.plan.messages import (
 from gyre.run.batches import Terms
 from gyre.run.cell_wire import Saved
 from gyre.run.checkpoints import Checkpoint
-from gyre.run.hall import Hall
+from gyre.run.hall import MOST_READS, Hall
 from gyre.run.switching import COUNTED, Switching
 
 CORE, SATELLITE, STANDALONE = 0, 1, 2
@@ -99,7 +99,7 @@ def checkpoint(version):
 
 
 class Scene:
-    def __init__(self, group):
+    def __init__(self, group, offers):
         self.world = FakeWorld()
         self.cells = {cell: FakeCell(self.world, cell) for cell in range(3)}
         self.heard = []
@@ -133,6 +133,7 @@ class Scene:
             self.keeper,
             self.reviving,
             publish_s=0.2,
+            offers=offers,
             hear=self.heard.append,
             settled=self.settled,
         )
@@ -165,10 +166,10 @@ EVENTS = (
 )
 
 
-def played(work):
+def played(work, offers=False):
     async def live():
         async with asyncio.timeout(20.0), asyncio.TaskGroup() as group:
-            scene = Scene(group)
+            scene = Scene(group, offers)
             await work(scene)
             for task in scene.tasks:
                 task.cancel()
@@ -208,6 +209,62 @@ def test_a_satellite_that_dies_on_its_way_leaves_the_core_alone(order):
         assert not scene.hall.trains(SATELLITE)
 
     played(work)
+
+
+def test_a_satellite_takes_what_is_held_where_it_came_too_late_for_what_was():
+    async def work(scene):
+        await scene.enter(CORE)
+        scene.cells[SATELLITE].faults += [("pull", "outdated")] * 2
+        await scene.enter(SATELLITE, transition=2)
+
+        assert CellTraining(cell=SATELLITE, transition=2) == scene.events[-1]
+        assert 3 == scene.cells[SATELLITE].orders.count("pull")
+        assert 3 == scene.cells[CORE].orders.count("expose")
+
+    played(work)
+
+
+def test_a_satellite_that_always_comes_too_late_goes_home():
+    async def work(scene):
+        await scene.enter(CORE)
+        scene.cells[SATELLITE].faults += [("pull", "outdated")] * MOST_READS
+        await scene.enter(SATELLITE, transition=2)
+
+        assert TransitionFailed(cell=SATELLITE, transition=2) == scene.events[-1]
+        assert MOST_READS == scene.cells[SATELLITE].orders.count("pull")
+
+    played(work)
+
+
+def test_engines_of_other_cells_read_what_is_published_from_the_cores_memory():
+    async def work(scene):
+        everybody = (CORE, SATELLITE, STANDALONE)
+        await scene.switching.publish(Publish(version=1, engines=everybody))
+
+        assert [Published(version=1, silent=())] == scene.events
+        assert "load" in scene.cells[CORE].orders
+        assert ["load given"] == scene.cells[SATELLITE].orders == scene.cells[STANDALONE].orders
+
+    played(work, offers=True)
+
+
+@pytest.mark.parametrize(
+    ("cell", "fault", "orders"),
+    [
+        (CORE, ("offer", "refuse"), ["load"]),
+        (CORE, ("offer", "die"), ["load"]),
+        (SATELLITE, ("load given", "outdated"), ["load given", "load"]),
+    ],
+)
+def test_what_the_core_cannot_give_is_read_from_its_folder(cell, fault, orders):
+    async def work(scene):
+        scene.cells[cell].faults.append(fault)
+        await scene.switching.load(LoadWeights(engine=SATELLITE, version=0))
+
+        assert [EngineReturned(engine=SATELLITE, version=0)] == scene.events
+        assert orders == scene.cells[SATELLITE].orders
+
+    played(work, offers=True)
 
 
 @pytest.mark.parametrize("what", ["refuse", "die", "hang"])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tests.engine.serving import Client, served
 
+from gyre.backends.transports.shared import SharedTransport
 from gyre.commits import CommitJournal
 from gyre.proxy.admin import Admin
 from gyre.proxy.commit import GroupCommit
@@ -33,6 +34,7 @@ ENDPOINTS = {
         ("POST", "/gyre/take-over"),
         ("GET", "/gyre/status"),
         ("PUT", "/gyre/routes"),
+        ("PUT", "/gyre/engines/e"),
         ("POST", "/gyre/engines/e/vacated"),
         ("POST", "/gyre/engines/e/drain"),
         ("POST", "/gyre/engines/e/resume"),
@@ -66,7 +68,7 @@ ENDPOINTS = {
             ("POST", f"/cell/{what}")
             for what in (
                 *("enter", "leave", "expose", "pull", "meet", "reduce", "step", "spread"),
-                *("save", "checkpoint", "load", "train", "score"),
+                *("save", "checkpoint", "offer", "load", "train", "score"),
             )
         ),
     ],
@@ -122,7 +124,8 @@ async def inside(folder: Path, *, taken_over=None):
         ):
             desk = CallDesk(router=router, commit=commit, metrics=Metrics(), ping_s=10)
             admin = Admin(executions, router, TOKEN, taken_over=taken_over)
-            orders = Orders(engine.engine, engine.network, None)
+            transport = SharedTransport(share, owner="cell-0")
+            orders = Orders(engine.engine, engine.network, None, transport)
             application = Proxy(executions, desk, admin, model="m", limits=limits)
             yield Inside(
                 proxy=Client(application),

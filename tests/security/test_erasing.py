@@ -88,6 +88,19 @@ def test_copies_in_the_journal_of_commits_are_gone_and_do_not_come_back(tmp_path
     assert CLOSED.inputs[0].ids not in contents(tmp_path)
 
 
+def test_copies_in_the_journal_of_another_shard_are_gone_too(tmp_path):
+    recorded(tmp_path, "x")
+    log = path_of(tmp_path, "x").read_bytes()
+    journal = CommitJournal(tmp_path, shard=1)
+    journal.write([Entry(log="x", offset=8, data=log[8:])])
+    with pytest.raises(ConfigError, match="another proxy"):
+        erase(tmp_path, ["x"])
+    journal.close()
+    erase(tmp_path, ["x"])
+
+    assert CLOSED.inputs[0].ids not in contents(tmp_path)
+
+
 def test_erasing_again_changes_nothing_that_can_be_read(tmp_path):
     recorded(tmp_path, "x")
     erase(tmp_path, ["x"])

@@ -53,6 +53,7 @@ BODIES = {
     "/kv/put": [{"pin": 1, "to": "name"}],
     "/kv/take": [{"from": "name"}],
     "/cell/leave": [{"keep_sum": True}],
+    "/cell/offer": [{"folder": "/nowhere", "version": 1}],
     "/cell/load": [LOAD],
     "/cell/save": [{"folder": "/nowhere"}],
     "/cell/meet": [{"epoch": 0, "order": [0]}],

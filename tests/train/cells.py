@@ -42,9 +42,11 @@ class Threads(Said):
 class Cell(Said):
     """A cell whose ranks are processes."""
 
+    program = "tests.train.cell_rank"
+
     def __init__(self, folder, size, plans):
         super().__init__(folder, size)
-        command = [sys.executable, "-W", "error", "-m", "tests.train.cell_rank"]
+        command = [sys.executable, "-W", "error", "-m", self.program]
         ranks = [
             subprocess.Popen(
                 [*command, str(rank), str(size), str(folder), *plans],

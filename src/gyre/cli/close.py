@@ -12,5 +12,5 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from gyre.run.control import control
 
-    control(args.run, "POST", f"executions/{args.name}/close", {})
+    control(args.run, "POST", f"executions/{args.name}/close", {}, execution=args.name)
     print(f"execution {args.name} is closed")

@@ -16,7 +16,8 @@ def run(args: argparse.Namespace) -> None:
 
     from gyre.run.control import control, environment
 
-    found = control(args.run, "POST", "executions", {"id": args.name} if args.name else {})
+    body = {"id": args.name} if args.name else {}
+    found = control(args.run, "POST", "executions", body, execution=args.name)
     if args.json:
         print(json.dumps(found))
         return

@@ -5,13 +5,16 @@ from math import ceil, floor
 from typing import Any
 
 from gyre.words.run_sections import (
+    CellsSection,
     DeadlinesSection,
     EvaluationSection,
     HarnessSection,
     ScheduleSection,
 )
-from gyre.words.sections import ObjectiveSection, RouterSection
+from gyre.words.sections import SERVERS, ObjectiveSection, RouterSection, TransportSection
 
+ENGINES = ("embedded", *SERVERS)
+"""What a cell may serve with, beside what tests bring."""
 TOLERANCE = 1e-9
 """A product of two floats this near a whole number is taken for it."""
 
@@ -25,10 +28,27 @@ def clashes(sections: Mapping[str, Any]) -> Iterator[str]:
         "router": _router,
         "evaluation": _evaluation,
         "harness": _harness,
+        "cells": _cells,
+        "transport": _transport,
     }
     for name, clash in asked.items():
         if name in sections:
             yield from clash(sections[name])
+
+
+def _cells(cells: CellsSection) -> Iterator[str]:
+    if cells.engine not in ENGINES and ":" not in cells.engine:
+        known = ", ".join(ENGINES)
+        yield f"cells.engine: expected {known} or MODULE:FUNCTION, found {cells.engine!r}"
+    elif cells.engine not in SERVERS and cells.server is not None:
+        yield f'cells.server: has no meaning when cells.engine is "{cells.engine}"'
+
+
+def _transport(transport: TransportSection) -> Iterator[str]:
+    own = TransportSection()
+    for name in ("protocol", "devices"):
+        if transport.kind != "mooncake" and getattr(transport, name) != getattr(own, name):
+            yield f'transport.{name}: has no meaning when transport.kind is "{transport.kind}"'
 
 
 def _schedule(schedule: ScheduleSection) -> Iterator[str]:

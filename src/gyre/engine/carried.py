@@ -1,7 +1,9 @@
 """Cached blocks as safetensors, in bytes or in a file, and back, checked before any is used."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -15,6 +17,48 @@ from gyre.words.errors import NotFound, OutOfMemory, RequestError
 HEADER_BYTES = 2**16
 """More than the names, types and shapes of three tensors take."""
 _NAMES = {"token_ids", "values", "version"}
+_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
+
+
+class Shelf(Protocol):
+    """Where engines lay cached blocks for each other; methods block."""
+
+    def put(self, blocks: KVBlocks, name: str) -> tuple[str, int]:
+        """What they are asked for by, which may not be the name that was wished for; bytes."""
+        ...
+
+    def take(self, name: str) -> KVBlocks: ...
+
+    def drop(self, name: str) -> None:
+        """Nobody needs what was put there under that name any more, if it is there at all."""
+        ...
+
+
+class Folder:
+    """A folder that engines of one machine share: blocks are taken without a copy between."""
+
+    def __init__(self, share: Path) -> None:
+        self._share = share
+
+    def put(self, blocks: KVBlocks, name: str) -> tuple[str, int]:
+        return name, put(blocks, self._path("to", name))
+
+    def take(self, name: str) -> KVBlocks:
+        return take(self._path("from", name))
+
+    def drop(self, name: str) -> None:
+        self._path("from", name).unlink(missing_ok=True)
+
+    def _path(self, where: str, name: str) -> Path:
+        check_name(where, name)
+        return self._share / f"{name}.kv"
+
+
+def check_name(where: str, name: str) -> None:
+    """It can be the name of a file, and of none in another folder."""
+    if not _FILE_NAME.fullmatch(name):
+        message = f"expected a name of letters, digits, - and _, found {name[:80]!r}"
+        raise RequestError(message, where=where)
 
 
 def packed(blocks: KVBlocks) -> bytes:

@@ -1,20 +1,22 @@
 """Orders to a served engine: pause, new weights, rest and wake, and cached blocks in and out."""
 
 import asyncio
-import re
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 
-from gyre.engine.carried import HEADER_BYTES, packed, put, take, unpacked
+from gyre.engine.carried import HEADER_BYTES, Shelf, check_name, packed, unpacked
 from gyre.engine.reports import Capacity, KVBlocks, Pin
 from gyre.engine.wire import Id, read, refuse
 from gyre.model.known import model_folder
 from gyre.model.manifest import read_manifest
 from gyre.words.errors import NotFound, RequestError
 from gyre.words.samples import Ask, Chunk, EngineHealth
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Tag = Literal["kv_cache", "weights", "cuda_graph"]
 MOST_DIGITS = 18
@@ -35,7 +37,9 @@ class Steered(Protocol):
 
     async def resume(self) -> None: ...
 
-    async def load(self, source: Path, *, version: int, keep_kv: bool = False) -> None: ...
+    async def load(
+        self, source: "Path | Mapping[str, Tensor]", *, version: int, keep_kv: bool = False
+    ) -> None: ...
 
     async def rest(self, *, offload_weights: bool = False) -> None: ...
 
@@ -94,14 +98,14 @@ class PinNamed(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class PutWanted(msgspec.Struct, forbid_unknown_fields=True):
-    """A pin whose blocks become a file of the shared folder."""
+    """A pin whose blocks are laid where other engines find them, under this name if they can."""
 
     pin: int
     to: str
 
 
 class TakeWanted(msgspec.Struct, forbid_unknown_fields=True):
-    """A file that another engine put there."""
+    """What another engine laid there, as it has answered."""
 
     name: str = msgspec.field(name="from")
 
@@ -114,21 +118,22 @@ _PIN_WANTED = msgspec.json.Decoder(PinWanted)
 _PIN_NAMED = msgspec.json.Decoder(PinNamed)
 _PUT_WANTED = msgspec.json.Decoder(PutWanted)
 _TAKE_WANTED = msgspec.json.Decoder(TakeWanted)
-_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 
 
 class Controls:
     """Each order is a body in and an answer out."""
 
     def __init__(
-        self, engine: Steered, running: set[str], *, kv_bytes: int, share: Path | None = None
+        self, engine: Steered, running: set[str], *, kv_bytes: int, shelf: Shelf | None = None
     ) -> None:
         self._engine = engine
-        self._share = share
-        """Folder through which engines of one machine hand each other cached blocks."""
+        self._shelf = shelf
+        """Through which engines hand each other cached blocks."""
         self._running = running
         """Ids of the requests that are being answered."""
         self._pins: dict[int, Pin] = {}
+        self._laid: dict[int, str] = {}
+        """By pin, what its blocks can be asked for by."""
         self.most_import_bytes = kv_bytes + HEADER_BYTES
 
     async def abort(self, body: bytes) -> dict[str, Any]:
@@ -176,6 +181,8 @@ class Controls:
         if tags is not None and "kv_cache" not in tags:
             refuse("tags", "kv_cache among them: weights alone are not given back", tags)
         self._pins.clear()
+        for pin in list(self._laid):
+            await self._drop(pin)
         await self._engine.rest(offload_weights=tags is None or "weights" in tags)
         return {"success": True}
 
@@ -198,16 +205,20 @@ class Controls:
         return await asyncio.to_thread(packed, blocks)
 
     async def put(self, body: bytes) -> dict[str, Any]:
-        """Pinned blocks as a file, which an engine of this machine takes without a copy between."""
+        """Pinned blocks where another engine can take them, until it has or the pin is let go."""
         asked = read(body, _PUT_WANTED)
-        path = self._shared("to", asked.to)
+        shelf = self._shared("to")
+        check_name("to", asked.to)
         pin = self._named(asked.pin)
-        num_bytes = await asyncio.to_thread(put, await self._engine.export(pin), path)
-        return {"bytes": num_bytes, "tokens": pin.num_tokens}
+        await self._drop(pin.id)
+        blocks = await self._engine.export(pin)
+        name, num_bytes = await asyncio.to_thread(shelf.put, blocks, asked.to)
+        self._laid[pin.id] = name
+        return {"bytes": num_bytes, "tokens": pin.num_tokens, "from": name}
 
     async def take(self, body: bytes) -> dict[str, Any]:
-        path = self._shared("from", read(body, _TAKE_WANTED).name)
-        return self._held(await self._engine.import_(await asyncio.to_thread(take, path)))
+        shelf, name = self._shared("from"), read(body, _TAKE_WANTED).name
+        return self._held(await self._engine.import_(await asyncio.to_thread(shelf.take, name)))
 
     async def take_in(self, body: bytes) -> dict[str, Any]:
         return self._held(await self._engine.import_(await asyncio.to_thread(unpacked, body)))
@@ -215,6 +226,7 @@ class Controls:
     async def release(self, body: bytes) -> dict[str, Any]:
         pin = self._named(read(body, _PIN_NAMED).pin)
         del self._pins[pin.id]
+        await self._drop(pin.id)
         await self._engine.release(pin)
         return {"success": True}
 
@@ -240,12 +252,16 @@ class Controls:
             raise NotFound(message, where="pin")
         return self._pins[pin]
 
-    def _shared(self, where: str, name: str) -> Path:
-        if self._share is None:
+    def _shared(self, where: str) -> Shelf:
+        if self._shelf is None:
             raise NotFound("this server shares no folder (--share)", where=where)
-        if not _FILE_NAME.fullmatch(name):
-            refuse(where, "a name of letters, digits, - and _", name)
-        return self._share / f"{name}.kv"
+        return self._shelf
+
+    async def _drop(self, pin: int) -> None:
+        """What was laid of the pin is gone."""
+        name = self._laid.pop(pin, None)
+        if name is not None and self._shelf is not None:
+            await asyncio.to_thread(self._shelf.drop, name)
 
 
 def _folder(model: str) -> Path:

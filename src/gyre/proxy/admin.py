@@ -1,7 +1,7 @@
 """The proxy's own controls: executions, routes and engines, and how things stand."""
 
 import hmac
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -12,6 +12,7 @@ from gyre.proxy.router import Router
 from gyre.version import fingerprint
 from gyre.words.errors import ConfigError, NotFound, RequestError, Unauthorized, Unavailable
 from gyre.words.ids import EngineName, ExecutionId
+from gyre.words.ports import Engine
 
 PREFIX = "/gyre/"
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -39,6 +40,12 @@ class NewController(msgspec.Struct, forbid_unknown_fields=True):
     token: str
 
 
+class NewAddress(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of an order: where an engine is from now on."""
+
+    url: str
+
+
 class Admin:
     """Answers requests under /gyre/ that carry the run's admin token."""
 
@@ -49,14 +56,19 @@ class Admin:
         token: str,
         *,
         taken_over: Callable[[str], None] | None = None,
+        connect: Callable[[EngineName, str], Awaitable[Engine]] | None = None,
     ) -> None:
-        """`taken_over` hears the token of each further controller; without it there is none."""
+        """`taken_over` hears the token of each further controller; without it there is none.
+
+        `connect` makes an engine of this name at another address; without it none moves.
+        """
         if not token:
             raise ConfigError("the admin token is empty, and nobody could be told apart")
         self._executions = executions
         self._router = router
         self._token = token
         self._taken_over = taken_over
+        self._connect = connect
         self._version = fingerprint()
         self.num_asked = 0
         """Requests with the right token."""
@@ -89,6 +101,8 @@ class Admin:
             case "POST", ["engines", name, "vacated"]:
                 await self._router.vacated(EngineName(name))
                 found = {"engine": name, "counts": msgspec.to_builtins(self._router.counts)}
+            case "PUT", ["engines", name] if self._connect is not None:
+                found = await self._readdress(exchange, EngineName(name), self._connect)
             case "POST", ["engines", name, "drain"]:
                 await self._router.drain(EngineName(name))
                 found = self._status()
@@ -136,6 +150,22 @@ class Admin:
         taken_over(asked.token)
         self._token = asked.token
         return {"version": self._version}
+
+    async def _readdress(
+        self,
+        exchange: Exchange,
+        name: EngineName,
+        connect: Callable[[EngineName, str], Awaitable[Engine]],
+    ) -> dict[str, Any]:
+        body = await exchange.body(most_bytes=65536, within_s=10)
+        try:
+            asked = msgspec.json.decode(body, type=NewAddress)
+        except _UNREADABLE as error:
+            raise RequestError(str(error)) from error
+        if not asked.url.startswith("http://"):
+            raise RequestError("expected an address that begins with http://", where="url")
+        self._router.readdress(await connect(name, asked.url))
+        return {"engine": name, "url": asked.url}
 
     def _close(self, execution: ExecutionId) -> dict[str, Any]:
         committed = self._executions.seal(execution)

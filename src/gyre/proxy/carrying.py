@@ -98,12 +98,12 @@ class Carrying:
         assert isinstance(destination, Carries)
         try:
             async with asyncio.timeout(self._kv_s):
-                num_bytes = await source.put(pinned.held.pin, file)
-                found = await destination.take(file)
+                laid = await source.put(pinned.held.pin, file)
+                found = await destination.take(laid.name)
         except (EngineError, TimeoutError):
             self._counts.lost_hand_overs += 1
             return None
         self._counts.hand_overs += 1
-        self._counts.carried_bytes += num_bytes
+        self._counts.carried_bytes += laid.num_bytes
         self._counts.carried_tokens += found.tokens
         return found

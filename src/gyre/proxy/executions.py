@@ -26,6 +26,7 @@ from gyre.words.ports import Renderer
 from gyre.words.records import FORMAT, CallFailed, CallRecord, LogOpened, LogSealed
 from gyre.words.samples import Sampling
 from gyre.words.sections import LimitsSection, ProxySection
+from gyre.words.shards import shard_of
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
@@ -75,7 +76,7 @@ class Execution:
 
 
 class Executions:
-    """Every execution of a run folder, found by the hash of its key."""
+    """Every execution of a run folder, or of a shard, found by the hash of its key."""
 
     def __init__(
         self,
@@ -87,9 +88,11 @@ class Executions:
         settings: ProxySection,
         limits: LimitsSection,
         commit: GroupCommit,
+        shard: int = 0,
     ) -> None:
         self._run = folder
         self._commit = commit
+        self._shard = shard
         self._folder = folder / "executions"
         self._renderer = renderer
         self._model = model
@@ -101,7 +104,8 @@ class Executions:
         self._closed: set[ExecutionId] = set()
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         for path in calls.logs(folder):
-            self._index(path)
+            if self._is_mine(path.name.removesuffix(calls.SUFFIX)):
+                self._index(path)
 
     @property
     def loaded(self) -> list[Execution]:
@@ -109,14 +113,20 @@ class Executions:
         return list(self._open.values())
 
     def exists(self, name: str) -> bool:
-        """Whether this run folder has an execution of that name, open or closed."""
-        return bool(_NAME.fullmatch(name)) and self._path(ExecutionId(name)).exists()
+        """Whether this proxy has an execution of that name, open or closed."""
+        is_name = bool(_NAME.fullmatch(name)) and self._is_mine(name)
+        return is_name and self._path(ExecutionId(name)).exists()
 
     def create(self, name: str | None) -> tuple[Execution, str]:
         """A new execution and its secret key, which is told once and never written."""
-        execution = ExecutionId(name or f"x{secrets.token_hex(6)}")
+        execution = ExecutionId(name or self._new_name())
         if not _NAME.fullmatch(execution):
             message = f"execution id {execution!r}: expected letters, digits, '.', '_' or '-'"
+            raise ConfigError(message)
+        if not self._is_mine(execution):
+            message = (
+                f"execution {execution} is shard {self._shard_of(execution)}'s, not this one's"
+            )
             raise ConfigError(message)
         path = self._path(execution)
         if path.exists():
@@ -195,6 +205,18 @@ class Executions:
     def close(self) -> None:
         for one in self._open.values():
             one.log.close()
+
+    def _shard_of(self, name: str) -> int:
+        return shard_of(name, self._settings.shards)
+
+    def _is_mine(self, name: str) -> bool:
+        """Logs of other shards are other processes' to write."""
+        return self._shard_of(name) == self._shard
+
+    def _new_name(self) -> str:
+        while not self._is_mine(name := f"x{secrets.token_hex(6)}"):
+            pass
+        return name
 
     def _path(self, execution: ExecutionId) -> Path:
         return calls.path_of(self._run, execution)

@@ -13,8 +13,7 @@ import uuid
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
-from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from gyre.proxy.breaker import Breaker
 from gyre.proxy.carrying import Carrying
@@ -86,13 +85,8 @@ class Router:
         await self._chores.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._chores.__aexit__(kind, error, trace)
+    async def __aexit__(self, *error: Any) -> None:
+        await self._chores.__aexit__(*error)
 
     @property
     def waiting(self) -> int:
@@ -184,6 +178,11 @@ class Router:
     def resume(self, name: EngineName) -> None:
         """The engine takes calls again."""
         self._line.reopen(self._named(name))
+
+    def readdress(self, engine: Engine) -> None:
+        """One that is known by its name is elsewhere; what it had in flight ended with it."""
+        self._named(engine.name)
+        self._engines[engine.name] = engine
 
     def _send_away(self, call: Call, reason: Cut) -> None:
         """Its blocks are pinned before the cut, where they can follow it."""

@@ -21,9 +21,14 @@ import msgspec
 import torch
 import uvloop
 
+from gyre.backends.clusters.addresses import interface_of
 from gyre.backends.engines.embedded import EmbeddedEngine
+from gyre.backends.engines.launch import ServerKind, Wanted
+from gyre.backends.engines.open_served import KINDS, Opening, open_served, private_folder
+from gyre.backends.transports.open import open_transport
 from gyre.engine.controls import Steered
 from gyre.engine.loop import Loop
+from gyre.engine.open import device_of, dtype_of
 from gyre.engine.serve import Server
 from gyre.engine.store import kv_bytes_per_token
 from gyre.engine.wire import Served
@@ -32,6 +37,7 @@ from gyre.model.manifest import read_manifest
 from gyre.model.network import Network
 from gyre.proxy.http import ClientGone, Exchange, Receive, Scope, Send
 from gyre.run import nursery
+from gyre.run.carried_over import TransportShelf
 from gyre.run.cell_orders import PREFIX, Orders
 from gyre.run.cell_plan import CellPlan
 from gyre.run.control import read_key
@@ -53,8 +59,11 @@ from gyre.words.errors import (
     RequestError,
     Unauthorized,
 )
+from gyre.words.ports import Transport
 
 HOST = "127.0.0.1"
+EMBEDDED = "embedded"
+SERVERS: dict[str, ServerKind] = {kind: kind for kind in KINDS}
 
 
 class Application:
@@ -104,9 +113,11 @@ def made_by(factory: str) -> tuple[Callable[..., Any], Mapping[str, str]]:
     return found, dict(parse_qsl(query, keep_blank_values=True))
 
 
-def open_engine(plan: CellPlan, network: Network, tokenizer: TokenizerFile | None) -> Steered:
-    if plan.engine_factory is not None:
-        make, options = made_by(plan.engine_factory)
+async def open_engine(plan: CellPlan, network: Network, tokenizer: TokenizerFile | None) -> Steered:
+    if plan.serves_with in SERVERS:
+        return await open_served(_opening(plan, network), network)
+    if plan.serves_with != EMBEDDED:
+        make, options = made_by(plan.serves_with)
         folder = model_folder(plan.source)
         found: Steered = make(
             network, name=plan.name, section=plan.engine, folder=folder, options=options
@@ -121,6 +132,33 @@ def open_engine(plan: CellPlan, network: Network, tokenizer: TokenizerFile | Non
         decode=None if tokenizer is None else tokenizer.whole,
     )
     return EmbeddedEngine(plan.name, loop)
+
+
+def _opening(plan: CellPlan, network: Network) -> Opening:
+    """The server that the plan names, on the plan's device."""
+    wanted = Wanted(
+        model=model_folder(plan.source),
+        version=plan.version,
+        dtype=str(network.dtype).removeprefix("torch."),
+        device=str(device_of(plan.device)),
+        seed=plan.seed,
+        kv_token_bytes=kv_bytes_per_token(network.shape, network.dtype),
+        engine=plan.engine,
+        server=plan.server,
+        folder=private_folder(),
+        python=sys.executable,
+    )
+    return Opening(name=plan.name, kind=SERVERS[plan.serves_with], wanted=wanted)
+
+
+def open_network(plan: CellPlan) -> Network:
+    """What engine and trainer have in common, or else what the engine's weights are checked by."""
+    is_shared = plan.serves_with not in SERVERS or (plan.trains and not plan.has_own_weights)
+    if is_shared:
+        return planned_network(plan)
+    # The server has the device, and whoever trains has weights of its own.
+    dtype = str(dtype_of(plan.dtype, device_of(plan.device))).removeprefix("torch.")
+    return planned_network(replace(plan, device="cpu", dtype=dtype))
 
 
 def open_trainer(plan: CellPlan, network: Network) -> LocalTrainer:
@@ -141,20 +179,21 @@ def open_trainer(plan: CellPlan, network: Network) -> LocalTrainer:
     return trainer
 
 
-def open_learning(plan: CellPlan, network: Network) -> Trains | None:
-    """The training half: of one rank on the engine's own network, of several on theirs."""
+def open_learning(plan: CellPlan, network: Network, transport: Transport) -> Trains | None:
+    """The training half: on the engine's own network, or on ranks that have theirs."""
     if not plan.trains:
         return None
-    if plan.ranks > 1:
+    if plan.has_own_weights:
         if plan.trainer_factory is not None:
-            message = f"cells.trainer: expected none for cells of {plan.ranks} ranks"
+            kind = plan.trainer.kind
+            message = f"cells.trainer: expected none for cells of {plan.ranks} ranks of {kind}"
             raise ConfigError(message)
         # As if it were told to end: calls in flight end with the tokens they have.
         return open_ranked(plan, network, on_failure=lambda: os.kill(os.getpid(), signal.SIGTERM))
     between = Between(plan.store, cell=plan.cell, timeout_s=plan.timeout_s)
     trainer = open_trainer(plan, network)
     trainer.rest()
-    return Learning(trainer, between, share=plan.share, cell=plan.cell)
+    return Learning(trainer, between, transport=transport, cell=plan.cell)
 
 
 def begun(plan: CellPlan) -> CellPlan:
@@ -180,15 +219,19 @@ async def serve(plan: CellPlan, on_start: Callable[[str], None]) -> None:
     key = read_key(plan.key_file)
     assert key is not None
     plan = begun(plan)
-    network = planned_network(plan)
+    network = open_network(plan)
     folder = model_folder(plan.source)
     path = folder / "tokenizer.json"
     tokenizer = TokenizerFile(path) if path.is_file() else None
-    engine = open_engine(plan, network, tokenizer)
-    learning = open_learning(plan, network)
-    orders = Orders(engine, network, learning)
+    engine = await open_engine(plan, network, tokenizer)
+    transport = open_transport(plan.transport, owner=plan.name, host=plan.host, share=plan.share)
+    learning = open_learning(plan, network, transport)
+    orders = Orders(engine, network, learning, transport)
     capacity = await engine.capacity()
     num_tokens = capacity.blocks * capacity.block_tokens
+    kv_bytes = num_tokens * kv_bytes_per_token(network.shape, torch.float32)
+    # Files of one machine are taken as they lie, without the copies that any other way makes.
+    is_local = plan.transport.kind == "shared"
     server = Server(
         engine,
         Served(
@@ -199,17 +242,18 @@ async def serve(plan: CellPlan, on_start: Callable[[str], None]) -> None:
             end_ids=tuple(sorted(set(end_ids(folder, tokenizer)))),
         ),
         limits=plan.limits,
-        kv_bytes=num_tokens * kv_bytes_per_token(network.shape, torch.float32),
+        kv_bytes=kv_bytes,
         key=key,
         share=plan.share,
+        shelf=None if is_local else TransportShelf(transport, kv_bytes=kv_bytes),
     )
-    on = listener(HOST, plan.port)
+    on = listener(plan.host, plan.port)
     port = on.getsockname()[1]
     try:
         await serve_until_told(
             Application(server, orders, key),
             on,
-            on_start=lambda: on_start(f"http://{HOST}:{port}"),
+            on_start=lambda: on_start(f"http://{plan.host}:{port}"),
             stopping=server.stop,
         )
     finally:
@@ -217,6 +261,7 @@ async def serve(plan: CellPlan, on_start: Callable[[str], None]) -> None:
         failure = learning.failure if isinstance(learning, Ranked) else None
         orders.close()
         await engine.close()
+        transport.close()
     if failure is not None:
         raise failure
 
@@ -226,10 +271,10 @@ def live(arguments: Sequence[str], ready: Callable[[str], None]) -> int:
     if len(arguments) != 1:
         sys.stderr.write("gyre cell: expected one argument, the file with its plan\n")
         return 2
-    # Else groups listen wherever the name of this machine leads, and ask nobody for a key.
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     try:
         plan = read_plan(Path(arguments[0]), CellPlan)
+        # Else groups listen wherever the name of this machine leads, and ask nobody for a key.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_of(plan.host))
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(serve(plan, ready))
     except GyreError as error:

@@ -14,12 +14,14 @@ from time import perf_counter
 from typing import Any, ParamSpec, TypeVar
 
 import msgspec
+from torch import Tensor
 
 from gyre.engine.controls import Steered
 from gyre.model.manifest import read_manifest
 from gyre.model.network import Network
-from gyre.model.weights import digest
+from gyre.model.weights import digest, digest_of
 from gyre.proxy.http import Exchange
+from gyre.run.cell_weights import fetched, shapes_of, whole_cuts
 from gyre.run.cell_wire import (
     ABOUT,
     About,
@@ -27,6 +29,7 @@ from gyre.run.cell_wire import (
     Leave,
     Load,
     Meet,
+    Offer,
     Reduce,
     Save,
     Saved,
@@ -35,7 +38,9 @@ from gyre.run.cell_wire import (
 )
 from gyre.run.claims import unpacked
 from gyre.run.learning import Trains
+from gyre.run.offering import Offering
 from gyre.words.errors import CellError, NotFound, RequestError
+from gyre.words.ports import Transport
 
 PREFIX = "/cell/"
 BODY_BYTES = 2**20
@@ -51,8 +56,12 @@ T = TypeVar("T")
 class Orders:
     """A cell's controls; a standalone engine has no training half."""
 
-    def __init__(self, engine: Steered, network: Network, learning: Trains | None) -> None:
+    def __init__(
+        self, engine: Steered, network: Network, learning: Trains | None, transport: Transport
+    ) -> None:
         self._engine = engine
+        self._transport = transport
+        self._offering = Offering(transport)
         self._network = network
         self._learning = learning
         most = 1
@@ -72,6 +81,7 @@ class Orders:
             "spread": self._spread,
             "save": self._save,
             "checkpoint": self._checkpoint,
+            "offer": self._offer,
             "load": self._load,
         }
 
@@ -158,13 +168,33 @@ class Orders:
     async def _load(self, body: bytes) -> Mapping[str, Any]:
         """The engine has the weights, and says by their digest which (SPEC 2.4)."""
         asked = _read(body, Load)
-        await asyncio.to_thread(self._check_digest, asked)
-        load = self._engine.load(Path(asked.folder), version=asked.version, keep_kv=asked.keep_kv)
-        seconds = await _timed(load)
+        began = perf_counter()
+        source: Path | Mapping[str, Tensor] = Path(asked.folder)
+        if asked.given is not None:
+            source = await asyncio.to_thread(self._fetched, asked, asked.given)
+        else:
+            await asyncio.to_thread(self._check_digest, asked)
+        await self._engine.load(source, version=asked.version, keep_kv=asked.keep_kv)
+        seconds = perf_counter() - began
         found = await asyncio.to_thread(digest, self._network)
         if found != asked.digest:
             raise CellError(f"{asked.folder}: expected digest {asked.digest}, found {found}")
         return {"digest": found, "seconds": seconds}
+
+    async def _offer(self, body: bytes) -> Exposed:
+        asked = _read(body, Offer)
+        return await asyncio.to_thread(self._offering.offered, Path(asked.folder), asked.version)
+
+    def _fetched(self, asked: Load, given: Exposed) -> Mapping[str, Tensor]:
+        """Weights of another cell's memory; others than those with the digest are refused."""
+        module, dtype = self._network.module, self._network.dtype
+        cuts = whole_cuts(shapes_of(module))
+        tensors = fetched(self._transport, given.parts, cuts, version=asked.version)
+        held = {name: one.to(dtype) for name, one in tensors.items()}
+        found = digest_of(sorted(held.items()))
+        if found != asked.digest:
+            raise CellError(f"expected weights with digest {asked.digest}, found {found}")
+        return held
 
     def _check_digest(self, asked: Load) -> None:
         """Other weights are refused before they take the place of those that serve."""

@@ -4,17 +4,17 @@ from dataclasses import dataclass
 
 import msgspec
 
-from gyre.model.manifest import Shard
 from gyre.words.packs import Score
+from gyre.words.transfers import Bundle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exposed:
-    """Weights that lie in the shared folder, for others to take."""
+    """Weights that a cell holds for others to read."""
 
     version: int
-    parts: tuple[Shard, ...]
-    """By rank: each takes what its like in the other cell has laid there."""
+    parts: tuple[Bundle, ...]
+    """By rank; whoever takes them puts together what it needs of all of them."""
 
     @property
     def num_bytes(self) -> int:
@@ -86,6 +86,15 @@ class Load(msgspec.Struct, forbid_unknown_fields=True):
     version: int
     digest: str
     keep_kv: bool = False
+    given: Exposed | None = None
+    """Where another cell holds them, to be read in place of the folder."""
+
+
+class Offer(msgspec.Struct, forbid_unknown_fields=True):
+    """A checkpoint's weights are held in memory for engines of other cells."""
+
+    folder: str
+    version: int
 
 
 class About(msgspec.Struct, forbid_unknown_fields=True):

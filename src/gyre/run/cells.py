@@ -66,16 +66,15 @@ class CellClient:
         session: aiohttp.ClientSession,
         *,
         order_s: float = ORDER_S,
+        engine: EngineName | None = None,
     ) -> None:
+        """`engine` is what the proxy has called it since it was elsewhere."""
         self.number = number
         self.url = url
+        self.engine = EngineName(urlsplit(url).netloc) if engine is None else engine
+        """As the proxy knows it."""
         self._session = session
         self._order_s = order_s
-
-    @property
-    def engine(self) -> EngineName:
-        """As the proxy knows it."""
-        return EngineName(urlsplit(self.url).netloc)
 
     async def health(self) -> Health:
         with self._boundary("health"):
@@ -135,8 +134,15 @@ class CellClient:
         """Weights and optimizer are durable; other orders go on meanwhile."""
         return await self._order("checkpoint", {"folder": str(folder), "version": version}, Saved)
 
-    async def load(self, folder: Path, *, version: int, digest: str) -> Loaded:
-        body = {"folder": str(folder), "version": version, "digest": digest}
+    async def offer(self, folder: Path, *, version: int) -> Exposed:
+        """A checkpoint's weights are in its memory, for engines of other cells."""
+        return await self._order("offer", {"folder": str(folder), "version": version}, Exposed)
+
+    async def load(
+        self, folder: Path, *, version: int, digest: str, given: Exposed | None = None
+    ) -> Loaded:
+        """The engine has a checkpoint's weights, from where they are given if they are."""
+        body = {"folder": str(folder), "version": version, "digest": digest, "given": given}
         return await self._order("load", body, Loaded)
 
     async def score(self, claim: bytes) -> tuple[Score, ...]:

@@ -7,17 +7,39 @@ from pathlib import Path
 from typing import Any
 
 from gyre.words.errors import ConfigError
+from gyre.words.shards import named, shard_of
 
 TOKEN_FILE = "admin.token"
-ADDRESS_FILE = "proxy.url"
+PROXY = "proxy"
+"""What the first, or only, process of a proxy is called."""
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """Goes to the run's own proxy, whatever proxy the environment names for the web."""
 
 
-def control(folder: Path, method: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
+def is_proxy(name: str) -> bool:
+    """Whether a process of this name is one of the proxy's."""
+    return name == PROXY or name.startswith(f"{PROXY}-")
+
+
+def address_file(folder: Path, shard: int = 0) -> Path:
+    """Says where a shard of the run's proxy listens."""
+    return folder / f"{named(PROXY, shard)}.url"
+
+
+def address_of(folder: Path, execution: str | None) -> str:
+    """Where the shard listens that an execution belongs to; the first, if none is named."""
+    # A run has as many shards for as long as it lasts.
+    shards = 1 + len(list(folder.glob(f"{PROXY}-*.url")))
+    shard = 0 if execution is None else shard_of(execution, shards)
+    return address_file(folder, shard).read_text().strip()
+
+
+def control(
+    folder: Path, method: str, path: str, body: dict[str, Any], *, execution: str | None = None
+) -> dict[str, Any]:
     """What the proxy answers; `url` is where its execution is reached, if it names one."""
     try:
-        base = (folder / ADDRESS_FILE).read_text().strip()
+        base = address_of(folder, execution)
         token = (folder / TOKEN_FILE).read_text().strip()
     except OSError as error:
         message = f"{folder}: expected the run folder of a proxy: {error.strerror}"

@@ -26,16 +26,17 @@ from gyre.run import checkpoints, desk, resuming, shares
 from gyre.run.desk import Desk, Whereabouts
 from gyre.run.host import Decided, Host, Listener
 from gyre.run.listen import listener, serving, told_to_stop
-from gyre.run.parts import HOST, Around, Joining, Parts
+from gyre.run.parts import Around, Joining, Parts
 from gyre.run.plans import (
     Places,
     harness_for,
     open_tasks,
     proxy_plan,
 )
-from gyre.run.proxying import Proxying, recorded_plan
+from gyre.run.proxy import ProxyPlan, engines_of
 from gyre.run.recalled import Recalled, recall
 from gyre.run.runfile import RunFile
+from gyre.run.sharding import Sharding, recorded_plans
 from gyre.run.staff import Staff
 from gyre.words.errors import ConfigError, GyreError, TakenOver
 from gyre.words.events import FACTS_FOR_PEOPLE, RunEnded
@@ -83,7 +84,7 @@ class Controller:
         self._cells = self._staff.cells
         self._spawned: set[asyncio.Task[None]] = set()
         self._desk: Whereabouts
-        self._proxying: Proxying
+        self._proxying: Sharding
         self._host: Host
         self._group: asyncio.TaskGroup
         self._stopped: asyncio.Future[StopReason | None]
@@ -127,16 +128,21 @@ class Controller:
         if found is not None and is_over:
             return found.scheduler.stopped
         await self._staff.open(stack)
-        self._proxying = Proxying(self._places, self._staff.session, note_pid=self._staff.note_pid)
-        plan = None if found is None else recorded_plan(self._places)
-        if found is None or plan is None:
+        shards = self._config.proxy.shards
+        self._proxying = Sharding(
+            self._places, self._staff.session, note_pid=self._staff.note_pid, shards=shards
+        )
+        self._staff.moved = self._proxying.readdress
+        plans = None if found is None else recorded_plans(self._places, shards)
+        if found is None or plans is None:
             await self._staff.start(stack)
             await self._start_proxy(stack)
         else:
-            await self._proxying.take_over(plan, before=before, now=_text(self._places.token))
+            plans = [self._reached(one) for one in plans]
+            await self._proxying.take_over(plans, before=before, now=_text(self._places.token))
             stack.push_async_callback(self._stop_proxy)
-            self._staff.config = replace(self._config, proxy=plan.proxy)
-            self._staff.recall(stack, [one.removeprefix("gyre=") for one in plan.engines])
+            self._staff.config = replace(self._config, proxy=plans[0].proxy)
+            self._staff.recall(stack, [(one.name, one.url) for one in engines_of(plans[0])])
         on = self._open_desk(stack)
         return await self._host_run(journal, found, since, told, on)
 
@@ -186,10 +192,18 @@ class Controller:
             engines=tuple(f"gyre={one.url}" for one in cells),
             context_tokens=window,
         )
+        plan = self._reached(plan)
         # What the window came to is what agent programs are told.
         self._staff.config = replace(self._config, proxy=plan.proxy)
         await self._proxying.start(plan)
         stack.push_async_callback(self._stop_proxy)
+
+    def _reached(self, plan: ProxyPlan) -> ProxyPlan:
+        """It listens where agent programs of other machines reach it, if there are any."""
+        cluster = self._staff.cluster
+        if cluster.is_shared:
+            return plan
+        return replace(plan, proxy=replace(plan.proxy, host=cluster.here.host))
 
     async def _stop_proxy(self) -> None:
         if self._leaves_nothing:
@@ -204,9 +218,9 @@ class Controller:
         """Where it was, so that supervisors find it; else they are read from the disk."""
         found = desk.whereabouts(self._places.desk)
         try:
-            on = listener(HOST, found.port)
+            on = listener(self._staff.cluster.here.host, found.port)
         except ConfigError:
-            on = listener(HOST, 0)
+            on = listener(self._staff.cluster.here.host, 0)
         stack.callback(on.close)
         self._desk = Whereabouts(port=on.getsockname()[1], token=found.token)
         desk.note(self._places.desk, self._desk)
@@ -231,8 +245,8 @@ class Controller:
             decided=self._decided,
         )
         published = None if found is None else resuming.published(found, self._places)
-        version = await self._proxying.ask(lambda proxy: proxy.routes_version())
-        parts = await self._joining().parts(scheduler, published, routes_version=version)
+        versions = await self._proxying.ask(lambda proxy: proxy.routes_version())
+        parts = await self._joining().parts(scheduler, published, routes_version=max(versions))
         if found is not None:
             resuming.reopen(found, since, parts)
 

@@ -7,10 +7,11 @@ Rule 2: after a death half way, asking again finishes it.
 import secrets
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from gyre import calls
-from gyre.commits import CommitJournal
+from gyre.commits import CommitJournal, shards
 from gyre.durable import replace, sync
 from gyre.rollout import outcome, workspace
 from gyre.rollout.facts import FACTS_FILE
@@ -32,14 +33,13 @@ def erase(run: Path, names: Sequence[str]) -> None:
     if not (run / "executions").is_dir():
         message = f"{run}: expected a run folder with call logs in executions/, found none"
         raise ConfigError(message)
-    # Keeps proxies out, and forgets the copies of records that it holds itself.
-    journal = CommitJournal(run)
-    try:
+    with ExitStack() as stack:
+        # Keeps proxies out, and forgets the copies of records that they hold themselves.
+        for shard in shards(run):
+            stack.callback(CommitJournal(run, shard=shard).close)
         opened = {name: _over(run, name) for name in names}
         for name, first in opened.items():
             _erase(run, name, first)
-    finally:
-        journal.close()
 
 
 def _over(run: Path, name: str) -> LogOpened:

@@ -24,9 +24,9 @@ from gyre.plan.messages import (
     RunStarted,
 )
 from gyre.rollout.facts import Entry
-from gyre.run.births import Births
+from gyre.run.births import Bears
 from gyre.run.hall import Spawn
-from gyre.run.proxied import ProxyClient
+from gyre.run.sharded import Proxies
 from gyre.run.supervised import Supervised
 from gyre.run.supervisors import OrderOf, Supervisors
 from gyre.words.errors import LogDamaged
@@ -56,8 +56,8 @@ class Evaluations:
         self,
         folder: Path,
         tasks: TaskSource,
-        proxy: ProxyClient,
-        births: Births,
+        proxy: Proxies,
+        births: Bears,
         *,
         every: int,
         last: int | None,

@@ -19,9 +19,11 @@ from gyre.run.news import News
 from gyre.run.updating import MOST_FAILURES, Made, Queue, Updates
 from gyre.stream.groups import Group
 from gyre.stream.microsteps import CORE, MicroSteps
-from gyre.words.errors import CellError, CellGone
+from gyre.words.errors import CellError, CellGone, TransferError
 from gyre.words.events import StepMade
 
+MOST_READS = 5
+"""Times that a satellite tries to read what the core exposes, before a pull has failed."""
 Spawn = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 
 
@@ -123,12 +125,19 @@ class Hall:
         What is taken while the core makes others of them is taken again (SPEC 3.1). CellError when
         the core is gone.
         """
+        num_reads = 0
         while wanted():
             await self.between_updates()
             self._pulling.add(cell)
             try:
                 exposed = await self._exposed()
                 await self._cells[cell].pull(exposed)
+            except TransferError as error:
+                # The core may hold others by now, and exposes those when it is asked again.
+                num_reads += 1
+                if num_reads == MOST_READS or not error.retryable:
+                    raise
+                continue
             finally:
                 self._pulling.discard(cell)
                 self._news.tell()

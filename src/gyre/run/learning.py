@@ -5,21 +5,21 @@ Rule 2: an error leaves the sum and the weights as they were.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 from typing import Protocol
 
 from torch import Tensor
 
-from gyre.model.weights import parameters
+from gyre.run.cell_weights import exposed, fetched, shapes_of, whole_cuts
 from gyre.run.cell_wire import Exposed, Saved
-from gyre.run.rank_weights import laid, taken
 from gyre.run.saving import Alone, Saving
 from gyre.train.between import Between, num_bytes
 from gyre.train.cell import LocalTrainer
 from gyre.train.snapshot import Snapshot
-from gyre.words.errors import CellError
+from gyre.words.errors import CellError, Outdated
 from gyre.words.packs import Claim, Score
+from gyre.words.ports import Transport
 from gyre.words.reports import ClaimReport, StepReport
 
 Leases = Mapping[int, Collection[int]]
@@ -83,11 +83,15 @@ class Learning:
     claims_at_once = 1
     shares_network = True
 
-    def __init__(self, trainer: LocalTrainer, between: Between, *, share: Path, cell: int) -> None:
+    def __init__(
+        self, trainer: LocalTrainer, between: Between, *, transport: Transport, cell: int
+    ) -> None:
         self._trainer = trainer
         self._between = between
-        self._share = share
+        self._transport = transport
         self._cell = cell
+        self._cuts = whole_cuts(shapes_of(trainer.network.module))
+        self._exposing = Lock()
         self._held: set[int] = set()
         self._exposed: Exposed | None = None
         self._snapshot = Snapshot(trainer)
@@ -155,26 +159,30 @@ class Learning:
             self._load(tensors, version)
 
     def expose(self) -> Exposed:
-        """The weights as they are, in a file; they are fixed while a batch is trained (SPEC 3.1).
+        """The weights as they are, in a copy; they are fixed while a batch is trained (SPEC 3.1).
 
         Runs beside the thread that trains.
         """
-        version, before = self._trainer.version, self._exposed
-        if before is not None and before.version == version:
-            return before
-        if before is not None:
-            with suppress(FileNotFoundError):
-                (self._share / before.parts[0].file).unlink()
-        path = self._share / f"weights-{self._cell}-{version}.safetensors"
-        part = laid(path, dict(parameters(self._trainer.network, None)))
-        self._exposed = Exposed(version=version, parts=(part,))
-        return self._exposed
+        with self._exposing:
+            version, before = self._trainer.version, self._exposed
+            if before is not None and before.version == version:
+                return before
+            self._exposed = None
+            if before is not None:
+                self._transport.withdraw(before.parts[0].exposure)
+            tensors = dict(self._trainer.network.module.named_parameters())
+            part = exposed(self._transport, tensors, self._cuts, version=version)
+            if self._trainer.version != version:
+                self._transport.withdraw(part.exposure)
+                raise Outdated("the weights changed while they were exposed")
+            self._exposed = Exposed(version=version, parts=(part,))
+            return self._exposed
 
     def pull(self, given: Exposed) -> None:
         """The weights are those of another cell, and no others (SPEC 3.1)."""
-        check_ranks(given, 1)
-        tensors = taken(self._share, given.parts[0])
-        self._load(tensors, given.version)
+        version = given.version
+        tensors = fetched(self._transport, given.parts, self._cuts, version=version)
+        self._load(tensors, version)
 
     def save(self, folder: Path, version: int | None) -> Saved:
         """The weights are durable."""
@@ -204,10 +212,4 @@ def check_held(cell: int, held: set[int], leases: Leases) -> None:
 def check_version(found: int, wanted: int) -> None:
     if found != wanted:
         message = f"a step from version {wanted}: the trainer has version {found}"
-        raise CellError(message, retryable=False)
-
-
-def check_ranks(given: Exposed, ranks: int) -> None:
-    if len(given.parts) != ranks:
-        message = f"expected weights in {ranks} parts, found {len(given.parts)}"
         raise CellError(message, retryable=False)

@@ -1,12 +1,14 @@
 """A process that has imported what many others need, and forks them when it is asked to.
 
-    python -m gyre.run.nursery MODULE
+    python -m gyre.run.nursery MODULE [--tied]
 
 Requests are lines of JSON on its standard input, answers lines of JSON on its standard output.
 Every child is a session of its own, runs MODULE's `born(arguments, told)`, and lives on when this
-process ends, unless it is one that should not. Nothing here has threads, so that forking is safe.
+process ends, unless it is one that should not; such a one that is tied does not live on when this
+process is killed either. Nothing here has threads, so that forking is safe.
 """
 
+import ctypes
 import importlib
 import json
 import os
@@ -21,15 +23,21 @@ from typing import Any
 Born = Callable[[Sequence[str], str], int]
 """A process's whole life: its arguments and what it is told in secret, to its exit status."""
 _LINE = 65_536
+PR_SET_PDEATHSIG = 1
+TIED = "--tied"
 
 
 class Nursery:
     """Forks on request and says when a child has ended."""
 
-    def __init__(self, born: Born, orders: Collection[signal.Signals]) -> None:
+    def __init__(
+        self, born: Born, orders: Collection[signal.Signals], *, ties: bool = False
+    ) -> None:
         """`orders` are signals that wait until a child can take them."""
         self._born = born
         self._orders = orders
+        self._ties = ties
+        self._pid = os.getpid()
         self._lasting: dict[int, bool] = {}
         self._read, self._write = os.pipe()
 
@@ -82,6 +90,8 @@ class Nursery:
             for number in (signal.SIGCHLD, signal.SIGINT):
                 signal.signal(number, signal.SIG_DFL)
             os.setsid()
+            if self._ties and not asked["lasts"]:
+                _end_with(self._pid)
             os.close(self._read)
             os.close(self._write)
             with Path(os.devnull).open("rb") as nothing, Path(asked["log"]).open("ab") as log:
@@ -111,14 +121,21 @@ def ready(url: str) -> None:
     os.dup2(2, 1)
 
 
+def _end_with(parent: int) -> None:
+    """However the parent ends, this process is killed then, or now if that has happened."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def main(arguments: Sequence[str]) -> int:
-    (name,) = arguments
+    name, *how = arguments
     # Whoever started it may have left copies of the three, which children would hold on to.
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     module = importlib.import_module(name)
     if hasattr(module, "warm"):
         module.warm()
-    Nursery(module.born, getattr(module, "ORDERS", ())).work()
+    Nursery(module.born, getattr(module, "ORDERS", ()), ties=how == [TIED]).work()
     return 0
 
 

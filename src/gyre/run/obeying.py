@@ -29,7 +29,7 @@ from gyre.run.attempts import Attempts
 from gyre.run.evaluations import Evaluations
 from gyre.run.hall import Hall, Spawn
 from gyre.run.recalled import RecalledGroup
-from gyre.run.routing import RouteTable
+from gyre.run.routing import RouteTables
 from gyre.run.switching import Switching
 from gyre.words.events import ExecutionRelaunched
 
@@ -43,7 +43,7 @@ class Hands:
         attempts: Attempts,
         hall: Hall,
         switching: Switching,
-        routes: RouteTable,
+        routes: RouteTables,
         *,
         evaluations: Evaluations | None,
         spawn: Spawn,

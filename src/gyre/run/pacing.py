@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from gyre.run.cells import CellClient
-from gyre.run.proxied import ProxyClient
+from gyre.run.sharded import Proxies
 from gyre.words.events import EngineSlow
 from gyre.words.ids import EngineName
 
@@ -83,7 +83,7 @@ class Pacing:
     def __init__(
         self,
         cells: Mapping[int, CellClient],
-        proxy: ProxyClient,
+        proxy: Proxies,
         *,
         hear: Callable[[Any], None],
     ) -> None:

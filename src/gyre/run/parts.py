@@ -15,8 +15,8 @@ from gyre.run.evaluations import Evaluations
 from gyre.run.hall import Hall, Spawn
 from gyre.run.obeying import Hands
 from gyre.run.plans import order_for
-from gyre.run.proxied import ProxyClient
-from gyre.run.routing import RouteTable
+from gyre.run.routing import RouteTables
+from gyre.run.sharded import Proxies
 from gyre.run.staff import Staff
 from gyre.run.supervisors import OrderOf, Supervisors
 from gyre.run.switching import Switching
@@ -26,15 +26,13 @@ from gyre.words.ids import ExecutionId
 from gyre.words.places import TaskSource
 from gyre.words.tasks import Task
 
-HOST = "127.0.0.1"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """Everybody who acts."""
 
     workshop: Workshop
-    routes: RouteTable
+    routes: RouteTables
     attempts: Attempts
     evaluations: Evaluations | None
     """None where nothing is held out."""
@@ -70,7 +68,7 @@ class Joining:
     def __init__(
         self,
         staff: Staff,
-        proxy: ProxyClient,
+        proxy: Proxies,
         shape: Shape,
         around: Around,
         *,
@@ -102,8 +100,8 @@ class Joining:
             clock=around.clock,
             spawn=around.spawn,
         )
-        routes = RouteTable(
-            self._proxy, lambda engine: cells[engine].engine, version=routes_version
+        routes = RouteTables(
+            self._proxy.shards, lambda engine: cells[engine].engine, version=routes_version
         )
         switching = await workshop.open(routes, self._proxy, published)
         attempts, evaluations = self._attempts(), self._evaluations()
@@ -162,7 +160,7 @@ class Joining:
         )
 
     def _order_of(self) -> OrderOf:
-        facts_url = f"http://{HOST}:{self._desk.port}{PATH}"
+        facts_url = f"http://{self._staff.cluster.here.host}:{self._desk.port}{PATH}"
 
         def order_of(name: ExecutionId, task: Task, url: str) -> Order:
             return order_for(self._staff.config, name, task, url=url, facts_url=facts_url)

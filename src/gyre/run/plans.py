@@ -12,7 +12,7 @@ from gyre.model.known import model_folder
 from gyre.rollout.order import Order
 from gyre.run.cell_plan import CellPlan
 from gyre.run.checkpoints import CHECKPOINTS
-from gyre.run.control import ADDRESS_FILE
+from gyre.run.control import address_file
 from gyre.run.materialise import Packer
 from gyre.run.proxy import ProxyPlan
 from gyre.words.errors import ConfigError
@@ -21,6 +21,8 @@ from gyre.words.places import TaskSource
 from gyre.words.run_sections import DeadlinesSection, RunConfig, SandboxSection
 from gyre.words.samples import Sampling
 from gyre.words.sandboxes import Limits, SandboxOrder
+from gyre.words.sections import ServerSection
+from gyre.words.shards import shard_of
 from gyre.words.task_sections import TasksSection
 from gyre.words.tasks import Command, Evaluation, Task
 
@@ -88,6 +90,8 @@ def cell_plan(config: RunConfig, places: Places, cell: int) -> CellPlan:
     trains = cell < config.cells.count
     total = config.cells.count + len(config.cells.standalone)
     threads = config.cells.threads
+    if threads is None and config.cluster.kind != "local":
+        threads = max(1, int(config.cluster.cell_cpus) // (config.cells.ranks if trains else 1))
     if threads is None:
         ranks = config.cells.count * config.cells.ranks + len(config.cells.standalone)
         threads = max(1, (os.cpu_count() or 1) // ranks)
@@ -113,7 +117,9 @@ def cell_plan(config: RunConfig, places: Places, cell: int) -> CellPlan:
         limits=config.limits,
         stages=config.cells.stages if trains else 1,
         shards=config.cells.shards if trains else 1,
-        engine_factory=config.cells.engine,
+        serves_with=config.cells.engine,
+        server=config.cells.server or ServerSection(),
+        transport=config.transport,
         trainer_factory=config.cells.trainer,
     )
 
@@ -149,6 +155,7 @@ def order_for(
 ) -> Order:
     """One execution of a task."""
     harness = harness_for(config)
+    shard = shard_of(execution, config.proxy.shards)
     agent_s, overall_s = deadlines_for(config.deadlines, task)
     return Order(
         execution=execution,
@@ -170,7 +177,7 @@ def order_for(
         counts_placeholders=config.evaluate.placeholder == "zero",
         judge=config.evaluate.judge,
         sandbox=sandbox_for(config.sandbox),
-        address_file=str((Path(config.run.place) / ADDRESS_FILE).absolute()),
+        address_file=str(address_file(Path(config.run.place).absolute(), shard)),
         facts_url=facts_url,
     )
 

@@ -3,12 +3,13 @@
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
+from gyre.backends.clusters.local import Here
+from gyre.backends.clusters.pids import end_pid, holds_log
 from gyre.words.errors import ConfigError
+from gyre.words.ports import Spawned, Spot
 
 READY = b"ready "
 STOP_S = 15.0
@@ -21,25 +22,21 @@ LOOK_S = 0.1
 class Process:
     """One process with a log of its own, in a session of its own."""
 
-    def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path) -> None:
+    def __init__(self, name: str, process: Spawned, log: Path, spot: Spot) -> None:
         self.name = name
         self._process = process
         self._log = log
+        self._spot = spot
 
     @classmethod
-    async def start(cls, name: str, arguments: Sequence[str], log: Path) -> "Process":
-        """A Python program of this installation: `-m MODULE ARGUMENT...`."""
-        log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with log.open("ab") as errors:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                *arguments,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=errors,
-                start_new_session=True,
-            )
-        return cls(name, process, log)
+    async def start(
+        cls, name: str, arguments: Sequence[str], log: Path, *, at: Spot | None = None
+    ) -> "Process":
+        """A Python program of this installation, `-m MODULE ARGUMENT...`; here, unless it says."""
+        spot = Here() if at is None else at
+        process = await spot.spawn(arguments, log=str(log))
+        process.hang_up()
+        return cls(name, process, log, spot)
 
     @property
     def pid(self) -> int:
@@ -47,10 +44,9 @@ class Process:
 
     async def ready(self, within_s: float) -> str:
         """What it says it is ready at; ConfigError with the end of its log if it never is."""
-        assert self._process.stdout is not None
         try:
             async with asyncio.timeout(within_s):
-                async for line in self._process.stdout:
+                async for line in self._process.lines():
                     if line.startswith(READY):
                         return line.removeprefix(READY).decode().strip()
         except TimeoutError as error:
@@ -64,17 +60,15 @@ class Process:
 
     async def stop(self) -> None:
         """It is told to end, and made to if it does not; so is everything it started."""
-        if self._process.returncode is None:
-            with suppress(ProcessLookupError):
-                self._process.terminate()
+        if not self._process.is_over:
+            self._spot.signal(self.pid, signal.SIGTERM)
             try:
                 async with asyncio.timeout(STOP_S):
                     await self._process.wait()
             except TimeoutError:
-                self._process.kill()
+                self._spot.signal(self.pid, signal.SIGKILL)
                 await self._process.wait()
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        self._spot.signal(self.pid, signal.SIGKILL, group=True)
 
     def _tail(self) -> str:
         return self._log.read_bytes()[-TAIL_BYTES:].decode(errors="replace").strip()
@@ -111,28 +105,6 @@ class Found:
         await self.wait()
 
 
-def holds_log(pid: int, log: Path) -> bool:
-    """Whether the process lives and writes its errors there, as no other program would."""
-    try:
-        return Path(f"/proc/{pid}/fd/2").readlink() == log.resolve()
-    except OSError:
-        return False
-
-
-def holder_of(log: Path) -> int | None:
-    """Whoever lives and writes its errors there; all processes are asked."""
-    pids = (int(one.name) for one in Path("/proc").iterdir() if one.name.isdecimal())
-    return next((pid for pid in pids if leads(pid) and holds_log(pid, log)), None)
-
-
-def leads(pid: int) -> bool:
-    """Its children may have the same log, but the session is its own."""
-    try:
-        return os.getsid(pid) == pid
-    except OSError:
-        return False
-
-
 def lock_holder(path: Path) -> int | None:
     """The process that has locked the file, if this machine knows one."""
     try:
@@ -145,12 +117,3 @@ def lock_holder(path: Path) -> int | None:
         if (kind, where) == ("FLOCK", place) and int(pid) > 0:
             return int(pid)
     return None
-
-
-def end_pid(pid: int, number: signal.Signals) -> None:
-    """The signal for a process that leads a session; when it kills, for all of its group."""
-    with suppress(ProcessLookupError):
-        if number is signal.SIGKILL:
-            os.killpg(pid, number)
-        else:
-            os.kill(pid, number)

@@ -52,6 +52,10 @@ class ProxyClient:
         found: dict[str, Any] = await self._ask("POST", f"engines/{engine}/vacated", {})
         return dict(found["counts"])
 
+    async def readdress(self, engine: EngineName, url: str) -> None:
+        """From now on the engine is asked there."""
+        await self._ask("PUT", f"engines/{engine}", {"url": url})
+
     async def held(self) -> dict[str, float]:
         """Seconds that calls were held without an engine, by execution."""
         found = await self._ask("GET", "status", None)

@@ -6,9 +6,9 @@ import os
 import resource
 import secrets
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -16,7 +16,7 @@ import aiohttp
 import msgspec
 import uvloop
 
-from gyre.backends.engines.open import connect, read_address
+from gyre.backends.engines.open import EngineAddress, connect, read_address
 from gyre.backends.engines.wire import client
 from gyre.backends.renderers.load import load_renderer
 from gyre.commits import CommitJournal
@@ -30,10 +30,11 @@ from gyre.proxy.router import Router
 from gyre.proxy.routes import Routes
 from gyre.proxy.server import Proxy
 from gyre.run.alone import Alone
-from gyre.run.control import ADDRESS_FILE, TOKEN_FILE, read_key
+from gyre.run.control import TOKEN_FILE, address_file, read_key
 from gyre.run.listen import listener, serve_until_told
 from gyre.run.plan_file import read_plan
 from gyre.words.errors import ConfigError, GyreError
+from gyre.words.ids import EngineName
 from gyre.words.ports import Engine, Renderer
 from gyre.words.samples import Sampling
 from gyre.words.sections import LimitsSection, ProxySection, RouterSection
@@ -62,8 +63,12 @@ class ProxyPlan:
     """Executions to open at the start, if they do not exist."""
     engine_key: Path | None = None
     """File with the key that engines ask for."""
+    moved: Mapping[str, str] = field(default_factory=dict)
+    """By the name of an engine, where it is now, if that is not where it was at first."""
     routed: bool = False
     """A controller says which execution has which engine; without a route its calls wait."""
+    shard: int = 0
+    """Which of `proxy.shards` this one is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +91,7 @@ async def serve(plan: ProxyPlan, on_start: Callable[[Started], None]) -> None:
     _many_files()
     # Trees are long-lived and acyclic; scanning them often costs more than it finds.
     gc.set_threshold(50_000, 50, 100)
-    journal = CommitJournal(plan.folder)
+    journal = CommitJournal(plan.folder, shard=plan.shard)
     commit = GroupCommit(journal)
     executions = Executions(
         plan.folder,
@@ -96,13 +101,14 @@ async def serve(plan: ProxyPlan, on_start: Callable[[Started], None]) -> None:
         settings=plan.proxy,
         limits=plan.limits,
         commit=commit,
+        shard=plan.shard,
     )
     try:
         routes = Routes() if plan.routed else None
         async with (
             client() as session,
             Router(
-                await engines_at(plan.engines, session, key_file=plan.engine_key),
+                await engines_at(engines_of(plan), session, key_file=plan.engine_key),
                 plan.router,
                 routes=routes,
             ) as router,
@@ -113,6 +119,7 @@ async def serve(plan: ProxyPlan, on_start: Callable[[Started], None]) -> None:
                 router,
                 token,
                 taken_over=(lambda now: show(session, now)) if plan.routed else None,
+                connect=lambda name, url: connect(_moved(name, url), session),
             )
             app = Proxy(executions, desk, admin, model=plan.model, limits=plan.limits)
             on = listener(plan.proxy.host, plan.proxy.port, send_bytes=SEND_BYTES)
@@ -123,7 +130,7 @@ async def serve(plan: ProxyPlan, on_start: Callable[[Started], None]) -> None:
             }
             host, port = on.getsockname()[:2]
             url = f"http://{host}:{port}"
-            (plan.folder / ADDRESS_FILE).write_text(url)
+            address_file(plan.folder, plan.shard).write_text(url)
             started = Started(
                 url=url,
                 folder=plan.folder,
@@ -152,8 +159,9 @@ def prepare(plan: ProxyPlan, renderer: Renderer) -> str:
                 f"asked to go on with {renderer.name!r}"
             )
             raise ConfigError(message)
-    else:
-        path.write_bytes(msgspec.json.encode(manifest))
+    elif plan.shard == 0:
+        # Whole at once, because other shards start meanwhile.
+        replace(path, msgspec.json.encode(manifest))
     secret = plan.folder / TOKEN_FILE
     if not secret.exists():
         replace(secret, secrets.token_urlsafe(32).encode(), is_secret=True)
@@ -169,11 +177,23 @@ async def connected(
 ) -> AsyncIterator[list[Engine]]:
     """Engines at their addresses, over one client session that shows the key, if there is one."""
     async with client() as session:
-        yield await engines_at(addresses, session, key_file=key_file)
+        found = [read_address(one) for one in addresses]
+        yield await engines_at(found, session, key_file=key_file)
+
+
+def _moved(name: EngineName, url: str) -> EngineAddress:
+    return EngineAddress(url=url, kind="gyre", known_as=name)
+
+
+def engines_of(plan: ProxyPlan) -> list[EngineAddress]:
+    """The plan's engines under the names that they began with, where they are now."""
+    found = [read_address(one) for one in plan.engines]
+    moved = plan.moved
+    return [_moved(one.name, moved[one.name]) if one.name in moved else one for one in found]
 
 
 async def engines_at(
-    addresses: Sequence[str], session: aiohttp.ClientSession, *, key_file: Path | None
+    addresses: Sequence[EngineAddress], session: aiohttp.ClientSession, *, key_file: Path | None
 ) -> list[Engine]:
     if not addresses:
         message = "engine: expected at least one, such as sglang=http://127.0.0.1:30000"
@@ -181,7 +201,7 @@ async def engines_at(
     key = read_key(key_file)
     if key is not None:
         show(session, key)
-    return [await connect(read_address(address), session) for address in addresses]
+    return [await connect(address, session) for address in addresses]
 
 
 def show(session: aiohttp.ClientSession, key: str) -> None:

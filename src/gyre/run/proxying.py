@@ -1,4 +1,4 @@
-"""The proxy's process: started, found again by the next controller, and started again if it dies.
+"""A proxy process: started, found again by the next controller, and started again if it dies.
 
 Rule 1: it keeps its port for as long as the run lasts, because agent programs know no other.
 Rule 2: it outlives its controller, so that calls wait for the next one and do not fail.
@@ -8,24 +8,25 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import aiohttp
 
-from gyre.run.control import ADDRESS_FILE
+from gyre.backends.clusters.pids import holds_log
+from gyre.run.control import PROXY, address_file
 from gyre.run.plan_file import read_plan, write_plan
 from gyre.run.plans import Places
-from gyre.run.processes import Found, Process, holds_log
+from gyre.run.processes import Found, Process
 from gyre.run.proxied import ProxyClient
 from gyre.run.proxy import ProxyPlan
 from gyre.version import fingerprint
 from gyre.words.errors import BoundaryError, ConfigError, TakenOver
 from gyre.words.events import ProxyRestarted
+from gyre.words.ids import EngineName
+from gyre.words.shards import named
 
 T = TypeVar("T")
-NAME = "proxy"
 READY_S = 300.0
 """How long it may take to be ready: many logs are indexed."""
 ANSWER_S = 10.0
@@ -38,7 +39,7 @@ MOST_DEATHS, DEATHS_S = 10, 60.0
 
 
 class Proxying:
-    """One run's proxy, whichever process it is now."""
+    """One run's proxy, or a shard of it, whichever process it is now."""
 
     def __init__(
         self,
@@ -46,7 +47,10 @@ class Proxying:
         session: aiohttp.ClientSession,
         *,
         note_pid: Callable[[str, int], None],
+        shard: int = 0,
     ) -> None:
+        self._name = named(PROXY, shard)
+        self._shard = shard
         self._places = places
         self._session = session
         self._note_pid = note_pid
@@ -61,7 +65,7 @@ class Proxying:
         port = urlsplit(self.client.url).port
         assert port is not None
         self.plan = replace(plan, proxy=replace(plan.proxy, port=port))
-        write_plan(self._places.plan(NAME), self.plan)
+        write_plan(self._places.plan(self._name), self.plan)
 
     async def take_over(self, plan: ProxyPlan, *, before: str, now: str) -> None:
         """The process that an earlier controller left, or a new one in its place.
@@ -74,7 +78,9 @@ class Proxying:
         if found is None:
             await self._start_again(until=until)
             return
-        client = ProxyClient(_address(self._places.run), self._session)
+        client = ProxyClient(
+            address_file(self._places.run, self._shard).read_text().strip(), self._session
+        )
         if await _obeys(client, before=before, now=now):
             self._process, self.client = found, client
         else:
@@ -97,7 +103,7 @@ class Proxying:
     def _note_death(self, now: float) -> None:
         """ConfigError when there are too many."""
         if len(self._deaths) == MOST_DEATHS and now - self._deaths[0] < DEATHS_S:
-            many, log = MOST_DEATHS + 1, self._places.log(NAME)
+            many, log = MOST_DEATHS + 1, self._places.log(self._name)
             raise ConfigError(f"the proxy ended {many} times in {DEATHS_S:g} s: see {log}")
         self._deaths.append(now)
 
@@ -131,15 +137,21 @@ class Proxying:
             until = asyncio.get_running_loop().time() + GIVE_UP_S
             await self._start_again(until=until)
 
+    async def readdress(self, engine: EngineName, url: str) -> None:
+        """The engine is asked there from now on, also by a proxy that is started again."""
+        self.plan = replace(self.plan, moved={**self.plan.moved, engine: url})
+        write_plan(self._places.plan(self._name), self.plan)
+        await self.client.readdress(engine, url)
+
     async def stop(self) -> None:
         await self._process.stop()
 
     async def _start(self, plan: ProxyPlan) -> None:
-        path = write_plan(self._places.plan(NAME), plan)
+        path = write_plan(self._places.plan(self._name), plan)
         arguments = ("-m", "gyre.run.proxy", str(path))
-        process = await Process.start(NAME, arguments, self._places.log(NAME))
+        process = await Process.start(self._name, arguments, self._places.log(self._name))
         self._process = process
-        self._note_pid(NAME, process.pid)
+        self._note_pid(self._name, process.pid)
         try:
             self.client = ProxyClient(await process.ready(READY_S), self._session)
         except ConfigError:
@@ -147,17 +159,17 @@ class Proxying:
             raise
 
     def _found(self) -> Found | None:
-        log = self._places.log(NAME)
+        log = self._places.log(self._name)
         try:
-            pid = int(self._places.pid(NAME).read_text())
+            pid = int(self._places.pid(self._name).read_text())
         except (OSError, ValueError):
             return None
-        return Found(NAME, pid, log) if holds_log(pid, log) else None
+        return Found(self._name, pid, log) if holds_log(pid, log) else None
 
 
-def recorded_plan(places: Places) -> ProxyPlan | None:
+def recorded_plan(places: Places, shard: int = 0) -> ProxyPlan | None:
     """What the proxy of an earlier controller was told; None if it never had one."""
-    path = places.plan(NAME)
+    path = places.plan(named(PROXY, shard))
     return read_plan(path, ProxyPlan) if path.exists() else None
 
 
@@ -169,7 +181,3 @@ async def _obeys(client: ProxyClient, *, before: str, now: str) -> bool:
             return await client.take_over(before=before, now=now) == fingerprint()
     except (BoundaryError, TakenOver, TimeoutError):
         return False
-
-
-def _address(folder: Path) -> str:
-    return (folder / ADDRESS_FILE).read_text().strip()

@@ -17,11 +17,14 @@ import msgspec
 import torch
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
+from gyre.backends.trainers.megatron import megatron_rank
+from gyre.backends.transports.open import open_transport
 from gyre.engine.open import device_of, dtype_of
 from gyre.model.known import model_folder
 from gyre.model.load import load_network
 from gyre.model.network import Network
 from gyre.run.cell_plan import CellPlan
+from gyre.run.cell_weights import cuts_of, shapes_of
 from gyre.run.plan_file import read_plan
 from gyre.run.rank_orders import BESIDE, READY, Answer, Asked, Expose, refusal
 from gyre.run.rank_part import Part
@@ -38,7 +41,9 @@ def open_part(plan: CellPlan, rank: int, store: Path, network: Network) -> Part:
     lines = Lines(
         FileStore(str(store), place.size), place, device=network.device, timeout_s=plan.timeout_s
     )
-    trainer = RankTrainer(
+    whole = shapes_of(network.module)
+    open_trainer = megatron_rank if plan.trainer.kind == "megatron" else RankTrainer
+    trainer = open_trainer(
         network,
         lines,
         section=plan.trainer,
@@ -52,16 +57,23 @@ def open_part(plan: CellPlan, rank: int, store: Path, network: Network) -> Part:
         trainer.load(state, version=plan.version)
     trainer.rest(weights=True)
     between = Between(plan.store, cell=plan.cell, rank=rank, timeout_s=plan.timeout_s)
-    return Part(trainer, lines, between, share=plan.share, cell=plan.cell)
+    host, owner = plan.host_of(rank), f"{plan.name}-{rank}"
+    transport = open_transport(plan.transport, owner=owner, host=host, share=plan.share)
+    cuts = cuts_of(shapes_of(network.module), whole, shard=place.shard)
+    return Part(trainer, lines, between, transport, cuts=cuts, share=plan.share, cell=plan.cell)
 
 
-def planned_network(plan: CellPlan) -> Network:
-    """The network that a cell's plan begins with.
+def planned_network(plan: CellPlan, rank: int = 0) -> Network:
+    """The network that a cell's plan begins with, on the device of a rank.
 
     Files that go with every later version, a tokenizer's above all, are those of the plan's model:
     the checkpoint that it begins with may be removed meanwhile.
     """
     place = device_of(plan.device)
+    if str(place) == "cuda" and plan.ranks > 1:
+        # Each on its own, because NCCL refuses two ranks on one device.
+        place = device_of(f"cuda:{plan.seat_of(rank)}")
+        torch.cuda.set_device(place)
     network = load_network(plan.source, device=place, dtype=dtype_of(plan.dtype, place))
     network.module.name_or_path = str(model_folder(plan.model))
     return network
@@ -139,7 +151,7 @@ def main(arguments: Sequence[str]) -> int:
         plan = read_plan(Path(arguments[0]), CellPlan)
         if plan.threads is not None:
             torch.set_num_threads(plan.threads)
-        network = planned_network(plan)
+        network = planned_network(plan, int(arguments[1]))
         says.say(Answer(number=READY, version=plan.version))
         part = open_part(plan, int(arguments[1]), Path(arguments[2]), network)
         _Follower(part, says).work()

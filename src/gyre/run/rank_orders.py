@@ -7,6 +7,7 @@ import msgspec
 from gyre.model.manifest import Shard
 from gyre.words import errors
 from gyre.words.errors import BoundaryError, CellError, GyreError
+from gyre.words.transfers import Bundle
 
 
 class Restore(msgspec.Struct, tag=True, forbid_unknown_fields=True):
@@ -50,7 +51,7 @@ class Spread(msgspec.Struct, tag=True, forbid_unknown_fields=True):
 class Pull(msgspec.Struct, tag=True, forbid_unknown_fields=True):
     """Weights that another cell exposed are read; this rank has them when it is told to."""
 
-    parts: list[Shard]
+    parts: list[Bundle]
     version: int
 
 
@@ -67,7 +68,7 @@ class Step(msgspec.Struct, tag=True, forbid_unknown_fields=True):
 
 
 class Expose(msgspec.Struct, tag=True, forbid_unknown_fields=True):
-    """This rank's weights become a file; done beside everything else."""
+    """This rank's weights can be read by others; done beside everything else."""
 
 
 class Copy(msgspec.Struct, tag=True, forbid_unknown_fields=True):
@@ -133,6 +134,9 @@ class Answer(msgspec.Struct):
     num_bytes: int = 0
     """That went to other cells."""
     part: Shard | None = None
+    """Of what was copied."""
+    bundle: Bundle | None = None
+    """That others can read."""
     files: tuple[Shard, ...] = ()
     """Of a checkpoint."""
     num_steps: int = 0

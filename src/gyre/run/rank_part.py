@@ -4,17 +4,16 @@ Rule 1: what comes from other cells is laid aside first, and taken once all rank
 """
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import assert_never
 
 from torch import Tensor
 
-from gyre.model.manifest import Shard
 from gyre.model.weights import load_into
 from gyre.run import rank_orders
+from gyre.run.cell_weights import Cuts, exposed, fetched
 from gyre.run.rank_orders import Answer, Order
-from gyre.run.rank_weights import laid, taken
+from gyre.run.rank_weights import laid
 from gyre.run.saving import as_checkpoint_error
 from gyre.run.state_files import write_state
 from gyre.train.between import Between, num_bytes
@@ -23,26 +22,39 @@ from gyre.train.pipeline import Ended
 from gyre.train.rank import RankTrainer
 from gyre.train.snapshot import Snapshot
 from gyre.words.errors import BrokenPromise
+from gyre.words.ports import Transport
 from gyre.words.reports import StepReport
+from gyre.words.transfers import Bundle
 
 
 class Part:
     """One rank: its trainer, its lines within the cell, its ways to its like in others."""
 
     def __init__(
-        self, trainer: RankTrainer, lines: Lines, between: Between, *, share: Path, cell: int
+        self,
+        trainer: RankTrainer,
+        lines: Lines,
+        between: Between,
+        transport: Transport,
+        *,
+        cuts: Cuts,
+        share: Path,
+        cell: int,
     ) -> None:
+        """What it copies lies in the share of its machine; other cells have the transport."""
         self.trainer = trainer
         self.lines = lines
         self.snapshot = Snapshot(trainer)
         self.stepped: StepReport | None = None
         """What the last step came to."""
         self._between = between
+        self._transport = transport
+        self._cuts = cuts
         self._share = share
         self._cell = cell
         self._rank = lines.place.rank
         self._aside: Callable[[], None] | None = None
-        self._exposed: Path | None = None
+        self._exposed: Bundle | None = None
 
     def obey(self, order: Order, number: int = rank_orders.READY) -> Answer:
         """What came of it; GyreError is the caller's to answer."""
@@ -63,7 +75,7 @@ class Part:
                 with self.snapshot.changing():
                     self.stepped = self.trainer.step()
             case rank_orders.Expose():
-                answer.part = self._expose()
+                answer.bundle = self._expose()
             case rank_orders.Copy() | rank_orders.Lay() | rank_orders.Keep():
                 with as_checkpoint_error():
                     self._obey_beside(order, answer)
@@ -75,6 +87,7 @@ class Part:
         """Whoever waits for this rank fails now."""
         self.lines.drop()
         self._between.drop()
+        self._transport.close()
 
     def _obey_beside(
         self, order: rank_orders.Copy | rank_orders.Lay | rank_orders.Keep, answer: Answer
@@ -110,7 +123,8 @@ class Part:
             case rank_orders.Spread(version=version):
                 self._spread(order, version)
             case rank_orders.Pull(parts=parts, version=version):
-                self._lay_aside(taken(self._share, parts[self._rank]), version)
+                tensors = fetched(self._transport, parts, self._cuts, version=version)
+                self._lay_aside(tensors, version)
             case rank_orders.Take():
                 if self._aside is None:
                     raise BrokenPromise(f"rank {self._rank}: nothing was laid aside")
@@ -150,13 +164,14 @@ class Part:
 
         self._aside = take
 
-    def _expose(self) -> Shard:
-        if self._exposed is not None:
-            with suppress(FileNotFoundError):
-                self._exposed.unlink()
-        name = f"weights-{self._cell}-{self.trainer.version}.{self._rank}.safetensors"
-        self._exposed = self._share / name
-        return laid(self._exposed, dict(self.trainer.network.module.named_parameters()))
+    def _expose(self) -> Bundle:
+        before, self._exposed = self._exposed, None
+        if before is not None:
+            self._transport.withdraw(before.exposure)
+        tensors = dict(self.trainer.network.module.named_parameters())
+        version = self.trainer.version
+        self._exposed = exposed(self._transport, tensors, self._cuts, version=version)
+        return self._exposed
 
 
 def _nothing() -> None:

@@ -10,7 +10,7 @@ from gyre.model.network import Network
 from gyre.run import rank_orders
 from gyre.run.cell_plan import CellPlan
 from gyre.run.cell_wire import Exposed, Saved
-from gyre.run.learning import Leases, check_held, check_ranks, check_version
+from gyre.run.learning import Leases, check_held, check_version
 from gyre.run.plan_file import write_plan
 from gyre.run.rank import open_part, planned_network
 from gyre.run.ranked_copies import Crewed
@@ -21,12 +21,13 @@ from gyre.run.ranked_followers import Follower
 from gyre.run.saving import Saving
 from gyre.train.meter import BACKWARD
 from gyre.train.passes import CUDA_MULTIPLE_TOKENS, check_claim
-from gyre.words.errors import CellError, CellGone, NotFinite
+from gyre.words.errors import CellError, CellGone, NotFinite, Outdated
 from gyre.words.packs import Claim, Score
 from gyre.words.reports import ClaimReport, StepReport, Work
 
 SIGNS_OF_LIFE = 4
 """Times that a paused stream says so within the time-out of the cell's lines."""
+FAR = ("-m", "gyre.backends.clusters.far")
 PATIENCE = 4
 """Time-outs of lines after which a rank that has not answered an order never will."""
 
@@ -154,20 +155,19 @@ class Ranked:
         self._driver.do(act)
 
     def expose(self) -> Exposed:
-        """Every rank's weights in a file; beside the thread that drives (SPEC 3.1)."""
+        """Every rank's weights for others to read; beside the thread that drives (SPEC 3.1)."""
         with self._exposing:
             version = self.version
             if self._exposed is None or self._exposed.version != version:
                 answers = self._crew.all(rank_orders.Expose())
                 if {version} != {one.version for one in answers}:
-                    raise CellError("the weights changed while they were exposed")
-                parts = tuple(one.part for one in answers if one.part is not None)
+                    raise Outdated("the weights changed while they were exposed")
+                parts = tuple(one.bundle for one in answers if one.bundle is not None)
                 self._exposed = Exposed(version=version, parts=parts)
             return self._exposed
 
     def pull(self, given: Exposed) -> None:
         """The weights are those of another cell, and no others (SPEC 3.1)."""
-        check_ranks(given, self._plan.ranks)
 
         def act() -> None:
             if self._trainer.is_resting:
@@ -228,7 +228,8 @@ def open_ranked(plan: CellPlan, network: Network, *, on_failure: Callable[[], No
     with ExitStack() as stack:
         followers = []
         for rank in range(1, plan.ranks):
-            follower = Follower(path, rank, store, on_end=on_end)
+            far = () if (door := plan.door_of(rank)) is None else (*FAR, door, str(plan.key_file))
+            follower = Follower(path, rank, store, through=far, on_end=on_end)
             stack.callback(follower.end)
             followers.append(follower)
         own = planned_network(plan)

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
@@ -21,9 +21,18 @@ class Follower:
     """One rank in a process of its own, which ends with this one however it ends."""
 
     def __init__(
-        self, plan: Path, rank: int, store: Path, *, on_end: Callable[[str], None]
+        self,
+        plan: Path,
+        rank: int,
+        store: Path,
+        *,
+        on_end: Callable[[str], None],
+        through: Sequence[str] = (),
     ) -> None:
-        """`on_end` is called in another thread, with what happened, unless it was told to end."""
+        """`on_end` is called in another thread, with what happened, unless it was told to end.
+
+        `through` is a program that has it started on another node, and stands for it here.
+        """
         self._name = f"rank {rank}"
         self._on_end = on_end
         self._lock = Lock()
@@ -32,7 +41,7 @@ class Follower:
         self.ready: Future[Answer] = Future()
         self._waiting: dict[int, Future[Answer]] = {READY: self.ready}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "gyre.run.rank", str(plan), str(rank), str(store)],
+            [sys.executable, *through, "-m", "gyre.run.rank", str(plan), str(rank), str(store)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )

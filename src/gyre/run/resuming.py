@@ -8,14 +8,16 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from gyre.backends.clusters.pids import holds_log
 from gyre.plan.cells import CellState
 from gyre.plan.messages import CellDied, CellId, EngineId, EngineLost, LoadWeights
 from gyre.run import checkpoints
 from gyre.run.checkpoints import Checkpoint
+from gyre.run.control import is_proxy
 from gyre.run.hall import Spawn
 from gyre.run.parts import Parts
 from gyre.run.plans import Places
-from gyre.run.processes import Found, holds_log
+from gyre.run.processes import Found
 from gyre.run.recalled import Recalled
 from gyre.words.errors import ConfigError
 
@@ -81,7 +83,7 @@ async def clear_away(places: Places, *, proxy: bool) -> int:
     """
     left = []
     for path in sorted(places.pids.glob("*")):
-        if path.name == "proxy" and not proxy:
+        if is_proxy(path.name) and not proxy:
             continue
         log = places.log(path.name)
         text = path.read_text()

@@ -112,7 +112,8 @@ def rollout_config(asked: Asked, *, where: str, model: str) -> RunConfig:
     cells = given.get("cells")
     tables["model"] = {**tables.get("model", {}), "name": model}
     tables["tasks"] = asdict(section_for(asked.tasks))
-    tables["proxy"] = {"port": 0, **tables.get("proxy", {})}
+    # One process, whatever the run has of which this is the file.
+    tables["proxy"] = {"port": 0, **tables.get("proxy", {}), "shards": 1}
     # What a run has to say and a rollout has no use for.
     tables["schedule"] = {"groups_per_batch": 1, "executions_per_group": 2}
     tables["cells"] = {"count": 1, "capacity": asked.concurrency}

@@ -18,6 +18,7 @@ from typing import Any
 import aiohttp
 import uvloop
 
+from gyre.backends.clusters.pids import holder_of
 from gyre.run import lock, shares
 from gyre.run.attempts import name_of, next_name
 from gyre.run.births import Births
@@ -35,12 +36,13 @@ from gyre.run.plans import (
     proxy_plan,
     sandbox_for,
 )
-from gyre.run.processes import Found, Process, holder_of
+from gyre.run.processes import Found, Process
 from gyre.run.proxied import ProxyClient
 from gyre.run.proxy import connected
 from gyre.run.rollout_before import begun, remember, slot_of
 from gyre.run.rollout_plan import RolloutPlan
 from gyre.run.rollout_results import Result, Results, result_of
+from gyre.run.sharded import Proxies
 from gyre.run.supervised import Supervised
 from gyre.run.supervisors import Supervisors
 from gyre.words.errors import ConfigError
@@ -136,7 +138,7 @@ class Rollout:
             await Found("proxy", pid, log).kill()
         await asyncio.to_thread(shares.remove_earlier, places)
 
-    async def _start(self, stack: AsyncExitStack) -> ProxyClient:
+    async def _start(self, stack: AsyncExitStack) -> Proxies:
         """A proxy before the engines that are there, or before one that is started."""
         plan, window = self._plan, self._config.proxy.context_tokens
         engines, key = plan.engines, plan.engine_key
@@ -154,7 +156,7 @@ class Rollout:
         stack.push_async_callback(process.stop)
         url = await process.ready(READY_S)
         self._watched.append(("proxy", process.wait, log))
-        return ProxyClient(url, self._session)
+        return Proxies([ProxyClient(url, self._session)])
 
     async def _start_engine(self, stack: AsyncExitStack) -> CellClient:
         """A cell that only serves."""
@@ -178,7 +180,7 @@ class Rollout:
 
     # The executions
 
-    async def _execute(self, proxy: ProxyClient, births: Births, told: asyncio.Event) -> None:
+    async def _execute(self, proxy: Proxies, births: Births, told: asyncio.Event) -> None:
         on = listener(HOST, 0)
         facts_url = f"http://{HOST}:{on.getsockname()[1]}{PATH}"
         self._supervisors = Supervisors(

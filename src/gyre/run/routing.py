@@ -1,14 +1,15 @@
 """The route table: every running execution has its engine while that is ready, and else none."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from gyre.run.proxied import ProxyClient
 from gyre.words.ids import EngineName, ExecutionId
+from gyre.words.shards import shard_of
 
 
 class RouteTable:
-    """What the proxy was told last, and what it should be told (SPEC 2.3)."""
+    """What a shard of the proxy was told last, and what it should be told (SPEC 2.3)."""
 
     def __init__(
         self, proxy: ProxyClient, name_of: Callable[[int], EngineName], *, version: int = 0
@@ -73,3 +74,46 @@ class RouteTable:
             if self._told.get(execution) != engine
         }
         return found | {one: None for one in self._told if one not in self._wanted}
+
+
+class RouteTables:
+    """Those of all shards; each is told by itself, so that none waits for another."""
+
+    def __init__(
+        self,
+        shards: Sequence[ProxyClient],
+        name_of: Callable[[int], EngineName],
+        *,
+        version: int = 0,
+    ) -> None:
+        self._tables = [RouteTable(one, name_of, version=version) for one in shards]
+
+    @property
+    def num_moved(self) -> int:
+        return sum(one.num_moved for one in self._tables)
+
+    def want(self, seats: Mapping[ExecutionId, int], is_ready: Callable[[int], bool]) -> None:
+        """Engines of all running executions; a flush follows if anything is another."""
+        if len(self._tables) == 1:
+            self._tables[0].want(seats, is_ready)
+            return
+        parts: list[dict[ExecutionId, int]] = [{} for _ in self._tables]
+        for execution, engine in seats.items():
+            parts[shard_of(execution, len(parts))][execution] = engine
+        for table, part in zip(self._tables, parts, strict=True):
+            table.want(part, is_ready)
+
+    def again(self, shard: int) -> None:
+        """The shard is another process, which was told nothing yet."""
+        self._tables[shard].again()
+
+    async def flushed(self) -> None:
+        """All of them obey what is wanted now."""
+        for table in self._tables:
+            await table.flushed()
+
+    async def work(self) -> None:
+        """Tells them, for as long as the run lasts."""
+        async with asyncio.TaskGroup() as group:
+            for table in self._tables:
+                group.create_task(table.work())

@@ -1,4 +1,4 @@
-"""Folders in memory that processes of a run share: none outlives a run that goes on."""
+"""Folders that processes of a run share, in memory if they can: none outlives its run."""
 
 import secrets
 import shutil
@@ -14,13 +14,15 @@ PREFIX = "gyre-"
 """What their names begin with; only what is named so is believed to be one."""
 
 
-def opened(run: Path, stack: AsyncExitStack) -> Places:
+def opened(run: Path, stack: AsyncExitStack, *, in_memory: bool = True) -> Places:
     """A run's places with a share of their own, which goes with the stack.
 
     It is noted before it is there, so that whoever goes on removes what could not be removed here.
+    Not in memory, it lies in the run's folder, because processes of other machines see that.
     """
     run.mkdir(parents=True, exist_ok=True, mode=0o700)
     memory = MEMORY if MEMORY.is_dir() else Path(tempfile.gettempdir())
+    memory = memory if in_memory else run.absolute()
     places = Places(run=run.absolute(), share=memory / f"{PREFIX}{secrets.token_hex(8)}")
     _note(places, [*_noted(places), places.share])
     places.share.mkdir(mode=0o700)

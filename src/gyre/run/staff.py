@@ -1,8 +1,8 @@
-"""The processes of a run: nurseries and cells, started, watched and ended."""
+"""The processes of a run: nurseries and cells, started somewhere, watched and ended."""
 
 import asyncio
 import secrets
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -13,13 +13,18 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from gyre import durable
+from gyre.backends.clusters.open import open_cluster
+from gyre.backends.clusters.pids import holds_log
 from gyre.run import shares
-from gyre.run.births import Births, Child
+from gyre.run.births import Child
 from gyre.run.cell_plan import CellPlan
 from gyre.run.cells import CellClient
 from gyre.run.checkpoints import Checkpoint
+from gyre.run.nurseries import Nurseries
 from gyre.run.plan_file import write_plan
 from gyre.run.plans import Places, cell_plan
+from gyre.words.ids import EngineName
+from gyre.words.ports import Cluster
 from gyre.words.run_sections import RunConfig
 
 READY_S = 300.0
@@ -37,14 +42,18 @@ class Staff:
         self.cells: dict[int, CellClient] = {}
         self.places: Places
         self.session: aiohttp.ClientSession
-        self.supervisors: Births
+        self.cluster: Cluster
+        self.supervisors: Nurseries
         self.folder = folder.absolute()
-        self._births: Births
+        self.moved: Callable[[EngineName, str], Awaitable[None]]
+        """Told where an engine is from now on, which its cell began to serve on another machine."""
+        self._births: Nurseries
         self._processes: dict[int, Child] = {}
 
     def prepare(self, stack: AsyncExitStack) -> None:
         """The run's folder and what its processes share; nothing runs yet."""
-        self.places = shares.opened(self.folder, stack)
+        in_memory = self.config.cluster.kind == "local"
+        self.places = shares.opened(self.folder, stack, in_memory=in_memory)
 
     async def open(self, stack: AsyncExitStack) -> None:
         """A new token, so that nobody obeys an earlier controller, and who can start the others."""
@@ -57,10 +66,33 @@ class Staff:
                 connector=aiohttp.TCPConnector(limit=0),
             )
         )
-        self.supervisors = await Births.open("gyre.run.supervise", self.places.log("nursery"))
+        config = self.config
+        self.cluster = await open_cluster(
+            config.cluster,
+            run=config.run.name,
+            folder=self.folder,
+            key_file=self.places.token,
+        )
+        stack.push_async_callback(self.cluster.close)
+        self._end_elsewhere()
+        log = self.places.log
+        self.supervisors = Nurseries("gyre.run.supervise", self.cluster, log("nursery"))
         stack.push_async_callback(self.supervisors.close)
-        self._births = await Births.open("gyre.run.cell", self.places.log("cells"))
+        self._births = Nurseries("gyre.run.cell", self.cluster, log("cells"))
         stack.push_async_callback(self._births.close)
+        if self.cluster.is_shared:
+            # Their imports take seconds, which pass meanwhile.
+            await self.supervisors.at(self.cluster.here)
+            await self._births.at(self.cluster.here)
+
+    def _end_elsewhere(self) -> None:
+        """What an earlier controller left on other machines; here that has been seen to."""
+        if self.cluster.is_shared:
+            return
+        for path in self.places.pids.glob("*"):
+            log, text = self.places.log(path.name), path.read_text()
+            if not (text.isdecimal() and holds_log(int(text), log)):
+                self.cluster.order(str(log), SIGKILL)
 
     async def start(self, stack: AsyncExitStack) -> None:
         """All cells take requests; they end with the stack."""
@@ -69,12 +101,11 @@ class Staff:
         clients = await asyncio.gather(*(self._start_cell(cell) for cell in range(total)))
         self.cells.update(enumerate(clients))
 
-    def recall(self, stack: AsyncExitStack, urls: Sequence[str]) -> None:
-        """Cells of an earlier controller by their addresses, none of which is alive."""
+    def recall(self, stack: AsyncExitStack, urls: Sequence[tuple[EngineName, str]]) -> None:
+        """Cells of an earlier controller by their names and addresses, none of which is alive."""
         self._stop_with(stack)
-        self.cells.update(
-            {cell: CellClient(cell, url, self.session) for cell, url in enumerate(urls)}
-        )
+        for cell, (name, url) in enumerate(urls):
+            self.cells[cell] = CellClient(cell, url, self.session, engine=name)
 
     def _stop_with(self, stack: AsyncExitStack) -> None:
         """Whatever runs by then ends with the stack."""
@@ -100,10 +131,15 @@ class Staff:
             await process.end(END_S)
 
     async def start_again(self, cell: int, checkpoint: Checkpoint | None) -> CellClient:
-        """Another process, at the address by which the proxy and its routes know the cell."""
-        port = urlsplit(self.cells[cell].url).port
-        assert port is not None
-        return await self._start_cell(cell, checkpoint, port=port)
+        """Another process, at the address by which the proxy and its routes know the cell.
+
+        On another machine it keeps its name, and whoever asks its engine is told the new address.
+        """
+        before = self.cells[cell]
+        client = await self._start_cell(cell, checkpoint, before=before)
+        if client.url != before.url:
+            await self.moved(client.engine, client.url)
+        return client
 
     async def ended(self, cell: int) -> bool:
         """Waits for the end of a cell's present process; whether it ended by itself."""
@@ -117,15 +153,32 @@ class Staff:
         return cell_plan(self.config, self.places, cell)
 
     async def _start_cell(
-        self, cell: int, checkpoint: Checkpoint | None = None, *, port: int = 0
+        self, cell: int, checkpoint: Checkpoint | None = None, *, before: CellClient | None = None
     ) -> CellClient:
         folder = None if checkpoint is None else checkpoint.folder
-        plan = replace(self._plan(cell), checkpoint=folder, port=port)
+        nodes = self.config.cluster.cell_nodes if cell < self.num_cells else 1
+        spot = await self.cluster.cell(cell, nodes=nodes)
+        plan = replace(
+            self._plan(cell),
+            checkpoint=folder,
+            host=spot.host,
+            port=_port(before, spot.host),
+            doors=tuple(spot.doors),
+        )
         path = write_plan(self.places.plan(plan.name), plan)
-        process = await self._births.birth(plan.name, [str(path)], log=self.places.log(plan.name))
+        births = await self._births.at(spot)
+        process = await births.birth(plan.name, [str(path)], log=self.places.log(plan.name))
         self._processes[cell] = process
         self.note_pid(plan.name, process.pid)
-        return CellClient(cell, await process.ready(READY_S), self.session)
+        url = await process.ready(self._ready_s)
+        name = None if before is None else before.engine
+        return CellClient(cell, url, self.session, engine=name)
+
+    @property
+    def _ready_s(self) -> float:
+        """A cell with a server of its own is ready once that is."""
+        cells = self.config.cells
+        return READY_S + cells.server_start_s
 
     async def _stop_cells(self) -> None:
         stops: list[Coroutine[Any, Any, None]] = [one.stop() for one in self._processes.values()]
@@ -136,3 +189,12 @@ class Staff:
         path = self.places.pid(name)
         path.parent.mkdir(exist_ok=True, mode=0o700)
         path.write_text(str(pid))
+
+
+def _port(before: CellClient | None, host: str) -> int:
+    """The one it had, if it is back where it was; else whichever is free."""
+    if before is None:
+        return 0
+    parts = urlsplit(before.url)
+    assert parts.port is not None
+    return parts.port if parts.hostname == host else 0

@@ -20,11 +20,14 @@ from gyre.words.run_sections import RunConfig
 
 MAY_CHANGE = (
     "run.folder",
+    "cluster",
+    "transport",
     "schedule.publish_s",
     "schedule.join_s",
     "schedule.lease_s",
     "schedule.group_s",
     "cells.threads",
+    "trainer.kind",
     "proxy.alone_s",
     "checkpoint",
     "trackers",

@@ -7,13 +7,16 @@ import asyncio
 import signal
 from pathlib import Path
 
+from gyre.backends.clusters.open import open_cluster
 from gyre.rollout import facts
 from gyre.run import resuming, supervised
 from gyre.run.lock import is_taken
-from gyre.run.plans import Places
+from gyre.run.plans import RUN_FILE, Places
+from gyre.run.runfile import read_run
 from gyre.run.standing import end_controller
 from gyre.words.errors import LogDamaged
 from gyre.words.outcomes import Terminated
+from gyre.words.run_sections import ClusterSection
 
 END_S = 10.0
 """How long an execution may take to end."""
@@ -25,21 +28,29 @@ def stop(folder: Path) -> int:
     A controller ends first, with all that is its own.
     """
     end_controller(folder)
-    return asyncio.run(_end_all(Places(run=folder.absolute(), share=folder)))
+    config = read_run(folder / RUN_FILE).config
+    places = Places(run=folder.absolute(), share=folder)
+    return asyncio.run(_end_all(places, config.cluster, config.run.name))
 
 
-async def _end_all(places: Places) -> int:
+async def _end_all(places: Places, section: ClusterSection, run: str) -> int:
     found = [one for one in sorted(places.attempts.glob("*/")) if is_taken(one)]
-    await asyncio.gather(*(_end(one) for one in found))
+    # Of others than this machine only what lasts can be left, and that are supervisors.
+    asked = section if found else ClusterSection()
+    cluster = await open_cluster(asked, run=run, folder=places.run, key_file=places.token)
+    try:
+        await asyncio.gather(*(_end(one, cluster) for one in found))
+    finally:
+        await cluster.close()
     # The proxy last, so that programs that are being ended see no call fail.
     return len(found) + await resuming.clear_away(places, proxy=True)
 
 
-async def _end(folder: Path) -> None:
+async def _end(folder: Path, by: supervised.Orders) -> None:
     """One whose program has ended is only being assessed, and that can be done again."""
     if not await asyncio.to_thread(_has_ended, folder):
-        supervised.order(folder, signal.SIGUSR1)
-    await supervised.end(folder, END_S)
+        supervised.order(folder, signal.SIGUSR1, by)
+    await supervised.end(folder, END_S, by)
 
 
 def _has_ended(folder: Path) -> bool:

@@ -4,11 +4,11 @@ import asyncio
 import signal
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from gyre.rollout.order import Told
 from gyre.run.births import Child
 from gyre.run.lock import is_taken
-from gyre.run.processes import end_pid, holder_of
 from gyre.run.supervise import LOG_FILE
 from gyre.words.ids import ExecutionId
 from gyre.words.outcomes import Closed, Terminated
@@ -34,20 +34,26 @@ class Holding:
         return self._before_s + held_s
 
 
-def order(folder: Path, number: signal.Signals) -> None:
+class Orders(Protocol):
+    """Who reaches processes by their logs, wherever they are."""
+
+    def order(self, log: str, number: int) -> None: ...
+
+
+def order(folder: Path, number: signal.Signals, by: Orders) -> None:
     """For the supervisor of an execution's folder that is nobody's child, if it lives."""
-    if is_taken(folder) and (pid := holder_of(folder / LOG_FILE)) is not None:
-        end_pid(pid, number)
+    if is_taken(folder):
+        by.order(str(folder / LOG_FILE), number)
 
 
-async def end(folder: Path, within_s: float) -> None:
+async def end(folder: Path, within_s: float, by: Orders) -> None:
     """The same one has ended, by itself if it does so in time."""
     try:
         async with asyncio.timeout(within_s):
             while is_taken(folder):
                 await asyncio.sleep(LOOK_S)
     except TimeoutError:
-        order(folder, signal.SIGKILL)
+        order(folder, signal.SIGKILL, by)
 
 
 @dataclass(slots=True)
@@ -57,6 +63,8 @@ class Supervised:
     name: ExecutionId
     folder: Path
     task: Task
+    by: Orders
+    """Reaches its supervisor, where that is nobody's child."""
     birth: "asyncio.Task[Child] | None" = None
     """Of its supervisor; the last one, where it was revived."""
     is_cancelled: bool = False
@@ -97,14 +105,14 @@ class Supervised:
         if self.process is not None:
             self.process.signal(signal.SIGUSR1)
         elif self.is_adopted and self.birth is None:
-            order(self.folder, signal.SIGUSR1)
+            order(self.folder, signal.SIGUSR1, self.by)
 
     async def end(self, within_s: float) -> None:
         """Its supervisor has ended, by itself if it does so in time."""
         if self.process is not None:
             await self.process.end(within_s)
         elif self.birth is None and self.is_adopted:
-            await end(self.folder, within_s)
+            await end(self.folder, within_s, self.by)
 
     @property
     def process(self) -> Child | None:

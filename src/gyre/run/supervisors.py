@@ -17,9 +17,10 @@ from pathlib import Path
 from gyre.rollout import facts
 from gyre.rollout.facts import Entry
 from gyre.rollout.order import ORDER_FILE, Order, Told, read_told, tell, write_order
-from gyre.run.births import Births
+from gyre.run.births import Bears
 from gyre.run.hall import Spawn
-from gyre.run.proxied import ProxyClient, Sealed
+from gyre.run.proxied import Sealed
+from gyre.run.sharded import Proxies
 from gyre.run.supervise import LOG_FILE, Secrets
 from gyre.run.supervised import Holding, Supervised
 from gyre.words.errors import BoundaryError, ConfigError, LogDamaged
@@ -47,8 +48,8 @@ class Supervisors:
 
     def __init__(
         self,
-        proxy: ProxyClient,
-        births: Births,
+        proxy: Proxies,
+        births: Bears,
         *,
         order_of: OrderOf,
         facts_token: str,
@@ -74,7 +75,7 @@ class Supervisors:
         self._starting = asyncio.Semaphore(MOST_STARTING)
 
     def launch(self, name: ExecutionId, task: Task, folder: Path) -> None:
-        one = Supervised(name, folder, task)
+        one = Supervised(name, folder, task, self._births)
         self._all[name] = one
         self._spawn(self._start(one))
 
@@ -92,7 +93,7 @@ class Supervisors:
         It is heard of as if it were our own, but not of what is known: that it was cancelled, and
         that it terminated.
         """
-        one = Supervised(name, folder, task, is_cancelled=is_cancelled)
+        one = Supervised(name, folder, task, self._births, is_cancelled=is_cancelled)
         one.was_terminated = is_terminated
         self._all[name] = one
         self._spawn(self._take_up(one))

@@ -28,12 +28,13 @@ from gyre.plan.messages import (
     TransitionFailed,
 )
 from gyre.run.cells import CellClient
+from gyre.run.checkpoints import Checkpoint
 from gyre.run.hall import Hall
 from gyre.run.keeping import Keeper
-from gyre.run.proxied import ProxyClient
 from gyre.run.reviving import Reviving
-from gyre.run.routing import RouteTable
-from gyre.words.errors import CellError, CellGone
+from gyre.run.routing import RouteTables
+from gyre.run.sharded import Proxies
+from gyre.words.errors import CellError, CellGone, TransferError
 from gyre.words.events import TransitionTimed, WeightsPublished
 
 VACATE_S = 60.0
@@ -59,16 +60,20 @@ class Switching:
         self,
         cells: Mapping[int, CellClient],
         hall: Hall,
-        routes: RouteTable,
-        proxy: ProxyClient,
+        routes: RouteTables,
+        proxy: Proxies,
         keeper: Keeper,
         reviving: Reviving,
         *,
         publish_s: float,
+        offers: bool,
         hear: Callable[[Any], None],
         settled: Callable[[], Awaitable[None]],
     ) -> None:
-        """`settled` waits until the journal has all that was heard."""
+        """`settled` waits until the journal has all that was heard.
+
+        Where the core offers weights, engines of other cells read them from its memory.
+        """
         self._cells = cells
         self._hall = hall
         self._routes = routes
@@ -76,6 +81,7 @@ class Switching:
         self._keeper = keeper
         self._reviving = reviving
         self._publish_s = publish_s
+        self._offers = offers
         self._hear = hear
         self._settled = settled
         self._order: dict[int, int] = {}
@@ -248,7 +254,19 @@ class Switching:
     async def _load(self, client: CellClient) -> None:
         new = self._keeper.published
         with self._keeper.using(new.version):
+            if self._offers and client is not self._cells[CORE]:
+                # What the core cannot give, its folder has.
+                with suppress(TransferError):
+                    await self._load_offered(client, new)
+                    return
             await client.load(new.folder, version=new.version, digest=new.digest)
+
+    async def _load_offered(self, client: CellClient, new: Checkpoint) -> None:
+        try:
+            given = await self._cells[CORE].offer(new.folder, version=new.version)
+        except CellError as error:
+            raise TransferError(f"the core offers no weights: {error}") from error
+        await client.load(new.folder, version=new.version, digest=new.digest, given=given)
 
     def _is_current(self, command: EnterTraining | LeaveTraining) -> bool:
         return self._order.get(command.cell) == command.transition

@@ -13,6 +13,7 @@ from gyre.run import resuming
 from gyre.run.compared import compared
 from gyre.run.controller import KINDS, Controller
 from gyre.run.host import Listener
+from gyre.run.layout import check_layout
 from gyre.run.placing import check
 from gyre.run.plans import Places, sandbox_for
 from gyre.run.rollout_report import curve
@@ -28,6 +29,7 @@ def train(
     tick: Callable[[float], None] | None = None,
 ) -> StopReason | None:
     """Why the run ended; None when it was told to. It goes on where it was if it `resumes`."""
+    check_layout(run.config)
     check(sandbox_for(run.config.sandbox))
     controller = Controller(run, folder_of(run), resumes=resumes, listeners=listeners, tick=tick)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -13,9 +13,9 @@ from gyre.run.hall import Hall, Spawn
 from gyre.run.keeping import Keeper
 from gyre.run.pacing import Pacing
 from gyre.run.plans import packer_for
-from gyre.run.proxied import ProxyClient
 from gyre.run.reviving import Reviving
-from gyre.run.routing import RouteTable
+from gyre.run.routing import RouteTables
+from gyre.run.sharded import Proxies
 from gyre.run.staff import Staff
 from gyre.run.switching import Switching
 from gyre.run.watching import Watch
@@ -42,6 +42,7 @@ class Workshop:
         self._num_cells = staff.num_cells
         self._cells_serve = shape.placement.cells_serve
         self._publish_s = schedule.publish_s
+        self._offers = config.transport.kind != "shared"
         self._hear = hear
         self._settled = settled
         self.hall = Hall(
@@ -85,7 +86,7 @@ class Workshop:
         )
 
     async def open(
-        self, routes: RouteTable, proxy: ProxyClient, published: Checkpoint | None = None
+        self, routes: RouteTables, proxy: Proxies, published: Checkpoint | None = None
     ) -> Switching:
         """Roles can change; what everybody begins with is a version like any other."""
         if published is None:
@@ -101,6 +102,7 @@ class Workshop:
             self.keeper,
             self.reviving,
             publish_s=self._publish_s,
+            offers=self._offers,
             hear=self._hear,
             settled=self._settled,
         )

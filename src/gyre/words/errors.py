@@ -18,6 +18,8 @@ GyreError
 │   └── CellError          an accelerator could not do its part of the work
 │       ├── CellGone         its process does not answer
 │       ├── CheckpointError  a checkpoint was not written; the one before it is as it was
+│       ├── TransferError    bytes of another process did not come, or are not those described
+│       │   └── Outdated       they are held no longer; ask for what is
 │       ├── OutOfMemory      it has no room for what was asked; what it held is unchanged
 │       └── NotFinite        a loss or a gradient is no number; no step was taken
 ├── LogDamaged           a call log is broken before its tail
@@ -143,6 +145,14 @@ class CellGone(CellError):
 
 class CheckpointError(CellError):
     """A checkpoint was not written; the one before it, and what is trained, are as they were."""
+
+
+class TransferError(CellError):
+    """Bytes of another process did not come, or are not those that were described."""
+
+
+class Outdated(TransferError):
+    """Bytes of another process are held no longer; ask it for what it holds now."""
 
 
 class OutOfMemory(CellError):

@@ -1,6 +1,6 @@
 """The seams to the outside: structural, few methods, each with a contract suite."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -8,7 +8,8 @@ from gyre.words.conversation import Message, Tool
 from gyre.words.ids import EngineName
 from gyre.words.packs import Claim, Score
 from gyre.words.reports import ClaimReport, StepReport
-from gyre.words.samples import Ask, Chunk, EngineHealth, HeldBlocks
+from gyre.words.samples import Ask, Chunk, EngineHealth, HeldBlocks, LaidBlocks
+from gyre.words.transfers import Exposure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,8 +135,8 @@ class Carries(Engine, Protocol):
         """Keeps what is computed of an ask that is not over, whatever becomes of the ask."""
         ...
 
-    async def put(self, pin: int, name: str) -> int:
-        """Lays pinned blocks where engines of this kind find them by name; how many bytes."""
+    async def put(self, pin: int, name: str) -> LaidBlocks:
+        """Lays pinned blocks where engines of this kind find them, under that name if it can."""
         ...
 
     async def take(self, name: str) -> HeldBlocks:
@@ -186,6 +187,30 @@ class Trainer(Protocol):
         ...
 
 
+class Transport(Protocol):
+    """Bytes of one process that others read without its help, in main memory on both sides.
+
+    Methods block, may be called from any thread, and raise TransferError. Nothing is read but what
+    was exposed: Outdated says that it is there no longer, before or during the read.
+    """
+
+    def expose(self, parts: Sequence[memoryview], *, version: int) -> Exposure:
+        """A copy of these bytes, one after the other, can be read until it is withdrawn."""
+        ...
+
+    def read(self, given: Exposure, at: int, into: memoryview) -> None:
+        """`into` holds what was exposed from there on; after an error, anything at all."""
+        ...
+
+    def withdraw(self, given: Exposure) -> None:
+        """Its memory is free, and whoever reads it is told so; a second time does nothing."""
+        ...
+
+    def close(self) -> None:
+        """Everything is withdrawn; a second time does nothing."""
+        ...
+
+
 class Tracker(Protocol):
     """Where the metrics of one run go, for people to look at while it goes on.
 
@@ -199,4 +224,107 @@ class Tracker(Protocol):
 
     def close(self) -> None:
         """What was logged is where it belongs; a second time does nothing."""
+        ...
+
+
+class Spawned(Protocol):
+    """A process that was started somewhere, the leader of a session of its own."""
+
+    @property
+    def pid(self) -> int:
+        """On its machine."""
+        ...
+
+    @property
+    def is_over(self) -> bool: ...
+
+    async def tell(self, line: bytes) -> None:
+        """A line for its standard input; OSError when nobody reads there any more."""
+        ...
+
+    def hang_up(self) -> None:
+        """Nothing more comes over its standard input."""
+        ...
+
+    def lines(self) -> AsyncIterator[bytes]:
+        """What it prints, line by line, until it and whoever shares its output close it."""
+        ...
+
+    async def wait(self) -> int:
+        """Its status; LOST when it is gone with its machine and nobody was told."""
+        ...
+
+
+LOST = -1
+"""In place of a status that nobody was told."""
+
+
+class Spot(Protocol):
+    """Where processes can be started: a machine, or a part of one that is kept for a cell."""
+
+    @property
+    def host(self) -> str:
+        """Address of what listens there, for everybody of the run."""
+        ...
+
+    @property
+    def doors(self) -> Sequence[str]:
+        """HOST:PORT on each further node of a cell that is on several, where its ranks start."""
+        ...
+
+    @property
+    def is_lost(self) -> bool:
+        """Nothing can be started there any more, and what ran there is gone or out of reach."""
+        ...
+
+    async def spawn(self, argv: Sequence[str], *, log: str) -> Spawned:
+        """This installation's Python with these arguments; what it reports as errors is logged.
+
+        ConfigError where that cannot be.
+        """
+        ...
+
+    def signal(self, pid: int, number: int, *, group: bool = False) -> None:
+        """For a process there, or everybody of the group it leads; one that is gone is not told."""
+        ...
+
+    async def holds(self, pid: int, log: str) -> bool:
+        """Whether the process lives there and writes its errors there, as no other would."""
+        ...
+
+    def order(self, log: str, number: int) -> None:
+        """The signal for whoever lives there and writes its errors there, if anybody does."""
+        ...
+
+
+class Cluster(Protocol):
+    """The machines of a run; it says where processes start, and nothing of what they do."""
+
+    @property
+    def here(self) -> Spot:
+        """Beside the controller."""
+        ...
+
+    @property
+    def is_shared(self) -> bool:
+        """Every spot is of one machine, whose memory its processes share."""
+        ...
+
+    async def cell(self, cell: int, *, nodes: int = 1) -> Spot:
+        """Kept for that cell for as long as it is not lost, and then another.
+
+        A cell on several nodes has its driver there, and doors on the others.
+        """
+        ...
+
+    async def agents(self) -> Spot:
+        """For one more execution."""
+        ...
+
+    def order(self, log: str, number: int) -> None:
+        """The signal for whoever writes its errors there, on whichever machine, if anybody does."""
+        ...
+
+    async def close(self) -> None:
+        """What was kept is given back; what is not meant to last has ended."""
         ...

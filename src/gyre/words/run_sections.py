@@ -21,6 +21,7 @@ from gyre.words.bounds import (
 from gyre.words.samples import Sampling
 from gyre.words.sandboxes import Keep, Level
 from gyre.words.sections import (
+    SERVERS,
     EngineSection,
     JudgeSection,
     LimitsSection,
@@ -28,7 +29,9 @@ from gyre.words.sections import (
     OptimizerSection,
     ProxySection,
     RouterSection,
+    ServerSection,
     TrainerSection,
+    TransportSection,
 )
 from gyre.words.task_sections import TasksSection
 
@@ -147,10 +150,16 @@ class CellsSection:
     """Pipeline stages of a cell (SPEC 3.5)."""
     shards: Count = 1
     """Parts that each layer of a cell is split into."""
-    engine: Text | None = None
-    """MODULE:FUNCTION?key=value of what serves in place of the embedded engine; for tests."""
+    experts: Count = 1
+    """Ranks that the experts of a layer are dealt out to; 1 for models without experts."""
+    contexts: Count = 1
+    """Ranks that the tokens of a pack are dealt out to; only 1 is trained."""
+    engine: Text = "embedded"
+    """What serves: embedded, vllm, sglang, or for tests MODULE:FUNCTION?key=value."""
+    server: ServerSection | None = None
+    """The server of vllm or sglang, which every cell starts for itself; not set: as it is found."""
     trainer: Text | None = None
-    """The same of what trains in place of the trainer; for tests."""
+    """MODULE:FUNCTION?key=value of what trains in place of the trainer; for tests."""
     threads: Count | None = None
     """CPU threads of each cell; not set: the machine's cores shared out among them."""
 
@@ -158,6 +167,39 @@ class CellsSection:
     def ranks(self) -> int:
         """Processes of one cell."""
         return self.stages * self.shards
+
+    @property
+    def server_start_s(self) -> float:
+        """How long the server of a cell may take to come up; 0 where it has none."""
+        if self.engine not in SERVERS:
+            return 0.0
+        return (ServerSection() if self.server is None else self.server).start_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSection:
+    """The machines that a run's processes start on."""
+
+    kind: Literal["local", "ray"] = "local"
+    """This machine alone, or those of a Ray cluster, which then share the run's folder."""
+    address: Text = "auto"
+    """Of the Ray cluster; auto: the one that this machine belongs to, or RAY_ADDRESS names."""
+    namespace: Text = "gyre"
+    """What actors and placement groups of Ray are gathered under."""
+    cell_nodes: Count = 1
+    """Nodes that a cell is on, its ranks dealt out to them evenly and in order."""
+    cell_cpus: Positive = 1.0
+    """Cores that are kept for a cell on each of its nodes, and for each standalone engine."""
+    cell_gpus: NotNegative = 0.0
+    """GPUs that are kept for it there, which it alone sees."""
+    cell_resource: Text | None = None
+    """A custom resource of which each takes one, so that they go to nodes that have it."""
+    agents: Literal["spread", "beside"] = "spread"
+    """Executions run on all nodes in turn, or on the controller's."""
+    agents_resource: Text | None = None
+    """They run only on nodes that have some of this resource; not set: on all."""
+    place_s: Seconds = 300.0
+    """How long a cell may wait for a node that has room for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,6 +368,8 @@ class RunConfig:
     model: ModelSection
     schedule: ScheduleSection
     cells: CellsSection
+    cluster: ClusterSection = field(default_factory=ClusterSection)
+    transport: TransportSection = field(default_factory=TransportSection)
     tasks: TasksSection
     harness: HarnessSection
     sandbox: SandboxSection = field(default_factory=SandboxSection)

@@ -88,6 +88,15 @@ class EngineHealth:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LaidBlocks:
+    """Cached blocks that an engine has laid where others of its kind find them."""
+
+    name: str
+    """What they are asked for by."""
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HeldBlocks:
     """Cached blocks that an engine keeps for somebody."""
 

@@ -1,6 +1,7 @@
 """Settings, one frozen section per room that reads it; a field has one default, here."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from gyre.words.bounds import (
@@ -70,11 +71,13 @@ class ProxySection:
     """Use the harness's own temperature and top-p instead of the run's (SPEC 4.6)."""
     alone_s: Seconds = 43_200.0
     """How long the proxy of a training run waits for a controller to resume it; then it ends."""
+    shards: Count = 1
+    """Processes that a training run's proxy consists of; port counts up from the first one's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSection:
-    """How much the embedded engine holds and how it takes turns."""
+    """How much an engine holds and how it takes turns."""
 
     capacity: Count = 64
     """Calls that run at once (C_e); more wait."""
@@ -86,6 +89,26 @@ class EngineSection:
     """Tokens of one cache block; not set: 128 on CUDA, 16 elsewhere."""
     graphs: bool = True
     """On CUDA, replay decoding as captured graphs."""
+
+
+SERVERS = ("vllm", "sglang")
+"""Engines that a cell starts as servers of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSection:
+    """How a cell starts its own vLLM or SGLang."""
+
+    python: Text | None = None
+    """Interpreter of the environment that it is installed in; not set: the one Gyre runs in."""
+    args: tuple[str, ...] = ()
+    """Arguments of its command, after those that Gyre gives."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Variables beside those of the cell; no place for secrets."""
+    start_s: Seconds = 240.0
+    """How long it may take until it answers."""
+    weights: Literal["disk", "memory"] = "disk"
+    """How it gets new ones: it reads a checkpoint's folder, or the cell hands them over."""
 
 
 CLIP_BOUNDS = {"gyre": (0.995, 1.005), "grpo": (0.8, 1.2), "gspo": (1 - 3e-4, 1 + 4e-4)}
@@ -143,6 +166,8 @@ class OptimizerSection:
 class TrainerSection:
     """How a cell computes gradients."""
 
+    kind: Literal["torch", "megatron"] = "torch"
+    """Whose layers compute: those of transformers, or Megatron-core's with the same weights."""
     pack_tokens: Count = 16_384
     """Most tokens of one micro-step."""
     claim_packs: Count = 4
@@ -173,3 +198,17 @@ class JudgeSection:
     """Most tokens of one reply."""
     show_bytes: Count = 200_000
     """Most bytes of files that it is shown at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransportSection:
+    """How weights and cached blocks get from one cell to another."""
+
+    kind: Literal["shared", "tcp", "mooncake"] = "shared"
+    """Files in a folder that all cells see, sockets, or the Transfer Engine of Mooncake."""
+    protocol: Literal["tcp", "rdma"] = "tcp"
+    """What the Transfer Engine moves bytes by."""
+    devices: str = ""
+    """Network devices of the Transfer Engine with commas between them, as mlx5_0; empty: all."""
+    timeout_s: Seconds = 60.0
+    """A peer that is silent for so long during a read over sockets is gone."""

@@ -116,6 +116,7 @@ def test_sglang_is_told_every_setting(serving):
             "repetition_penalty": 1.0,
             "stop_token_ids": [2],
             "stop": ["END"],
+            "ignore_eos": False,
             "no_stop_trim": True,
             "skip_special_tokens": False,
             "stream_interval": 32,

@@ -8,7 +8,7 @@ import msgspec
 from gyre.backends.engines.sglang import SglangEngine, request_id
 from gyre.backends.engines.wire import decoded
 from gyre.words.errors import EngineError
-from gyre.words.samples import Ask, Chunk, HeldBlocks
+from gyre.words.samples import Ask, Chunk, HeldBlocks, LaidBlocks
 
 
 class _Held(msgspec.Struct):
@@ -18,6 +18,7 @@ class _Held(msgspec.Struct):
 
 class _Put(msgspec.Struct):
     bytes: int
+    name: str = msgspec.field(name="from")
 
 
 _T = TypeVar("_T")
@@ -35,8 +36,9 @@ class GyreEngine(SglangEngine):
     async def pin(self, ask_id: str) -> HeldBlocks:
         return _held(await self._order("/kv/pin", {"rid": request_id(ask_id)}, _HELD))
 
-    async def put(self, pin: int, name: str) -> int:
-        return (await self._order("/kv/put", {"pin": pin, "to": name}, _PUT)).bytes
+    async def put(self, pin: int, name: str) -> LaidBlocks:
+        found = await self._order("/kv/put", {"pin": pin, "to": name}, _PUT)
+        return LaidBlocks(name=found.name, num_bytes=found.bytes)
 
     async def take(self, name: str) -> HeldBlocks:
         return _held(await self._order("/kv/take", {"from": name}, _HELD))

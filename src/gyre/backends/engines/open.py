@@ -27,11 +27,13 @@ class EngineAddress:
 
     url: str
     kind: Kind | None
+    known_as: EngineName | None = None
+    """What it is called, if that is not where it is: it has moved since it was first known."""
 
     @property
     def name(self) -> EngineName:
         """The host and port, by which the engine is known."""
-        return EngineName(urlsplit(self.url).netloc)
+        return EngineName(urlsplit(self.url).netloc) if self.known_as is None else self.known_as
 
 
 def read_address(text: str) -> EngineAddress:

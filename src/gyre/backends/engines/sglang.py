@@ -183,6 +183,8 @@ def _sampling(sampling: Sampling) -> dict[str, Field]:
         "repetition_penalty": 1.0,
         "stop_token_ids": list(sampling.stop_ids),
         "stop": list(sampling.stop),
+        # An ask names every id that ends it; with this set SGLang would look for none of them.
+        "ignore_eos": not sampling.stop_ids,
         "no_stop_trim": True,
         "skip_special_tokens": False,
         "stream_interval": STREAM_TOKENS,

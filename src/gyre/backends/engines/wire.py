@@ -4,6 +4,7 @@ import socket
 import sys
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TypeVar
 
 import aiohttp
@@ -43,12 +44,23 @@ def _socket(address: AddrInfoType) -> socket.socket:
     return made
 
 
-def client() -> aiohttp.ClientSession:
-    """A client session for all engines: as many connections as calls, and no total limit."""
-    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30.0, socket_factory=_socket)
-    # Engines set no cookies, and looking for one costs every call.
-    jar = aiohttp.DummyCookieJar()
-    return aiohttp.ClientSession(connector=connector, timeout=_UNBOUNDED, cookie_jar=jar)
+def client(*, socket_path: Path | None = None, key: str | None = None) -> aiohttp.ClientSession:
+    """A client session for all engines: as many connections as calls, and no total limit.
+
+    With a path it is for the one engine that listens there; a key is shown with every request.
+    """
+    connector: aiohttp.BaseConnector
+    if socket_path is None:
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30.0, socket_factory=_socket)
+    else:
+        connector = aiohttp.UnixConnector(str(socket_path), limit=0)
+    return aiohttp.ClientSession(
+        connector=connector,
+        timeout=_UNBOUNDED,
+        # Engines set no cookies, and looking for one costs every call.
+        cookie_jar=aiohttp.DummyCookieJar(),
+        headers=None if key is None else {"Authorization": f"Bearer {key}"},
+    )
 
 
 class _Whole(aiohttp.payload.BytesPayload):

@@ -1,0 +1,334 @@
+"""What a controller does by itself with few and with many executions, alive or adopted."""
+
+import argparse
+import asyncio
+import os
+import resource
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from benchmarks.live.compare import PACKAGES
+from benchmarks.peers import results
+
+from gyre.journal.entries import Header
+from gyre.journal.reading import read
+from gyre.journal.writing import Journal
+from gyre.plan.dispatch import Continuous
+from gyre.plan.messages import (
+    AdmitGroup,
+    EngineId,
+    ExecutionClosed,
+    ExecutionTerminated,
+    GroupAdmitted,
+    GroupAssigned,
+    GroupId,
+    LaunchExecution,
+    Move,
+    MoveExecutions,
+    OfferGroup,
+    OpenBatch,
+    Publish,
+    Published,
+    RunStarted,
+    StepTaken,
+)
+from gyre.plan.placements import Async
+from gyre.plan.replay import plain_shape
+from gyre.plan.scheduler import Scheduler
+from gyre.plan.shape import Shape
+from gyre.rollout.facts import FACTS_FILE, Entry
+from gyre.rollout.order import ORDER_FILE, Order
+from gyre.run import lock
+from gyre.run.attempts import name_of
+from gyre.run.controller import KINDS
+from gyre.run.obeying import Hands
+from gyre.run.recalled import recall
+from gyre.run.routing import RouteTables
+from gyre.run.supervisors import Supervisors
+from gyre.words.events import GroupDrawn, RewardGiven
+from gyre.words.ids import EngineName, ExecutionId
+from gyre.words.outcomes import Ending, Fact, Launched, Outcome, Prepared
+from gyre.words.tasks import Evaluation, Task
+
+LIVE = (512, 2_048, 4_096)
+ENGINES = 128
+SIZE = 8
+BATCH = 32
+HISTORY = 4
+"""Executions that are over, for each that lives."""
+EVENTS = 50
+ENOUGH_FILES = 65_536
+TASK = Task(
+    id="t",
+    instruction="wait",
+    files=None,
+    evaluation=Evaluation(argv=("true",), score="reward.txt"),
+    variables={},
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--dry", action="store_true", help="print the samples, write no result")
+    args = parser.parse_args()
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(ENOUGH_FILES, hard), hard))
+    load_before = os.getloadavg()[0]
+    samples: dict[str, list[dict[str, Any]]] = {}
+    for live in LIVE:
+        with tempfile.TemporaryDirectory(prefix="gyre-controller-") as folder:
+            for case, work in _cases(Path(folder), live).items():
+                samples[f"{case}, {live} live"] = [work() for _ in range(args.runs)]
+                print(f"{case}, {live} live", samples[f"{case}, {live} live"], flush=True)
+    if not args.dry:
+        path = results.write(
+            "scale-controller",
+            samples=samples,
+            settings={"runs": args.runs, "engines": ENGINES, "group": SIZE, "history": HISTORY},
+            packages=results.versions({"gyre": (Path(sys.executable), PACKAGES)}),
+            load_average=(load_before, os.getloadavg()[0]),
+        )
+        print(path)
+
+
+def _cases(folder: Path, live: int) -> dict[str, Callable[[], dict[str, Any]]]:
+    return {
+        "event": lambda: _event(live),
+        "recall": _recalls(folder, live),
+        "adopt": _adopts(folder, live),
+    }
+
+
+@contextmanager
+def _timed(sample: dict[str, Any], *, calls: int = 1) -> Iterator[None]:
+    cpu, began = time.process_time(), time.perf_counter()
+    yield
+    sample["seconds"] = round((time.perf_counter() - began) / calls, 6)
+    sample["cpu_s"] = round(time.process_time() - cpu, 6)
+    sample["calls"] = calls
+
+
+# An event
+
+
+def _event(live: int) -> dict[str, Any]:
+    """An order that gives one execution another engine is obeyed, and the proxy told of it."""
+    running = {name_of(*place): place for place in _places(live)}
+    attempts: Any = SimpleNamespace(running=running)
+    scheduler: Any = SimpleNamespace(engines=SimpleNamespace(is_ready=lambda engine: True))
+    nobody: Any = None
+    shard: Any = _Told()
+    sample: dict[str, Any] = {}
+
+    async def scenario() -> None:
+        routes = RouteTables([shard], lambda engine: EngineName(f"127.0.0.1:{40_000 + engine}"))
+        hands = Hands(
+            scheduler,
+            attempts,
+            nobody,
+            nobody,
+            routes,
+            evaluations=None,
+            spawn=nobody,
+            stop=nobody,
+        )
+        moves = [_move(place, place[0]) for place in running.values()]
+        working = asyncio.create_task(routes.work())
+        hands.obey((MoveExecutions(moves=tuple(moves), evaluations=()),))
+        await routes.flushed()
+        first = next(iter(running.values()))
+        with _timed(sample, calls=EVENTS):
+            for number in range(1, EVENTS + 1):
+                hands.obey((MoveExecutions(moves=(_move(first, number),), evaluations=()),))
+                await routes.flushed()
+        working.cancel()
+        assert shard.num_orders == EVENTS + 1
+
+    asyncio.run(scenario())
+    return sample
+
+
+def _move(place: tuple[GroupId, int], engine: int) -> Move:
+    group, member = place
+    return Move(group=group, member=member, engine=EngineId(engine % ENGINES))
+
+
+class _Told:
+    """A shard that obeys at once."""
+
+    num_orders = 0
+
+    async def assign(self, version: int, routes: Any) -> int:
+        self.num_orders += 1
+        return 0
+
+
+def _places(live: int) -> list[tuple[GroupId, int]]:
+    return [(GroupId(number // SIZE), number % SIZE) for number in range(live)]
+
+
+# A return
+
+
+def _recalls(folder: Path, live: int) -> Callable[[], dict[str, Any]]:
+    """The journal of a run with so many executions alive is read, and its scheduler found."""
+    path = folder / "journal"
+    recorded = _Recorded(path, live)
+
+    def work() -> dict[str, Any]:
+        sample: dict[str, Any] = {"facts": recorded.num_facts, "journal_bytes": path.stat().st_size}
+        with _timed(sample):
+            found = recall(recorded.shape, read(path, kinds=KINDS).facts(KINDS))
+        running = sum(1 for one in found.outstanding for _ in one.running)
+        assert running == live, running
+        return sample
+
+    return work
+
+
+class _Recorded:
+    """A run that ends the oldest execution again and again, and writes everything down."""
+
+    def __init__(self, path: Path, live: int) -> None:
+        self.shape = Shape(
+            groups_per_batch=BATCH,
+            executions_per_group=SIZE,
+            num_cells=1,
+            cell_capacity=1,
+            standalone_capacities=(live // ENGINES,) * ENGINES,
+            dispatch=Continuous(depth=live // SIZE),
+            placement=Async(),
+        )
+        self._scheduler = Scheduler(self.shape)
+        self._events: deque[Any] = deque([RunStarted()])
+        self._running: deque[LaunchExecution] = deque()
+        self._offered: deque[GroupId] = deque()
+        self._step = self._pulled = self.num_facts = 0
+        header = Header(run="r", seed=0, started_at=0.0, shape=plain_shape(self.shape), notes={})
+        with Journal.create(path, header, kinds=KINDS) as self._journal:
+            ended = 0
+            while self._events or ended < HISTORY * live:
+                if not self._events:
+                    self._end(self._running.popleft())
+                    ended += 1
+                self._turn(self._events.popleft())
+            self._journal.commit()
+
+    def _turn(self, fact: Any) -> None:
+        self._journal.append(fact, now=0.0)
+        self.num_facts += 1
+        if not isinstance(fact, GroupDrawn | RewardGiven):
+            for command in self._scheduler.handle(fact, 0.0):
+                self._obey(command)
+        while self._offered and self._pulled < BATCH:
+            self._pulled += 1
+            self._events.append(GroupAssigned(group=self._offered.popleft(), step=self._step))
+            if self._pulled == BATCH:
+                self._events.append(StepTaken(step=self._step))
+
+    def _end(self, one: LaunchExecution) -> None:
+        group, member, name = one.group, one.member, name_of(one.group, one.member)
+        self._events += [
+            ExecutionTerminated(group=group, member=member, ending=Ending.COMPLETED),
+            RewardGiven(group=group, member=member, execution=name, score=1.0, ran_s=1.0),
+            ExecutionClosed(group=group, member=member, outcome=Outcome.VALID),
+        ]
+
+    def _obey(self, command: Any) -> None:
+        match command:
+            case AdmitGroup(group=group, size=size):
+                names = tuple(name_of(group, member) for member in range(size))
+                self._events.append(
+                    GroupDrawn(group=group, position=group, task="t", executions=names)
+                )
+                self._events.append(GroupAdmitted(group=group))
+            case LaunchExecution():
+                self._running.append(command)
+            case OfferGroup(group=group):
+                self._offered.append(group)
+            case OpenBatch(step=step):
+                self._step, self._pulled = step, 0
+            case Publish(version=version):
+                self._events.append(Published(version=version))
+            case _:
+                pass
+
+
+def _adopts(folder: Path, live: int) -> Callable[[], dict[str, Any]]:
+    """Executions whose supervisors live are taken up, each by what lies in its folder."""
+    folders = {name_of(*place): folder / "attempts" / name_of(*place) for place in _places(live)}
+    facts: tuple[Fact, ...] = (Prepared(mark="m"), Launched(monotonic_s=1.0, boot="b"))
+    entries = [Entry(sequence=number, at=0.0, fact=fact) for number, fact in enumerate(facts)]
+    said = b"".join(one.encode() + b"\n" for one in entries)
+    for place in folders.values():
+        place.mkdir(parents=True)
+        (place / ORDER_FILE).touch()
+        (place / FACTS_FILE).write_bytes(said)
+        # Held by this process in the place of a supervisor, until it ends.
+        lock.take(place)
+
+    def work() -> dict[str, Any]:
+        sample: dict[str, Any] = {"executions": live}
+        asyncio.run(_adopted(folders, sample))
+        return sample
+
+    return work
+
+
+async def _adopted(folders: dict[ExecutionId, Path], sample: dict[str, Any]) -> None:
+    """Until all are; and then what looking after them takes, once."""
+    tasks: list[asyncio.Task[None]] = []
+    proxy: Any = SimpleNamespace(held=_nothing_held)
+    nursery: Any = SimpleNamespace()
+
+    async def unheard(*_: Any) -> None:
+        raise AssertionError("nothing has ended")
+
+    def spawn(work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        tasks.append(asyncio.create_task(work))
+        return tasks[-1]
+
+    supervisors = Supervisors(
+        proxy,
+        nursery,
+        order_of=lambda name, task, url: _order(name),
+        facts_token="t",
+        terminated=unheard,
+        closed=unheard,
+        spawn=spawn,
+    )
+    with _timed(sample):
+        for name, folder in folders.items():
+            supervisors.adopt(name, TASK, folder)
+        await asyncio.gather(*tasks)
+    cpu = time.process_time()
+    await supervisors.look()
+    sample["look_cpu_s"] = round(time.process_time() - cpu, 6)
+
+
+async def _nothing_held() -> dict[str, float]:
+    return {}
+
+
+def _order(name: ExecutionId) -> Order:
+    return Order(
+        execution=name,
+        task=TASK,
+        url=f"http://127.0.0.1:9/exec/{name}",
+        harness=("true",),
+        variables={},
+        agent_s=600.0,
+        overall_s=900.0,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Clusters: where the processes of a run are started, on one machine or on many."""

@@ -1,0 +1,1 @@
+"""Ways for weights and cached blocks from one process to another, behind the Transport port."""

@@ -1,0 +1,30 @@
+"""Whether cells as a run file lays them out fit its model and this machine, before any starts."""
+
+from pathlib import Path
+
+from gyre.config.layout import Sizes, misfits
+from gyre.model.description import read_description
+from gyre.model.known import model_folder
+from gyre.words.errors import ConfigError
+from gyre.words.run_sections import RunConfig
+
+DEVICES = Path("/dev")
+
+
+def check_layout(config: RunConfig) -> None:
+    """Raises ConfigError with everything that does not fit; ModelError for a model that is none."""
+    fields = read_description(model_folder(config.model.name)).fields
+    sizes = Sizes(
+        layers=fields["num_hidden_layers"],
+        heads=fields["num_attention_heads"],
+        kv_heads=fields["num_key_value_heads"],
+        columns=fields["intermediate_size"],
+    )
+    lines = list(misfits(config, sizes, devices=num_devices()))
+    if lines:
+        raise ConfigError("\n  ".join([f"{config.model.name}: cells do not fit", *lines]))
+
+
+def num_devices(folder: Path = DEVICES) -> int:
+    """CUDA devices of this machine; asked of the kernel, because torch is not loaded here."""
+    return sum(one.name.removeprefix("nvidia").isdigit() for one in folder.glob("nvidia*"))

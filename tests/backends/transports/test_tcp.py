@@ -1,0 +1,127 @@
+"""Sockets between cells: peers that hang up, fall silent or ask for what is not theirs."""
+
+import socket
+import threading
+from contextlib import contextmanager
+
+import pytest
+
+from gyre.backends.transports.tcp import NOT_HELD, OK, REQUEST, TcpTransport
+from gyre.words.errors import Outdated, TransferError
+from gyre.words.transfers import Exposure
+
+HOST = "127.0.0.1"
+KEY = "ab" * 16
+
+
+@pytest.fixture
+def transport():
+    found = TcpTransport(HOST, timeout_s=5.0)
+    yield found
+    found.close()
+
+
+def told(port, num_bytes=100):
+    return Exposure(kind="tcp", peer=f"{HOST}:{port}", key=KEY, version=1, num_bytes=num_bytes)
+
+
+@contextmanager
+def answering(*answers):
+    """The port of a peer that sends each reader the next of these, and then hangs up."""
+    with socket.create_server((HOST, 0)) as listening:
+
+        def answer():
+            for one in answers:
+                line, _ = listening.accept()
+                with line:
+                    line.recv(REQUEST.size, socket.MSG_WAITALL)
+                    line.sendall(one)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        yield listening.getsockname()[1]
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [(b"", "hung up after 0 of 1"), (OK, "after 0 of 100"), (OK + b"x" * 40, "after 40 of 100")],
+)
+def test_a_read_that_is_cut_short_is_an_error(transport, answer, found):
+    with answering(answer) as port, pytest.raises(TransferError, match=found):
+        transport.read(told(port), 0, memoryview(bytearray(100)))
+
+
+@pytest.mark.parametrize("answer", [NOT_HELD, b"H"])
+def test_a_peer_that_says_anything_but_yes_does_not_hold_it(transport, answer):
+    with answering(answer + b"x" * 100) as port, pytest.raises(Outdated):
+        transport.read(told(port), 0, memoryview(bytearray(100)))
+
+
+def test_a_peer_that_falls_silent_is_given_up():
+    transport = TcpTransport(HOST, timeout_s=0.2)
+    with (
+        socket.create_server((HOST, 0)) as silent,
+        pytest.raises(TransferError, match="timed out"),
+    ):
+        transport.read(told(silent.getsockname()[1]), 0, memoryview(bytearray(1)))
+    transport.close()
+
+
+def test_nobody_at_all_is_an_error(transport):
+    with socket.create_server((HOST, 0)) as listening:
+        port = listening.getsockname()[1]
+
+    with pytest.raises(TransferError, match="refused"):
+        transport.read(told(port), 0, memoryview(bytearray(1)))
+
+
+def asked(given, request):
+    """All that the owner answers to these bytes."""
+    host, _, port = given.peer.rpartition(":")
+    with socket.create_connection((host, int(port)), 5.0) as line:
+        line.sendall(request)
+        line.shutdown(socket.SHUT_WR)
+        found = b""
+        while piece := line.recv(2**16):
+            found += piece
+        return found
+
+
+def test_whoever_has_no_key_learns_nothing(transport):
+    given = transport.expose([memoryview(b"0123456789")], version=1)
+    key = bytes.fromhex(given.key)
+
+    assert OK + b"234" == asked(given, REQUEST.pack(key, 2, 3))
+    for request in (
+        REQUEST.pack(bytes(16), 0, 1),
+        REQUEST.pack(key, 0, 11),
+        REQUEST.pack(key, 10, 1),
+        REQUEST.pack(key, 2**64 - 1, 2**64 - 1),
+        b"GET / HTTP/1.1\r\nHost: somewhere\r\n"[: REQUEST.size],
+    ):
+        assert NOT_HELD == asked(given, request)
+    for request in (b"", key):
+        assert b"" == asked(given, request)
+    assert OK + b"9" == asked(given, REQUEST.pack(key, 9, 1))
+
+
+def test_a_reader_in_the_middle_gets_all_of_what_it_began_with(transport):
+    """What is withdrawn meanwhile stays in memory for it."""
+    data = bytes(range(256)) * 100_000
+    given = transport.expose([memoryview(data)], version=1)
+    host, _, port = given.peer.rpartition(":")
+    with socket.create_connection((host, int(port)), 5.0) as line:
+        line.sendall(REQUEST.pack(bytes.fromhex(given.key), 0, len(data)))
+        assert OK == line.recv(1)
+        transport.withdraw(given)
+        found = b"".join(iter(lambda: line.recv(2**20), b""))
+
+    assert data == found
+
+
+def test_a_transport_that_is_closed_exposes_nothing(transport):
+    transport.close()
+
+    with pytest.raises(TransferError, match="closed"):
+        transport.expose([memoryview(b"x")], version=1)

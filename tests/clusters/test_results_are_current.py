@@ -1,0 +1,31 @@
+"""The last run over real nodes was of the adapter as it is."""
+
+import re
+from pathlib import Path
+
+from tests.clusters.result import covered_digest, newest
+
+TABLE = Path(__file__).with_name("still_hold.md")
+AGAIN = "run `make test-cluster` and commit the result it writes"
+
+
+def test_what_starts_processes_is_what_real_nodes_were_asked_through():
+    found = newest()
+
+    assert found is not None, f"no result of a real cluster: {AGAIN}"
+    measured = found["settings"]["covered"]
+    rows = re.findall(r"^\| (\w{16}) \| (\w{16}) \| .{40,} \|$", TABLE.read_text(), re.MULTILINE)
+    hold = [now for then, now in rows if then == measured]
+    assert covered_digest() in {measured, *hold}, f"the adapter changed: {AGAIN}"
+
+
+def test_a_change_to_any_of_it_is_noticed(tmp_path):
+    folder = tmp_path / "src" / "gyre" / "backends" / "clusters"
+    folder.mkdir(parents=True)
+    (folder / "one.py").write_text("A = 1\n")
+    before = covered_digest(tmp_path)
+    (folder / "one.py").write_text("A = 2\n")
+    changed = covered_digest(tmp_path)
+    (folder / "one.py").rename(folder / "two.py")
+
+    assert 3 == len({before, changed, covered_digest(tmp_path)})

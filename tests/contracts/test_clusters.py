@@ -1,0 +1,44 @@
+"""The cluster contract, kept by this machine; real Ray is asked in tests/clusters."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+import uvloop
+from tests.contracts import cluster as suite
+
+from gyre.backends.clusters.open import open_cluster
+from gyre.words.errors import ConfigError
+from gyre.words.run_sections import ClusterSection
+
+pytestmark = pytest.mark.slow
+
+
+class Machine:
+    def __init__(self, folder):
+        self.folder = folder
+
+    @asynccontextmanager
+    async def opened(self):
+        cluster = await open_cluster(
+            ClusterSection(), run="run", folder=self.folder, key_file=self.folder / "key"
+        )
+        yield cluster
+        await cluster.close()
+
+
+@pytest.mark.parametrize("promise", suite.PROMISES, ids=lambda promise: promise.__name__)
+def test_this_machine_keeps_the_contract(promise, tmp_path):
+    # The loop of a real controller, which starts processes in a way of its own.
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(promise(Machine(tmp_path)))
+
+
+def test_a_cluster_whose_library_is_not_there_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    opening = open_cluster(
+        ClusterSection(kind="ray"), run="run", folder=tmp_path, key_file=tmp_path / "key"
+    )
+
+    with pytest.raises(ConfigError, match=r"pip install 'gyre-rl\[ray\]'"):
+        asyncio.run(opening)

@@ -1,0 +1,100 @@
+"""A whole run with vLLM in its cells: a model small enough, a task that it can be better at."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from gyre.model.checkpoint import save
+from gyre.model.description import describe
+from gyre.model.known import model_folder
+from gyre.model.load import new_network
+from gyre.testing import light_agent
+from real import installed
+
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
+SHAPE = {
+    "model_type": "qwen2",
+    "vocab_size": 784,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "max_position_embeddings": 2048,
+    "tie_word_embeddings": True,
+    "eos_token_id": 777,
+}
+"""As tiny, but for heads of 32, the smallest that vLLM has on a CPU."""
+JUDGE = (
+    "import os, pathlib;"
+    "said = pathlib.Path('replies.txt').read_text();"
+    "score = sum(one in 'aeiou' for one in said) / max(1, len(said));"
+    "pathlib.Path(os.environ['GYRE_RESULTS'], 'reward.txt').write_text(f'{score:.4f}')"
+)
+"""The share of vowels in what was said: it differs between any two executions."""
+SERVER_ARGS = ["--enforce-eager", "--max-model-len", "1024"]
+
+
+def write_model(folder: Path) -> Path:
+    """New weights with the tokenizer of `tiny`."""
+    network = new_network(describe(SHAPE, where="test"), seed=0)
+    source = folder.with_name("files")
+    source.mkdir()
+    for name in TOKENIZER:
+        shutil.copy(model_folder("tiny") / name, source / name)
+    network.module.name_or_path = str(source)
+    save(network, folder, version=0)
+    return folder
+
+
+def write_tasks(path: Path, *, count: int) -> Path:
+    evaluation = {"argv": [sys.executable, "-I", "-S", "-c", JUDGE], "score": "reward.txt"}
+    turns = json.dumps([{"reply_s": 0.1}, {"reply_s": 0.1}])
+    lines = [
+        json.dumps({"id": f"talk-{number:02}", "instruction": turns, "evaluation": evaluation})
+        for number in range(count)
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def tables(folder: Path, *, weights: str, steps: int) -> dict[str, dict[str, Any]]:
+    """The tables of its run file."""
+    return {
+        "run": {"name": "vllm", "folder": str(folder / "run")},
+        "model": {
+            "name": str(write_model(folder / "model")),
+            "device": "cpu",
+            "dtype": "float32",
+            "family": "chatml",
+        },
+        "schedule": {
+            "groups_per_batch": 2,
+            "executions_per_group": 3,
+            "steps": steps,
+            "extra_dispatch": 0.5,
+            "supply_dwell_s": 0.5,
+        },
+        "cells": {
+            "count": 2,
+            "capacity": 8,
+            "engine": "vllm",
+            "server": {
+                "python": str(installed.python("vllm")),
+                "args": SERVER_ARGS,
+                "weights": weights,
+                "start_s": 500.0,
+            },
+        },
+        "tasks": {"kind": "jsonl", "path": str(write_tasks(folder / "tasks.jsonl", count=8))},
+        "harness": {"argv": [sys.executable, "-S", "-E", light_agent.__file__, "{instruction}"]},
+        "sandbox": {"kind": "process"},
+        "sampling": {"max_tokens": 24},
+        "optimizer": {"lr": 1e-3},
+        "trainer": {"deterministic": True},
+        "engine": {"kv_tokens": 16384, "block_tokens": 32},
+        "proxy": {"port": 0, "context_tokens": 1024},
+        "trackers": {"tensorboard": False},
+    }

@@ -1,0 +1,72 @@
+"""gyre train with vLLM in the cells: it trains, publishes to vLLM, and its weights are right."""
+
+import pytest
+from real import training
+from real.cells import NEAR
+from tests.flows.live.recomputed import digests
+from tests.flows.live.running import run_live, write_run
+
+from gyre import calls
+from gyre.plan.messages import CellDied, CellTraining, StopReason
+from gyre.run.runfile import read_run
+from gyre.words.events import ClaimTrained, StepMade, WeightsPublished
+from gyre.words.records import CallClosed, CallFailed
+
+pytestmark = pytest.mark.engines
+
+STEPS = 3
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("training")
+    path = write_run(folder / "run.toml", training.tables(folder, weights="memory", steps=STEPS))
+    return run_live(path), read_run(path).config
+
+
+@pytest.fixture(autouse=True)
+def _of_engine(record_property):
+    record_property("engine", "vllm")
+
+
+def test_a_run_with_vllm_in_its_cells_takes_all_its_steps(ran, record_property):
+    found, _ = ran
+    steps = found.facts(StepMade)
+    record_property("training_rewards", [one.reward for one in steps])
+
+    assert StopReason.FINISHED == found.reason
+    assert list(range(STEPS)) == [one.step for one in steps]
+    assert all(one.gradient_norm > 0 for one in steps)
+    assert {0} <= {one.cell for one in found.facts(CellTraining)}
+    assert [] == found.facts(CellDied)
+
+
+def test_vllm_said_of_its_tokens_what_the_trainer_computes(ran, record_property):
+    """T28: step 0 is of the weights that everything was sampled with."""
+    found, _ = ran
+    gaps = [one.measures.max_gap for one in found.facts(ClaimTrained) if one.step == 0]
+    record_property("training_max_gap", max(gaps))
+
+    assert max(gaps) < NEAR
+
+
+def test_what_it_published_is_what_one_trainer_gets_from_its_journal(ran):
+    """So that ids, log-probabilities and versions that vLLM gave were whole."""
+    found, config = ran
+    expected, norms = digests(found, config)
+    published = {one.version: one.digest for one in found.facts(WeightsPublished)}
+
+    assert set(range(1, STEPS + 1)) >= published.keys() >= {1}
+    assert {version: expected[version] for version in published} == published
+    assert norms == {one.step: one.gradient_norm for one in found.facts(StepMade)}
+
+
+def test_its_calls_were_sampled_by_both_servers_under_the_weights_of_their_time(ran):
+    found, _ = ran
+    records = [one for path in calls.logs(found.folder) for one in calls.read(path).records]
+    done = [one for one in records if isinstance(one, CallClosed)]
+    spans = [span for one in done for span in one.spans]
+
+    assert [] == [one for one in records if isinstance(one, CallFailed)]
+    assert {0, 1} <= {span.version for span in spans}
+    assert 2 == len({span.engine for span in spans})

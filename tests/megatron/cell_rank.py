@@ -1,0 +1,22 @@
+"""One rank of a cell as tests/train has them, whose layers are Megatron's."""
+
+import sys
+
+from tests.train import cell_rank
+
+from gyre.backends.trainers.megatron import install, megatron_rank
+
+
+class Rank(cell_rank.Rank):
+    def build(self, family, timeout_s=cell_rank.TIMEOUT_S):
+        # The llama of these tests has biases that Megatron's layers have no place for.
+        built = super().build("qwen3" if family == "llama" else family, timeout_s)
+        _, _, stage, _, lines = built
+        install(stage.network, line=lines.within, shard=self.place.shard, shards=self.place.shards)
+        return built
+
+
+if __name__ == "__main__":
+    cell_rank.Rank = Rank
+    cell_rank.RankTrainer = megatron_rank
+    cell_rank.main(*sys.argv[1:])

@@ -1,0 +1,36 @@
+"""The last run with a real Megatron-core was of the trainer as it is."""
+
+import re
+from pathlib import Path
+
+from tests.megatron.result import covered_digest, newest
+
+TABLE = Path(__file__).with_name("still_hold.md")
+PAGE = Path(__file__).parents[2] / "docs" / "megatron.md"
+NONE = "No result of `make test-megatron` is committed."
+AGAIN = "run `make test-megatron` and commit the result it writes"
+
+
+def test_the_page_says_whether_there_is_a_result():
+    assert (newest() is None) == (NONE in PAGE.read_text()), f"{PAGE.name} and results: {AGAIN}"
+
+
+def test_the_trainer_is_what_megatron_was_run_with():
+    """Where it was; the page says so where it was not."""
+    measured = covered_digest() if (found := newest()) is None else found["settings"]["covered"]
+    rows = re.findall(r"^\| (\w{16}) \| (\w{16}) \| .{40,} \|$", TABLE.read_text(), re.MULTILINE)
+    hold = [now for then, now in rows if then == measured]
+
+    assert covered_digest() in {measured, *hold}, f"the trainer changed: {AGAIN}"
+
+
+def test_a_change_to_any_of_it_is_noticed(tmp_path):
+    folder = tmp_path / "src" / "gyre" / "train"
+    folder.mkdir(parents=True)
+    (folder / "one.py").write_text("A = 1\n")
+    before = covered_digest(tmp_path)
+    (folder / "one.py").write_text("A = 2\n")
+    changed = covered_digest(tmp_path)
+    (folder / "one.py").rename(folder / "two.py")
+
+    assert 3 == len({before, changed, covered_digest(tmp_path)})

@@ -1,0 +1,33 @@
+"""A run whose cells do not fit is refused before any of them is started."""
+
+import pytest
+from tests.config.tables import read
+
+from gyre.run.layout import check_layout, num_devices
+from gyre.words.errors import ConfigError, ModelError
+
+
+def test_cells_that_fit_their_model_may_start():
+    check_layout(read("cells.stages=2", "model.device=cpu").config)
+
+
+def test_cells_that_do_not_fit_are_refused_with_every_mistake():
+    config = read("cells.stages=99", "cells.contexts=2", "model.device=cpu").config
+    with pytest.raises(ConfigError) as error:
+        check_layout(config)
+
+    first, *lines = str(error.value).splitlines()
+    assert "tiny: cells do not fit" == first
+    assert ["cells.stages", "cells.contexts"] == [one.strip().partition(":")[0] for one in lines]
+
+
+def test_a_model_that_is_not_there_is_refused():
+    with pytest.raises(ModelError, match="found no folder"):
+        check_layout(read("model.name=nowhere").config)
+
+
+def test_devices_are_counted_by_their_numbers(tmp_path):
+    for name in ("nvidia0", "nvidia1", "nvidia12", "nvidiactl", "nvidia-uvm", "null"):
+        (tmp_path / name).touch()
+
+    assert 3 == num_devices(tmp_path)

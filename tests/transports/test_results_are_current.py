@@ -1,0 +1,36 @@
+"""The last run over real Mooncake was of the transport as it is."""
+
+import re
+from pathlib import Path
+
+from tests.transports.result import ROOT, covered_digest, newest
+
+TABLE = Path(__file__).with_name("still_hold.md")
+PAGE = ROOT / "docs" / "transports.md"
+NONE_YET = "No result of Mooncake is committed yet."
+"""What the page says as long as there is none."""
+AGAIN = "run `make test-transports` and commit the result it writes"
+
+
+def test_what_moves_bytes_is_what_was_tried_over_mooncake():
+    found = newest()
+
+    assert (found is None) == (NONE_YET in PAGE.read_text()), f"{PAGE.name}: otherwise; {AGAIN}"
+    if found is None:
+        return
+    measured = found["settings"]["covered"]
+    rows = re.findall(r"^\| (\w{16}) \| (\w{16}) \| .{40,} \|$", TABLE.read_text(), re.MULTILINE)
+    hold = [now for then, now in rows if then == measured]
+    assert covered_digest() in {measured, *hold}, f"the transport changed: {AGAIN}"
+
+
+def test_a_change_to_any_of_it_is_noticed(tmp_path):
+    folder = tmp_path / "src" / "gyre" / "backends" / "transports"
+    folder.mkdir(parents=True)
+    (folder / "one.py").write_text("A = 1\n")
+    before = covered_digest(tmp_path)
+    (folder / "one.py").write_text("A = 2\n")
+    changed = covered_digest(tmp_path)
+    (folder / "one.py").rename(folder / "two.py")
+
+    assert 3 == len({before, changed, covered_digest(tmp_path)})
