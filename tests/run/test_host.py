@@ -180,3 +180,40 @@ def test_a_full_disk_stops_everything_until_there_is_room_again(tmp_path, monkey
         for words in ("cannot be written", "is written again")
         if words in one
     ]
+
+
+class Dwelling:
+    """A scheduler that waits for a moment from the first event on, and for nothing else."""
+
+    def __init__(self):
+        self.due = None
+        self.woken = asyncio.Event()
+
+    def handle(self, event, now):
+        if isinstance(event, TimerFired):
+            self.woken.set()
+        elif self.due is None:
+            self.due = now + 0.05
+        return []
+
+    def wake_at(self, now):
+        return self.due if self.due is not None and self.due > now else None
+
+
+def test_a_moment_that_goes_by_while_the_journal_waits_is_not_missed(tmp_path, monkeypatch):
+    """FAULTS 31: the run goes on, although nothing else will ever happen."""
+    monkeypatch.setattr("gyre.run.host.RETRY_S", 0.1)
+
+    async def live():
+        with journal(tmp_path / "journal") as written:
+            scheduler = Dwelling()
+            disk = FullDisk(written, refusals=1)
+            host = Host(scheduler, disk, obey=lambda orders: None, alarm=lambda message: None)
+            working = asyncio.create_task(host.work())
+            host.hear(RunStarted())
+            async with asyncio.timeout(30):
+                await scheduler.woken.wait()
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
+
+    asyncio.run(live())

@@ -61,6 +61,7 @@ class Host:
         self._idle = asyncio.Event()
         self._idle.set()
         self._timer: asyncio.TimerHandle | None = None
+        self._decided_at = journal.now
 
     @property
     def now(self) -> float:
@@ -125,6 +126,7 @@ class Host:
 
     def _decide(self, event: Any, now: float) -> None:
         commands = self.scheduler.handle(event, now)
+        self._decided_at = now
         if self._decided is not None:
             self._decided(now, event, commands)
         self._obey(commands)
@@ -133,10 +135,10 @@ class Host:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        now = self.now
-        at = self.scheduler.wake_at(now)
+        # As of what it knows, because a slow disk may let a time go by between knowing and asking.
+        at = self.scheduler.wake_at(self._decided_at)
         if at is not None:
-            self._timer = self._loop.call_later(max(0.0, at - now), self._fire, at)
+            self._timer = self._loop.call_later(max(0.0, at - self.now), self._fire, at)
 
     def _fire(self, at: float) -> None:
         self._timer = None
