@@ -29,6 +29,7 @@ COMMANDS = {
         "--concurrency --config --engine --engine-key --harness --n --run --set --version "
         "subject tasks"
     ),
+    "task": "--sandbox action tasks",
     "proxy": (
         "--body-bytes --calls-at-once --calls-per-minute --capacity --context --engine --family "
         "--hold --honour-sampling --host --idle --kv --max-tokens --model --open --ping --port "
@@ -44,6 +45,7 @@ COMMANDS = {
     "status": "--json run",
     "top": "run",
     "inspect": "--json --leaves --text execution run",
+    "report": "--out runs",
     "export": "--execution --format --held-out --max-trajectories --out --seed run",
     "erase": "names run",
     "harness": "action names",
@@ -62,6 +64,8 @@ COMMANDS = {
 }
 """Every command with its options and arguments: adding one is a decision, so it is written here."""
 
+DISTRIBUTIONS = {"pynvml": "nvidia-ml-py"}
+"""Packages that are imported by another name than they are installed by."""
 DECISION = re.compile(r"^Dependencies: (.+)$", re.MULTILINE)
 
 
@@ -92,7 +96,7 @@ def pages_and_sources(root):
 
 def test_what_the_package_imports_is_declared_and_what_is_declared_is_imported(root, modules):
     imported = {
-        one.package.lower()
+        DISTRIBUTIONS.get(one.package, one.package.lower())
         for module in modules
         for one in module.imports
         if one.package != "gyre" and one.package not in sys.stdlib_module_names

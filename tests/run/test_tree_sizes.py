@@ -11,6 +11,7 @@ from gyre.run.tree_sizes import TreeSizes, spread
 from gyre.run.watched import Watched
 from gyre.sim.recorded import header_of
 from gyre.watch.board import KINDS
+from gyre.watch.view import View
 
 
 @pytest.fixture(scope="module")
@@ -36,15 +37,29 @@ async def panel_of(place):
     first = sizes.panel()
     async with asyncio.timeout(30):
         await sizes.wait_read()
-    return first, sizes.panel()
+    return first, sizes.panel(), sizes, run.story
 
 
 def test_trees_are_read_in_the_background(place):
-    first, then = asyncio.run(panel_of(place))
+    first, then, *_ = asyncio.run(panel_of(place))
 
     assert (0, 2) == (first["num_read"], then["num_read"])
     assert 12 * 8 * 8 == then["num_closed"]
     assert (3, 1) == (then["calls"]["max"], then["calls"]["num"] - 1)
+
+
+def test_trees_of_executions_that_close_later_are_not_shown(place):
+    async def at_moments():
+        *_, sizes, story = await panel_of(place)
+        closed = sorted(story.work.attempt(one, one).closed_s for one in (0, 1))
+        early = View(at_s=closed[0], from_s=0.0, to_s=closed[0])
+        late = View(at_s=story.now_s, from_s=closed[0] + 1e-6, to_s=story.now_s)
+        return [sizes.panel(one) for one in (early, late)], story, closed[0]
+
+    (early, late), story, first_s = asyncio.run(at_moments())
+    assert (1, 1) == (early["num_read"], late["num_read"])
+    assert sum(story.work.outcomes_at(first_s).values()) == early["num_closed"]
+    assert 12 * 8 * 8 == early["num_closed"] + late["num_closed"]
 
 
 def test_of_a_long_run_only_so_many_are_read_spread_over_it(place):

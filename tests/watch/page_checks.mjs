@@ -74,6 +74,11 @@ const checks = {
     assert.deepEqual(parsed(spelled(place)), place);
     assert.equal(spelled(parsed("")), "#");
   },
+  "a moment is named by t, too"() {
+    assert.equal(parsed("#t=12.5").at, 12.5);
+    assert.equal(parsed("#t=12.5&at=7").at, 7);
+    assert.equal(spelled(parsed("#t=12.5")), "#at=12.5");
+  },
   "an address that says nonsense is the beginning"() {
     const found = parsed("#view=nowhere&at=soon&box=&hidden=1&__proto__=2");
     assert.deepEqual(found, parsed(""));
@@ -129,6 +134,7 @@ const checks = {
       ["p", 7],
       ["a", 4],
     ]);
+    assert.deepEqual(named(valuesAt(layers, 10 - 1e-12, 1)), named(valuesAt(layers, 10, 1)));
     assert.deepEqual(named(valuesAt(layers, -1, 1)), []);
     assert.deepEqual(named(lastValues([{ kind: "line", name: "r", xs: [1, 2], ys: [0, null] }])), [
       ["r", 0],
@@ -254,6 +260,13 @@ const checks = {
         stepped([5, 9, 12], 12, "ArrowRight", 10),
       ],
       [5, 12, 5, 12],
+    );
+    assert.deepEqual(
+      [
+        stepped([5, 5.1, 5.2, 9], 5.1, "ArrowRight", 1),
+        stepped([5, 8.8, 8.9, 9], 8.9, "ArrowLeft", 1),
+      ],
+      [9, 5],
     );
     assert.deepEqual(
       [stepped([5, 9], 7, "Home", 1), stepped([5, 9], 5, "End", 1), stepped([5, 9], 5, "a", 1)],

@@ -7,7 +7,7 @@ import pytest
 from tests.watch.journaled import SMALL, reward_of, simulated, told
 
 from gyre.plan.cells import CellState
-from gyre.plan.messages import EnterTraining
+from gyre.plan.messages import EnterTraining, RunStarted
 from gyre.plan.scheduler import Scheduler
 from gyre.watch.account import CAUSES, Account, Cause
 from gyre.watch.listing import ORDERS, Asked, listed
@@ -16,7 +16,7 @@ from gyre.watch.newest import Newest
 from gyre.watch.panels import PANELS, panels
 from gyre.watch.story import Story
 from gyre.watch.view import View
-from gyre.words.events import CheckpointFailed
+from gyre.words.events import CheckpointFailed, CheckpointMade
 from gyre.words.outcomes import Ending, Outcome
 
 
@@ -192,6 +192,28 @@ def test_faults_are_told_with_their_time(story):
     assert {"checkpoint failed": 1} == found["counts"]
     assert "checkpoint of version 3 was not written: the disk is full" == found["rows"][0]["text"]
     assert [] == PANELS["faults"](story, view(1.0))["rows"]
+
+
+def test_a_checkpoint_is_told_once_and_with_its_time():
+    made = CheckpointMade(
+        version=3,
+        digest="d",
+        num_bytes=100,
+        has_optimizer=True,
+        stalled_s=0.5,
+        copied_s=1.0,
+        seconds=4.0,
+    )
+    story = story_of([(0.0, RunStarted()), (9.0, made), (12.0, made)])
+    found = panels(story, view(20.0), ["checkpoints"])["checkpoints"]
+
+    assert {"at_s": [9.0], "version": [3], "seconds": [4.0], "stalled_s": [0.5]} == {
+        name: found[name] for name in ("at_s", "version", "seconds", "stalled_s")
+    }
+    assert [] == panels(story, view(8.0), ["checkpoints"])["checkpoints"]["at_s"]
+    assert [{"at_s": 9.0, "text": "checkpoint of version 3 is durable, 100 bytes in 4.0 s"}] == (
+        Newest().lines(story)
+    )
 
 
 def test_executions_are_listed_page_by_page(story):

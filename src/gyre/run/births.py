@@ -101,6 +101,11 @@ class Births:
         return cls(module, await _nursery(module, log), log)
 
     @property
+    def pid(self) -> int:
+        """Of the nursery that there is now."""
+        return self._process.pid
+
+    @property
     def is_over(self) -> bool:
         """Its process has ended."""
         return self._process.returncode is not None or self._listening.done()

@@ -37,6 +37,7 @@ from gyre.run.proxying import Proxying, recorded_plan
 from gyre.run.recalled import Recalled, recall
 from gyre.run.runfile import RunFile
 from gyre.run.staff import Staff
+from gyre.run.using import Roots, Using
 from gyre.words.errors import ConfigError, GyreError, TakenOver
 from gyre.words.events import FACTS_FOR_PEOPLE, RunEnded
 from gyre.words.ids import ExecutionId
@@ -62,13 +63,16 @@ class Controller:
         listeners: Sequence[Listener] = (),
         tick: Callable[[float], None] | None = None,
         decided: Decided | None = None,
+        using: Using | None = None,
     ) -> None:
-        """`tick` is called about once a second with the time of the run."""
+        """`tick` is called about once a second with the time of the run; `using` measures what
+        the run uses, where somebody wants to know."""
         self._run = run
         self._resumes = resumes
         self._listeners = listeners
         self._tick = tick
         self._decided = decided
+        self._using = using
         # Refused here and not at the first launch.
         harness_for(run.config)
         kind = run.config.sandbox.kind
@@ -274,6 +278,9 @@ class Controller:
         work = [self._host.work(), parts.hall.work(), parts.routes.work(), self._tick_on()]
         work += [one.look_after() for one in parts.executions]
         work.append(self._proxying.watch(hear=self._hear, again=parts.routes.again))
+        if self._using is not None:
+            measuring = self._using.work(self._roots, hear=self._hear, clock=lambda: self._host.now)
+            work.append(measuring)
         async with asyncio.TaskGroup() as self._group:
             always = [self._group.create_task(one) for one in work]
             if found is None:
@@ -301,6 +308,14 @@ class Controller:
             await asyncio.sleep(BEAT_S)
             if self._tick is not None:
                 self._tick(self._host.now)
+
+    def _roots(self) -> Roots:
+        return Roots(
+            cells=self._staff.pids,
+            proxy=self._proxying.pid,
+            nursery=self._staff.supervisors.pid,
+            attempts=self._places.attempts,
+        )
 
     def _hear(self, fact: Any) -> None:
         self._host.hear(fact)

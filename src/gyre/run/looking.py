@@ -15,7 +15,7 @@ from gyre.plan.replay import shape_of
 from gyre.run.processes import lock_holder
 from gyre.watch.board import KINDS, Board
 from gyre.watch.paint import cut, printed, safe
-from gyre.watch.progress import WIDTH, Progress, block, ending
+from gyre.watch.progress import WIDTH, Progress, block, ending, room
 from gyre.watch.signs import clock, many, spelled, spoken
 from gyre.watch.story_faults import Fault, Faults
 from gyre.watch.timeline import timeline
@@ -90,24 +90,27 @@ class Looking:
         return Stands(status=3, text=f"nobody works on it; gyre resume {self.place} goes on")
 
 
-def screen(place: Path, *, colour: bool, encoding: str | None) -> tuple[list[str], int]:
+def screen(
+    place: Path, *, colour: bool, encoding: str | None, width: int = WIDTH
+) -> tuple[list[str], int]:
     """A run on one screen, and its exit status."""
     looking = Looking(place)
     board = looking.catch_up()
     stands = looking.stands()
-    lines = [cut(safe(f"{board.name}: {stands.text}"), WIDTH), ""]
-    lines += printed(block(board, board.now), width=WIDTH, colour=colour)
+    lines = [cut(safe(f"{board.name}: {stands.text}"), width), ""]
+    lines += printed(block(board, board.now), width=width, colour=colour)
     if board.shape.num_cells <= MOST_CELLS and board.now > 0:
-        lines += ["", *timeline(board, width=WIDTH)]
+        lines += ["", *(cut(line, width) for line in timeline(board, width=width))]
     if faults := looking.faults.rows:
-        lines += ["", many(len(faults), "fault"), *map(_fault, faults[-MOST_FAULTS:])]
+        shown = [_fault(one, width) for one in faults[-MOST_FAULTS:]]
+        lines += ["", many(len(faults), "fault"), *shown]
     return [spelled(line, encoding) for line in lines], stands.status
 
 
-def _fault(fault: Fault) -> str:
+def _fault(fault: Fault, width: int) -> str:
     mended = fault.mended_at_s
     how = "" if mended is None else f", mended after {spoken(mended - fault.at_s)}"
-    return cut(f"  {clock(fault.at_s):>8}  {safe(fault.text)}{how}", WIDTH)
+    return cut(f"  {clock(fault.at_s):>8}  {safe(fault.text)}{how}", width)
 
 
 def follow(
@@ -145,6 +148,6 @@ def follow(
 def _leave(looking: Looking, stream: TextIO) -> int:
     stands = looking.stands()
     name = looking.place.name if looking.board is None else looking.board.name
-    line = cut(safe(f"{name}: {stands.text}"), WIDTH)
+    line = cut(safe(f"{name}: {stands.text}"), room(stream)[0])
     print(spelled(line, stream.encoding), file=stream)
     return stands.status

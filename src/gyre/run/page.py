@@ -23,6 +23,7 @@ from gyre.run import page_api
 from gyre.run.tree_sizes import TreeSizes
 from gyre.run.watched import Watched
 from gyre.watch.newest import Newest
+from gyre.watch.view import View
 from gyre.words.errors import ConfigError, LogDamaged, NotFound, RequestError, Unauthorized
 
 FOLDER = Path(gyre.watch.__file__).parent / "page"
@@ -88,6 +89,7 @@ class Page:
         self._make_trees = trees
         self._trees: dict[str, Trees] = {}
         """Made when they are first asked for: a run that begins has not said all it will."""
+        self._opening = asyncio.Lock()
         self._sizes = {one: TreeSizes(run) for one, run in runs.items() if run.folder is not None}
         self._files = {one.name: one for one in folder.iterdir() if one.suffix in KINDS}
         self._stopping = asyncio.Event()
@@ -170,9 +172,9 @@ class Page:
             case _:
                 raise NotFound(f"{path}: no such path")
 
-    def _sizes_of(self, run: Watched) -> dict[str, Any] | None:
+    def _sizes_of(self, run: Watched, view: View) -> dict[str, Any] | None:
         sizes = self._sizes.get(run.key)
-        return None if sizes is None else sizes.panel()
+        return None if sizes is None else sizes.panel(view)
 
     async def _tree(self, what: str, query: Mapping[str, str]) -> Any:
         page_api.known(query, "run", "execution", *(["call"] if what == "call" else []))
@@ -181,12 +183,11 @@ class Page:
             raise NotFound(f"{run.name}: expected an execution of a run with call logs")
         execution = query["execution"]
         try:
-            if run.key not in self._trees:
-                self._trees[run.key] = await asyncio.to_thread(self._make_trees, run.folder)
-            trees = self._trees[run.key]
+            trees = await self._trees_of(run.key, run.folder)
             match what:
                 case "tree":
-                    return await asyncio.to_thread(trees.tree, execution)
+                    found = await asyncio.to_thread(trees.tree, execution)
+                    return found | {"is_held_out": run.is_held_out(execution)}
                 case "left":
                     return await asyncio.to_thread(trees.left, execution)
                 case _:
@@ -196,6 +197,13 @@ class Page:
             raise NotFound(str(error)) from error
         except LogDamaged as error:
             raise _Damaged(str(error)) from error
+
+    async def _trees_of(self, key: str, folder: Path) -> Trees:
+        """Made once, however many ask for them at once."""
+        async with self._opening:
+            if key not in self._trees:
+                self._trees[key] = await asyncio.to_thread(self._make_trees, folder)
+        return self._trees[key]
 
     # News
 

@@ -131,6 +131,10 @@ class Proxying:
             until = asyncio.get_running_loop().time() + GIVE_UP_S
             await self._start_again(until=until)
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     async def stop(self) -> None:
         await self._process.stop()
 

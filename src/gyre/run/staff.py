@@ -85,6 +85,11 @@ class Staff:
         """Standalone engines are numbered behind them."""
         return self.config.cells.count
 
+    @property
+    def pids(self) -> dict[int, int]:
+        """Processes of cells and standalone engines, by cell."""
+        return {cell: one.pid for cell, one in self._processes.items() if not one.is_over}
+
     def log(self, cell: int) -> Path:
         """What the cell's processes have to say."""
         return self.places.log(self._plan(cell).name)

@@ -17,6 +17,7 @@ from gyre.run.placing import check
 from gyre.run.plans import Places, sandbox_for
 from gyre.run.rollout_report import curve
 from gyre.run.runfile import RunFile
+from gyre.run.using import Using
 from gyre.watch.summary_run import summary
 
 
@@ -29,7 +30,14 @@ def train(
 ) -> StopReason | None:
     """Why the run ended; None when it was told to. It goes on where it was if it `resumes`."""
     check(sandbox_for(run.config.sandbox))
-    controller = Controller(run, folder_of(run), resumes=resumes, listeners=listeners, tick=tick)
+    controller = Controller(
+        run,
+        folder_of(run),
+        resumes=resumes,
+        listeners=listeners,
+        tick=tick,
+        using=Using.found(),
+    )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(controller.work())
 

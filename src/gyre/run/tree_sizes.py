@@ -5,12 +5,14 @@ Rule 1: nothing is read before somebody looks, and of a long run only so many, s
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from gyre.run.watched import Watched
 from gyre.watch.panels_work import ENDINGS
 from gyre.watch.runs import load
 from gyre.watch.sizes import Size, size, trees
+from gyre.watch.view import View
 from gyre.words.errors import ConfigError, LogDamaged
 
 MOST_TREES = 2000
@@ -19,25 +21,37 @@ MOST_TREES = 2000
 Found = TypeVar("Found")
 
 
+@dataclass(frozen=True, slots=True)
+class _Sized:
+    size: Size
+    ending: str
+    closed_s: float
+
+
 class TreeSizes:
     """Sizes by execution, as far as they are known."""
 
     def __init__(self, run: Watched) -> None:
         self._run = run
-        self._sizes: dict[str, tuple[Size, str] | None] = {}
-        """With how the execution ended; None where its log cannot be read."""
+        self._sizes: dict[str, _Sized | None] = {}
+        """None where a log cannot be read."""
         self._reading: asyncio.Task[None] | None = None
 
-    def panel(self) -> dict[str, Any] | None:
-        """What is known now; what is not is being read."""
+    def panel(self, view: View | None = None) -> dict[str, Any] | None:
+        """What is known now of executions that closed in the view, or at any time; what is not
+        known is being read."""
         story = self._run.story
         if story is None:
             return None
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(self._read())
-        closed = sum(len(times) for times in story.work.closed.values())
+        closed_s = [at_s for times in story.work.closed.values() for at_s in times]
         found = [one for one in self._sizes.values() if one is not None]
-        return trees(found, num_closed=closed, kinds=ENDINGS)
+        return trees(
+            [(one.size, one.ending) for one in found if _is_in(one.closed_s, view)],
+            num_closed=sum(_is_in(at_s, view) for at_s in closed_s),
+            kinds=ENDINGS,
+        )
 
     async def wait_read(self) -> None:
         """Returns when all was read that somebody looked for."""
@@ -45,27 +59,32 @@ class TreeSizes:
             await self._reading
 
     async def _read(self) -> None:
-        for name, ending in self._missing():
-            self._sizes[name] = await asyncio.to_thread(self._size, name, ending)
+        for name, ending, closed_s in self._missing():
+            found = await asyncio.to_thread(self._size, name)
+            self._sizes[name] = None if found is None else _Sized(found, ending, closed_s)
 
-    def _missing(self) -> list[tuple[str, str]]:
+    def _missing(self) -> list[tuple[str, str, float]]:
         """Closed executions that were not looked at, spread over the run."""
         assert self._run.story is not None
         closed = [
-            (one.name, one.ending.value)
+            (one.name, one.ending.value, one.closed_s)
             for one in self._run.story.work.attempts
             if one.closed_s is not None and one.name is not None and one.ending is not None
         ]
         return [one for one in spread(closed, most=MOST_TREES) if one[0] not in self._sizes]
 
-    def _size(self, name: str, ending: str) -> tuple[Size, str] | None:
+    def _size(self, name: str) -> Size | None:
         path = self._run.log_of(name)
         if path is None:
             return None
         try:
-            return size(load(path).tree), ending
+            return size(load(path).tree)
         except (ConfigError, LogDamaged):
             return None
+
+
+def _is_in(closed_s: float, view: View | None) -> bool:
+    return view is None or view.from_s <= closed_s <= view.to_s
 
 
 def spread(found: Sequence[Found], *, most: int) -> Sequence[Found]:

@@ -9,6 +9,7 @@ from gyre.plan.cells import CORE, CellState
 from gyre.plan.dispatch import Boundary
 from gyre.plan.placements import Elastic
 from gyre.plan.shape import Shape
+from gyre.watch.panels_use import latest
 from gyre.watch.story import Level, Story, supply
 
 _JOINED = (CellState.ENTERING, CellState.TRAINING)
@@ -46,7 +47,8 @@ def moment(story: Story, at_s: float) -> dict[str, Any]:
     """The run as it was then."""
     shape, level = story.shape, story.level_at(at_s)
     states = [story.fleet.change_at(cell, at_s).state for cell in range(shape.num_cells)]
-    why = hindrance(shape, level, states, at_s)
+    is_over = story.is_over and at_s >= story.now_s
+    why = "over" if is_over else hindrance(shape, level, states, at_s)
     outcomes = story.work.outcomes_at(at_s)
     return {
         "at_s": at_s,
@@ -89,6 +91,7 @@ def moment(story: Story, at_s: float) -> dict[str, Any]:
         },
         "outcomes": outcomes,
         "endings": story.work.endings_at(at_s),
+        "use": latest(story, at_s),
     }
 
 

@@ -11,7 +11,7 @@ from gyre.watch.story import Story
 from gyre.watch.story_cells import Timed
 from gyre.watch.view import View, columns
 
-SLICES = 60
+SLICES = 120
 """Of the account of time."""
 
 

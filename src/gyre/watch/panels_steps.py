@@ -70,6 +70,13 @@ def publications(story: Story, view: View) -> dict[str, list[Any]]:
     return columns(story.publications_until(view.at_s), named("version", "at_s") | values)
 
 
+def checkpoints(story: Story, view: View) -> dict[str, list[Any]]:
+    """Every version that is durable, and what that took."""
+    names = ("version", "seconds", "stalled_s", "copied_s", "num_bytes", "has_optimizer")
+    values = {name: attrgetter(f"fact.{name}") for name in names}
+    return columns(until(story.steps.checkpoints, view.at_s), named("at_s") | values)
+
+
 def staleness(story: Story, view: View) -> dict[str, Any]:
     """Ages of consumed groups beside what dispatch alone decides (SPEC 1.4)."""
     shape, taken = story.shape, story.steps.until(view.at_s)

@@ -10,6 +10,7 @@ from gyre.plan.scheduler import Scheduler
 from gyre.plan.shape import Shape
 from gyre.plan.staleness import Identity
 from gyre.words.events import (
+    CheckpointMade,
     ClaimTrained,
     EvaluationRound,
     GroupPacked,
@@ -76,7 +77,7 @@ class At(NamedTuple):
     """A fact with its time."""
 
     at_s: float
-    fact: WeightsPublished | EvaluationRound
+    fact: WeightsPublished | EvaluationRound | CheckpointMade
 
 
 class Steps:
@@ -88,6 +89,7 @@ class Steps:
         self.publications: list[At] = []
         self.rounds: list[At] = []
         """Of held-out evaluation."""
+        self.checkpoints: list[At] = []
         self._seen: set[tuple[str, int]] = set()
         self._made: StepMade | None = None
         self._packed: dict[int, GroupPacked] = {}
@@ -105,6 +107,9 @@ class Steps:
             case WeightsPublished(version=version) if ("weights", version) not in self._seen:
                 self._seen.add(("weights", version))
                 self.publications.append(At(now, fact))
+            case CheckpointMade(version=version) if ("checkpoint", version) not in self._seen:
+                self._seen.add(("checkpoint", version))
+                self.checkpoints.append(At(now, fact))
             case EvaluationRound(version=version) if ("round", version) not in self._seen:
                 self._seen.add(("round", version))
                 self.rounds.append(At(now, fact))

@@ -11,6 +11,7 @@ import { RunView } from "./runview.js";
 import { TreeView } from "./tree.js";
 
 const MOST_LINES = 200;
+const ADDRESS_MS = 150;
 const byId = (name) => document.getElementById(name);
 
 class App {
@@ -34,7 +35,10 @@ class App {
       event.preventDefault();
       byId("view").focus();
     });
-    window.addEventListener("hashchange", () => this.#show());
+    window.addEventListener("hashchange", () => {
+      clearTimeout(this.writing);
+      this.#show();
+    });
     this.#show();
     api.follow((news) => this.#heard(news), connected);
   }
@@ -44,13 +48,19 @@ class App {
     const text = spelled({ ...this.place, ...change });
     if (text === spelled(this.place)) return;
     if (isQuiet) {
-      history.replaceState(null, "", text);
-      this.#show();
+      this.#show(text);
+      this.#write(text);
     } else location.hash = text;
   }
 
-  #show() {
-    const place = parsed(location.hash);
+  /** The address follows whoever drags a little later: browsers refuse many changes in a row. */
+  #write(text) {
+    clearTimeout(this.writing);
+    this.writing = setTimeout(() => history.replaceState(null, "", text), ADDRESS_MS);
+  }
+
+  #show(text = location.hash) {
+    const place = parsed(text);
     const known = new Set(this.runs.map((run) => run.key));
     place.runs = place.runs.filter((key) => known.has(key));
     if (!place.runs.length) place.runs = [this.runs[0].key];

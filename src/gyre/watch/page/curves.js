@@ -62,11 +62,14 @@ function reward() {
     note: "Mean over the valid rewards of the groups of each step.",
     x: "whole",
     zero: false,
+    height: 150,
   });
   const held = new Plot({
     title: "Held-out evaluation",
     note: "Mean of valid scores with its standard error, by version.",
     x: "whole",
+    xLabel: "version",
+    height: 150,
     zero: false,
   });
   return {
@@ -114,6 +117,7 @@ function time() {
     x: "whole",
     yFormat: duration,
     yKind: "time",
+    height: 150,
   });
   const training = new Plot({
     title: "Cells in training at each step",

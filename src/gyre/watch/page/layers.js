@@ -162,7 +162,8 @@ const HELD = new Set(["steps", "area", "stack"]);
  */
 export function valuesAt(layers, place, near) {
   return said(layers, ({ kind, xs }) => {
-    if (HELD.has(kind)) return lastAtMost(xs, place);
+    // A pixel as a time is rounded, and what begins there has begun.
+    if (HELD.has(kind)) return lastAtMost(xs, place + near * 1e-6);
     const at = nearest(xs, place);
     return at >= 0 && Math.abs(xs[at] - place) <= near ? at : -1;
   });
