@@ -4,6 +4,7 @@
 """
 
 import argparse
+import re
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,7 @@ def main() -> None:
         prog="scripts/pictures", description=__doc__, allow_abbrev=False
     )
     parser.add_argument("run", type=Path, help="the folder of a run")
+    parser.add_argument("--late", type=Path, help="another, in which executions timed out")
     parser.add_argument("--to", type=Path, default=FOLDER, help="default: docs/pictures")
     options = parser.parse_args()
     options.to.mkdir(parents=True, exist_ok=True)
@@ -38,6 +40,8 @@ def main() -> None:
         with watching(options.run) as link:
             for theme in ("light", "dark"):
                 _take(_opened(browser, link, theme), theme, options.run, options.to)
+        with watching(options.late or options.run) as link:
+            _distribution(_opened(browser, link, "light"), options.to / "distribution.png")
         again = Path(folder) / "again"
         command = [sys.executable, "-m", "gyre", "simulate", "--from-journal", str(options.run)]
         subprocess.run([*command, *OTHER, "--journal", str(again)], check=True, capture_output=True)
@@ -61,13 +65,21 @@ def _take(shown: Shown, theme: str, run: Path, to: Path) -> None:
         return
     _until(shown, "supply", to / "overview.png")
     shown.page.locator("[data-panel=roles]").screenshot(path=to / "timeline.png")
-    _panels(shown, ["durations", "trees"], to / "distribution.png")
     log = max(calls.logs(run), key=lambda one: one.stat().st_size)
     shown.page.set_viewport_size({"width": WIDTH, "height": 900})
     shown.go(f"view=tree&runs=a&execution={log.stem}&box=1")
     shown.page.get_by_role("treeitem").first.wait_for()
     shown.page.locator(".reader .call:not(.waiting)").first.wait_for()
     shown.page.screenshot(path=to / "tree.png")
+
+
+def _distribution(shown: Shown, path: Path) -> None:
+    """Once every call log has been read."""
+    _drawn(shown, "view=run&runs=a")
+    read = re.compile(r"Read from (\S+) sealed call logs of \1 ")
+    shown.wait_until(lambda: read.search(shown.panel("trees").inner_text()))
+    shown.settle()
+    _panels(shown, ["durations", "trees"], path)
 
 
 def _drawn(shown: Shown, place: str) -> None:

@@ -3,6 +3,7 @@
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -63,6 +64,16 @@ class Training:
     @property
     def is_running(self):
         return self.process.poll() is None
+
+    @contextmanager
+    def held(self):
+        """Nothing is decided meanwhile, so that the journal can be held against the page."""
+        assert self.is_running, self.said
+        os.kill(self.process.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self.process.pid, signal.SIGCONT)
 
 
 @contextmanager

@@ -153,11 +153,12 @@ class Shown:
 
     def swatches(self, plot):
         """Colours of a plot's legend by name, as r, g, b."""
-        script = """all => Object.fromEntries(all.map((one) => [
-            one.textContent,
-            getComputedStyle(one.querySelector(".swatch")).backgroundColor
-                .match(/\\d+/g).slice(0, 3).map(Number)]))"""
-        return plot.locator(".legend li").evaluate_all(script)
+        script = """plot => Object.fromEntries(
+            [...plot.querySelectorAll(".legend li")].map((one) => [
+                one.textContent,
+                getComputedStyle(one.querySelector(".swatch")).backgroundColor
+                    .match(/\\d+/g).slice(0, 3).map(Number)]))"""
+        return plot.evaluate(script)
 
     def column(self, plot, x):
         """Colours of the rows of a timeline at a pixel, from the top."""

@@ -119,12 +119,12 @@ def test_a_click_on_the_timeline_goes_to_a_moment_that_was_drawn_there(one, book
     compared = 0
     for part in (0.25, 0.47, 0.7):
         x = round(box["width"] * part)
-        colours = one.column(plot, x)
+        colours, swatches = one.column(plot, x), one.swatches(plot)
         drawing.click(position={"x": x, "y": 20})
         one.wait_until(lambda: one.at is not None)
         for cell, state in books[0].cells(one.at).items():
             compared += 1
-            assert one.swatches(plot)[state] == colours[cell]
+            assert swatches[state] == colours[cell]
         agrees(one, books[0])
         one.go("view=run&runs=a")
         one.wait(books[0].tiles(books[0].end_s), one.tiles)

@@ -44,6 +44,7 @@ def test_trees_are_read_in_the_background(place):
     first, then, *_ = asyncio.run(panel_of(place))
 
     assert (0, 2) == (first["num_read"], then["num_read"])
+    assert (True, False) == (first["is_reading"], then["is_reading"])
     assert 12 * 8 * 8 == then["num_closed"]
     assert (3, 1) == (then["calls"]["max"], then["calls"]["num"] - 1)
 

@@ -43,23 +43,25 @@ class TreeSizes:
         story = self._run.story
         if story is None:
             return None
-        if self._reading is None or self._reading.done():
-            self._reading = asyncio.create_task(self._read())
+        missing = self._missing()
+        if missing and (self._reading is None or self._reading.done()):
+            self._reading = asyncio.create_task(self._read(missing))
         closed_s = [at_s for times in story.work.closed.values() for at_s in times]
         found = [one for one in self._sizes.values() if one is not None]
-        return trees(
+        known = trees(
             [(one.size, one.ending) for one in found if _is_in(one.closed_s, view)],
             num_closed=sum(_is_in(at_s, view) for at_s in closed_s),
             kinds=ENDINGS,
         )
+        return known | {"is_reading": bool(missing)}
 
     async def wait_read(self) -> None:
         """Returns when all was read that somebody looked for."""
         if self._reading is not None:
             await self._reading
 
-    async def _read(self) -> None:
-        for name, ending, closed_s in self._missing():
+    async def _read(self, missing: list[tuple[str, str, float]]) -> None:
+        for name, ending, closed_s in missing:
             found = await asyncio.to_thread(self._size, name)
             self._sizes[name] = None if found is None else _Sized(found, ending, closed_s)
 

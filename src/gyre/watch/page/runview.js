@@ -169,6 +169,12 @@ export class RunView {
       )
         panel.show(stories, this.#place);
     }
+    // Call logs are read behind whoever asks, also when the run has no news any more.
+    if (found.some(({ panels }) => panels?.trees?.is_reading))
+      this.later ??= setTimeout(() => {
+        this.later = null;
+        this.#soon(HASTE_MS);
+      }, PAUSE_MS);
   }
 
   #moment(run, story) {
