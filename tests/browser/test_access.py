@@ -72,7 +72,11 @@ def test_in_the_dark_it_finds_nothing_that_is_too_faint(page, view):
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_everything_is_reached_by_tab_in_the_order_of_the_page_with_focus_in_sight(page, view):
+def test_everything_is_reached_by_tab_in_the_order_of_the_page_with_focus_in_sight(
+    opened, link, view
+):
+    """On a page of its own, whose figures are not made anew for another number of runs."""
+    page = opened(link, VIEWS[view])
     show(page, view)
     count = page.page.evaluate(MARK, REACHED)
     seen = []
