@@ -1,6 +1,7 @@
-"""What holds for every test: threads, how hard properties are tried, and nothing skipped unseen."""
+"""What holds for every test: threads, signals, how hard properties are tried, no unseen skip."""
 
 import os
+import signal
 from collections.abc import Generator
 from pathlib import Path
 
@@ -10,6 +11,9 @@ from hypothesis import HealthCheck, Phase, settings
 # Before torch is imported: tests run beside each other, and their matrices are small, so that
 # threads would only wait for each other. It holds for every process that a test starts.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A shell's background jobs begin without it, and what tests start must be interruptible.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ALLOWED_SKIPS: dict[str, str] = {}
 """Node id of a test that may be skipped, and the reason; any other skip is a failure."""

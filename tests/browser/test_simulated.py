@@ -1,5 +1,6 @@
 """A simulated run in a real browser: gone through by mouse and by keys, and beside another."""
 
+import json
 import re
 import subprocess
 import sys
@@ -200,6 +201,27 @@ def read_out(text):
     parts = re.split(r"[,;] (?=[a-z])", rest.partition(" (")[0] if "%" in rest else rest)
     found = [re.search(r"(?:^| )(\S+(?: (?:ms|s|min|h|d)\b(?: \d+ \w+)?)?)$", one) for one in parts]
     return re.sub("^(at|step) ", "", where), [one[1] for one in found if one]
+
+
+def test_news_that_are_told_again_stand_there_once(opened, link):
+    """Whoever lost the connection is told the newest once more."""
+    shown = opened(link)
+    told = []
+    line = {"at_s": 1.0, "text": "step 1 of 12"}
+    news = json.dumps({"run": "a", "state": "ended", "ended": "finished", "problem": None,
+                       "now_s": 1.0, "moment": None, "lines": [line]})  # fmt: skip
+
+    def answer(route):
+        """And the connection is lost."""
+        told.append(news)
+        body = f"retry: 20\nevent: news\ndata: {news}\n\n"
+        route.fulfill(content_type="text/event-stream", body=body)
+
+    shown.page.route("**/api/news", answer)
+    shown.page.reload()
+    shown.wait_until(lambda: len(told) > 3)
+
+    assert 1 == shown.page.locator("#lines li").count()
 
 
 def test_two_runs_stand_beside_each_other_each_as_its_journal_has_it(page, books):

@@ -50,6 +50,10 @@ WRONG = {
         {"judge": "echo lost my way; exit 7"},
         ["untouched -", "no score", "status 7", "| lost my way"],
     ),
+    "what it prints would steer a terminal": (
+        {"solve": r"printf '\033[2Jgone\n'; exit 3"},
+        ["| ·[2Jgone"],
+    ),
     "its judge cannot tell": (
         {"judge": 'echo -1 > "$GYRE_RESULTS/reward.txt"'},
         ["untouched -", "no score"],

@@ -113,6 +113,7 @@ def asked(page, path, headers=None, **how):
         ("/api/runs", {"cookie": "gyre-8000=other"}, {}, 401),
         ("/api/runs", {"cookie": f"gyre-8001={KEY}"}, {}, 401),
         ("/api/runs", {"cookie": f"gyre-8000={KEY}"}, {}, 200),
+        ("/api/runs", {"cookie": f'other={{"a": 1}}; no cookie; gyre-8000={KEY}'}, {}, 200),
         ("/api/runs", IN, {}, 200),
         ("/?key=other", {}, {}, 401),
         ("/api/runs", IN, {"method": "POST"}, 405),

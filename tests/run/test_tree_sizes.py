@@ -11,6 +11,7 @@ from gyre.run.tree_sizes import TreeSizes, spread
 from gyre.run.watched import Watched
 from gyre.sim.recorded import header_of
 from gyre.watch.board import KINDS
+from gyre.watch.story import Story
 from gyre.watch.view import View
 
 
@@ -66,6 +67,32 @@ def test_trees_of_executions_that_close_later_are_not_shown(place):
 def test_of_a_long_run_only_so_many_are_read_spread_over_it(place):
     names = [f"g{group}-{member}" for group in range(96) for member in range(8)]
 
-    assert names[::77] == spread(names, most=10)
+    assert names[::81] == spread(names, most=10)
     assert names == spread(names, most=768)
     assert [] == spread([], most=10)
+
+
+def test_those_that_are_read_stay_the_same_while_others_come_and_close(place, monkeypatch):
+    """Else every tree of a long run would be read in the end."""
+    monkeypatch.setattr("gyre.run.tree_sizes.MOST_TREES", 50)
+    facts = list(told(simulated(SMALL)[1]))
+
+    read = []
+
+    class Noted(Watched):
+        def log_of(self, execution):
+            read.append(execution)
+            return super().log_of(execution)
+
+    async def grow():
+        run = Noted(place, key="a")
+        run.story = Story(SMALL.shape)
+        sizes = TreeSizes(run)
+        for begin in range(0, len(facts), 40):
+            run.story.heard_all(facts[begin : begin + 40])
+            sizes.panel()
+            await sizes.wait_read()
+        return sizes.panel()
+
+    assert not asyncio.run(grow())["is_reading"]
+    assert 20 < len(read) == len(set(read)) < 150

@@ -4,6 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +16,7 @@ from gyre.words.events import DeviceUse
 
 BURN = """
 import subprocess, sys, time
+{before}
 def burn():
     while time.process_time() < {own}: pass
 if {below}:
@@ -32,8 +34,8 @@ def burnt():
     """Processes that have taken so much, and wait."""
     started = []
 
-    def start(own, below=0.0, **how):
-        source = BURN.format(own=own, below=below)
+    def start(own, below=0.0, before="", **how):
+        source = BURN.format(own=own, below=below, before=before)
         process = subprocess.Popen(
             [sys.executable, "-S", "-c", source],
             stdin=subprocess.PIPE,
@@ -62,6 +64,15 @@ def test_a_child_that_has_ended_counts_with_its_parent_once(burnt):
 
     assert 0.3 - 4 * TICK_S <= first
     assert 0.1 > meter.took(Table.now(), process.pid)
+
+
+def test_a_process_may_be_called_anything(burnt):
+    """The kernel cuts names after fifteen bytes, in the middle of a letter where that is there."""
+    process = burnt(0.0, before=r"open('/proc/self/comm', 'wb').write(b') R 1 (\xd0')")
+    found = Table.now().running[process.pid]
+
+    assert b"(" + b") R 1 (\xd0" + b")" in Path(f"/proc/{process.pid}/stat").read_bytes()
+    assert (os.getpid(), process.pid) == (found.parent, found.pid)
 
 
 def test_who_is_gone_took_nothing_that_is_known(burnt):

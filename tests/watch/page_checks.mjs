@@ -16,6 +16,7 @@ const { described, numbered } = await page("boxes.js");
 const { kind } = await page("left.js");
 const { speedUp } = await page("curves.js");
 const { spanAt } = await page("timeline.js");
+const { dwelt } = await page("panels.js");
 const { around, stepped } = await page("figure.js");
 const { tiles } = await page("moment.js");
 
@@ -339,6 +340,19 @@ const checks = {
       ],
       ["serving", "training", "training", null, null],
     );
+  },
+  "the dwell timer grows from row to row and to the end"() {
+    const found = dwelt({ at_s: [0, 4, 10, 12], since_s: [null, 4, null, 11] }, 20);
+    const layers = [{ kind: "slope", name: "held", ...found }];
+    assert.deepEqual(found.xs, [0, 4, 4, 10, 10, 12, 12, 20]);
+    assert.deepEqual(found.ys, [0, 0, 0, 6, 0, 0, 1, 9]);
+    assert.deepEqual(
+      [2, 4, 7, 10, 15].map((place) => valuesAt(layers, place, 0)[0][1]),
+      [0, 0, 3, 0, 4],
+    );
+    assert.equal(valuesAt(layers, 4 - 1e-7, 1)[0][1], 0);
+    assert.deepEqual(lastValues(layers), [["held", 9, undefined]]);
+    assert.deepEqual(dwelt({ at_s: [], since_s: [] }, 5), { xs: [], ys: [] });
   },
   "the tiles of a moment say why no cell enters"() {
     const said = Object.fromEntries(

@@ -15,9 +15,11 @@ from gyre.watch.moment import moment, plain_shape
 from gyre.watch.newest import Newest
 from gyre.watch.panels import PANELS, panels
 from gyre.watch.story import Story
+from gyre.watch.story_cells import Change
 from gyre.watch.view import View
-from gyre.words.events import CheckpointFailed, CheckpointMade
+from gyre.words.events import CheckpointFailed, CheckpointMade, ClaimTrained, RunEnded
 from gyre.words.outcomes import Ending, Outcome
+from gyre.words.reports import Measures
 
 
 def story_of(facts, one=SMALL):
@@ -102,6 +104,19 @@ def test_the_line_is_what_the_scheduler_admits_cells_by(story):
     assert entered == PANELS["supply"](story, view(story.now_s))["entered"] != []
 
 
+def test_of_stretches_too_short_to_be_seen_what_there_is_most_of_is_shown():
+    """Two seconds of three are training, then two are serving; nine seconds can be seen."""
+    serving, training = CellState.SERVING, CellState.TRAINING
+    states = [serving, training, training] * 45 + [serving, serving, training] * 45
+    story = Story(SMALL.shape)
+    story.fleet.changes[1] = [Change(float(at), state) for at, state in enumerate(states)]
+    story.now_s = 270.0
+    found = PANELS["roles"](story, view(270.0, points=30))["cells"][1]
+
+    assert [[0.0, 135.0, "training"], [135.0, 270.0, "serving"]] == found["spans"]
+    assert 0.5 == found["training_share"]
+
+
 def test_rewards_are_those_of_the_steps(story):
     found = PANELS["steps"](story, view(story.now_s))
 
@@ -184,6 +199,37 @@ def test_what_keeps_the_next_cell_at_home_is_said(story):
     for at_s, _ in story.entered:
         just_before = moment(story, at_s - 1e-3)["entering"]
         assert just_before["why"] in ("waterlevel", "dwell", "supply", "switching", "burst end")
+
+
+def test_of_a_run_that_stopped_itself_nothing_is_left(facts):
+    half = facts[: len(facts) // 2]
+    now = half[-1][0]
+    stopped = moment(story_of([*half, (now, RunEnded(reason="the disk"))]), now)
+
+    assert moment(story_of(half), now)["left_s"] > 0
+    assert (0.0, "over") == (stopped["left_s"], stopped["entering"]["why"])
+
+
+def test_targets_that_were_clipped_are_a_part_of_all_targets(facts):
+    """Which of raised and of lowered ones were clipped are parts of each."""
+    measures = Measures(
+        num_targets=50,
+        num_capped=5,
+        num_raised=10,
+        num_raised_clipped=8,
+        num_lowered=30,
+        num_lowered_clipped=12,
+        sum_ratio=50.0,
+        max_gap=0.5,
+    )
+    told = [
+        (now, replace(fact, measures=measures) if isinstance(fact, ClaimTrained) else fact)
+        for now, fact in facts
+    ]
+    found = PANELS["steps"](story_of(told), view(told[-1][0]))
+    parts = [found[name][0] for name in ("raised_clipped", "lowered_clipped", "clipped", "capped")]
+
+    assert [0.8, 0.4, 0.4, 0.1] == parts
 
 
 def test_faults_are_told_with_their_time(story):

@@ -16,6 +16,7 @@ from tests.watch.journaled import SMALL, reward_of, simulated, told
 
 from gyre.journal.entries import Resumed
 from gyre.plan.messages import CellDied, CellId, CellRecovered
+from gyre.watch.panels import PANELS, panels
 from gyre.watch.report.cells import FAULTS, IDLE, TIMELINE
 from gyre.watch.report.counts import DURATIONS, STALENESS
 from gyre.watch.report.demand import WATER
@@ -28,7 +29,14 @@ from gyre.watch.report.told import Told, beside_each_other, panels_of
 from gyre.watch.sizes import Size, trees
 from gyre.watch.story import Story
 from gyre.watch.summary_run import Simulated
-from gyre.words.events import CheckpointFailed, EvaluationRound, UseMeasured
+from gyre.watch.view import View
+from gyre.words.events import (
+    CheckpointFailed,
+    EvaluationRound,
+    ProxyRestarted,
+    TransitionTimed,
+    UseMeasured,
+)
 
 MOST_BYTES = 2_000_000
 COMPARED = (
@@ -93,6 +101,21 @@ def made(live):
 @pytest.fixture(scope="module")
 def beside(live, bare):
     return files([live, bare], [REWARD, TIMELINE, STALENESS, SAVED, OBJECTIVE])
+
+
+def test_what_is_counted_is_all_of_it_however_few_rows_are_drawn(events):
+    facts = list(told(events))
+    middle = len(facts) // 2
+    away = [(facts[middle][0], ProxyRestarted(seconds=2.0))] * 250
+    story = Story(SMALL.shape)
+    story.heard_all([*facts[:middle], *away, *facts[middle:]])
+    few = View(at_s=story.now_s, from_s=0.0, to_s=story.now_s, points=10)
+    run = Told(label="small", story=story, panels=panels(story, few, PANELS))
+    found = dict(in_numbers([run]).rows)
+    timed = [fact for _, fact in facts if isinstance(fact, TransitionTimed)]
+
+    assert f"{len(timed)}" == found["changes of role timed"]
+    assert "250 mended, the slowest after 2.0 s" in FAULTS.says(run)
 
 
 class Parsed(HTMLParser):

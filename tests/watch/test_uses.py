@@ -7,6 +7,7 @@ import pytest
 from tests.watch.journaled import SMALL, simulated
 
 from gyre.plan.cells import CellState
+from gyre.plan.messages import RunStarted
 from gyre.watch.board import Board
 from gyre.watch.moment import moment
 from gyre.watch.paint import ELLIPSIS, printed
@@ -182,6 +183,17 @@ def test_board_and_story_share_it_alike(measured):
     assert {who: pytest.approx(last.cores(who)) for who in (*ROLES, *OTHERS)} == {
         who: board.use.cores(who) for who in (*ROLES, *OTHERS)
     }
+
+
+def test_standalone_engines_count_in_a_terminal_too():
+    """Engine 4 stands behind the cells, and serves."""
+    shape = replace(SMALL.shape, standalone_capacities=(16,))
+    board, story = Board(shape), Story(shape)
+    for one in (board, story):
+        one.heard_all([(0.0, RunStarted()), (10.0, fact(c0=20.0, c4=30.0))])
+
+    assert 5.0 == board.use.cores("serving") == story.uses[0].cores("serving")
+    assert board.use.all_cores == story.uses[0].all_cores
 
 
 def test_a_measurement_of_no_time_is_passed_over(measured):

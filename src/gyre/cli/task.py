@@ -30,6 +30,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from gyre.backends.tasks.open import section_for
     from gyre.run.trying import TriedTask, try_tasks
+    from gyre.watch.paint import safe
     from gyre.words.run_sections import SandboxSection
 
     found: list[TriedTask] = []
@@ -43,8 +44,8 @@ def run(args: argparse.Namespace) -> int:
         )
         for way in one.ways:
             if way.problem is not None:
-                print(f"  {way.way}: {way.problem}")
-                print("".join(f"    | {line}\n" for line in way.said), end="", flush=True)
+                print(f"  {way.way}: {safe(way.problem)}")
+                print("".join(f"    | {safe(line)}\n" for line in way.said), end="", flush=True)
 
     try_tasks(section_for(args.tasks), SandboxSection(kind=args.sandbox), told)
     unsolved = sum(one.ways[1:] == () != one.ways for one in found)

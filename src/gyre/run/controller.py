@@ -39,7 +39,7 @@ from gyre.run.runfile import RunFile
 from gyre.run.staff import Staff
 from gyre.run.using import Roots, Using
 from gyre.words.errors import ConfigError, GyreError, TakenOver
-from gyre.words.events import FACTS_FOR_PEOPLE, RunEnded
+from gyre.words.events import FACTS_FOR_PEOPLE, TOLD, RunEnded
 from gyre.words.ids import ExecutionId
 from gyre.words.run_sections import RunConfig
 
@@ -291,7 +291,7 @@ class Controller:
             always.append(self._group.create_task(parts.workshop.watch.work()))
             always.append(self._group.create_task(self._wait_to_be_told(told)))
             reason = await self._stopped
-            self._hear(RunEnded(reason="told" if reason is None else reason.value))
+            self._hear(RunEnded(reason=TOLD if reason is None else reason.value))
             # A disk that takes no more keeps nobody from stopping a run.
             with suppress(TimeoutError):
                 async with asyncio.timeout(SETTLE_S if reason is None else None):

@@ -20,6 +20,7 @@ from gyre.watch.signs import clock, many, spelled, spoken
 from gyre.watch.story_faults import Fault, Faults
 from gyre.watch.timeline import timeline
 from gyre.words.errors import ConfigError
+from gyre.words.events import TOLD
 
 MOST_FAULTS = 3
 MOST_CELLS = 10
@@ -52,7 +53,8 @@ class Looking:
         self.faults = Faults()
 
     def news(self) -> Iterator[tuple[float, object]]:
-        """Facts since the last time; `board` is another one where they are all there are."""
+        """Facts since the last time, each to be told to `board` before the next is asked for; it
+        is another one where they are all there are."""
         entries = self._following.news()
         header = self._following.header
         if header is None:
@@ -61,11 +63,18 @@ class Looking:
             self._generation = self._following.generation
             self.board, self.faults = Board(shape_of(header.shape), name=header.run), Faults()
         for entry in entries:
-            if isinstance(entry.event, Heard):
-                self.faults.heard(entry.now, entry.event, self.board.scheduler)
-            else:
-                self.faults.told(entry.now, entry.event)
             yield entry.now, entry.event
+            # After whoever was given it has told the board, because what is a fault depends on it.
+            self._note(entry.now, entry.event)
+
+    def _note(self, now: float, fact: object) -> None:
+        assert self.board is not None
+        if not isinstance(fact, Heard):
+            self.faults.told(now, fact)
+            return
+        self.faults.heard(now, fact, self.board.scheduler)
+        for order in self.board.orders:
+            self.faults.ordered(now, order)
 
     def catch_up(self) -> Board:
         """The board with all of it; raises ConfigError where nothing is recorded."""
@@ -82,7 +91,7 @@ class Looking:
 
     def stands(self) -> Stands:
         board = self.board
-        if board is not None and board.is_over:
+        if board is not None and board.is_over and board.ended != TOLD:
             is_whole = board.scheduler.stopped is StopReason.FINISHED
             return Stands(status=0 if is_whole else 1, text=ending(board))
         if (pid := self.writer()) is not None:

@@ -9,8 +9,6 @@ name of its own.
 import asyncio
 import hmac
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, urlsplit
@@ -136,12 +134,9 @@ class Page:
         await exchange.answer(303, b"", b"text/plain", HEADERS | extra)
 
     def _check_key(self, exchange: Exchange, host: str) -> None:
-        cookies: SimpleCookie = SimpleCookie()
-        with suppress(CookieError):
-            cookies.load(exchange.headers.get("cookie", ""))
-        found = cookies.get(_cookie_name(host))
+        found = _cookie(exchange.headers.get("cookie", ""), _cookie_name(host))
         bearer = exchange.headers.get("authorization", "").removeprefix("Bearer ")
-        self._check(bearer if found is None else found.value)
+        self._check(bearer if found is None else found)
 
     def _check(self, given: str) -> None:
         if not hmac.compare_digest(given.encode(), self._key.encode()):
@@ -265,6 +260,12 @@ def _cookie_name(host: str) -> str:
         return f"gyre-{urlsplit(f'//{host}').port or 80}"
     except ValueError:
         return "gyre"
+
+
+def _cookie(header: str, name: str) -> str | None:
+    """Beside it may be anything, because other programs of this machine leave cookies too."""
+    pairs = (one.partition("=") for one in header.split(";"))
+    return next((value.strip() for key, _, value in pairs if key.strip() == name), None)
 
 
 def _query(text: bytes) -> dict[str, str]:

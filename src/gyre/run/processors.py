@@ -82,11 +82,11 @@ class Meter:
 
 def _read(pid: int) -> Running | None:
     try:
-        text = (PROC / str(pid) / "stat").read_text()
+        found = (PROC / str(pid) / "stat").read_bytes()
     except OSError:
         return None
-    # Its name is in brackets, and may hold brackets and blanks.
-    fields = text[text.rindex(")") + 2 :].split()
+    # Its name is in brackets, and may hold any bytes: brackets, blanks, half a letter.
+    fields = found[found.rindex(b")") + 2 :].split()
     user, system, waited_user, waited_system = (int(one) * _TICK_S for one in fields[11:15])
     return Running(
         pid=pid,

@@ -19,6 +19,7 @@ from gyre.run.rollout_report import curve
 from gyre.run.runfile import RunFile
 from gyre.run.using import Using
 from gyre.watch.summary_run import summary
+from gyre.words.events import RunEnded
 
 
 def train(
@@ -52,8 +53,10 @@ def clear_away(folder: Path) -> None:
 
 
 def heard_so_far(run: RunFile) -> list[tuple[float, Any]]:
-    """Every fact of a run's journal with its time, for who looks at it from now on."""
-    return read(folder_of(run) / "journal", kinds=KINDS).facts(KINDS)
+    """Every fact of a run's journal with its time, for who looks at it from now on; that it was
+    stopped before is none of them, because it goes on."""
+    found = read(folder_of(run) / "journal", kinds=KINDS).facts(KINDS)
+    return [(now, fact) for now, fact in found if not isinstance(fact, RunEnded)]
 
 
 def report(run: RunFile, *, encoding: str | None = None) -> str:

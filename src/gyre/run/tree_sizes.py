@@ -43,11 +43,12 @@ class TreeSizes:
         story = self._run.story
         if story is None:
             return None
-        missing = self._missing()
+        chosen = self._chosen()
+        missing = [one for one in chosen if one[0] not in self._sizes]
         if missing and (self._reading is None or self._reading.done()):
             self._reading = asyncio.create_task(self._read(missing))
         closed_s = [at_s for times in story.work.closed.values() for at_s in times]
-        found = [one for one in self._sizes.values() if one is not None]
+        found = [one for name, *_ in chosen if (one := self._sizes.get(name)) is not None]
         known = trees(
             [(one.size, one.ending) for one in found if _is_in(one.closed_s, view)],
             num_closed=sum(_is_in(at_s, view) for at_s in closed_s),
@@ -65,15 +66,14 @@ class TreeSizes:
             found = await asyncio.to_thread(self._size, name)
             self._sizes[name] = None if found is None else _Sized(found, ending, closed_s)
 
-    def _missing(self) -> list[tuple[str, str, float]]:
-        """Closed executions that were not looked at, spread over the run."""
+    def _chosen(self) -> list[tuple[str, str, float]]:
+        """Closed executions among those that are looked at."""
         assert self._run.story is not None
-        closed = [
+        return [
             (one.name, one.ending.value, one.closed_s)
-            for one in self._run.story.work.attempts
+            for one in spread(self._run.story.work.attempts, most=MOST_TREES)
             if one.closed_s is not None and one.name is not None and one.ending is not None
         ]
-        return [one for one in spread(closed, most=MOST_TREES) if one[0] not in self._sizes]
 
     def _size(self, name: str) -> Size | None:
         path = self._run.log_of(name)
@@ -90,5 +90,10 @@ def _is_in(closed_s: float, view: View | None) -> bool:
 
 
 def spread(found: Sequence[Found], *, most: int) -> Sequence[Found]:
-    """At most so many of them, at even distances."""
-    return found[:: max(1, -(-len(found) // most))]
+    """At most so many of them, at even distances; when more come, all or a third of those are
+    among them that were before."""
+    stride = 1
+    while len(found) > most * stride:
+        # Not two, because then of each group of eight the same member would be taken.
+        stride *= 3
+    return found[::stride]

@@ -7,6 +7,7 @@ Rule 2: a fact that comes twice, as after a resume, counts once.
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from gyre.journal.entries import Resumed
 from gyre.plan.cells import CellState
 from gyre.plan.messages import (
     CellId,
@@ -59,7 +60,7 @@ class Board:
         """Of the last fact."""
         self.is_started = False
         self.ended: str | None = None
-        """Why, once the run has said so."""
+        """Why, once the run has said so, and until it goes on."""
         self.steps: list[StepSeen] = []
         self.tally = Tally()
         self.transitions: dict[int, TransitionTimed] = {}
@@ -70,7 +71,9 @@ class Board:
         self.held_out_since: dict[int, EvaluationScored] = {}
         """Evaluations that were closed since the last round, by number."""
         self.use: Used | None = None
-        """As it was measured last; standalone engines are not in it."""
+        """As it was measured last."""
+        self.orders: list[Command] = []
+        """What the last event led to."""
         self.levels: list[Level] = []
         self._stride = 1
         self._until_level = 0
@@ -102,9 +105,9 @@ class Board:
         ages, groups = scheduler.staleness.consumed, scheduler.staleness.histogram.total()
         training = self.num_in(CellState.TRAINING)
         is_current = isinstance(event, TransitionFailed) and self._is_current(event)
-        orders = scheduler.handle(event, now)
+        self.orders = scheduler.handle(event, now)
         self._note_states(now)
-        for order in orders:
+        for order in self.orders:
             self._note_order(order)
         match event:
             case RunStarted():
@@ -140,9 +143,12 @@ class Board:
             case TransitionTimed():
                 self.transitions[fact.transition] = fact
             case UseMeasured() if fact.seconds > 0:
-                self.use = used(now, fact, self._spans_in, num=self.shape.num_cells)
+                num = self.shape.num_cells + len(self.shape.standalone_capacities)
+                self.use = used(now, fact, self._spans_in, num=num)
             case RunEnded(reason=reason):
                 self.ended = reason
+            case Resumed():
+                self.ended = None
             case _:
                 pass
 
@@ -242,7 +248,10 @@ class Board:
         return [*self._spans[cell], *([last] if last.end_s > last.start_s else [])]
 
     def _spans_in(self, cell: int, since_s: float, until_s: float) -> Iterator[Span]:
-        """Its states in a window that ends now."""
+        """Its states in a window that ends now; a standalone engine serves for all of it."""
+        if cell >= self.shape.num_cells:
+            yield Span(start_s=since_s, end_s=until_s, state=CellState.SERVING)
+            return
         yield Span(
             start_s=max(self._since_s[cell], since_s), end_s=until_s, state=self._states[cell]
         )

@@ -68,7 +68,7 @@ def moment(story: Story, at_s: float) -> dict[str, Any]:
         "supply": supply(level, shape),
         "supply_since_s": level.supply_since_s,
         "entering": {"may": why is None, "why": why},
-        "left_s": _left_s(story, level, at_s),
+        "left_s": 0.0 if is_over else _left_s(story, level, at_s),
         "cells": [_engine(story, cell, at_s) for cell in range(shape.num_cells)],
         "engines": [
             _engine(story, engine, at_s)

@@ -37,7 +37,14 @@ STEP: dict[str, Callable[[StepTold], Any]] = {
     **{one: _inside("packed", one) for one in ("trajectories", "tokens", "row_tokens", "targets")},
     **{
         one: _inside("objective", one)
-        for one in ("mean_ratio", "capped", "raised_clipped", "lowered_clipped", "max_gap")
+        for one in (
+            "mean_ratio",
+            "capped",
+            "raised_clipped",
+            "lowered_clipped",
+            "clipped",
+            "max_gap",
+        )
     },
 }
 """Columns of the panel of steps."""

@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from gyre.journal.entries import Resumed
 from gyre.plan import rules
 from gyre.plan.burst import Phase
 from gyre.plan.messages import Command, EnterTraining, Heard, OpenBatch
@@ -85,7 +86,7 @@ class Story:
         """Of the last fact."""
         self.is_started = False
         self.ended: str | None = None
-        """Why, once the run has said so."""
+        """Why, once the run has said so, and until it goes on."""
         self.entered: list[tuple[float, int]] = []
         """When which cell was sent into training."""
         self.opened_s: list[float] = []
@@ -174,6 +175,8 @@ class Story:
                 self.uses.append(used(now, fact, self.fleet.spans, num=num))
             case RunEnded(reason=reason):
                 self.ended = reason
+            case Resumed():
+                self.ended = None
             case _:
                 pass
 

@@ -30,6 +30,9 @@ class Objective:
     raised_clipped: float | None
     """Part of the targets with a positive advantage."""
     lowered_clipped: float | None
+    """Part of those with a negative one."""
+    clipped: float | None
+    """Part of all targets."""
     max_gap: float | None
     """Largest |log-probability now - when sampled|."""
 
@@ -170,6 +173,7 @@ def _objective(claims: list[ClaimTrained]) -> Objective:
     targets = sum(one.num_targets for one in measures)
     raised = sum(one.num_raised for one in measures)
     lowered = sum(one.num_lowered for one in measures)
+    clipped = sum(one.num_raised_clipped + one.num_lowered_clipped for one in measures)
     gaps = [one.max_gap for one in measures if one.max_gap is not None]
     return Objective(
         num_targets=targets,
@@ -177,6 +181,7 @@ def _objective(claims: list[ClaimTrained]) -> Objective:
         capped=_part(sum(one.num_capped for one in measures), targets),
         raised_clipped=_part(sum(one.num_raised_clipped for one in measures), raised),
         lowered_clipped=_part(sum(one.num_lowered_clipped for one in measures), lowered),
+        clipped=_part(clipped, targets),
         max_gap=max(gaps, default=None),
     )
 

@@ -261,9 +261,13 @@ class UseMeasured:
     """By cell or standalone engine."""
 
 
+TOLD = "told"
+"""Why a run ended that somebody stopped; it can go on."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded:
-    """The last entry of a run that came to an end of its own."""
+    """The last entry of a run that was not cut off, unless it goes on later."""
 
     reason: str
 

@@ -18,6 +18,7 @@ class App {
   constructor(runs) {
     this.runs = named(runs);
     this.place = parsed(location.hash);
+    this.told = new Set();
     const go = (change, how) => this.go(change, how);
     const names = new Map(this.runs.map((run) => [run.key, run.name]));
     this.views = {
@@ -118,6 +119,10 @@ class App {
     const name = this.runs.find((run) => run.key === news.run)?.name ?? news.run;
     const list = byId("lines");
     for (const line of news.lines ?? []) {
+      // Whoever connects again is told the newest once more.
+      const what = `${news.run} ${line.at_s} ${line.text}`;
+      if (this.told.has(what)) continue;
+      this.told.add(what);
       list.prepend(
         el(
           "li",

@@ -211,9 +211,9 @@ const OBJECTIVE = [
   ],
   [
     "Clipped targets",
-    "Part of targets whose gradient the clip took, raised and lowered together.",
+    "Part of all targets whose gradient the clip took, raised and lowered together.",
     "clipped",
-    clipped,
+    (steps) => steps.clipped,
     short,
   ],
   [
@@ -224,13 +224,6 @@ const OBJECTIVE = [
     short,
   ],
 ];
-
-function clipped(steps) {
-  return steps.raised_clipped.map((raised, at) => {
-    const lowered = steps.lowered_clipped[at];
-    return raised === null && lowered === null ? null : (raised ?? 0) + (lowered ?? 0);
-  });
-}
 
 function objective() {
   const plots = OBJECTIVE.map(
@@ -251,6 +244,7 @@ function objective() {
         ["mean ratio", "mean_ratio", short],
         ["raised, clipped", "raised_clipped", short],
         ["lowered, clipped", "lowered_clipped", short],
+        ["all, clipped", "clipped", short],
         ["capped", "capped", short],
         ["mismatch", "max_gap", short],
       ];

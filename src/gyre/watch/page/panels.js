@@ -96,7 +96,7 @@ function happenings({ faults, checkpoints }) {
 function water(hands) {
   const plot = new Plot({
     title: "Waterlevel and capacity",
-    note: "A cell may enter training while the waterlevel is below what the others would hold.",
+    note: "A cell may enter training while the waterlevel is not above what the others hold.",
     yFormat: count,
     yKind: "whole",
     height: 300,
@@ -153,14 +153,14 @@ function water(hands) {
 function supply(hands) {
   const level = new Plot({
     title: "Supply",
-    note: "Groups ready or nearly so, against what a cell needs to enter.",
+    note: "Ready groups that the batch has use for, against what a cell needs to enter.",
     yFormat: (value) => short(value),
     height: 140,
     ...hands,
   });
   const timer = new Plot({
     title: "Dwell timer",
-    note: "How long supply has held; at tau the next cell enters.",
+    note: "How long supply has held; from tau on the next cell may enter.",
     yFormat: duration,
     yKind: "time",
     height: 110,
@@ -203,7 +203,7 @@ function supply(hands) {
       });
       timer.show({
         layers: [
-          { kind: "area", name: "held", word: "held", xs: rows.at_s, ys: rows.held_s },
+          { kind: "slope", name: "held", word: "held", ...dwelt(rows, until) },
           {
             kind: "level",
             name: `tau (${duration(shape.supply_dwell_s ?? dwell)})`,
@@ -218,6 +218,15 @@ function supply(hands) {
       });
     },
   };
+}
+
+/** Corners of the timer, which grows between rows by itself and falls when supply does. */
+export function dwelt({ at_s: at, since_s: since }, until) {
+  const corners = at.flatMap((from, row) => {
+    const held = (time) => [time, since[row] === null ? 0 : time - since[row]];
+    return [held(from), held(Math.max(from, at[row + 1] ?? until))];
+  });
+  return { xs: corners.map(([time]) => time), ys: corners.map(([, held]) => held) };
 }
 
 const GROUP_STATES = ["queued", "running", "assessing", "ready", "assigned"];

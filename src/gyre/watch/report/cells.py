@@ -32,7 +32,7 @@ MOST_STEP_LINES = 150
 """Steps and publications that can be told apart as lines."""
 MOST_NAMED_ROWS = 24
 MOST_LISTED = 100
-"""Faults in the table; the numbers beside it have them all."""
+"""Faults in the table."""
 MENDED = "running"
 
 
@@ -279,7 +279,9 @@ def _faults(runs: Sequence[Told]) -> Figure:
 
 def _faults_says(run: Told) -> str:
     found = run.panels["faults"]
-    mended = [one["repaired_s"] for one in found["rows"] if one["repaired_s"] is not None]
+    mended = [
+        one.mended_at_s - one.at_s for one in run.story.faults.rows if one.mended_at_s is not None
+    ]
     named = ", ".join(f"{number} {kind}" for kind, number in sorted(found["counts"].items()))
     text = f"{many(sum(found['counts'].values()), 'fault')}: {named}"
     if mended:

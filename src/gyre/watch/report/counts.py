@@ -253,9 +253,8 @@ def _trees_says(run: Told) -> str:
     assert run.trees is not None
     tokens, leaves, tools = (run.trees[one] for one in ("tokens", "leaves", "tool_calls"))
     read = many(run.trees["num_read"], "tree")
-    some = "" if run.trees["num_read"] >= run.trees["num_closed"] else ", spread over the run,"
     return (
-        f"{read}{some} of {many(run.trees['num_closed'], 'closed execution')}: "
+        f"{read} of {many(run.trees['num_closed'], 'closed execution')}: "
         f"{tokens['mean']:,.0f} tokens, {tools['mean']:,.1f} tool calls and {leaves['mean']:,.1f} "
         f"leaves on average; the largest has {tokens['max']:,.0f} tokens, the widest "
         f"{leaves['max']:,.0f} leaves."
@@ -298,7 +297,7 @@ TREES = Part(
     name="trees",
     title="How large trees became",
     how="Of executions that have closed, by how they ended; a hatched bar has timed out. What "
-    "several paths of a tree share counts once.",
+    "several paths of a tree share counts once. Of a long run some are read, spread over it.",
     needs=lambda run: run.trees is not None and bool(run.trees["num_read"]),
     draw=_trees,
     says=_trees_says,

@@ -39,7 +39,7 @@ def _water(runs: Sequence[Told]) -> Figure:
 def _levels(axes: Axes, run: Told, unit_s: float) -> None:
     rows = run.panels["water"]
     at = [at_s / unit_s for at_s in [*rows["at_s"], run.end_s]]
-    held = {name: [*rows[name], rows[name][-1]] for name in rows if name not in ("at_s", "until_s")}
+    held = {name: [*rows[name], rows[name][-1]] for name in rows if name != "at_s"}
     axes.fill_between(at, held["waterlevel"], step="post", color=colour("waterlevel"), alpha=0.25)
     axes.step(at, held["waterlevel"], where="post", color=colour("waterlevel"), label="waterlevel")
     axes.step(

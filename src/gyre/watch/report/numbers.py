@@ -79,7 +79,7 @@ def _uncomputed(run: Told) -> float | None:
 
 
 def _switch_s(run: Told) -> float | None:
-    found = run.panels["transitions"]["rows"]["seconds"]
+    found = [sum(one.fact.phases.values()) for one in run.story.fleet.transitions]
     return fmean(found) if found else None
 
 
@@ -133,7 +133,7 @@ QUANTITIES = (
     Quantity(name="time fenced or dead", of=_part("fenced", "dead"), written=_shared),
     Quantity(
         name="changes of role timed",
-        of=lambda run: len(run.panels["transitions"]["rows"]["seconds"]) or None,
+        of=lambda run: len(run.story.fleet.transitions) or None,
         written=_counted,
     ),
     Quantity(name="time of a change of role, mean", of=_switch_s, written=took),
