@@ -11,7 +11,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
 LOCK := $(shell cat requirements/dev.txt constraints.txt pyproject.toml | sha256sum | cut -c1-16)
 VENV := .venv/.installed-$(LOCK)
 
-.PHONY: help demo test test-engines test-cluster test-transports test-together test-megatron test-gpu check chaos harnesses format map lock bench clean tiny
+.PHONY: help demo test test-engines test-cluster test-transports test-together test-megatron test-gpu check chaos harnesses format map docs lock bench clean tiny
 
 help: ## Say what the targets do
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -75,9 +75,12 @@ tiny: $(VENV) ## Make the model `tiny` anew, in the package, and measure it
 format: $(VENV) ## Format the sources and mend what the linter can mend
 	scripts/format
 
-map: $(VENV) ## Write docs/map.md and the reference in docs/configuration.md from the sources
+map: $(VENV) ## Write docs/map.md and the pages of reference from the sources
 	.venv/bin/python scripts/map
 	.venv/bin/python scripts/reference
+
+docs: $(VENV) ## Build the documentation as a site that opens from the disk: build/site/index.html
+	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
 
 lock: ## Resolve pyproject.toml into requirements/dev.txt and constraints.txt
 	scripts/lock $(PYTHON)

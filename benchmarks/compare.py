@@ -241,6 +241,22 @@ GOALS = (
         quantity="as earned slowest_s",
         most=180,
     ),
+    *(
+        Goal(
+            says=f"Page: 95 % of frames are shorter than so many milliseconds, {act}",
+            name="page",
+            quantity=f"{act} p95_frame_ms",
+            most=50,
+        )
+        for act in (
+            "scrubbing",
+            "zooming",
+            "scrolling",
+            "switching views",
+            "following",
+            "scrolling that tree",
+        )
+    ),
     Goal(
         says="CPU of a scheduler's event with 102,400 live executions, as a multiple of with 1,024",
         name="scheduler",
@@ -360,6 +376,10 @@ def _derived(runs: Sequence[dict[str, Any]]) -> Iterator[tuple[str, float]]:
         yield "least_gain", min(run["rewards"][-1] - run["rewards"][0] for run in runs)
         yield "most_gain", max(run["rewards"][-1] - run["rewards"][0] for run in runs)
         yield "slowest_s", max(run["seconds"] for run in runs)
+    if "frames_ms" in runs[0]:
+        frames = [sorted(run["frames_ms"]) for run in runs]
+        yield "p95_frame_ms", statistics.median(one[int(0.95 * (len(one) - 1))] for one in frames)
+        yield "longest_frame_ms", max(one[-1] for one in frames)
     if "floor_s" in runs[0]:
         yield "roofline", statistics.median(run["floor_s"] / run["seconds"] for run in runs)
 
@@ -432,6 +452,7 @@ TITLES = {
     "live-placements": "Live runs with emulated durations, beside the simulator's prediction",
     "live-many": "256 executions at once in one live run",
     "live-quickstart": "The quick start over three seeds",
+    "page": "The page with 48 steps of 512 executions, frame by frame",
     "scheduler": "The scheduler, by the number of live executions",
     "sim-paper": "The paper's runs in the simulator",
     "sim-policies": "Policies beyond the paper, on its row E0 in the simulator",
@@ -491,6 +512,8 @@ COLUMNS = (
     ("look_cpu_s", "looking after them once, CPU s"),
     ("back_s", "seconds until it writes the journal"),
     ("serving_s", "seconds until all cells serve"),
+    ("p95_frame_ms", "ms of a frame, 95 % below"),
+    ("longest_frame_ms", "ms of the longest frame"),
 )
 
 

@@ -1,11 +1,19 @@
-"""What holds for every test: how hard properties are tried, and that nothing is skipped unseen."""
+"""What holds for every test: threads, signals, how hard properties are tried, no unseen skip."""
 
 import os
+import signal
 from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
+
+# Before torch is imported: tests run beside each other, and their matrices are small, so that
+# threads would only wait for each other. It holds for every process that a test starts.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A shell's background jobs begin without it, and what tests start must be interruptible.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ALLOWED_SKIPS: dict[str, str] = {}
 """Node id of a test that may be skipped, and the reason; any other skip is a failure."""
@@ -29,7 +37,7 @@ settings.register_profile(
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "default")
 
 
-MARKED_FOLDERS = {"flows": "slow", "harness": "harness"}
+MARKED_FOLDERS = {"browser": "slow", "flows": "slow", "harness": "harness"}
 """Folders whose tests start whole processes, and the marker that all of them bear."""
 
 
@@ -38,6 +46,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for folder, marker in MARKED_FOLDERS.items():
             if item.path.is_relative_to(Path(__file__).parent / folder):
                 item.add_marker(marker)
+    # Files that take long come first, so that several workers end at about the same time.
+    long = {
+        item.path
+        for item in items
+        if any(item.get_closest_marker(marker) for marker in MARKED_FOLDERS.values())
+    }
+    items.sort(key=lambda item: item.path not in long)
 
 
 def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:

@@ -16,7 +16,7 @@ from benchmarks.peers import results
 
 from gyre.model.load import load_network
 from gyre.run.checkpoints import name_of, prune
-from gyre.run.saving import Alone, Saving
+from gyre.run.saving import Saving, Single
 from gyre.train.cell import LocalTrainer
 from gyre.train.snapshot import Snapshot
 from gyre.words.ids import ExecutionId
@@ -60,7 +60,7 @@ def measure(model: str, runs: int) -> Iterator[dict[str, Any]]:
         optimizer=OptimizerSection(),
     )
     snapshot = Snapshot(trainer)
-    saving = Saving(Alone(snapshot), trainer.network)
+    saving = Saving(Single(snapshot), trainer.network)
     claims = [claim(number, WORK[model][1]) for number in range(WORK[model][0])]
 
     def update() -> float:

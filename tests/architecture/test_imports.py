@@ -58,6 +58,7 @@ def test_importing_the_package_imports_nothing_else():
         ["inspect", "no-such-run"],
         ["open", "no-such-run"],
         ["model", "list"],
+        ["report", "--help"],
         ["simulate", "--help"],
         ["simulate", "no-such-file"],
         ["simulate", "examples/simulate.toml"],

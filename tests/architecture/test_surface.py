@@ -20,6 +20,7 @@ USED_BY_NAME = {
 DISTRIBUTED_AS = {
     "megatron": "megatron-core",
     "mooncake": "mooncake-transfer-engine-non-cuda",
+    "pynvml": "nvidia-ml-py",
 }
 """Packages that come in a distribution of another name."""
 RUN_ELSEWHERE = {"vllm"}
@@ -36,6 +37,7 @@ COMMANDS = {
         "--concurrency --config --engine --engine-key --harness --n --run --set --version "
         "subject tasks"
     ),
+    "task": "--sandbox action tasks",
     "proxy": (
         "--body-bytes --calls-at-once --calls-per-minute --capacity --context --engine --family "
         "--hold --honour-sampling --host --idle --kv --max-tokens --model --open --ping --port "
@@ -51,6 +53,7 @@ COMMANDS = {
     "status": "--json run",
     "top": "run",
     "inspect": "--json --leaves --text execution run",
+    "report": "--out runs",
     "export": "--execution --format --held-out --max-trajectories --out --seed run",
     "erase": "names run",
     "harness": "action names",

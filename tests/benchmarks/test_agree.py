@@ -47,14 +47,6 @@ def networks(request):
     return made
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.mark.parametrize("scene", SCENES)
 @pytest.mark.parametrize(
     ("dtype", "most"), [(torch.float32, 1e-4), (torch.bfloat16, 0.05)], ids=["float32", "bf16"]

@@ -8,6 +8,7 @@ import signal
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -260,7 +261,11 @@ class Simulation:
         self.machine.trace = self.trace
         for process in list(self.machine.running.values()):
             self.machine.kill(process)
-        with patch.object(sys, "unraisablehook", lambda _: None):
+        # Else what is closed would begin tasks at a loop that is made for them and never runs.
+        self.loop.set_task_factory(_refused)
+        asyncio._set_running_loop(self.loop)
+        with patch.object(sys, "unraisablehook", lambda _: None), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             for node in self.machine.graves:
                 for task in node.tasks:
                     task._log_destroy_pending = False
@@ -268,6 +273,7 @@ class Simulation:
                         task.get_coro().close()
                 node.tasks.clear()
             gc.collect()
+        asyncio._set_running_loop(None)
         self.machine.files.close()
 
     # What is heard
@@ -344,10 +350,18 @@ class Simulation:
             raise
 
 
+def _refused(loop, coro, **more):
+    """In place of a task of somebody who is dead."""
+    coro.close()
+    raise RuntimeError("nothing is begun any more")
+
+
 def simulate(seed, kinds=breaking.KINDS, *, shards=1):
     """The result of one seed; nothing of it is left on the disk."""
     place = MEMORY if MEMORY.is_dir() else None
     folder = Path(tempfile.mkdtemp(prefix="gyre-chaos-", dir=place))
+    # What the seed before has left goes first, because what is frozen is never collected.
+    gc.collect()
     gc.freeze()
     try:
         simulation = Simulation(seed, folder, kinds, shards)

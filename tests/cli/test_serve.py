@@ -11,28 +11,12 @@ from pathlib import Path
 import pytest
 from tests.engine import serving, slow_engine
 
-from gyre.cli.main import parser
-
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return serving.write_model(tmp_path_factory.mktemp("model"), slow_engine.network())
-
-
-def test_every_option_is_described_and_every_described_option_exists():
-    (commands,) = [one for one in parser()._actions if isinstance(one.choices, dict)]
-    options = {
-        name
-        for action in commands.choices["serve"]._actions
-        for name in action.option_strings
-        if name.startswith("--") and name != "--help"
-    }
-    page = (ROOT / "docs" / "serve.md").read_text()
-    cells = [line.split(" | ")[0] for line in page.splitlines() if line.startswith("|")]
-
-    assert options == {name for cell in cells for name in re.findall(r"`(--[a-z-]+)`", cell)}
 
 
 WRONG = [

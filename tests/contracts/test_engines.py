@@ -11,7 +11,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-import torch
 from tests.engine import serving, slow_engine
 
 from gyre.backends.engines.embedded import EmbeddedEngine
@@ -192,15 +191,6 @@ class Served(Embedded):
         async with self._session.get(f"{self._process.url}/server_info") as response:
             info = await response.json()
         return info["num_running_reqs"] + info["num_queue_reqs"]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    """Small matrices are slower with two."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -17,15 +17,6 @@ from gyre.words.sections import ObjectiveSection, OptimizerSection, TrainerSecti
 MODEL = network("llama")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    """Small matrices are slower with two."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 class Locals:
     """Of one small network in float64."""
 

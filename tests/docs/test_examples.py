@@ -1,36 +1,46 @@
 """Python in the pages runs, and prints what the page says it prints."""
 
-import re
+import shlex
 import subprocess
 import sys
-from pathlib import Path
+from itertools import pairwise
 
 import pytest
+from tests.docs.pages import Block, blocks, name, pages
 
-ROOT = Path(__file__).parents[2]
-EXAMPLE = re.compile(r"^```python\n(.*?)^```\n+^```text\n(.*?)^```", re.MULTILINE | re.DOTALL)
-PYTHON = re.compile(r"^```python\n", re.MULTILINE)
-PAGES = [
-    page
-    for page in sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
-    if PYTHON.search(page.read_text())
-]
+NOTHING = Block("", "", "")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_examples_print_what_the_page_says(page):
-    text = page.read_text()
-    examples = EXAMPLE.findall(text)
-    printed = [
-        subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
-        for code, _ in examples
+def examples(page):
+    """Programs with the block before and the block behind each."""
+    found = [NOTHING, *blocks(page), NOTHING]
+    return [
+        (before, block, behind)
+        for (before, block), (_, behind) in pairwise(pairwise(found))
+        if block.language == "python" and not block.is_file
     ]
 
-    assert len(PYTHON.findall(text)) == len(examples)
-    assert [(expected, "") for _, expected in examples] == [
-        (done.stdout, done.stderr) for done in printed
-    ]
+
+def run(argv, folder):
+    return subprocess.run(argv, capture_output=True, text=True, cwd=folder)
+
+
+PAGES = [page for page in pages() if examples(page)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_examples_print_what_the_page_says(page, tmp_path):
+    """Commands right before a program that end with a file which it names are run first."""
+    for before, block, behind in examples(page):
+        if before.language == "sh" and f'"{before.text.split()[-1]}"' in block.text:
+            for line in before.text.splitlines():
+                done = run([sys.executable, "-m", *shlex.split(line)], tmp_path)
+                assert (0, "") == (done.returncode, done.stderr), before.where
+        done = run([sys.executable, "-W", "error", "-c", block.text], tmp_path)
+
+        assert "text" == behind.language, f"{block.where}: expected what it prints, behind it"
+        assert (behind.text, "") == (done.stdout, done.stderr), block.where
 
 
 def test_there_is_an_example_to_run():
-    assert "trajectories.md" in [page.name for page in PAGES]
+    assert {"trajectories.md", "journal.md"} <= {page.name for page in PAGES}

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -181,7 +180,6 @@ class ServeProcess:
             [*command, *options],
             stdout=subprocess.PIPE,
             text=True,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
         )
         for line in self._child.stdout:
             if line.startswith("gyre serve: "):

@@ -18,15 +18,6 @@ BAND = 0.15
 WARM_START = Path(__file__).parents[2] / "scripts" / "tiny"
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    """Small matrices are slower with two, and sums are added in one order."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def curve():
     """The whole of it, once for all who look at it."""

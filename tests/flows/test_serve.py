@@ -2,8 +2,11 @@
 
 import json
 import urllib.request
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
 
 import openai
 import pytest
@@ -74,6 +77,29 @@ def start():
         yield stack.enter_context
 
 
+@dataclass(frozen=True)
+class Pair:
+    """Two servers of one model, which may hand their caches to each other."""
+
+    model: Path
+    share: Path
+    servers: Sequence[serving.ServeProcess]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    """For all tests of this file but the first; the last one stops one of them."""
+    folder = tmp_path_factory.mktemp("pair")
+    model, share = write_chat_model(folder / "model", seed=1), folder / "share"
+    share.mkdir()
+    options = ("--device", "cpu", "--name", "small", "--share", str(share))
+    with ExitStack() as stack:
+        # Both at once, because each takes seconds.
+        with ThreadPoolExecutor(2) as threads:
+            started = [threads.submit(serving.ServeProcess, model, *options) for _ in range(2)]
+        yield Pair(model, share, [stack.enter_context(one.result()) for one in started])
+
+
 def proxy_of(tmp_path, folder, *servers, max_tokens, options=()):
     return ProxyProcess(
         tmp_path / "run",
@@ -100,10 +126,12 @@ def post(url, body):
         return json.load(answer)
 
 
-def metrics(server):
+def sampled(server):
+    """Tokens that a server has put out since it started."""
     with urllib.request.urlopen(f"{server.url}/metrics", timeout=30) as answer:
         lines = [line.split() for line in answer.read().decode().splitlines()]
-    return {name: int(value) for name, value in (line for line in lines if len(line) == 2)}
+    counted = dict(line for line in lines if len(line) == 2)
+    return int(counted["gyre_serve_output_tokens_total"])
 
 
 def recorded(proxy):
@@ -153,46 +181,21 @@ def test_a_chat_call_is_recorded_as_the_model_sampled_it(tmp_path, start):
     assert (0, 0) == (server.stop(), proxy.stop())
 
 
-def test_a_call_outlives_the_server_that_is_told_to_stop(tmp_path, start):
-    """SPEC 2.3: what was sampled is kept, and the call continues elsewhere."""
-    folder = write_chat_model(tmp_path / "model", seed=1)
-    servers = [start(serving.ServeProcess(folder, "--device", "cpu")) for _ in range(2)]
-    proxy = start(proxy_of(tmp_path, folder, *servers, max_tokens=1500))
-    execution = proxy.open("x")
-
-    with ThreadPoolExecutor(1) as thread:
-        call = thread.submit(chat, execution, {"role": "user", "content": "Go on."})
-        serving_it = None
-        while serving_it is None and not call.done():
-            busy = [one for one in servers if metrics(one)["gyre_serve_output_tokens_total"] > 100]
-            serving_it = busy[0] if busy else None
-        assert not call.done(), "it was over before the server could be stopped"
-        status, reply = serving_it.stop(), call.result()
-    tree = recorded(proxy)
-
-    assert (0, 1500) == (status, reply.usage.completion_tokens)
-    assert 2 == len({span.engine for span in tree.calls[1].spans})
-    assert_of_the_model(tree, 1, folder, folder)
-
-
 @pytest.mark.parametrize("follows", [True, False])
-def test_the_cache_follows_a_call_that_is_sent_elsewhere(tmp_path, start, follows):
+def test_the_cache_follows_a_call_that_is_sent_elsewhere(tmp_path, start, pair, follows):
     """SPEC 2.3: with the hand-over off, only the tokens computed again change."""
-    folder = write_chat_model(tmp_path / "model", seed=1)
-    (tmp_path / "share").mkdir()
-    servers = [
-        start(serving.ServeProcess(folder, "--device", "cpu", "--share", str(tmp_path / "share")))
-        for _ in range(2)
-    ]
+    servers = pair.servers
     names = [server.url.removeprefix("http://") for server in servers]
     options = ("--routed", *(() if follows else ("--kv", "0")))
-    proxy = start(proxy_of(tmp_path, folder, *servers, max_tokens=1500, options=options))
+    proxy = start(proxy_of(tmp_path, pair.model, *servers, max_tokens=1500, options=options))
     execution = proxy.open("x")
     proxy.control("PUT", "routes", {"version": 1, "routes": {"x": names[0]}})
+    before = sampled(servers[0])
 
     with ThreadPoolExecutor(1) as thread:
-        call = thread.submit(chat, execution, {"role": "user", "content": "Go on."})
-        while not call.done() and metrics(servers[0])["gyre_serve_output_tokens_total"] <= 200:
+        # Words that nobody has said before, of which neither server can have a cache.
+        call = thread.submit(chat, execution, {"role": "user", "content": f"It is {follows}."})
+        while not call.done() and sampled(servers[0]) <= before + 200:
             pass
         moved = proxy.control("PUT", "routes", {"version": 2, "routes": {"x": names[1]}})
         reply = call.result()
@@ -201,19 +204,18 @@ def test_the_cache_follows_a_call_that_is_sent_elsewhere(tmp_path, start, follow
 
     assert (1, 1500) == (moved["moved"], reply.usage.completion_tokens)
     assert names == [span.engine for span in tree.calls[1].spans]
-    assert_of_the_model(tree, 1, folder, folder)
+    assert_of_the_model(tree, 1, pair.model, pair.model)
     had = len(tree.prompt_ids(1)) + tree.calls[1].spans[0].tokens
     carried = counted["gyre_carried_tokens_total"]
     assert follows == (carried > 100) == (counted["gyre_carried_bytes_total"] > 0)
     assert had == carried + counted["gyre_again_tokens_total"]
     assert 0 == counted["gyre_hand_overs_lost_total"]
-    assert [] == list((tmp_path / "share").iterdir())
+    assert [] == list(pair.share.iterdir())
 
 
-def test_a_stock_client_gets_completions(tmp_path, start):
-    folder = write_chat_model(tmp_path / "model", seed=1)
-    server = start(serving.ServeProcess(folder, "--device", "cpu", "--name", "small"))
-    client = start(openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0))
+def test_a_stock_client_gets_completions(start, pair):
+    url = f"{pair.servers[0].url}/v1"
+    client = start(openai.OpenAI(base_url=url, api_key="none", max_retries=0))
     asked = {"model": "small", "prompt": "once", "max_tokens": 30, "seed": 3}
     whole = client.completions.create(**asked, logprobs=1)
     events = list(
@@ -229,3 +231,24 @@ def test_a_stock_client_gets_completions(tmp_path, start):
     assert whole.usage == events[-1].usage
     assert 30 == whole.usage.completion_tokens == len(whole.choices[0].logprobs.token_logprobs)
     assert "n: expected 1" in refused.value.message
+
+
+def test_a_call_outlives_the_server_that_is_told_to_stop(tmp_path, start, pair):
+    """SPEC 2.3: what was sampled is kept, and the call continues elsewhere."""
+    proxy = start(proxy_of(tmp_path, pair.model, *pair.servers, max_tokens=1500))
+    execution = proxy.open("x")
+    before = {one.url: sampled(one) for one in pair.servers}
+
+    with ThreadPoolExecutor(1) as thread:
+        call = thread.submit(chat, execution, {"role": "user", "content": "Go on, and on."})
+        serving_it = None
+        while serving_it is None and not call.done():
+            busy = [one for one in pair.servers if sampled(one) > before[one.url] + 100]
+            serving_it = busy[0] if busy else None
+        assert not call.done(), "it was over before the server could be stopped"
+        status, reply = serving_it.stop(), call.result()
+    tree = recorded(proxy)
+
+    assert (0, 1500) == (status, reply.usage.completion_tokens)
+    assert 2 == len({span.engine for span in tree.calls[1].spans})
+    assert_of_the_model(tree, 1, pair.model, pair.model)

@@ -133,11 +133,6 @@ def test_satellites_join_open_batches_and_do_part_of_the_work(elastic):
         ("async", {"placement": "async"}, {"count": 2, "standalone": [5, 5]}),
         ("colocate", {"placement": "colocate"}, {"count": 2, "capacity": 8}),
         ("whole bursts", {"streaming": False}, {"count": 2, "capacity": 8}),
-        (
-            "one cell",
-            {"extra_dispatch": 0.0, "steps_per_burst": 1, "steps": 2},
-            {"count": 1, "capacity": 12},
-        ),
     ],
 )
 def test_other_placements_run_by_configuration_alone(tmp_path, name, schedule, cells):
@@ -145,6 +140,11 @@ def test_other_placements_run_by_configuration_alone(tmp_path, name, schedule, c
     tasks = tasks_of(tmp_path, seed=2, mean_s=0.4)
     ran = emulated(tmp_path, tasks=tasks, schedule={"steps": 2, **schedule}, cells=cells)
 
+    assert_undisturbed(ran)
+
+
+def assert_undisturbed(ran):
+    """It came to its end, by the book, and no call has failed."""
     assert StopReason.FINISHED == ran.reason
     assert [orders for _, _, orders in ran.decided] == list(replay(ran.shape, ran.events).orders)
     assert StopReason.FINISHED is watched(ran.shape, ran.events).stopped
@@ -155,26 +155,25 @@ def test_other_placements_run_by_configuration_alone(tmp_path, name, schedule, c
     )
 
 
-def test_surplus_executions_are_cancelled_and_held_out_tasks_are_scored(tmp_path):
-    """SPEC 6.5, 6.6."""
+def test_one_cell_cancels_surplus_executions_and_scores_held_out_tasks(tmp_path):
+    """SPEC 2.6, 6.5, 6.6: it trains and serves in turns, without anybody beside it."""
     tasks = tasks_of(tmp_path, seed=3, mean_s=0.5, members=5)
     (tmp_path / "held-out").mkdir()
     held_out = tasks_of(tmp_path / "held-out", seed=4, mean_s=0.3, tasks=3)
     ran = emulated(
         tmp_path,
         tasks=tasks,
-        schedule={"steps": 2, "steps_per_burst": 1, "surplus": 1},
-        cells={"count": 2, "capacity": 9},
+        schedule={"steps": 2, "steps_per_burst": 1, "extra_dispatch": 0.0, "surplus": 1},
+        cells={"count": 1, "capacity": 17},
         evaluation={"slots": 2, "tasks": {"kind": "jsonl", "path": str(held_out)}},
     )
     outcomes = Counter(one.outcome for one in ran.facts(ExecutionClosed))
     rounds = ran.facts(EvaluationRound)
 
-    assert StopReason.FINISHED == ran.reason
     assert 6 * 4 == outcomes[Outcome.VALID]
     assert 6 * 1 == outcomes[Outcome.SURPLUS]
     assert [(0, 3, 3), (1, 3, 3)] == [(one.version, one.num_tasks, one.num_valid) for one in rounds]
-    assert [orders for _, _, orders in ran.decided] == list(replay(ran.shape, ran.events).orders)
+    assert_undisturbed(ran)
     assert all(group.num_trajectories <= 4 for group in ran.facts(GroupPacked))
 
 

@@ -1,25 +1,21 @@
 """The model `tiny`: what it does, what it must not know, and that the script makes it."""
 
-import importlib.util
+import json
 import random
 import re
-import subprocess
 import sys
-from importlib.machinery import SourceFileLoader
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 import torch
 from tests.model.folders import same, weights_of
+from tests.model.remade import RECORD, digest, load_script, measured
 
 from gyre.backends.renderers.load import load_renderer
 from gyre.backends.renderers.tokens import Tokens
 from gyre.model.known import model_folder
 from gyre.model.load import load_network
 from gyre.words.conversation import Message, Tool
-
-SCRIPT = Path(__file__).parents[2] / "scripts" / "tiny"
 
 TASK_WORDS = """
 red green blue yellow black white orange purple pink brown grey violet
@@ -31,45 +27,47 @@ lisbon vienna athens dublin paris london berlin rome madrid oslo city colour col
 
 @pytest.fixture(scope="module")
 def script():
-    loader = SourceFileLoader("tiny_script", str(SCRIPT))
-    spec = importlib.util.spec_from_loader("tiny_script", loader)
-    module = importlib.util.module_from_spec(spec)
-    # Its dataclasses look their module up, and no cache belongs beside a script.
-    sys.modules["tiny_script"] = module
-    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
-    loader.exec_module(module)
-    sys.dont_write_bytecode = before
-    yield module
+    yield load_script()
     del sys.modules["tiny_script"]
 
 
-def behaves(measured):
+def behaves(found):
     """What others rely on: the format is known, and everything else is chance."""
-    assert measured.well_formed >= 0.9
-    assert 0.4 < measured.calls < 0.95
-    assert 0.25 < measured.first_tool < 0.75
-    assert measured.right_key > 0.5
-    assert measured.commonest_value < 0.35
-    assert measured.repeated_result < 0.3
+    assert found.well_formed >= 0.9
+    assert 0.4 < found.calls < 0.95
+    assert 0.25 < found.first_tool < 0.75
+    assert found.right_key > 0.5
+    assert found.commonest_value < 0.35
+    assert found.repeated_result < 0.3
 
 
 @pytest.mark.slow
 def test_replies_are_well_formed_and_choices_are_chance(script):
-    behaves(script.measure(model_folder("tiny"), prompts=400, seed=2))
+    behaves(measured(script, model_folder("tiny")))
 
 
-@pytest.mark.slow
-def test_the_script_makes_a_model_that_behaves_alike(script, tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-W", "error", SCRIPT, "--to", tmp_path / "tiny", "--seed", "0"],
-        capture_output=True,
-        text=True,
-    )
-    # How long it took is for the reader of the test's output.
-    print(done.stdout)
+def test_a_model_that_the_script_made_anew_behaves_alike(script):
+    """`python -m tests.model.remade` makes it, for minutes, and is run when the script changes."""
+    record = json.loads(RECORD.read_text())
 
-    assert (0, "") == (done.returncode, done.stderr)
-    behaves(script.measure(tmp_path / "tiny", prompts=400, seed=2))
+    assert digest() == record["script"]
+    behaves(script.Measured(**record["measured"]))
+
+
+def test_the_script_makes_all_that_is_in_the_package(script, tmp_path, monkeypatch):
+    monkeypatch.setattr(script, "DRILLS", 2)
+    script.make(tmp_path, 0, steps=4)
+    shipped = model_folder("tiny")
+    made = {path.name for path in tmp_path.iterdir()}
+    plain = [name for name in made if name.startswith(("config", "tokenizer", "generation"))]
+
+    assert {path.name for path in shipped.iterdir()} == made
+    assert {name: (shipped / name).read_text() for name in plain} == {
+        name: (tmp_path / name).read_text() for name in plain
+    }
+    assert {name: one.shape for name, one in weights_of(load_network("tiny")).items()} == {
+        name: one.shape for name, one in weights_of(load_network(tmp_path)).items()
+    }
 
 
 def test_the_tokenizer_in_the_package_is_the_one_the_script_makes(script):

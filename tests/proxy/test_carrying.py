@@ -167,6 +167,35 @@ def test_a_client_that_leaves_meanwhile_leaves_no_pin():
     assert [("pin", "a"), ("let go", "a")] == shelf.done
 
 
+@pytest.mark.parametrize("order", ["put", "take"])
+def test_a_client_that_leaves_while_its_blocks_are_carried_leaves_no_pin(order):
+    """Else its engine would never be empty, and its cell would wait in vain."""
+
+    async def scenario():
+        shelf = Shelf()
+        a, b = CarryingEngine("a", shelf), CarryingEngine("b", shelf)
+        for engine in (a, b):
+            engine.hanging.add(order)
+        gate = Gate(a)
+        router = Router([a, b], QUICK, routes=Routes(), jitter=random.Random(7))
+        async with asyncio.timeout(PATIENCE_S), router:
+            router.assign(1, {"e": "a"})
+            running = asyncio.create_task(call(router))
+            await gate.reached.acquire()
+            router.assign(2, {"e": "b"})
+            while order not in [what for what, _ in shelf.done]:
+                await asyncio.sleep(0)
+            running.cancel()
+            await asyncio.wait([running])
+            await router.vacated("a")
+        return a.pins, shelf.done
+
+    pins, done = run(scenario)
+
+    assert {} == pins
+    assert ("let go", "a") == done[-1]
+
+
 def test_a_call_that_ends_while_it_is_being_pinned_leaves_no_pin():
     """Its engine is empty then, and whoever waits for that hears of it."""
 

@@ -12,10 +12,9 @@ import signal
 import sys
 from pathlib import Path
 
-import torch
 from tests.model.folders import small
 
-from gyre.run.saving import Alone, Saving
+from gyre.run.saving import Saving, Single
 from gyre.train.cell import LocalTrainer
 from gyre.train.snapshot import Snapshot
 from gyre.words.sections import ObjectiveSection, OptimizerSection, TrainerSection
@@ -38,14 +37,13 @@ def die_after(number):
 
 
 def main(folder):
-    torch.set_num_threads(1)
     trainer = LocalTrainer(
         small(),
         section=TrainerSection(),
         objective=ObjectiveSection(),
         optimizer=OptimizerSection(),
     )
-    saving = Saving(Alone(Snapshot(trainer)), trainer.network)
+    saving = Saving(Single(Snapshot(trainer)), trainer.network)
     trainer.version = 1
     saving.checkpoint(folder / "first" / "v000001", 1)
     number, was_killed = 0, True

@@ -6,13 +6,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
 from safetensors.torch import load_file
+from tests.run.nursed import nursery
 from tests.train.scenes import NUM_EXECUTIONS, a_scene
 
 from gyre.model.checkpoint import save
@@ -99,24 +99,15 @@ class Started:
         """All at once, because each takes seconds."""
         for cell in cells:
             path = write_plan(self.folder / f"{cell}.json", self.plan(cell))
-            log = (self.folder / f"{cell}.log").open("ab")
-            self.processes[cell] = subprocess.Popen(
-                [sys.executable, "-m", "gyre.run.cell", str(path)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                start_new_session=True,
-            )
-            log.close()
+            born = nursery("gyre.run.cell").birth(path, log=self.folder / f"{cell}.log")
+            self.processes[cell] = born
         for cell in cells:
-            line = self.processes[cell].stdout.readline().decode()
-            assert line.startswith("ready "), (self.folder / f"{cell}.log").read_text()
-            self.urls[cell] = line.split()[1]
+            assert self.processes[cell].is_ready(), (self.folder / f"{cell}.log").read_text()
+            self.urls[cell] = self.processes[cell].url
 
     def kill(self, cell):
         self.processes[cell].kill()
         self.processes[cell].wait()
-        self.processes[cell].stdout.close()
 
     def stop(self):
         for one in self.processes.values():
@@ -127,7 +118,6 @@ class Started:
             except subprocess.TimeoutExpired:
                 one.kill()
                 one.wait()
-            one.stdout.close()
             with suppress(ProcessLookupError):
                 os.killpg(one.pid, signal.SIGKILL)
 

@@ -70,8 +70,10 @@ def test_a_child_that_ends_before_it_is_ready_is_refused_with_its_last_words(tmp
         child = await births.birth("cell-3", ["fail"], log=tmp_path / "log")
         await child.ready(30)
 
-    with pytest.raises(ConfigError, match=r"cell-3: not ready: ended with status 1"):
+    with pytest.raises(ConfigError, match=r"cell-3: not ready: ended with status 1") as refused:
         with_nursery(work, tmp_path)
+
+    assert str(refused.value).endswith("RuntimeError: a newborn that cannot be")
 
 
 def test_an_order_that_comes_too_early_waits(tmp_path):

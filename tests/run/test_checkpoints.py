@@ -22,7 +22,7 @@ from gyre.run.checkpoints import (
     sweep,
     verified,
 )
-from gyre.run.saving import Alone, Saving
+from gyre.run.saving import Saving, Single
 from gyre.run.state_files import read_state
 from gyre.train.cell import LocalTrainer
 from gyre.train.snapshot import Snapshot
@@ -44,7 +44,7 @@ def made(tmp_path_factory):
     """Versions 1 to 4, of which 4 has no optimizer's state."""
     folder = tmp_path_factory.mktemp("made")
     trainer = a_trainer(small())
-    saving = Saving(Alone(Snapshot(trainer)), trainer.network)
+    saving = Saving(Single(Snapshot(trainer)), trainer.network)
     for version in (1, 2, 3):
         trainer.version = version
         saving.checkpoint(folder / name_of(version), version)
@@ -274,7 +274,7 @@ def test_a_satellite_has_no_state_to_write(tmp_path):
     trainer = LocalTrainer(
         small(), section=TrainerSection(), objective=ObjectiveSection(), optimizer=None
     )
-    saving = Saving(Alone(Snapshot(trainer)), trainer.network)
+    saving = Saving(Single(Snapshot(trainer)), trainer.network)
     with pytest.raises(CellError, match="no optimizer"):
         saving.checkpoint(tmp_path / "v000000", 0)
 

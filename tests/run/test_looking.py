@@ -1,21 +1,30 @@
 """A run in a terminal: on one screen, or as it goes, and what the exit status says."""
 
+import asyncio
 import io
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tests.watch.journaled import SMALL, simulated, told
 
 from gyre.cli.main import main
 from gyre.journal.writing import Durability, Journal, write
-from gyre.run.looking import LOOK_S, follow, screen
+from gyre.plan.messages import CellTraining, EngineLost, RunStarted, TimerFired
+from gyre.run.looking import LOOK_S, Looking, follow, screen
+from gyre.run.page_api import plain
+from gyre.run.runfile import read_run
+from gyre.run.train import heard_so_far
+from gyre.run.watched import Watched
 from gyre.sim.recorded import header_of
 from gyre.watch.board import KINDS
 from gyre.watch.paint import columns
+from gyre.watch.story import Story
 from gyre.words.errors import ConfigError
-from gyre.words.events import CheckpointFailed, RunEnded
+from gyre.words.events import TOLD, CheckpointFailed, RunEnded
 
+ROOT = Path(__file__).parents[2]
 HEADER = header_of(SMALL, started_at=5.0)
 
 
@@ -95,6 +104,42 @@ def test_a_run_that_stopped_itself_has_a_status_of_its_own(tmp_path, facts):
     assert (1, "scene: the disk") == (status, text.splitlines()[0])
 
 
+def test_a_run_that_somebody_stopped_can_go_on(tmp_path, facts):
+    now = facts[400][0]
+    text, status = seen(written(tmp_path, [*facts[:400], (now, RunEnded(reason=TOLD))]))
+
+    assert 3 == status
+    assert "scene: nobody works on it; gyre resume " in text
+
+
+def test_a_run_that_went_on_is_not_over(tmp_path, facts):
+    """Nor is it for whoever looks at its page."""
+    now = facts[400][0]
+    cut = [*facts[:400], (now, RunEnded(reason=TOLD))]
+    journal, _ = Journal.resume(written(tmp_path, cut) / "journal", at=9.0, kinds=KINDS)
+    with journal:
+        for when, fact in facts[400:800]:
+            journal.append(fact, now=when)
+        journal.commit()
+        text, status = seen(tmp_path)
+        watched = Watched(tmp_path, key="a")
+        asyncio.run(watched.look())
+        page = plain(watched)
+
+    assert 0 == status
+    assert text.startswith("scene: runs in process ")
+    assert ("running", None) == (page["run"]["state"], page["run"]["ended"])
+    assert "over" != page["moment"]["entering"]["why"]
+
+
+def test_whoever_resumes_is_not_told_that_it_is_over(tmp_path):
+    run = read_run(ROOT / "examples" / "quickstart.toml", [f"run.folder={tmp_path}"])
+    ended = [(1.0, RunStarted()), (2.0, RunEnded(reason=TOLD))]
+    written(tmp_path, ended)
+
+    assert ended[:1] == heard_so_far(run)
+
+
 def test_faults_are_on_the_screen(tmp_path, facts):
     now = facts[400][0]
     fault = CheckpointFailed(version=2, reason="no\x1b[31m space")
@@ -102,6 +147,25 @@ def test_faults_are_on_the_screen(tmp_path, facts):
 
     assert "1 fault" in text
     assert "checkpoint of version 2 was not written: no·[31m space" in text
+
+
+def test_faults_are_those_that_the_page_has(tmp_path):
+    """An engine that is missed, which the scheduler knows when it has heard of it, and a rescue."""
+    one = replace(SMALL, shape=replace(SMALL.shape, standalone_capacities=(16,), rescue_s=30.0))
+    events = simulated(one)[1]
+    until = next(at for at, (_, event) in enumerate(events) if isinstance(event, CellTraining))
+    now = events[until][0]
+    lost = [(now, EngineLost(engine=engine)) for engine in (4, 3, 2, 1)]
+    late = [(now + 31.0, TimerFired())]
+    facts = [*events[: until + 1], *lost, *late]
+    story = Story(one.shape)
+    story.heard_all(facts)
+    write(tmp_path / "journal", header_of(one, started_at=5.0), facts, kinds=KINDS)
+    looking = Looking(tmp_path)
+    looking.catch_up()
+
+    assert {"engine lost", "rescue"} == {fault.kind for fault in story.faults.rows}
+    assert story.faults.rows == looking.faults.rows
 
 
 def test_it_is_followed_to_its_end(tmp_path, facts):

@@ -3,6 +3,8 @@
 import asyncio
 import os
 import socket
+import time
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -11,6 +13,7 @@ from tests.watch.journaled import SMALL, simulated, told
 
 from gyre.cli.main import main
 from gyre.journal.writing import Durability, Journal, write
+from gyre.plan.messages import EvaluationId, EvaluationRequested, RunStarted
 from gyre.run.page import Page, is_local
 from gyre.run.watched import KEYS, Watched, watched
 from gyre.sim.recorded import header_of
@@ -31,7 +34,7 @@ class Trees:
     def tree(self, execution):
         if execution == "damaged":
             raise LogDamaged("damaged at byte 9")
-        if execution != "g0-0":
+        if execution not in ("g0-0", "eval-000001"):
             raise ConfigError(f"no execution {execution}")
         return {"execution": execution}
 
@@ -110,6 +113,7 @@ def asked(page, path, headers=None, **how):
         ("/api/runs", {"cookie": "gyre-8000=other"}, {}, 401),
         ("/api/runs", {"cookie": f"gyre-8001={KEY}"}, {}, 401),
         ("/api/runs", {"cookie": f"gyre-8000={KEY}"}, {}, 200),
+        ("/api/runs", {"cookie": f'other={{"a": 1}}; no cookie; gyre-8000={KEY}'}, {}, 200),
         ("/api/runs", IN, {}, 200),
         ("/?key=other", {}, {}, 401),
         ("/api/runs", IN, {"method": "POST"}, 405),
@@ -235,8 +239,49 @@ def test_executions_say_whether_they_have_a_tree(page, place):
     assert [1] * 8 == [row["step"] for row in rows]
 
 
+def test_executions_of_held_out_evaluation_are_asked_for_by_kind(files, tmp_path):
+    numbers = [EvaluationId(one) for one in range(2)]
+    header = header_of(SMALL, started_at=5.0)
+    header = replace(header, shape={**header.shape, "evaluation_slots": 2})
+    requests = [(1.0, EvaluationRequested(evaluation=one)) for one in numbers]
+    write(tmp_path / "journal", header, [(0.0, RunStarted()), *requests], kinds=KINDS)
+    (tmp_path / "executions").mkdir()
+    (tmp_path / "executions" / "eval-000001.calls").write_bytes(b"")
+    page = looked(tmp_path, files=files)
+    rows = asked(page, "/api/executions?kind=held-out").json["rows"]
+
+    assert [("eval-000000", False), ("eval-000001", True)] == [
+        (row["execution"], row["has_tree"]) for row in rows
+    ]
+    assert 400 == asked(page, "/api/executions?kind=other").status
+    assert asked(page, "/api/tree?execution=eval-000001").json["is_held_out"]
+
+
+def test_trees_are_opened_once_however_many_ask_at_once(place, files):
+    """A page asks for a tree and for what it left behind together."""
+    opened = []
+
+    class Slow(Trees):
+        def __init__(self, folder):
+            opened.append(folder)
+            time.sleep(0.05)
+            super().__init__(folder)
+
+    async def both():
+        runs = watched([place])
+        page = Page(runs, key=KEY, trees=Slow, folder=files)
+        await runs["a"].look()
+        return await asyncio.gather(*(page._trees_of("a", place) for _ in range(3)))
+
+    found = asyncio.run(both())
+    assert [place] == opened
+    assert 1 == len({id(one) for one in found})
+
+
 def test_trees_are_asked_of_whoever_reads_them(page):
-    assert {"execution": "g0-0"} == asked(page, "/api/tree?execution=g0-0").json
+    tree = {"execution": "g0-0", "is_held_out": False}
+
+    assert tree == asked(page, "/api/tree?execution=g0-0").json
     assert 7 == asked(page, "/api/call?execution=g0-0&call=7").json["call"]
     assert asked(page, "/api/left?execution=g0-0").json["left"] is None
 

@@ -38,7 +38,7 @@ def test_a_line_says_what_became_of_an_execution():
 def test_a_page_says_means_with_their_spread():
     said = "\n".join(page(spread_of(RESULTS)))
 
-    assert "3 executions of 1 tasks, 2 with a score, 1 excluded" in said
+    assert "3 executions of 1 task, 2 with a score, 1 excluded" in said
     assert "score      0.500 ± 0.500" in said
     assert "pass rate  0.500 ± 0.500" in said
     assert "1/3 passed" in said

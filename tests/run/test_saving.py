@@ -22,7 +22,7 @@ from gyre.run.checkpoints import newest, sweep, verified
 from gyre.run.learning import Learning
 from gyre.run.rank import open_part, planned_network
 from gyre.run.ranked_copies import joined
-from gyre.run.saving import Alone, Saving
+from gyre.run.saving import Saving, Single
 from gyre.run.state_files import read_state
 from gyre.train.snapshot import Snapshot
 from gyre.words.errors import CheckpointError, ModelError
@@ -31,7 +31,7 @@ LIMIT_S = 60.0
 """For what another thread does at once."""
 
 
-class Held(Alone):
+class Held(Single):
     """Copies whose next write or copy waits until it is let go."""
 
     def __init__(self, snapshot):

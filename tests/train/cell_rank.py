@@ -1,12 +1,12 @@
 """One rank of a cell as a process: it meets the others at a file and does what its plans say.
 
-python -m tests.train.cell_rank RANK SIZE FOLDER KIND:STAGESxSHARDS:DETAIL ...
+A nursery forks it with RANK SIZE FOLDER KIND:STAGESxSHARDS:DETAIL ...
 """
 
 import dataclasses
 import json
 import os
-import sys
+import warnings
 from pathlib import Path
 
 import torch
@@ -350,7 +350,6 @@ PLANS = {
 
 
 def main(rank, size, folder, *plans):
-    torch.set_num_threads(1)
     one = Rank(int(rank), int(size), folder)
     for plan in plans:
         kind, layout, detail = plan.split(":")
@@ -360,5 +359,8 @@ def main(rank, size, folder, *plans):
         PLANS[kind](one, detail)
 
 
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+def born(arguments, told):
+    """The same in a process that a nursery forked."""
+    warnings.simplefilter("error")
+    main(*arguments)
+    return 0

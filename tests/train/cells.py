@@ -1,15 +1,12 @@
 """Cells of processes or of threads, run to their end within a time limit."""
 
 import json
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from safetensors.torch import load_file
+from tests.run.nursed import nursery
 from tests.train.cell_rank import main
 
-ROOT = Path(__file__).parents[2]
 LIMIT_S = 180.0
 
 
@@ -46,26 +43,18 @@ class Cell(Said):
 
     def __init__(self, folder, size, plans):
         super().__init__(folder, size)
-        command = [sys.executable, "-W", "error", "-m", self.program]
+        logs = [folder / f"{rank}.log" for rank in range(size)]
         ranks = [
-            subprocess.Popen(
-                [*command, str(rank), str(size), str(folder), *plans],
-                cwd=ROOT,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
+            nursery(self.program).birth(rank, size, folder, *plans, log=logs[rank])
             for rank in range(size)
         ]
         try:
-            said = [one.communicate(timeout=LIMIT_S)[1] for one in ranks]
+            ended = [one.wait(LIMIT_S) for one in ranks]
         finally:
             for one in ranks:
                 one.kill()
-                one.wait()
 
-        assert [0] * size == [one.returncode for one in ranks], "\n".join(said)
+        assert [0] * size == ended, "\n".join(one.read_text() for one in logs)
 
 
 def distance(expected, found):

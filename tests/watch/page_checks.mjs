@@ -16,6 +16,7 @@ const { described, numbered } = await page("boxes.js");
 const { kind } = await page("left.js");
 const { speedUp } = await page("curves.js");
 const { spanAt } = await page("timeline.js");
+const { dwelt } = await page("panels.js");
 const { around, stepped } = await page("figure.js");
 const { tiles } = await page("moment.js");
 
@@ -74,6 +75,11 @@ const checks = {
     assert.deepEqual(parsed(spelled(place)), place);
     assert.equal(spelled(parsed("")), "#");
   },
+  "a moment is named by t, too"() {
+    assert.equal(parsed("#t=12.5").at, 12.5);
+    assert.equal(parsed("#t=12.5&at=7").at, 7);
+    assert.equal(spelled(parsed("#t=12.5")), "#at=12.5");
+  },
   "an address that says nonsense is the beginning"() {
     const found = parsed("#view=nowhere&at=soon&box=&hidden=1&__proto__=2");
     assert.deepEqual(found, parsed(""));
@@ -129,6 +135,7 @@ const checks = {
       ["p", 7],
       ["a", 4],
     ]);
+    assert.deepEqual(named(valuesAt(layers, 10 - 1e-12, 1)), named(valuesAt(layers, 10, 1)));
     assert.deepEqual(named(valuesAt(layers, -1, 1)), []);
     assert.deepEqual(named(lastValues([{ kind: "line", name: "r", xs: [1, 2], ys: [0, null] }])), [
       ["r", 0],
@@ -256,6 +263,13 @@ const checks = {
       [5, 12, 5, 12],
     );
     assert.deepEqual(
+      [
+        stepped([5, 5.1, 5.2, 9], 5.1, "ArrowRight", 1),
+        stepped([5, 8.8, 8.9, 9], 8.9, "ArrowLeft", 1),
+      ],
+      [9, 5],
+    );
+    assert.deepEqual(
       [stepped([5, 9], 7, "Home", 1), stepped([5, 9], 5, "End", 1), stepped([5, 9], 5, "a", 1)],
       [5, 9, null],
     );
@@ -326,6 +340,19 @@ const checks = {
       ],
       ["serving", "training", "training", null, null],
     );
+  },
+  "the dwell timer grows from row to row and to the end"() {
+    const found = dwelt({ at_s: [0, 4, 10, 12], since_s: [null, 4, null, 11] }, 20);
+    const layers = [{ kind: "slope", name: "held", ...found }];
+    assert.deepEqual(found.xs, [0, 4, 4, 10, 10, 12, 12, 20]);
+    assert.deepEqual(found.ys, [0, 0, 0, 6, 0, 0, 1, 9]);
+    assert.deepEqual(
+      [2, 4, 7, 10, 15].map((place) => valuesAt(layers, place, 0)[0][1]),
+      [0, 0, 3, 0, 4],
+    );
+    assert.equal(valuesAt(layers, 4 - 1e-7, 1)[0][1], 0);
+    assert.deepEqual(lastValues(layers), [["held", 9, undefined]]);
+    assert.deepEqual(dwelt({ at_s: [], since_s: [] }, 5), { xs: [], ys: [] });
   },
   "the tiles of a moment say why no cell enters"() {
     const said = Object.fromEntries(

@@ -6,14 +6,22 @@ from dataclasses import replace
 import pytest
 from tests.watch.journaled import SMALL, journal, simulated
 
-from gyre.plan.messages import RunStarted
+from gyre.plan.messages import (
+    EvaluationEnded,
+    EvaluationId,
+    EvaluationRequested,
+    RunStarted,
+)
 from gyre.testing.trackers import MemoryTracker
 from gyre.watch.board import Board
+from gyre.watch.listing import ORDERS, Asked, listed
 from gyre.watch.metrics import Metrics
 from gyre.watch.paint import printed
 from gyre.watch.progress import WIDTH, Progress, block
+from gyre.watch.story import Story
 from gyre.watch.summary_run import MOST_ROUNDS, summary
 from gyre.words.events import EvaluationRound, EvaluationScored
+from gyre.words.outcomes import Outcome
 
 SHAPE = replace(SMALL.shape, evaluation_slots=4)
 
@@ -102,6 +110,63 @@ def test_a_stream_has_a_line_for_each_round():
     (found,) = drawn(progress.board)
     assert found.endswith("0.500 +- 0.125 at version 0; 1 since")
     assert len(found) <= WIDTH
+
+
+def story_of(*facts):
+    story = Story(SHAPE)
+    story.heard_all([(0.0, RunStarted()), *facts])
+    return story
+
+
+def listed_at(story, at_s, **asked):
+    return listed(story, Asked(at_s=at_s, held_out=True, **asked))["rows"]
+
+
+def test_an_evaluation_is_listed_from_when_it_is_asked_for():
+    first, other = EvaluationId(0), EvaluationId(1)
+    story = story_of(
+        (1.0, EvaluationRequested(evaluation=first)),
+        (2.0, EvaluationRequested(evaluation=other)),
+        (5.0, EvaluationEnded(evaluation=first)),
+        (6.0, scored(0, score=0.5)),
+        (6.0, scored(0, score=0.5)),
+    )
+    (row,) = listed_at(story, 1.5)
+    last, running = listed_at(story, 7.0)
+
+    assert ("running", None, None) == (row["stage"], row["score"], row["outcome"])
+    assert (1.0, row["engine"]) == (row["launched_s"], None)
+    assert ("closed", 0.5, "valid", 4.0) == tuple(
+        last[name] for name in ("stage", "score", "outcome", "ran_s")
+    )
+    assert ("eval-000000", "task-0", None, 0) == tuple(
+        last[name] for name in ("execution", "task", "group", "evaluation")
+    )
+    assert ("eval-000001", None) == (running["execution"], running["task"])
+
+
+def test_evaluations_are_ordered_and_chosen_as_others_are():
+    requests = [(1.0, EvaluationRequested(evaluation=EvaluationId(one))) for one in range(3)]
+    ends = [(3.0 + one, EvaluationEnded(evaluation=EvaluationId(one))) for one in range(3)]
+    scores = [scored(0, score=0.9), scored(1, score=None), scored(2, score=0.1)]
+    story = story_of(*requests, *ends, *((7.0, one) for one in scores))
+
+    numbers = {
+        order: [row["evaluation"] for row in listed_at(story, 8.0, order=order)] for order in ORDERS
+    }
+    assert [2, 0, 1] == numbers["score"]
+    assert [2, 1, 0] == numbers["ran"] == numbers["ended"]
+    assert [1] == [row["evaluation"] for row in listed_at(story, 8.0, outcome=Outcome.EXCLUDED)]
+    assert [] == [row for row in listed(story, Asked(at_s=8.0))["rows"] if row["evaluation"] == 0]
+
+
+def test_a_score_of_one_that_nobody_asked_for_is_listed_too():
+    """As in a journal whose events begin later than its facts."""
+    (row,) = listed_at(story_of((4.0, scored(7, version=3))), 4.0)
+
+    assert (7, 3, "closed", None) == tuple(
+        row[name] for name in ("evaluation", "version", "stage", "ran_s")
+    )
 
 
 def test_a_tracker_has_the_score_at_its_version():

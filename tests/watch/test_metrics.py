@@ -1,5 +1,7 @@
 """Facts become numbers by step."""
 
+from tests.watch.journaled import NOTHING
+
 from gyre.watch.metrics import Metrics
 from gyre.words.events import (
     ClaimTrained,
@@ -97,11 +99,14 @@ def test_a_resumed_run_logs_what_is_new_and_its_work_once():
 
 
 def test_what_is_not_known_is_not_logged():
-    """A missing reward is not 0."""
+    """A missing reward is not 0, nor is the gap of a claim without targets."""
     found = Logged()
-    Metrics(found).heard(1.0, step(reward=None))
+    metrics = Metrics(found)
+    metrics.heard(0.5, claim(measures=NOTHING))
+    metrics.heard(1.0, step(reward=None))
+    absent = {"reward", "objective/mean_ratio", "objective/max_gap", "executions/mean_s"}
 
-    assert {"reward", "objective/mean_ratio", "executions/mean_s"}.isdisjoint(found.logs[0][1])
+    assert absent.isdisjoint(found.logs[0][1])
 
 
 def test_publications_and_transitions_have_their_times():

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import gyre.watch
+from gyre.watch.uses import OTHERS, ROLES
 
 PAGE = Path(gyre.watch.__file__).parent / "page"
 MODULES = sorted(PAGE.glob("*.js"))
@@ -159,6 +160,7 @@ def test_every_word_that_is_drawn_has_a_colour():
     words |= {"serving", "entering", "training", "leaving", "waiting", "fenced", "dead"}
     words |= {"completed", "timed-out", "crashed", "cancelled", "never-started", "all"}
     words |= {f"group {state}" for state in ("queued", "running", "assessing", "ready", "assigned")}
+    words |= {*ROLES, *OTHERS}
     words |= {f"run-{number}" for number in range(4)}
 
     assert set() == {f"--c-{re.sub('[^a-z0-9]+', '-', word)}" for word in words} - set(known)
@@ -169,7 +171,7 @@ def test_every_setting_of_a_panel_is_in_its_order():
     order = re.search(r"const ORDER = \[(.*?)\]", (PAGE / "runview.js").read_text(), re.S)[1]
     made = [
         name
-        for module in ("panels.js", "counts.js", "curves.js")
+        for module in ("panels.js", "counts.js", "curves.js", "use.js", "kept.js", "faults.js")
         for name in re.findall(r'\bid: "(\w+)"', (PAGE / module).read_text())
     ]
 

@@ -7,7 +7,7 @@ import pytest
 from tests.watch.journaled import SMALL, reward_of, simulated, told
 
 from gyre.plan.cells import CellState
-from gyre.plan.messages import EnterTraining
+from gyre.plan.messages import EnterTraining, RunStarted
 from gyre.plan.scheduler import Scheduler
 from gyre.watch.account import CAUSES, Account, Cause
 from gyre.watch.listing import ORDERS, Asked, listed
@@ -15,9 +15,11 @@ from gyre.watch.moment import moment, plain_shape
 from gyre.watch.newest import Newest
 from gyre.watch.panels import PANELS, panels
 from gyre.watch.story import Story
+from gyre.watch.story_cells import Change
 from gyre.watch.view import View
-from gyre.words.events import CheckpointFailed
+from gyre.words.events import CheckpointFailed, CheckpointMade, ClaimTrained, RunEnded
 from gyre.words.outcomes import Ending, Outcome
+from gyre.words.reports import Measures
 
 
 def story_of(facts, one=SMALL):
@@ -100,6 +102,19 @@ def test_the_line_is_what_the_scheduler_admits_cells_by(story):
         assert all(scheduler.waterlevel <= before - SMALL.shape.cell_capacity for _ in sent)
 
     assert entered == PANELS["supply"](story, view(story.now_s))["entered"] != []
+
+
+def test_of_stretches_too_short_to_be_seen_what_there_is_most_of_is_shown():
+    """Two seconds of three are training, then two are serving; nine seconds can be seen."""
+    serving, training = CellState.SERVING, CellState.TRAINING
+    states = [serving, training, training] * 45 + [serving, serving, training] * 45
+    story = Story(SMALL.shape)
+    story.fleet.changes[1] = [Change(float(at), state) for at, state in enumerate(states)]
+    story.now_s = 270.0
+    found = PANELS["roles"](story, view(270.0, points=30))["cells"][1]
+
+    assert [[0.0, 135.0, "training"], [135.0, 270.0, "serving"]] == found["spans"]
+    assert 0.5 == found["training_share"]
 
 
 def test_rewards_are_those_of_the_steps(story):
@@ -186,12 +201,65 @@ def test_what_keeps_the_next_cell_at_home_is_said(story):
         assert just_before["why"] in ("waterlevel", "dwell", "supply", "switching", "burst end")
 
 
+def test_of_a_run_that_stopped_itself_nothing_is_left(facts):
+    half = facts[: len(facts) // 2]
+    now = half[-1][0]
+    stopped = moment(story_of([*half, (now, RunEnded(reason="the disk"))]), now)
+
+    assert moment(story_of(half), now)["left_s"] > 0
+    assert (0.0, "over") == (stopped["left_s"], stopped["entering"]["why"])
+
+
+def test_targets_that_were_clipped_are_a_part_of_all_targets(facts):
+    """Which of raised and of lowered ones were clipped are parts of each."""
+    measures = Measures(
+        num_targets=50,
+        num_capped=5,
+        num_raised=10,
+        num_raised_clipped=8,
+        num_lowered=30,
+        num_lowered_clipped=12,
+        sum_ratio=50.0,
+        max_gap=0.5,
+    )
+    told = [
+        (now, replace(fact, measures=measures) if isinstance(fact, ClaimTrained) else fact)
+        for now, fact in facts
+    ]
+    found = PANELS["steps"](story_of(told), view(told[-1][0]))
+    parts = [found[name][0] for name in ("raised_clipped", "lowered_clipped", "clipped", "capped")]
+
+    assert [0.8, 0.4, 0.4, 0.1] == parts
+
+
 def test_faults_are_told_with_their_time(story):
     found = PANELS["faults"](story, view(story.now_s))
 
     assert {"checkpoint failed": 1} == found["counts"]
     assert "checkpoint of version 3 was not written: the disk is full" == found["rows"][0]["text"]
     assert [] == PANELS["faults"](story, view(1.0))["rows"]
+
+
+def test_a_checkpoint_is_told_once_and_with_its_time():
+    made = CheckpointMade(
+        version=3,
+        digest="d",
+        num_bytes=100,
+        has_optimizer=True,
+        stalled_s=0.5,
+        copied_s=1.0,
+        seconds=4.0,
+    )
+    story = story_of([(0.0, RunStarted()), (9.0, made), (12.0, made)])
+    found = panels(story, view(20.0), ["checkpoints"])["checkpoints"]
+
+    assert {"at_s": [9.0], "version": [3], "seconds": [4.0], "stalled_s": [0.5]} == {
+        name: found[name] for name in ("at_s", "version", "seconds", "stalled_s")
+    }
+    assert [] == panels(story, view(8.0), ["checkpoints"])["checkpoints"]["at_s"]
+    assert [{"at_s": 9.0, "text": "checkpoint of version 3 is durable, 100 bytes in 4.0 s"}] == (
+        Newest().lines(story)
+    )
 
 
 def test_executions_are_listed_page_by_page(story):

@@ -7,15 +7,34 @@ import pytest
 from tests.sim.scenes import scenario
 from tests.watch.journaled import COSTS, SMALL, simulated, told
 
+from gyre.journal.entries import Resumed
 from gyre.plan.dispatch import Boundary, Continuous
-from gyre.plan.messages import CellDied, CellRecovered, CellTraining, EngineLost, EngineReturned
+from gyre.plan.messages import (
+    CellDied,
+    CellRecovered,
+    CellTraining,
+    EngineLost,
+    EngineReturned,
+    RunStarted,
+)
 from gyre.plan.placements import Async, Colocate, Elastic
 from gyre.sim.scenario import Faults
 from gyre.watch.board import Board
 from gyre.watch.moment import hindrance
 from gyre.watch.phases import admission_phase, completion_phase
 from gyre.watch.story import Story
-from gyre.words.events import ExecutionRelaunched, GroupDrawn, RewardGiven
+from gyre.words.events import (
+    CellRestarted,
+    CheckpointFailed,
+    CheckpointRefused,
+    EngineSlow,
+    ExecutionRelaunched,
+    GroupDrawn,
+    JournalWaited,
+    ProxyRestarted,
+    RewardGiven,
+    StepReplayed,
+)
 
 SHAPES = {
     "elastic": {"placement": Elastic()},
@@ -225,6 +244,39 @@ def test_an_engine_that_is_missed_is_a_fault_until_it_returns():
     assert ["serving", "fenced", "serving"] == [
         change.state.value for change in story.fleet.changes[4]
     ]
+
+
+def test_every_fact_that_tells_of_a_fault_is_among_them():
+    """With when it began, where its end is what is journaled."""
+    facts = [
+        CellRestarted(cell=1, attempt=2, trainer_version=0, seconds=4.0),
+        EngineSlow(engine=2, token_s=0.5, peers_token_s=0.1),
+        StepReplayed(step=0, num_claims=3, gradient_norm=1.0, is_equal=True),
+        CheckpointFailed(version=1, reason="the disk is full"),
+        CheckpointRefused(version=1, reason="a hash differs"),
+        ExecutionRelaunched(group=0, member=0, execution="g00000-00a", reason="its key was lost"),
+        ProxyRestarted(seconds=3.0),
+        JournalWaited(seconds=2.0, reason="the disk is full"),
+        Resumed(at=1.0),
+    ]
+    story = Story(SMALL.shape)
+    story.heard_all([(0.0, RunStarted()), *((10.0, one) for one in facts)])
+    found = {
+        one.kind: (one.at_s, one.mended_at_s, one.cell, one.engine) for one in story.faults.rows
+    }
+
+    assert {
+        "cell restarted": (6.0, 10.0, 1, None),
+        "engine slow": (10.0, None, None, 2),
+        "step replayed": (10.0, None, 0, None),
+        "checkpoint failed": (10.0, None, None, None),
+        "checkpoint refused": (10.0, None, None, None),
+        "execution relaunched": (10.0, None, None, None),
+        "proxy restarted": (7.0, 10.0, None, None),
+        "journal waited": (8.0, 10.0, None, None),
+        "resumed": (10.0, None, None, None),
+    } == found
+    assert "cell 1 was started again after 2 starts in vain" == (story.faults.rows[0].text)
 
 
 def test_a_name_that_changes_is_the_last_one():

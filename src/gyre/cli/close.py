@@ -6,7 +6,7 @@ from pathlib import Path
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="the proxy's run folder")
-    parser.add_argument("name", help="name of the execution")
+    parser.add_argument("name", metavar="NAME", help="name of the execution")
 
 
 def run(args: argparse.Namespace) -> None:

@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from gyre.cli import rollout
+from gyre.cli.rollout import ENDS as ENDS
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -13,14 +14,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RUN|MODEL",
         help="a run's folder; or tiny, smollm2, a folder",
     )
-    add("tasks", help="a folder or file of tasks, or MODULE:FUNCTION that makes them")
+    add(
+        "tasks",
+        metavar="TASKS",
+        help="a folder or file of tasks, or MODULE:FUNCTION that makes them",
+    )
     add("--version", type=int, help="which checkpoint of a run (default: the newest)")
     rollout.shared(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     from gyre.run.checkpoints import name_of
-    from gyre.run.plans import RUN_FILE
+    from gyre.run.plan_file import RUN_FILE
     from gyre.run.rollout_plan import Asked, folder_for, planned, weights_of
     from gyre.run.rollout_report import EVALUATIONS, curve
 

@@ -71,17 +71,17 @@ def _drawing(args: argparse.Namespace) -> Callable[[Path], list[str]]:
 def _terminal() -> tuple[int | None, bool]:
     """Columns and whether to colour; a pipe or a file gets whole lines without colours."""
     import io
-    import os
     import shutil
     import sys
+
+    from gyre.watch.paint import wants_colour
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         # An old locale may not have the characters that trees are drawn with.
         sys.stdout.reconfigure(errors="replace")
     if not sys.stdout.isatty():
         return None, False
-    dull = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
-    return shutil.get_terminal_size().columns, not dull
+    return shutil.get_terminal_size().columns, wants_colour(sys.stdout)
 
 
 @cache

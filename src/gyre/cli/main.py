@@ -13,6 +13,7 @@ COMMANDS = {
     "stop": "stop a run, or end what it left when its controller ended by itself",
     "rollout": "execute groups of tasks without training, and keep their outcomes and trees",
     "evaluate": "measure a model, or a run's checkpoint, on a set of tasks",
+    "task": "check tasks before any agent gets them: untouched, and by their solutions",
     "proxy": "record agent programs in front of engines",
     "serve": "serve a model over HTTP with the engine that is built in",
     "open": "open an execution at a running proxy and print its environment",
@@ -21,7 +22,8 @@ COMMANDS = {
     "status": "show how a run stands, on one screen",
     "top": "show a run as it goes, in this terminal",
     "inspect": "show the trees of a run",
-    "export": "write a run's training rows as jsonl, parquet or safetensors",
+    "report": "write a page, pictures and numbers of runs, to keep or to compare",
+    "export": "write a run's training rows, its call records, or its trials for Harbor",
     "erase": "remove what an execution said and left behind from a run folder",
     "harness": "list the agent programs, or install some for runs without a network",
     "model": "list, show or fetch the models that need no hub",
@@ -36,6 +38,20 @@ ENDS_WITH_A_COMMAND = {"rollout", "evaluate"}
 """Commands after which `--` begins another program's arguments."""
 
 
+ENDS = {
+    0: "it is done",
+    2: "something that can be mended, such as an argument or a file, was said in one line",
+    130: "interrupted",
+}
+"""Exit statuses, unless a command's module says its own."""
+
+
+def ends(command: str) -> dict[int, str]:
+    """Every exit status of a command with what it means."""
+    found: dict[int, str] = getattr(importlib.import_module(f"gyre.cli.{command}"), "ENDS", ENDS)
+    return found
+
+
 def parser() -> argparse.ArgumentParser:
     """The whole command line; each command's module adds its own arguments."""
     top = argparse.ArgumentParser(
@@ -44,7 +60,10 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, summary in COMMANDS.items():
         module = importlib.import_module(f"gyre.cli.{name}")
-        one = commands.add_parser(name, help=summary, description=module.__doc__)
+        statuses = "; ".join(f"{status}: {what}" for status, what in ends(name).items())
+        one = commands.add_parser(
+            name, help=summary, description=module.__doc__, epilog=f"exit status: {statuses}"
+        )
         module.arguments(one)
     return top
 

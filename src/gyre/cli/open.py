@@ -7,7 +7,7 @@ from pathlib import Path
 def arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("run", type=Path, metavar="RUN", help="the proxy's run folder")
-    add("name", nargs="?", help="name of the execution (default: a new one)")
+    add("name", nargs="?", metavar="NAME", help="name of the execution (default: a new one)")
     add("--json", action="store_true", help="print id, key and address as JSON")
 
 

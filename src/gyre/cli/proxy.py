@@ -6,14 +6,14 @@ from pathlib import Path
 from gyre.words.samples import Sampling
 from gyre.words.sections import LimitsSection, ProxySection, RouterSection
 
+ENDS = {
+    0: "it was told to stop, by Ctrl-C or SIGTERM",
+    2: "an argument, the model or the run folder cannot be used as it is",
+}
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    proxy, router, limits, sampling = (
-        ProxySection(),
-        RouterSection(),
-        LimitsSection(),
-        Sampling(),
-    )
+    proxy = ProxySection()
     add = parser.add_argument
     add(
         "--engine",
@@ -22,8 +22,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="ADDRESS",
         help="http://host:port, after gyre=, sglang= or vllm= if need be; repeatable",
     )
-    add("--model", required=True, help="folder with the policy's tokenizer.json, or that file")
-    add("--run", type=Path, default=Path("runs/proxy"), help="run folder (default: %(default)s)")
+    add("--model", required=True, help="tiny, smollm2, a folder with tokenizer.json, or that file")
+    add(
+        "--run",
+        type=Path,
+        default=Path("runs/proxy"),
+        help="folder for call logs, token and address (default: %(default)s)",
+    )
     add("--family", help="renderer family, where the model's name does not tell (qwen3, chatml...)")
     add(
         "--thinking",
@@ -31,7 +36,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         default="all",
         help="how much earlier thinking stays in prompts (default: %(default)s)",
     )
-    add("--open", action="append", default=[], metavar="NAME", help="open an execution at once")
+    add(
+        "--open",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="open an execution at once and print its key; repeatable",
+    )
     add(
         "--routed",
         action="store_true",
@@ -39,25 +50,35 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--host", default=proxy.host, help="where to listen (default: %(default)s)")
     add("--port", type=int, default=proxy.port, help="0 picks a free one (default: %(default)s)")
-    add("--context", type=int, default=proxy.context_tokens, help="the model's window in tokens")
-    add("--max-tokens", type=int, default=sampling.max_tokens, help="most tokens of one reply")
-    add("--temperature", type=float, default=sampling.temperature)
-    add("--top-p", type=float, default=sampling.top_p)
-    add("--top-k", type=int, default=sampling.top_k)
+    for name, default, says in _numbers():
+        add(f"--{name}", type=type(default), default=default, help=f"{says} (default: %(default)s)")
+    top_k = "draw among so many of the likeliest tokens (default: among all)"
+    add("--top-k", type=int, default=Sampling().top_k, help=top_k)
     add("--honour-sampling", action="store_true", help="use the harness's temperature and top-p")
-    add("--capacity", type=int, default=router.capacity, help="calls at once per engine")
-    add("--hold", type=float, default=router.hold_s, help="seconds a call waits for any engine")
-    add(
-        "--kv",
-        type=float,
-        default=router.kv_s,
-        help="seconds for a moved call's cache to follow it; 0: it stays (default: %(default)s)",
-    )
-    add("--idle", type=float, default=router.idle_s, help="seconds of silence before a probe")
-    add("--ping", type=float, default=proxy.ping_s, help="seconds between pings of a stream")
-    add("--body-bytes", type=int, default=limits.body_bytes, help="largest request body")
-    add("--calls-per-minute", type=int, default=limits.calls_per_minute, help="per execution")
-    add("--calls-at-once", type=int, default=limits.calls_per_execution, help="per execution")
+
+
+def _numbers() -> list[tuple[str, float, str]]:
+    """Options that are a number: name, default, and what it says."""
+    proxy, router, limits = ProxySection(), RouterSection(), LimitsSection()
+    sampling = Sampling()
+    return [
+        ("context", proxy.context_tokens, "the model's window in tokens"),
+        ("max-tokens", sampling.max_tokens, "most tokens of one reply"),
+        ("temperature", sampling.temperature, "how evenly tokens are drawn"),
+        ("top-p", sampling.top_p, "draw among the likeliest tokens that have this share"),
+        ("capacity", router.capacity, "calls at once per engine; more wait"),
+        ("hold", router.hold_s, "seconds a call waits while no engine can serve it"),
+        (
+            "kv",
+            router.kv_s,
+            "seconds for a moved call's cache to follow it (gyre serve --share); 0: it stays",
+        ),
+        ("idle", router.idle_s, "seconds of an engine's silence before its health is asked"),
+        ("ping", proxy.ping_s, "seconds between pings of a stream that waits for its reply"),
+        ("body-bytes", limits.body_bytes, "largest request body"),
+        ("calls-per-minute", limits.calls_per_minute, "most calls of one execution in a minute"),
+        ("calls-at-once", limits.calls_per_execution, "most calls of one execution at once"),
+    ]
 
 
 def run(args: argparse.Namespace) -> None:

@@ -3,9 +3,11 @@
 import argparse
 from pathlib import Path
 
+from gyre.cli.train import ENDS as ENDS
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", type=Path, help="the run's folder")
+    parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder")
     parser.add_argument(
         "overrides",
         nargs="*",

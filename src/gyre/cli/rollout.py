@@ -9,10 +9,21 @@ from gyre.words.errors import ConfigError
 MEMBERS = 4
 CONCURRENCY = 8
 
+ENDS = {
+    0: "all executions have closed, and at least one was assessed",
+    1: "all executions have closed, and none was assessed",
+    2: "the tasks, the model or a setting cannot be used as they are",
+    130: "interrupted; the same command with `--run` goes on",
+}
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("tasks", help="a folder or file of tasks, or MODULE:FUNCTION that makes them")
+    add(
+        "tasks",
+        metavar="TASKS",
+        help="a folder or file of tasks, or MODULE:FUNCTION that makes them",
+    )
     add("--model", help="what is served: tiny, smollm2, or a folder (default: as --engine says)")
     shared(parser)
 
@@ -41,9 +52,15 @@ def shared(parser: argparse.ArgumentParser) -> None:
         "--run",
         type=Path,
         metavar="FOLDER",
-        help="a new folder for what is recorded, or one whose rollout goes on",
+        help="a new folder for what is recorded, or one whose rollout goes on (default: the first "
+        "free one under runs/, or under evaluations/ of the run)",
     )
-    add("--config", type=Path, metavar="FILE", help="a run file, for all that is not said here")
+    add(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="a run file, for all that is not said here (default: that of the run evaluated)",
+    )
     add(
         "--set",
         action="append",
@@ -71,10 +88,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def execute(plan: Any, *, tasks: str, command: str) -> int:
-    """Carries a plan out, with a line for each execution; the exit status.
-
-    0: all executions have closed, and at least one was assessed; 1: none was; 130: interrupted.
-    """
+    """Carries a plan out, with a line for each execution; the exit status."""
     from gyre.run.rollout_report import counts, line, page
     from gyre.run.rollout_results import Result, summed_up
     from gyre.run.rollout_run import roll_out

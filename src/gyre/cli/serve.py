@@ -8,11 +8,18 @@ from gyre.words.sections import EngineSection, LimitsSection, ProxySection
 PORT = 30_000
 """Where SGLang listens, too."""
 
+ENDS = {
+    0: "it was told to stop, by Ctrl-C or SIGTERM",
+    2: "an argument or the model cannot be used as it is",
+}
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     engine, limits = EngineSection(), LimitsSection()
     add = parser.add_argument
-    add("model", help="tiny, smollm2, or a folder with config.json and safetensors")
+    add(
+        "model", metavar="MODEL", help="tiny, smollm2, or a folder with config.json and safetensors"
+    )
     add("--name", help="what clients call the model (default: as it is named here)")
     add("--host", default=ProxySection().host, help="where to listen (default: %(default)s)")
     add("--port", type=int, default=PORT, help="0 picks a free one (default: %(default)s)")
@@ -22,7 +29,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         choices=("float32", "bfloat16"),
         help="type of weights and cache (default: bfloat16 on CUDA, float32 elsewhere)",
     )
-    add("--capacity", type=int, default=engine.capacity, help="requests at once; more wait")
+    add(
+        "--capacity",
+        type=int,
+        default=engine.capacity,
+        help="requests at once; more wait (default: %(default)s)",
+    )
     add("--kv-tokens", type=int, help="tokens in the cache (default: what memory allows)")
     add(
         "--prefill-tokens",
@@ -39,7 +51,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="folder in memory through which engines of this machine hand over cached blocks",
     )
     add("--api-key-file", type=Path, metavar="FILE", help="clients must send the key in it")
-    add("--body-bytes", type=int, default=limits.body_bytes, help="largest request body")
+    add(
+        "--body-bytes",
+        type=int,
+        default=limits.body_bytes,
+        help="largest request body (default: %(default)s)",
+    )
 
 
 def run(args: argparse.Namespace) -> None:

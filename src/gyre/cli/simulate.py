@@ -22,14 +22,36 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("config", nargs="?", metavar="CONFIG", help="a TOML file, a preset such as E0, or paper")
     add("overrides", nargs="*", metavar="section.key=value", help="in place of the file's values")
     add("--seed", type=int, help="of the first run (default: as in the file)")
-    add("--seeds", type=_count, default=1, metavar="N", help="so many runs (default: %(default)s)")
+    add(
+        "--seeds",
+        type=_count,
+        default=1,
+        metavar="N",
+        help="seeds from that one on (default: %(default)s)",
+    )
     add("--jobs", type=_count, default=1, metavar="N", help="runs at once (default: %(default)s)")
-    add("--policy", action="append", default=[], metavar="NAME", help="beside it; repeatable")
+    add(
+        "--policy",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a policy beside the file as it is; repeatable, and a wrong name lists all",
+    )
     add("--compare", action="store_true", help="elastic, async and colocate beside each other")
     add("--json", metavar="PATH", help="write all records; - prints them instead of tables")
-    add("--plot", type=Path, metavar="PATH", help="draw the first seed's runs, .png or .svg")
-    add("--journal", type=Path, metavar="PATH", help="write the events of the one run")
-    add("--from-journal", type=Path, metavar="RUN", help="in place of CONFIG: a recorded run")
+    add(
+        "--plot",
+        type=Path,
+        metavar="PATH",
+        help="draw the first seed's runs, .png or .svg; needs pip install 'gyre-rl[plot]'",
+    )
+    add("--journal", type=Path, metavar="PATH", help="write the one run's events as a journal")
+    add(
+        "--from-journal",
+        type=Path,
+        metavar="RUN",
+        help="in place of CONFIG: a recorded run, and what it would be with other values",
+    )
     add("--progress", action="store_true", help="say how far it is, without a terminal too")
 
 

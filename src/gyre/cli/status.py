@@ -1,11 +1,14 @@
-"""Show how a run stands, on one screen; the exit status says it too.
-
-0: it runs, or has taken all its steps; 1: it stopped itself; 2: there is no run; 3: nobody works
-on it.
-"""
+"""Show how a run stands, on one screen; the exit status says it too."""
 
 import argparse
 from pathlib import Path
+
+ENDS = {
+    0: "it runs, or has taken all its steps",
+    1: "it stopped itself before that",
+    2: "there is no run, or its journal is damaged",
+    3: "nobody works on it; `gyre resume` goes on",
+}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,15 +18,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    import os
     import sys
 
     if args.json:
         return _plain(args.run)
     from gyre.run.looking import screen
+    from gyre.watch.paint import wants_colour
+    from gyre.watch.progress import room
 
-    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    lines, status = screen(args.run, colour=colour, encoding=sys.stdout.encoding)
+    colour = wants_colour(sys.stdout)
+    width, _ = room(sys.stdout)
+    lines, status = screen(args.run, colour=colour, encoding=sys.stdout.encoding, width=width)
     print(*lines, sep="\n")
     return status
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", type=Path, help="the run's folder")
+    parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder")
 
 
 def run(args: argparse.Namespace) -> None:

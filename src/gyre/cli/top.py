@@ -3,21 +3,28 @@
 import argparse
 from pathlib import Path
 
+from gyre.cli.status import ENDS as ENDS
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="a run's folder, or a journal")
 
 
 def run(args: argparse.Namespace) -> int:
-    import os
     import sys
     import time
 
     from gyre.run.looking import follow
+    from gyre.watch.paint import wants_colour
 
-    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     try:
-        return follow(args.run, sys.stdout, colour=colour, clock_s=time.monotonic, sleep=time.sleep)
+        return follow(
+            args.run,
+            sys.stdout,
+            colour=wants_colour(sys.stdout),
+            clock_s=time.monotonic,
+            sleep=time.sleep,
+        )
     except KeyboardInterrupt:
         # Whoever has seen enough says so like that.
         return 0

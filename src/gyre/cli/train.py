@@ -6,9 +6,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+ENDS = {
+    0: "all steps were taken",
+    1: "the run stopped itself before that",
+    2: "the run file, or what it names, cannot be used as it is",
+    130: "interrupted; `gyre resume` goes on",
+}
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("config", type=Path, help="the run's file, as gyre config check reads it")
+    parser.add_argument(
+        "config", type=Path, metavar="FILE", help="the run's file, as gyre config check reads it"
+    )
     parser.add_argument(
         "overrides", nargs="*", metavar="section.key=value", help="in place of the file's own"
     )
@@ -39,19 +48,19 @@ def run(args: argparse.Namespace) -> int:
 
 def trained(run: Any, *, resumes: bool = False) -> int:
     """The run of a file, to its end, shown while it goes, and its summary."""
-    import os
     import sys
 
     from gyre.backends.trackers.open import open_trackers
     from gyre.run.train import folder_of, heard_so_far, train
     from gyre.watch.board import Board
     from gyre.watch.metrics import Metrics
+    from gyre.watch.paint import wants_colour
     from gyre.watch.progress import Progress
 
     cells, name = run.config.cells, run.config.run.name
     print(f"gyre {'resume' if resumes else 'train'}: {name} in {folder_of(run)}")
     print(f"  starting {cells.count} cells of {run.config.model.name}, and a proxy", flush=True)
-    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    colour = wants_colour(sys.stdout)
     board = Board(run.shape, name=name)
     before = heard_so_far(run) if resumes else []
     for now, fact in before:
@@ -81,7 +90,7 @@ def _page(folder: Path) -> Iterator[None]:
         return
     with shown_beside(folder) as link:
         if link is not None:
-            print(f"  {link}", flush=True)
+            print(f"  watch it: {link}", flush=True)
         yield
 
 

@@ -3,6 +3,11 @@
 import argparse
 from pathlib import Path
 
+ENDS = {
+    0: "it was told to stop, by Ctrl-C or SIGTERM",
+    2: "there is no such run",
+}
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument

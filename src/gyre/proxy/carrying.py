@@ -63,7 +63,12 @@ class Carrying:
             return None
         found = None
         if pinned.engine != name and pinned.held.tokens and self.can(name):
-            found = await self._hand_over(pinned, name, f"{call.ask_id}-{pinned.held.pin}")
+            try:
+                found = await self._hand_over(pinned, name, f"{call.ask_id}-{pinned.held.pin}")
+            except asyncio.CancelledError:
+                # Nobody wants the call any more: what is kept for it is dropped at its end.
+                call.pinned = pinned
+                raise
         await self._forget(pinned)
         return found
 

@@ -118,6 +118,11 @@ class Births:
         return cls(module, await _nursery(module, log, spot, ties), log, spot, ties=ties)
 
     @property
+    def pid(self) -> int:
+        """Of the nursery that there is now."""
+        return self._process.pid
+
+    @property
     def is_over(self) -> bool:
         """Its process has ended."""
         return self._process.is_over or self._listening.done()

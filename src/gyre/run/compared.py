@@ -24,7 +24,8 @@ def compared(reading: Reading) -> tuple[Simulated, ...]:
     try:
         given = recorded(reading).scenario
     except ConfigError as error:
-        return (Simulated(placement="elastic", how=str(error)),)
+        why = str(error).removeprefix(f"{reading.path}: ")
+        return (Simulated(placement="elastic", how=why),)
     found = placements(given)
     rows = [_simulated("elastic", found["elastic"])]
     rows.append(_best_split(found["elastic"]))

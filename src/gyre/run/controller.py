@@ -38,8 +38,9 @@ from gyre.run.recalled import Recalled, recall
 from gyre.run.runfile import RunFile
 from gyre.run.sharding import Sharding, recorded_plans
 from gyre.run.staff import Staff
+from gyre.run.using import Roots, Using
 from gyre.words.errors import ConfigError, GyreError, TakenOver
-from gyre.words.events import FACTS_FOR_PEOPLE, RunEnded
+from gyre.words.events import FACTS_FOR_PEOPLE, TOLD, RunEnded
 from gyre.words.ids import ExecutionId
 from gyre.words.run_sections import RunConfig
 
@@ -63,13 +64,16 @@ class Controller:
         listeners: Sequence[Listener] = (),
         tick: Callable[[float], None] | None = None,
         decided: Decided | None = None,
+        using: Using | None = None,
     ) -> None:
-        """`tick` is called about once a second with the time of the run."""
+        """`tick` is called about once a second with the time of the run; `using` measures what
+        the run uses, where somebody wants to know."""
         self._run = run
         self._resumes = resumes
         self._listeners = listeners
         self._tick = tick
         self._decided = decided
+        self._using = using
         # Refused here and not at the first launch.
         harness_for(run.config)
         kind = run.config.sandbox.kind
@@ -288,6 +292,9 @@ class Controller:
         work = [self._host.work(), parts.hall.work(), parts.routes.work(), self._tick_on()]
         work += [one.look_after() for one in parts.executions]
         work.append(self._proxying.watch(hear=self._hear, again=parts.routes.again))
+        if self._using is not None:
+            measuring = self._using.work(self._roots, hear=self._hear, clock=lambda: self._host.now)
+            work.append(measuring)
         async with asyncio.TaskGroup() as self._group:
             always = [self._group.create_task(one) for one in work]
             if found is None:
@@ -298,7 +305,7 @@ class Controller:
             always.append(self._group.create_task(parts.workshop.watch.work()))
             always.append(self._group.create_task(self._wait_to_be_told(told)))
             reason = await self._stopped
-            self._hear(RunEnded(reason="told" if reason is None else reason.value))
+            self._hear(RunEnded(reason=TOLD if reason is None else reason.value))
             # A disk that takes no more keeps nobody from stopping a run.
             with suppress(TimeoutError):
                 async with asyncio.timeout(SETTLE_S if reason is None else None):
@@ -315,6 +322,14 @@ class Controller:
             await asyncio.sleep(BEAT_S)
             if self._tick is not None:
                 self._tick(self._host.now)
+
+    def _roots(self) -> Roots:
+        return Roots(
+            cells=self._staff.pids,
+            proxies=self._proxying.pids,
+            nurseries=self._staff.supervisors.pids,
+            attempts=self._places.attempts,
+        )
 
     def _hear(self, fact: Any) -> None:
         self._host.hear(fact)

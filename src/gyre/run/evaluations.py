@@ -31,7 +31,7 @@ from gyre.run.supervised import Supervised
 from gyre.run.supervisors import OrderOf, Supervisors
 from gyre.words.errors import LogDamaged
 from gyre.words.events import EvaluationRound, EvaluationScored
-from gyre.words.ids import ExecutionId
+from gyre.words.ids import ExecutionId, evaluation_name
 from gyre.words.outcomes import Closed, Outcome, Terminated
 from gyre.words.places import TaskSource
 from gyre.words.records import CallClosed
@@ -249,7 +249,7 @@ class Evaluations:
 
 
 def name_of(number: EvaluationId) -> ExecutionId:
-    return ExecutionId(f"eval-{number:06d}")
+    return evaluation_name(number)
 
 
 def versions_of(folder: Path, execution: ExecutionId) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gyre.run.cell_weights import exposed, fetched, shapes_of, whole_cuts
 from gyre.run.cell_wire import Exposed, Saved
-from gyre.run.saving import Alone, Saving
+from gyre.run.saving import Saving, Single
 from gyre.train.between import Between, num_bytes
 from gyre.train.cell import LocalTrainer
 from gyre.train.snapshot import Snapshot
@@ -95,7 +95,7 @@ class Learning:
         self._held: set[int] = set()
         self._exposed: Exposed | None = None
         self._snapshot = Snapshot(trainer)
-        self._saving = Saving(Alone(self._snapshot), trainer.network)
+        self._saving = Saving(Single(self._snapshot), trainer.network)
 
     @property
     def version(self) -> int:

@@ -15,11 +15,12 @@ from gyre.plan.replay import shape_of
 from gyre.run.processes import lock_holder
 from gyre.watch.board import KINDS, Board
 from gyre.watch.paint import cut, printed, safe
-from gyre.watch.progress import WIDTH, Progress, block, ending
+from gyre.watch.progress import WIDTH, Progress, block, ending, room
 from gyre.watch.signs import clock, many, spelled, spoken
 from gyre.watch.story_faults import Fault, Faults
 from gyre.watch.timeline import timeline
 from gyre.words.errors import ConfigError
+from gyre.words.events import TOLD
 
 MOST_FAULTS = 3
 MOST_CELLS = 10
@@ -52,7 +53,8 @@ class Looking:
         self.faults = Faults()
 
     def news(self) -> Iterator[tuple[float, object]]:
-        """Facts since the last time; `board` is another one where they are all there are."""
+        """Facts since the last time, each to be told to `board` before the next is asked for; it
+        is another one where they are all there are."""
         entries = self._following.news()
         header = self._following.header
         if header is None:
@@ -61,11 +63,18 @@ class Looking:
             self._generation = self._following.generation
             self.board, self.faults = Board(shape_of(header.shape), name=header.run), Faults()
         for entry in entries:
-            if isinstance(entry.event, Heard):
-                self.faults.heard(entry.now, entry.event, self.board.scheduler)
-            else:
-                self.faults.told(entry.now, entry.event)
             yield entry.now, entry.event
+            # After whoever was given it has told the board, because what is a fault depends on it.
+            self._note(entry.now, entry.event)
+
+    def _note(self, now: float, fact: object) -> None:
+        assert self.board is not None
+        if not isinstance(fact, Heard):
+            self.faults.told(now, fact)
+            return
+        self.faults.heard(now, fact, self.board.scheduler)
+        for order in self.board.orders:
+            self.faults.ordered(now, order)
 
     def catch_up(self) -> Board:
         """The board with all of it; raises ConfigError where nothing is recorded."""
@@ -82,7 +91,7 @@ class Looking:
 
     def stands(self) -> Stands:
         board = self.board
-        if board is not None and board.is_over:
+        if board is not None and board.is_over and board.ended != TOLD:
             is_whole = board.scheduler.stopped is StopReason.FINISHED
             return Stands(status=0 if is_whole else 1, text=ending(board))
         if (pid := self.writer()) is not None:
@@ -90,24 +99,27 @@ class Looking:
         return Stands(status=3, text=f"nobody works on it; gyre resume {self.place} goes on")
 
 
-def screen(place: Path, *, colour: bool, encoding: str | None) -> tuple[list[str], int]:
+def screen(
+    place: Path, *, colour: bool, encoding: str | None, width: int = WIDTH
+) -> tuple[list[str], int]:
     """A run on one screen, and its exit status."""
     looking = Looking(place)
     board = looking.catch_up()
     stands = looking.stands()
-    lines = [cut(safe(f"{board.name}: {stands.text}"), WIDTH), ""]
-    lines += printed(block(board, board.now), width=WIDTH, colour=colour)
+    lines = [cut(safe(f"{board.name}: {stands.text}"), width), ""]
+    lines += printed(block(board, board.now), width=width, colour=colour)
     if board.shape.num_cells <= MOST_CELLS and board.now > 0:
-        lines += ["", *timeline(board, width=WIDTH)]
+        lines += ["", *(cut(line, width) for line in timeline(board, width=width))]
     if faults := looking.faults.rows:
-        lines += ["", many(len(faults), "fault"), *map(_fault, faults[-MOST_FAULTS:])]
+        shown = [_fault(one, width) for one in faults[-MOST_FAULTS:]]
+        lines += ["", many(len(faults), "fault"), *shown]
     return [spelled(line, encoding) for line in lines], stands.status
 
 
-def _fault(fault: Fault) -> str:
+def _fault(fault: Fault, width: int) -> str:
     mended = fault.mended_at_s
     how = "" if mended is None else f", mended after {spoken(mended - fault.at_s)}"
-    return cut(f"  {clock(fault.at_s):>8}  {safe(fault.text)}{how}", WIDTH)
+    return cut(f"  {clock(fault.at_s):>8}  {safe(fault.text)}{how}", width)
 
 
 def follow(
@@ -145,6 +157,6 @@ def follow(
 def _leave(looking: Looking, stream: TextIO) -> int:
     stands = looking.stands()
     name = looking.place.name if looking.board is None else looking.board.name
-    line = cut(safe(f"{name}: {stands.text}"), WIDTH)
+    line = cut(safe(f"{name}: {stands.text}"), room(stream)[0])
     print(spelled(line, stream.encoding), file=stream)
     return stands.status

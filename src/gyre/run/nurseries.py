@@ -18,6 +18,12 @@ class Nurseries:
         self._births: dict[Spot, Births] = {}
         self._opening = asyncio.Lock()
 
+    @property
+    def pids(self) -> list[int]:
+        """Of those on this machine."""
+        here = self._cluster.here.host
+        return [one.pid for spot, one in self._births.items() if spot.host == here]
+
     async def at(self, spot: Spot) -> Births:
         async with self._opening:
             self._births = {one: born for one, born in self._births.items() if not one.is_lost}

@@ -15,6 +15,7 @@ import os
 import select
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -104,6 +105,9 @@ class Nursery:
         except SystemExit as ended:
             status = ended.code if isinstance(ended.code, int) else 1
         finally:
+            if sys.exc_info()[0] is not None:
+                # Nobody above this will, because the process ends here.
+                traceback.print_exc()
             sys.stderr.flush()
             # Not sys.exit, because what the parent registered to be done at its end is its own.
             os._exit(status)

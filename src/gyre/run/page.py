@@ -9,8 +9,6 @@ name of its own.
 import asyncio
 import hmac
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, urlsplit
@@ -23,6 +21,7 @@ from gyre.run import page_api
 from gyre.run.tree_sizes import TreeSizes
 from gyre.run.watched import Watched
 from gyre.watch.newest import Newest
+from gyre.watch.view import View
 from gyre.words.errors import ConfigError, LogDamaged, NotFound, RequestError, Unauthorized
 
 FOLDER = Path(gyre.watch.__file__).parent / "page"
@@ -88,6 +87,7 @@ class Page:
         self._make_trees = trees
         self._trees: dict[str, Trees] = {}
         """Made when they are first asked for: a run that begins has not said all it will."""
+        self._opening = asyncio.Lock()
         self._sizes = {one: TreeSizes(run) for one, run in runs.items() if run.folder is not None}
         self._files = {one.name: one for one in folder.iterdir() if one.suffix in KINDS}
         self._stopping = asyncio.Event()
@@ -134,12 +134,9 @@ class Page:
         await exchange.answer(303, b"", b"text/plain", HEADERS | extra)
 
     def _check_key(self, exchange: Exchange, host: str) -> None:
-        cookies: SimpleCookie = SimpleCookie()
-        with suppress(CookieError):
-            cookies.load(exchange.headers.get("cookie", ""))
-        found = cookies.get(_cookie_name(host))
+        found = _cookie(exchange.headers.get("cookie", ""), _cookie_name(host))
         bearer = exchange.headers.get("authorization", "").removeprefix("Bearer ")
-        self._check(bearer if found is None else found.value)
+        self._check(bearer if found is None else found)
 
     def _check(self, given: str) -> None:
         if not hmac.compare_digest(given.encode(), self._key.encode()):
@@ -170,9 +167,9 @@ class Page:
             case _:
                 raise NotFound(f"{path}: no such path")
 
-    def _sizes_of(self, run: Watched) -> dict[str, Any] | None:
+    def _sizes_of(self, run: Watched, view: View) -> dict[str, Any] | None:
         sizes = self._sizes.get(run.key)
-        return None if sizes is None else sizes.panel()
+        return None if sizes is None else sizes.panel(view)
 
     async def _tree(self, what: str, query: Mapping[str, str]) -> Any:
         page_api.known(query, "run", "execution", *(["call"] if what == "call" else []))
@@ -181,12 +178,11 @@ class Page:
             raise NotFound(f"{run.name}: expected an execution of a run with call logs")
         execution = query["execution"]
         try:
-            if run.key not in self._trees:
-                self._trees[run.key] = await asyncio.to_thread(self._make_trees, run.folder)
-            trees = self._trees[run.key]
+            trees = await self._trees_of(run.key, run.folder)
             match what:
                 case "tree":
-                    return await asyncio.to_thread(trees.tree, execution)
+                    found = await asyncio.to_thread(trees.tree, execution)
+                    return found | {"is_held_out": run.is_held_out(execution)}
                 case "left":
                     return await asyncio.to_thread(trees.left, execution)
                 case _:
@@ -196,6 +192,13 @@ class Page:
             raise NotFound(str(error)) from error
         except LogDamaged as error:
             raise _Damaged(str(error)) from error
+
+    async def _trees_of(self, key: str, folder: Path) -> Trees:
+        """Made once, however many ask for them at once."""
+        async with self._opening:
+            if key not in self._trees:
+                self._trees[key] = await asyncio.to_thread(self._make_trees, folder)
+        return self._trees[key]
 
     # News
 
@@ -257,6 +260,12 @@ def _cookie_name(host: str) -> str:
         return f"gyre-{urlsplit(f'//{host}').port or 80}"
     except ValueError:
         return "gyre"
+
+
+def _cookie(header: str, name: str) -> str | None:
+    """Beside it may be anything, because other programs of this machine leave cookies too."""
+    pairs = (one.partition("=") for one in header.split(";"))
+    return next((value.strip() for key, _, value in pairs if key.strip() == name), None)
 
 
 def _query(text: bytes) -> dict[str, str]:

@@ -19,6 +19,8 @@ FORMAT = 1
 MOST_POINTS = 20_000
 OWN_PANELS = ("trees",)
 """Panels that are no part of a story."""
+TRAINING, HELD_OUT = "training", "held-out"
+"""Kinds of executions."""
 
 Query = Mapping[str, str]
 Chosen = TypeVar("Chosen", bound=Enum)
@@ -40,7 +42,9 @@ def runs(watched: Mapping[str, Watched]) -> dict[str, Any]:
     }
 
 
-def story(watched: Mapping[str, Watched], query: Query, trees: Callable[[Watched], Any]) -> Any:
+def story(
+    watched: Mapping[str, Watched], query: Query, trees: Callable[[Watched, View], Any]
+) -> Any:
     """A run at a moment, with the panels asked for."""
     known(query, "run", "at", "from", "to", "points", "panels")
     run = run_of(watched, query)
@@ -50,7 +54,7 @@ def story(watched: Mapping[str, Watched], query: Query, trees: Callable[[Watched
         nothing = dict.fromkeys(("shape", "moment", "panels"))
         return {"format": FORMAT, "run": _run(run, view)} | nothing
     view = _view(run.story, query)
-    own = {name: trees(run) for name in names if name in OWN_PANELS}
+    own = {name: trees(run, view) for name in names if name in OWN_PANELS}
     return {
         "format": FORMAT,
         "run": _run(run, view),
@@ -62,7 +66,7 @@ def story(watched: Mapping[str, Watched], query: Query, trees: Callable[[Watched
 
 def executions(watched: Mapping[str, Watched], query: Query) -> dict[str, Any]:
     """Executions of a run at a moment, a page of them."""
-    known(query, "run", "at", "offset", "limit", "order", "group", "ending", "outcome")
+    known(query, "run", "at", "offset", "limit", "order", "kind", "group", "ending", "outcome")
     run = run_of(watched, query)
     if run.story is None:
         return {"total": 0, "rows": []}
@@ -74,6 +78,7 @@ def executions(watched: Mapping[str, Watched], query: Query) -> dict[str, Any]:
         group = whole(query, "group", 0, most=max(0, len(run.story.work.queries) - 1))
     asked = Asked(
         at_s=number(query, "at", run.story.now_s, most=run.story.now_s),
+        held_out=_kind(query) == HELD_OUT,
         order=order,
         group=group,
         ending=_choice(query, "ending", Ending),
@@ -161,6 +166,13 @@ def _choice(query: Query, name: str, kind: type[Chosen]) -> Chosen | None:
     except ValueError as error:
         values = ", ".join(one.value for one in kind)
         raise RequestError(f"{name}: expected one of {values}") from error
+
+
+def _kind(query: Query) -> str:
+    found = query.get("kind", TRAINING)
+    if found not in (TRAINING, HELD_OUT):
+        raise RequestError(f"kind: expected {TRAINING} or {HELD_OUT}")
+    return found
 
 
 def _panels(query: Query) -> list[str]:

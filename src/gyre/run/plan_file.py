@@ -9,6 +9,8 @@ from gyre.durable import replace
 from gyre.words.errors import ConfigError
 
 T = TypeVar("T")
+RUN_FILE = "run.toml"
+"""In a run's folder: what all of it was told."""
 
 
 def write_plan(path: Path, plan: object) -> Path:

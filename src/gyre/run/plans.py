@@ -14,6 +14,7 @@ from gyre.run.cell_plan import CellPlan
 from gyre.run.checkpoints import CHECKPOINTS
 from gyre.run.control import address_file
 from gyre.run.materialise import Packer
+from gyre.run.plan_file import RUN_FILE
 from gyre.run.proxy import ProxyPlan
 from gyre.words.errors import ConfigError
 from gyre.words.ids import ExecutionId
@@ -25,8 +26,6 @@ from gyre.words.sections import ServerSection
 from gyre.words.shards import shard_of
 from gyre.words.task_sections import TasksSection
 from gyre.words.tasks import Command, Evaluation, Task
-
-RUN_FILE = "run.toml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -137,6 +137,10 @@ class Proxying:
             until = asyncio.get_running_loop().time() + GIVE_UP_S
             await self._start_again(until=until)
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     async def readdress(self, engine: EngineName, url: str) -> None:
         """The engine is asked there from now on, also by a proxy that is started again."""
         self.plan = replace(self.plan, moved={**self.plan.moved, engine: url})

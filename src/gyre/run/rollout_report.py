@@ -27,7 +27,8 @@ def line(one: Result, *, num_done: int, total: int) -> str:
 def page(found: Spread) -> Iterator[str]:
     """All of them together, then task by task."""
     tasks = len(found.tasks)
-    yield f"{found.num_executions} executions of {tasks} tasks, {_outcomes(found)}"
+    of = "1 task" if tasks == 1 else f"{tasks} tasks"
+    yield f"{found.num_executions} executions of {of}, {_outcomes(found)}"
     yield f"  score      {_mean(found.score)}"
     yield f"  pass rate  {_mean(found.passed)}"
     if found.any_passed is not None and found.num_executions > tasks:

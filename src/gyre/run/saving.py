@@ -59,7 +59,7 @@ class Copies(Protocol):
     def cost(self) -> Cost: ...
 
 
-class Alone:
+class Single:
     """The copies of a cell of one rank."""
 
     def __init__(self, snapshot: Snapshot) -> None:

@@ -37,6 +37,10 @@ class Sharding:
     def client(self) -> Proxies:
         return Proxies([one.client for one in self._all])
 
+    @property
+    def pids(self) -> list[int]:
+        return [one.pid for one in self._all]
+
     async def start(self, plan: ProxyPlan) -> None:
         """New processes; either all of them take calls, or none is left."""
         starts = [one.start(shard_plan(plan, shard)) for shard, one in enumerate(self._all)]

@@ -116,6 +116,16 @@ class Staff:
         """Standalone engines are numbered behind them."""
         return self.config.cells.count
 
+    @property
+    def pids(self) -> dict[int, int]:
+        """Processes of cells and standalone engines on this machine, by cell."""
+        here = self.cluster.here.host
+        return {
+            cell: one.pid
+            for cell, one in self._processes.items()
+            if one.spot.host == here and not one.is_over
+        }
+
     def log(self, cell: int) -> Path:
         """What the cell's processes have to say."""
         return self.places.log(self._plan(cell).name)

@@ -12,7 +12,7 @@ from gyre.journal.entries import Header
 from gyre.journal.reading import path_of, read
 from gyre.plan.messages import Published, StepTaken, StopReason
 from gyre.plan.replay import EVENTS, replay, shape_of
-from gyre.run.plans import RUN_FILE
+from gyre.run.plan_file import RUN_FILE
 from gyre.run.processes import lock_holder
 from gyre.run.runfile import RunFile, read_run
 from gyre.words.errors import ConfigError

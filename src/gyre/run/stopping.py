@@ -11,7 +11,8 @@ from gyre.backends.clusters.open import open_cluster
 from gyre.rollout import facts
 from gyre.run import resuming, supervised
 from gyre.run.lock import is_taken
-from gyre.run.plans import RUN_FILE, Places
+from gyre.run.plan_file import RUN_FILE
+from gyre.run.plans import Places
 from gyre.run.runfile import read_run
 from gyre.run.standing import end_controller
 from gyre.words.errors import LogDamaged

@@ -18,7 +18,9 @@ from gyre.run.placing import check
 from gyre.run.plans import Places, sandbox_for
 from gyre.run.rollout_report import curve
 from gyre.run.runfile import RunFile
+from gyre.run.using import Using
 from gyre.watch.summary_run import summary
+from gyre.words.events import RunEnded
 
 
 def train(
@@ -31,7 +33,14 @@ def train(
     """Why the run ended; None when it was told to. It goes on where it was if it `resumes`."""
     check_layout(run.config)
     check(sandbox_for(run.config.sandbox))
-    controller = Controller(run, folder_of(run), resumes=resumes, listeners=listeners, tick=tick)
+    controller = Controller(
+        run,
+        folder_of(run),
+        resumes=resumes,
+        listeners=listeners,
+        tick=tick,
+        using=Using.found(),
+    )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(controller.work())
 
@@ -46,8 +55,10 @@ def clear_away(folder: Path) -> None:
 
 
 def heard_so_far(run: RunFile) -> list[tuple[float, Any]]:
-    """Every fact of a run's journal with its time, for who looks at it from now on."""
-    return read(folder_of(run) / "journal", kinds=KINDS).facts(KINDS)
+    """Every fact of a run's journal with its time, for who looks at it from now on; that it was
+    stopped before is none of them, because it goes on."""
+    found = read(folder_of(run) / "journal", kinds=KINDS).facts(KINDS)
+    return [(now, fact) for now, fact in found if not isinstance(fact, RunEnded)]
 
 
 def report(run: RunFile, *, encoding: str | None = None) -> str:

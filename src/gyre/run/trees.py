@@ -12,7 +12,7 @@ from gyre.backends.renderers.tokens import Tokens
 from gyre.config.load import load as load_file
 from gyre.model.known import known_models
 from gyre.run.leavings import leavings
-from gyre.run.plans import RUN_FILE
+from gyre.run.plan_file import RUN_FILE
 from gyre.watch.branches import DrawRule, tree_data
 from gyre.watch.runs import Loaded, load
 from gyre.watch.spoken import Vocabulary, call_data

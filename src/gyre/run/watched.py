@@ -106,6 +106,11 @@ class Watched:
             return None
         return self.folder / "executions" / f"{execution}{calls.SUFFIX}"
 
+    def is_held_out(self, execution: str) -> bool:
+        """Whether it is one of held-out evaluation, which nothing is trained on."""
+        held_out = () if self.story is None else self.story.held_out.rows.values()
+        return any(one.name == execution for one in held_out)
+
     def has_tree(self, execution: str | None) -> bool:
         path = None if execution is None else self.log_of(execution)
         return path is not None and path.is_file()

@@ -5,8 +5,9 @@ board cannot disagree with the run.
 Rule 2: a fact that comes twice, as after a resume, counts once.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
+from gyre.journal.entries import Resumed
 from gyre.plan.cells import CellState
 from gyre.plan.messages import (
     CellId,
@@ -26,6 +27,7 @@ from gyre.plan.shape import Shape
 from gyre.plan.staleness import Identity
 from gyre.watch.expected import in_the_long_run
 from gyre.watch.seen import Level, Span, StepSeen, Tally
+from gyre.watch.uses import Used, used
 from gyre.words.events import (
     FACTS_FOR_PEOPLE,
     ClaimTrained,
@@ -36,6 +38,7 @@ from gyre.words.events import (
     RunEnded,
     StepMade,
     TransitionTimed,
+    UseMeasured,
     WeightsPublished,
 )
 from gyre.words.outcomes import Outcome
@@ -57,7 +60,7 @@ class Board:
         """Of the last fact."""
         self.is_started = False
         self.ended: str | None = None
-        """Why, once the run has said so."""
+        """Why, once the run has said so, and until it goes on."""
         self.steps: list[StepSeen] = []
         self.tally = Tally()
         self.transitions: dict[int, TransitionTimed] = {}
@@ -67,6 +70,10 @@ class Board:
         """Rounds of held-out evaluation, by version."""
         self.held_out_since: dict[int, EvaluationScored] = {}
         """Evaluations that were closed since the last round, by number."""
+        self.use: Used | None = None
+        """As it was measured last."""
+        self.orders: list[Command] = []
+        """What the last event led to."""
         self.levels: list[Level] = []
         self._stride = 1
         self._until_level = 0
@@ -85,7 +92,7 @@ class Board:
         if isinstance(fact, Heard):
             self._event(now, fact)
         else:
-            self._told(fact)
+            self._told(now, fact)
         self.now = max(self.now, now)
 
     def heard_all(self, facts: Iterable[tuple[float, object]]) -> None:
@@ -98,9 +105,9 @@ class Board:
         ages, groups = scheduler.staleness.consumed, scheduler.staleness.histogram.total()
         training = self.num_in(CellState.TRAINING)
         is_current = isinstance(event, TransitionFailed) and self._is_current(event)
-        orders = scheduler.handle(event, now)
+        self.orders = scheduler.handle(event, now)
         self._note_states(now)
-        for order in orders:
+        for order in self.orders:
             self._note_order(order)
         match event:
             case RunStarted():
@@ -116,7 +123,7 @@ class Board:
             self._step(now, (scheduler.staleness.consumed - ages) / consumed, training)
         self._note_level(now)
 
-    def _told(self, fact: object) -> None:
+    def _told(self, now: float, fact: object) -> None:
         match fact:
             case RewardGiven(score=score) if score is not None:
                 self._scores[fact.group, fact.member] = score
@@ -135,8 +142,13 @@ class Board:
                 self.held_out_since.clear()
             case TransitionTimed():
                 self.transitions[fact.transition] = fact
+            case UseMeasured() if fact.seconds > 0:
+                num = self.shape.num_cells + len(self.shape.standalone_capacities)
+                self.use = used(now, fact, self._spans_in, num=num)
             case RunEnded(reason=reason):
                 self.ended = reason
+            case Resumed():
+                self.ended = None
             case _:
                 pass
 
@@ -234,6 +246,19 @@ class Board:
         """The cell's states without gaps, the present one up to the last fact."""
         last = Span(start_s=self._since_s[cell], end_s=self.now, state=self._states[cell])
         return [*self._spans[cell], *([last] if last.end_s > last.start_s else [])]
+
+    def _spans_in(self, cell: int, since_s: float, until_s: float) -> Iterator[Span]:
+        """Its states in a window that ends now; a standalone engine serves for all of it."""
+        if cell >= self.shape.num_cells:
+            yield Span(start_s=since_s, end_s=until_s, state=CellState.SERVING)
+            return
+        yield Span(
+            start_s=max(self._since_s[cell], since_s), end_s=until_s, state=self._states[cell]
+        )
+        for one in reversed(self._spans[cell]):
+            if one.end_s <= since_s:
+                return
+            yield Span(start_s=max(one.start_s, since_s), end_s=one.end_s, state=one.state)
 
     @property
     def waterlevel(self) -> int:

@@ -22,6 +22,11 @@ def round_up(width: float) -> float:
     return next((one * unit for one in (1, 2, 5) if width <= one * unit * (1 + 1e-9)), 10 * unit)
 
 
+def round_up_count(width: float) -> float:
+    """The next that whole numbers have: no bin of them is narrower than one."""
+    return max(1.0, round_up(width))
+
+
 def round_up_time(seconds: float) -> float:
     """The next that clocks have: seconds, minutes or hours that part what is above them."""
     longest = _CLOCK[-1]

@@ -98,7 +98,9 @@ class Metrics:
                 sum(one.num_lowered_clipped for one in measures),
                 sum(one.num_lowered for one in measures),
             ),
-            "objective/max_gap": max((one.max_gap or 0.0 for one in measures), default=None),
+            "objective/max_gap": max(
+                (one.max_gap for one in measures if one.max_gap is not None), default=None
+            ),
             "executions/mean_s": _ratio(sum(self._ran_s), len(self._ran_s)),
         }
         self._stepped_s = now

@@ -9,6 +9,7 @@ from gyre.plan.cells import CORE, CellState
 from gyre.plan.dispatch import Boundary
 from gyre.plan.placements import Elastic
 from gyre.plan.shape import Shape
+from gyre.watch.panels_use import latest
 from gyre.watch.story import Level, Story, supply
 
 _JOINED = (CellState.ENTERING, CellState.TRAINING)
@@ -46,7 +47,8 @@ def moment(story: Story, at_s: float) -> dict[str, Any]:
     """The run as it was then."""
     shape, level = story.shape, story.level_at(at_s)
     states = [story.fleet.change_at(cell, at_s).state for cell in range(shape.num_cells)]
-    why = hindrance(shape, level, states, at_s)
+    is_over = story.is_over and at_s >= story.now_s
+    why = "over" if is_over else hindrance(shape, level, states, at_s)
     outcomes = story.work.outcomes_at(at_s)
     return {
         "at_s": at_s,
@@ -66,7 +68,7 @@ def moment(story: Story, at_s: float) -> dict[str, Any]:
         "supply": supply(level, shape),
         "supply_since_s": level.supply_since_s,
         "entering": {"may": why is None, "why": why},
-        "left_s": _left_s(story, level, at_s),
+        "left_s": 0.0 if is_over else _left_s(story, level, at_s),
         "cells": [_engine(story, cell, at_s) for cell in range(shape.num_cells)],
         "engines": [
             _engine(story, engine, at_s)
@@ -89,6 +91,7 @@ def moment(story: Story, at_s: float) -> dict[str, Any]:
         },
         "outcomes": outcomes,
         "endings": story.work.endings_at(at_s),
+        "use": latest(story, at_s),
     }
 
 

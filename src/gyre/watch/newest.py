@@ -1,4 +1,4 @@
-"""What is new in a story since it was last asked, in words: steps, publications, scores, faults."""
+"""What is new in a story since it was last asked, in words: steps, weights, scores, faults."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 from gyre.watch.signs import sized, spoken
 from gyre.watch.story import Story
 from gyre.watch.story_steps import At, StepTold
-from gyre.words.events import EvaluationRound, WeightsPublished
+from gyre.words.events import CheckpointMade, EvaluationRound, WeightsPublished
 
 MOST_LINES = 50
 
@@ -18,6 +18,7 @@ class Newest:
 
     steps: int = 0
     publications: int = 0
+    checkpoints: int = 0
     rounds: int = 0
     faults: int = 0
 
@@ -26,6 +27,7 @@ class Newest:
         found = sorted(self._found(story), key=lambda pair: pair[0])
         self.steps = len(story.steps.rows)
         self.publications = len(story.steps.publications)
+        self.checkpoints = len(story.steps.checkpoints)
         self.rounds = len(story.steps.rounds)
         self.faults = len(story.faults.rows)
         return [{"at_s": at_s, "text": text} for at_s, text in found[-MOST_LINES:]]
@@ -35,6 +37,8 @@ class Newest:
             yield step.at_s, _step(step)
         for one in story.steps.publications[self.publications :]:
             yield one.at_s, _published(one)
+        for one in story.steps.checkpoints[self.checkpoints :]:
+            yield one.at_s, _kept(one)
         for one in story.steps.rounds[self.rounds :]:
             yield one.at_s, _scored(one)
         for fault in story.faults.rows[self.faults :]:
@@ -55,6 +59,13 @@ def _published(one: At) -> str:
     assert isinstance(fact, WeightsPublished)
     took = spoken(fact.save_s + fact.load_s)
     return f"version {fact.version} published, {sized(fact.num_bytes)} in {took}"
+
+
+def _kept(one: At) -> str:
+    fact = one.fact
+    assert isinstance(fact, CheckpointMade)
+    took = f"{sized(fact.num_bytes)} in {spoken(fact.seconds)}"
+    return f"checkpoint of version {fact.version} is durable, {took}"
 
 
 def _scored(one: At) -> str:

@@ -1,7 +1,8 @@
 """Lines in styled pieces: made safe for a terminal, cut to its width, coloured where wanted."""
 
+import os
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Literal, TextIO
 from unicodedata import east_asian_width
 
 Style = Literal["bold", "dim", "red", "green", "yellow", "blue", "magenta", "cyan"]
@@ -19,6 +20,12 @@ _CODES: dict[Style, str] = {
     "cyan": "36",
 }
 ELLIPSIS = "…"
+
+
+def wants_colour(stream: TextIO) -> bool:
+    """A terminal that can, of somebody who has not said otherwise."""
+    dull = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return stream.isatty() and not dull
 
 
 def safe(text: str) -> str:

@@ -9,7 +9,8 @@ from typing import Any
 
 from gyre.watch.panels_cells import idle, roles, transitions
 from gyre.watch.panels_demand import groups, supplies, water
-from gyre.watch.panels_steps import evaluation, publications, staleness, steps
+from gyre.watch.panels_steps import checkpoints, evaluation, publications, staleness, steps
+from gyre.watch.panels_use import use
 from gyre.watch.panels_work import durations, faults
 from gyre.watch.story import Story
 from gyre.watch.view import View
@@ -25,7 +26,9 @@ PANELS: dict[str, Callable[[Story, View], Any]] = {
     "durations": durations,
     "idle": idle,
     "publications": publications,
+    "checkpoints": checkpoints,
     "transitions": transitions,
+    "use": use,
     "faults": faults,
 }
 """By name; the sizes of trees come from call logs and are no part of a story."""

@@ -1,6 +1,7 @@
 """Panels on cells and engines: who did what when, where their time went, what switching took."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -11,12 +12,12 @@ from gyre.watch.story import Story
 from gyre.watch.story_cells import Timed
 from gyre.watch.view import View, columns
 
-SLICES = 60
+SLICES = 120
 """Of the account of time."""
 
 
 def roles(story: Story, view: View) -> dict[str, Any]:
-    """Who did what when; stretches too short to be seen join their neighbours."""
+    """Who did what when; of stretches too short to be seen, what there is most of is shown."""
     num_cells = story.shape.num_cells
     least_s = (view.to_s - view.from_s) / max(1, view.points)
     drawn = [
@@ -45,12 +46,38 @@ def _joined(spans: Sequence[Span], least_s: float, most: int) -> list[list[Any]]
     if len(spans) <= most:
         return [[one.start_s, one.end_s, one.state.value] for one in spans]
     found: list[list[Any]] = []
-    for one in spans:
-        if found and one.end_s - one.start_s < least_s:
-            found[-1][1] = one.end_s
+    for those in _seen(spans, least_s):
+        state = _mostly(those).value
+        if found and found[-1][2] == state:
+            found[-1][1] = those[-1].end_s
         else:
-            found.append([one.start_s, one.end_s, one.state.value])
+            found.append([those[0].start_s, those[-1].end_s, state])
     return found
+
+
+def _seen(spans: Sequence[Span], least_s: float) -> Iterator[list[Span]]:
+    """Those that can be seen alone, and short ones together as soon as they can."""
+    short: list[Span] = []
+    for one in spans:
+        if one.end_s - one.start_s >= least_s:
+            if short:
+                yield short
+            yield [one]
+            short = []
+            continue
+        short.append(one)
+        if one.end_s - short[0].start_s >= least_s:
+            yield short
+            short = []
+    if short:
+        yield short
+
+
+def _mostly(spans: Sequence[Span]) -> CellState:
+    spent: defaultdict[CellState, float] = defaultdict(float)
+    for one in spans:
+        spent[one.state] += one.end_s - one.start_s
+    return max(spent, key=spent.__getitem__)
 
 
 def _training_share(story: Story, cell: int, view: View) -> float | None:

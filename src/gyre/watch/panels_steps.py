@@ -37,7 +37,14 @@ STEP: dict[str, Callable[[StepTold], Any]] = {
     **{one: _inside("packed", one) for one in ("trajectories", "tokens", "row_tokens", "targets")},
     **{
         one: _inside("objective", one)
-        for one in ("mean_ratio", "capped", "raised_clipped", "lowered_clipped", "max_gap")
+        for one in (
+            "mean_ratio",
+            "capped",
+            "raised_clipped",
+            "lowered_clipped",
+            "clipped",
+            "max_gap",
+        )
     },
 }
 """Columns of the panel of steps."""
@@ -68,6 +75,13 @@ def publications(story: Story, view: View) -> dict[str, list[Any]]:
 
     values = {name: of_fact(name) for name in ("save_s", "load_s", "num_bytes")}
     return columns(story.publications_until(view.at_s), named("version", "at_s") | values)
+
+
+def checkpoints(story: Story, view: View) -> dict[str, list[Any]]:
+    """Every version that is durable, and what that took."""
+    names = ("version", "seconds", "stalled_s", "copied_s", "num_bytes", "has_optimizer")
+    values = {name: attrgetter(f"fact.{name}") for name in names}
+    return columns(until(story.steps.checkpoints, view.at_s), named("at_s") | values)
 
 
 def staleness(story: Story, view: View) -> dict[str, Any]:

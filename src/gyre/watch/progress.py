@@ -27,6 +27,8 @@ from gyre.watch.signs import (
     spelled,
     spoken,
 )
+from gyre.watch.uses import OTHERS, Used
+from gyre.watch.uses import ROLES as ROLES_OF_USE
 from gyre.words.outcomes import Outcome
 
 WIDTH = 80
@@ -36,6 +38,8 @@ SPACED_CELLS = 14
 """More cells than that stand without gaps."""
 REDRAW_S = 0.2
 """A terminal is not redrawn sooner, however much happens."""
+LEAST_CORES = 0.05
+"""Less is written as nothing."""
 _ALL = 1 << 30
 
 
@@ -83,7 +87,7 @@ class Progress:
         if self._is_mute or (soon and not is_due):
             return
         self._drawn_s = now
-        width, height = self._size()
+        width, height = room(self._stream)
         lines = [fit(line, width) for line in block(self.board, now)][: max(1, height - 1)]
         painted = [f"{paint(line, colour=self._colour)}\n" for line in lines]
         self._write(self._back(width) + spelled("".join(painted), self._stream.encoding))
@@ -91,18 +95,9 @@ class Progress:
 
     def _back(self, width: int | None = None) -> str:
         """To where the block begins, with all below it erased; narrow terminals wrapped it."""
-        width = self._size()[0] if width is None else width
+        width = room(self._stream)[0] if width is None else width
         rows = sum(max(1, -(-one // width)) for one in self._drawn)
         return f"\x1b[{rows}F\x1b[J" if rows else ""
-
-    def _size(self) -> tuple[int, int]:
-        """Columns to use and lines there are."""
-        try:
-            found = os.get_terminal_size(self._stream.fileno())
-        except (OSError, ValueError):
-            return WIDTH, _ALL
-        # Some terminals do not know their size and say 0.
-        return min(WIDTH, found.columns or WIDTH), found.lines or _ALL
 
     def _write(self, text: str) -> None:
         if self._is_mute or not text:
@@ -142,6 +137,16 @@ class Progress:
     def _say(self, now: float, text: str) -> None:
         line = cut(f"{clock(now):>8}  {text}", WIDTH)
         self._write(spelled(line, self._stream.encoding) + "\n")
+
+
+def room(stream: TextIO) -> tuple[int, int]:
+    """Columns to use of where a stream goes, and lines there are."""
+    try:
+        found = os.get_terminal_size(stream.fileno())
+    except (OSError, ValueError):
+        return WIDTH, _ALL
+    # Some terminals do not know their size and say 0.
+    return min(WIDTH, found.columns or WIDTH), found.lines or _ALL
 
 
 def opening(board: Board) -> str:
@@ -208,6 +213,8 @@ def block(board: Board, now: float) -> Iterator[Line]:
         yield _line("held-out", [(picture, "magenta")], (held_out(board), None))
     yield _line("staleness", [(_staleness(board), None)], (_switches(board), None))
     yield _line("executions", [(_closed(board), None)], (_outcomes(board), None))
+    if board.use is not None:
+        yield _line("use", [(_cores(board.use), None)], (_by_role(board.use), None))
 
 
 def _line(label: str, picture: list[Piece], words: Piece, *, style: Style = "dim") -> Line:
@@ -308,6 +315,24 @@ def _staleness(board: Board) -> str:
 def _switches(board: Board) -> str:
     tally = board.tally
     return f"version {board.published} published; {tally.entered} in, {tally.left} home"
+
+
+def _cores(use: Used) -> str:
+    """Of all its processes, and of accelerators where they were measured."""
+    said = f"{use.all_cores:.1f} cores"
+    return said if use.busy is None else f"{said}, devices {use.busy:.0%}"
+
+
+def _by_role(use: Used) -> str:
+    """Whoever uses most, and no more of them than fit."""
+    cores = {who: use.cores(who) or 0.0 for who in (*ROLES_OF_USE, *OTHERS)}
+    said = ""
+    for who in sorted(cores, key=lambda who: -cores[who]):
+        more = f"{said}{', ' if said else ''}{cores[who]:.1f} {who}"
+        if cores[who] < LEAST_CORES or len(more) > WIDTH - LABEL - PICTURE:
+            break
+        said = more
+    return said
 
 
 def _closed(board: Board) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from gyre.tree.tree import Tree
-from gyre.watch.histograms import histogram
+from gyre.watch.histograms import histogram, round_up_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,9 @@ def trees(
     found = list(sizes)
     return {"num_read": len(found), "num_closed": num_closed} | {
         one.name: histogram(
-            ((float(getattr(tree, one.name)), kind) for tree, kind in found), kinds=kinds
+            ((float(getattr(tree, one.name)), kind) for tree, kind in found),
+            kinds=kinds,
+            rounded=round_up_count,
         )
         for one in fields(Size)
     }

@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from gyre.journal.entries import Resumed
 from gyre.plan import rules
 from gyre.plan.burst import Phase
 from gyre.plan.messages import Command, EnterTraining, Heard, OpenBatch
@@ -18,10 +19,12 @@ from gyre.plan.scheduler import Scheduler
 from gyre.plan.shape import Shape
 from gyre.watch.story_cells import Fleet
 from gyre.watch.story_faults import Faults
+from gyre.watch.story_held_out import HeldOut
 from gyre.watch.story_steps import Steps
 from gyre.watch.story_work import Work
 from gyre.watch.stretches import Stretches
-from gyre.words.events import RunEnded
+from gyre.watch.uses import Used, used
+from gyre.words.events import RunEnded, UseMeasured
 
 _EVENTS = frozenset(EVENTS)
 
@@ -83,7 +86,7 @@ class Story:
         """Of the last fact."""
         self.is_started = False
         self.ended: str | None = None
-        """Why, once the run has said so."""
+        """Why, once the run has said so, and until it goes on."""
         self.entered: list[tuple[float, int]] = []
         """When which cell was sent into training."""
         self.opened_s: list[float] = []
@@ -93,9 +96,12 @@ class Story:
         """From the last update of a burst until its weights are published."""
         self.publishing_since_s: float | None = None
         self.work = Work(shape)
+        self.held_out = HeldOut()
         self.fleet = Fleet(self.scheduler)
         self.steps = Steps(shape)
         self.faults = Faults()
+        self.uses: list[Used] = []
+        """What was measured of processors and devices."""
         self.levels: list[Level] = [self._level(0.0)]
 
     def heard(self, now: float, fact: object) -> None:
@@ -132,6 +138,7 @@ class Story:
         orders = scheduler.handle(event, now)
         self.is_started = True
         self.work.heard(now, event)
+        self.held_out.heard(now, event, published=published)
         self.faults.heard(now, event, scheduler)
         for order in orders:
             self._ordered(now, order)
@@ -146,6 +153,7 @@ class Story:
 
     def _ordered(self, now: float, order: Command) -> None:
         self.work.ordered(now, order)
+        self.held_out.ordered(now, order)
         self.faults.ordered(now, order)
         match order:
             case EnterTraining(cell=cell):
@@ -157,11 +165,20 @@ class Story:
 
     def _told(self, now: float, fact: object) -> None:
         self.work.told(fact)
+        self.held_out.told(now, fact)
         self.fleet.told(now, fact)
         self.steps.told(now, fact)
         self.faults.told(now, fact)
-        if isinstance(fact, RunEnded):
-            self.ended = fact.reason
+        match fact:
+            case UseMeasured() if fact.seconds > 0:
+                num = len(self.fleet.capacities)
+                self.uses.append(used(now, fact, self.fleet.spans, num=num))
+            case RunEnded(reason=reason):
+                self.ended = reason
+            case Resumed():
+                self.ended = None
+            case _:
+                pass
 
     def _note_phase(self, now: float) -> None:
         is_over = self.scheduler.burst.phase is Phase.TRAINING

@@ -20,7 +20,9 @@ from gyre.plan.messages import (
     TransitionFailed,
 )
 from gyre.plan.scheduler import Scheduler
+from gyre.watch.signs import many
 from gyre.words.events import (
+    CellRestarted,
     CheckpointFailed,
     CheckpointRefused,
     EngineSlow,
@@ -112,6 +114,10 @@ def _told(now: float, fact: object) -> Fault | None:
         case EngineSlow(engine=engine, token_s=token_s, peers_token_s=peers_s):
             text = f"engine {engine} takes {token_s:.3g} s for a token, its peers {peers_s:.3g} s"
             return Fault(now, "engine slow", text, engine=engine)
+        case CellRestarted(cell=cell, attempt=attempt, seconds=seconds):
+            after = f" after {many(attempt, 'start')} in vain" if attempt else ""
+            text = f"cell {cell} was started again{after}"
+            return Fault(now - seconds, "cell restarted", text, cell, mended_at_s=now)
         case StepReplayed(step=step, is_equal=is_equal):
             how = "with the same result" if is_equal else "with another result"
             return Fault(now, "step replayed", f"step {step + 1} was taken again {how}", cell=0)

@@ -10,6 +10,7 @@ from gyre.plan.scheduler import Scheduler
 from gyre.plan.shape import Shape
 from gyre.plan.staleness import Identity
 from gyre.words.events import (
+    CheckpointMade,
     ClaimTrained,
     EvaluationRound,
     GroupPacked,
@@ -29,6 +30,9 @@ class Objective:
     raised_clipped: float | None
     """Part of the targets with a positive advantage."""
     lowered_clipped: float | None
+    """Part of those with a negative one."""
+    clipped: float | None
+    """Part of all targets."""
     max_gap: float | None
     """Largest |log-probability now - when sampled|."""
 
@@ -76,7 +80,7 @@ class At(NamedTuple):
     """A fact with its time."""
 
     at_s: float
-    fact: WeightsPublished | EvaluationRound
+    fact: WeightsPublished | EvaluationRound | CheckpointMade
 
 
 class Steps:
@@ -88,6 +92,7 @@ class Steps:
         self.publications: list[At] = []
         self.rounds: list[At] = []
         """Of held-out evaluation."""
+        self.checkpoints: list[At] = []
         self._seen: set[tuple[str, int]] = set()
         self._made: StepMade | None = None
         self._packed: dict[int, GroupPacked] = {}
@@ -105,6 +110,9 @@ class Steps:
             case WeightsPublished(version=version) if ("weights", version) not in self._seen:
                 self._seen.add(("weights", version))
                 self.publications.append(At(now, fact))
+            case CheckpointMade(version=version) if ("checkpoint", version) not in self._seen:
+                self._seen.add(("checkpoint", version))
+                self.checkpoints.append(At(now, fact))
             case EvaluationRound(version=version) if ("round", version) not in self._seen:
                 self._seen.add(("round", version))
                 self.rounds.append(At(now, fact))
@@ -165,6 +173,7 @@ def _objective(claims: list[ClaimTrained]) -> Objective:
     targets = sum(one.num_targets for one in measures)
     raised = sum(one.num_raised for one in measures)
     lowered = sum(one.num_lowered for one in measures)
+    clipped = sum(one.num_raised_clipped + one.num_lowered_clipped for one in measures)
     gaps = [one.max_gap for one in measures if one.max_gap is not None]
     return Objective(
         num_targets=targets,
@@ -172,6 +181,7 @@ def _objective(claims: list[ClaimTrained]) -> Objective:
         capped=_part(sum(one.num_capped for one in measures), targets),
         raised_clipped=_part(sum(one.num_raised_clipped for one in measures), raised),
         lowered_clipped=_part(sum(one.num_lowered_clipped for one in measures), lowered),
+        clipped=_part(clipped, targets),
         max_gap=max(gaps, default=None),
     )
 

@@ -322,11 +322,12 @@ def _saved(board: Board, rows: Sequence[Simulated]) -> Iterator[str]:
             staleness=board.staleness if steps == len(board.steps) else None,
         )
         yield from _table_row(live, elastic)
-    if elastic and (beside := list(_beside(rows, elastic))):
-        yield from wrap(f"Elastic takes {' and '.join(beside)}.", WIDTH - 2)
+    if elastic and (found := list(beside(rows, elastic))):
+        yield from wrap(f"Elastic takes {' and '.join(found)}.", WIDTH - 2)
 
 
-def _beside(rows: Sequence[Simulated], elastic: float) -> Iterator[str]:
+def beside(rows: Sequence[Simulated], elastic: float) -> Iterator[str]:
+    """How much less time Elastic takes than each other placement that finished."""
     for one in rows:
         if one.minutes and one.placement != ELASTIC:
             part = 1 - elastic / one.minutes

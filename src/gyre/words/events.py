@@ -235,8 +235,39 @@ class JournalWaited:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceUse:
+    """The accelerators of one cell, as their driver saw them."""
+
+    busy: float
+    """Part of the last moments in which they worked, on average over them; from 0 to 1."""
+    used_bytes: int
+    """Of their memory, by whomever."""
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UseMeasured:
+    """What the processes of the run used; of what could not be measured nothing is said."""
+
+    seconds: float
+    """For so long, until now."""
+    cells: Mapping[int, float]
+    """Seconds of processors, by cell or standalone engine, with all that it started."""
+    executions_s: float
+    """The same of supervisors, and of the programs under them."""
+    proxy_s: float | None
+    controller_s: float
+    devices: Mapping[int, DeviceUse] = field(default_factory=dict)
+    """By cell or standalone engine."""
+
+
+TOLD = "told"
+"""Why a run ended that somebody stopped; it can go on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded:
-    """The last entry of a run that came to an end of its own."""
+    """The last entry of a run that was not cut off, unless it goes on later."""
 
     reason: str
 
@@ -260,6 +291,7 @@ FactForPeople = (
     | ExecutionRelaunched
     | ProxyRestarted
     | JournalWaited
+    | UseMeasured
     | RunEnded
 )
 FACTS_FOR_PEOPLE: tuple[type, ...] = get_args(FactForPeople)

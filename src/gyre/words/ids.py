@@ -15,3 +15,8 @@ EngineName = NewType("EngineName", str)
 """An engine as the configuration names it."""
 
 ROOT = SegmentId(0)
+
+
+def evaluation_name(number: int) -> ExecutionId:
+    """Of a run's held-out evaluations, which are numbered from 0 (SPEC 6.6)."""
+    return ExecutionId(f"eval-{number:06d}")

@@ -237,7 +237,8 @@ class HarnessSection:
     )
     """Any command, or a program that `gyre harness prepare` has installed."""
     argv: Words | None = None
-    """The command and its arguments, with {instruction}, {task} and {url} filled in."""
+    """The command and its arguments, with {instruction}, {task} and {url} filled in, and {here},
+    the folder that the run is started from."""
     version: Text | None = None
     """Of an installed program; not set: the one that is pinned."""
     args: tuple[str, ...] = ()

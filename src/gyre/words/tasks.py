@@ -105,6 +105,8 @@ class Step:
     agent_s: float | None = None
     least: dict[str, float] = field(default_factory=dict)
     """Numbers that the step must reach by name; else the steps behind it are left out."""
+    solution: str | None = None
+    """Folder with a `solve.sh` that does the step; no agent sees it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,15 @@ def test_a_command_is_taken_as_it_is(tmp_path):
     assert ({}, ()) == (command.home, command.layers)
 
 
+def test_a_command_may_name_files_of_the_folder_that_gyre_runs_in(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    section = HarnessSection(argv=("python3", "{here}/agent.py"), env={"RULES": "{here}/rules"})
+    command = open_harness(section, WINDOW, root=tmp_path)
+
+    assert ("python3", f"{tmp_path}/agent.py") == command.argv
+    assert {"RULES": f"{tmp_path}/rules"} == command.variables
+
+
 def test_a_program_is_started_from_where_it_is_installed(tmp_path):
     folder = pretend_prepared(PROGRAMS["claude_code"], tmp_path)
     section = HarnessSection(kind="claude_code", args=("--model", "x"), env={"TERM": "xterm"})

@@ -1,9 +1,5 @@
 """What the weights of a run must be by its journal alone: every step again, by one trainer."""
 
-from contextlib import contextmanager
-
-import torch
-
 from gyre.model.load import load_network
 from gyre.model.weights import digest
 from gyre.plan.messages import GroupAssigned, OfferGroup, StepTaken
@@ -15,18 +11,6 @@ from gyre.train.cell import LocalTrainer
 from gyre.words.events import GroupDrawn, RewardGiven
 
 
-@contextmanager
-def one_thread():
-    """More only wait for each other here: the model is small, and other processes are many."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@one_thread()
 def digests(ran, config):
     """By version, of a core that nothing ever happened to; and by step the gradients' norms."""
     groups = groups_of(ran)

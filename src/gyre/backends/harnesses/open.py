@@ -8,11 +8,16 @@ from gyre.words.errors import ConfigError
 from gyre.words.run_sections import HarnessSection
 from gyre.words.tasks import Command
 
+HERE = "{here}"
+
 
 def open_harness(section: HarnessSection, window: Window, *, root: Path | None = None) -> Command:
     """ConfigError for a program that is not installed, with what installs it."""
     if section.kind == "command":
-        return Command(argv=tuple(section.argv or ()), variables=dict(section.env))
+        return Command(
+            argv=tuple(_placed(word) for word in section.argv or ()),
+            variables={name: _placed(value) for name, value in section.env.items()},
+        )
     program = PROGRAMS[section.kind]
     version = program.version if section.version is None else section.version
     if not _is_version(version):
@@ -31,6 +36,14 @@ def open_harness(section: HarnessSection, window: Window, *, root: Path | None =
         home=program.home(window),
         layers=found.layers,
     )
+
+
+def _placed(text: str) -> str:
+    """With the folder that the command runs in; it is the only place that no execution differs in.
+
+    What begins with it is then the path of a file, which sandboxes show.
+    """
+    return text.replace(HERE, str(Path.cwd()))
 
 
 def named(program: Program, version: str) -> str:

@@ -92,8 +92,12 @@ def read_task(folder: Path) -> Task:
         preserve=told.training.preserve,
         steps=steps,
         steps_reward=told.multi_step_reward_strategy or "mean",
-        solution=str(folder / "solution") if (folder / "solution" / "solve.sh").is_file() else None,
+        solution=_solution(folder),
     )
+
+
+def _solution(folder: Path) -> str | None:
+    return str(folder / "solution") if (folder / "solution" / "solve.sh").is_file() else None
 
 
 def _instruction(folder: Path) -> str:
@@ -154,6 +158,7 @@ def _step(folder: Path, told: TaskToml, step: StepTable) -> Step:
         evaluation=_evaluation(folder, at, told, step.verifier),
         agent_s=told.agent.timeout_sec if agent_s is None else agent_s,
         least=least or {},
+        solution=_solution(at),
     )
 
 

@@ -3,7 +3,7 @@
 const NUMBERS = new Set(["at", "from", "to", "box", "offset"]);
 const VIEWS = new Set(["run", "executions", "tree"]);
 
-/** { view, runs, at, from, to, execution, box, ... }; what is absent is null. */
+/** { view, runs, at, from, to, execution, box, ... }; what is absent is null, and t is at. */
 export function parsed(text) {
   const given = new URLSearchParams(text.replace(/^#/, ""));
   const found = {
@@ -16,6 +16,7 @@ export function parsed(text) {
     box: null,
     offset: null,
     order: null,
+    kind: null,
     group: null,
     ending: null,
     outcome: null,
@@ -23,11 +24,15 @@ export function parsed(text) {
   for (const [key, value] of given) {
     if (key === "view") found.view = VIEWS.has(value) ? value : "run";
     else if (key === "runs") found.runs = value.split(",").filter(Boolean);
-    else if (NUMBERS.has(key))
-      found[key] = value !== "" && Number.isFinite(Number(value)) ? Number(value) : null;
+    else if (key === "t") found.at = found.at ?? number(value);
+    else if (NUMBERS.has(key)) found[key] = number(value);
     else if (key in found) found[key] = value || null;
   }
   return found;
+}
+
+function number(text) {
+  return text !== "" && Number.isFinite(Number(text)) ? Number(text) : null;
 }
 
 /** The same as text, without what is absent. */

@@ -11,12 +11,14 @@ import { RunView } from "./runview.js";
 import { TreeView } from "./tree.js";
 
 const MOST_LINES = 200;
+const ADDRESS_MS = 150;
 const byId = (name) => document.getElementById(name);
 
 class App {
   constructor(runs) {
     this.runs = named(runs);
     this.place = parsed(location.hash);
+    this.told = new Set();
     const go = (change, how) => this.go(change, how);
     const names = new Map(this.runs.map((run) => [run.key, run.name]));
     this.views = {
@@ -34,7 +36,10 @@ class App {
       event.preventDefault();
       byId("view").focus();
     });
-    window.addEventListener("hashchange", () => this.#show());
+    window.addEventListener("hashchange", () => {
+      clearTimeout(this.writing);
+      this.#show();
+    });
     this.#show();
     api.follow((news) => this.#heard(news), connected);
   }
@@ -44,13 +49,19 @@ class App {
     const text = spelled({ ...this.place, ...change });
     if (text === spelled(this.place)) return;
     if (isQuiet) {
-      history.replaceState(null, "", text);
-      this.#show();
+      this.#show(text);
+      this.#write(text);
     } else location.hash = text;
   }
 
-  #show() {
-    const place = parsed(location.hash);
+  /** The address follows whoever drags a little later: browsers refuse many changes in a row. */
+  #write(text) {
+    clearTimeout(this.writing);
+    this.writing = setTimeout(() => history.replaceState(null, "", text), ADDRESS_MS);
+  }
+
+  #show(text = location.hash) {
+    const place = parsed(text);
     const known = new Set(this.runs.map((run) => run.key));
     place.runs = place.runs.filter((key) => known.has(key));
     if (!place.runs.length) place.runs = [this.runs[0].key];
@@ -108,6 +119,10 @@ class App {
     const name = this.runs.find((run) => run.key === news.run)?.name ?? news.run;
     const list = byId("lines");
     for (const line of news.lines ?? []) {
+      // Whoever connects again is told the newest once more.
+      const what = `${news.run} ${line.at_s} ${line.text}`;
+      if (this.told.has(what)) continue;
+      this.told.add(what);
       list.prepend(
         el(
           "li",

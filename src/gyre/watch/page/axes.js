@@ -45,8 +45,8 @@ export function axes(context, { width, height, x, y, left = null }) {
   return { area, x: xAxis(context, area, x), y: yScale };
 }
 
-/** The scale along the bottom, drawn. */
-export function xAxis(context, area, { domain, kind = "time", format = null }) {
+/** The scale along the bottom, drawn; a `label` at its end says what is counted. */
+export function xAxis(context, area, { domain, kind = "time", format = null, label = null }) {
   const scale = linear(domain, [area.left, area.right]);
   const say = format ?? (kind === "time" ? duration : (value) => short(value, 4));
   context.font = FONT;
@@ -58,6 +58,12 @@ export function xAxis(context, area, { domain, kind = "time", format = null }) {
   context.moveTo(area.left, area.bottom + 0.5);
   context.lineTo(area.right, area.bottom + 0.5);
   let free = -Infinity;
+  let end = area.right + RIGHT;
+  if (label !== null) {
+    context.textAlign = "right";
+    context.fillText(label, end - 2, area.bottom + 16);
+    end -= context.measureText(label).width + 10;
+  }
   for (const value of ticksOf(
     kind,
     domain,
@@ -67,9 +73,10 @@ export function xAxis(context, area, { domain, kind = "time", format = null }) {
     const text = say(value);
     const half = context.measureText(text).width / 2;
     const middle = Math.min(Math.max(at, area.left + half - 8), area.right + 12 - half);
+    const isOver = label !== null && middle + half > end;
     context.moveTo(at, area.bottom);
     context.lineTo(at, area.bottom + 4);
-    if (middle - half < free) continue;
+    if (middle - half < free || isOver) continue;
     free = middle + half + 8;
     context.textAlign = "center";
     context.fillText(text, middle, area.bottom + 16);

@@ -14,8 +14,9 @@ export class Bars {
   #shown = null;
   #scale = null;
 
-  constructor({ title, note, height = 180, format = (value) => short(value) }) {
+  constructor({ title, note, height = 180, format = (value) => short(value), xLabel = null }) {
     this.title = title;
+    this.label = xLabel;
     this.format = format;
     this.figure = new Figure({ title, note, height });
     this.figure.draw = (context, width, height_) => this.#draw(context, width, height_);
@@ -107,6 +108,7 @@ export class Bars {
         domain: [labels ? -0.5 : 0, this.#num - (labels ? 0.5 : 0)],
         kind: "whole",
         format: say,
+        label: this.label,
       },
       y: { domain: [0, y[1] * 1.05], kind: "whole", format: count },
     });

@@ -21,7 +21,7 @@ export function prefaceInside(box) {
 
 export function callsInside(box) {
   const notes = [
-    box.fork,
+    box.fork === null ? null : `fork: ${box.fork}`,
     box.is_committed ? null : "uncommitted",
     box.cut === null ? null : `${count(box.cut)} of ${count(box.output_tokens)} came back`,
     ["stop", "tool_calls"].includes(box.finish) ? null : `ended by ${box.finish}`,
@@ -33,6 +33,7 @@ export function callsInside(box) {
       { class: "line" },
       el("strong", {}, numbered(box.calls)),
       el("span", { class: "role" }, box.agent ? `${box.role} · ${box.agent}` : box.role),
+      box.versions.length ? el("span", { class: "note" }, versions(box.versions)) : null,
       box.drawn
         ? el("span", { class: "badge", title: `leaf of draw ${box.drawn}` }, `${box.drawn}`)
         : box.is_leaf
@@ -46,11 +47,17 @@ export function callsInside(box) {
       joined([
         `+${compact(box.new_tokens)} in`,
         `${compact(box.output_tokens)} sampled`,
-        `path ${compact(box.path_tokens)}`,
+        box.targets ? many(box.targets, "target") : "no targets",
       ]),
     ),
     el("div", { class: "line words" }, box.first_words || "–"),
   ];
+}
+
+/** Of the weights that sampled it: v3, or v3–5. */
+function versions(found) {
+  const [first, last] = [found[0], found.at(-1)];
+  return first === last ? `v${first}` : `v${first}–${last}`;
 }
 
 /** A box in words, for who does not see it. */

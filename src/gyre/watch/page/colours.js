@@ -6,8 +6,12 @@ const known = new Map();
 let probe = null;
 
 /** The colour of a word: a state, a cause, an ending, a role of a call. */
-export function colour(word) {
-  const name = `--c-${slug(word)}`;
+export const colour = (word) => valueOf(`--c-${slug(word)}`);
+
+/** What everything is drawn upon. */
+export const ground = () => valueOf("--panel");
+
+function valueOf(name) {
   if (!known.has(name)) known.set(name, computed(name));
   return known.get(name);
 }
@@ -31,6 +35,8 @@ export function forgetColours() {
 
 const hatchings = new Map();
 const HATCHED = new Set(["entering", "leaving", "switching", "fenced", "empty seats", "waiting"]);
+
+export const isHatched = (word) => HATCHED.has(word);
 
 /** What an area of that word is filled with; some are hatched: hue is not all that tells. */
 export function filling(context, word) {

@@ -5,7 +5,7 @@ import { compact, count, duration, short } from "./format.js";
 
 /** As those of panels.js. */
 export const COUNTED = [
-  { id: "durations", title: "Durations", needs: ["durations"], make: durations },
+  { id: "durations", title: "Durations", needs: ["durations"], isWide: true, make: durations },
   { id: "staleness", title: "Staleness", needs: ["staleness"], make: staleness },
   { id: "trees", title: "Trees of executions", needs: ["trees"], isWide: true, make: trees },
 ];
@@ -49,6 +49,7 @@ function durations() {
   const queries = new Bars({ title: "Duration of queries", format: duration });
   return {
     figures: [each, queries],
+    isGrid: true,
     show({ panels }) {
       showHistogram(each, panels.durations.executions, duration);
       showHistogram(queries, panels.durations.queries, duration, {
@@ -60,7 +61,12 @@ function durations() {
 }
 
 function staleness() {
-  const bars = new Bars({ title: "Staleness of trained groups", format: count });
+  const bars = new Bars({
+    title: "Staleness of trained groups",
+    format: count,
+    height: 300,
+    xLabel: "versions old",
+  });
   return {
     figures: [bars],
     show({ panels }) {

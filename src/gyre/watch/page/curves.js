@@ -62,11 +62,14 @@ function reward() {
     note: "Mean over the valid rewards of the groups of each step.",
     x: "whole",
     zero: false,
+    height: 150,
   });
   const held = new Plot({
     title: "Held-out evaluation",
     note: "Mean of valid scores with its standard error, by version.",
     x: "whole",
+    xLabel: "version",
+    height: 150,
     zero: false,
   });
   return {
@@ -114,6 +117,7 @@ function time() {
     x: "whole",
     yFormat: duration,
     yKind: "time",
+    height: 150,
   });
   const training = new Plot({
     title: "Cells in training at each step",
@@ -207,9 +211,9 @@ const OBJECTIVE = [
   ],
   [
     "Clipped targets",
-    "Part of targets whose gradient the clip took, raised and lowered together.",
+    "Part of all targets whose gradient the clip took, raised and lowered together.",
     "clipped",
-    clipped,
+    (steps) => steps.clipped,
     short,
   ],
   [
@@ -220,13 +224,6 @@ const OBJECTIVE = [
     short,
   ],
 ];
-
-function clipped(steps) {
-  return steps.raised_clipped.map((raised, at) => {
-    const lowered = steps.lowered_clipped[at];
-    return raised === null && lowered === null ? null : (raised ?? 0) + (lowered ?? 0);
-  });
-}
 
 function objective() {
   const plots = OBJECTIVE.map(
@@ -247,6 +244,7 @@ function objective() {
         ["mean ratio", "mean_ratio", short],
         ["raised, clipped", "raised_clipped", short],
         ["lowered, clipped", "lowered_clipped", short],
+        ["all, clipped", "clipped", short],
         ["capped", "capped", short],
         ["mismatch", "max_gap", short],
       ];

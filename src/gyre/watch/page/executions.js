@@ -14,8 +14,28 @@ const ORDERS = [
   ["ran", "longest"],
   ["score", "score"],
 ];
+const KINDS = [
+  ["", "training"],
+  ["held-out", "held-out evaluation"],
+];
 const ENDINGS = ["completed", "timed-out", "crashed", "cancelled", "never-started"];
 const OUTCOMES = ["valid", "placeholder", "excluded", "surplus"];
+
+/** Behind the name; some are only of executions that are trained on. */
+const COLUMNS = [
+  { name: "task", said: (row) => row.task ?? "–" },
+  { name: "group", said: (row) => count(row.group), isNumber: true, isTrained: true },
+  { name: "member", said: (row) => count(row.member), isNumber: true, isTrained: true },
+  { name: "version", said: (row) => count(row.version), isNumber: true },
+  { name: "stage", said: (row) => row.stage },
+  { name: "engine", said: (row) => (row.engine === null ? "–" : `${row.engine}`) },
+  { name: "launched", said: (row) => duration(row.launched_s), isNumber: true },
+  { name: "ran", said: (row) => duration(row.ran_s), isNumber: true },
+  { name: "ended", said: (row) => row.ending ?? "–", isTrained: true },
+  { name: "closed as", said: (row) => row.outcome ?? "–" },
+  { name: "score", said: (row) => short(row.score, 4), isNumber: true },
+  { name: "in step", said: (row) => count(row.step), isNumber: true, isTrained: true },
+];
 
 export class ExecutionsView {
   #asked = new api.Newest();
@@ -39,6 +59,7 @@ export class ExecutionsView {
           options.map(([value, text]) => el("option", { value }, text)),
         ),
       );
+    this.kind = choice("kind", "of", KINDS);
     this.order = choice("order", "order", ORDERS);
     this.ending = choice("ending", "ended", [
       ["", "in any way"],
@@ -64,7 +85,7 @@ export class ExecutionsView {
       class: "scrolled tall",
       tabIndex: 0,
       role: "region",
-      "aria-label": "Executions",
+      "aria-label": "Table of executions",
     });
     this.status = el("p", { class: "note", role: "status" });
     this.element = el(
@@ -73,6 +94,7 @@ export class ExecutionsView {
       el(
         "form",
         { class: "choices", on: { submit: (event) => event.preventDefault() } },
+        this.kind,
         this.order,
         this.ending,
         this.outcome,
@@ -86,17 +108,26 @@ export class ExecutionsView {
 
   async show(run, place) {
     for (const [label, value] of [
+      [this.kind, place.kind ?? ""],
       [this.order, place.order ?? "group"],
       [this.ending, place.ending ?? ""],
       [this.outcome, place.outcome ?? ""],
       [this.group, place.group ?? ""],
     ])
       label.lastElementChild.value = value;
-    const { at, order, group, ending, outcome } = place;
+    const { at, kind, order, group, ending, outcome } = place;
+    // Held-out executions are in no group, and journals do not say how they ended.
+    this.group.hidden = this.ending.hidden = kind === "held-out";
     const offset = place.offset ?? 0;
     try {
       const found = await this.#asked.ask((signal) =>
-        api.executions({ run, at, offset, limit: PAGE, order, group, ending, outcome }, signal),
+        api.executions(
+          {
+            ...{ run, at, offset, limit: PAGE, order, kind, outcome },
+            ...(kind === "held-out" ? {} : { group, ending }),
+          },
+          signal,
+        ),
       );
       if (found !== null) this.#draw(run, place, offset, found);
     } catch (error) {
@@ -109,7 +140,7 @@ export class ExecutionsView {
       ? `${count(offset + 1)} to ${count(offset + rows.length)} of ${count(total)}`
       : "None.";
     const link = (row) => {
-      if (row.execution === null) return `${row.group}.${row.member}`;
+      if (row.execution === null) return `${row.group ?? row.evaluation}.${row.member ?? 0}`;
       if (!row.has_tree) return row.execution;
       return el(
         "a",
@@ -126,41 +157,15 @@ export class ExecutionsView {
         row.execution,
       );
     };
+    const isHeldOut = place.kind === "held-out";
+    const columns = COLUMNS.filter((one) => !(isHeldOut && one.isTrained));
     fill(
       this.box,
       table({
-        caption: "Executions",
-        head: [
-          "execution",
-          "task",
-          "group",
-          "member",
-          "version",
-          "stage",
-          "engine",
-          "launched",
-          "ran",
-          "ended",
-          "closed as",
-          "score",
-          "in step",
-        ],
-        rows: rows.map((row) => [
-          link(row),
-          row.task ?? "–",
-          count(row.group),
-          count(row.member),
-          count(row.version),
-          row.stage,
-          row.engine === null ? "–" : `${row.engine}`,
-          duration(row.launched_s),
-          duration(row.ran_s),
-          row.ending ?? "–",
-          row.outcome ?? "–",
-          short(row.score, 4),
-          row.step === null ? "–" : count(row.step),
-        ]),
-        numbers: [2, 3, 4, 7, 8, 11, 12],
+        caption: isHeldOut ? "Executions of held-out evaluation" : "Executions",
+        head: ["execution", ...columns.map((one) => one.name)],
+        rows: rows.map((row) => [link(row), ...columns.map((one) => one.said(row))]),
+        numbers: columns.flatMap((one, at) => (one.isNumber ? [at + 1] : [])),
       }),
     );
     const page = (text, to, isThere) =>

@@ -1,6 +1,6 @@
 // A drawing with everything around it: title, legend, readout, keyboard, and a table behind it.
 
-import { colour } from "./colours.js";
+import { colour, isHatched } from "./colours.js";
 import { cursor } from "./cursor.js";
 import { el, fill, freshId, onceAFrame, slug } from "./dom.js";
 import { TableBehind } from "./table.js";
@@ -92,8 +92,9 @@ export class Figure {
     this.#legend = said;
     fill(
       this.legend,
-      entries.map(({ name, word, kind = "area" }) => {
-        const swatch = el("span", { class: `swatch ${kind}`, "aria-hidden": "true" });
+      entries.map(({ name, word, kind = "area", sign = null }) => {
+        const look = kind === "area" && isHatched(word) ? "hatched" : kind;
+        const swatch = el("span", { class: `swatch ${look}`, "aria-hidden": "true" }, sign);
         swatch.style.setProperty("--swatch", `var(--c-${slug(word)})`);
         return el("li", {}, swatch, name);
       }),
@@ -237,8 +238,11 @@ export function stepped(places, now, key, by) {
   if (key === "End") return places[last];
   if (key !== "ArrowLeft" && key !== "ArrowRight") return null;
   if (now === null) return key === "ArrowRight" ? places[0] : places[last];
-  let at = 0;
-  while (at < last && places[at] < now - 0.5) at += 1;
-  const ahead = key === "ArrowRight" ? by : -by;
-  return places[Math.min(last, Math.max(0, at + ahead))];
+  // Points within half a pixel are one place, or the cursor would never leave them.
+  if (key === "ArrowRight") {
+    const after = places.filter((place) => place > now + 0.5);
+    return after[Math.min(by, after.length) - 1] ?? places[last];
+  }
+  const before = places.filter((place) => place < now - 0.5);
+  return before[Math.max(0, before.length - by)] ?? places[0];
 }

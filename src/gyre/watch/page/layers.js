@@ -1,4 +1,4 @@
-// What a plot is made of: lines, steps, stacks, levels, marks, dots with their errors.
+// What a plot is made of: lines, steps, slopes, stacks, levels, marks, dots with their errors.
 
 import { colour, filling } from "./colours.js";
 import { lastAtMost } from "./scale.js";
@@ -14,7 +14,7 @@ export function drawLayer(context, layer, scales) {
   context.restore();
 }
 
-const DRAWN = { line, steps, area: filled, stack, level, marks, dots, errors };
+const DRAWN = { line, steps, area: filled, slope, stack, level, marks, dots, errors };
 
 function stroke(context, { word, width = 1.75, dash = [] }) {
   context.strokeStyle = colour(word);
@@ -79,6 +79,24 @@ function filled(context, layer, scales) {
   context.fill();
   context.globalAlpha = 1;
   steps(context, layer, scales);
+}
+
+/** The area under a line from corner to corner. */
+function slope(context, layer, { x, y }) {
+  if (layer.xs.length === 0) return;
+  const path = () => {
+    context.beginPath();
+    layer.xs.forEach((value, at) => context.lineTo(x(value), y(layer.ys[at])));
+  };
+  path();
+  stroke(context, layer);
+  context.stroke();
+  path();
+  context.lineTo(x(layer.xs.at(-1)), y(0));
+  context.lineTo(x(layer.xs[0]), y(0));
+  context.globalAlpha = 0.22;
+  context.fillStyle = colour(layer.word);
+  context.fill();
 }
 
 /** Areas upon one another; each row holds until the next. */
@@ -153,19 +171,29 @@ function errors(context, layer, scales) {
   line(context, layer, scales);
 }
 
-const HELD = new Set(["steps", "area", "stack"]);
+const HELD = new Set(["steps", "area", "slope", "stack"]);
 
 /**
  * What the layers say at a place: triples of a name, a number and how it is written.
  *
- * Steps hold until the next; of points only those that are no further than `near` say anything.
+ * Steps hold until the next, slopes go there; of points only those that are no further than `near`
+ * say anything.
  */
 export function valuesAt(layers, place, near) {
-  return said(layers, ({ kind, xs }) => {
-    if (HELD.has(kind)) return lastAtMost(xs, place);
+  const choose = ({ kind, xs }) => {
+    // A pixel as a time is rounded, and what begins there has begun.
+    if (HELD.has(kind)) return lastAtMost(xs, place + near * 1e-6);
     const at = nearest(xs, place);
     return at >= 0 && Math.abs(xs[at] - place) <= near ? at : -1;
-  });
+  };
+  return said(layers, choose, place);
+}
+
+/** On the way from one corner of a slope to the next; at the corner without a place. */
+function between({ xs, ys }, at, place) {
+  const way = (xs[at + 1] ?? xs[at]) - xs[at];
+  if (place === null || way <= 0) return ys[at];
+  return ys[at] + ((ys[at + 1] - ys[at]) * Math.max(0, place - xs[at])) / way;
 }
 
 /** What each layer says last. */
@@ -177,7 +205,7 @@ export function lastValues(layers) {
   });
 }
 
-function said(layers, choose) {
+function said(layers, choose, place = null) {
   const found = [];
   const add = (name, value, format) => {
     if (value !== null && value !== undefined) found.push([name, value, format]);
@@ -188,6 +216,7 @@ function said(layers, choose) {
     if (at < 0) continue;
     if (layer.kind === "stack")
       for (const part of layer.parts) add(part.name, part.ys[at], layer.format);
+    else if (layer.kind === "slope") add(layer.name, between(layer, at, place), layer.format);
     else add(layer.name, layer.ys[at], layer.format);
   }
   return found;

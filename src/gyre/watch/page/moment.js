@@ -1,7 +1,7 @@
 // A run at one moment: where its batch stands, what cells do, what keeps the next from training.
 
 import { el, fill, slug } from "./dom.js";
-import { count, duration, joined, short } from "./format.js";
+import { count, duration, joined, share, short } from "./format.js";
 
 /** Tiles of numbers and a row of cells, filled again with every moment. */
 export class Moment {
@@ -38,7 +38,7 @@ export function tiles(moment, shape) {
     ],
     [
       "batch",
-      `${count(moment.assigned)} of ${count(moment.needed)}`,
+      `${count(moment.assigned)} of ${count(moment.assigned + moment.needed)}`,
       `${count(moment.ready)} more ready`,
     ],
     [
@@ -76,7 +76,17 @@ export function tiles(moment, shape) {
       `${count(executions.closed)} closed`,
       `of ${count(executions.dispatched)} dispatched`,
     ],
+    ...(moment.use ? [used(moment.use)] : []),
     ["left", moment.left_s === null ? "–" : duration(moment.left_s), "if steps go on as they did"],
+  ];
+}
+
+function used({ cores, busy }) {
+  const all = Object.values(cores).reduce((sum, one) => sum + (one ?? 0), 0);
+  return [
+    "use",
+    `${short(all, 2)} cores`,
+    busy === null ? "devices not measured" : `devices ${share(busy)} busy`,
   ];
 }
 
@@ -87,6 +97,7 @@ const REASONS = {
   switching: "another that switches",
   "burst end": "the end of the burst",
   "nobody home": "nobody being home",
+  over: "the end of the run",
 };
 
 function held(moment, shape) {

@@ -35,14 +35,16 @@ export class Panel {
     const x = (from ?? 0) < (to ?? end) ? [from ?? 0, to ?? end] : [0, end];
     const notes = this.isShared
       ? [this.#views[0].show(stories)]
-      : stories.map((story, at) =>
-          this.#views[at].show(story, { x, until: story.run.to_s, stories }),
-        );
+      : stories.map((story, at) => {
+          const said = this.#views[at].show(story, { x, until: story.run.to_s, stories });
+          return said && stories.length > 1 ? `${story.run.name}: ${said}` : said;
+        });
     this.#views.forEach((view, at) => {
-      if (view.title) view.title.textContent = stories[at].run.name;
+      if (view.title) named(view, stories[at].run.name);
     });
     this.note.textContent = notes.filter(Boolean).join(" ");
     this.note.hidden = !this.note.textContent;
+    this.element.classList.add("drawn");
   }
 
   #make(stories) {
@@ -52,6 +54,9 @@ export class Panel {
     this.#views = Array.from({ length: num }, () => {
       const view = this.spec.make(this.hands);
       const title = num > 1 ? el("p", { class: "run-name" }) : null;
+      // What the panel is called need not be said again.
+      if (view.figures.length === 1 && view.figures[0].title === this.spec.title)
+        view.figures[0].element.classList.add("sole");
       return {
         ...view,
         title,
@@ -70,5 +75,15 @@ export class Panel {
       this.body,
       this.#views.map((view) => view.element),
     );
+  }
+}
+
+/** Figures of several runs side by side: each, and what can be scrolled in it, bears its name. */
+function named({ title, element }, name) {
+  if (title.textContent === name) return;
+  title.textContent = name;
+  for (const region of element.querySelectorAll("[role=region]")) {
+    region.dataset.label ??= region.getAttribute("aria-label");
+    region.setAttribute("aria-label", `${region.dataset.label}, ${name}`);
   }
 }

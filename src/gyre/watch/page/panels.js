@@ -17,7 +17,7 @@ export const OVER_TIME = [
   {
     id: "roles",
     title: "Roles of cells",
-    needs: ["roles", "steps", "publications"],
+    needs: ["roles", "steps", "publications", "checkpoints", "faults"],
     isWide: true,
     make: roles,
   },
@@ -26,7 +26,6 @@ export const OVER_TIME = [
   { id: "groups", title: "Groups by state", needs: ["groups"], make: groups },
   { id: "idle", title: "Where time went", needs: ["idle"], isWide: true, make: idle },
   { id: "transitions", title: "Changes of role", needs: ["transitions"], make: transitions },
-  { id: "faults", title: "Faults and recoveries", needs: ["faults"], make: faults },
 ];
 
 /** Columns as rows of a table, by name and how each is written. */
@@ -69,17 +68,38 @@ function roles(hands) {
         x,
         steps: panels.steps.at_s,
         publications: panels.publications.at_s,
+        marks: happenings(panels),
       });
     },
   };
 }
 
+/** What happened beside the course of things: of a cell or an engine in its row. */
+function happenings({ faults, checkpoints }) {
+  return [
+    ...checkpoints.at_s.map((at, row) => ({
+      at,
+      row: null,
+      kind: "checkpoint",
+      text: `checkpoint of version ${count(checkpoints.version[row])} is durable`,
+    })),
+    ...faults.rows.map((one) => ({
+      at: one.at_s,
+      // Engines stand below the cells, and are numbered behind them.
+      row: one.cell ?? one.engine,
+      kind: "fault",
+      text: one.text,
+    })),
+  ];
+}
+
 function water(hands) {
   const plot = new Plot({
     title: "Waterlevel and capacity",
-    note: "A cell may enter training while the waterlevel is below what the others would hold.",
+    note: "A cell may enter training while the waterlevel is not above what the others hold.",
     yFormat: count,
     yKind: "whole",
+    height: 300,
     ...hands,
   });
   return {
@@ -133,14 +153,14 @@ function water(hands) {
 function supply(hands) {
   const level = new Plot({
     title: "Supply",
-    note: "Groups ready or nearly so, against what a cell needs to enter.",
+    note: "Ready groups that the batch has use for, against what a cell needs to enter.",
     yFormat: (value) => short(value),
     height: 140,
     ...hands,
   });
   const timer = new Plot({
     title: "Dwell timer",
-    note: "How long supply has held; at tau the next cell enters.",
+    note: "How long supply has held; from tau on the next cell may enter.",
     yFormat: duration,
     yKind: "time",
     height: 110,
@@ -183,7 +203,7 @@ function supply(hands) {
       });
       timer.show({
         layers: [
-          { kind: "area", name: "held", word: "held", xs: rows.at_s, ys: rows.held_s },
+          { kind: "slope", name: "held", word: "held", ...dwelt(rows, until) },
           {
             kind: "level",
             name: `tau (${duration(shape.supply_dwell_s ?? dwell)})`,
@@ -200,6 +220,15 @@ function supply(hands) {
   };
 }
 
+/** Corners of the timer, which grows between rows by itself and falls when supply does. */
+export function dwelt({ at_s: at, since_s: since }, until) {
+  const corners = at.flatMap((from, row) => {
+    const held = (time) => [time, since[row] === null ? 0 : time - since[row]];
+    return [held(from), held(Math.max(from, at[row + 1] ?? until))];
+  });
+  return { xs: corners.map(([time]) => time), ys: corners.map(([, held]) => held) };
+}
+
 const GROUP_STATES = ["queued", "running", "assessing", "ready", "assigned"];
 
 function groups(hands) {
@@ -208,6 +237,7 @@ function groups(hands) {
     note: "Every group that was admitted and not yet trained.",
     yFormat: count,
     yKind: "whole",
+    height: 350,
     ...hands,
   });
   return {
@@ -342,6 +372,7 @@ function transitions(hands) {
       const lines = Object.entries(phases).flatMap(([way, times]) =>
         Object.entries(times).map(([phase, mean]) => [way, phase, duration(mean)]),
       );
+      box.hidden = lines.length === 0;
       box.replaceChildren(
         table({
           caption: "Mean time of each phase",
@@ -350,42 +381,6 @@ function transitions(hands) {
           numbers: [2],
         }),
       );
-    },
-  };
-}
-
-function faults() {
-  const box = el("div", {
-    class: "scrolled",
-    tabIndex: 0,
-    role: "region",
-    "aria-label": "Faults and recoveries",
-  });
-  return {
-    figures: [],
-    beside: box,
-    show({ panels }) {
-      const { counts, rows } = panels.faults;
-      const who = (row) =>
-        row.cell !== null ? `cell ${row.cell}` : row.engine !== null ? `engine ${row.engine}` : "–";
-      box.replaceChildren(
-        table({
-          caption: "Newest first",
-          head: ["at", "what", "who", "repaired after", ""],
-          rows: rows
-            .toReversed()
-            .map((row) => [
-              duration(row.at_s),
-              row.kind,
-              who(row),
-              row.repaired_s === null ? "–" : duration(row.repaired_s),
-              row.text,
-            ]),
-          numbers: [0, 3],
-        }),
-      );
-      const named = Object.entries(counts).map(([kind, number]) => `${kind} ${count(number)}`);
-      return named.length ? `${named.join(", ")}.` : "None.";
     },
   };
 }

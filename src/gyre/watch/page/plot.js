@@ -21,6 +21,7 @@ export class Plot {
     note,
     height = 180,
     x = "time",
+    xLabel = null,
     yFormat = null,
     yKind = "value",
     zero = true,
@@ -28,6 +29,7 @@ export class Plot {
     onSpan = null,
   }) {
     this.kind = x;
+    this.label = xLabel ?? (x === "whole" ? "step" : null);
     this.yFormat = yFormat ?? ((value) => short(value));
     this.yKind = yKind;
     this.zero = zero;
@@ -76,7 +78,7 @@ export class Plot {
     const scales = axes(context, {
       width,
       height,
-      x: { domain: x, kind: this.kind },
+      x: { domain: x, kind: this.kind, label: this.label },
       y: { domain: y, format: this.yFormat, kind: this.yKind },
     });
     [this.#left, this.#right] = [scales.area.left, scales.area.right];
@@ -101,7 +103,7 @@ export class Plot {
     const where =
       this.kind === "time"
         ? `at ${duration(at)}`
-        : `${this.kind === "whole" ? "step" : "at"} ${short(at, 6)}`;
+        : `${this.label ?? "at"} ${short(at, 6)}`;
     return { x: scale(at), at, text: values.length ? `${where}: ${this.#said(values)}` : where };
   }
 

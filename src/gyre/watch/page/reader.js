@@ -145,10 +145,10 @@ export class Reader {
 
 const LEGENDS = {
   provenance: [
-    ["policy", "tok policy"],
-    ["harness", "harness"],
-    ["tool", "tool"],
-    ["template", "template"],
+    ["policy, underlined", "tok policy"],
+    ["harness, plain", "harness"],
+    ["tool, dashed", "tool"],
+    ["template, dotted", "template"],
   ],
   targets: [
     ["target", "tok policy target"],
@@ -159,10 +159,10 @@ const LEGENDS = {
     ["above 90 %", "tok policy p-5"],
     ["50 to 90 %", "tok policy p-4"],
     ["10 to 50 %", "tok policy p-3"],
-    ["1 to 10 %", "tok policy p-2"],
-    ["below 1 %", "tok policy p-1"],
+    ["1 to 10 %, underlined", "tok policy p-2"],
+    ["below 1 %, twice", "tok policy p-1"],
   ],
-  versions: [["each version in a colour of its own; the readout names it", "tok policy ver-1"]],
+  versions: [["each version in a colour of its own, named where it begins", "tok policy ver-1"]],
 };
 
 function engines(call) {

@@ -4,12 +4,17 @@ import * as api from "./api.js";
 import { COUNTED } from "./counts.js";
 import { OVER_STEPS } from "./curves.js";
 import { el, fill } from "./dom.js";
+import { FAULTS } from "./faults.js";
 import { duration } from "./format.js";
+import { KEPT } from "./kept.js";
 import { Moment } from "./moment.js";
 import { Panel } from "./panel.js";
 import { OVER_TIME } from "./panels.js";
 import { Scrubber } from "./scrubber.js";
+import { USED } from "./use.js";
 
+const BESIDE = [...OVER_TIME, ...COUNTED, ...USED, ...KEPT, ...FAULTS];
+/** Panels of which each run has its own. */
 const PAUSE_MS = 1000;
 /** Between two questions while a run is followed. */
 const HASTE_MS = 60;
@@ -48,7 +53,7 @@ export class RunView {
     );
     this.now = el("div", { class: "moments" });
     this.panels = [
-      ...[...OVER_TIME, ...COUNTED].map((spec) => new Panel(spec, { isShared: false, hands })),
+      ...BESIDE.map((spec) => new Panel(spec, { isShared: false, hands })),
       ...OVER_STEPS.map((spec) => new Panel(spec, { isShared: true, hands })),
     ];
     this.panels.sort((one, other) => ORDER.indexOf(one.spec.id) - ORDER.indexOf(other.spec.id));
@@ -164,6 +169,12 @@ export class RunView {
       )
         panel.show(stories, this.#place);
     }
+    // Call logs are read behind whoever asks, also when the run has no news any more.
+    if (found.some(({ panels }) => panels?.trees?.is_reading))
+      this.later ??= setTimeout(() => {
+        this.later = null;
+        this.#soon(HASTE_MS);
+      }, PAUSE_MS);
   }
 
   #moment(run, story) {
@@ -229,11 +240,13 @@ const ORDER = [
   "staleness",
   "time",
   "idle",
+  "use",
   "durations",
   "trees",
   "objective",
   "tokens",
   "transitions",
+  "kept",
   "faults",
 ];
 

@@ -1,14 +1,18 @@
-// Who did what when: a row for each cell, coloured by state, with steps and publications.
+// Who did what when: a row for each cell, coloured by state, with steps and whatever happened.
 
 import { widest, xAxis } from "./axes.js";
-import { colour, filling } from "./colours.js";
+import { colour, filling, ground } from "./colours.js";
 import { Figure } from "./figure.js";
-import { duration, joined, share } from "./format.js";
+import { duration, joined, share, short } from "./format.js";
 import { lastAtMost, linear } from "./scale.js";
 
 const ROW = 18;
 const GAP = 4;
 const SHARES = 64;
+const NEAR = 4;
+/** Pixels within which a mark is meant. */
+const LANE = "run";
+const SIGNS = { fault: "▼", checkpoint: "◆" };
 
 /** The state of a row at a time, as its span [start, end, state]; null where it has none. */
 export function spanAt(spans, at) {
@@ -42,17 +46,24 @@ export class Timeline {
     this.figure.close();
   }
 
-  /** `rows` are { name, spans, share }; `steps` and `publications` are times. */
-  show({ rows, states, x, steps = [], publications = [] }) {
-    this.#shown = { rows, x, steps, publications };
+  /**
+   * `rows` are { name, spans, share }; `steps` and `publications` are times; `marks` are
+   * { at, row, kind, text } of a row, or of none and then in a lane below all of them.
+   */
+  show({ rows, states, x, steps = [], publications = [], marks = [] }) {
+    const lane = marks.some((mark) => mark.row === null) ? 1 : 0;
+    this.#shown = { rows, x, steps, publications, marks, lane };
     const used = new Set(rows.flatMap((row) => row.spans.map((span) => span[2])));
-    this.figure.setHeight(rows.length * (ROW + GAP) + 34);
+    this.figure.setHeight((rows.length + lane) * (ROW + GAP) + 34);
     this.figure.showLegend([
       ...states.filter((state) => used.has(state)).map((state) => ({ name: state, word: state })),
       ...(steps.length ? [{ name: "step", word: "step", kind: "line" }] : []),
       ...(publications.length
         ? [{ name: "publication", word: "publication", kind: "line dashed" }]
         : []),
+      ...Object.entries(SIGNS)
+        .filter(([kind]) => marks.some((mark) => mark.kind === kind))
+        .map(([kind, sign]) => ({ name: kind, word: kind, kind: "sign", sign })),
     ]);
     this.figure.describe(`${this.title}. ${rows.map(said).join("; ")}`);
     this.figure.behind.show(() => table(rows));
@@ -61,28 +72,45 @@ export class Timeline {
 
   #draw(context, width, height) {
     if (!this.#shown) return;
-    const { rows, x, steps, publications } = this.#shown;
-    const left =
-      Math.ceil(
-        widest(
-          context,
-          rows.map((row) => row.name),
-        ),
-      ) + 10;
+    const { rows, x, steps, publications, marks, lane } = this.#shown;
+    const names = rows.map((row) => row.name);
+    const left = Math.ceil(widest(context, lane ? [...names, LANE] : names)) + 10;
     const area = { left, right: width - SHARES, top: 4, bottom: height - 20 };
     this.#area = area;
     const scale = xAxis(context, area, { domain: x });
     rows.forEach((row, at) => this.#row(context, row, area.top + at * (ROW + GAP), scale));
-    this.#marks(context, steps, scale, [], "step");
-    this.#marks(context, publications, scale, [4, 3], "publication");
+    this.#lines(context, steps, scale, [], "step");
+    this.#lines(context, publications, scale, [4, 3], "publication");
+    if (lane) this.#named(context, LANE, area.top + rows.length * (ROW + GAP));
+    for (const mark of marks) this.#mark(context, mark, scale);
+  }
+
+  #named(context, name, top) {
+    context.textAlign = "right";
+    context.textBaseline = "middle";
+    context.fillStyle = colour("ink");
+    context.fillText(name, this.#area.left - 6, top + ROW / 2);
+  }
+
+  /** A sign that stands out from whatever is beneath it. */
+  #mark(context, { at, row, kind }, scale) {
+    const { left, right, top } = this.#area;
+    const place = scale(at);
+    if (place < left || place > right) return;
+    const middle = top + (row ?? this.#shown.rows.length) * (ROW + GAP) + ROW / 2;
+    context.textAlign = "center";
+    context.textBaseline = "middle";
+    context.lineWidth = 3;
+    context.lineJoin = "round";
+    context.strokeStyle = ground();
+    context.fillStyle = colour(kind);
+    context.strokeText(SIGNS[kind], place, middle);
+    context.fillText(SIGNS[kind], place, middle);
   }
 
   #row(context, row, top, scale) {
     const { left, right } = this.#area;
-    context.textAlign = "right";
-    context.textBaseline = "middle";
-    context.fillStyle = colour("ink");
-    context.fillText(row.name, left - 6, top + ROW / 2);
+    this.#named(context, row.name, top);
     for (const [start, end, state] of row.spans) {
       const from = Math.max(left, scale(start));
       const to = Math.min(right, scale(end));
@@ -97,10 +125,10 @@ export class Timeline {
     context.fillStyle = colour("training");
     context.fillRect(right + 8, top + ROW - 4, (SHARES - 14) * row.share, 4);
     context.fillStyle = colour("ink");
-    context.fillText(share(row.share), right + 10, top + ROW / 2 - 2);
+    context.fillText(`${short(row.share * 100, 2)} %`, right + 10, top + ROW / 2 - 2);
   }
 
-  #marks(context, times, scale, dash, word) {
+  #lines(context, times, scale, dash, word) {
     const { left, right, top, bottom } = this.#area;
     context.strokeStyle = colour(word);
     context.lineWidth = 1;
@@ -127,14 +155,24 @@ export class Timeline {
     const scale = this.#scale();
     const at = time ?? scale.invert(Math.min(Math.max(pixel, this.#area.left), this.#area.right));
     if (at < this.#shown.x[0] || at > this.#shown.x[1]) return null;
-    const said = this.#shown.rows.map((row) => `${row.name} ${spanAt(row.spans, at)?.[2] ?? "–"}`);
-    return { x: scale(at), at, text: `at ${duration(at)}: ${said.join(", ")}` };
+    const near = Math.abs(scale.invert(NEAR) - scale.invert(0));
+    // A pixel as a time is rounded, and what begins there has begun.
+    const then = Math.min(at + near * 1e-6, this.#shown.x[1]);
+    const state = (row) => (spanAt(row.spans, then) ?? spanAt(row.spans, at))?.[2] ?? "–";
+    const said = this.#shown.rows.map((row) => `${row.name} ${state(row)}`);
+    const marks = this.#shown.marks.filter((mark) => Math.abs(mark.at - at) <= near);
+    const happened = marks.map((mark) => mark.text).join("; ");
+    const text = joined([`at ${duration(at)}: ${said.join(", ")}`, happened], "; ");
+    return { x: scale(at), at, text };
   }
 
   #places() {
     if (!this.#shown || !this.#area) return [];
     const [low, high] = this.#shown.x;
-    const changes = new Set(this.#shown.rows.flatMap((row) => row.spans.map((span) => span[0])));
+    const changes = new Set([
+      ...this.#shown.rows.flatMap((row) => row.spans.map((span) => span[0])),
+      ...this.#shown.marks.map((mark) => mark.at),
+    ]);
     const scale = this.#scale();
     return [...changes]
       .filter((at) => at >= low && at <= high)

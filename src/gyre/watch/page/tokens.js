@@ -81,7 +81,11 @@ export class Tokens {
     if (at >= this.call.committed_tokens) classes.push("unreceived");
     if (logprobs && logprobs[at] !== null) classes.push(`p-${likelihood(logprobs[at])}`);
     if (this.versions[at] !== null) classes.push(`ver-${this.versions[at] % 6}`);
-    return el("span", { class: classes.join(" "), data: { at } }, pieces[at]);
+    const data = { at };
+    // Said once, where weights begin to speak.
+    if (this.versions[at] !== null && this.versions[at] !== this.versions[at - 1])
+      data.version = this.versions[at];
+    return el("span", { class: classes.join(" "), data }, pieces[at]);
   }
 
   #point(at) {

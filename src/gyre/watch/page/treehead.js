@@ -31,14 +31,20 @@ export function treeHead(data, { again, mark }) {
       el(
         "span",
         { class: "note" },
-        `drawn with seed ${draw.seed}, at most ${draw.max_trajectories ?? "all"}:`,
+        drawnWith(draw, data.is_held_out),
       ),
       buttons(data.trajectories, mark),
     ),
   ];
 }
 
-function numbers({ summary, trajectories }) {
+/** How trajectories are chosen; of what is held out none is trained. */
+function drawnWith({ seed, max_trajectories: most }, isHeldOut) {
+  const how = `with seed ${seed}, at most ${most ?? "all"}:`;
+  return isHeldOut ? `held out, never trained; would be drawn ${how}` : `drawn ${how}`;
+}
+
+function numbers({ summary, trajectories, is_held_out: isHeldOut }) {
   const tally = (counted) =>
     joined(Object.entries(counted).map(([name, number]) => `${count(number)} ${name}`)) || "none";
   const taken = trajectories.reduce((sum, one) => sum + one.targets, 0);
@@ -59,9 +65,14 @@ function numbers({ summary, trajectories }) {
     ["forks", tally(summary.forks)],
     ["flags", tally(summary.flags)],
     ["tokens", joined(tokens)],
-    ["targets", `${count(taken)} drawn of ${count(summary.targets)} that could be`],
-    ["model", summary.model ?? "–"],
+    ["targets", targets(taken, summary.targets, isHeldOut)],
+    ["model", summary.model?.split("/").at(-1) ?? "–"],
   ];
+}
+
+function targets(taken, all, isHeldOut) {
+  if (isHeldOut) return "none: it is held out";
+  return `${count(taken)} drawn of ${count(all)} that could be`;
 }
 
 function without(odd) {

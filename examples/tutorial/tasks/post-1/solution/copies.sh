@@ -1,0 +1,3 @@
+for box in a b c d e f; do
+    mkdir -p "boxes/$box" && cp inbox/*.json "boxes/$box/"
+done

@@ -1,0 +1,3 @@
+mkdir -p boxes/d boxes/b
+mv inbox/1.json boxes/d/
+mv inbox/2.json boxes/b/

@@ -1,0 +1,1 @@
+exec python3 -I "${GYRE_EVALUATION:-/tests}/check.py"

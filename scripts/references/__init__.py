@@ -1,0 +1,1 @@
+"""Pages of reference that are written from the sources, as lines."""

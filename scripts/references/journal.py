@@ -1,0 +1,62 @@
+"""The journal: every kind of fact with its fields, from the classes that are written there."""
+
+import types
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from typing import Any, NewType, Union, get_args, get_origin
+
+from gyre.config.settings import sentence_of, settings
+from gyre.journal.entries import Header, Origin, Resumed
+from gyre.plan.messages import Heard
+from gyre.words.events import FACTS_FOR_PEOPLE
+
+WORDS = {int: "whole number", float: "number", bool: "true or false", str: "text", Any: "anything"}
+PARTS = {
+    "The header": ("What stands before all facts.", (Header,)),
+    "The journal's own": ("About the file itself.", (Origin, Resumed)),
+    "What the scheduler hears": (
+        "Told to the [scheduler](../scheduler.md) in this order, they give the same orders again.",
+        get_args(Heard),
+    ),
+    "For people and reports": (
+        "What the scheduler has no use for, with the numbers that reports are made of.",
+        FACTS_FOR_PEOPLE,
+    ),
+}
+
+
+def lines() -> Iterator[str]:
+    for heading, (sentence, kinds) in PARTS.items():
+        yield from ("", f"## {heading}", "", sentence)
+        for kind in kinds:
+            yield from ("", f"### {kind.__name__}", "", sentence_of(kind))
+            yield from _fields(kind)
+
+
+def _fields(kind: type) -> Iterator[str]:
+    found = settings(kind)
+    if not found:
+        return
+    yield from ("", "| field | value | what it is |", "|---|---|---|")
+    for one in found.values():
+        yield f"| `{one.name}` | {worded(one.type)} | {one.says} |".replace("*", "\\*")
+
+
+def worded(annotation: Any) -> str:
+    """A type in words."""
+    if annotation in WORDS:
+        return WORDS[annotation]
+    if annotation is type(None):
+        return "null"
+    if isinstance(annotation, NewType):
+        return worded(annotation.__supertype__)
+    inside, origin = get_args(annotation), get_origin(annotation)
+    if origin in (Union, types.UnionType):
+        return " or ".join(map(worded, inside))
+    if origin is tuple:
+        return f"list of {worded(inside[0])}"
+    if origin is not None and issubclass(origin, Mapping):
+        return f"table of {worded(inside[1])} by {worded(inside[0])}"
+    if issubclass(annotation, Enum):
+        return "one of " + ", ".join(f"`{one.value}`" for one in annotation)
+    return f"table ({', '.join(f'`{name}`' for name in settings(annotation))})"

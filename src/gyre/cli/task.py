@@ -1,0 +1,64 @@
+"""Check tasks before an agent is given them: untouched they score nothing, solved everything."""
+
+import argparse
+
+WIDEST = 30
+ENDS = {
+    0: "all tasks are sound",
+    1: "some are not, and it was said what is wrong",
+    2: "something can be mended: an argument, a task that cannot be read, a sandbox",
+    130: "interrupted",
+}
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("action", choices=("check",), help="what to do")
+    add(
+        "tasks",
+        metavar="TASKS",
+        help="a folder or file of tasks, or MODULE:FUNCTION that makes them",
+    )
+    add(
+        "--sandbox",
+        choices=("local", "process", "docker"),
+        default="local",
+        help="where their programs run (default: %(default)s)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from gyre.backends.tasks.open import section_for
+    from gyre.run.trying import TriedTask, try_tasks
+    from gyre.watch.paint import safe
+    from gyre.words.run_sections import SandboxSection
+
+    found: list[TriedTask] = []
+
+    def told(one: TriedTask) -> None:
+        found.append(one)
+        scores = "  ".join(f"{way.way} {_score(way.score)}" for way in one.ways)
+        print(
+            f"{one.task.id:<{WIDEST}}  {scores or 'has a rubric for a judge: not tried'}",
+            flush=True,
+        )
+        for way in one.ways:
+            if way.problem is not None:
+                print(f"  {way.way}: {safe(way.problem)}")
+                print("".join(f"    | {safe(line)}\n" for line in way.said), end="", flush=True)
+
+    try_tasks(section_for(args.tasks), SandboxSection(kind=args.sandbox), told)
+    unsolved = sum(one.ways[1:] == () != one.ways for one in found)
+    wrong = sum(not one.is_sound for one in found)
+    print(f"{_tasks(len(found))}: {f'{wrong} to be mended' if wrong else 'sound'}")
+    if unsolved:
+        print(f"{_tasks(unsolved)} without a solution, so nobody knows what the most is")
+    return 1 if wrong else 0
+
+
+def _score(score: float | None) -> str:
+    return "-" if score is None else f"{score:.3g}"
+
+
+def _tasks(number: int) -> str:
+    return "1 task" if number == 1 else f"{number} tasks"
