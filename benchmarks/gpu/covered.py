@@ -4,7 +4,11 @@ import hashlib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("src/gyre/model", "src/gyre/engine", "src/gyre/train", "benchmarks/gpu")
+PATTERNS = (
+    *("src/gyre/model/**/*.py", "src/gyre/engine/**/*.py", "src/gyre/train/**/*.py"),
+    "benchmarks/gpu/*.py",
+)
+"""Folders of the benchmarks measure whole runs, and each has results of its own."""
 NOT_MEASURED = {
     *(
         f"src/gyre/engine/{name}.py"
@@ -47,8 +51,8 @@ NOT_MEASURED = {
 def digest(root: Path = ROOT) -> str:
     """Sixteen hex digits that change with any source that was measured."""
     found = hashlib.sha256()
-    for folder in FOLDERS:
-        for path in sorted((root / folder).rglob("*.py")):
+    for pattern in PATTERNS:
+        for path in sorted(root.glob(pattern)):
             name = str(path.relative_to(root))
             if name not in NOT_MEASURED:
                 found.update(name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())

@@ -79,7 +79,7 @@ def bug(name, *breaks, of, faults=()):
 # Counters, room and staleness (I1, I3, I4)
 
 
-@bug("a crash moves f twice", "I1", of=(Rollout, "terminated"))
+@bug("a crash moves f twice", "I1", "I4", of=(Rollout, "terminated"))
 def _terminated(self, event, real=Rollout.terminated):
     before = self.counters.terminated
     real(self, event)
