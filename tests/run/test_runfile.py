@@ -25,7 +25,10 @@ ROOT = Path(__file__).parents[2]
 SIMULATED = tomllib.loads((ROOT / "examples" / "simulate.toml").read_text())
 LIVE = {
     "schedule": {"staleness", "publish_s", "join_s", "lease_s", "group_s"},
-    "cells": {"stages", "shards", "engine", "trainer", "threads"},
+    "cells": {
+        *("stages", "shards", "experts", "contexts"),
+        *("engine", "server", "trainer", "threads"),
+    },
 }
 """Keys that a simulation has no use for."""
 

@@ -580,9 +580,9 @@ def test_behind_a_server_a_call_moves_with_its_blocks(tmp_path):
         pin = (await here.post("/kv/pin", {"rid": "r"})).json
         await here.post("/abort_request", {"rid": "r"})
         said = (await answer).json["output_ids"]
-        await here.post("/kv/put", {"pin": pin["pin"], "to": "r-1"})
+        put = (await here.post("/kv/put", {"pin": pin["pin"], "to": "r-1"})).json
+        await there.post("/kv/take", {"from": put["from"]})
         await here.post("/kv/release", {"pin": pin["pin"]})
-        await there.post("/kv/take", {"from": "r-1"})
         rest = await there.post("/generate", {**body, "input_ids": [*body["input_ids"], *said]})
         return said + rest.json["output_ids"], pin["tokens"], destination.counts
 

@@ -11,7 +11,6 @@ from gyre.backends.clusters.open import open_cluster
 from gyre.rollout import facts
 from gyre.run import resuming, supervised
 from gyre.run.lock import is_taken
-from gyre.run.plan_file import RUN_FILE
 from gyre.run.plans import Places
 from gyre.run.runfile import read_run
 from gyre.run.standing import end_controller
@@ -29,12 +28,15 @@ def stop(folder: Path) -> int:
     A controller ends first, with all that is its own.
     """
     end_controller(folder)
-    config = read_run(folder / RUN_FILE).config
     places = Places(run=folder.absolute(), share=folder)
-    return asyncio.run(_end_all(places, config.cluster, config.run.name))
+    if not places.file.is_file():
+        # Whatever became of it, what runs on this machine can be ended.
+        return asyncio.run(_end_all(places, ClusterSection(), run=""))
+    config = read_run(places.file).config
+    return asyncio.run(_end_all(places, config.cluster, run=config.run.name))
 
 
-async def _end_all(places: Places, section: ClusterSection, run: str) -> int:
+async def _end_all(places: Places, section: ClusterSection, *, run: str) -> int:
     found = [one for one in sorted(places.attempts.glob("*/")) if is_taken(one)]
     # Of others than this machine only what lasts can be left, and that are supervisors.
     asked = section if found else ClusterSection()
