@@ -212,6 +212,42 @@ GOALS = (
         most=0.05,
     ),
     Goal(
+        says="GPU, live: seconds of the best async, as a multiple of elastic's",
+        name="gpu-live",
+        quantity="async/elastic",
+        least=1.4,
+    ),
+    Goal(
+        says="GPU, live: seconds of colocate, as a multiple of elastic's",
+        name="gpu-live",
+        quantity="colocate/elastic",
+        least=1.3,
+    ),
+    *(
+        Goal(
+            says=f"GPU, live: time to the last step, off the simulator's prediction, {name}",
+            name="gpu-live",
+            quantity=f"{name} off",
+            most=0.1,
+        )
+        for name in ("elastic", "async", "colocate")
+    ),
+    *(
+        Goal(
+            says=f"GPU, live: calls that failed, {name}",
+            name="gpu-live",
+            quantity=f"{name} failed_calls",
+            most=0,
+        )
+        for name in ("elastic", "async", "colocate")
+    ),
+    Goal(
+        says="GPU: held-out score that a real model gains by training, five trajectories",
+        name="gpu-learn",
+        quantity="J=5 gained",
+        least=0.2,
+    ),
+    Goal(
         says="Live: executions at once in one run",
         name="live-many",
         quantity="run at_once",
@@ -333,6 +369,7 @@ RATIOS = (
     ("hours", " hours"),
     ("peak_bytes", " memory"),
     ("model_flops", " arithmetic"),
+    ("passes_s", " passes"),
 )
 """Numbers of which one way of the same work may need more than another, and how that is said."""
 
@@ -372,16 +409,43 @@ def _derived(runs: Sequence[dict[str, Any]]) -> Iterator[tuple[str, float]]:
         off = [abs(run["predicted_s"] / run["seconds"] - 1) for run in runs]
         yield "off", statistics.median(off)
         yield "most_off", max(off)
+    if "failed_calls" in runs[0]:
+        yield "failed_calls", max(run["failed_calls"] for run in runs)
     if "rewards" in runs[0]:
         yield "least_gain", min(run["rewards"][-1] - run["rewards"][0] for run in runs)
         yield "most_gain", max(run["rewards"][-1] - run["rewards"][0] for run in runs)
         yield "slowest_s", max(run["seconds"] for run in runs)
+    if "window_steps" in runs[0]:
+        yield from _learned(runs)
     if "frames_ms" in runs[0]:
         frames = [sorted(run["frames_ms"]) for run in runs]
         yield "p95_frame_ms", statistics.median(one[int(0.95 * (len(one) - 1))] for one in frames)
         yield "longest_frame_ms", max(one[-1] for one in frames)
     if "floor_s" in runs[0]:
         yield "roofline", statistics.median(run["floor_s"] / run["seconds"] for run in runs)
+
+
+def _learned(runs: Sequence[dict[str, Any]]) -> Iterator[tuple[str, float]]:
+    """Means at either end of the steps that every run of the result has taken, or over them all."""
+    for name, values in {
+        "first_score": [statistics.fmean(run["scores"][:3]) for run in runs],
+        "last_score": [
+            statistics.fmean(run["scores"][: run["window_steps"]][-10:]) for run in runs
+        ],
+        "before": [run["held_out"][0]["mean"] for run in runs],
+        "after": [run["held_out"][-1]["mean"] for run in runs],
+        "gained": [run["held_out"][-1]["mean"] - run["held_out"][0]["mean"] for run in runs],
+        "norm": [statistics.fmean(run["gradient_norms"][: run["window_steps"]]) for run in runs],
+        "passes_s": [
+            statistics.fmean(run["forward_backward_s"][: run["window_steps"]]) for run in runs
+        ],
+        "trajectories_each": [
+            sum(run["trajectories"][: run["window_steps"]])
+            / sum(run["executions"][: run["window_steps"]])
+            for run in runs
+        ],
+    }.items():
+        yield name, statistics.median(values)
 
 
 def _growth(runs: Sequence[dict[str, Any]]) -> Iterator[tuple[str, float]]:
@@ -447,6 +511,8 @@ TITLES = {
     "gpu-trees": "Training on an execution shaped like the case study, on a GPU",
     "gpu-switch": "A cell changes its role on a GPU",
     "gpu-agree": "Log-probabilities of engine and trainer on a GPU, bf16",
+    "gpu-learn": "SmolLM2-135M learns to do what letters ask for, by trajectories of an execution",
+    "gpu-live": "Live runs on four cells of one GPU, beside the simulator's prediction",
     "cpu-generate": "SmolLM2-135M on a CPU, bf16",
     "transports": "Weights from one process of a machine to another",
     "live-placements": "Live runs with emulated durations, beside the simulator's prediction",
@@ -509,6 +575,13 @@ COLUMNS = (
     ("least_gain", "reward gained at least"),
     ("most_gain", "at most"),
     ("slowest_s", "slowest, seconds"),
+    ("first_score", "score of the first 3 steps"),
+    ("last_score", "of the last 10"),
+    ("before", "held-out score before"),
+    ("after", "and after"),
+    ("norm", "gradient norm"),
+    ("passes_s", "forward and backward, s a step"),
+    ("trajectories_each", "trajectories of an execution"),
     ("look_cpu_s", "looking after them once, CPU s"),
     ("back_s", "seconds until it writes the journal"),
     ("serving_s", "seconds until all cells serve"),

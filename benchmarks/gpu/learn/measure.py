@@ -1,0 +1,198 @@
+"""A real model learns under three budgets at once: python -m benchmarks.gpu.learn.measure.
+
+Every budget is a whole `gyre train` of its own, and all of them share one GPU by MPS. A run that is
+not through when its time is over is told to stop, and the weights it has published last are
+measured on the held-out tasks, as those of a run that ends by itself are.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, fields, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.learn.runs import BUDGETS, HELD_OUT, Sizes, sample, source, tables, written
+from benchmarks.gpu.moves.mps import together
+from benchmarks.peers import results
+
+PACKAGES = ("torch", "transformers", "safetensors", "tokenizers", "numpy")
+LOOK_S = 2.0
+STOP_S = 60.0
+"""How long a run that was told to stop may take."""
+EVALUATE_S = 120.0
+MEMORY_BYTES = 2**33
+"""What the folders of three runs take at most, with room to spare."""
+
+
+class Running:
+    """One run in a folder of its own, whatever becomes of the others."""
+
+    def __init__(self, place: Path, name: str, sizes: Sizes, *, seed: int, steps: int) -> None:
+        self.name = name
+        self.folder = place / "run"
+        self._place = place
+        self._sizes = sizes
+        self._seed = seed
+        place.mkdir(parents=True)
+        file = written(place / "run.toml", tables(self.folder, name, sizes, seed=seed, steps=steps))
+        self._process = self._started("train", "train", str(file))
+
+    def is_over(self) -> bool:
+        return self._process.poll() is not None
+
+    def is_through(self) -> bool:
+        return self._process.returncode == 0
+
+    def has_begun(self) -> bool:
+        """Whether there is anything to be told of it."""
+        return (self.folder / "journal").exists()
+
+    def tell_to_stop(self) -> None:
+        self._process.send_signal(signal.SIGINT)
+
+    def wait(self, until: float) -> None:
+        """It is over, at the latest by then."""
+        _wait_for(self._process, until)
+
+    def evaluate(self) -> subprocess.Popen[bytes]:
+        """Its newest weights are measured on the held-out tasks, in a process of its own."""
+        held_out = source(self._sizes, HELD_OUT, self._sizes.held_out)
+        at_once = str(self._sizes.held_out)
+        return self._started(
+            *("evaluate", "evaluate", str(self.folder), held_out),
+            *("--n", "1", "--concurrency", at_once),
+        )
+
+    def sample(self) -> dict[str, Any]:
+        found = sample(self.folder, seed=self._seed)
+        return {"status": self._process.returncode, **found}
+
+    def _started(self, log: str, *words: str) -> subprocess.Popen[bytes]:
+        with (self._place / f"{log}.log").open("wb") as said:
+            command = [sys.executable, "-m", "gyre", *words]
+            return subprocess.Popen(command, cwd=results.ROOT, stdout=said, stderr=said)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--budgets", nargs="+", choices=list(BUDGETS), default=list(BUDGETS))
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--seconds", type=float, default=330.0, help="then runs are told to stop")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--lrs", type=float, nargs="+", help="one run each, of the first budget")
+    parser.add_argument("--size", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--keep", type=Path, help="journals and logs are copied here")
+    parser.add_argument("--commit", help="of the sources, where there is no repository to ask")
+    parser.add_argument("--dry", action="store_true", help="print the samples, write no result")
+    asked = parser.parse_args()
+    sizes = _sized(asked.size)
+    before = os.getloadavg()[0]
+    place = tempfile.TemporaryDirectory(prefix="learn-", dir=_memory(), ignore_cleanup_errors=True)
+    with place as folder:
+        with together() if sizes.device == "cuda" else nullcontext(False) as shares:
+            runs = _runs(Path(folder), asked, sizes)
+            _wait(runs, asked.seconds)
+            if not asked.lrs:
+                _measure_last(runs)
+        if asked.keep is not None:
+            _keep(Path(folder), asked.keep)
+        samples = {name: [run.sample()] for name, run in runs.items() if run.has_begun()}
+    for one in samples.values():
+        one[0]["window_steps"] = min(len(other["scores"]) for (other,) in samples.values())
+        print(json.dumps(one))
+    if not asked.dry:
+        path = results.write(
+            "gpu-learn",
+            samples=samples,
+            settings={**asdict(sizes), "steps": asked.steps, "shares_by_mps": shares},
+            packages={"gyre": {one: version(one) for one in PACKAGES}},
+            load_average=(before, os.getloadavg()[0]),
+            device=_device(sizes.device),
+            commit=asked.commit,
+        )
+        print(path)
+
+
+def _sized(given: Sequence[str]) -> Sizes:
+    kinds = {one.name: type(one.default) for one in fields(Sizes)}
+    values = dict(one.split("=", 1) for one in given)
+    return replace(Sizes(), **{name: kinds[name](value) for name, value in values.items()})
+
+
+def _runs(place: Path, asked: argparse.Namespace, sizes: Sizes) -> dict[str, Running]:
+    """By name: a run for each budget, or for each learning rate where those are compared."""
+    if asked.lrs:
+        budget = asked.budgets[0]
+        wanted = {f"{budget} lr={lr:g}": (budget, replace(sizes, lr=lr)) for lr in asked.lrs}
+    else:
+        wanted = {budget: (budget, sizes) for budget in asked.budgets}
+    return {
+        name: Running(place / name, budget, sized, seed=asked.seed, steps=asked.steps)
+        for name, (budget, sized) in wanted.items()
+    }
+
+
+def _wait(runs: dict[str, Running], seconds: float) -> None:
+    """All are over, by themselves or because their time was."""
+    until = time.monotonic() + seconds
+    while not all(run.is_over() for run in runs.values()) and time.monotonic() < until:
+        time.sleep(LOOK_S)
+    late = [run for run in runs.values() if not run.is_over()]
+    for run in late:
+        print(f"{run.name}: told to stop", flush=True)
+        run.tell_to_stop()
+    for run in late:
+        run.wait(until + STOP_S)
+
+
+def _measure_last(runs: dict[str, Running]) -> None:
+    """The last weights of those that were stopped before they could be measured."""
+    open_ = [run.evaluate() for run in runs.values() if run.has_begun() and not run.is_through()]
+    until = time.monotonic() + EVALUATE_S
+    for process in open_:
+        _wait_for(process, until)
+
+
+def _wait_for(process: subprocess.Popen[bytes], until: float) -> None:
+    try:
+        process.wait(max(0.0, until - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _keep(folder: Path, to: Path) -> None:
+    for run in sorted(folder.iterdir()):
+        (to / run.name).mkdir(parents=True, exist_ok=True)
+        for path in (*run.glob("*.log"), run / "run.toml", run / "run" / "journal"):
+            if path.exists():
+                shutil.copy(path, to / run.name / path.name)
+
+
+def _memory() -> str | None:
+    """A folder in memory where there is room, because a run writes all that it publishes."""
+    place = Path("/dev/shm")
+    has_room = place.is_dir() and shutil.disk_usage(place).free >= MEMORY_BYTES
+    return str(place) if has_room else None
+
+
+def _device(device: str) -> str | None:
+    if device == "cpu":
+        return None
+    import torch
+
+    return torch.cuda.get_device_name()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""What a live run came to, from its journal and its call logs."""
+
+from collections import Counter
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from benchmarks.live.compare import PHASES
+from benchmarks.live.running import Ran
+
+from gyre import calls
+from gyre.plan.messages import RunStarted, StepTaken
+from gyre.plan.replay import shape_of
+from gyre.run.switching import COUNTED
+from gyre.watch.account import CAUSES, Account
+from gyre.watch.story import Story
+from gyre.words.events import ClaimTrained, StepMade, TransitionTimed, WeightsPublished
+from gyre.words.records import CallClosed, CallFailed, LogOpened
+
+ID_BYTES = 4
+
+
+def sample(ran: Ran, folder: Path) -> dict[str, Any]:
+    """Seconds to the last step, where the time of cells went, and what became of calls."""
+    header = ran.reading.header
+    assert header is not None
+    story = Story(shape_of(header.shape))
+    story.heard_all((one.now, one.event) for one in ran.reading.entries)
+    ((began, _),) = ran.reading.facts((RunStarted,))
+    last = max(now for now, _ in ran.reading.facts((StepTaken,)))
+    return {
+        "seconds": last - began,
+        "wall_s": ran.wall_s,
+        **_shares(story, began, last),
+        **_ages(story),
+        **_calls(folder, last - began),
+        **_training(ran),
+        **_transitions(ran),
+        "facts": len(ran.reading.entries),
+        "controller_cpu_s": ran.used["controller"].cpu_s,
+    }
+
+
+def _shares(story: Story, began: float, last: float) -> dict[str, float]:
+    """Parts of the time of all cells until the last step, by what it went to."""
+    spent = Account(story, (began, last)).total()
+    return {
+        f"share {cause.value}": one / sum(spent) for cause, one in zip(CAUSES, spent, strict=True)
+    }
+
+
+def _ages(story: Story) -> dict[str, float]:
+    ages = story.scheduler.staleness.histogram
+    total = sum(ages.values())
+    return {
+        "staleness mean": sum(age * groups for age, groups in ages.items()) / total,
+        "staleness max": max(ages),
+    }
+
+
+def _calls(folder: Path, seconds: float) -> dict[str, float]:
+    """Until the last step: what is cut off by the end of the run is not counted."""
+    records = [one for path in calls.logs(folder) for one in calls.read(path).records]
+    # Call logs have the time of the calendar, and the first is opened as the run begins.
+    until = min(one.at for one in records if isinstance(one, LogOpened)) + seconds
+    closed = [one for one in records if isinstance(one, CallClosed) and one.closed_at <= until]
+    return {
+        "calls": len(closed),
+        "calls_s": sum(one.closed_at - one.opened_at for one in closed),
+        "sampled_tokens": sum(len(one.output) // ID_BYTES for one in closed),
+        "failed_calls": sum(isinstance(one, CallFailed) and one.at <= until for one in records),
+    }
+
+
+def _training(ran: Ran) -> dict[str, float]:
+    claims = [fact for _, fact in ran.reading.facts((ClaimTrained,))]
+    made = [fact for _, fact in ran.reading.facts((StepMade,))]
+    published = [fact for _, fact in ran.reading.facts((WeightsPublished,))]
+    return {
+        "claims": len(claims),
+        "trained_tokens": sum(one.num_tokens for one in claims),
+        "claims_s": sum(one.seconds for one in claims),
+        "reduce_s": fmean(one.reduce_s for one in made),
+        "step_s": fmean(one.step_s for one in made),
+        "publication: save, s": fmean(one.save_s for one in published) if published else 0.0,
+        "publication: load, s": fmean(one.load_s for one in published) if published else 0.0,
+    }
+
+
+def _transitions(ran: Ran) -> dict[str, Any]:
+    timed = [fact for _, fact in ran.reading.facts((TransitionTimed,))]
+    phases: dict[str, list[float]] = {}
+    moved: Counter[str] = Counter()
+    for one in timed:
+        way = "in" if one.into_training else "home"
+        for phase, seconds in one.phases.items():
+            phases.setdefault(f"{way}: {phase}", []).append(seconds)
+        moved.update(one.moved)
+    return {
+        "transitions": len(timed),
+        **{f"{name}, s": fmean(phases[name]) if name in phases else None for name in PHASES},
+        **{f"moved {name}": moved[name] for name in COUNTED},
+    }

@@ -1,0 +1,133 @@
+"""A cell's own engine and trainer, which have computed once before the run begins.
+
+On CUDA the first passes of a process compile and choose kernels. For the trainer's layers that
+takes longer than any of these runs and happens once in a run of hours, so that here they stay as
+they are written.
+"""
+
+import sys
+import time
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from gyre.backends.engines.embedded import EmbeddedEngine
+from gyre.engine.loop import Loop
+from gyre.model.network import Network
+from gyre.train.cell import LocalTrainer
+from gyre.words.ids import ExecutionId
+from gyre.words.packs import Claim, Pack, Score, Share
+from gyre.words.reports import ClaimReport
+from gyre.words.samples import Ask, Sampling
+from gyre.words.sections import EngineSection, ObjectiveSection, OptimizerSection, TrainerSection
+
+PROMPT_TOKENS = 300
+CLAIM_TIMES = (0.5, 1.0, 2.2)
+"""Claims are so many packs long: lengths differ, so that no later one is the first to do so."""
+
+
+def engine(
+    network: Network,
+    *,
+    name: str,
+    section: EngineSection,
+    folder: Path,
+    options: Mapping[str, str],
+) -> EmbeddedEngine:
+    """The embedded engine, which has served every number of calls at once."""
+    number = int(name.rpartition("-")[2])
+    loop = Loop(network, section, model=str(folder), seed=int(options["seed"]) * 1000 + number)
+    with _said("engine"):
+        warm(loop, section.capacity)
+    return EmbeddedEngine(name, loop)
+
+
+def warm(loop: Loop, capacity: int) -> None:
+    """Calls that end one after the other, so that there are as many at once as there ever can be,
+    and then fewer."""
+    rng = np.random.default_rng(0)
+    for number in range(capacity):
+        ids = rng.integers(0, 700, PROMPT_TOKENS, dtype=np.int32)
+        loop.submit(
+            Ask(
+                id=f"warm-{number}",
+                input_ids=array("i", ids.tolist()).tobytes(),
+                sampling=Sampling(max_tokens=4 + 2 * number),
+                execution=str(number),
+            )
+        )
+    while loop.has_calls:
+        loop.step()
+    loop.rest()
+    loop.wake()
+
+
+class Uncompiled(LocalTrainer):
+    """The trainer of one device, whose layers are not compiled; attention is the same."""
+
+    def score(self, claim: Claim) -> tuple[Score, ...]:
+        with torch.compiler.set_stance("force_eager"):
+            return super().score(claim)
+
+    def train(
+        self, claim: Claim, *, num_executions: int, scores: Sequence[Score] | None = None
+    ) -> ClaimReport:
+        # The engine of the same process rests meanwhile, and what it compiled stays.
+        with torch.compiler.set_stance("force_eager"):
+            return super().train(claim, num_executions=num_executions, scores=scores)
+
+
+def trainer(
+    network: Network,
+    *,
+    section: TrainerSection,
+    objective: ObjectiveSection,
+    optimizer: OptimizerSection | None,
+    temperature: float,
+    options: Mapping[str, str],
+) -> LocalTrainer:
+    """The trainer of one device, whose sum is empty again."""
+    made = Uncompiled(
+        network,
+        section=section,
+        objective=objective,
+        optimizer=optimizer,
+        temperature=temperature,
+    )
+    with _said("trainer"):
+        for times in CLAIM_TIMES:
+            made.train(claim(int(times * section.pack_tokens)), num_executions=1)
+        made.clear()
+        made.rest()
+        made.restore()
+    return made
+
+
+def claim(num_tokens: int) -> Claim:
+    """One execution of one row."""
+    ids = np.random.default_rng(num_tokens).integers(0, 700, num_tokens, dtype=np.int32)
+    count = num_tokens - 1
+    pack = Pack(
+        ids=ids,
+        positions=np.arange(num_tokens, dtype=np.int32),
+        tout=np.full(num_tokens, num_tokens, dtype=np.int32),
+        predictors=np.arange(count, dtype=np.int32),
+        labels=ids[1:],
+        # Above what a random network gives, so that nothing is clipped and all is computed.
+        behaviour=np.full(count, -5.0, dtype=np.float32),
+        shares=np.zeros(count, dtype=np.int32),
+    )
+    share = Share(execution=ExecutionId("warm"), advantage=1.0, num_targets=count)
+    return Claim(shares=(share,), packs=(pack,))
+
+
+@contextmanager
+def _said(what: str) -> Iterator[None]:
+    """How long it takes stands in the cell's log."""
+    began = time.monotonic()
+    yield
+    print(f"{what}: warm after {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)

@@ -1,0 +1,116 @@
+"""Real cells on one device, started with plans and asked as a controller and a proxy ask them."""
+
+import asyncio
+import secrets
+import shutil
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+import aiohttp
+
+from gyre.backends.engines.gyre import GyreEngine
+from gyre.run.cell_plan import CellPlan
+from gyre.run.cells import CellClient
+from gyre.run.plan_file import write_plan
+from gyre.run.processes import Process
+from gyre.words.ids import EngineName
+from gyre.words.sections import (
+    EngineSection,
+    LimitsSection,
+    ObjectiveSection,
+    OptimizerSection,
+    TrainerSection,
+)
+
+CORE, SATELLITE = 0, 1
+MEMORY = Path("/dev/shm")
+"""Where cells of a machine share weights and blocks."""
+READY_S = 180.0
+ORDER_S = 180.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """A core and a satellite, home and serving; each can be ordered, and asked for tokens."""
+
+    cells: dict[int, CellClient]
+    engines: dict[int, GyreEngine]
+    start_s: float
+    """From the first process to the last that was ready, imports included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """What the two cells are given."""
+
+    model: Path
+    folder: Path
+    """For plans, logs and the key."""
+    device: str
+    kv_tokens: int
+    prefill_tokens: int = 4_096
+
+
+def plan(scene: Scene, share: Path, cell: int) -> CellPlan:
+    on_gpu = scene.device == "cuda"
+    return CellPlan(
+        name=f"cell-{cell}",
+        cell=cell,
+        trains=True,
+        model=str(scene.model),
+        version=0,
+        device=scene.device,
+        dtype="bfloat16" if on_gpu else "float32",
+        seed=cell,
+        temperature=1.0,
+        threads=None if on_gpu else 1,
+        key_file=scene.folder / "token",
+        share=share,
+        store=share / "store",
+        timeout_s=ORDER_S,
+        engine=EngineSection(
+            capacity=8, kv_tokens=scene.kv_tokens, prefill_tokens=scene.prefill_tokens
+        ),
+        trainer=TrainerSection(),
+        objective=ObjectiveSection(),
+        optimizer=OptimizerSection() if cell == CORE else None,
+        limits=LimitsSection(),
+    )
+
+
+@asynccontextmanager
+async def pair(scene: Scene) -> AsyncIterator[Pair]:
+    """Both cells, until the context ends; what they share lies in memory, as a run's does."""
+    scene.folder.mkdir(parents=True, exist_ok=True)
+    key = secrets.token_hex(16)
+    (scene.folder / "token").write_text(key)
+    share = Path(tempfile.mkdtemp(prefix="moves-", dir=MEMORY if MEMORY.is_dir() else None))
+    processes: list[Process] = []
+    began = perf_counter()
+    try:
+        for cell in (CORE, SATELLITE):
+            path = write_plan(scene.folder / f"{cell}.json", plan(scene, share, cell))
+            log = scene.folder / f"{cell}.log"
+            arguments = ["-m", "gyre.run.cell", str(path)]
+            processes.append(await Process.start(f"cell-{cell}", arguments, log))
+        urls = await asyncio.gather(*(one.ready(READY_S) for one in processes))
+        headers = {"Authorization": f"Bearer {key}"}
+        async with aiohttp.ClientSession(headers=headers) as session:
+            yield Pair(
+                cells={
+                    cell: CellClient(cell, url, session, order_s=ORDER_S)
+                    for cell, url in enumerate(urls)
+                },
+                engines={
+                    cell: GyreEngine(EngineName(f"cell-{cell}"), url, session)
+                    for cell, url in enumerate(urls)
+                },
+                start_s=perf_counter() - began,
+            )
+    finally:
+        await asyncio.gather(*(one.stop() for one in processes))
+        shutil.rmtree(share, ignore_errors=True)

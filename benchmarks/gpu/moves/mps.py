@@ -1,0 +1,29 @@
+"""Processes that compute on one GPU at the same time: NVIDIA's MPS, for as long as it is needed."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+PROGRAM = "nvidia-cuda-mps-control"
+START_S = 20.0
+
+
+@contextmanager
+def together() -> Iterator[bool]:
+    """Whether processes started meanwhile share the GPU by MPS; False where it does not start."""
+    if shutil.which(PROGRAM) is None:
+        yield False
+        return
+    with tempfile.TemporaryDirectory(prefix="mps-") as folder:
+        places = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
+        os.environ.update(places)
+        try:
+            started = subprocess.run([PROGRAM, "-d"], check=False, timeout=START_S)
+            yield started.returncode == 0
+        finally:
+            subprocess.run([PROGRAM], input=b"quit\n", check=False, timeout=START_S)
+            for name in places:
+                os.environ.pop(name, None)

@@ -1,0 +1,73 @@
+"""Profiles decoding and training on one GPU: python -m benchmarks.gpu.profile.measure."""
+
+import argparse
+import gc
+import os
+import traceback
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from typing import Any
+
+import torch
+from benchmarks.gpu.clock import ceilings
+from benchmarks.gpu.networks import qwen3
+from benchmarks.gpu.profile import decode, training
+from benchmarks.peers import results
+
+from gyre.model.network import Network
+
+Samples = Iterator[tuple[str, dict[str, Any]]]
+SETTINGS = {
+    "model": "Qwen3-0.6B's size, random weights, bf16",
+    "host": "seconds of a pass inside each function, those it calls included",
+    "device": "seconds of a pass, or of a step, by what kernels do",
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="of decode, training; both by default")
+    parser.add_argument("--commit", help="of the sources, where there is no repository to ask")
+    asked = parser.parse_args()
+    samples: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    before = os.getloadavg()[0]
+    found = ceilings()
+    samples["device"].append(found)
+    measures: dict[str, Callable[[], Samples]] = {
+        "decode": lambda: decode.measure(Network(qwen3()), found["copy_bytes_per_s"]),
+        "training": lambda: training.measure(Network(qwen3())),
+    }
+    for name in asked.names or measures:
+        try:
+            for what, sample in measures[name]():
+                samples[what].append(sample)
+                _print(what, sample)
+        except Exception:
+            # The other is measured all the same: time on a device is dear.
+            traceback.print_exc(limit=-6)
+        gc.collect()
+        torch.cuda.empty_cache()
+    path = results.write(
+        "gpu-profile",
+        samples=samples,
+        settings=SETTINGS,
+        packages={"gyre": {one: version(one) for one in ("torch", "transformers")}},
+        load_average=(before, os.getloadavg()[0]),
+        device=torch.cuda.get_device_name(),
+        commit=asked.commit,
+    )
+    print(f"wrote {path.name}", flush=True)
+
+
+def _print(what: str, sample: dict[str, Any]) -> None:
+    short = {key: value for key, value in sample.items() if not isinstance(value, list)}
+    print(what, {key: _rounded(value) for key, value in short.items()}, flush=True)
+
+
+def _rounded(value: Any) -> Any:
+    return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""Where a training step's time goes: forward, backward, update, and the kernels of each."""
+
+import cProfile
+import pstats
+from collections.abc import Iterator
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from benchmarks.gpu.networks import H200_BF16_FLOPS
+from benchmarks.gpu.profile.hosts import taken
+from benchmarks.gpu.profile.kernels import by_group, kernels
+
+from gyre.model.network import Network
+from gyre.train.cell import LocalTrainer
+from gyre.train.optimizer import Adam
+from gyre.words.ids import ExecutionId
+from gyre.words.packs import Claim, Pack, Share
+from gyre.words.sections import ObjectiveSection, OptimizerSection, TrainerSection
+
+NAMED = 24
+RUNS = 2
+
+
+def row(num_tokens: int, vocabulary: int) -> Claim:
+    """One execution of one row, every token of which but the first is a target."""
+    ids = np.random.default_rng(0).integers(0, vocabulary, num_tokens, dtype=np.int32)
+    count = num_tokens - 1
+    pack = Pack(
+        ids=ids,
+        positions=np.arange(num_tokens, dtype=np.int32),
+        tout=np.full(num_tokens, num_tokens, dtype=np.int32),
+        predictors=np.arange(count, dtype=np.int32),
+        labels=ids[1:],
+        # Above what any random network gives, so that nothing is clipped and all is computed.
+        behaviour=np.full(count, -5.0, dtype=np.float32),
+        shares=np.zeros(count, dtype=np.int32),
+    )
+    share = Share(execution=ExecutionId("e"), advantage=1.0, num_targets=count)
+    return Claim(shares=(share,), packs=(pack,))
+
+
+def measure(network: Network, num_tokens: int = 32_768) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The first step with where its seconds went, later ones, and their kernels."""
+    trainer = LocalTrainer(
+        network,
+        section=TrainerSection(pack_tokens=num_tokens),
+        objective=ObjectiveSection(),
+        optimizer=OptimizerSection(),
+    )
+    claim = row(num_tokens, network.shape.vocabulary)
+
+    def step() -> None:
+        trainer.train(claim, num_executions=1)
+        trainer.step()
+        _settle()
+
+    yield "first step", _first(step)
+    yield "second step", {"seconds": _timed(step)}
+    shape = network.shape
+    pairs = num_tokens * (num_tokens + 1) // 2
+    flops = 3 * shape.forward_flops(num_tokens, num_tokens - 1, pairs)
+    for _ in range(RUNS):
+        seconds = _timed(step)
+        yield "step", {"seconds": seconds, "mfu": flops / seconds / H200_BF16_FLOPS}
+    with taken(
+        (LocalTrainer, "_forward", "forward"),
+        (LocalTrainer, "_back", "weigh and backward"),
+        (Adam, "step", "update"),
+    ) as host:
+        _timed(step)
+    yield "step: host", dict(host.seconds)
+    seen = kernels(step)
+    yield "step: device", by_group(seen) | {"all": sum(one.seconds for one in seen)}
+    for one in seen[:NAMED]:
+        sample = {"name": one.name[:160], "calls": one.calls, "seconds": one.seconds}
+        yield "step: kernels", sample
+
+
+def _first(step: Any) -> dict[str, Any]:
+    """Its seconds, and the functions of the host that most of them were in."""
+    watch = cProfile.Profile()
+    began = perf_counter()
+    watch.runcall(step)
+    seconds = perf_counter() - began
+    stats: Any = pstats.Stats(watch)
+    rows = sorted(stats.stats.items(), key=lambda one: -one[1][3])
+    own = sorted(stats.stats.items(), key=lambda one: -one[1][2])
+    return {
+        "seconds": seconds,
+        "with what they call": [_told(one, 3) for one in rows[:40]],
+        "alone": [_told(one, 2) for one in own[:20]],
+    }
+
+
+def _told(row: Any, column: int) -> dict[str, Any]:
+    (path, line, name), numbers = row
+    place = "/".join(path.split("/")[-3:])
+    return {"function": f"{place}:{line} {name}", "calls": numbers[1], "seconds": numbers[column]}
+
+
+def _timed(work: Any) -> float:
+    _settle()
+    began = perf_counter()
+    work()
+    _settle()
+    return perf_counter() - began
+
+
+def _settle() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()

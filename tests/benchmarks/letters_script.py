@@ -1,0 +1,31 @@
+"""A model that reads every letter and does every job right, but deletes only when asked twice."""
+
+from random import Random
+
+from benchmarks.gpu.learn import agent
+from benchmarks.gpu.learn.tasks import jobs_of
+
+from gyre.testing.script import Conversation, Reply, Script
+
+SEED, LETTERS = "scripted", 6
+
+
+def commands() -> dict[str, str]:
+    """By what is asked: what does it, of the first task of the seed."""
+    return {job.asked: job.command for job in jobs_of(Random(f"{SEED}/letters"), LETTERS)}
+
+
+def right() -> Script:
+    return Script([_rule])
+
+
+def _rule(conversation: Conversation) -> Reply:
+    system, last = conversation.turns[0].text, conversation.turns[-1].text
+    if system.strip() == agent.HELPER:
+        asked = last.rpartition(": ")[2].strip()
+        if asked.startswith("delete") and agent.REFUSED not in last:
+            return Reply(text="I will.")
+        return Reply(text=commands()[asked])
+    if agent.SUM_UP in last:
+        return Reply(text="Some jobs are done.")
+    return Reply(text=last.rpartition("P.S. Please ")[2].strip().removesuffix("."))

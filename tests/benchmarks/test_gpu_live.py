@@ -1,0 +1,174 @@
+"""The live comparison on a GPU: its work, its model, and what the simulator foretells of it."""
+
+import asyncio
+import json
+import os
+import subprocess
+from array import array
+
+import pytest
+from benchmarks.gpu.live import model, predict, runs, warmed, work
+from benchmarks.gpu.live.compare import live_variant
+from benchmarks.gpu.live.predict import Calibration
+from benchmarks.gpu.live.work import Execution, Scale
+from benchmarks.live.running import Ran
+
+from gyre.backends.renderers.load import load_renderer
+from gyre.journal.reading import read
+from gyre.journal.writing import write
+from gyre.model.load import load_network
+from gyre.plan.replay import EVENTS
+from gyre.sim.asked import journaled
+from gyre.sim.durations import HOUR_S
+from gyre.sim.recorded import header_of
+from gyre.sim.workload import NL2REPO_122B, Draws
+from gyre.sim.world import run
+from gyre.stream.queries import Queries
+from gyre.words.samples import Ask, Sampling
+from gyre.words.sections import EngineSection, ObjectiveSection, OptimizerSection, TrainerSection
+
+PLANTED = Calibration(
+    costs={
+        "groups_per_node_hour": 3600.0,
+        "into_training_s": 0.6,
+        "out_of_training_s": 0.5,
+        "pull_s": 0.2,
+        "update_s": 0.3,
+        "publication_s": 0.4,
+    },
+    per_execution_s=0.5,
+    per_call_s=0.2,
+    per_token_s=0.015,
+)
+SCALE = Scale(mean_s=19.3, tokens_per_s=100.0, turn_s=2.0, told_fraction=0.5)
+"""An hour of the paper is ten seconds."""
+
+
+def test_executions_take_what_the_simulator_draws_for_them():
+    found = work.work(SCALE, groups=5, members=4, seed=7)
+    drawn = [Draws(NL2REPO_122B, seed=7, group_size=4).group(number) for number in range(5)]
+    for group, expected in zip(found, drawn, strict=True):
+        for one, execution in zip(group, expected, strict=True):
+            hours = execution.course(NL2REPO_122B.deadlines).rollout_s / HOUR_S
+            evaluation_s = min(work.FOREVER_S, 10 * execution.evaluation_s / HOUR_S)
+
+            assert 10 * hours == pytest.approx(one.tool_s + one.num_tokens / 100.0, rel=0.02)
+            assert evaluation_s == pytest.approx(one.evaluation_s)
+
+
+def test_the_nth_query_of_a_run_is_the_nth_group(tmp_path):
+    groups = work.work(SCALE, groups=12, members=2, seed=3)
+    tasks = work.write_tasks(tmp_path / "tasks.jsonl", groups, seed=3).read_text().splitlines()
+    queries = Queries(12, seed=3)
+    drawn = [json.loads(tasks[queries.draw()]) for _ in range(12)]
+    found = [json.loads(one["instruction"])["members"] for one in drawn]
+
+    assert [[list(map(dict, one.turns)) for one in group] for group in groups] == found
+
+
+@pytest.mark.parametrize(("name", "expected"), [("g3-0", "1.000"), ("g3-1", "20.000")])
+def test_an_assessment_takes_the_time_of_its_own_execution(tmp_path, name, expected):
+    group = [Execution(turns=(), evaluation_s=seconds) for seconds in (1.0, 20.0)]
+    tasks = work.write_tasks(tmp_path / "tasks.jsonl", [group], seed=0)
+    shell, flag, script = json.loads(tasks.read_text())["evaluation"]["argv"]
+    (tmp_path / "address").write_text(f"http://127.0.0.1:80/exec/{name}/v1\n")
+    (tmp_path / "replies.txt").write_text("done\n")
+    noted = f"sleep() {{ echo $1 > slept; }}; {script}"
+    environment = {"PATH": os.environ["PATH"], "GYRE_RESULTS": str(tmp_path)}
+    subprocess.run([shell, flag, noted], check=True, cwd=tmp_path, env=environment)
+
+    assert f"{expected}\n" == (tmp_path / "slept").read_text()
+    assert 0 <= float((tmp_path / "reward.txt").read_text()) < 1
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return model.made(tmp_path_factory.mktemp("live") / "model", "small", device="cpu")
+
+
+def test_every_id_that_the_model_can_sample_is_one_of_its_tokenizer(folder):
+    renderer = load_renderer(str(folder), family="chatml")
+    last = model.VOCABULARY - 1
+
+    assert model.VOCABULARY == load_network(folder).shape.vocabulary
+    assert " w1000" == renderer.decode([1000])
+    assert max(renderer.stop_ids) <= last
+    assert renderer.decode([last])
+
+
+def test_tools_say_as_many_tokens_as_they_are_meant_to(folder):
+    renderer = load_renderer(str(folder), family="chatml")
+
+    assert 10 * work.WORD_TOKENS == len(renderer.encode("out " * 10))
+
+
+def test_a_trainer_that_has_computed_begins_as_if_it_had_not(folder):
+    network = load_network(folder)
+    before = {name: one.clone() for name, one in network.module.named_parameters()}
+    found = warmed.trainer(
+        network,
+        section=TrainerSection(pack_tokens=256),
+        objective=ObjectiveSection(),
+        optimizer=OptimizerSection(),
+        temperature=1.0,
+        options={},
+    )
+
+    assert 0 == found.version
+    assert all(not one.any() for one in found.gradients)
+    assert all(one.equal(before[name]) for name, one in network.module.named_parameters())
+
+
+async def sampled(engine, ask):
+    found = [token async for chunk in engine.generate(ask) for token in chunk.ids]
+    await engine.close()
+    return found
+
+
+def test_an_engine_that_has_served_samples_as_long_as_it_is_asked_to(folder):
+    section = EngineSection(capacity=3, kv_tokens=4096)
+    network = load_network(folder)
+    engine = warmed.engine(
+        network, name="cell-1", section=section, folder=folder, options={"seed": "1"}
+    )
+    ids = array("i", range(20)).tobytes()
+    ask = Ask(id="a", input_ids=ids, sampling=Sampling(max_tokens=17), execution="e")
+
+    assert 17 == len(asyncio.run(sampled(engine, ask)))
+
+
+def test_what_runs_live_is_among_what_is_simulated():
+    named = {name: (schedule, cells) for name, schedule, cells in predict.variants(steps=6)}
+    for name in runs.SCHEDULES:
+        schedule, cells = named[live_variant(name, 2)]
+        streaming = runs.SCHEDULES[name].get("streaming", True)
+
+        assert runs.schedule_of(name, steps=6) | {"streaming": streaming} == schedule
+        assert runs.cells_of(name, training=2) == cells
+
+
+def test_all_placements_have_the_staleness_and_the_cells_of_the_comparison():
+    for name, schedule in runs.SCHEDULES.items():
+        mean = schedule["extra_dispatch"] + (schedule["steps_per_burst"] - 1) / 2
+        cells = runs.cells_of(name, training=1)
+
+        assert runs.STALENESS == mean
+        assert runs.CELLS == cells["count"] + len(cells.get("standalone", ()))
+        assert 0 == runs.STEPS % schedule["steps_per_burst"]
+
+
+def test_a_calibration_finds_what_a_run_was_made_with_and_foretells_it(tmp_path):
+    schedule = runs.schedule_of("elastic", steps=6)
+    given = {"schedule": schedule, "cells": runs.cells_of("elastic", training=4), "seed": 5}
+    scenario = predict.foretold(PLANTED, SCALE, **given)
+    record, events = journaled(scenario, lambda _: None)
+    write(tmp_path / "journal", header_of(scenario, started_at=0.0), events, kinds=EVENTS)
+    ran = Ran(reading=read(tmp_path / "journal", kinds=EVENTS), wall_s=0.0)
+    found = predict.calibrated(ran, SCALE, seed=5)
+
+    assert 0.5 == pytest.approx(found.per_execution_s, abs=0.05)
+    assert 0.2 == pytest.approx(found.per_call_s, rel=0.05)
+    assert 0.015 == pytest.approx(found.per_token_s, rel=0.01)
+    assert record.hours == pytest.approx(
+        run(predict.foretold(found, SCALE, **given)).hours, rel=0.05
+    )
