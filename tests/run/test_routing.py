@@ -45,7 +45,7 @@ def test_only_what_changes_is_told_and_what_ends_loses_its_route():
         await table.flushed()
         table.want({"a": 0, "b": 1}, all_ready)
         await table.flushed()
-        table.want({"b": 0}, all_ready)
+        table.want({"a": None, "b": 0}, all_ready)
         await table.flushed()
 
     assert [
@@ -60,12 +60,37 @@ def test_an_execution_whose_engine_is_away_has_no_route_until_it_is_back():
     async def work(table, proxy):
         table.want({"a": 0}, all_ready)
         await table.flushed()
-        table.want({"a": 0}, lambda engine: False)
+        table.want({}, lambda engine: False, turned=True)
         await table.flushed()
-        table.want({"a": 0}, all_ready)
+        table.want({}, all_ready, turned=True)
         await table.flushed()
 
     assert [(1, {"a": "engine-0"}), (2, {"a": None}), (3, {"a": "engine-0"})] == routed(work)
+
+
+def test_nobody_is_told_of_an_execution_that_never_had_an_engine():
+    async def work(table, proxy):
+        table.want({"a": 0, "b": 1}, lambda engine: engine == 1)
+        await table.flushed()
+        table.want({"a": None}, all_ready)
+        await table.flushed()
+
+    assert [(1, {"b": "engine-1"})] == routed(work)
+
+
+def test_one_that_ends_while_its_route_is_on_its_way_loses_it_afterwards():
+    """A proxy keeps what it is told until it is told otherwise."""
+
+    async def work(table, proxy):
+        proxy.go.clear()
+        table.want({"a": 0}, all_ready)
+        while not proxy.orders:
+            await asyncio.sleep(0)
+        table.want({"a": None}, all_ready)
+        proxy.go.set()
+        await table.flushed()
+
+    assert [(1, {"a": "engine-0"}), (2, {"a": None})] == routed(work)
 
 
 def test_what_changes_while_an_order_is_under_way_follows_it():

@@ -1,7 +1,8 @@
 """The simulator's work grows with what happens, and not with how much there is: by instructions."""
 
-import sys
 from dataclasses import replace
+
+from tests.instructions import instructions
 
 from gyre.sim.paper import NL2REPO, compared
 from gyre.sim.world import World
@@ -23,21 +24,14 @@ def scene(times):
 
 def instructions_an_event(scenario):
     """Bytecodes of a whole run, by event; the same on every machine."""
-    counted = 0
-
-    def count(frame, event, _):
-        nonlocal counted
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        counted += event == "opcode"
-        return count
-
     world = World(scenario)
-    before = sys.gettrace()
-    sys.settrace(count)
-    try:
+    record = None
+
+    def work():
+        nonlocal record
         record = world.run()
-    finally:
-        sys.settrace(before)
+
+    counted = instructions(work)
     return counted / record.counts.events, record.counts
 
 

@@ -36,6 +36,8 @@ class Engines:
         self.limit = 0
         """The same with overcommitment, where it is allowed now."""
         self.num_ready = 0
+        self.num_turns = 0
+        """Times that one of them became ready, or ceased to be."""
 
     @property
     def occupied(self) -> int:
@@ -66,6 +68,7 @@ class Engines:
             return
         self._ready[engine] = True
         self.num_ready += 1
+        self.num_turns += 1
         self.capacity += self._capacities[engine]
         self.limit += self._allowed(engine)
         self._note(engine)
@@ -78,6 +81,7 @@ class Engines:
         self.limit -= self._allowed(engine)
         self._ready[engine] = False
         self.num_ready -= 1
+        self.num_turns += 1
         self._calls[engine] = None
         left = list(self._seats[engine])
         self._seats[engine].clear()

@@ -4,7 +4,7 @@ Rule 1: p, f and closure move once for every member of every group (SPEC 1.2).
 Rule 2: what an earlier controller launched goes on; only what cannot is launched again, renamed.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from gyre.plan.messages import (
     LaunchExecution,
 )
 from gyre.run.materialise import Kept
+from gyre.run.noted import Noted
 from gyre.run.recalled import Recalled, RecalledGroup
 from gyre.run.supervised import Supervised
 from gyre.run.supervisors import Supervisors, SupervisorsOf
@@ -59,7 +60,8 @@ class Attempts:
         """Of those that were launched."""
         self._places: dict[ExecutionId, tuple[GroupId, int]] = {}
         self._closings: dict[ExecutionId, Closed] = {}
-        self._running: dict[ExecutionId, tuple[GroupId, int]] = {}
+        self.running = Noted[ExecutionId, tuple[GroupId, int]]()
+        """Those that are launched and not terminated."""
         self._surplus: set[ExecutionId] = set()
         """Those that were cancelled, whatever they come to (SPEC 6.5)."""
         self._renamed: set[ExecutionId] = set()
@@ -68,10 +70,9 @@ class Attempts:
         """Those whose reward an earlier controller wrote down, and not that they are closed."""
         self.supervisors: Supervisors = supervisors_of(self._terminated, self._closed, self._lost)
 
-    @property
-    def running(self) -> Mapping[ExecutionId, tuple[GroupId, int]]:
-        """Those that are launched and not terminated."""
-        return self._running
+    def name_at(self, group: GroupId, member: int) -> ExecutionId | None:
+        """None of a member that was never launched, or whose group has been taken."""
+        return self._names.get((group, member))
 
     def admit(self, command: AdmitGroup) -> None:
         """The next query is the group's."""
@@ -84,7 +85,7 @@ class Attempts:
     def launch(self, command: LaunchExecution) -> None:
         place = command.group, command.member
         name = self._name(place, name_of(*place))
-        self._running[name] = place
+        self.running[name] = place
         self.supervisors.launch(name, self._drawn[command.group].task, self._folder / name)
 
     def cancel(self, command: CancelExecution) -> None:
@@ -172,7 +173,7 @@ class Attempts:
                 continue
             name = self._names[number, member]
             if not one.is_terminated:
-                self._running[name] = number, member
+                self.running[name] = number, member
             self.supervisors.adopt(
                 name,
                 self._drawn[number].task,
@@ -185,12 +186,12 @@ class Attempts:
         """The same member again, under a name that has neither a log nor a folder."""
         group, member = place = self._places.pop(one.name)
         del self._names[place]
-        self._running.pop(one.name, None)
+        self.running.pop(one.name, None)
         name = self._name(place, next_name(one.name))
         if one.name in self._surplus:
             self._surplus.remove(one.name)
             self._surplus.add(name)
-        self._running[name] = place
+        self.running[name] = place
         self._renamed.add(name)
         self._hear(ExecutionRelaunched(group=group, member=member, execution=name, reason=reason))
 
@@ -220,7 +221,7 @@ class Attempts:
 
     async def _terminated(self, one: Supervised, fact: Terminated) -> None:
         group, member = self._places[one.name]
-        del self._running[one.name]
+        del self.running[one.name]
         self._hear(ExecutionTerminated(group=group, member=member, ending=fact.ending))
 
     async def _closed(self, one: Supervised, fact: Closed) -> None:

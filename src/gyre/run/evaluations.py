@@ -26,6 +26,7 @@ from gyre.plan.messages import (
 from gyre.rollout.facts import Entry
 from gyre.run.births import Bears
 from gyre.run.hall import Spawn
+from gyre.run.noted import Noted
 from gyre.run.sharded import Proxies
 from gyre.run.supervised import Supervised
 from gyre.run.supervisors import OrderOf, Supervisors
@@ -74,7 +75,8 @@ class Evaluations:
         self._last = last
         self._hear = hear
         self._numbers: dict[ExecutionId, EvaluationId] = {}
-        self._seats: dict[ExecutionId, EngineId] = {}
+        self.seats = Noted[ExecutionId, EngineId]()
+        """Engines of those that are launched and not terminated."""
         self._round: _Round | None = None
         self._is_due = False
         self._next = 0
@@ -90,11 +92,6 @@ class Evaluations:
             spawn=spawn,
         )
 
-    @property
-    def seats(self) -> Mapping[ExecutionId, EngineId]:
-        """Engines of those that are launched and not terminated."""
-        return self._seats
-
     def noticed(self, now: float, fact: Any) -> None:
         """A fact is in the journal; the run's start and publications may begin a round."""
         if self._notices(fact):
@@ -104,15 +101,15 @@ class Evaluations:
     def launch(self, command: LaunchEvaluation) -> None:
         name = name_of(command.evaluation)
         self._numbers[name] = command.evaluation
-        self._seats[name] = command.engine
+        self.seats[name] = command.engine
         self._supervisors.launch(name, self._task(command.evaluation), self._place(name))
 
     def move(self, moves: Sequence[EvaluationMove]) -> None:
         """One that has ended since has no calls to be moved."""
         for one in moves:
             name = name_of(one.evaluation)
-            if name in self._seats:
-                self._seats[name] = one.engine
+            if name in self.seats:
+                self.seats[name] = one.engine
 
     async def heard(self, execution: ExecutionId, entry: Entry) -> None:
         """A supervisor posted a fact; those of other executions are passed over."""
@@ -171,7 +168,7 @@ class Evaluations:
                 name = name_of(number)
                 self._numbers[name] = number
                 if number not in ended:
-                    self._seats[name] = launched[number]
+                    self.seats[name] = launched[number]
                 self._supervisors.adopt(
                     name, self._task(number), self._place(name), is_terminated=number in ended
                 )
@@ -224,7 +221,7 @@ class Evaluations:
 
     async def _terminated(self, one: Supervised, fact: Terminated) -> None:
         """Its slot is free, because judging needs no engine (SPEC 1.3)."""
-        del self._seats[one.name]
+        del self.seats[one.name]
         self._hear(EvaluationEnded(evaluation=self._numbers[one.name]))
 
     async def _closed(self, one: Supervised, fact: Closed) -> None:

@@ -28,10 +28,12 @@ from gyre.plan.scheduler import Scheduler
 from gyre.run.attempts import Attempts
 from gyre.run.evaluations import Evaluations
 from gyre.run.hall import Hall, Spawn
+from gyre.run.noted import Noted
 from gyre.run.recalled import RecalledGroup
 from gyre.run.routing import RouteTables
 from gyre.run.switching import Switching
 from gyre.words.events import ExecutionRelaunched
+from gyre.words.ids import ExecutionId
 
 
 class Hands:
@@ -58,7 +60,10 @@ class Hands:
         self._evaluations = evaluations
         self._spawn = spawn
         self._stop = stop
-        self._seats: dict[tuple[GroupId, int], EngineId] = {}
+        self._seats = Noted[tuple[GroupId, int], EngineId]()
+        """Of launched members, until their group is offered."""
+        self._num_turns = 0
+        """Of engines, when routes followed them last."""
 
     def recall(self, groups: Iterable[RecalledGroup]) -> None:
         """Engines of what an earlier controller launched, in groups that are not ready."""
@@ -80,11 +85,31 @@ class Hands:
         """Called after every event, also when it led to no order: engines may be ready since."""
         for command in commands:
             self._obey(command)
+        self._follow()
+
+    def _follow(self) -> None:
+        """Routes follow whatever has changed; what has not costs nothing, however much there is."""
+        engines = self._scheduler.engines
+        turned = engines.num_turns != self._num_turns
+        self._num_turns = engines.num_turns
+        self._routes.want(
+            self._changed(),
+            lambda engine: engines.is_ready(EngineId(engine)),
+            turned=turned,
+        )
+
+    def _changed(self) -> dict[ExecutionId, EngineId | None]:
+        """Seats of executions that have begun, moved or ended since; None of those that ended."""
         running = self._attempts.running
-        seats = {name: self._seats[key] for name, key in running.items()}
+        moved = (self._attempts.name_at(*place) for place in self._seats.changed())
+        found: dict[ExecutionId, EngineId | None] = {}
+        for name in (*running.changed(), *(one for one in moved if one is not None)):
+            place = running.get(name)
+            found[name] = None if place is None else self._seats[place]
         if self._evaluations is not None:
-            seats |= self._evaluations.seats
-        self._routes.want(seats, lambda engine: self._scheduler.engines.is_ready(EngineId(engine)))
+            seats = self._evaluations.seats
+            found |= {name: seats.get(name) for name in seats.changed()}
+        return found
 
     def _obey(self, command: Command) -> None:
         match command:
@@ -99,11 +124,10 @@ class Hands:
             case MoveExecutions(moves=moves, evaluations=evaluations):
                 self._move(moves, evaluations)
             case OfferGroup(group=group):
-                self._hall.offer(
-                    command, self._attempts.take(group, self._scheduler.shape.group_size)
-                )
-                for key in [key for key in self._seats if key[0] == group]:
-                    del self._seats[key]
+                size = self._scheduler.shape.group_size
+                self._hall.offer(command, self._attempts.take(group, size))
+                for member in range(size):
+                    self._seats.pop((group, member), None)
             case OpenBatch(step=step):
                 self._hall.open(step)
             case StopRun(reason=reason):
