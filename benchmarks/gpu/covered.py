@@ -17,6 +17,7 @@ NOT_MEASURED = {
             "carried",
             "completions",
             "controls",
+            "ferry",
             "joined",
             "native",
             "open",

@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from tests.engine import slow_engine
 
 from gyre.backends.engines.embedded import EmbeddedEngine
+from gyre.engine.carried import Folder
 from gyre.engine.serve import Server
 from gyre.engine.wire import Served
 from gyre.run.serve import Application
@@ -134,7 +135,7 @@ async def served(
         limits=LimitsSection() if limits is None else limits,
         kv_bytes=2**20,
         key=key,
-        share=share,
+        shelf=None if share is None else Folder(share),
         patience_s=patience_s,
     )
     client = Client(Application(server))

@@ -5,7 +5,16 @@ import torch
 
 from gyre.backends.transports.cuts import Cut
 from gyre.backends.transports.shared import SharedTransport
-from gyre.run.cell_weights import cuts_of, exposed, fetched, shapes_of, whole_cuts
+from gyre.run.cell_weights import (
+    LANES,
+    cuts_of,
+    exposed,
+    exposed_in_lanes,
+    fetched,
+    shapes_of,
+    whole_cuts,
+    withdraw,
+)
 from gyre.words.errors import ModelError, Outdated, TransferError
 
 WHOLE = {"model.embed_tokens.weight": (8, 4), "layer.up.weight": (6, 4), "layer.norm.weight": (4,)}
@@ -86,3 +95,63 @@ def test_weights_of_another_version_or_withdrawn_are_refused(tmp_path):
 
 def test_the_shapes_of_a_module_are_those_of_its_parameters():
     assert {"weight": (3, 2), "bias": (3,)} == shapes_of(torch.nn.Linear(2, 3))
+
+
+def large():
+    """Tensors whose rows are shared out, rows that do not come out even, and some that are not."""
+    generator = torch.Generator().manual_seed(7)
+    shapes = {"wide": (1_021, 300), "tall": (70_000,), "few": (3, 40_000), "small": (5, 4)}
+    return {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()} | {
+        "one": torch.tensor(3.0)
+    }
+
+
+def test_weights_in_lanes_are_those_that_were_exposed(tmp_path):
+    transport = SharedTransport(tmp_path, owner="cell-0")
+    tensors = large()
+    cuts = whole_cuts({name: tuple(one.shape) for name, one in tensors.items()})
+
+    parts = exposed_in_lanes(transport, tensors, cuts, version=3)
+    found = fetched(transport, parts, cuts, version=3)
+
+    assert LANES == len(parts)
+    assert [*tensors] == [*found]
+    assert all(torch.equal(tensors[name], found[name]) for name in tensors)
+
+
+def test_whoever_is_cut_otherwise_reads_lanes_as_well(tmp_path):
+    transport = SharedTransport(tmp_path, owner="cell-0")
+    tensors = large()
+    whole = {name: tuple(one.shape) for name, one in tensors.items()}
+    parts = exposed_in_lanes(transport, tensors, whole_cuts(whole), version=3)
+
+    cuts = cuts_of({"wide": (1_021, 100), "small": (5, 4)}, whole, shard=1)
+    found = fetched(transport, parts, cuts, version=3)
+
+    assert torch.equal(tensors["wide"][:, 100:200], found["wide"])
+    assert torch.equal(tensors["small"], found["small"])
+
+
+def test_lanes_are_withdrawn_together(tmp_path):
+    transport = SharedTransport(tmp_path, owner="cell-0")
+    tensors = large()
+    cuts = whole_cuts({name: tuple(one.shape) for name, one in tensors.items()})
+    parts = exposed_in_lanes(transport, tensors, cuts, version=3)
+
+    withdraw(transport, parts)
+
+    assert [] == [*tmp_path.iterdir()]
+    with pytest.raises(Outdated):
+        fetched(transport, parts, cuts, version=3)
+
+
+def test_lanes_that_cannot_all_be_made_leave_none(tmp_path):
+    transport = SharedTransport(tmp_path, owner="cell-0")
+    tensors = large()
+    cuts = whole_cuts({name: tuple(one.shape) for name, one in tensors.items()})
+    del tensors["small"]
+
+    with pytest.raises(KeyError, match="small"):
+        exposed_in_lanes(transport, tensors, cuts, version=3)
+
+    assert [] == [*tmp_path.iterdir()]

@@ -1,5 +1,7 @@
 """Cached blocks as safetensors, in bytes or in a file, and back, checked before any is used."""
 
+import json
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,16 +9,26 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, load_file, save, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load, save
 from torch import Tensor
 
+from gyre.engine.ferry import Ferry
 from gyre.engine.reports import KVBlocks
 from gyre.words.errors import NotFound, OutOfMemory, RequestError
 
 HEADER_BYTES = 2**16
 """More than the names, types and shapes of three tensors take."""
 _NAMES = {"token_ids", "values", "version"}
+_TYPES = {
+    torch.int32: "I32",
+    torch.int64: "I64",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float32: "F32",
+    torch.float64: "F64",
+}
+"""As safetensors spells them."""
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 
 
@@ -35,16 +47,18 @@ class Shelf(Protocol):
 
 
 class Folder:
-    """A folder that engines of one machine share: blocks are taken without a copy between."""
+    """A folder in memory that engines of one machine share; blocks are taken to a device."""
 
-    def __init__(self, share: Path) -> None:
+    def __init__(self, share: Path, device: torch.device | None = None) -> None:
         self._share = share
+        self._device = torch.device("cpu") if device is None else device
+        self._ferry = Ferry()
 
     def put(self, blocks: KVBlocks, name: str) -> tuple[str, int]:
-        return name, put(blocks, self._path("to", name))
+        return name, put(blocks, self._path("to", name), self._ferry)
 
     def take(self, name: str) -> KVBlocks:
-        return take(self._path("from", name))
+        return take(self._path("from", name), self._ferry, self._device)
 
     def drop(self, name: str) -> None:
         self._path("from", name).unlink(missing_ok=True)
@@ -63,7 +77,7 @@ def check_name(where: str, name: str) -> None:
 
 def packed(blocks: KVBlocks) -> bytes:
     """Three tensors: the ids, the version of the weights, and the keys and values."""
-    return save(_tensors(blocks))
+    return save({name: one.to("cpu") for name, one in _tensors(blocks).items()})
 
 
 def unpacked(data: bytes) -> KVBlocks:
@@ -76,22 +90,33 @@ def unpacked(data: bytes) -> KVBlocks:
     return _checked(found)
 
 
-def put(blocks: KVBlocks, path: Path) -> int:
+def put(blocks: KVBlocks, path: Path, ferry: Ferry) -> int:
     """The same as a file, there whole or not at all; its bytes."""
     part = path.with_name(f"{path.name}.part")
+    tensors = _tensors(blocks)
+    header = _header(tensors)
     try:
-        save_file(_tensors(blocks), part)
+        with part.open("wb", buffering=0) as file:
+            file.write(header)
+            at = len(header)
+            for one in tensors.values():
+                ferry.write(one, file.fileno(), at)
+                at += one.nbytes
         part.rename(path)
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
         part.unlink(missing_ok=True)
         raise OutOfMemory(f"{path}: no room for cached blocks: {error}") from error
-    return path.stat().st_size
+    return at
 
 
-def take(path: Path) -> KVBlocks:
-    """What `put` made, read where it lies; the file is gone, the blocks are not."""
+def take(path: Path, ferry: Ferry, device: torch.device) -> KVBlocks:
+    """What `put` made, its values on the device; the file is gone, the blocks are not."""
     try:
-        found = load_file(path)
+        with path.open("rb", buffering=0) as file:
+            found = {
+                name: _read(file.fileno(), *place, ferry, device if name == "values" else None)
+                for name, place in _places(path, file.fileno()).items()
+            }
         path.unlink()
     except FileNotFoundError as error:
         raise NotFound(f"no cached blocks named {path.name}", where="from") from error
@@ -100,11 +125,55 @@ def take(path: Path) -> KVBlocks:
     return _checked(found)
 
 
+def _header(tensors: Mapping[str, Tensor]) -> bytes:
+    """What a file of these tensors, one after the other, begins with."""
+    about, at = {}, 0
+    for name, one in tensors.items():
+        end = at + one.nbytes
+        about[name] = {"dtype": _TYPES[one.dtype], "shape": [*one.shape], "data_offsets": [at, end]}
+        at = end
+    text = json.dumps(about).encode()
+    # Filled up, so that values lie where their type wants them.
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _places(path: Path, file: int) -> dict[str, tuple[torch.dtype, list[int], int]]:
+    """By name: type, shape and where the bytes begin, of a file that is found to be whole."""
+    with safe_open(path, framework="pt"):
+        pass  # Sizes, names and places fit together and lie within the file.
+    size = int.from_bytes(os.pread(file, 8, 0), "little")
+    about = json.loads(os.pread(file, size, 8))
+    types = {name: one for one, name in _TYPES.items()}
+    found = {}
+    for name in about.keys() - {"__metadata__"}:
+        said = about[name]
+        if said["dtype"] not in types:
+            raise SafetensorError(f"{name}: expected a type of {[*types]}, found {said['dtype']}")
+        found[name] = (types[said["dtype"]], said["shape"], 8 + size + said["data_offsets"][0])
+    return found
+
+
+def _read(
+    file: int,
+    dtype: torch.dtype,
+    shape: list[int],
+    at: int,
+    ferry: Ferry,
+    device: torch.device | None,
+) -> Tensor:
+    try:
+        made = torch.empty(shape, dtype=dtype, device=device or torch.device("cpu"))
+    except RuntimeError as error:
+        raise OutOfMemory(f"cached blocks of shape {tuple(shape)}: no room: {error}") from error
+    ferry.read(file, at, made)
+    return made
+
+
 def _tensors(blocks: KVBlocks) -> dict[str, Tensor]:
     ids = torch.from_numpy(np.frombuffer(blocks.token_ids, np.int32).copy())
     version = torch.tensor([blocks.version], dtype=torch.int64)
-    values = blocks.values.to("cpu").contiguous()
-    return {"token_ids": ids, "version": version, "values": values}
+    return {"values": blocks.values.contiguous(), "version": version, "token_ids": ids}
 
 
 def _checked(found: Mapping[str, Tensor]) -> KVBlocks:
@@ -118,12 +187,17 @@ def _checked(found: Mapping[str, Tensor]) -> KVBlocks:
     if version.dtype != torch.int64 or version.numel() != 1:
         message = f"expected one int64, found {_described(version)}"
         raise RequestError(message, where="version")
-    if not values.is_floating_point() or not bool(torch.isfinite(values).all()):
+    if not values.is_floating_point() or not _is_finite(values):
         message = f"expected finite numbers, found {_described(values)}"
         raise RequestError(message, where="values")
     return KVBlocks(
         token_ids=ids.numpy().tobytes(), version=int(version.reshape(()).item()), values=values
     )
+
+
+def _is_finite(values: Tensor) -> bool:
+    """By the least and the greatest, which make no mask of the values' size."""
+    return not values.numel() or bool(torch.isfinite(torch.stack(values.aminmax())).all())
 
 
 def _described(one: Tensor) -> str:

@@ -19,6 +19,7 @@ class Opened:
     """A loop that can be asked."""
 
     loop: Loop
+    device: torch.device
     kv_bytes: int
     """Of keys and values of all the tokens it can hold, in float32."""
 
@@ -50,7 +51,8 @@ def open_loop(
     )
     capacity = loop.capacity()
     num_tokens = capacity.blocks * capacity.block_tokens
-    return Opened(loop=loop, kv_bytes=num_tokens * kv_bytes_per_token(network.shape, torch.float32))
+    kv_bytes = num_tokens * kv_bytes_per_token(network.shape, torch.float32)
+    return Opened(loop=loop, device=place, kv_bytes=kv_bytes)
 
 
 def device_of(asked: str | None) -> torch.device:

@@ -7,10 +7,9 @@ from array import array
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import aclosing
-from pathlib import Path
 from typing import Any, Protocol
 
-from gyre.engine.carried import Folder, Shelf
+from gyre.engine.carried import Shelf
 from gyre.engine.completions import Completing
 from gyre.engine.controls import Controls, Steered
 from gyre.engine.native import Native
@@ -89,11 +88,10 @@ class Server:
         limits: LimitsSection,
         kv_bytes: int,
         key: str | None = None,
-        share: Path | None = None,
         shelf: Shelf | None = None,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        """Cached blocks pass through the shelf, or else through the folder that is shared."""
+        """Without a shelf no cached blocks are laid for other engines, and none taken."""
         self._engine = engine
         self._served = served
         self._limits = limits
@@ -104,8 +102,6 @@ class Server:
         self._requests: Counter[tuple[str, int]] = Counter()
         self._prompt_tokens = 0
         self._output_tokens = 0
-        if shelf is None and share is not None:
-            shelf = Folder(share)
         self._controls = Controls(engine, self._running, kv_bytes=kv_bytes, shelf=shelf)
         controls = self._controls
         self._wires: dict[str, Read] = {"/generate": Native, "/v1/completions": Completing}

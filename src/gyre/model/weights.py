@@ -5,7 +5,9 @@ cannot be used leaves the network as it was.
 """
 
 import json
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +24,8 @@ from gyre.words.errors import ModelError
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+AHEAD = 8
+"""Parameters that are fetched from a device together."""
 
 
 class Source(Protocol):
@@ -151,8 +155,9 @@ def _check_values(module: nn.Module, source: Source) -> None:
         value = source.get(name).detach()
         if not value.is_floating_point():
             _refuse(source, name, "floating point numbers", str(value.dtype))
-        # Nothing that is not finite is lost in a sum, and a sum costs a tenth of a mask.
-        held = value.to(one.dtype)
+        # Nothing that is not finite is lost in a sum, and a sum costs a tenth of a mask; it is made
+        # where the values go, because a GPU makes it while a host would still read them.
+        held = value.to(one.device, one.dtype)
         sums.append(held.sum(dtype=torch.promote_types(held.dtype, torch.float32)))
     # One answer from the device for all of them.
     if sums and bool(torch.isfinite(torch.stack(sums)).all()):
@@ -186,9 +191,24 @@ def digest_of(tensors: Iterable[tuple[str, Tensor]]) -> str:
 
 def parameters(network: Network, dtype: torch.dtype | None) -> Iterator[tuple[str, Tensor]]:
     """Each parameter once, in the order of names, in main memory, in a type if one is given."""
-    for name, one in sorted(network.module.named_parameters()):
-        held = one.detach().to(one.dtype if dtype is None else dtype)
-        yield name, held.to("cpu").contiguous()
+
+    def held(one: Tensor) -> Tensor:
+        wide = one.detach().to(one.dtype if dtype is None else dtype)
+        return wide.to("cpu").contiguous()
+
+    named = sorted(network.module.named_parameters())
+    if network.device.type == "cpu":
+        yield from ((name, held(one)) for name, one in named)
+        return
+    # Some are fetched ahead, because new memory is filled by one thread at a fraction of its speed.
+    with ThreadPoolExecutor(AHEAD) as threads:
+        ahead: deque[tuple[str, Future[Tensor]]] = deque()
+        for name, one in named:
+            ahead.append((name, threads.submit(held, one)))
+            if len(ahead) == AHEAD:
+                first, found = ahead.popleft()
+                yield first, found.result()
+        yield from ((name, found.result()) for name, found in ahead)
 
 
 def _shards(folder: Path) -> dict[Path, list[str] | None]:

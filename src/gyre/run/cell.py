@@ -26,6 +26,7 @@ from gyre.backends.engines.embedded import EmbeddedEngine
 from gyre.backends.engines.launch import ServerKind, Wanted
 from gyre.backends.engines.open_served import KINDS, Opening, open_served, private_folder
 from gyre.backends.transports.open import open_transport
+from gyre.engine.carried import Folder, Shelf
 from gyre.engine.controls import Steered
 from gyre.engine.loop import Loop
 from gyre.engine.open import device_of, dtype_of
@@ -230,8 +231,10 @@ async def serve(plan: CellPlan, on_start: Callable[[str], None]) -> None:
     capacity = await engine.capacity()
     num_tokens = capacity.blocks * capacity.block_tokens
     kv_bytes = num_tokens * kv_bytes_per_token(network.shape, torch.float32)
-    # Files of one machine are taken as they lie, without the copies that any other way makes.
-    is_local = plan.transport.kind == "shared"
+    # Files of one machine go straight to the device, without the copies that any other way makes.
+    shelf: Shelf = Folder(plan.share, network.device)
+    if plan.transport.kind != "shared":
+        shelf = TransportShelf(transport, kv_bytes=kv_bytes)
     server = Server(
         engine,
         Served(
@@ -244,8 +247,7 @@ async def serve(plan: CellPlan, on_start: Callable[[str], None]) -> None:
         limits=plan.limits,
         kv_bytes=kv_bytes,
         key=key,
-        share=plan.share,
-        shelf=None if is_local else TransportShelf(transport, kv_bytes=kv_bytes),
+        shelf=shelf,
     )
     on = listener(plan.host, plan.port)
     port = on.getsockname()[1]

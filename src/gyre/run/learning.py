@@ -11,11 +11,12 @@ from typing import Protocol
 
 from torch import Tensor
 
-from gyre.run.cell_weights import exposed, fetched, shapes_of, whole_cuts
+from gyre.run.cell_weights import exposed_in_lanes, fetched, shapes_of, whole_cuts, withdraw
 from gyre.run.cell_wire import Exposed, Saved
 from gyre.run.saving import Saving, Single
 from gyre.train.between import Between, num_bytes
 from gyre.train.cell import LocalTrainer
+from gyre.train.room import synchronize, with_room
 from gyre.train.snapshot import Snapshot
 from gyre.words.errors import CellError, Outdated
 from gyre.words.packs import Claim, Score
@@ -106,6 +107,8 @@ class Learning:
         with self._snapshot.changing():
             self._trainer.restore()
             self._trainer.rewrite()
+            # Copies run behind the host, and what this took is what a transition says it took.
+            synchronize()
 
     def rest(self) -> None:
         """Its memory is free; a sum that holds anything is kept (SPEC 2.5)."""
@@ -169,19 +172,25 @@ class Learning:
                 return before
             self._exposed = None
             if before is not None:
-                self._transport.withdraw(before.parts[0].exposure)
+                withdraw(self._transport, before.parts)
             tensors = dict(self._trainer.network.module.named_parameters())
-            part = exposed(self._transport, tensors, self._cuts, version=version)
+            parts = exposed_in_lanes(self._transport, tensors, self._cuts, version=version)
             if self._trainer.version != version:
-                self._transport.withdraw(part.exposure)
+                withdraw(self._transport, parts)
                 raise Outdated("the weights changed while they were exposed")
-            self._exposed = Exposed(version=version, parts=(part,))
+            self._exposed = Exposed(version=version, parts=parts)
             return self._exposed
 
     def pull(self, given: Exposed) -> None:
         """The weights are those of another cell, and no others (SPEC 3.1)."""
-        version = given.version
-        tensors = fetched(self._transport, given.parts, self._cuts, version=version)
+        version, device = given.version, self._trainer.network.device
+        # Straight to the device, where they are checked in no time; the engine's memory is free.
+        tensors = with_room(
+            "taking weights",
+            lambda: fetched(
+                self._transport, given.parts, self._cuts, version=version, device=device
+            ),
+        )
         self._load(tensors, version)
 
     def save(self, folder: Path, version: int | None) -> Saved:

@@ -4,7 +4,7 @@ from pathlib import Path
 from threading import Lock
 
 from gyre.model.weights import Stored
-from gyre.run.cell_weights import exposed, whole_cuts
+from gyre.run.cell_weights import exposed_in_lanes, whole_cuts, withdraw
 from gyre.run.cell_wire import Exposed
 from gyre.words.ports import Transport
 
@@ -26,11 +26,11 @@ class Offering:
                 return before
             self._exposed = None
             if before is not None:
-                self._transport.withdraw(before.parts[0].exposure)
+                withdraw(self._transport, before.parts)
             with Stored(folder) as stored:
                 tensors = {name: stored.get(name) for name in stored.shapes}
                 cuts = whole_cuts(stored.shapes)
-                bundle = exposed(self._transport, tensors, cuts, version=version)
+                parts = exposed_in_lanes(self._transport, tensors, cuts, version=version)
             self._folder = folder
-            self._exposed = Exposed(version=version, parts=(bundle,))
+            self._exposed = Exposed(version=version, parts=parts)
             return self._exposed

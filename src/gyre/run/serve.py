@@ -14,6 +14,7 @@ import uvloop
 from tokenizers import Tokenizer
 
 from gyre.backends.engines.embedded import EmbeddedEngine
+from gyre.engine.carried import Folder
 from gyre.engine.open import Opened, open_loop
 from gyre.engine.serve import Server
 from gyre.engine.wire import Served
@@ -164,7 +165,7 @@ async def _answer(
             limits=plan.limits,
             kv_bytes=opened.kv_bytes,
             key=key,
-            share=plan.share,
+            shelf=None if plan.share is None else Folder(plan.share, opened.device),
         )
         app = Application(server)
         await serve_until_told(app, on, on_start=on_start, stopping=server.stop)
