@@ -27,12 +27,12 @@ NEAR = 0.15
 CONTEXT = 16384
 KV_TOKENS = 2**20
 LONG = 12_000
-"""Tokens that take it ten seconds and more."""
+"""More than it samples before an order reaches it."""
 PROMPT_TOKENS = 24
 STOPS_AFTER = 10
 ARGUMENTS = (
     *("--attention-backend", "triton", "--sampling-backend", "pytorch"),
-    # Captured for prompts it would need a compiler that takes a minute.
+    # Graphs of prompts would be compiled first.
     *("--disable-prefill-cuda-graph", "--mm-feature-transport", "cpu"),
     *("--context-length", str(CONTEXT), "--mem-fraction-static", "0.5"),
     # Its gauges are written when it logs, so it logs every step.
@@ -102,9 +102,13 @@ class GpuServer(cells.CellServer):
 
 
 class AsEngine(cells.AsEngine):
+    """As on a CPU, in half precision."""
+
     tolerance = NEAR
 
 
 class AsSteered(cells.AsSteered):
+    """As on a CPU, in half precision and much faster."""
+
     tolerance = NEAR
     long_tokens = LONG

@@ -7,11 +7,9 @@ import pytest
 import torch
 from tests.contracts import steered
 from tests.gpu_engines.planted import planted
+from tests.gpu_engines.server import NEAR
 
 from gyre.model.network import Network
-
-NEAR = 0.15
-"""What the suite allows a log-probability to be off."""
 
 
 @pytest.fixture(scope="module")
