@@ -102,11 +102,16 @@ async def answered(subject: Subject, *, max_tokens: int = 16) -> Said:
     return said
 
 
-def off(subject: Subject, said: Said, which: Which) -> float:
-    """The largest difference from what these weights give for the same tokens."""
+def gaps(subject: Subject, said: Said, which: Which) -> list[float]:
+    """How far each token's log-probability is from what these weights give for it."""
     prompt = array("i", said.ask.input_ids).tolist()
     wanted = subject.logprobs(which, prompt, said.ids)
-    return max(abs(one - two) for one, two in zip(wanted, said.logprobs, strict=True))
+    return [abs(one - two) for one, two in zip(wanted, said.logprobs, strict=True)]
+
+
+def off(subject: Subject, said: Said, which: Which) -> float:
+    """The largest of these differences."""
+    return max(gaps(subject, said, which))
 
 
 def assert_of(subject: Subject, said: Said, which: Which) -> None:
@@ -147,6 +152,9 @@ async def a_call_goes_on_over_a_load_and_each_token_has_its_version(subject: Sub
     assert sorted(all_of_it.versions) == all_of_it.versions
     assert 8 <= all_of_it.versions.count(4)
     assert seen.ids == all_of_it.ids[: len(seen.ids)]
+    num_first = all_of_it.versions.count(4)
+    assert max(gaps(subject, all_of_it, "first")[:num_first]) < subject.tolerance
+    assert max(gaps(subject, all_of_it, "second")[num_first:]) < subject.tolerance
 
 
 async def what_was_sampled_comes_back_from_a_cancel(subject: Subject) -> None:

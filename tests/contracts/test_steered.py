@@ -23,7 +23,7 @@ from gyre.backends.engines.served import ServedEngine
 from gyre.model.checkpoint import save
 from gyre.words.errors import EngineError
 
-PATIENCE_S = 60
+PATIENCE_S = 300
 CONTEXT = 2**14
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 

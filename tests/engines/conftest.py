@@ -57,13 +57,14 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """A result is of all promises of its name, or is none."""
     promised, kept = session.config.stash[PROMISED], session.config.stash[KEPT]
     for name in result.ENGINES:
-        ours = {one for one in promised if _result_of(one) == name}
-        if ours and ours <= kept.keys():
+        files = {file for file, group in result.GROUPS.items() if group == name}
+        ours = {one for one in promised if _file(one) in files}
+        if files == {_file(one) for one in ours} and ours <= kept.keys():
             _write(name, [kept[one] for one in sorted(ours)], session.config.stash[LOAD])
 
 
-def _result_of(nodeid: str) -> str:
-    return result.GROUPS[Path(nodeid.partition("::")[0]).name]
+def _file(nodeid: str) -> str:
+    return Path(nodeid.partition("::")[0]).name
 
 
 def _write(name: str, kept: list[dict[str, Any]], load_before: float) -> None:

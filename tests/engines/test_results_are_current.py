@@ -3,27 +3,15 @@
 import re
 from pathlib import Path
 
+import pytest
 from real.result import ENGINES, OF_CELLS, digest_of, newest
 
 TABLE = Path(__file__).with_name("still_hold.md")
-PAGE = Path(__file__).parents[2] / "docs" / "backends.md"
-NONE_YET = "No result of engines in cells is committed yet."
 AGAIN = "run `make test-engines` and commit the results it writes"
 
 
-def test_the_adapters_are_those_that_real_engines_were_asked_through():
-    assert_current("engines")
-
-
-def test_engines_of_cells_are_those_that_were_run_or_the_page_says_that_none_was():
-    has_none = newest("cell-engines") is None
-
-    assert has_none == (NONE_YET in PAGE.read_text())
-    if not has_none:
-        assert_current("cell-engines")
-
-
-def assert_current(name):
+@pytest.mark.parametrize("name", sorted(ENGINES))
+def test_the_adapters_are_those_that_real_engines_were_asked_through(name):
     found = newest(name)
 
     assert found is not None, f"no result {name}: {AGAIN}"

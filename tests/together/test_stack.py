@@ -5,13 +5,11 @@ import os
 import pytest
 from real import installed, training
 from tests.clusters.nodes import Nodes
-from tests.flows.live.recomputed import digests
 from tests.flows.live.running import run_live, write_run
 from tests.together import result
 
 from gyre import calls
 from gyre.plan.messages import StopReason
-from gyre.run.runfile import read_run
 from gyre.words.events import StepMade, WeightsPublished
 from gyre.words.records import CallClosed, CallFailed
 
@@ -29,12 +27,12 @@ def nodes():
 
 def test_it_trains_publishes_and_has_the_weights_that_one_trainer_gets(nodes, tmp_path):
     load = os.getloadavg()[0]
-    tables = training.tables(tmp_path, weights="memory", steps=STEPS)
+    tables = training.tables(tmp_path, "vllm", weights="memory", steps=STEPS)
     tables["cluster"] = {"kind": "ray", "address": nodes.address, "cell_cpus": 2.0}
     tables["transport"] = {"kind": "mooncake"}
     path = write_run(tmp_path / "run.toml", tables)
     ran = run_live(path)
-    expected, norms = digests(ran, read_run(path).config)
+    expected, norms = training.recomputed(ran, path)
     published = {one.version: one.digest for one in ran.facts(WeightsPublished)}
     records = [one for log in calls.logs(ran.folder) for one in calls.read(log).records]
     spans = [span for one in records if isinstance(one, CallClosed) for span in one.spans]

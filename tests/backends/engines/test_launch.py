@@ -97,6 +97,14 @@ def test_vllm_finds_the_plug_in_for_weights_by_itself(wanted):
     assert "def register()" in (Path(place) / "gyre_vllm_weights.py").read_text()
 
 
+def test_sglang_finds_no_packages_of_this_process(wanted):
+    here = launch.sglang(wanted, port=1, key="k")
+    named = replace(wanted, server=ServerSection(env={"PYTHONPATH": "/mine"}))
+
+    assert "" == here.variables["PYTHONPATH"]
+    assert "/mine" == launch.sglang(named, port=1, key="k").variables["PYTHONPATH"]
+
+
 def test_another_environment_is_named_by_its_interpreter(wanted, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "python").touch()

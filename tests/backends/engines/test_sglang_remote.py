@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from array import array
 from datetime import timedelta
 
 import pytest
@@ -14,6 +15,7 @@ from gyre.backends.engines.sglang_group import buckets
 from gyre.backends.engines.sglang_remote import SglangRemote
 from gyre.backends.engines.wire import client
 from gyre.words.errors import EngineError
+from gyre.words.samples import Ask, Sampling
 
 PATIENCE_S = 60
 WEIGHTS = [("a", torch.arange(6.0).reshape(2, 3)), ("b", torch.ones(4, dtype=torch.bfloat16))]
@@ -28,11 +30,16 @@ class Server:
         self.orders = []
         self.received = {}
         self._groups = {}
+        self._aborted = asyncio.Event()
 
     async def handle(self, request):
         path = request.path
         body = json.loads(await request.read() or b"{}")
         self.orders.append((request.method, path, body))
+        if path == "/generate":
+            return await self._generate(request, body)
+        if path == "/abort_request":
+            self._aborted.set()
         if path.endswith("_weight_update") and not self.has_sessions:
             return web.json_response({"detail": "Not Found"}, status=404)
         if path == "/server_info":
@@ -46,6 +53,33 @@ class Server:
         if path in self.refuses:
             return web.json_response({"success": False, "message": "no room"}, status=400)
         return web.json_response({"success": True, "message": "done"})
+
+    async def _generate(self, request, body):
+        """Three tokens, the ids that follow the prompt's last, and then silence until an abort."""
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        self._aborted.clear()
+        prompt = body["input_ids"]
+        ids = [prompt[-1] + more for more in (1, 2, 3)][: body["sampling_params"]["max_new_tokens"]]
+        is_done = len(ids) < 3
+        await self._say(response, prompt, ids, {"type": "length"} if is_done else None)
+        if not is_done:
+            await self._aborted.wait()
+            await self._say(response, prompt, ids, {"type": "abort"})
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+    async def _say(self, response, prompt, ids, finish):
+        """By default each event repeats the whole output."""
+        meta = {
+            "finish_reason": finish,
+            "prompt_tokens": len(prompt),
+            "completion_tokens": len(ids),
+            "output_token_logprobs": [[-0.5, token, None] for token in ids],
+            "weight_version": "5",
+        }
+        event = {"output_ids": ids, "meta_info": meta, "prompt_token_ids": prompt}
+        await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
 
     def _join(self, body):
         """The group as torch makes it for a name."""
@@ -131,8 +165,84 @@ def test_a_pause_is_over_when_the_scheduler_has_answered_something_else(serving)
 
     assert [
         ("POST", "/pause_generation", {"mode": "retract"}),
+        ("POST", "/abort_request", {"abort_all": True}),
         ("GET", "/server_info", {}),
     ] == server.orders
+
+
+def ask(*, max_tokens):
+    return Ask(
+        id="call",
+        input_ids=array("i", [8, 9]).tobytes(),
+        sampling=Sampling(max_tokens=max_tokens),
+        execution="e",
+    )
+
+
+async def read(remote, asked, chunks, heard):
+    async for chunk in remote.generate(asked):
+        chunks.append(chunk)
+        heard.set()
+
+
+async def pause_and_resume(remote):
+    chunks, heard = [], asyncio.Event()
+    reading = asyncio.create_task(read(remote, ask(max_tokens=5), chunks, heard))
+    await heard.wait()
+    await remote.pause()
+    await remote.resume()
+    await reading
+    return chunks
+
+
+def test_a_call_goes_on_after_a_pause_where_its_request_was_ended(serving):
+    server = Server(has_sessions=True)
+    chunks = told(serving, server, pause_and_resume)
+    requests = [body for _, path, body in server.orders if path == "/generate"]
+
+    assert [10, 11, 12, 13, 14] == [one for chunk in chunks for one in chunk.ids]
+    assert ["length"] == [chunk.finish for chunk in chunks if chunk.finish]
+    assert [[8, 9]] == [chunk.prompt_ids for chunk in chunks if chunk.prompt_ids]
+    assert [[8, 9], [8, 9, 10, 11, 12]] == [one["input_ids"] for one in requests]
+    assert [5, 2] == [one["sampling_params"]["max_new_tokens"] for one in requests]
+    assert 2 == len({one["rid"] for one in requests})
+
+
+async def cancel_while_paused(remote):
+    chunks, heard = [], asyncio.Event()
+    reading = asyncio.create_task(read(remote, ask(max_tokens=5), chunks, heard))
+    await heard.wait()
+    await remote.pause()
+    await remote.abort("call")
+    await reading
+    return chunks
+
+
+def test_a_call_that_waits_for_the_end_of_a_pause_can_be_ended(serving):
+    server = Server(has_sessions=True)
+    chunks = told(serving, server, cancel_while_paused)
+
+    assert [10, 11, 12] == [one for chunk in chunks for one in chunk.ids]
+    assert ["abort"] == [chunk.finish for chunk in chunks if chunk.finish]
+    assert 1 == server.paths().count("/generate")
+
+
+async def cancel(remote):
+    chunks, heard = [], asyncio.Event()
+    reading = asyncio.create_task(read(remote, ask(max_tokens=5), chunks, heard))
+    await heard.wait()
+    await remote.abort("call")
+    await reading
+    return chunks
+
+
+def test_an_abort_names_the_request_that_is_under_way_and_nothing_goes_on(serving):
+    server = Server(has_sessions=True)
+    chunks = told(serving, server, cancel)
+    named = {path: body["rid"] for _, path, body in server.orders if "rid" in body}
+
+    assert "abort" == chunks[-1].finish
+    assert named["/generate"] == named["/abort_request"]
 
 
 def test_a_folder_is_read_under_its_version_with_an_empty_cache(serving, tmp_path):

@@ -29,8 +29,9 @@ from gyre.words.sections import EngineSection, ServerSection
 from real import installed
 from real.server import RECIPES, Kind
 
-START_S = 500.0
-PATIENCE_S = 240.0
+START_S = 900.0
+PATIENCE_S = 900.0
+"""No promise waits this long; a machine that is busy with other things may."""
 CPU = torch.device("cpu")
 KV_TOKENS = 8192
 MOST_TOKENS = 20

@@ -10,12 +10,16 @@ from benchmarks.peers import results
 
 ROOT = Path(__file__).parents[3]
 versions = results.versions
-ENGINES = {"engines": ("vllm", "sglang"), "cell-engines": ("vllm", "sglang", "sglang-0.5.18")}
-"""Of each result the releases that it is of: asked through the proxy's adapters, or as cells do."""
+ENGINES = {
+    "engines": ("vllm", "sglang"),
+    "cell-engines": ("vllm", "sglang", "sglang-0.5.18"),
+    "cell-runs": ("vllm", "sglang"),
+}
+"""Of each result the releases: asked through the proxy's adapters, as cells do, and by a run."""
 GROUPS = {
     "test_real_engines.py": "engines",
     "test_cell_engines.py": "cell-engines",
-    "test_training.py": "cell-engines",
+    "test_training.py": "cell-runs",
 }
 """The result that the promises of a file go to."""
 ADAPTERS = ROOT / "src" / "gyre" / "backends" / "engines"
@@ -27,6 +31,7 @@ OF_CELLS = {
     "launch.py",
     "open_served.py",
     "remote.py",
+    "resumed.py",
     "served.py",
     "sglang_group.py",
     "sglang_remote.py",

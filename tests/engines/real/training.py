@@ -1,4 +1,4 @@
-"""A whole run with vLLM in its cells: a model small enough, a task that it can be better at."""
+"""A whole run with real servers in its cells: a small model, a task that it can be better at."""
 
 import json
 import shutil
@@ -6,12 +6,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import torch
+from tests.flows.live.recomputed import digests
+from tests.flows.live.running import Ran
+
 from gyre.model.checkpoint import save
 from gyre.model.description import describe
 from gyre.model.known import model_folder
 from gyre.model.load import new_network
+from gyre.run.runfile import read_run
 from gyre.testing import light_agent
 from real import installed
+from real.server import RECIPES, Kind
 
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
 SHAPE = {
@@ -34,7 +40,16 @@ JUDGE = (
     "pathlib.Path(os.environ['GYRE_RESULTS'], 'reward.txt').write_text(f'{score:.4f}')"
 )
 """The share of vowels in what was said: it differs between any two executions."""
-SERVER_ARGS = ["--enforce-eager", "--max-model-len", "1024"]
+THREADS = 1
+"""Of whoever trains, because sums of several threads are others."""
+CONTEXT = 1024
+SERVER_ARGS: dict[Kind, tuple[str, ...]] = {
+    "vllm": ("--enforce-eager", "--max-model-len", str(CONTEXT)),
+    "sglang": (
+        *("--attention-backend", "torch_native", "--sampling-backend", "pytorch"),
+        *("--disable-overlap-schedule", "--context-length", str(CONTEXT)),
+    ),
+}
 
 
 def write_model(folder: Path) -> Path:
@@ -60,10 +75,10 @@ def write_tasks(path: Path, *, count: int) -> Path:
     return path
 
 
-def tables(folder: Path, *, weights: str, steps: int) -> dict[str, dict[str, Any]]:
+def tables(folder: Path, kind: Kind, *, weights: str, steps: int) -> dict[str, dict[str, Any]]:
     """The tables of its run file."""
     return {
-        "run": {"name": "vllm", "folder": str(folder / "run")},
+        "run": {"name": kind, "folder": str(folder / "run")},
         "model": {
             "name": str(write_model(folder / "model")),
             "device": "cpu",
@@ -80,10 +95,12 @@ def tables(folder: Path, *, weights: str, steps: int) -> dict[str, dict[str, Any
         "cells": {
             "count": 2,
             "capacity": 8,
-            "engine": "vllm",
+            "engine": kind,
+            "threads": THREADS,
             "server": {
-                "python": str(installed.python("vllm")),
-                "args": SERVER_ARGS,
+                "python": str(installed.python(kind)),
+                "args": list(SERVER_ARGS[kind]),
+                "env": RECIPES[kind].environment,
                 "weights": weights,
                 "start_s": 500.0,
             },
@@ -95,6 +112,17 @@ def tables(folder: Path, *, weights: str, steps: int) -> dict[str, dict[str, Any
         "optimizer": {"lr": 1e-3},
         "trainer": {"deterministic": True},
         "engine": {"kv_tokens": 16384, "block_tokens": 32},
-        "proxy": {"port": 0, "context_tokens": 1024},
+        "proxy": {"port": 0, "context_tokens": CONTEXT},
         "trackers": {"tensorboard": False},
     }
+
+
+def recomputed(ran: Ran, path: Path) -> tuple[dict[int, str], dict[int, float]]:
+    """By version the digests and by step the norms that one trainer gets from the journal."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(THREADS)
+    try:
+        found: tuple[dict[int, str], dict[int, float]] = digests(ran, read_run(path).config)
+    finally:
+        torch.set_num_threads(before)
+    return found

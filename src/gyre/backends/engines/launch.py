@@ -107,6 +107,8 @@ def sglang(wanted: Wanted, *, port: int, key: str) -> Launch:
         options += ["--enable-memory-saver", "--enable-weights-cpu-backup"]
     # Else it samples a token to say that it is well, which takes for ever while it is paused.
     variables = {"SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0"}
+    # What this process has for its own is of another environment.
+    variables["PYTHONPATH"] = ""
     return Launch(
         command=(*_python(wanted), "sglang.launch_server", *options, *server.args),
         variables=variables | _on(wanted.device) | dict(server.env),

@@ -184,10 +184,10 @@ class ServedEngine:
         async with self._changing:
             self._refuse_at_rest()
             await asyncio.to_thread(load_into, self._network, source)
-            if not self._paused:
-                await self._remote.pause()
-            self._doubt = f"its server may have part of version {version}"
             try:
+                if not self._paused:
+                    await self._remote.pause()
+                self._doubt = f"its server may have part of version {version}"
                 await self._hand_over(source, version, keep_kv)
                 found = await self._remote.version()
                 if found != version:

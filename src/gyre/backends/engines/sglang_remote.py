@@ -2,11 +2,15 @@
 
 From 0.5.23 on weights are received between `begin_weight_update` and `end_weight_update`; servers
 that do not know these paths are told to receive right away.
+
+Events name the weights that the server has when it tells tokens, not those that sampled them. So a
+pause ends all requests, and once it is over each call goes on with a new one.
 """
 
 import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +20,7 @@ import msgspec
 
 from gyre.backends.engines import answer
 from gyre.backends.engines.remote import Room
+from gyre.backends.engines.resumed import Resumed
 from gyre.backends.engines.sglang import SglangEngine, request_id
 from gyre.backends.engines.sglang_group import (
     HOST,
@@ -45,6 +50,7 @@ class _ModelInfo(msgspec.Struct):
 class _ServerInfo(msgspec.Struct):
     max_total_num_tokens: int
     max_req_input_len: int | None = None
+    """A prompt has fewer tokens: some places are kept free."""
     context_length: int | None = None
     page_size: int | None = None
     tp_size: int = 1
@@ -71,9 +77,22 @@ class SglangRemote:
         self._engine = SglangEngine(EngineName(name), url, session)
         self._group: WeightGroup | None = None
         self._numbers = itertools.count()
+        self._calls: dict[str, Resumed] = {}
+        self._is_paused = False
+        self._changed = asyncio.Condition()
 
-    def generate(self, ask: Ask) -> AsyncGenerator[Chunk, None]:
-        return self._engine.generate(ask)
+    async def generate(self, ask: Ask) -> AsyncGenerator[Chunk, None]:
+        call = self._calls[ask.id] = Resumed(ask)
+        try:
+            while not call.is_over:
+                if not await self._has_turn(call):
+                    yield Chunk(ids=[], logprobs=[], finish="abort")
+                    return
+                async with aclosing(self._engine.generate(call.rest())) as chunks:
+                    async for chunk in chunks:
+                        yield call.take(chunk)
+        finally:
+            del self._calls[ask.id]
 
     async def answers(self) -> bool:
         return (await self._wire.get("/health"))[0] == 200
@@ -81,24 +100,37 @@ class SglangRemote:
     async def room(self) -> Room:
         info = await self._info()
         block_tokens = info.page_size or 1
-        context = info.max_total_num_tokens if info.context_length is None else info.context_length
+        limits = (info.max_total_num_tokens, info.context_length, info.max_req_input_len)
         return Room(
-            context_tokens=min(context, info.max_total_num_tokens),
+            context_tokens=min(one for one in limits if one is not None),
             blocks=info.max_total_num_tokens // block_tokens,
             block_tokens=block_tokens,
         )
 
     async def abort(self, ask_id: str) -> None:
-        await self._post("/abort_request", {"rid": request_id(ask_id)})
+        call = self._calls.get(ask_id)
+        if call is None:
+            return
+        async with self._changed:
+            call.is_wanted = False
+            self._changed.notify_all()
+        await self._post("/abort_request", {"rid": request_id(call.request)})
 
     async def pause(self) -> None:
-        """Calls go back to the queue, because only then can the cache be emptied."""
+        """No request is left, and only then can the cache be emptied."""
+        self._is_paused = True
+        for call in self._calls.values():
+            call.is_cut = True
         await self._post("/pause_generation", {"mode": "retract"})
-        # It is answered before it is done; whatever the scheduler is asked next, it answers later.
+        await self._post("/abort_request", {"abort_all": True})
+        # Both are answered before they are done, and this after that.
         await self._info()
 
     async def resume(self) -> None:
         await self._post("/continue_generation", {})
+        async with self._changed:
+            self._is_paused = False
+            self._changed.notify_all()
 
     async def reload(self, folder: Path, *, version: int, keep_kv: bool) -> None:
         order = {
@@ -112,7 +144,6 @@ class SglangRemote:
         self, tensors: "Iterable[tuple[str, Tensor]]", *, version: int, keep_kv: bool
     ) -> None:
         """Through a group of gloo, bucket by bucket."""
-
         group = await self._joined()
         has_sessions = await self._begin()
         try:
@@ -147,9 +178,14 @@ class SglangRemote:
         await self._engine.close()
         await self._session.close()
 
+    async def _has_turn(self, call: Resumed) -> bool:
+        """Whether anybody still waits for the call, once it may be asked."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: not (self._is_paused and call.is_wanted))
+        return call.is_wanted
+
     async def _joined(self) -> WeightGroup:
         """A group with every worker, made when weights are first sent."""
-
         if self._group is not None:
             return self._group
         info = await self._info()
@@ -181,7 +217,6 @@ class SglangRemote:
     async def _send(
         self, group: WeightGroup, part: Named, *, version: int, flush: bool, is_last: bool
     ) -> None:
-
         order = {**described(part), "group_name": group.name, "flush_cache": flush}
         if is_last:
             order["weight_version"] = str(version)

@@ -1,0 +1,85 @@
+"""A call over several requests: what each asks for, and what the call says to its reader."""
+
+from array import array
+
+from gyre.backends.engines.resumed import Resumed
+from gyre.words.samples import Ask, Chunk, Sampling
+
+PROMPT = [1, 2, 3]
+
+
+def call():
+    prompt = array("i", PROMPT).tobytes()
+    return Resumed(Ask(id="c", input_ids=prompt, sampling=Sampling(max_tokens=9), execution="e"))
+
+
+def chunk(*ids, finish=None, prompt_ids=None):
+    logprobs = [-1.0] * len(ids)
+    return Chunk(ids=list(ids), logprobs=logprobs, finish=finish, prompt_ids=prompt_ids)
+
+
+def test_the_next_request_asks_for_what_is_left():
+    one = call()
+    first = one.rest()
+    one.take(chunk(4, 5))
+    second = one.rest()
+
+    assert (PROMPT, 9) == (array("i", first.input_ids).tolist(), first.sampling.max_tokens)
+    assert [*PROMPT, 4, 5] == array("i", second.input_ids).tolist()
+    assert 7 == second.sampling.max_tokens
+    assert first.id != second.id == one.request
+
+
+def test_a_request_that_was_cut_does_not_end_the_call():
+    one = call()
+    one.rest()
+    one.is_cut = True
+
+    assert None is one.take(chunk(4, finish="abort")).finish
+    assert not one.is_over
+
+
+def test_an_engine_that_ends_a_request_by_itself_ends_the_call():
+    one = call()
+    one.rest()
+
+    assert "abort" == one.take(chunk(4, finish="abort")).finish
+    assert one.is_over
+
+
+def test_a_cut_says_nothing_of_the_request_after_it():
+    one = call()
+    one.rest()
+    one.is_cut = True
+    one.take(chunk(4, finish="abort"))
+    one.rest()
+
+    assert "abort" == one.take(chunk(5, finish="abort")).finish
+
+
+def test_a_call_that_nobody_waits_for_ends_with_its_request():
+    one = call()
+    one.rest()
+    one.is_cut, one.is_wanted = True, False
+
+    assert "abort" == one.take(chunk(finish="abort")).finish
+
+
+def test_a_reply_that_was_complete_when_it_was_cut_is_complete():
+    one = call()
+    one.rest()
+    one.is_cut = True
+
+    assert "stop" == one.take(chunk(4, finish="stop")).finish
+    assert one.is_over
+
+
+def test_the_echo_is_of_the_prompt_alone_and_comes_once():
+    one = call()
+    one.rest()
+    one.take(chunk(4))
+    one.rest()
+    late = one.take(chunk(5, prompt_ids=[*PROMPT, 4]))
+    again = one.take(chunk(6, prompt_ids=[*PROMPT, 4]))
+
+    assert (PROMPT, None) == (late.prompt_ids, again.prompt_ids)
