@@ -1,6 +1,7 @@
 """Nodes of a real Ray cluster on this machine, each at an address of its own."""
 
 import os
+import secrets
 import shutil
 import signal
 import tempfile
@@ -15,6 +16,8 @@ QUICK = {
     "health_check_failure_threshold": 3,
 }
 """A node that is gone is known to be so in seconds; one that only has a busy machine lives on."""
+TOKEN = secrets.token_hex(16)
+"""What the cluster asks of everybody; one for a process, because Ray reads it once."""
 STORE_BYTES = 80_000_000
 """Next to nothing, because nothing of a run goes there."""
 
@@ -26,7 +29,10 @@ class Nodes:
         self._folder = Path(tempfile.mkdtemp(prefix="gr", dir="/tmp"))
         # As Ray wants it: short, and before it is imported.
         os.environ.update(
-            RAY_TMPDIR=str(self._folder), RAY_AUTH_MODE="disabled", RAY_worker_niceness="0"
+            RAY_TMPDIR=str(self._folder),
+            RAY_AUTH_MODE="token",
+            RAY_AUTH_TOKEN=TOKEN,
+            RAY_worker_niceness="0",
         )
         from ray.cluster_utils import Cluster
 

@@ -1,11 +1,14 @@
 """Cells that do not fit their model or their machines are told so, with what would fit."""
 
+from dataclasses import replace
+
 import pytest
 from tests.config.tables import read
 
-from gyre.config.layout import Sizes, misfits
+from gyre.config.layout import Sizes, misfits, untrained
 
-SIZES = Sizes(layers=12, heads=8, kv_heads=4, columns=96)
+SIZES = Sizes(layers=12, heads=8, kv_heads=4, columns=96, context_tokens=4096)
+WITH_EXPERTS = replace(SIZES, experts=12)
 
 
 def found(*overrides, devices=0, sizes=SIZES):
@@ -38,12 +41,13 @@ def test_cells_that_fit_have_no_mistake(stages, shards, devices):
         ),
         (
             "cells.experts=2",
-            "cells.experts: expected a divisor of the experts of a model that has no experts, "
-            "found 2; nearest: 1",
+            "cells.experts: expected a divisor of the ranks of a stage, 1, and of the experts of a "
+            "model that has no experts, found 2; nearest: 1",
         ),
         (
-            "cells.contexts=4",
-            "cells.contexts: expected 1, because every rank sees whole packs, found 4; nearest: 1",
+            "cells.contexts=3",
+            "cells.contexts: expected two equal parts of the model's 4096 tokens for each, found "
+            "3; nearest: 2",
         ),
         (
             "cluster.cell_nodes=2",
@@ -68,21 +72,48 @@ def test_every_mistake_is_told_at_once():
     assert ["cells.stages", "cells.shards", "cells.experts"] == paths
 
 
-def test_experts_are_dealt_out_evenly():
-    sizes = Sizes(layers=12, heads=8, kv_heads=4, columns=96, experts=8)
+@pytest.mark.parametrize(("shards", "contexts", "experts"), [(4, 1, 4), (2, 2, 4), (1, 2, 2)])
+def test_experts_are_dealt_out_to_the_ranks_of_a_stage(shards, contexts, experts):
+    cell = (f"cells.shards={shards}", f"cells.contexts={contexts}", f"cells.experts={experts}")
 
-    assert [] == found("cells.experts=4", sizes=sizes)
-    (line,) = found("cells.experts=5", sizes=sizes)
-    assert line.endswith("has 8 experts, found 5; nearest: 4")
+    assert [] == found(*cell, sizes=WITH_EXPERTS)
+
+
+@pytest.mark.parametrize(("experts", "nearest"), [(3, 2), (8, 4)])
+def test_experts_that_cannot_be_dealt_out_evenly_are_refused(experts, nearest):
+    """Of twelve, to four ranks."""
+    cell = ("cells.shards=2", "cells.contexts=2", f"cells.experts={experts}")
+    (line,) = found(*cell, sizes=WITH_EXPERTS)
+
+    assert line.endswith(f"has 12 experts, found {experts}; nearest: {nearest}")
+
+
+@pytest.mark.parametrize("kind", ["torch", "megatron"])
+def test_what_fits_and_is_not_trained_is_told_by_the_kind_of_trainer(kind):
+    cell = ("cells.contexts=2", "cells.experts=2", f"trainer.kind={kind}")
+
+    assert [] == found(*cell, sizes=WITH_EXPERTS)
+    assert [
+        f'cells.{name}: expected 1, the one value that trainer.kind = "{kind}" trains with, found '
+        "2; nearest: 1"
+        for name in ("experts", "contexts")
+    ] == list(untrained(read(*cell).config))
+
+
+def test_a_trainer_in_place_of_ours_says_itself_what_it_computes():
+    config = read("cells.contexts=2", "cells.trainer=gyre.testing.emulated:trainer").config
+
+    assert [] == list(untrained(config))
 
 
 def test_every_rank_of_a_cell_has_a_device_of_its_own():
     (line,) = found("cells.stages=4", "cells.shards=2", devices=4)
 
     assert (
-        "cells.stages and cells.shards: expected at most 4 ranks of a cell, one for each CUDA "
-        "device, found 8" == line
+        "cells.stages, cells.shards and cells.contexts: expected at most 4 ranks of a cell, one "
+        "for each CUDA device, found 8" == line
     )
+    assert [line] == found("cells.stages=4", "cells.contexts=2", devices=4)
     assert [] == found("cells.stages=4", "cells.shards=2", "model.device=cpu", devices=4)
 
 

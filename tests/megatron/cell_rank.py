@@ -1,7 +1,5 @@
 """One rank of a cell as tests/train has them, whose layers are Megatron's."""
 
-import sys
-
 from tests.train import cell_rank
 
 from gyre.backends.trainers.megatron import install, megatron_rank
@@ -16,7 +14,8 @@ class Rank(cell_rank.Rank):
         return built
 
 
-if __name__ == "__main__":
+def born(arguments, told):
+    """As there; what is changed is changed in the process that a nursery forked for it."""
     cell_rank.Rank = Rank
     cell_rank.RankTrainer = megatron_rank
-    cell_rank.main(*sys.argv[1:])
+    return cell_rank.born(arguments, told)

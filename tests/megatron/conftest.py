@@ -5,6 +5,7 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
+import torch
 from tests.megatron import result
 
 PROMISED = pytest.StashKey[set[str]]()
@@ -14,6 +15,10 @@ KEPT = pytest.StashKey[dict[str, float]]()
 FOUND = pytest.StashKey[dict[str, Any]]()
 """Numbers that tests have noted."""
 LOAD = pytest.StashKey[float]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--commit", help="of the sources, where there is no repository to ask")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -57,9 +62,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     config = session.config
     kept = config.stash[KEPT]
     if kept and config.stash[PROMISED] == set(kept):
+        on_cuda = wants_gpu(config)
         result.write(
             kept,
             (config.stash[LOAD], os.getloadavg()[0]),
-            device="cuda" if wants_gpu(config) else "cpu",
+            device="cuda" if on_cuda else "cpu",
+            accelerator=torch.cuda.get_device_name() if on_cuda else None,
+            commit=config.getoption("--commit", default=None),
             found=config.stash[FOUND],
         )

@@ -1,10 +1,11 @@
 """One rank of a whole GPTModel, on groups of Megatron's own, filled with a model's weights.
 
-python -m tests.megatron.gpt_rank RANK FOLDER STAGESxSHARDS tied|untied
+python -m tests.megatron.gpt_rank RANK FOLDER STAGESxSHARDS tied|untied cpu|cuda
 """
 
 import sys
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -109,17 +110,28 @@ def passed(model, place):
         states = torch.empty(IDS.shape[1], 1, 64)
         dist.recv(states, place.rank - place.shards)
         model.set_input_tensor(states)
-    found = model(IDS, torch.arange(IDS.shape[1])[None], None)
+    ids = IDS.to(next(model.parameters()).device)
+    found = model(ids, torch.arange(ids.shape[1], device=ids.device)[None], None)
     if not place.is_last:
         dist.send(found.contiguous(), place.rank + place.shards)
     return found
 
 
-def main(rank, folder, layout, kind):
+def surroundings(device):
+    """On a CPU it needs what only tests have; on CUDA, random numbers of its own."""
+    from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
+    from tests.megatron.shim import on_cpu
+
+    if device == "cpu":
+        return on_cpu()
+    model_parallel_cuda_manual_seed(1)
+    return nullcontext()
+
+
+def main(rank, folder, layout, kind, device):
     # Megatron tells of everything that it falls back from.
     warnings.simplefilter("ignore")
     from megatron.core import parallel_state
-    from tests.megatron.shim import on_cpu
 
     torch.set_num_threads(1)
     stages, shards = map(int, layout.split("x"))
@@ -127,16 +139,16 @@ def main(rank, folder, layout, kind):
     folder = Path(folder)
     store = FileStore(str(folder / "store"), place.size)
     dist.init_process_group("gloo", store=store, rank=place.rank, world_size=place.size)
-    with on_cpu():
-        parallel_state.initialize_model_parallel(shards, stages)
+    parallel_state.initialize_model_parallel(shards, stages)
+    with surroundings(device):
         module = plain(kind == "tied")
         tensors = {name: one.detach() for name, one in module.named_parameters()}
-        model = built(module, place, kind == "tied")
+        model = built(module, place, kind == "tied").to(device)
         fill(model, to_megatron(tensors, Network(module).shape, place))
         logits = passed(model, place)
     if place.is_last and place.shard == 0:
-        save_file({"logits": logits[0].contiguous()}, folder / "logits.safetensors")
-    held = {name: one.detach().clone() for name, one in model.named_parameters()}
+        save_file({"logits": logits[0].contiguous().cpu()}, folder / "logits.safetensors")
+    held = {name: one.detach().cpu().clone() for name, one in model.named_parameters()}
     save_file(held, folder / f"held-{rank}.safetensors")
     dist.barrier()
     dist.destroy_process_group()

@@ -26,11 +26,11 @@ def covered_digest(root: Path = ROOT) -> str:
     return digest.hexdigest()[:16]
 
 
-def newest(folder: Path = results.RESULTS) -> dict[str, Any] | None:
-    """The latest result with a real Megatron-core on a CPU; None when there is none."""
-    found = [json.loads(path.read_text()) for path in folder.glob("*.json")]
-    ours = [one for one in found if one["name"] == NAME and one["settings"]["device"] == "cpu"]
-    return max(ours, key=lambda one: str(one["at"]), default=None)
+def newest(device: str, folder: Path = results.RESULTS) -> dict[str, Any]:
+    """The latest result with a real Megatron-core on a CPU, or on CUDA."""
+    found = [json.loads(path.read_text()) for path in folder.glob(f"*-{NAME}*.json")]
+    ours = [one for one in found if one["name"] == NAME and one["settings"]["device"] == device]
+    return max(ours, key=lambda one: str(one["at"]))
 
 
 def write(
@@ -38,9 +38,11 @@ def write(
     load_average: tuple[float, float],
     *,
     device: str,
+    accelerator: str | None,
+    commit: str | None,
     found: Mapping[str, Any],
 ) -> Path:
-    """A new result file, of the trainer as it is now."""
+    """A new result file, of the trainer as it is now; `accelerator` is what CUDA calls itself."""
     promises = {name.rpartition("::")[2]: round(spent, 1) for name, spent in seconds.items()}
     python = {NAME: (Path(sys.executable), ["megatron-core", "torch", "transformers"])}
     return results.write(
@@ -49,4 +51,6 @@ def write(
         settings={"device": device, "covered": covered_digest()},
         packages=results.versions(python),
         load_average=load_average,
+        device=accelerator,
+        commit=commit,
     )

@@ -1,4 +1,9 @@
-"""How cells are laid out over ranks and nodes, held against the model and the machines."""
+"""How cells are laid out over ranks and nodes, held against the model and the machines.
+
+A cell has stages * contexts * shards ranks. Experts have none of their own: those of a layer are
+dealt out to the ranks of its stage. Whether a layout fits, and whether the trainer computes it, are
+two questions.
+"""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -16,6 +21,8 @@ class Sizes:
     kv_heads: int
     columns: int
     """Of the MLP between its two matrices."""
+    context_tokens: int
+    """Most tokens that a text may have."""
     experts: int = 0
 
 
@@ -27,6 +34,22 @@ def misfits(config: RunConfig, sizes: Sizes, *, devices: int) -> Iterator[str]:
     yield from _by_model(config, sizes)
     yield from _by_nodes(config)
     yield from _by_devices(config, devices)
+
+
+def untrained(config: RunConfig) -> Iterator[str]:
+    """A line for each value that may fit and that the trainer of this kind does not compute.
+
+    A trainer that is named in place of ours knows by itself.
+    """
+    cells, kind = config.cells, config.trainer.kind
+    if cells.trainer is not None:
+        return
+    for name, found in (("experts", cells.experts), ("contexts", cells.contexts)):
+        if found > 1:
+            yield (
+                f'cells.{name}: expected 1, the one value that trainer.kind = "{kind}" trains '
+                f"with, found {found}; nearest: 1"
+            )
 
 
 def _by_model(config: RunConfig, sizes: Sizes) -> Iterator[str]:
@@ -43,17 +66,22 @@ def _by_model(config: RunConfig, sizes: Sizes) -> Iterator[str]:
             f"{sizes.kv_heads} key-value heads and {sizes.columns} MLP columns, found "
             f"{cells.shards}; nearest: {_nearest(cells.shards, _divisors(whole))}"
         )
-    if cells.experts > 1 and (not sizes.experts or sizes.experts % cells.experts):
+    ranks = cells.shards * cells.contexts
+    whole = gcd(sizes.experts, ranks) if sizes.experts else 1
+    if whole % cells.experts:
         has = f"{sizes.experts} experts" if sizes.experts else "no experts"
-        near = _nearest(cells.experts, _divisors(sizes.experts or 1))
         yield (
-            f"cells.experts: expected a divisor of the experts of a model that has {has}, found "
-            f"{cells.experts}; nearest: {near}"
+            f"cells.experts: expected a divisor of the ranks of a stage, {ranks}, and of the "
+            f"experts of a model that has {has}, found {cells.experts}; "
+            f"nearest: {_nearest(cells.experts, _divisors(whole))}"
         )
-    if cells.contexts > 1:
+    # A rank has one part from the front of a text and one from its back, which see as much
+    # together as any other two.
+    if cells.contexts > 1 and sizes.context_tokens % (2 * cells.contexts):
+        near = _nearest(cells.contexts, _divisors(sizes.context_tokens // 2))
         yield (
-            f"cells.contexts: expected 1, because every rank sees whole packs, found "
-            f"{cells.contexts}; nearest: 1"
+            f"cells.contexts: expected two equal parts of the model's {sizes.context_tokens} "
+            f"tokens for each, found {cells.contexts}; nearest: {near}"
         )
 
 
@@ -88,8 +116,8 @@ def _by_devices(config: RunConfig, devices: int) -> Iterator[str]:
         yield f"model.device: expected cpu, found {asked!r} and no CUDA device; nearest: 'cpu'"
     elif devices and ranks > devices:
         yield (
-            f"cells.stages and cells.shards: expected at most {devices} ranks of a cell, one for "
-            f"each CUDA device, found {ranks}"
+            f"cells.stages, cells.shards and cells.contexts: expected at most {devices} ranks of a "
+            f"cell, one for each CUDA device, found {ranks}"
         )
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gyre.config.layout import Sizes, misfits
+from gyre.config.layout import Sizes, misfits, untrained
 from gyre.model.description import read_description
 from gyre.model.known import model_folder
 from gyre.words.errors import ConfigError
@@ -19,8 +19,9 @@ def check_layout(config: RunConfig) -> None:
         heads=fields["num_attention_heads"],
         kv_heads=fields["num_key_value_heads"],
         columns=fields["intermediate_size"],
+        context_tokens=fields["max_position_embeddings"],
     )
-    lines = list(misfits(config, sizes, devices=num_devices()))
+    lines = [*misfits(config, sizes, devices=num_devices()), *untrained(config)]
     if lines:
         raise ConfigError("\n  ".join([f"{config.model.name}: cells do not fit", *lines]))
 

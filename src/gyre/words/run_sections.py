@@ -151,9 +151,9 @@ class CellsSection:
     shards: Count = 1
     """Parts that each layer of a cell is split into."""
     experts: Count = 1
-    """Ranks that the experts of a layer are dealt out to; 1 for models without experts."""
+    """Ranks of a stage that the experts of a layer are dealt out to; no trainer here does."""
     contexts: Count = 1
-    """Ranks that the tokens of a pack are dealt out to; only 1 is trained."""
+    """Ranks that the tokens of a pack are dealt out to, at each stage; no trainer here does."""
     engine: Text = "embedded"
     """What serves: embedded, vllm, sglang, or for tests MODULE:FUNCTION?key=value."""
     server: ServerSection | None = None
@@ -166,7 +166,7 @@ class CellsSection:
     @property
     def ranks(self) -> int:
         """Processes of one cell."""
-        return self.stages * self.shards
+        return self.stages * self.shards * self.contexts
 
     @property
     def server_start_s(self) -> float:
