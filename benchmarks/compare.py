@@ -194,6 +194,24 @@ GOALS = (
         most=1,
     ),
     Goal(
+        says="GPU: seconds until a satellite of 0.6B can take a claim (the paper's average)",
+        name="gpu-moves",
+        quantity="0.6B: to training, satellite, again seconds",
+        most=8.52,
+    ),
+    Goal(
+        says="GPU: seconds until it is called home and serves new weights (the paper's average)",
+        name="gpu-moves",
+        quantity="0.6B: to rollout, satellite with weights, again seconds",
+        most=3.46,
+    ),
+    Goal(
+        says="GPU: speed of a hand-off of 32k tokens, as a multiple of computing them again, 1.7B",
+        name="gpu-moves",
+        quantity="1.7B: prefill of 32,768 tokens, again/1.7B: hand-off of 32,768 tokens, again",
+        least=1,
+    ),
+    Goal(
         says="Live: time to the last step, off the simulator's prediction, elastic",
         name="live-placements",
         quantity="elastic off",
@@ -241,11 +259,14 @@ GOALS = (
         )
         for name in ("elastic", "async", "colocate")
     ),
-    Goal(
-        says="GPU: held-out score that a real model gains by training, five trajectories",
-        name="gpu-learn",
-        quantity="J=5 gained",
-        least=0.2,
+    *(
+        Goal(
+            says=f"{where}: held-out score that a real model gains by training, five trajectories",
+            name=name,
+            quantity="J=5 gained",
+            least=0.2,
+        )
+        for where, name in (("GPU", "gpu-learn"), ("CPU", "cpu-learn"))
     ),
     Goal(
         says="Live: executions at once in one run",
@@ -300,6 +321,24 @@ GOALS = (
         most=1.5,
     ),
     Goal(
+        says="CPU of an order obeyed with 8,192 live executions, as a multiple of with 512",
+        name="scale-controller",
+        quantity="event, 8192 live/event, 512 live",
+        most=1.5,
+    ),
+    Goal(
+        says="CPU of a short call through a proxy of two processes, as a multiple of one's",
+        name="scale-shards",
+        quantity="2 shards/1 shard",
+        most=1.2,
+    ),
+    Goal(
+        says="Live: seconds until the next controller decides, 512 executions at their calls",
+        name="scale-return",
+        quantity="512 live back_s",
+        most=5,
+    ),
+    Goal(
         says="Simulated: policies beyond the paper, as a multiple of E0's speed",
         name="sim-policies",
         quantity="as published, decode share 0/overcommit 1.5, longest first, shared prefixes, "
@@ -334,9 +373,16 @@ def load(path: Path) -> Result:
         raise ValueError(f"{path.name}: expected a name that begins with {stem}")
     if not found["samples"] or not all(found["samples"].values()):
         raise ValueError(f"{path.name}: samples: expected at least one run of every peer")
-    return Result(
-        path=path, name=found["name"], machine=slug, at=found["at"], samples=found["samples"]
-    )
+    samples = found["samples"] | _simulated(found["settings"])
+    return Result(path=path, name=found["name"], machine=slug, at=found["at"], samples=samples)
+
+
+def _simulated(settings: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """What was simulated beside live runs, run by run, as if it had been measured."""
+    return {
+        f"{name}, simulated": [{"seconds": one} for one in seconds]
+        for name, seconds in settings.get("simulated_s", {}).items()
+    }
 
 
 def load_all(folder: Path = RESULTS) -> list[Result]:
@@ -411,7 +457,7 @@ def _derived(runs: Sequence[dict[str, Any]]) -> Iterator[tuple[str, float]]:
         yield "most_off", max(off)
     if "failed_calls" in runs[0]:
         yield "failed_calls", max(run["failed_calls"] for run in runs)
-    if "rewards" in runs[0]:
+    if {"rewards", "seconds"} <= runs[0].keys():
         yield "least_gain", min(run["rewards"][-1] - run["rewards"][0] for run in runs)
         yield "most_gain", max(run["rewards"][-1] - run["rewards"][0] for run in runs)
         yield "slowest_s", max(run["seconds"] for run in runs)
@@ -426,26 +472,36 @@ def _derived(runs: Sequence[dict[str, Any]]) -> Iterator[tuple[str, float]]:
 
 
 def _learned(runs: Sequence[dict[str, Any]]) -> Iterator[tuple[str, float]]:
-    """Means at either end of the steps that every run of the result has taken, or over them all."""
-    for name, values in {
-        "first_score": [statistics.fmean(run["scores"][:3]) for run in runs],
-        "last_score": [
-            statistics.fmean(run["scores"][: run["window_steps"]][-10:]) for run in runs
-        ],
-        "before": [run["held_out"][0]["mean"] for run in runs],
-        "after": [run["held_out"][-1]["mean"] for run in runs],
-        "gained": [run["held_out"][-1]["mean"] - run["held_out"][0]["mean"] for run in runs],
-        "norm": [statistics.fmean(run["gradient_norms"][: run["window_steps"]]) for run in runs],
-        "passes_s": [
-            statistics.fmean(run["forward_backward_s"][: run["window_steps"]]) for run in runs
-        ],
-        "trajectories_each": [
-            sum(run["trajectories"][: run["window_steps"]])
-            / sum(run["executions"][: run["window_steps"]])
-            for run in runs
-        ],
-    }.items():
-        yield name, statistics.median(values)
+    """Means over the steps that every run of the result has taken, or at either end of them.
+
+    Steps whose groups were all of one mind have no gradient and cost nothing: they are left out of
+    norms and times.
+    """
+    for name in ("first_score", "last_score", "before", "after", "gained", "norm", "passes_s"):
+        yield name, statistics.median(_learned_of(run)[name] for run in runs)
+    for name in ("trajectories", "packed_tokens"):
+        yield f"{name}_each", statistics.median(_learned_of(run)[name] for run in runs)
+    for version in {one["version"] for run in runs for one in run["held_out"]}:
+        rounds = [one for run in runs for one in run["held_out"] if one["version"] == version]
+        yield f"held_out_{version}", statistics.median(one["mean"] for one in rounds)
+
+
+def _learned_of(run: dict[str, Any]) -> dict[str, float]:
+    window = run["window_steps"]
+    trained = [step for step in range(window) if run["executions"][step]]
+    executions = sum(run["executions"][step] for step in trained)
+    before, after = (run["held_out"][at]["mean"] for at in (0, -1))
+    return {
+        "first_score": statistics.fmean(run["scores"][:5]),
+        "last_score": statistics.fmean(run["scores"][max(0, window - 5) : window]),
+        "before": before,
+        "after": after,
+        "gained": after - before,
+        "norm": statistics.fmean(run["gradient_norms"][step] for step in trained),
+        "passes_s": statistics.fmean(run["forward_backward_s"][step] for step in trained),
+        "trajectories": sum(run["trajectories"][step] for step in trained) / executions,
+        "packed_tokens": sum(run["packed_tokens"][step] for step in trained) / executions,
+    }
 
 
 def _growth(runs: Sequence[dict[str, Any]]) -> Iterator[tuple[str, float]]:
@@ -511,9 +567,11 @@ TITLES = {
     "gpu-trees": "Training on an execution shaped like the case study, on a GPU",
     "gpu-switch": "A cell changes its role on a GPU",
     "gpu-agree": "Log-probabilities of engine and trainer on a GPU, bf16",
+    "gpu-moves": "Two cells on one GPU: they switch, join, hand over and publish",
     "gpu-learn": "SmolLM2-135M learns to do what letters ask for, by trajectories of an execution",
     "gpu-live": "Live runs on four cells of one GPU, beside the simulator's prediction",
     "cpu-generate": "SmolLM2-135M on a CPU, bf16",
+    "cpu-learn": "SmolLM2-135M learns on a CPU, with smaller batches and shorter letters",
     "transports": "Weights from one process of a machine to another",
     "live-placements": "Live runs with emulated durations, beside the simulator's prediction",
     "live-many": "256 executions at once in one live run",
@@ -575,13 +633,14 @@ COLUMNS = (
     ("least_gain", "reward gained at least"),
     ("most_gain", "at most"),
     ("slowest_s", "slowest, seconds"),
-    ("first_score", "score of the first 3 steps"),
-    ("last_score", "of the last 10"),
+    ("first_score", "score of the first 5 steps"),
+    ("last_score", "of the last 5 that all runs have taken"),
     ("before", "held-out score before"),
     ("after", "and after"),
     ("norm", "gradient norm"),
     ("passes_s", "forward and backward, s a step"),
     ("trajectories_each", "trajectories of an execution"),
+    ("packed_tokens_each", "tokens of an execution, packed"),
     ("look_cpu_s", "looking after them once, CPU s"),
     ("back_s", "seconds until it writes the journal"),
     ("serving_s", "seconds until all cells serve"),

@@ -54,7 +54,11 @@ def run(
     members = given["schedule"]["executions_per_group"]
     work = workload(tasks=tasks, members=members, seed=seed, mean_s=mean_s)
     path = write_tasks(folder / "tasks.jsonl", work)
-    found = tables(folder / "run", path, given, {"run": {"seed": seed}})
+    return trained(folder, tables(folder / "run", path, given, {"run": {"seed": seed}}))
+
+
+def trained(folder: Path, found: Mapping[str, Mapping[str, Any]]) -> Ran:
+    """The run that the tables describe, watched; its own folder is the one called run."""
     file = folder / "run.toml"
     file.write_text("\n".join(_lines(found)) + "\n")
     began = time.monotonic()
@@ -143,6 +147,7 @@ class Kept:
         return self._found.get(of)
 
     def add(self, sample: dict[str, Any], *of: str | int) -> dict[str, Any]:
+        self._found[of] = sample
         if self._path is not None:
             with self._path.open("a") as file:
                 file.write(json.dumps({"of": of, "sample": sample}) + "\n")

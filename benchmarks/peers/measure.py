@@ -53,6 +53,13 @@ def one_run(name: str, peer: Peer, upstream_port: int) -> Sample:
 @contextmanager
 def upstream(name: str, chunk_tokens: int) -> Iterator[int]:
     """Port of a mock engine that suits the load."""
+    with upstream_process(name, chunk_tokens) as (_, port):
+        yield port
+
+
+@contextmanager
+def upstream_process(name: str, chunk_tokens: int) -> Iterator[tuple[int, int]]:
+    """The same with its process, for whoever asks what that takes."""
     port = free_port()
     command = [str(OWN), "-m", "benchmarks.peers.upstream", f"--port={port}"]
     command += [f"--tokenizer={fetch(CACHE / 'tokenizer')}", f"--chunk-tokens={chunk_tokens}"]
@@ -60,8 +67,8 @@ def upstream(name: str, chunk_tokens: int) -> Iterator[int]:
     if name in ("long", "memory"):
         command.append("--tools")
     log = CACHE / "upstream.log"
-    with running(command, port=port, probe="/health", environment={}, log=log):
-        yield port
+    with running(command, port=port, probe="/health", environment={}, log=log) as pid:
+        yield pid, port
 
 
 def main() -> None:

@@ -2,11 +2,13 @@
 
 import argparse
 import asyncio
+import gc
 import os
 import resource
 import sys
 import tempfile
 import time
+import tracemalloc
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -48,8 +50,9 @@ from gyre.rollout.order import ORDER_FILE, Order
 from gyre.run import lock
 from gyre.run.attempts import name_of
 from gyre.run.controller import KINDS
+from gyre.run.noted import Noted
 from gyre.run.obeying import Hands
-from gyre.run.recalled import recall
+from gyre.run.recalled import Recalled, recall
 from gyre.run.routing import RouteTables
 from gyre.run.supervisors import Supervisors
 from gyre.words.events import GroupDrawn, RewardGiven
@@ -57,7 +60,9 @@ from gyre.words.ids import EngineName, ExecutionId
 from gyre.words.outcomes import Ending, Fact, Launched, Outcome, Prepared
 from gyre.words.tasks import Evaluation, Task
 
-LIVE = (512, 2_048, 4_096)
+LIVE = (512, 2_048, 8_192)
+WEIGHED = 2_048
+"""Where memory is asked for, which takes several times as long; it is in proportion."""
 ENGINES = 128
 SIZE = 8
 BATCH = 32
@@ -116,14 +121,30 @@ def _timed(sample: dict[str, Any], *, calls: int = 1) -> Iterator[None]:
     sample["calls"] = calls
 
 
+@contextmanager
+def _weighed(sample: dict[str, Any], live: int) -> Iterator[list[Any]]:
+    """What is left of all allocations while whatever is put into the list lives."""
+    kept: list[Any] = []
+    gc.collect()
+    tracemalloc.start()
+    try:
+        yield kept
+        gc.collect()
+        sample["bytes_per_execution"] = round(tracemalloc.get_traced_memory()[0] / live)
+    finally:
+        tracemalloc.stop()
+
+
 # An event
 
 
 def _event(live: int) -> dict[str, Any]:
     """An order that gives one execution another engine is obeyed, and the proxy told of it."""
-    running = {name_of(*place): place for place in _places(live)}
-    attempts: Any = SimpleNamespace(running=running)
-    scheduler: Any = SimpleNamespace(engines=SimpleNamespace(is_ready=lambda engine: True))
+    running = Noted[ExecutionId, tuple[GroupId, int]]()
+    running.update({name_of(*place): place for place in _places(live)})
+    attempts: Any = SimpleNamespace(running=running, name_at=name_of)
+    engines = SimpleNamespace(is_ready=lambda engine: True, num_turns=1)
+    scheduler: Any = SimpleNamespace(engines=engines)
     nobody: Any = None
     shard: Any = _Told()
     sample: dict[str, Any] = {}
@@ -186,10 +207,16 @@ def _recalls(folder: Path, live: int) -> Callable[[], dict[str, Any]]:
     def work() -> dict[str, Any]:
         sample: dict[str, Any] = {"facts": recorded.num_facts, "journal_bytes": path.stat().st_size}
         with _timed(sample):
-            found = recall(recorded.shape, read(path, kinds=KINDS).facts(KINDS))
+            found = recalled()
         running = sum(1 for one in found.outstanding for _ in one.running)
         assert running == live, running
+        if live == WEIGHED:
+            with _weighed(sample, live) as kept:
+                kept.append(recalled())
         return sample
+
+    def recalled() -> Recalled:
+        return recall(recorded.shape, read(path, kinds=KINDS).facts(KINDS))
 
     return work
 
@@ -278,6 +305,8 @@ def _adopts(folder: Path, live: int) -> Callable[[], dict[str, Any]]:
     def work() -> dict[str, Any]:
         sample: dict[str, Any] = {"executions": live}
         asyncio.run(_adopted(folders, sample))
+        if live == WEIGHED:
+            asyncio.run(_kept(folders, sample))
         return sample
 
     return work
@@ -285,6 +314,19 @@ def _adopts(folder: Path, live: int) -> Callable[[], dict[str, Any]]:
 
 async def _adopted(folders: dict[ExecutionId, Path], sample: dict[str, Any]) -> None:
     """Until all are; and then what looking after them takes, once."""
+    with _timed(sample):
+        supervisors = await _take_up(folders)
+    cpu = time.process_time()
+    await supervisors.look()
+    sample["look_cpu_s"] = round(time.process_time() - cpu, 6)
+
+
+async def _kept(folders: dict[ExecutionId, Path], sample: dict[str, Any]) -> None:
+    with _weighed(sample, len(folders)) as kept:
+        kept.append(await _take_up(folders))
+
+
+async def _take_up(folders: dict[ExecutionId, Path]) -> Supervisors:
     tasks: list[asyncio.Task[None]] = []
     proxy: Any = SimpleNamespace(held=_nothing_held)
     nursery: Any = SimpleNamespace()
@@ -305,13 +347,10 @@ async def _adopted(folders: dict[ExecutionId, Path], sample: dict[str, Any]) -> 
         closed=unheard,
         spawn=spawn,
     )
-    with _timed(sample):
-        for name, folder in folders.items():
-            supervisors.adopt(name, TASK, folder)
-        await asyncio.gather(*tasks)
-    cpu = time.process_time()
-    await supervisors.look()
-    sample["look_cpu_s"] = round(time.process_time() - cpu, 6)
+    for name, folder in folders.items():
+        supervisors.adopt(name, TASK, folder)
+    await asyncio.gather(*tasks)
+    return supervisors
 
 
 async def _nothing_held() -> dict[str, float]:

@@ -29,6 +29,10 @@ _LONG_TOKENS = 190_000
 """Of the history in the benchmark `long`."""
 _SCHEDULER_EVENTS = 2_000
 """Of one call in the benchmark `scheduler`."""
+_LIVE = (512, 2_048, 8_192)
+"""Executions in the benchmark `scale-controller`."""
+_WEIGHED = 2_048
+"""Live executions where the benchmark `scale-controller` asks for memory."""
 _FACTS = 5
 """That a supervisor posts of an execution: prepared, launched, terminated, assessed, closed."""
 
@@ -102,11 +106,19 @@ class Units:
         recalled = self._grown("recall, {} live cpu_ms", live)
         return (recalled + self._grown("adopt, {} live cpu_ms", live)) / 1000
 
+    @cached_property
+    def controller_bytes(self) -> float:
+        """Of the controller's memory, for an execution that lives: its group, seat and folder."""
+        return sum(
+            self.of("scale-controller", f"{case}, {_WEIGHED} live bytes_per_execution")
+            for case in ("recall", "adopt")
+        )
+
     def _grown(self, quantity: str, live: int) -> float:
-        """On the line through the least and the most that was measured."""
-        few, many = 512, 4_096
+        """On the line through the two that were measured nearest; of fewer, what the least took."""
+        few, many = _LIVE[:2] if live < _LIVE[1] else _LIVE[1:]
         low, high = (self.of("scale-controller", quantity.format(number)) for number in (few, many))
-        return max(0.0, low + (high - low) * (live - few) / (many - few))
+        return low + (high - low) * (max(live, _LIVE[0]) - few) / (many - few)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +170,12 @@ class Needs:
         return self.live * looks * self.units.of("scale-written", "status bytes_per_execution")
 
     @property
+    def controller_bytes(self) -> float:
+        return self.live * self.units.controller_bytes
+
+    @property
     def controller_cores(self) -> float:
+        """As after a return, when it looks at every execution itself."""
         units, size = self.units, self.size
         executions = size.executions_s * units.launch_cpu_s
         events = size.events_s * units.event_s(self.live)

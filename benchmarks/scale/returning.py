@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,17 +19,19 @@ from tests.chaos.victims import calls_in_flight
 from tests.flows.live.running import write_run
 
 from gyre.journal.entries import Resumed
-from gyre.journal.reading import read
-from gyre.plan.messages import CellRecovered
+from gyre.journal.following import Following
+from gyre.plan.messages import CellDied, CellRecovered
 from gyre.run.controller import KINDS
 from gyre.run.lock import is_taken
 from gyre.testing.emulated_run import tables, write_tasks
 
-AT_ONCE = (64, 256)
+AT_ONCE = (64, 256, 512)
 GROUP = 8
 CELLS = 2
 LOOK_S = 0.05
-PATIENCE_S = 400.0
+LIMIT_S = 180.0
+"""Of one run, from its start until the next controller has everything again."""
+END_S = 120.0
 REPLY_S = 1_800.0
 """Of the one call that each execution makes: it lasts longer than anything here."""
 
@@ -46,11 +49,15 @@ def main() -> None:
         for at_once in AT_ONCE:
             sample = kept.get("run", run, at_once)
             if sample is None:
-                with tempfile.TemporaryDirectory(prefix="gyre-return-") as folder:
-                    sample = kept.add(_measured(Path(folder), at_once), "run", run, at_once)
+                try:
+                    with tempfile.TemporaryDirectory(prefix="gyre-return-") as folder:
+                        sample = kept.add(_measured(Path(folder), at_once), "run", run, at_once)
+                except TimeoutError:
+                    print(f"{at_once}: not within {LIMIT_S:g} s, left out", flush=True)
+                    continue
             samples.setdefault(f"{at_once} live", []).append(sample)
             print(at_once, sample, flush=True)
-    if not args.dry:
+    if samples and not args.dry:
         path = results.write(
             "scale-return",
             samples=samples,
@@ -95,47 +102,67 @@ def _measured(folder: Path, at_once: int) -> dict[str, Any]:
             return subprocess.Popen(command, stdout=said, stderr=said)
 
         began = time.monotonic()
+        wait = _Waiting(began + LIMIT_S)
         controller = start("train", str(file))
         try:
             # Each is at its call, the one thing that it does.
-            _wait(lambda: calls_in_flight(place) == at_once)
+            wait(lambda: calls_in_flight(place) == at_once)
             sample: dict[str, Any] = {"launched_s": time.monotonic() - began}
             controller.kill()
             controller.wait()
+            seen = _Seen(place / "journal")
             controller = start("resume", str(place))
-            return sample | _returned(place, at_once)
+            return sample | _returned(place, at_once, seen, wait)
         finally:
             controller.send_signal(signal.SIGINT)
-            controller.wait(PATIENCE_S)
+            controller.wait(END_S)
 
 
-def _returned(place: Path, at_once: int) -> dict[str, Any]:
+def _returned(place: Path, at_once: int, seen: "_Seen", wait: "_Waiting") -> dict[str, Any]:
     """Seconds since the next controller was started; nothing was lost meanwhile."""
     began = time.monotonic()
-    _wait(lambda: _num(place, Resumed) == 1)
+    wait(lambda: seen.num(Resumed) == 1)
+    read_s = time.monotonic() - began
+    # Said of the cells that ended with the last controller, once every execution is known again.
+    wait(lambda: seen.num(CellDied) == CELLS)
     back_s = time.monotonic() - began
-    _wait(lambda: _num(place, CellRecovered) == CELLS)
+    wait(lambda: seen.num(CellRecovered) == CELLS)
     serving_s = time.monotonic() - began
-    _wait(lambda: calls_in_flight(place) == at_once)
+    wait(lambda: calls_in_flight(place) == at_once)
     return {
         "executions": sum(is_taken(one) for one in (place / "attempts").iterdir()),
+        "read_s": read_s,
         "back_s": back_s,
         "serving_s": serving_s,
         "calls": calls_in_flight(place),
     }
 
 
-def _num(place: Path, kind: type) -> int:
-    return sum(isinstance(one.event, kind) for one in read(place / "journal", kinds=KINDS).entries)
+class _Seen:
+    """Kinds of events since the last controller was killed."""
+
+    def __init__(self, path: Path) -> None:
+        self._journal = Following(path, kinds=KINDS)
+        self._journal.news()
+        self._found: Counter[type] = Counter()
+
+    def num(self, kind: type) -> int:
+        self._found.update(type(one.event) for one in self._journal.news())
+        return self._found[kind]
 
 
-def _wait(holds: Callable[[], bool]) -> None:
-    until = time.monotonic() + PATIENCE_S
-    while not holds():
-        if time.monotonic() > until:
-            message = "waited too long"
-            raise TimeoutError(message)
-        time.sleep(LOOK_S)
+class _Waiting:
+    """Waits for what it is asked, and gives up at one moment for all."""
+
+    def __init__(self, until: float) -> None:
+        self._until = until
+
+    def __call__(self, holds: Callable[[], bool]) -> None:
+        while not holds():
+            if time.monotonic() > self._until:
+                message = "waited too long"
+                raise TimeoutError(message)
+            time.sleep(LOOK_S)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import uvloop
 from benchmarks.peers import results
 from benchmarks.peers.contestants import CACHE, CHAT, HTTP, Started
 from benchmarks.peers.load import Route
-from benchmarks.peers.measure import upstream
+from benchmarks.peers.measure import upstream_process
 from benchmarks.peers.processes import free_port, rss_bytes, running, settled_cpu
 from benchmarks.peers.scenarios import Plan, many_short, quantiles
 
@@ -43,8 +43,8 @@ def main() -> None:
     samples: dict[str, list[dict[str, Any]]] = {_case(shards): [] for shards in SHARDS}
     for run in range(args.runs):
         for shards in SHARDS[:: 1 if run % 2 else -1]:
-            with upstream("short", 1) as port:
-                sample = _measured(shards, port)
+            with upstream_process("short", 1) as (engine, port):
+                sample = _measured(shards, engine, port)
             samples[_case(shards)].append(sample)
             print(_case(shards), sample, flush=True)
     if not args.dry:
@@ -62,12 +62,12 @@ def _case(shards: int) -> str:
     return "1 shard" if shards == 1 else f"{shards} shards"
 
 
-def _measured(shards: int, port: int) -> dict[str, Any]:
+def _measured(shards: int, engine: int, port: int) -> dict[str, Any]:
     with (
         tempfile.TemporaryDirectory(dir=CACHE) as folder,
         _started(Path(folder), shards, f"http://127.0.0.1:{port}") as started,
     ):
-        return uvloop.run(_costed(started))
+        return uvloop.run(_costed(started, engine))
 
 
 @contextmanager
@@ -117,17 +117,18 @@ def _opened(run: Path, names: Sequence[str], shards: int) -> list[list[Route]]:
     return routes
 
 
-async def _costed(started: Sequence[Started]) -> dict[str, Any]:
-    """CPU of all shards while the load lasts and until they are idle, and of whoever makes it."""
+async def _costed(started: Sequence[Started], engine: int) -> dict[str, Any]:
+    """CPU of all shards and of the engine until they are idle, and of whoever makes the load."""
     share = replace(PLAN, connections=PLAN.connections // len(started))
     await _loaded(started, share, PLAN.warm_calls // len(started), first=0)
-    before = [settled_cpu(one.pid) for one in started]
+    pids = [*(one.pid for one in started), engine]
+    before = [settled_cpu(one) for one in pids]
     own, began = time.process_time(), time.perf_counter()
     answers = await _loaded(started, share, PLAN.calls // len(started), first=10**6)
     wall_s, own_s = time.perf_counter() - began, time.process_time() - own
-    used = [
-        settled_cpu(one.pid).since(then).total_s for one, then in zip(started, before, strict=True)
-    ]
+    *used, engine_s = (
+        settled_cpu(one).since(then).total_s for one, then in zip(pids, before, strict=True)
+    )
     return {
         "calls": len(answers),
         "failed": sum(one.status != 200 for one in answers),
@@ -135,6 +136,7 @@ async def _costed(started: Sequence[Started]) -> dict[str, Any]:
         "wall_s": round(wall_s, 4),
         "calls_per_s": round(len(answers) / wall_s, 1),
         "load_cpu_s": round(own_s, 4),
+        "engine_cpu_s": round(engine_s, 4),
         "least_share": round(min(used) / sum(used), 4),
         "latency_s": quantiles([one.total_s for one in answers]),
         "rss_bytes": sum(rss_bytes(one.pid) for one in started),

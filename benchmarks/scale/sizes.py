@@ -39,8 +39,17 @@ class Size:
         return self.cells * self.capacity
 
     @property
+    def cell_gpus(self) -> float:
+        return GPUS * self.nodes_per_cell
+
+    @property
     def weight_bytes(self) -> float:
         return 2 * self.parameters
+
+    @property
+    def state_bytes(self) -> float:
+        """Of a trainer: weights, float32 masters, two moments, sum of gradients."""
+        return 16 * self.parameters
 
     @property
     def cache_token_bytes(self) -> float:

@@ -18,7 +18,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "scaling.md"
 BEGIN, END = "<!-- {}: begin -->", "<!-- {}: end -->"
 Of = TypeVar("Of")
 HOUR_S = 3_600.0
-GIB = 2**30
+MIB, GIB = 2**20, 2**30
 
 MISSING = "no result yet"
 """Of what a benchmark measures that has not been run; nothing is said in its place."""
@@ -69,13 +69,17 @@ _CONTROL: tuple[Row, ...] = (
     ("proxy, cores", lambda one: _number(one.proxy_cores)),
     ("**proxy shards**", lambda one: f"**{one.shards}**"),
     ("proxy memory, all shards, GiB", lambda one: _number(one.proxy_bytes / GIB)),
+    ("controller memory for executions, MiB", lambda one: _number(one.controller_bytes / MIB)),
     ("journal, MB a day", lambda one: _number(one.journal_bytes_day / 1e6)),
     ("call logs, GB a day", lambda one: _number(one.log_bytes_day / 1e9)),
-    ("return of a controller, CPU s", lambda one: _number(one.units.recalled_s(one.live))),
+    (
+        "return of a controller, CPU s for its executions",
+        lambda one: _number(one.units.recalled_s(one.live)),
+    ),
 )
 _WEIGHTS: tuple[Row, ...] = (
     ("weights, bf16, GB", lambda one: _number(one.size.weight_bytes / 1e9)),
-    ("trainer's state of the core, GB", lambda one: _number(one.size.parameters * 16 / 1e9)),
+    ("trainer's state of the core, GB", lambda one: _number(one.size.state_bytes / 1e9)),
     ("one satellite's pull, GB", lambda one: _number(one.size.weight_bytes / 1e9)),
     ("a publication to all engines, GB", lambda one: _number(one.published_bytes / 1e9)),
     ("the same out of the core's nodes, s", lambda one: _number(one.published_s)),
@@ -84,6 +88,12 @@ _WEIGHTS: tuple[Row, ...] = (
     ("the same into the core's nodes, s", lambda one: _number(one.gradient_s)),
     ("keys and values of a token, KB", lambda one: _number(one.size.cache_token_bytes / 1e3)),
     ("keys and values of live executions, TB", lambda one: _number(one.cache_bytes / 1e12)),
+    ("a GPU's share of an engine's weights, GB", lambda one: _shared(one.size.weight_bytes, one)),
+    ("a GPU's share of the trainer's state, GB", lambda one: _shared(one.size.state_bytes, one)),
+    (
+        "a GPU's share of keys and values, GB",
+        lambda one: _shared(one.cache_bytes / one.size.cells, one),
+    ),
     ("executions moved an hour", lambda one: _number(one.size.moves_s * HOUR_S)),
     ("keys and values that move along, GB/s", lambda one: _number(one.carried_bytes_s / 1e9)),
 )
@@ -141,6 +151,13 @@ def _quoted(says: str, name: str, quantity: str) -> Unit:
     return says, lambda units: _number(units.of(name, quantity)), f"`{name}`"
 
 
+def _beside(units: Units) -> str:
+    """CPU of whoever makes short calls and whoever answers them."""
+    of = ("load_cpu_s", "engine_cpu_s")
+    used_s = sum(units.of("scale-shards", f"1 shard {one}") for one in of)
+    return _number(1000 * used_s / units.of("scale-shards", "1 shard calls"))
+
+
 _MEASURED: tuple[Unit, ...] = (
     *(
         _quoted(f"{says}, proxy of {case}", "scale-shards", f"{case} {quantity}")
@@ -150,6 +167,7 @@ _MEASURED: tuple[Unit, ...] = (
         )
         for case in ("1 shard", "2 shards")
     ),
+    ("CPU ms of a short call, load generator and mock engine", _beside, "`scale-shards`"),
     *(
         _quoted(f"simulator, 512 cells: {says}", "sim-scale", f"512 cells {quantity}")
         for says, quantity in (
@@ -163,7 +181,7 @@ _MEASURED: tuple[Unit, ...] = (
         _quoted(
             f"live controller's return, {live} executions, s", "scale-return", f"{live} live back_s"
         )
-        for live in (64, 256)
+        for live in (64, 256, 512)
     ),
     *(
         (
@@ -174,7 +192,7 @@ _MEASURED: tuple[Unit, ...] = (
             "`scale-controller`",
         )
         for says, case in (("journal recalled", "recall"), ("executions adopted", "adopt"))
-        for live in (2_048, 4_096)
+        for live in (2_048, 8_192)
     ),
 )
 
@@ -199,6 +217,10 @@ def _known(value: Callable[[Of], str], of: Of) -> str:
         return value(of)
     except NoResult:
         return MISSING
+
+
+def _shared(bytes_of_cell: float, one: Needs) -> str:
+    return _number(bytes_of_cell / one.size.cell_gpus / 1e9)
 
 
 def _share(value: float) -> str:
@@ -227,7 +249,7 @@ def with_tables(page: str, found: Mapping[str, str]) -> str:
         _, closed, after = rest.partition(end)
         if not (marked and closed):
             raise ValueError(f"{PAGE.name}: expected {begin} and {end}")
-        page = f"{before}{begin}\n{table}\n{end}{after}"
+        page = f"{before}{begin}\n\n{table}\n\n{end}{after}"
     return page
 
 

@@ -12,7 +12,12 @@ MACHINE = {"slug": "abacus-1core", "cpu": "abacus", "cores": 1, "memory_gib": 1,
 
 
 def result_file(
-    folder: Path, name: str, samples: dict[str, Any], *, day: str = "2026-01-01"
+    folder: Path,
+    name: str,
+    samples: dict[str, Any],
+    *,
+    day: str = "2026-01-01",
+    settings: dict[str, Any] | None = None,
 ) -> Path:
     found = {
         "format": compare.FORMAT,
@@ -25,7 +30,7 @@ def result_file(
         "commit": None,
         "sources": "0",
         "command": [],
-        "settings": {},
+        "settings": settings or {},
         "samples": samples,
     }
     path = folder / f"{day}-abacus-1core-{name}.json"
@@ -53,6 +58,25 @@ def test_two_peers_give_both_ratios(tmp_path: Path) -> None:
 
     assert 15 == pytest.approx(found["litellm/gyre"])
     assert 1 / 15 == pytest.approx(found["gyre/litellm"])
+
+
+def test_what_was_simulated_beside_live_runs_stands_beside_them(tmp_path: Path) -> None:
+    settings = {"simulated_s": {"colocate": [30.0, 50.0]}}
+    samples = {"elastic": [{"seconds": 20.0}]}
+
+    path = result_file(tmp_path, "gpu-live", samples, settings=settings)
+    found = compare.quantities(compare.load(path))
+
+    assert 40 == found["colocate, simulated seconds"]
+    assert 2 == found["colocate, simulated/elastic"]
+
+
+def test_one_call_that_failed_in_any_run_is_shown(tmp_path: Path) -> None:
+    samples = {"elastic": [{"failed_calls": 0}, {"failed_calls": 1}, {"failed_calls": 0}]}
+
+    found = compare.quantities(compare.load(result_file(tmp_path, "gpu-live", samples)))
+
+    assert 1 == found["elastic failed_calls"]
 
 
 def test_added_latency_is_taken_run_by_run(tmp_path: Path) -> None:
@@ -87,6 +111,33 @@ def test_memory_that_grows_with_tokens_is_told_from_memory_that_grows_with_calls
     assert 10 == pytest.approx(found["gyre bytes_per_token"])
     assert 1 == pytest.approx(found["gyre late/early"])
     assert found["snapshots late/early"] > 2
+
+
+def test_learning_is_told_over_the_steps_that_all_runs_have_taken(tmp_path: Path) -> None:
+    scores = [0.2] * 5 + [0.5] * 5 + [0.9] * 10
+    run = {
+        "window_steps": 15,
+        "scores": scores,
+        "gradient_norms": [2.0, 0.0] * 10,
+        "forward_backward_s": [3.0, 0.0] * 10,
+        "executions": [4, 0] * 10,
+        "trajectories": [12, 0] * 10,
+        "packed_tokens": [400, 0] * 10,
+        "held_out": [
+            {"version": 0, "mean": 0.25},
+            {"version": 10, "mean": 0.5},
+            {"version": 20, "mean": 0.75},
+        ],
+    }
+
+    found = compare.quantities(compare.load(result_file(tmp_path, "gpu-learn", {"J=5": [run]})))
+
+    assert 0.2 == pytest.approx(found["J=5 first_score"])
+    assert 0.9 == pytest.approx(found["J=5 last_score"])
+    assert 0.5 == found["J=5 held_out_10"]
+    assert (0.25, 0.75, 0.5) == tuple(found[f"J=5 {one}"] for one in ("before", "after", "gained"))
+    assert (2.0, 3.0) == (found["J=5 norm"], found["J=5 passes_s"])
+    assert (3, 100) == (found["J=5 trajectories_each"], found["J=5 packed_tokens_each"])
 
 
 def test_a_goal_is_missed_only_beyond_its_bound(tmp_path: Path) -> None:

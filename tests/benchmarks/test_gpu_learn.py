@@ -5,12 +5,22 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
 from benchmarks.gpu.learn import agent, tasks
-from benchmarks.gpu.learn.runs import BUDGETS, HELD_OUT, TRAINED, Sizes, sample, tables, written
+from benchmarks.gpu.learn.runs import (
+    BUDGETS,
+    HELD_OUT,
+    ON_A_CPU,
+    TRAINED,
+    Sizes,
+    sample,
+    tables,
+    written,
+)
 from tests.benchmarks.letters_script import LETTERS, SEED, commands
 
 from gyre import calls
@@ -147,8 +157,9 @@ def test_a_clerk_delegates_sums_up_and_goes_on_in_a_new_context(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", BUDGETS)
-def test_every_budget_is_a_run_that_can_be_started(tmp_path: Path, name: str) -> None:
-    sizes = Sizes(tasks=3, held_out=2)
+@pytest.mark.parametrize("where", [Sizes(), ON_A_CPU], ids=["gpu", "cpu"])
+def test_every_budget_is_a_run_that_can_be_started(tmp_path: Path, name: str, where: Sizes) -> None:
+    sizes = replace(where, tasks=3, held_out=2)
     file = written(tmp_path / "run.toml", tables(tmp_path / "run", name, sizes, seed=0, steps=20))
 
     run = read_run(file)

@@ -1,29 +1,35 @@
 """The live comparison on a GPU: its work, its model, and what the simulator foretells of it."""
 
 import asyncio
+import gzip
 import json
 import os
 import subprocess
 from array import array
 
 import pytest
-from benchmarks.gpu.live import model, predict, runs, warmed, work
+from benchmarks.gpu.live import measured, model, predict, runs, warmed, work
 from benchmarks.gpu.live.compare import live_variant
 from benchmarks.gpu.live.predict import Calibration
 from benchmarks.gpu.live.work import Execution, Scale
-from benchmarks.live.running import Ran
+from benchmarks.live.running import Ran, Used
+from benchmarks.peers import results
 
+from gyre import calls
 from gyre.backends.renderers.load import load_renderer
 from gyre.journal.reading import read
 from gyre.journal.writing import write
 from gyre.model.load import load_network
 from gyre.plan.replay import EVENTS
+from gyre.run.controller import KINDS
 from gyre.sim.asked import journaled
 from gyre.sim.durations import HOUR_S
 from gyre.sim.recorded import header_of
 from gyre.sim.workload import NL2REPO_122B, Draws
 from gyre.sim.world import run
 from gyre.stream.queries import Queries
+from gyre.words.ids import CallId, ExecutionId
+from gyre.words.records import FORMAT, CallFailed, LogOpened
 from gyre.words.samples import Ask, Sampling
 from gyre.words.sections import EngineSection, ObjectiveSection, OptimizerSection, TrainerSection
 
@@ -157,18 +163,65 @@ def test_all_placements_have_the_staleness_and_the_cells_of_the_comparison():
         assert 0 == runs.STEPS % schedule["steps_per_burst"]
 
 
-def test_a_calibration_finds_what_a_run_was_made_with_and_foretells_it(tmp_path):
-    schedule = runs.schedule_of("elastic", steps=6)
-    given = {"schedule": schedule, "cells": runs.cells_of("elastic", training=4), "seed": 5}
-    scenario = predict.foretold(PLANTED, SCALE, **given)
+GIVEN = {
+    "schedule": runs.schedule_of("elastic", steps=6),
+    "cells": runs.cells_of("elastic", training=4),
+    "seed": 5,
+}
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """A run as the simulator makes it, and how many hours it took."""
+    path = tmp_path_factory.mktemp("ran") / "journal"
+    scenario = predict.foretold(PLANTED, SCALE, **GIVEN)
     record, events = journaled(scenario, lambda _: None)
-    write(tmp_path / "journal", header_of(scenario, started_at=0.0), events, kinds=EVENTS)
-    ran = Ran(reading=read(tmp_path / "journal", kinds=EVENTS), wall_s=0.0)
-    found = predict.calibrated(ran, SCALE, seed=5)
+    header = header_of(scenario, started_at=0.0)
+    write(path, header, events, kinds=EVENTS)
+    return Ran(reading=read(path, kinds=EVENTS), wall_s=0.0), record.hours
+
+
+def test_a_calibration_finds_what_a_run_was_made_with_and_foretells_it(ran):
+    journal, hours = ran
+    found = predict.calibrated(journal, SCALE, seed=5)
 
     assert 0.5 == pytest.approx(found.per_execution_s, abs=0.05)
     assert 0.2 == pytest.approx(found.per_call_s, rel=0.05)
     assert 0.015 == pytest.approx(found.per_token_s, rel=0.01)
-    assert record.hours == pytest.approx(
-        run(predict.foretold(found, SCALE, **given)).hours, rel=0.05
+    assert hours == pytest.approx(run(predict.foretold(found, SCALE, **GIVEN)).hours, rel=0.05)
+
+
+RESULT = results.RESULTS / "2026-11-16-nvidia-h200-gpu-live.json"
+OPENED = LogOpened(
+    format=FORMAT,
+    execution=ExecutionId("g00000-00"),
+    key_hash=b"h" * 32,
+    salt=b"s" * 16,
+    model="m",
+    renderer="r",
+    at=1000.0,
+)
+
+
+@pytest.mark.parametrize("name", ["elastic", "async"])
+def test_a_journal_says_what_its_result_says(tmp_path, name):
+    packed = results.RESULTS / "journals" / f"{RESULT.stem}-{name}-0.gz"
+    (tmp_path / "journal").write_bytes(gzip.decompress(packed.read_bytes()))
+    ran = Ran(
+        reading=read(tmp_path / "journal", kinds=KINDS), wall_s=0.0, used={"controller": Used()}
     )
+    path = calls.path_of(tmp_path, "g00000-00")
+    path.parent.mkdir()
+    fails = [CallFailed(call=CallId(at), at=1000.0 + at, reason="planted") for at in (1, 10_000)]
+    log = calls.CallLog(path)
+    log.append(OPENED, *fails)
+    log.close()
+    found = measured.sample(ran, tmp_path)
+    (expected,) = json.loads(RESULT.read_text())["samples"][name]
+    of_journal = {"seconds", "staleness max", "claims", "trained_tokens", "transitions", "facts"}
+    shares = {key for key in expected if key.startswith("share ")}
+
+    assert 1 == found["failed_calls"]
+    assert 1 == pytest.approx(sum(found[key] for key in shares))
+    for key in shares | of_journal:
+        assert expected[key] == pytest.approx(found[key]), key

@@ -94,6 +94,13 @@ def test_a_controller_is_as_busy_as_its_executions_events_and_looks_make_it() ->
     assert 4_000 * 0.002 == pytest.approx(one.units.recalled_s(4_000))
 
 
+def test_what_fewer_executions_take_than_were_measured_is_no_less_than_the_least() -> None:
+    units = Units(ROUND)
+
+    assert units.recalled_s(512) == units.recalled_s(64) == pytest.approx(2 * 0.512)
+    assert 2 * 10.0 == pytest.approx(units.recalled_s(10_000))
+
+
 def test_a_proxy_is_as_busy_as_calls_of_that_length_make_it() -> None:
     """A call takes 1 ms and, with the 190,000 tokens of the long history, 20."""
     one = needs_of(live=100, executions_s=0.5)

@@ -98,6 +98,17 @@ def test_a_turn_says_how_long_its_reply_takes():
     assert '{"reply_s": 0.000000, "words": 7}' == light_agent.asked({"words": 7})
 
 
+@pytest.mark.parametrize(("turn", "expected"), [({}, None), ({"tokens": 40}, 40)])
+def test_a_turn_may_say_how_many_tokens_its_reply_has_at_most(
+    tmp_path, monkeypatch, turn, expected
+):
+    monkeypatch.chdir(tmp_path)
+    with server(completion("done")) as (address, bodies):
+        light_agent.work([turn], address, "key")
+
+    assert expected == json.loads(bodies[0]).get("max_tokens")
+
+
 def test_members_of_a_group_have_turns_of_their_own():
     members = [[{"reply_s": one}] for one in range(3)]
     instruction = json.dumps({"members": members})
@@ -115,7 +126,7 @@ def test_members_of_a_group_have_turns_of_their_own():
         ("count the words", "expected JSON"),
         ("7", "expected a list of turns"),
         ('{"members": []}', "expected a list of turns"),
-        ('[{"reply": 1}]', "turn 0: expected an object of reply_s, tool_s"),
+        ('[{"reply": 1}]', "turn 0: expected an object of reply_s, tokens, tool_s"),
         ('[{}, {"tool_s": -1}]', "turn 1: tool_s: expected a number of 0 or more, found -1"),
         ('[{"tool_s": "1"}]', "turn 0: tool_s"),
     ],

@@ -1,8 +1,9 @@
 """A real model learns under three budgets at once: python -m benchmarks.gpu.learn.measure.
 
-Every budget is a whole `gyre train` of its own, and all of them share one GPU by MPS. A run that is
-not through when its time is over is told to stop, and the weights it has published last are
-measured on the held-out tasks, as those of a run that ends by itself are.
+Every budget is a whole `gyre train` of its own, and all of them share one GPU by MPS; with --cpu
+they are smaller and run one by one. A run that is not through when its time is over is told to
+stop, and the weights it has published last are measured on the held-out tasks, as those of a run
+that ends by itself are.
 """
 
 import argparse
@@ -21,8 +22,18 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.learn.runs import BUDGETS, HELD_OUT, Sizes, sample, source, tables, written
+from benchmarks.gpu.learn.runs import (
+    BUDGETS,
+    HELD_OUT,
+    ON_A_CPU,
+    Sizes,
+    sample,
+    source,
+    tables,
+    written,
+)
 from benchmarks.gpu.moves.mps import together
+from benchmarks.live.running import Kept
 from benchmarks.peers import results
 
 PACKAGES = ("torch", "transformers", "safetensors", "tokenizers", "numpy")
@@ -37,7 +48,7 @@ MEMORY_BYTES = 2**33
 class Running:
     """One run in a folder of its own, whatever becomes of the others."""
 
-    def __init__(self, place: Path, name: str, sizes: Sizes, *, seed: int, steps: int) -> None:
+    def __init__(self, place: Path, name: str, sizes: Sizes, seed: int, steps: int) -> None:
         self.name = name
         self.folder = place / "run"
         self._place = place
@@ -86,33 +97,26 @@ class Running:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--budgets", nargs="+", choices=list(BUDGETS), default=list(BUDGETS))
+    parser.add_argument("--cpu", action="store_true", help="smaller runs, one by one")
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--seconds", type=float, default=330.0, help="then runs are told to stop")
+    parser.add_argument("--seconds", type=float, default=290.0, help="then runs are told to stop")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--lrs", type=float, nargs="+", help="one run each, of the first budget")
     parser.add_argument("--size", action="append", default=[], metavar="NAME=VALUE")
-    parser.add_argument("--keep", type=Path, help="journals and logs are copied here")
+    parser.add_argument("--kept", type=Path, help="samples are added here, and not made again")
+    parser.add_argument("--journals", type=Path, help="journals and logs are copied here")
     parser.add_argument("--commit", help="of the sources, where there is no repository to ask")
     parser.add_argument("--dry", action="store_true", help="print the samples, write no result")
     asked = parser.parse_args()
-    sizes = _sized(asked.size)
+    sizes = _sized(ON_A_CPU if asked.cpu else Sizes(), asked.size)
     before = os.getloadavg()[0]
-    place = tempfile.TemporaryDirectory(prefix="learn-", dir=_memory(), ignore_cleanup_errors=True)
-    with place as folder:
-        with together() if sizes.device == "cuda" else nullcontext(False) as shares:
-            runs = _runs(Path(folder), asked, sizes)
-            _wait(runs, asked.seconds)
-            if not asked.lrs:
-                _measure_last(runs)
-        if asked.keep is not None:
-            _keep(Path(folder), asked.keep)
-        samples = {name: [run.sample()] for name, run in runs.items() if run.has_begun()}
-    for one in samples.values():
-        one[0]["window_steps"] = min(len(other["scores"]) for (other,) in samples.values())
+    with together() if sizes.device == "cuda" else nullcontext(False) as shares:
+        samples = {name: [one] for name, one in _samples(asked, sizes).items()}
+    for (one,) in samples.values():
+        one["window_steps"] = min(len(other["scores"]) for (other,) in samples.values())
         print(json.dumps(one))
     if not asked.dry:
         path = results.write(
-            "gpu-learn",
+            "gpu-learn" if sizes.device == "cuda" else "cpu-learn",
             samples=samples,
             settings={**asdict(sizes), "steps": asked.steps, "shares_by_mps": shares},
             packages={"gyre": {one: version(one) for one in PACKAGES}},
@@ -123,31 +127,39 @@ def main() -> None:
         print(path)
 
 
-def _sized(given: Sequence[str]) -> Sizes:
+def _samples(asked: argparse.Namespace, sizes: Sizes) -> dict[str, dict[str, Any]]:
+    """By budget: what its run came to; one that never began is left out."""
+    kept = Kept(asked.kept)
+    found = {name: one for name in asked.budgets if (one := kept.get(name, asked.seed)) is not None}
+    left = [name for name in asked.budgets if name not in found]
+    for names in [[one] for one in left] if asked.cpu else [left]:
+        with tempfile.TemporaryDirectory(
+            prefix="learn-", dir=_memory(), ignore_cleanup_errors=True
+        ) as folder:
+            place = Path(folder)
+            runs = [Running(place / name, name, sizes, asked.seed, asked.steps) for name in names]
+            _wait(runs, asked.seconds)
+            _measure_last(runs)
+            if asked.journals is not None:
+                _keep(place, asked.journals)
+            for run in runs:
+                if run.has_begun():
+                    found[run.name] = kept.add(run.sample(), run.name, asked.seed)
+    return found
+
+
+def _sized(sizes: Sizes, given: Sequence[str]) -> Sizes:
     kinds = {one.name: type(one.default) for one in fields(Sizes)}
     values = dict(one.split("=", 1) for one in given)
-    return replace(Sizes(), **{name: kinds[name](value) for name, value in values.items()})
+    return replace(sizes, **{name: kinds[name](value) for name, value in values.items()})
 
 
-def _runs(place: Path, asked: argparse.Namespace, sizes: Sizes) -> dict[str, Running]:
-    """By name: a run for each budget, or for each learning rate where those are compared."""
-    if asked.lrs:
-        budget = asked.budgets[0]
-        wanted = {f"{budget} lr={lr:g}": (budget, replace(sizes, lr=lr)) for lr in asked.lrs}
-    else:
-        wanted = {budget: (budget, sizes) for budget in asked.budgets}
-    return {
-        name: Running(place / name, budget, sized, seed=asked.seed, steps=asked.steps)
-        for name, (budget, sized) in wanted.items()
-    }
-
-
-def _wait(runs: dict[str, Running], seconds: float) -> None:
+def _wait(runs: Sequence[Running], seconds: float) -> None:
     """All are over, by themselves or because their time was."""
     until = time.monotonic() + seconds
-    while not all(run.is_over() for run in runs.values()) and time.monotonic() < until:
+    while not all(run.is_over() for run in runs) and time.monotonic() < until:
         time.sleep(LOOK_S)
-    late = [run for run in runs.values() if not run.is_over()]
+    late = [run for run in runs if not run.is_over()]
     for run in late:
         print(f"{run.name}: told to stop", flush=True)
         run.tell_to_stop()
@@ -155,9 +167,9 @@ def _wait(runs: dict[str, Running], seconds: float) -> None:
         run.wait(until + STOP_S)
 
 
-def _measure_last(runs: dict[str, Running]) -> None:
+def _measure_last(runs: Sequence[Running]) -> None:
     """The last weights of those that were stopped before they could be measured."""
-    open_ = [run.evaluate() for run in runs.values() if run.has_begun() and not run.is_through()]
+    open_ = [run.evaluate() for run in runs if run.has_begun() and not run.is_through()]
     until = time.monotonic() + EVALUATE_S
     for process in open_:
         _wait_for(process, until)

@@ -22,7 +22,7 @@ TRAINED, HELD_OUT = "train", "held-out"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """How large a run is; the defaults are those of the result on a GPU."""
+    """How large a run is; the defaults are for a GPU."""
 
     model: str = "smollm2"
     device: str = "cuda"
@@ -37,13 +37,29 @@ class Sizes:
     every: int = 10
     """Steps from one evaluation to the next."""
     lr: float = 5e-5
+    slots: int = 96
+    """Executions at once: the batch of a step, the one ahead of it, and an evaluation."""
     kv_tokens: int = 300_000
     pack_tokens: int = 16_384
 
 
+ON_A_CPU = Sizes(
+    device="cpu",
+    batch=3,
+    group=6,
+    letters=3,
+    sentences=2,
+    compact_at=330,
+    held_out=8,
+    kv_tokens=30_000,
+    pack_tokens=4096,
+    slots=36,
+)
+"""The same on two cores: letters of three lines, and a summary behind the second."""
+
+
 def tables(folder: Path, name: str, sizes: Sizes, *, seed: int, steps: int) -> dict[str, Any]:
     """The run file's tables; runs of several budgets differ in nothing but [draw] and names."""
-    slots = 2 * sizes.batch * sizes.group + sizes.held_out
     return {
         "run": {"name": name, "folder": str(folder), "seed": seed},
         "model": {"name": sizes.model, "device": sizes.device, "dtype": "bfloat16"},
@@ -56,7 +72,10 @@ def tables(folder: Path, name: str, sizes: Sizes, *, seed: int, steps: int) -> d
             "extra_dispatch": 1.0,
             "placement": "async",
         },
-        "cells": {"count": 1, "capacity": 1, "standalone": [slots]},
+        "cells": {
+            **{"count": 1, "capacity": 1, "standalone": [sizes.slots]},
+            **(_warmed(seed) if sizes.device == "cuda" else {}),
+        },
         "draw": {"max_trajectories": BUDGETS[name]},
         "tasks": _tasks(sizes, TRAINED, sizes.tasks),
         "evaluation": {"every": sizes.every, "slots": sizes.held_out},
@@ -75,11 +94,19 @@ def tables(folder: Path, name: str, sizes: Sizes, *, seed: int, steps: int) -> d
         "objective": {"clip_low": 0.9, "clip_high": 1.1},
         "optimizer": {"lr": sizes.lr, "weight_decay": 0.0},
         "trainer": {"pack_tokens": sizes.pack_tokens},
-        "engine": {"capacity": slots, "kv_tokens": sizes.kv_tokens},
-        "router": {"capacity": slots},
+        "engine": {"capacity": sizes.slots, "kv_tokens": sizes.kv_tokens},
+        "router": {"capacity": sizes.slots},
         "proxy": {"port": 0, "context_tokens": 8192},
         "checkpoint": {"every": 1000},
         "trackers": {"tensorboard": False},
+    }
+
+
+def _warmed(seed: int) -> dict[str, str]:
+    """On CUDA first passes compile, and nobody's step is to wait for that."""
+    return {
+        "engine": f"benchmarks.gpu.learn.warmed:engine?seed={seed}",
+        "trainer": "benchmarks.gpu.learn.warmed:trainer",
     }
 
 

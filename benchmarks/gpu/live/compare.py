@@ -4,19 +4,18 @@
 
 Each cell has a quarter of the GPU's multiprocessors by MPS, a real engine and a real trainer of a
 model of random weights, and everything else of a run is as `gyre train` makes it. The simulator,
-calibrated on one run of other work, chooses async's split and says beforehand how long each takes.
+calibrated on the first run, chooses async's split and says beforehand how long the others take.
 """
 
 import argparse
 import gzip
-import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, fields, replace
 from itertools import product
 from pathlib import Path
 from statistics import fmean, median
@@ -33,12 +32,13 @@ from gyre.sim.durations import HOUR_S
 from gyre.sim.world import run as simulate
 
 PACKAGES = ("aiohttp", "msgspec", "torch", "transformers", "triton", "uvicorn", "uvloop")
-CALIBRATION_SEED = 100
+FIRST = ("elastic", 0)
+"""Placement and seed of the run that the simulator is calibrated on, before all others."""
 SHARE = 100 // runs.CELLS
 """Percent of the GPU's multiprocessors that a cell has."""
 SHARE_VARIABLE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 SCALES = {
-    "cuda": Scale(mean_s=12.0, tokens_per_s=400.0, turn_s=2.0, told_fraction=0.8),
+    "cuda": Scale(mean_s=8.0, tokens_per_s=200.0, turn_s=1.5, told_fraction=3.5),
     "cpu": Scale(mean_s=6.0, tokens_per_s=3.0, turn_s=2.0, told_fraction=0.8),
 }
 MACHINES: dict[str, dict[str, Any]] = {
@@ -51,35 +51,25 @@ SIZES = {"cuda": "0.12B", "cpu": "small"}
 class Comparison:
     """Runs and what was foretold of them, kept as they come."""
 
-    def __init__(self, place: Path, kept: Kept, *, device: str, steps: int) -> None:
+    def __init__(
+        self, place: Path, kept: Kept, *, device: str, steps: int, scale: Mapping[str, float]
+    ) -> None:
+        """`scale` is put over the device's own."""
         self._place = place
         self._kept = kept
         self._steps = steps
-        self.scale = SCALES[device]
+        self.scale = replace(SCALES[device], **scale)
         self.machine = runs.Machine(
             model=place / f"model-{SIZES[device]}", device=device, **MACHINES[device]
         )
 
-    def pace(self) -> dict[str, float]:
-        """Of one cell alone, which compiles what the cells of all runs then find compiled."""
-        machine = self.machine
-        if not machine.model.exists():
-            _module("model", str(machine.model), SIZES[machine.device], machine.device)
-        found = self._kept.get("pace")
-        if found is None:
-            sizes = (str(machine.kv_tokens), str(machine.pack_tokens))
-            said = _module("pace", str(machine.model), machine.device, *sizes)
-            found = self._kept.add(json.loads(said.splitlines()[-1]), "pace")
-        return found
-
     def calibration(self) -> Calibration:
+        """Of the first run, whose cells compile what those of all others find compiled."""
         found = self._kept.get("calibration")
         if found is None:
-            folder = self._place / "calibration"
-            ran = self._live(folder, "elastic", CALIBRATION_SEED, training=runs.CELLS)
-            found = asdict(calibrated(ran, self.scale, seed=CALIBRATION_SEED))
-            self._kept.add(measured.sample(ran, folder / "run"), "calibration run")
-            self._kept.add(found, "calibration")
+            ran = self._live(*FIRST, training=runs.CELLS)
+            calibration = calibrated(ran, self.scale, seed=FIRST[1])
+            found = self._kept.add(asdict(calibration), "calibration")
         return Calibration(**found)
 
     def simulated(self, found: Calibration, seeds: Sequence[int]) -> dict[str, list[float]]:
@@ -95,19 +85,20 @@ class Comparison:
             for name, schedule, cells in variants(steps=self._steps)
         }
 
-    def made(self, name: str, seed: int) -> dict[str, Any] | None:
-        """What was measured of this run before."""
+    def measured(self, name: str, seed: int) -> dict[str, Any] | None:
+        """What a run came to, if there was one."""
         return self._kept.get(name, seed)
 
-    def sample(self, name: str, seed: int, *, training: int, predicted: float) -> dict[str, Any]:
-        """One live run."""
-        folder = self._place / f"{name}-{seed}"
-        ran = self._live(folder, name, seed, training=training)
-        found = {"seed": seed, "predicted_s": predicted, "training cells": training}
-        return self._kept.add(found | measured.sample(ran, folder / "run"), name, seed)
+    def measure(self, name: str, seed: int, *, training: int) -> None:
+        """One live run, or a word on why there is none; the others are measured all the same."""
+        with suppress(subprocess.CalledProcessError):
+            self._live(name, seed, training=training)
 
-    def _live(self, folder: Path, name: str, seed: int, *, training: int) -> Ran:
+    def _live(self, name: str, seed: int, *, training: int) -> Ran:
         """A run whose journal stays, packed, when all else of it is gone."""
+        if not self.machine.model.exists():
+            _make(self.machine.model, self.machine.device)
+        folder = self._place / f"{name}-{seed}"
         ran = runs.live(
             folder,
             name,
@@ -120,6 +111,7 @@ class Comparison:
         packed = self._place / "journals" / f"{folder.name}.gz"
         packed.parent.mkdir(exist_ok=True)
         packed.write_bytes(gzip.compress((folder / "run" / "journal").read_bytes()))
+        self._kept.add(measured.sample(ran, folder / "run"), name, seed)
         return ran
 
 
@@ -132,23 +124,26 @@ def main() -> None:
     samples: dict[str, list[dict[str, Any]]] = {name: [] for name in runs.SCHEDULES}
     with _quarters(place) as are_together:
         comparison = Comparison(
-            place, Kept(place / "samples.jsonl"), device=args.device, steps=args.steps
+            place,
+            Kept(place / "samples.jsonl"),
+            device=args.device,
+            steps=args.steps,
+            scale=dict(args.scale),
         )
-        samples["one cell alone"] = [comparison.pace()]
-        print("pace", samples["one cell alone"], flush=True)
         calibration = comparison.calibration()
         print(calibration, flush=True)
         seeds = range(args.runs)
         simulated = comparison.simulated(calibration, seeds)
         training = _best_split(simulated)
         for seed, name in product(seeds, runs.SCHEDULES):
-            found = comparison.made(name, seed)
-            if found is None and time.monotonic() - began < args.within:
-                predicted = simulated[live_variant(name, training)][seed]
-                found = comparison.sample(name, seed, training=training, predicted=predicted)
-            if found is not None:
-                samples[name].append(found)
-                print(name, found, flush=True)
+            is_made = comparison.measured(name, seed) is not None
+            if not is_made and time.monotonic() - began < args.within:
+                comparison.measure(name, seed, training=training)
+            if (found := comparison.measured(name, seed)) is not None:
+                predicted_s = simulated[live_variant(name, training)][seed]
+                told = {"seed": seed, "predicted_s": predicted_s}
+                samples[name].append(told | found)
+                print(name, samples[name][-1], flush=True)
     _print(samples, simulated)
     if not args.dry:
         settings = {
@@ -163,13 +158,13 @@ def main() -> None:
             "machine": {**asdict(comparison.machine), "model": SIZES[args.device]},
             "schedules": runs.SCHEDULES,
             "training cells of async": training,
-            "calibration_seed": CALIBRATION_SEED,
+            "calibrated on": FIRST,
             "calibration": asdict(calibration),
             "simulated_s": simulated,
         }
         path = results.write(
             "gpu-live",
-            samples=samples,
+            samples={name: found for name, found in samples.items() if found},
             settings=settings,
             packages=results.versions({"gyre": (Path(sys.executable), PACKAGES)}),
             load_average=(load_before, os.getloadavg()[0]),
@@ -185,10 +180,23 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--device", choices=tuple(SCALES), default="cuda")
     parser.add_argument("--runs", type=int, default=3, help="of each placement")
     parser.add_argument("--steps", type=int, default=runs.STEPS)
+    parser.add_argument(
+        "--scale",
+        type=_setting,
+        nargs="+",
+        default=(),
+        metavar="NAME=NUMBER",
+        help=f"of {', '.join(one.name for one in fields(Scale))}",
+    )
     parser.add_argument("--within", type=float, default=3600.0, help="no run begins after, s")
     parser.add_argument("--commit", help="of the sources, where there is no repository to ask")
     parser.add_argument("--dry", action="store_true", help="print the samples, write no result")
     return parser.parse_args()
+
+
+def _setting(text: str) -> tuple[str, float]:
+    name, _, value = text.partition("=")
+    return name, float(value)
 
 
 @contextmanager
@@ -202,10 +210,10 @@ def _quarters(place: Path) -> Iterator[bool]:
         yield are_together
 
 
-def _module(name: str, *arguments: str) -> str:
-    """What a module of these benchmarks prints, in a process that leaves the device after it."""
-    command = [sys.executable, "-m", f"benchmarks.gpu.live.{name}", *arguments]
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+def _make(model: Path, device: str) -> None:
+    """In a process that leaves the device after it."""
+    module = [sys.executable, "-m", "benchmarks.gpu.live.model"]
+    subprocess.run([*module, str(model), SIZES[device], device], check=True)
 
 
 def _device_name(device: str) -> str | None:

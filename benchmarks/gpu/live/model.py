@@ -1,6 +1,8 @@
 """A model of random weights in a folder of its own, with a tokenizer of as many entries.
 
-python -m benchmarks.gpu.live.model FOLDER SIZE DEVICE
+    python -m benchmarks.gpu.live.model FOLDER SIZE DEVICE
+
+The same seed makes the same weights on devices of one kind.
 """
 
 import json

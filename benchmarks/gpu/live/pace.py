@@ -1,6 +1,8 @@
-"""What one cell does in a second when it has its part of the GPU to itself, and all others idle.
+"""What a cell does in a second; by several at once the scale of the runs was chosen.
 
-python -m benchmarks.gpu.live.pace MODEL DEVICE KV_TOKENS PACK_TOKENS
+    python -m benchmarks.gpu.live.pace MODEL DEVICE KV_TOKENS PACK_TOKENS
+
+It prints one line of JSON; four at once under MPS show what cells do beside each other.
 """
 
 import json

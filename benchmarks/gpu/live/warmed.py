@@ -26,8 +26,8 @@ from gyre.words.samples import Ask, Sampling
 from gyre.words.sections import EngineSection, ObjectiveSection, OptimizerSection, TrainerSection
 
 PROMPT_TOKENS = 300
-CLAIM_TIMES = (0.5, 1.0, 2.2)
-"""Claims are so many packs long: lengths differ, so that no later one is the first to do so."""
+CLAIM_TIMES = (1.0, 2.0)
+"""Claims are so many packs long."""
 
 
 def engine(
@@ -62,8 +62,6 @@ def warm(loop: Loop, capacity: int) -> None:
         )
     while loop.has_calls:
         loop.step()
-    loop.rest()
-    loop.wake()
 
 
 class Uncompiled(LocalTrainer):

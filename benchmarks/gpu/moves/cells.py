@@ -100,7 +100,7 @@ async def pair(scene: Scene) -> AsyncIterator[Pair]:
         urls = await asyncio.gather(*(one.ready(READY_S) for one in processes))
         headers = {"Authorization": f"Bearer {key}"}
         async with aiohttp.ClientSession(headers=headers) as session:
-            yield Pair(
+            both = Pair(
                 cells={
                     cell: CellClient(cell, url, session, order_s=ORDER_S)
                     for cell, url in enumerate(urls)
@@ -111,6 +111,11 @@ async def pair(scene: Scene) -> AsyncIterator[Pair]:
                 },
                 start_s=perf_counter() - began,
             )
+            try:
+                yield both
+            finally:
+                # What they still have to say to their engines goes by this session.
+                await asyncio.gather(*(one.close() for one in both.engines.values()))
     finally:
         await asyncio.gather(*(one.stop() for one in processes))
         shutil.rmtree(share, ignore_errors=True)

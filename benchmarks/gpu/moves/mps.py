@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 PROGRAM = "nvidia-cuda-mps-control"
 START_S = 20.0
@@ -24,6 +24,8 @@ def together() -> Iterator[bool]:
             started = subprocess.run([PROGRAM, "-d"], check=False, timeout=START_S)
             yield started.returncode == 0
         finally:
-            subprocess.run([PROGRAM], input=b"quit\n", check=False, timeout=START_S)
+            # One that does not answer ends with the machine, and must cost no result.
+            with suppress(subprocess.TimeoutExpired):
+                subprocess.run([PROGRAM], input=b"quit\n", check=False, timeout=START_S)
             for name in places:
                 os.environ.pop(name, None)

@@ -17,10 +17,6 @@ class Seconds:
     calls: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
-    def clear(self) -> None:
-        self.calls.clear()
-        self.seconds.clear()
-
     def around(self, work: Callable[..., Any], part: str) -> Callable[..., Any]:
         def timed(*args: Any, **kwargs: Any) -> Any:
             began = time.perf_counter()

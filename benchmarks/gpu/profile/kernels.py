@@ -9,12 +9,13 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 GROUPS = (
+    # Named after all that was fused into them, and sometimes after what comes next.
+    ("compiled", r"triton_(poi|per|red)_"),
     ("attention", r"flex_attention|flash|fmha|cudnn.*sdpa|sdpa|paged_attention"),
     ("matrices", r"gemm|cutlass|nvjet|xmma|matmul|splitK|wgrad|s16816|\bmm\b|addmm"),
-    ("copies between host and device", r"Memcpy (HtoD|DtoH)|Memcpy HtoD|Memcpy DtoH"),
+    ("copies between host and device", r"Memcpy (HtoD|DtoH)"),
     ("copies and fills", r"Memcpy|Memset|copy_kernel|FillFunctor|fill_|\bcopy_"),
     ("indexing", r"index|gather|scatter"),
-    ("compiled", r"triton"),
 )
 """What a kernel does by the first pattern in its name; anything else is "other"."""
 _COMPILED = [(name, re.compile(pattern, re.IGNORECASE)) for name, pattern in GROUPS]

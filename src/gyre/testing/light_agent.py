@@ -5,9 +5,10 @@
 It speaks OpenAI Chat Completions to OPENAI_BASE_URL with OPENAI_API_KEY. The instruction is a list
 of turns, or `{"members": [turns, ...]}`: the number at the end of the execution's name, which is in
 the address (/exec/NAME), says which of them is its own. A turn is a call whose reply takes
-`reply_s` and has `words`, if they are given, and then a tool that takes `tool_s` and answers with
-`tool_words`. Each reply becomes a line of replies.txt in the working directory. It ends with 0,
-with 1 if a call failed, and with 2 if it was told nothing that it can do.
+`reply_s` and has `words`, or at most `tokens`, if they are given, and then a tool that takes
+`tool_s` and answers with `tool_words`. Each reply becomes a line of replies.txt in the working
+directory. It ends with 0, with 1 if a call failed, and with 2 if it was told nothing that it can
+do.
 """
 
 import json
@@ -25,7 +26,7 @@ PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0, 5.0, 5.0)
 CALL_S = 3600.0
 """How long a reply may take; the proxy holds a call while no engine is there."""
 RETRIED = (408, 409, 429, 500, 502, 503, 504, 529)
-TURN_KEYS = {"reply_s", "words", "tool_s", "tool_words"}
+TURN_KEYS = {"reply_s", "words", "tokens", "tool_s", "tool_words"}
 
 
 class Refused(Exception):
@@ -96,9 +97,12 @@ def call(
     key: str,
     messages: "list[dict[str, str]]",
     pauses_s: "tuple[float, ...]" = PAUSES_S,
+    *,
+    max_tokens: "int | None" = None,
 ) -> str:
     """The reply to the conversation; tried again as clients do, and Refused after that."""
-    body = json.dumps({"model": MODEL, "messages": messages}).encode()
+    length = {} if max_tokens is None else {"max_tokens": max_tokens}
+    body = json.dumps({"model": MODEL, "messages": messages, **length}).encode()
     failed = ""
     for pause_s in (0.0, *pauses_s):
         time.sleep(pause_s)
@@ -156,7 +160,8 @@ def work(turns: "list[dict[str, float]]", address: Address, key: str) -> None:
     with open(REPLIES, "a", encoding="utf-8") as replies:  # noqa: PTH123
         for turn in turns:
             messages.append({"role": "user", "content": f"{tool_result}{asked(turn)}"})
-            reply = call(address, key, messages)
+            most = int(turn["tokens"]) if "tokens" in turn else None
+            reply = call(address, key, messages, max_tokens=most)
             messages.append({"role": "assistant", "content": reply})
             replies.write(reply.replace("\n", " ") + "\n")
             replies.flush()
