@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from benchmarks.gpu.learn import agent, tasks
+from benchmarks.gpu.learn import agent, tasks, warmed
 from benchmarks.gpu.learn.runs import (
     BUDGETS,
     HELD_OUT,
@@ -27,6 +27,9 @@ from gyre import calls
 from gyre.backends.tasks.open import open_tasks
 from gyre.journal.entries import Header
 from gyre.journal.writing import write
+from gyre.model.known import model_folder
+from gyre.model.load import load_network
+from gyre.model.weights import digest
 from gyre.run.controller import KINDS
 from gyre.run.runfile import read_run
 from gyre.testing.engine_process import EngineProcess
@@ -37,6 +40,7 @@ from gyre.tree.tree import grow
 from gyre.words.events import ClaimTrained, EvaluationRound, GroupPacked, StepMade
 from gyre.words.ids import ExecutionId
 from gyre.words.reports import Measures
+from gyre.words.sections import EngineSection, ObjectiveSection, OptimizerSection, TrainerSection
 
 HERE = Path(__file__).parent
 AGENT = Path(agent.__file__)
@@ -169,6 +173,32 @@ def test_every_budget_is_a_run_that_can_be_started(tmp_path: Path, name: str, wh
         len(open_tasks(one)) for one in (run.config.tasks, run.config.evaluation.tasks)
     )
     assert BUDGETS[name] == run.config.draw.max_trajectories
+
+
+def test_a_warmed_cell_begins_as_any_other_does() -> None:
+    folder = model_folder("tiny")
+    network = load_network(folder)
+    before = digest(network)
+
+    engine = warmed.engine(
+        network,
+        name="engine",
+        section=EngineSection(capacity=3, kv_tokens=4096),
+        folder=folder,
+        options={"seed": "0"},
+    )
+    trainer = warmed.trainer(
+        network,
+        section=TrainerSection(pack_tokens=2048),
+        objective=ObjectiveSection(),
+        optimizer=OptimizerSection(),
+        temperature=0.7,
+        options={},
+    )
+
+    assert "engine" == engine.name
+    assert not any(bool(bucket.any()) for bucket in trainer.gradients)
+    assert before == digest(network)
 
 
 def test_a_sample_says_step_by_step_what_the_journal_says(tmp_path: Path) -> None:

@@ -1,22 +1,18 @@
 """The last run over real nodes was of the adapter as it is."""
 
-import re
 from pathlib import Path
 
-from tests.clusters.result import covered_digest, newest
+from tests.clusters.result import NAME, covered_digest
+from tests.promises import holding, newest
 
 TABLE = Path(__file__).with_name("still_hold.md")
 AGAIN = "run `make test-cluster` and commit the result it writes"
 
 
 def test_what_starts_processes_is_what_real_nodes_were_asked_through():
-    found = newest()
+    measured = newest(NAME)["settings"]["covered"]
 
-    assert found is not None, f"no result of a real cluster: {AGAIN}"
-    measured = found["settings"]["covered"]
-    rows = re.findall(r"^\| (\w{16}) \| (\w{16}) \| .{40,} \|$", TABLE.read_text(), re.MULTILINE)
-    hold = [now for then, now in rows if then == measured]
-    assert covered_digest() in {measured, *hold}, f"the adapter changed: {AGAIN}"
+    assert covered_digest() in holding(measured, TABLE), f"the adapter changed: {AGAIN}"
 
 
 def test_a_change_to_any_of_it_is_noticed(tmp_path):

@@ -1,35 +1,22 @@
 """The last results on a GPU were of the model plane as it is."""
 
-import json
-import re
 from pathlib import Path
 
 import pytest
 from benchmarks.gpu.case_study import PATHS
 from benchmarks.gpu.covered import NOT_MEASURED, ROOT, digest
-from benchmarks.peers.results import RESULTS
+from tests.promises import holding, newest
 
 TABLE = Path(__file__).with_name("still_hold.md")
 NAMES = ("gpu-agree", "gpu-generate", "gpu-step", "gpu-trees", "gpu-switch")
 AGAIN = "run `make test-gpu` on a machine with a GPU and commit the results it writes"
 
 
-def newest(name):
-    found = [json.loads(path.read_text()) for path in RESULTS.glob(f"*-{name}*.json")]
-    return max((one for one in found if one["name"] == name), key=lambda one: one["at"])
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_the_sources_are_those_that_were_measured(name):
     measured = newest(name)["settings"]["covers"]
 
-    assert digest() in {measured, *still_hold(measured)}, f"sources have changed: {AGAIN}"
-
-
-def still_hold(measured):
-    """Digests of later sources for which a reason stands why no result can have moved."""
-    rows = re.findall(r"^\| (\w{16}) \| (\w{16}) \| .{40,} \|$", TABLE.read_text(), re.MULTILINE)
-    return [now for then, now in rows if then == measured]
+    assert digest() in holding(measured, TABLE), f"sources have changed: {AGAIN}"
 
 
 def test_a_change_to_a_source_that_was_measured_is_noticed(tmp_path):

@@ -1,10 +1,10 @@
 """The last run with a real Megatron-core was of the trainer as it is."""
 
-import re
 from pathlib import Path
 
 import pytest
-from tests.megatron.result import covered_digest, newest
+from tests.megatron.result import NAME, covered_digest
+from tests.promises import holding, newest
 
 TABLE = Path(__file__).with_name("still_hold.md")
 AGAIN = {
@@ -15,11 +15,10 @@ AGAIN = {
 
 @pytest.mark.parametrize("device", AGAIN)
 def test_the_trainer_is_what_megatron_was_run_with(device):
-    measured = newest(device)["settings"]["covered"]
-    rows = re.findall(r"^\| (\w{16}) \| (\w{16}) \| .{40,} \|$", TABLE.read_text(), re.MULTILINE)
-    hold = [now for then, now in rows if then == measured]
+    found = newest(NAME, such=lambda one: one["settings"]["device"] == device)
+    measured = found["settings"]["covered"]
 
-    assert covered_digest() in {measured, *hold}, f"the trainer changed: {AGAIN[device]}"
+    assert covered_digest() in holding(measured, TABLE), f"the trainer changed: {AGAIN[device]}"
 
 
 def test_a_change_to_any_of_it_is_noticed(tmp_path):

@@ -1,15 +1,14 @@
 """What a run of all real parts together found, written beside the other results."""
 
 import hashlib
-import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks.peers import results
+from tests.promises import ROOT
 
-ROOT = Path(__file__).parents[2]
 NAME = "together"
 COVERED = tuple(f"src/gyre/backends/{room}/*.py" for room in ("clusters", "engines", "transports"))
 
@@ -21,13 +20,6 @@ def covered_digest(root: Path = ROOT) -> str:
         name = str(path.relative_to(root))
         digest.update(name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()[:16]
-
-
-def newest(folder: Path = results.RESULTS) -> dict[str, Any] | None:
-    """The latest result of such a run; None when there is none."""
-    found = [json.loads(path.read_text()) for path in folder.glob("*.json")]
-    ours = [one for one in found if one["name"] == NAME]
-    return max(ours, key=lambda one: str(one["at"]), default=None)
 
 
 def write(sample: Mapping[str, Any], vllm: Path, load_average: tuple[float, float]) -> Path:

@@ -1,12 +1,11 @@
 """What a run against real engines found, written beside the other results."""
 
-import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks.peers import results
+from tests.promises import digest_of as digest_of_files
 
 ROOT = Path(__file__).parents[3]
 versions = results.versions
@@ -45,17 +44,7 @@ OF_CELLS = {
 def digest_of(name: str, folder: Path = ADAPTERS) -> str:
     """Sixteen hex digits that change with any file that a result of this name depends on."""
     others = NOT_COVERED | (OF_CELLS if name == "engines" else set())
-    digest = hashlib.sha256()
-    for path in sorted(path for path in folder.glob("*.py") if path.name not in others):
-        digest.update(path.name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()[:16]
-
-
-def newest(name: str, folder: Path = results.RESULTS) -> dict[str, Any] | None:
-    """The latest result of this name; None when there is none."""
-    found = [json.loads(path.read_text()) for path in folder.glob("*.json")]
-    ours = [result for result in found if result["name"] == name]
-    return max(ours, key=lambda result: str(result["at"]), default=None)
+    return digest_of_files(path for path in folder.glob("*.py") if path.name not in others)
 
 
 def write(
