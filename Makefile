@@ -14,7 +14,7 @@ VENV := .venv/.installed-$(LOCK)
 .PHONY: help demo test test-engines test-cluster test-transports test-together test-megatron test-gpu check chaos harnesses format map docs lock bench clean tiny
 
 help: ## Say what the targets do
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 $(VENV):
 	@test -n "$(PYTHON)" || { echo "gyre needs Python 3.11 or newer on the path" >&2; exit 2; }

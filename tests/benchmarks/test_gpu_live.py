@@ -225,3 +225,17 @@ def test_a_journal_says_what_its_result_says(tmp_path, name):
     assert 1 == pytest.approx(sum(found[key] for key in shares))
     for key in shares | of_journal:
         assert expected[key] == pytest.approx(found[key]), key
+
+
+def test_a_run_that_did_not_end_well_can_be_made_again(tmp_path, monkeypatch):
+    found = []
+    monkeypatch.setattr(
+        runs, "trained", lambda place, _: found.extend(one.name for one in place.iterdir())
+    )
+    folder = tmp_path / "elastic-0"
+    (folder / "run").mkdir(parents=True)
+    machine = runs.Machine(model=tmp_path, device="cpu", kv_tokens=1024, pack_tokens=64, shards=1)
+
+    runs.live(folder, "elastic", machine, SCALE, seed=0, steps=1, training=runs.CELLS)
+
+    assert ["tasks.jsonl"] == found

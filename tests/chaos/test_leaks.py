@@ -14,13 +14,15 @@ from gyre.words.records import CallClosed
 pytestmark = pytest.mark.slow
 
 ROUNDS, AGENTS, TURNS = 9, 16, 3
+LEAVERS = 4
+"""Of a round; whether one is answered before it is gone is chance."""
 KINDS = ["die", "json", "nan", "refuse", "abort", "lengths"]
 MEMORY_BYTES = 24 * 2**20
 """What may come on top between the first third of the rounds and the last."""
 
 
 async def leaves(session, execution):
-    """A client that asks and is gone before the answer."""
+    """A client that asks and is gone, most often before the answer."""
     body = {"model": "policy", "messages": [{"role": "user", "content": "never mind"}]}
     headers = {"authorization": f"Bearer {execution.key}"}
     url = f"{execution.url}/v1/chat/completions"
@@ -49,7 +51,7 @@ def test_what_a_proxy_holds_does_not_grow_with_the_faults_it_has_met(stage):
         async with asyncio.TaskGroup() as group:
             for at, execution in enumerate(opened):
                 group.create_task(agent(session, execution, talk, stream=bool(at % 2)))
-                if at % 4 == 0:
+                if at % (AGENTS // LEAVERS) == 0:
                     group.create_task(leaves(session, execution))
         assert ([], AGENTS * TURNS) == (talk.failed, talk.done)
         for execution in opened:
@@ -71,7 +73,7 @@ def test_what_a_proxy_holds_does_not_grow_with_the_faults_it_has_met(stage):
         for one in read(path).records
     )
 
-    assert ROUNDS * AGENTS * TURNS == closed
+    assert 0 <= closed - ROUNDS * AGENTS * TURNS <= ROUNDS * LEAVERS
     assert ROUNDS * AGENTS * TURNS + faults // 2 < asked, "little went wrong"
     assert late.memory_bytes - early.memory_bytes < MEMORY_BYTES
     assert late.files <= early.files + 8

@@ -26,13 +26,13 @@ class Far:
 
     def __init__(self, folder, port):
         self._folder = folder
-        self._port = port
+        self.port = port
 
     @asynccontextmanager
     async def started(self, code, *, key="key"):
         with (self._folder / "log").open("ab") as log:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "gyre.backends.clusters.far", f"{HOST}:{self._port}"),
+                *(sys.executable, "-m", "gyre.backends.clusters.far", f"{HOST}:{self.port}"),
                 *(str(self._folder / key), "-c", code),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -83,6 +83,40 @@ def test_whoever_shows_another_key_has_nothing_started(tmp_path):
 
     assert (b"", None) == with_door(work, tmp_path)
     assert not (tmp_path / "it").exists()
+
+
+@pytest.mark.parametrize("said", [b"", b"7\n", b"{}\n", b"no JSON\n"])
+def test_whoever_says_nothing_of_use_is_sent_away_and_the_door_stays_open(tmp_path, said):
+    async def work(far):
+        reader, writer = await asyncio.open_connection(HOST, far.port)
+        writer.write(said)
+        writer.write_eof()
+        answer = await reader.read()
+        writer.close()
+        async with far.started("print('here')") as process:
+            return answer, (await process.communicate(b""))[0]
+
+    assert (b"", b"here\n") == with_door(work, tmp_path)
+
+
+def test_why_nothing_can_be_started_stands_in_the_log(tmp_path):
+    """Of an address that is not this machine's no interface is known."""
+
+    async def work():
+        (tmp_path / "key").write_text("the run's token")
+        door = Door("0.0.0.0", tmp_path / "key")
+        port = await door.open()
+        async with (
+            asyncio.timeout(MINUTE_S),
+            Far(tmp_path, port).started("print('here')") as process,
+        ):
+            said, _ = await process.communicate(b"")
+            await door.close()
+        return said
+
+    assert b"" == asyncio.run(work())
+    expected = "gyre far: 0.0.0.0: no network interface of this machine has the address 0.0.0.0\n"
+    assert expected == (tmp_path / "log").read_text()
 
 
 @pytest.mark.parametrize("code", [SAYS_PID, DEAF], ids=["that listens", "that does not listen"])

@@ -40,15 +40,16 @@ def test_every_node_has_the_token_and_the_shared_folder(name):
     pods = [spec["headGroupSpec"], *spec["workerGroupSpecs"]]
 
     assert PINNED == spec["rayVersion"]
+    assert {"mode": "token", "secretName": "ray-token"} == spec["authOptions"]
+    assert "secret generic ray-token --from-file=auth_token" in (DEPLOY / "README.md").read_text()
     for pod in pods:
         (container,) = pod["template"]["spec"]["containers"]
-        env = {one["name"]: one for one in container["env"]}
+        env = {one["name"]: one["value"] for one in container["env"]}
         mounts = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
         volumes = {one["name"]: one for one in pod["template"]["spec"]["volumes"]}
-        secret = {"secretKeyRef": {"name": "ray-token", "key": "token"}}
-        assert "token" == env["RAY_AUTH_MODE"]["value"]
-        assert secret == env["RAY_AUTH_TOKEN"]["valueFrom"]
-        assert "0" == env["RAY_worker_niceness"]["value"]
+        assert "0" == env["RAY_worker_niceness"]
+        # The operator sets them, and leaves alone what is set here.
+        assert not {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN"} & set(env)
         assert "/shared" == mounts["shared"]
         assert "gyre-shared" == volumes["shared"]["persistentVolumeClaim"]["claimName"]
     assert ["ReadWriteMany"] == parts(name)["PersistentVolumeClaim"]["spec"]["accessModes"]
@@ -58,7 +59,7 @@ def test_every_node_has_the_token_and_the_shared_folder(name):
 def test_the_head_notices_dead_nodes_soon_and_has_no_room_for_cells(name):
     head = spec_of(name)["headGroupSpec"]
     (container,) = head["template"]["spec"]["containers"]
-    env = {one["name"]: one.get("value") for one in container["env"]}
+    env = {one["name"]: one["value"] for one in container["env"]}
     page = (ROOT / "docs" / "clusters.md").read_text()
 
     assert HEALTH == {one: value for one, value in env.items() if one.startswith("RAY_health")}

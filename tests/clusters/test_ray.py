@@ -86,6 +86,21 @@ def test_a_node_that_does_not_see_the_folder_is_refused(nodes, tmp_path):
         run(work())
 
 
+def test_where_nothing_starts_on_any_node_it_is_said_why(nodes, tmp_path, monkeypatch, caplog):
+    from gyre.backends.clusters import ray as adapter
+
+    monkeypatch.setattr(adapter, "START_S", 0.0)
+
+    async def work():
+        async with Ray(nodes, tmp_path).opened() as cluster:
+            await cluster.agents()
+
+    nodes.revived()
+    with pytest.raises(ConfigError, match=r"no node is there .*\n  node .*: nothing starts there"):
+        run(work())
+    assert 1 + len(OTHERS) == sum("nothing starts there" in one for one in caplog.messages)
+
+
 def test_how_the_cluster_knows_its_clients_must_be_said(nodes, tmp_path, monkeypatch):
     monkeypatch.delenv("RAY_AUTH_MODE")
 

@@ -133,3 +133,17 @@ def test_ranks_are_dealt_out_to_nodes_evenly():
         "cluster.cell_nodes: expected a divisor of the 4 ranks of a cell, which are dealt out "
         "evenly, found 3; nearest: 2" == line
     )
+
+
+def test_a_device_by_its_number_is_one_that_is_there():
+    assert ["model.device: expected one of 2 CUDA devices, found 'cuda:2'; nearest: 'cuda:1'"] == (
+        found("model.device=cuda:2", devices=2)
+    )
+    assert [] == found("model.device=cuda:1", devices=2)
+
+
+@pytest.mark.parametrize("tokens", [1, 7])
+def test_texts_that_have_no_two_equal_parts_are_not_split(tokens):
+    (line,) = found("cells.contexts=3", sizes=replace(SIZES, context_tokens=tokens))
+
+    assert line.endswith("found 3; nearest: 1")

@@ -42,3 +42,11 @@ def test_a_cluster_whose_library_is_not_there_says_what_to_install(tmp_path, mon
 
     with pytest.raises(ConfigError, match=r"pip install 'gyre-rl\[ray\]'"):
         asyncio.run(opening)
+
+
+def test_an_address_for_clients_of_a_cluster_is_refused(tmp_path):
+    section = ClusterSection(kind="ray", address="ray://head:10001")
+    opening = open_cluster(section, run="run", folder=tmp_path, key_file=tmp_path / "key")
+
+    with pytest.raises(ConfigError, match=r"ray://head:10001: expected auto, or HOST:PORT"):
+        asyncio.run(opening)

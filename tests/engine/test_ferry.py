@@ -5,7 +5,10 @@ import os
 import pytest
 import torch
 
+from gyre.engine.carried import put
 from gyre.engine.ferry import Ferry
+from gyre.engine.reports import KVBlocks
+from gyre.words.errors import OutOfMemory
 
 PART = 64
 SIZES = (0, 1, PART - 1, PART, PART + 1, 40 * PART + 7)
@@ -52,3 +55,15 @@ def test_an_error_leaves_threads_that_go_on(ferry, tmp_path):
         ferry.write(torch.ones(PART), file.fileno(), 0)
 
     assert 4 * PART == (tmp_path / "file").stat().st_size
+
+
+def test_blocks_for_which_nothing_can_be_pinned_leave_no_file(ferry, monkeypatch, tmp_path):
+    def refuse(*_):
+        raise RuntimeError("CUDA error: out of memory")
+
+    monkeypatch.setattr(ferry, "write", refuse)
+    blocks = KVBlocks(token_ids=bytes(4), version=1, values=torch.zeros(2))
+
+    with pytest.raises(OutOfMemory, match="no room for cached blocks"):
+        put(blocks, tmp_path / "one.kv", ferry)
+    assert [] == list(tmp_path.iterdir())

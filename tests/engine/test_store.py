@@ -1,5 +1,6 @@
 """Keys and values are where they were put, and their memory comes and goes."""
 
+import gc
 import resource
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +34,8 @@ def store(num_blocks=5, block_tokens=4, dtype=torch.float32):
 @contextmanager
 def no_more_memory():
     """Any further large piece of memory is refused to this process."""
+    # What others left must not be given back meanwhile.
+    gc.collect()
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 2**26, hard))

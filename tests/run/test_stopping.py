@@ -1,5 +1,7 @@
 """gyre stop: a run without a controller leaves no process, and one with a controller is told."""
 
+import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -15,7 +17,8 @@ from gyre.journal.writing import write
 from gyre.plan.messages import RunStarted
 from gyre.plan.replay import plain_shape
 from gyre.plan.shape import Shape
-from gyre.run import lock, standing
+from gyre.run import lock, standing, stopping
+from gyre.run import supervised as supervised_by
 from gyre.run.controller import KINDS
 from gyre.run.processes import holds_log
 from gyre.words.outcomes import Ending, Outcome
@@ -89,6 +92,44 @@ def test_one_that_hangs_is_named_and_nothing_is_ended(begun, capsys, monkeypatch
 
     said = capsys.readouterr().err
     assert f"process {one.pid} was told to stop, and works on; gyre resume" in said
+
+
+def test_one_that_works_on_another_machine_is_said_and_nothing_is_ended(begun, capsys, monkeypatch):
+    monkeypatch.setattr(standing, "lock_holder", lambda path: None)
+    folder = begun / "attempts" / "g00000-00"
+    with working(begun), supervised(folder, order("echo line > work; sleep 600")) as running:
+        running.wait_for_work()
+
+        assert 2 == main(["stop", str(begun)])
+        assert lock.is_taken(folder)
+
+    assert "a process of another machine works on this run; gyre stop" in capsys.readouterr().err
+
+
+def test_an_execution_that_nobody_reaches_is_named(begun, capsys, monkeypatch):
+    monkeypatch.setattr(stopping, "END_S", 0.1)
+    monkeypatch.setattr(supervised_by, "KILL_S", 0.1)
+    folder = begun / "attempts" / "g00000-00"
+    folder.mkdir(parents=True)
+    held = lock.take(folder)
+
+    assert 2 == main(["stop", str(begun)])
+    assert "could not be ended: g00000-00" in capsys.readouterr().err
+    os.close(held)
+    assert 0 == main(["stop", str(begun)])
+
+
+def test_one_that_is_killed_elsewhere_is_waited_for(tmp_path):
+    """Whoever carries the order may be closed as soon as it has ended."""
+    held = lock.take(tmp_path)
+
+    class Slow:
+        def order(self, log, number):
+            asyncio.get_running_loop().call_later(0.2, os.close, held)
+
+    asyncio.run(supervised_by.end(tmp_path, 0.0, Slow()))
+
+    assert not lock.is_taken(tmp_path)
 
 
 def test_where_no_run_was_begun_there_is_nothing_to_stop(tmp_path, capsys):

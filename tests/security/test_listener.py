@@ -5,6 +5,7 @@ import asyncio
 import re
 import socket
 from contextlib import asynccontextmanager
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ from tests.security.hostile import broken
 from tests.security.inside import inside
 
 from gyre.cli.main import main, parser
-from gyre.run import cell, listen
+from gyre.run import listen
+from gyre.run.cell_plan import CellPlan
 from gyre.run.listen import listener, serving
 from gyre.words.sections import ProxySection
 
@@ -141,7 +143,7 @@ def test_every_listener_is_reached_from_this_machine_alone_unless_told_otherwise
         ProxySection().host,
         parser().parse_args(["serve", "tiny"]).host,
         parser().parse_args(["proxy", "--model", "m", "--engine", "e"]).host,
-        cell.HOST,
+        {one.name: one.default for one in fields(CellPlan)}["host"],
     }
     told = [
         f"{path}:{node.lineno}"

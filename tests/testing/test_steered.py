@@ -11,7 +11,7 @@ from tests.engine import slow_engine
 from tests.engine.serving import Client
 from tests.testing.hurried import Reader, hurried, now_s, settle
 
-from gyre.engine.carried import packed, unpacked
+from gyre.engine.carried import Folder, packed, unpacked
 from gyre.engine.reports import KVBlocks
 from gyre.engine.serve import Server
 from gyre.engine.wire import Served
@@ -564,7 +564,8 @@ def test_the_hurried_loop_counts_only_what_is_waited_for():
 
 def served(engine, share=None):
     about = Served(model="m", name="m", context_tokens=4096, tokenizer=None, end_ids=())
-    server = Server(engine, about, limits=LimitsSection(), kv_bytes=engine.kv_bytes, share=share)
+    shelf = None if share is None else Folder(share)
+    server = Server(engine, about, limits=LimitsSection(), kv_bytes=engine.kv_bytes, shelf=shelf)
     return Client(Application(server))
 
 

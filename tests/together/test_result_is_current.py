@@ -1,15 +1,18 @@
 """The last run of all real parts together was of the adapters as they are."""
 
-from tests.promises import newest
+from pathlib import Path
+
+from tests.promises import holding, newest
 from tests.together.result import NAME, covered_digest
 
+TABLE = Path(__file__).with_name("still_hold.md")
 AGAIN = "run `make test-together` and commit the result it writes"
 
 
 def test_the_stack_is_the_one_that_was_run():
     measured = newest(NAME)["settings"]["covered"]
 
-    assert covered_digest() == measured, f"adapters changed: {AGAIN}"
+    assert covered_digest() in holding(measured, TABLE), f"adapters changed: {AGAIN}"
 
 
 def test_a_change_to_any_adapter_is_noticed(tmp_path):

@@ -1,5 +1,6 @@
 """A live run on a GPU under one placement: its tables, and what its journal says afterwards."""
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,6 +79,8 @@ def live(
     training: int,
 ) -> Ran:
     """One run in a folder of its own; raises CalledProcessError if it does not end well."""
+    # What an earlier one left that did not.
+    shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     groups = work.work(scale, groups=GROUPS, members=GROUP, seed=seed)
     tasks = work.write_tasks(folder / "tasks.jsonl", groups, seed=seed)

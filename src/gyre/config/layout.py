@@ -78,7 +78,8 @@ def _by_model(config: RunConfig, sizes: Sizes) -> Iterator[str]:
     # A rank has one part from the front of a text and one from its back, which see as much
     # together as any other two.
     if cells.contexts > 1 and sizes.context_tokens % (2 * cells.contexts):
-        near = _nearest(cells.contexts, _divisors(sizes.context_tokens // 2))
+        fitting = [1] if sizes.context_tokens % 2 else _divisors(sizes.context_tokens // 2)
+        near = _nearest(cells.contexts, fitting)
         yield (
             f"cells.contexts: expected two equal parts of the model's {sizes.context_tokens} "
             f"tokens for each, found {cells.contexts}; nearest: {near}"
@@ -114,11 +115,22 @@ def _by_devices(config: RunConfig, devices: int) -> Iterator[str]:
             )
     elif devices == 0 and asked is not None:
         yield f"model.device: expected cpu, found {asked!r} and no CUDA device; nearest: 'cpu'"
+    elif asked is not None and _number(asked) >= devices:
+        yield (
+            f"model.device: expected one of {devices} CUDA devices, found {asked!r}; "
+            f"nearest: 'cuda:{devices - 1}'"
+        )
     elif devices and ranks > devices:
         yield (
             f"cells.stages, cells.shards and cells.contexts: expected at most {devices} ranks of a "
             f"cell, one for each CUDA device, found {ranks}"
         )
+
+
+def _number(device: str) -> int:
+    """Of a device that is named by it, as in cuda:1."""
+    number = device.partition(":")[2]
+    return int(number) if number.isdecimal() else 0
 
 
 def _divisors(whole: int) -> Iterator[int]:

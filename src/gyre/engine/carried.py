@@ -103,7 +103,7 @@ def put(blocks: KVBlocks, path: Path, ferry: Ferry) -> int:
                 ferry.write(one, file.fileno(), at)
                 at += one.nbytes
         part.rename(path)
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # The second where no memory can be pinned.
         part.unlink(missing_ok=True)
         raise OutOfMemory(f"{path}: no room for cached blocks: {error}") from error
     return at

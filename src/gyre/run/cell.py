@@ -12,8 +12,10 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -62,7 +64,6 @@ from gyre.words.errors import (
 )
 from gyre.words.ports import Transport
 
-HOST = "127.0.0.1"
 EMBEDDED = "embedded"
 SERVERS: dict[str, ServerKind] = {kind: kind for kind in KINDS}
 
@@ -116,7 +117,13 @@ def made_by(factory: str) -> tuple[Callable[..., Any], Mapping[str, str]]:
 
 async def open_engine(plan: CellPlan, network: Network, tokenizer: TokenizerFile | None) -> Steered:
     if plan.serves_with in SERVERS:
-        return await open_served(_opening(plan, network), network)
+        opening = _opening(plan, network)
+        with ExitStack() as undo:
+            # A server that never began leaves its folder, and what it was to be told in it.
+            undo.callback(rmtree, opening.wanted.folder, ignore_errors=True)
+            served = await open_served(opening, network)
+            undo.pop_all()
+            return served
     if plan.serves_with != EMBEDDED:
         make, options = made_by(plan.serves_with)
         folder = model_folder(plan.source)
@@ -224,8 +231,9 @@ async def serve(plan: CellPlan, on_start: Callable[[str], None]) -> None:
     folder = model_folder(plan.source)
     path = folder / "tokenizer.json"
     tokenizer = TokenizerFile(path) if path.is_file() else None
-    engine = await open_engine(plan, network, tokenizer)
+    # First, because what it lacks is told at once, and a server takes minutes to start.
     transport = open_transport(plan.transport, owner=plan.name, host=plan.host, share=plan.share)
+    engine = await open_engine(plan, network, tokenizer)
     learning = open_learning(plan, network, transport)
     orders = Orders(engine, network, learning, transport)
     capacity = await engine.capacity()

@@ -98,7 +98,14 @@ class Staff:
         """All cells take requests; they end with the stack."""
         self._stop_with(stack)
         total = self.num_cells + len(self.config.cells.standalone)
-        clients = await asyncio.gather(*(self._start_cell(cell) for cell in range(total)))
+        starts = [asyncio.ensure_future(self._start_cell(cell)) for cell in range(total)]
+        try:
+            clients = await asyncio.gather(*starts)
+        finally:
+            # After a failure nobody goes on starting what the stack is about to end.
+            for one in starts:
+                one.cancel()
+            await asyncio.gather(*starts, return_exceptions=True)
         self.cells.update(enumerate(clients))
 
     def recall(self, stack: AsyncExitStack, urls: Sequence[tuple[EngineName, str]]) -> None:

@@ -1,5 +1,6 @@
 """A run as it lies in its folder: how far it has come, who works on it, what may change."""
 
+import fcntl
 import os
 import signal
 import time
@@ -126,15 +127,31 @@ def free(folder: Path, *, take_over: bool) -> None:
 
 
 def end_controller(folder: Path) -> None:
-    """Whoever works on the run hears what Ctrl-C says, and has ended."""
+    """Whoever works on the run hears what Ctrl-C says, and has ended.
+
+    ConfigError if that is nobody of this machine.
+    """
     path = path_of(folder)
     pid = lock_holder(path)
     if pid is None:
+        if path.exists() and not _is_free(path):
+            message = f"{path}: a process of another machine works on this run; "
+            raise ConfigError(f"{message}gyre stop {folder} has to be said there")
         return
     os.kill(pid, signal.SIGTERM)
     if not _is_gone(path, pid, STOP_S):
         message = f"{path}: process {pid} was told to stop, and works on; "
         raise ConfigError(f"{message}gyre resume {folder} --take-over goes on without it")
+
+
+def _is_free(path: Path) -> bool:
+    """Whether the journal has no writer, wherever that would be."""
+    with path.open("rb+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
 
 
 def _is_gone(path: Path, pid: int, within_s: float) -> bool:

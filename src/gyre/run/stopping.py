@@ -14,7 +14,7 @@ from gyre.run.lock import is_taken
 from gyre.run.plans import Places
 from gyre.run.runfile import read_run
 from gyre.run.standing import end_controller
-from gyre.words.errors import LogDamaged
+from gyre.words.errors import ConfigError, LogDamaged
 from gyre.words.outcomes import Terminated
 from gyre.words.run_sections import ClusterSection
 
@@ -25,7 +25,7 @@ END_S = 10.0
 def stop(folder: Path) -> int:
     """How many executions and other processes were left without a controller; none is now.
 
-    A controller ends first, with all that is its own.
+    A controller ends first, with all that is its own. ConfigError with what could not be ended.
     """
     end_controller(folder)
     places = Places(run=folder.absolute(), share=folder)
@@ -46,7 +46,10 @@ async def _end_all(places: Places, section: ClusterSection, *, run: str) -> int:
     finally:
         await cluster.close()
     # The proxy last, so that programs that are being ended see no call fail.
-    return len(found) + await resuming.clear_away(places, proxy=True)
+    num_others = await resuming.clear_away(places, proxy=True)
+    if stuck := [one.name for one in found if is_taken(one)]:
+        raise ConfigError(f"{places.run}: could not be ended: {', '.join(stuck)}")
+    return len(found) + num_others
 
 
 async def _end(folder: Path, by: supervised.Orders) -> None:

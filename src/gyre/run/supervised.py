@@ -17,6 +17,9 @@ from gyre.words.tasks import Task
 LOOK_S = 0.1
 """How often it is looked whether a supervisor that is nobody's child has ended."""
 
+KILL_S = 5.0
+"""How long one that is killed may take to be gone, wherever it is."""
+
 
 class Holding:
     """Seconds that an execution's calls were held, also by proxies that have ended since."""
@@ -48,12 +51,20 @@ def order(folder: Path, number: signal.Signals, by: Orders) -> None:
 
 async def end(folder: Path, within_s: float, by: Orders) -> None:
     """The same one has ended, by itself if it does so in time."""
+    if not await _has_ended(folder, within_s):
+        order(folder, signal.SIGKILL, by)
+        # On another machine that takes a while, and whoever carries the order must not go before.
+        await _has_ended(folder, KILL_S)
+
+
+async def _has_ended(folder: Path, within_s: float) -> bool:
     try:
         async with asyncio.timeout(within_s):
             while is_taken(folder):
                 await asyncio.sleep(LOOK_S)
     except TimeoutError:
-        order(folder, signal.SIGKILL, by)
+        return False
+    return True
 
 
 @dataclass(slots=True)

@@ -43,7 +43,7 @@ class Workshop:
         self._cells_serve = shape.placement.cells_serve
         self._publish_s = schedule.publish_s
         self._offers = config.transport.kind != "shared"
-        self._hear = hear
+        self._hear = hear = deaths_once(hear, staff.cells)
         self._settled = settled
         self.hall = Hall(
             staff.cells,
@@ -140,3 +140,19 @@ def terms_of(config: RunConfig, shape: Shape) -> Terms:
         join_s=config.schedule.join_s,
         group_s=config.schedule.group_s,
     )
+
+
+def deaths_once(
+    hear: Callable[[Any], None], cells: Mapping[int, CellClient]
+) -> Callable[[Any], None]:
+    """Several notice that a process is gone, and the first of them is heard."""
+    told: dict[int, CellClient] = {}
+
+    def heard(fact: Any) -> None:
+        if isinstance(fact, CellDied):
+            if told.get(fact.cell) is cells[fact.cell]:
+                return
+            told[fact.cell] = cells[fact.cell]
+        hear(fact)
+
+    return heard

@@ -13,7 +13,8 @@ from gyre.words.sections import EngineSection, ServerSection
 
 
 @pytest.fixture
-def wanted(tmp_path):
+def wanted(tmp_path, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return launch.Wanted(
         model=Path("/models/m"),
         version=4,
@@ -117,3 +118,21 @@ def test_an_interpreter_that_is_not_there_is_named(wanted):
     server = ServerSection(python="/no/such/python")
     with pytest.raises(ConfigError, match=r"cells\.server\.python: .*no file /no/such/python"):
         launch.sglang(replace(wanted, server=server), port=1, key="k")
+
+
+@pytest.mark.parametrize(
+    ("seen", "device", "told"),
+    [("4,5", "cuda:1", "5"), ("GPU-a, GPU-b", "cuda:1", "GPU-b"), ("", "cuda:1", "1")],
+)
+def test_a_server_is_on_the_device_that_the_number_names_in_this_process(
+    wanted, monkeypatch, seen, device, told
+):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", seen)
+
+    found = launch.vllm(replace(wanted, device=device))
+
+    assert told == found.variables["CUDA_VISIBLE_DEVICES"]
+
+
+def test_a_server_without_a_number_sees_what_this_process_sees(wanted):
+    assert "CUDA_VISIBLE_DEVICES" not in launch.vllm(replace(wanted, device="cuda")).variables

@@ -1,6 +1,7 @@
 """Weights go into Megatron's names and shapes and come back as they were, in every layout."""
 
 import sys
+from types import ModuleType
 
 import pytest
 import torch
@@ -81,3 +82,20 @@ def test_without_megatron_the_hint_says_what_to_install(monkeypatch):
         )
 
     assert before == list(network.layers)
+
+
+def test_another_version_of_megatron_is_named_by_what_it_lacks(monkeypatch):
+    monkeypatch.delitem(sys.modules, "gyre.backends.trainers.megatron_layers", raising=False)
+    specs = "megatron.core.models.gpt.gpt_layer_specs"
+    parts = specs.split(".")
+    for end in range(1, len(parts) + 1):
+        name = ".".join(parts[:end])
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+
+    with pytest.raises(ConfigError, match="cannot import name 'get_gpt_layer_local_spec'"):
+        open_trainer(
+            cases.network("qwen3"),
+            section=TrainerSection(),
+            objective=ObjectiveSection(),
+            optimizer=None,
+        )

@@ -90,3 +90,8 @@ def test_numbers_that_do_not_fit_each_other_are_refused(change):
 def test_what_is_no_sheet_is_refused(text):
     with pytest.raises(TransferError, match="expected a sheet of tensors"):
         read_sheet(text, room_bytes=128)
+
+
+def test_a_type_whose_width_nobody_knows_is_named():
+    with pytest.raises(TransferError, match=r"a: expected a type of .*, found complex64"):
+        laid_out({"a": ("complex64", PART)})

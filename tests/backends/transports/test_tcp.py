@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from contextlib import contextmanager
 
 import pytest
@@ -125,3 +126,54 @@ def test_a_transport_that_is_closed_exposes_nothing(transport):
 
     with pytest.raises(TransferError, match="closed"):
         transport.expose([memoryview(b"x")], version=1)
+
+
+@pytest.mark.slow
+def test_a_reader_that_is_slow_and_never_silent_gets_all_of_it():
+    """The time-out is of silence, not of the whole answer."""
+    data = bytes(32 * 2**20)
+    transport = TcpTransport(HOST, timeout_s=3.0)
+    given = transport.expose([memoryview(data)], version=1)
+    host, _, port = given.peer.rpartition(":")
+    found = 0
+    with socket.create_connection((host, int(port)), 5.0) as line:
+        line.sendall(REQUEST.pack(bytes.fromhex(given.key), 0, len(data)))
+        for _ in range(8):
+            time.sleep(0.45)
+            found += len(line.recv(2**22, socket.MSG_WAITALL))
+        while piece := line.recv(2**20):
+            found += len(piece)
+    transport.close()
+
+    assert len(OK) + len(data) == found
+
+
+def test_a_reader_for_whom_no_thread_is_left_does_not_end_the_others(transport, monkeypatch):
+    given = transport.expose([memoryview(b"0123456789")], version=1)
+    start = threading.Thread.start
+    refused = []
+
+    def start_one(thread):
+        if thread.name == "reader" and not refused:
+            refused.append(thread)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_one)
+    into = bytearray(10)
+    with pytest.raises(TransferError):
+        transport.read(given, 0, memoryview(into))
+    transport.read(given, 0, memoryview(into))
+
+    assert (1, b"0123456789") == (len(refused), into)
+
+
+@pytest.mark.parametrize(
+    "peer",
+    ["nobody", ":80", "host:0", "host:99999", f"host:{'9' * 5000}", f"{'h' * 64}:80", "\0:80"],
+)
+def test_an_address_that_cannot_be_is_an_error(transport, peer):
+    given = Exposure(kind="tcp", peer=peer, key=KEY, version=1, num_bytes=1)
+
+    with pytest.raises(TransferError):
+        transport.read(given, 0, memoryview(bytearray(1)))

@@ -21,6 +21,7 @@ from threading import Thread
 
 from gyre.backends.clusters.addresses import interface_of
 from gyre.backends.clusters.local import Here, LocalProcess
+from gyre.words.errors import ConfigError
 
 PIECE_BYTES = 65_536
 ASK_S = 10.0
@@ -57,13 +58,16 @@ class Door:
         guest.add_done_callback(self._guests.discard)
 
     async def _let_in(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, ValueError, TimeoutError):
-            async with asyncio.timeout(ASK_S):
-                asked = json.loads(await reader.readline())
-            key = self._key_file.read_text().strip()
-            if hmac.compare_digest(str(asked["key"]).encode(), key.encode()):
-                await self._serve(asked["argv"], asked["log"], reader, writer)
-        writer.close()
+        try:
+            # Whoever knocks may say anything, or nothing.
+            with suppress(OSError, ValueError, TypeError, KeyError, TimeoutError):
+                async with asyncio.timeout(ASK_S):
+                    asked = json.loads(await reader.readline())
+                key = self._key_file.read_text().strip()
+                if hmac.compare_digest(str(asked["key"]).encode(), key.encode()):
+                    await self._serve(asked["argv"], asked["log"], reader, writer)
+        finally:
+            writer.close()
         with suppress(OSError):
             await writer.wait_closed()
 
@@ -74,8 +78,14 @@ class Door:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
-        around = {"GLOO_SOCKET_IFNAME": interface_of(self._host)}
-        process = await self._here.spawn(argv, log=log, environment=around)
+        try:
+            around = {"GLOO_SOCKET_IFNAME": interface_of(self._host)}
+            process = await self._here.spawn(argv, log=log, environment=around)
+        except (ConfigError, OSError) as error:
+            # There it is looked for, because the driver only hears an end.
+            with Path(log).open("a") as file:
+                file.write(f"gyre far: {self._host}: {error}\n")
+            return
         inward = asyncio.create_task(_inward(reader, process))
         try:
             while piece := await process.read(PIECE_BYTES):

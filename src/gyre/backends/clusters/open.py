@@ -8,6 +8,9 @@ from gyre.words.errors import ConfigError
 from gyre.words.ports import Cluster
 from gyre.words.run_sections import ClusterSection
 
+CLIENT = "ray://"
+"""How addresses begin that only Ray's clients outside of a cluster use."""
+
 
 async def open_cluster(
     section: ClusterSection, *, run: str, folder: Path, key_file: Path
@@ -19,6 +22,11 @@ async def open_cluster(
     """
     if section.kind == "local":
         return LocalCluster()
+    if section.address.startswith(CLIENT):
+        raise ConfigError(
+            f"cluster.address: {section.address}: expected auto, or HOST:PORT of the cluster; "
+            "a run is on one of its nodes, and no client of it"
+        )
     try:
         module = importlib.import_module("gyre.backends.clusters.ray")
     except ModuleNotFoundError as error:

@@ -35,6 +35,7 @@ from gyre.words.errors import ConfigError
 from gyre.words.ports import Spot
 from gyre.words.run_sections import ClusterSection
 
+_log = logging.getLogger(__name__)
 MODE, TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
 SEEN = "cluster.seen"
 """File of the run's folder that every node must find there."""
@@ -61,6 +62,8 @@ class RayCluster:
         self._nodes: dict[str, RaySpot] = {}
         self._unfit: dict[str, BaseException] = {}
         """Nodes that are not asked again, and why."""
+        self._silent: dict[str, BaseException] = {}
+        """Nodes on which nothing started when that was last tried, and why."""
         self._for_agents: set[str] = set()
         self._listed_at: float | None = None
         self._listing = asyncio.Lock()
@@ -91,7 +94,9 @@ class RayCluster:
         if not nodes:
             wanted = self._section.agents_resource
             what = "is there" if wanted is None else f"has {wanted}"
-            raise ConfigError(f"cluster.agents: no node {what} on which executions can be started")
+            message = f"cluster.agents: no node {what} on which executions can be started"
+            reasons = [*self._unfit.values(), *self._silent.values()]
+            raise ConfigError("\n  ".join([message, *map(str, reasons)]))
         self._num_agents += 1
         return nodes[self._num_agents % len(nodes)]
 
@@ -117,11 +122,17 @@ class RayCluster:
             new = {one["NodeID"]: one for one in nodes if one["NodeID"] not in known}
             begun = (self._on(name, one["NodeManagerAddress"]) for name, one in new.items())
             found = await asyncio.gather(*begun, return_exceptions=True)
+            silent: dict[str, BaseException] = {}
             for name, spot in zip(new, found, strict=True):
                 if isinstance(spot, RaySpot):
                     self._nodes[name] = spot
                 elif spot.__cause__ is None:
                     self._unfit[name] = spot
+                else:
+                    silent[name] = spot
+                    if name not in self._silent:
+                        _log.warning("%s", spot)
+            self._silent = silent
 
     def unfit(self) -> BaseException | None:
         """What is wrong with a node, if anything is."""

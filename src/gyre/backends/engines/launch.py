@@ -129,7 +129,12 @@ def _python(wanted: Wanted) -> tuple[str, str]:
 def _on(device: str) -> dict[str, str]:
     variables = {"HF_HUB_OFFLINE": "1"}
     _, _, number = device.partition(":")
-    return variables | ({"CUDA_VISIBLE_DEVICES": number} if number else {})
+    if not number:
+        return variables
+    # Numbers count the devices that this process sees, which may be some of the machine's.
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    device = seen.split(",")[int(number)].strip() if seen else number
+    return variables | {"CUDA_VISIBLE_DEVICES": device}
 
 
 def _plugin(folder: Path) -> Path:

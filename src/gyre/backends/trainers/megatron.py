@@ -75,10 +75,11 @@ def install(network: Network, *, line: Line | None, shard: int, shards: int) -> 
         warnings.simplefilter("ignore")
         try:
             layers = import_module("gyre.backends.trainers.megatron_layers")
-        except ModuleNotFoundError as error:
+        except ImportError as error:
+            # It is not there, or another version of it, in which not all of these are.
             if error.name is None or error.name.partition(".")[0] != "megatron":
                 raise
-            raise ConfigError(HINT) from error
+            raise ConfigError(f"{HINT}: {error}") from error
         layers.install(network, line=line, shard=shard, shards=shards)
     # Said at the first pass, of sums that run beside other work; over our lines none does.
     warnings.filterwarnings("ignore", message="When using async grad allreduce")

@@ -98,6 +98,9 @@ def laid_out(tensors: Mapping[str, tuple[str, Cut]]) -> tuple[dict[str, Laid], i
     """Places for tensors of these types, one after the other, and the bytes they take."""
     found, at = {}, 0
     for name, (dtype, cut) in tensors.items():
+        if dtype not in WIDTHS:
+            message = f"{name}: expected a type of {sorted(WIDTHS)}, found {dtype}"
+            raise TransferError(message, retryable=False)
         one = Laid(dtype=dtype, cut=cut, at=at)
         found[name] = one
         at = rounded(at + one.num_bytes)

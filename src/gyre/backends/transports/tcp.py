@@ -68,7 +68,10 @@ class TcpTransport:
                 if answer != OK:
                     raise outdated(given)
                 _receive(line, into)
-        except OSError as error:
+        except (
+            OSError,
+            ValueError,
+        ) as error:  # Some names of hosts are none that can be asked for.
             raise TransferError(f"{given.peer}: cannot be read: {error}") from error
 
     def withdraw(self, given: Exposure) -> None:
@@ -98,7 +101,13 @@ class TcpTransport:
                 self._places.release()
                 time.sleep(PAUSE_S)
                 continue
-            threading.Thread(target=self._answer, args=[line], name="reader", daemon=True).start()
+            reader = threading.Thread(target=self._answer, args=[line], name="reader", daemon=True)
+            try:
+                reader.start()
+            except RuntimeError:
+                # Nor is a thread left, now; this reader is hung up on, and others are answered.
+                line.close()
+                self._places.release()
 
     def _answer(self, line: socket.socket) -> None:
         try:
@@ -111,7 +120,7 @@ class TcpTransport:
                 found = self._wanted(*REQUEST.unpack(request))
                 line.sendall(NOT_HELD if found is None else OK)
                 if found is not None:
-                    line.sendall(found)
+                    _send(line, found)
         finally:
             self._places.release()
 
@@ -126,9 +135,16 @@ class TcpTransport:
 
 def _address(given: Exposure) -> tuple[str, int]:
     host, _, port = given.peer.rpartition(":")
-    if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 2**16):
+    if not (host and port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 2**16):
         raise refused(given, "expected HOST:PORT")
     return host, int(port)
+
+
+def _send(line: socket.socket, data: memoryview) -> None:
+    """Piece by piece, because `sendall` has one time-out for all of it, however fast it goes."""
+    done = 0
+    while done < data.nbytes:
+        done += line.send(data[done:])
 
 
 def _receive(line: socket.socket, into: memoryview) -> None:
