@@ -36,7 +36,7 @@ from gyre.run.controller import KINDS
 from gyre.words.events import RewardGiven, StepMade
 from gyre.words.records import CallClosed, LogOpened
 
-CLEAR_S = 1e-4
+CLEAR_S = 1e-3
 """How far from any entry a moment is, so that rounding on the way to the page changes nothing."""
 
 
