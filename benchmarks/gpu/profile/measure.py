@@ -23,13 +23,16 @@ SETTINGS = {
     "host": "seconds of a pass inside each function, those it calls included",
     "device": "seconds of a pass, or of a step, by what kernels do",
 }
+NAMES = ("decode", "training")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help="of decode, training; both by default")
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(NAMES)}; both by default")
     parser.add_argument("--commit", help="of the sources, where there is no repository to ask")
     asked = parser.parse_args()
+    if unknown := sorted({*asked.names} - {*NAMES}):
+        parser.error(f"{', '.join(unknown)}: expected {' or '.join(NAMES)}")
     samples: dict[str, list[dict[str, Any]]] = defaultdict(list)
     before = os.getloadavg()[0]
     found = ceilings()
