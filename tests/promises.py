@@ -24,8 +24,13 @@ class Promises:
         self._marker = marker
         self._write = write
         self._promised: set[str] = set()
+        self._files: set[Path] = set()
+        """All that tests were collected from."""
         self._kept: dict[str, float] = {}
         self._load = os.getloadavg()[0]
+
+    def _folders(self) -> set[Path]:
+        return {path.parent for path in self._files}
 
     def is_ours(self, item: pytest.Item) -> bool:
         return item.get_closest_marker(self._marker) is not None
@@ -34,6 +39,7 @@ class Promises:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Before any of them is left out."""
         self._promised |= {item.nodeid for item in items if self.is_ours(item)}
+        self._files |= {item.path for item in items}
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -45,8 +51,9 @@ class Promises:
         return report
 
     def pytest_sessionfinish(self) -> None:
-        """A result is of all promises or is none."""
-        if self._kept and self._promised == set(self._kept):
+        """A result is of all promises or is none, and of all files of their folders."""
+        there = {one for folder in self._folders() for one in folder.glob("test_*.py")}
+        if self._kept and self._promised == set(self._kept) and there <= self._files:
             self._write(self._kept, (self._load, os.getloadavg()[0]))
 
 

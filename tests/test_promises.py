@@ -35,6 +35,19 @@ def test_a_run_is_written_down_when_every_promise_is_kept(pytester, broken, aske
     assert written == [{name.rpartition("::")[2] for name in kept} for kept in found]
 
 
+def test_a_run_of_some_files_is_not_written_down(pytester):
+    pytester.makeini("[pytest]\nmarkers = real: by hand\n")
+    one = pytester.makepyfile(test_one=TESTS.format(broken=False))
+    pytester.makepyfile(test_two=TESTS.format(broken=False))
+    found = []
+
+    for asked in ([one], []):
+        promises = Promises("real", lambda kept, _: found.append(len(kept)))
+        pytester.inline_run("-p", "no:xdist", *asked, plugins=[promises])
+
+    assert [4] == found
+
+
 def test_the_newest_result_of_a_name_counts(tmp_path):
     for at in ("2026-01-02T00:00:00Z", "2026-01-10T00:00:00Z", "2026-01-03T00:00:00Z"):
         (tmp_path / f"{at[:10]}.json").write_text(json.dumps({"name": "one", "at": at}))
