@@ -11,7 +11,7 @@ from gyre.config.settings import setting_at
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 PINNED = re.search(
-    r"^ray==(.+)$", (ROOT / "tests/clusters/lock/ray.txt").read_text(), re.MULTILINE
+    r"^ray==(\S+)", (ROOT / "tests/clusters/lock/ray.txt").read_text(), re.MULTILINE
 )[1]
 HEALTH = {
     "RAY_health_check_initial_delay_ms": "0",

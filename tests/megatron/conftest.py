@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,10 @@ class OfDevice(Promises):
     def is_ours(self, item: pytest.Item) -> bool:
         needs_gpu = item.get_closest_marker("gpu") is not None
         return super().is_ours(item) and needs_gpu == self._wants_gpu
+
+    def _folders(self) -> set[Path]:
+        """On a GPU the one file that needs it is all there is."""
+        return set() if self._wants_gpu else super()._folders()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
