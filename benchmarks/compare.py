@@ -484,6 +484,7 @@ def _learned(runs: Sequence[dict[str, Any]]) -> Iterator[tuple[str, float]]:
     for version in {one["version"] for run in runs for one in run["held_out"]}:
         rounds = [one for run in runs for one in run["held_out"] if one["version"] == version]
         yield f"held_out_{version}", statistics.median(one["mean"] for one in rounds)
+    yield "steps_taken", statistics.median(len(run["scores"]) for run in runs)
 
 
 def _learned_of(run: dict[str, Any]) -> dict[str, float]:

@@ -7,17 +7,24 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gyre.config.toml import spelled
 from gyre.journal.reading import Reading, read
+from gyre.plan.messages import StopReason
 from gyre.run.controller import KINDS
 from gyre.stream.queries import Queries
 from gyre.testing.emulated_run import Turn, tables, workload, write_tasks
+from gyre.words.events import RunEnded
 
 SAMPLE_S = 0.25
+STOP_S = 20.0
+"""How long a run may take to end after it was told to."""
+STOPPED = 124
+"""The status of one that was told to, as timeout(1) has it."""
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -35,7 +42,7 @@ class Ran:
 
     reading: Reading
     wall_s: float
-    """From the command to its end, start and summary included."""
+    """From the command to its end, with its start, and its summary if that was waited for."""
     used: Mapping[str, Used] = field(default_factory=dict)
     """By process: controller and proxy."""
 
@@ -57,8 +64,18 @@ def run(
     return trained(folder, tables(folder / "run", path, given, {"run": {"seed": seed}}))
 
 
-def trained(folder: Path, found: Mapping[str, Mapping[str, Any]]) -> Ran:
-    """The run that the tables describe, watched; its own folder is the one called run."""
+def trained(
+    folder: Path,
+    found: Mapping[str, Mapping[str, Any]],
+    *,
+    within_s: float | None = None,
+    leaving: ExitStack | None = None,
+) -> Ran:
+    """The run that the tables describe, watched; its own folder is the one called run.
+
+    One that takes longer than `within_s` is stopped, and fails. Its processes have ended, or end
+    by themselves until the stack does.
+    """
     file = folder / "run.toml"
     file.write_text("\n".join(_lines(found)) + "\n")
     began = time.monotonic()
@@ -66,16 +83,54 @@ def trained(folder: Path, found: Mapping[str, Mapping[str, Any]]) -> Ran:
         command = [sys.executable, "-m", "gyre", "train", str(file)]
         process = subprocess.Popen(command, stdout=said, stderr=said)
         watch = _Watch(process.pid)
-        status = process.wait()
+        if leaving is None:
+            status = ended(process, folder / "run", within_s)
+        else:
+            status = over(process, folder / "run", within_s)
+            leaving.callback(ended, process, folder / "run", STOP_S)
         watch.stop()
     if status != 0:
         sys.stderr.write((folder / "said").read_text())
         raise subprocess.CalledProcessError(status, command)
+    wall_s = time.monotonic() - began
     return Ran(
         reading=read(folder / "run" / "journal", kinds=KINDS),
-        wall_s=time.monotonic() - began,
+        wall_s=wall_s,
         used=watch.used,
     )
+
+
+def over(process: "subprocess.Popen[bytes]", folder: Path, within_s: float | None) -> int:
+    """The same as soon as its journal says that the run has finished."""
+    began = time.monotonic()
+    while within_s is None or time.monotonic() - began < within_s:
+        if process.poll() is not None:
+            return process.returncode
+        journal = folder / "journal"
+        facts = read(journal, kinds=KINDS).facts((RunEnded,)) if journal.exists() else ()
+        if any(fact.reason == StopReason.FINISHED.value for _, fact in facts):
+            return 0
+        time.sleep(SAMPLE_S)
+    return ended(process, folder, 0.0)
+
+
+def ended(process: "subprocess.Popen[bytes]", folder: Path, within_s: float | None) -> int:
+    """The status of the run in the folder, which is told to end if it takes longer than that.
+
+    One that does not is killed, and what it left is stopped.
+    """
+    with suppress(subprocess.TimeoutExpired):
+        return process.wait(within_s)
+    process.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(STOP_S)
+        return STOPPED
+    process.kill()
+    process.wait()
+    with suppress(subprocess.TimeoutExpired):
+        stop = [sys.executable, "-m", "gyre", "stop", str(folder)]
+        subprocess.run(stop, check=False, timeout=STOP_S)
+    return STOPPED
 
 
 def _lines(found: Mapping[str, Mapping[str, Any]]) -> list[str]:

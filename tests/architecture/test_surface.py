@@ -23,8 +23,8 @@ DISTRIBUTED_AS = {
     "pynvml": "nvidia-ml-py",
 }
 """Packages that come in a distribution of another name."""
-RUN_ELSEWHERE = {"vllm"}
-"""Imported by files that another program's interpreter runs, in an environment of its own."""
+RUN_ELSEWHERE = {"triton", "vllm"}
+"""Imported by files that another program's interpreter runs, or brought by torch for CUDA."""
 
 COMMANDS = {
     "train": "--resume config overrides",

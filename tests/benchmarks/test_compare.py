@@ -138,6 +138,7 @@ def test_learning_is_told_over_the_steps_that_all_runs_have_taken(tmp_path: Path
     assert (0.25, 0.75, 0.5) == tuple(found[f"J=5 {one}"] for one in ("before", "after", "gained"))
     assert (2.0, 3.0) == (found["J=5 norm"], found["J=5 passes_s"])
     assert (3, 100) == (found["J=5 trajectories_each"], found["J=5 packed_tokens_each"])
+    assert 20 == found["J=5 steps_taken"]
 
 
 def test_a_goal_is_missed_only_beyond_its_bound(tmp_path: Path) -> None:

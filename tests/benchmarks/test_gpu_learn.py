@@ -10,7 +10,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from benchmarks.gpu.learn import agent, tasks, warmed
+import torch
+from benchmarks.gpu.learn import agent, eager, tasks
 from benchmarks.gpu.learn.runs import (
     BUDGETS,
     HELD_OUT,
@@ -21,26 +22,30 @@ from benchmarks.gpu.learn.runs import (
     tables,
     written,
 )
+from benchmarks.gpu.live.warmed import claim
 from tests.benchmarks.letters_script import LETTERS, SEED, commands
 
 from gyre import calls
 from gyre.backends.tasks.open import open_tasks
 from gyre.journal.entries import Header
 from gyre.journal.writing import write
+from gyre.model import attention_cuda
+from gyre.model.bushy import TreeAttention
 from gyre.model.known import model_folder
 from gyre.model.load import load_network
-from gyre.model.weights import digest
+from gyre.model.tiled import TileAttention
 from gyre.run.controller import KINDS
 from gyre.run.runfile import read_run
 from gyre.testing.engine_process import EngineProcess
 from gyre.testing.proxy_process import ProxyProcess
 from gyre.testing.tokenizer import write_tokenizer
+from gyre.train.passes import on_device
 from gyre.tree.draw import draw, generator
 from gyre.tree.tree import grow
 from gyre.words.events import ClaimTrained, EvaluationRound, GroupPacked, StepMade
 from gyre.words.ids import ExecutionId
 from gyre.words.reports import Measures
-from gyre.words.sections import EngineSection, ObjectiveSection, OptimizerSection, TrainerSection
+from gyre.words.sections import ObjectiveSection, OptimizerSection, TrainerSection
 
 HERE = Path(__file__).parent
 AGENT = Path(agent.__file__)
@@ -142,7 +147,7 @@ def test_a_clerk_delegates_sums_up_and_goes_on_in_a_new_context(tmp_path: Path) 
     ):
         opened = proxy.open("one")
         where = {"OPENAI_BASE_URL": f"{opened.url}/v1", "OPENAI_API_KEY": opened.key}
-        command = [sys.executable, "-I", "-S", str(AGENT), "700", task.instruction]
+        command = [sys.executable, "-I", "-S", str(AGENT), "700", "1", task.instruction]
         subprocess.run(command, check=True, cwd=workspace, env={**os.environ, **where})
         proxy.close("one")
 
@@ -175,30 +180,25 @@ def test_every_budget_is_a_run_that_can_be_started(tmp_path: Path, name: str, wh
     assert BUDGETS[name] == run.config.draw.max_trajectories
 
 
-def test_a_warmed_cell_begins_as_any_other_does() -> None:
-    folder = model_folder("tiny")
-    network = load_network(folder)
-    before = digest(network)
+def test_a_trainer_that_compiles_nothing_has_its_attention_in_tiles(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As if blocks were always sooner."""
+    monkeypatch.setattr(attention_cuda, "TILE_SPEED", 0.0)
+    made = on_device(claim(512).packs[0], torch.device("cpu"))
 
-    engine = warmed.engine(
-        network,
-        name="engine",
-        section=EngineSection(capacity=3, kv_tokens=4096),
-        folder=folder,
-        options={"seed": "0"},
-    )
-    trainer = warmed.trainer(
-        network,
-        section=TrainerSection(pack_tokens=2048),
+    before = attention_cuda.cuda_attention(made, torch.bfloat16)
+    eager.trainer(
+        load_network(model_folder("tiny")),
+        section=TrainerSection(),
         objective=ObjectiveSection(),
         optimizer=OptimizerSection(),
         temperature=0.7,
         options={},
     )
+    after = attention_cuda.cuda_attention(made, torch.bfloat16)
 
-    assert "engine" == engine.name
-    assert not any(bool(bucket.any()) for bucket in trainer.gradients)
-    assert before == digest(network)
+    assert (TreeAttention, TileAttention) == (type(before), type(after))
 
 
 def test_a_sample_says_step_by_step_what_the_journal_says(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from benchmarks.gpu.moves.cells import Scene, pair
 from benchmarks.gpu.moves.handing import Hands
 from benchmarks.gpu.moves.sizes import SIZES, made
 from benchmarks.gpu.moves.switching import Switches
-from benchmarks.gpu.moves.ways import DISK, DOWN, UP, floor_s
+from benchmarks.gpu.moves.ways import DISK, DOWN, THERE, UP, floor_s
 
 MODEL = {"weight_bytes": 10, "state_bytes": 60}
 SPEEDS = {UP: 10.0, DOWN: 5.0, DISK: 1.0}
@@ -29,6 +29,16 @@ PREFIX = 200
 )
 def test_a_floor_is_the_time_of_the_copies_alone(what, seconds):
     assert seconds == floor_s(what, MODEL, SPEEDS, carried=10)
+
+
+@pytest.mark.parametrize(
+    ("what", "moved"),
+    [("to training, satellite, first", 2 * MODEL["weight_bytes"]), ("hand-off of 8 tokens", 20)],
+)
+def test_what_is_lent_is_read_and_written_on_the_device(what, moved):
+    speeds = {**SPEEDS, THERE: 5.0}
+
+    assert moved / 5 == floor_s(what, MODEL, speeds, carried=10, lent=True)
 
 
 def test_a_machine_without_a_gpu_has_no_floor():

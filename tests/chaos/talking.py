@@ -34,6 +34,8 @@ class Talk:
     """What was refused as retryable, and asked for again."""
     seconds: list[float] = field(default_factory=list)
     """Of each call that was answered."""
+    holds_last: asyncio.Event | None = None
+    """If there is one, every agent keeps its last turn until it is set."""
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def wait_done(self, count: int, *, in_flight: int = 1) -> None:
@@ -76,6 +78,8 @@ async def agent(
     """One conversation in the chat dialect, each answer checked; only a 503 is asked again."""
     history: list[dict[str, Any]] = [{"role": "user", "content": f"task of {execution.id}"}]
     for turn in range(talk.turns):
+        if talk.holds_last is not None and turn == talk.turns - 1:
+            await talk.holds_last.wait()
         began = time.monotonic()
         await talk.begin()
         message, told = await _asked(session, execution, history, stream=stream)

@@ -34,12 +34,14 @@ def test_bombs_in_sandboxes_leave_calls_of_others_alone(stage, tmp_path):
     ended = []
 
     async def explode(talk):
+        talk.holds_last = asyncio.Event()
         await talk.wait_done(5, in_flight=2)
         await forks.start(FORKS)
         await memory.start(MEMORY)
         waiting = [asyncio.create_task(one.sandbox.wait()) for one in (forks, memory)]
         ended.extend(await asyncio.gather(waiting[1], return_exceptions=True))
-        assert talk.in_flight, "nobody else was there any more"
+        # Others have something to say yet, however long that took.
+        talk.holds_last.set()
         await talk.wait_done(AGENTS * TURNS - AGENTS)
         for one in (forks, memory):
             await one.sandbox.kill()

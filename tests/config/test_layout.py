@@ -54,6 +54,11 @@ def test_cells_that_fit_have_no_mistake(stages, shards, devices):
             'cluster.cell_nodes: expected 1 where cluster.kind is "local", found 2; nearest: 1',
         ),
         (
+            "transport.kind=cuda",
+            'transport.kind: expected cells on CUDA devices for "cuda", found model.device = '
+            '"auto" and 0 CUDA devices; nearest: "shared"',
+        ),
+        (
             "model.device=cuda",
             "model.device: expected cpu, found 'cuda' and no CUDA device; nearest: 'cpu'",
         ),
@@ -147,3 +152,9 @@ def test_texts_that_have_no_two_equal_parts_are_not_split(tokens):
     (line,) = found("cells.contexts=3", sizes=replace(SIZES, context_tokens=tokens))
 
     assert line.endswith("found 3; nearest: 1")
+
+
+def test_memory_of_devices_is_lent_within_one_machine():
+    assert [] == found("transport.kind=cuda", devices=2)
+    (line,) = found("transport.kind=cuda", "cluster.kind=ray", devices=2)
+    assert line.startswith('transport.kind: expected "shared", "tcp" or "mooncake" where cluster')

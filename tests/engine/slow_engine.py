@@ -3,12 +3,13 @@
 import math
 from array import array
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 
 import torch
 
 from gyre.engine.loop import Loop
 from gyre.engine.reports import Failed
-from gyre.engine.sampler import seed_of, uniform
+from gyre.engine.sampler import seed_of
 from gyre.model.description import describe
 from gyre.model.load import new_network
 from gyre.words.samples import Ask, Sampling
@@ -165,6 +166,12 @@ def drawn(probabilities, number):
         if mass > number:
             return token
     return token
+
+
+def uniform(seed):
+    """The number in [0, 1) that a seed stands for; the definition, word for word."""
+    digest = blake2b(seed.to_bytes(16, "little", signed=True), digest_size=8).digest()
+    return (int.from_bytes(digest, "little") >> 11) * 2.0**-53
 
 
 def expected(of, asked, *, version=0, engine_seed=0, context=CONTEXT):

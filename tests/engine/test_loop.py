@@ -61,6 +61,9 @@ class Recorded:
                 logits[row] = torch.nan
         return logits
 
+    def sample(self, logits, draws):
+        return self._forward.sample(logits, draws)
+
     def reload(self):
         self._forward.reload()
 

@@ -155,5 +155,5 @@ def test_token_n_draws_the_number_of_its_seed_plus_n():
     whole.take(4, -1.0, 0)
     rest = admit(ask(array("i", [1, 3, 4]).tolist(), seed=42))
 
-    assert whole.uniform_after(0) == rest.uniform_after(0)
-    assert whole.uniform_after(1) == rest.uniform_after(1) != rest.uniform_after(0)
+    assert whole.seed_after(0) == rest.seed_after(0)
+    assert whole.seed_after(1) == rest.seed_after(1) != rest.seed_after(0)

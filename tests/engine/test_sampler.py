@@ -2,30 +2,29 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.engine.slow_engine import distribution, drawn
+from tests.engine.slow_engine import distribution, drawn, uniform
 
-from gyre.engine.sampler import STRETCH, Draws, sample, seed_of, uniform
+from gyre.engine.sampler import (
+    STRETCH,
+    Draws,
+    sample,
+    sample_packed,
+    seed_of,
+    uniforms,
+    way_of,
+)
 from gyre.words.samples import Sampling
 
 
-def draws(samplings, numbers, vocabulary):
-    top_k = [min(one.top_k or vocabulary, vocabulary) for one in samplings]
-    return Draws(
-        temperature=torch.tensor([one.temperature for one in samplings], dtype=torch.float64),
-        top_p=torch.tensor([one.top_p for one in samplings], dtype=torch.float64),
-        top_k=torch.tensor(top_k),
-        uniform=torch.tensor(numbers, dtype=torch.float64),
-        is_cut=any(k < vocabulary for k in top_k) or any(one.top_p < 1 for one in samplings),
-        is_greedy=any(one.temperature == 0 for one in samplings),
-    )
-
-
 def sampled(logits, samplings, numbers):
-    ids, logprobs = sample(logits, draws(samplings, numbers, logits.shape[1]))
+    vocabulary = logits.shape[1]
+    ways = [way_of(one, vocabulary) for one in samplings]
+    ids, logprobs = sample(logits, Draws.of(ways, numbers, vocabulary, pinned=False))
     return ids.tolist(), logprobs.tolist()
 
 
@@ -137,7 +136,7 @@ def test_many_draws_are_distributed_as_they_should_be(sampling):
     """Pearson's statistic over tokens stays below its 99.9 % quantile."""
     count = 20_000
     logits = torch.linspace(-2, 2, 9)
-    numbers = [uniform(10**6 + n) for n in range(count)]
+    numbers = uniforms(range(10**6, 10**6 + count))
     ids, _ = sampled(logits.repeat(count, 1), [sampling] * count, numbers)
     expected = distribution(logits.tolist(), sampling)
     observed = [ids.count(token) for token in expected]
@@ -151,20 +150,47 @@ def test_many_draws_are_distributed_as_they_should_be(sampling):
     assert statistic < quantile
 
 
-@given(st.integers(-(2**63), 2**64))
-def test_a_uniform_number_is_in_the_interval_and_depends_on_the_seed_alone(seed):
-    assert 0.0 <= uniform(seed) < 1.0
-    assert uniform(seed) == uniform(seed)
-    assert uniform(seed) != uniform(seed + 1)
+def test_the_packed_form_holds_ids_and_log_probabilities_exactly():
+    logits = torch.randn(9, 50, generator=torch.Generator().manual_seed(1))
+    ways = [way_of(Sampling(temperature=0.6), 50)] * 9
+    draws = Draws.of(ways, uniforms(range(9)), 50, pinned=False)
+    ids, logprobs = sample(logits, draws)
+    same, packed = sample_packed(logits, draws)
+
+    assert ids.tolist() == same.tolist() == packed[:, 0].tolist()
+    assert logprobs.tolist() == packed[:, 1].tolist()
+
+
+@pytest.mark.parametrize(
+    ("samplings", "cut", "greedy", "heated"),
+    [
+        ([Sampling(), Sampling(top_k=50)], False, False, False),
+        ([Sampling(), Sampling(temperature=0)], False, True, False),
+        ([Sampling(), Sampling(temperature=0.9)], False, False, True),
+        ([Sampling(top_p=0.9), Sampling()], True, False, False),
+        ([Sampling(top_k=49, temperature=2), Sampling(temperature=0)], True, True, True),
+    ],
+)
+def test_what_no_row_asks_for_is_known_beforehand(samplings, cut, greedy, heated):
+    ways = [way_of(one, 50) for one in samplings]
+    draws = Draws.of(ways, uniforms([0, 1]), 50, pinned=False)
+
+    assert (cut, greedy, heated) == (draws.is_cut, draws.is_greedy, draws.is_heated)
+
+
+@given(st.lists(st.integers(-(2**63), 2**64), min_size=1))
+def test_a_uniform_number_is_in_the_interval_and_depends_on_its_seed_alone(seeds):
+    found = uniforms(seeds)
+
+    assert [uniform(seed) for seed in seeds] == found.tolist()
+    assert all(0.0 <= one < 1.0 for one in found)
 
 
 def test_uniform_numbers_fill_the_interval_evenly():
     count = 20_000
-    bins = [0] * 20
-    for seed in range(count):
-        bins[int(uniform(seed) * 20)] += 1
+    bins = np.bincount((uniforms(range(count)) * 20).astype(int), minlength=20)
 
-    assert sum((seen - count / 20) ** 2 / (count / 20) for seen in bins) < 43.82
+    assert sum((bins - count / 20) ** 2 / (count / 20)) < 43.82
 
 
 def test_asks_without_a_seed_have_seeds_of_their_own():

@@ -5,6 +5,7 @@ from threading import local
 
 import pytest
 import torch
+from tests.lending import ThreadsMemory
 
 from gyre.train.between import Between, num_bytes
 from gyre.train.lines import Line
@@ -17,12 +18,14 @@ TIMEOUT_S = 600.0
 class Cells:
     """Some cells that meet in one file, each in a thread of its own."""
 
-    def __init__(self, folder, count):
-        self.folder, self.count = folder, count
+    def __init__(self, folder, count, memory=None):
+        self.folder, self.count, self.memory = folder, count, memory
         self.cells = [self.one(cell) for cell in range(count)]
 
     def one(self, cell, rank=0):
-        return Between(self.folder / "store", cell=cell, rank=rank, timeout_s=TIMEOUT_S)
+        return Between(
+            self.folder / "store", cell=cell, rank=rank, timeout_s=TIMEOUT_S, memory=self.memory
+        )
 
     def all(self, act, cells=None):
         """What each came to, errors included."""
@@ -37,9 +40,9 @@ class Cells:
             return list(pool.map(tried, range(self.count) if cells is None else cells))
 
 
-@pytest.fixture
-def three(tmp_path):
-    return Cells(tmp_path, 3)
+@pytest.fixture(params=["main memory", "lent memory"])
+def three(tmp_path, request):
+    return Cells(tmp_path, 3, ThreadsMemory() if request.param == "lent memory" else None)
 
 
 def sums_of(cell):
@@ -64,8 +67,9 @@ def test_everybody_has_the_weights_of_the_first_member(three):
         assert all(map(torch.equal, sums_of(0), one))
 
 
-def test_weights_that_arrive_with_another_hash_are_refused(three, monkeypatch):
+def test_weights_that_arrive_with_another_hash_are_refused(tmp_path, monkeypatch):
     """FAULTS 27."""
+    three = Cells(tmp_path, 3)
     spread, here = Line.spread, local()
 
     def garbled(line, tensor):
@@ -84,6 +88,49 @@ def test_weights_that_arrive_with_another_hash_are_refused(three, monkeypatch):
     assert "cell 1: weights arrived with another hash" in str(second)
     for one in (first, third):
         assert all(map(torch.equal, sums_of(0), one))
+
+
+def test_lent_weights_that_arrive_otherwise_are_refused_and_keep_nobody_waiting(tmp_path):
+    """FAULTS 27."""
+
+    class Garbling(ThreadsMemory):
+        def carried(self, tensors):
+            return [one + 1 for one in tensors]
+
+    three = Cells(tmp_path, 3, ThreadsMemory())
+    three.cells[1]._memory = Garbling()
+    three.cells[1]._memory.open = three.memory.open
+
+    first, second, third = three.all(lambda one, cell: one.spread(0, [0, 1, 2], sums_of(cell)))
+
+    assert "arrived with another sum" in str(second)
+    assert [CellError, CellError] == [type(first), type(third)]
+    assert {} == three.memory.open
+
+
+def test_sums_that_are_taken_back_meanwhile_are_added_to_none(tmp_path):
+    """A satellite that gave up may use its memory for something else at any moment."""
+
+    class Hasty(ThreadsMemory):
+        def carried(self, tensors):
+            self.open.clear()
+            return tensors
+
+    three = Cells(tmp_path, 3, Hasty())
+    mine = [sums_of(cell) for cell in range(3)]
+
+    found = three.all(lambda one, cell: one.reduced(0, [0, 1, 2], mine[cell]))
+
+    assert "not lent any more" in str(found[0])
+    assert all(map(torch.equal, sums_of(0), mine[0]))
+
+
+def test_lent_sums_of_another_model_are_refused(tmp_path):
+    two = Cells(tmp_path, 2, ThreadsMemory())
+
+    first, _ = two.all(lambda one, cell: one.reduced(0, [0, 1], [torch.zeros(4 + cell)]))
+
+    assert "expected 1 tensors of 16 bytes in all, found 1 of 20" in str(first)
 
 
 def test_prefixes_of_an_order_are_met_beforehand(three):

@@ -26,6 +26,7 @@ from gyre.watch.report.learning import OBJECTIVE, PACE, REWARD
 from gyre.watch.report.numbers import as_json, difference, in_numbers, stands
 from gyre.watch.report.saved import SAVED
 from gyre.watch.report.told import Told, beside_each_other, panels_of
+from gyre.watch.signs import spoken
 from gyre.watch.sizes import Size, trees
 from gyre.watch.story import Story
 from gyre.watch.summary_run import Simulated
@@ -261,6 +262,7 @@ def test_numbers_in_tables_are_the_journals(live, made):
     ]
     assert [f"{reward_of(step):.3g}" for step in range(12)] == [one[3] for one in steps]
     assert ["4,800"] * 12 == [one[-3] for one in steps]
+    assert [spoken(one) for one in live.panels["steps"]["claim_s"]] == [one[5] for one in steps]
     assert [["elastic", "1.00"], ["async", "1.50"], ["colocate", "–"]] == [
         [one[0], one[3]] for one in saved[:3]
     ]

@@ -1,11 +1,12 @@
 """A clerk of letters: reads one after the other, and has a helper do what each of them asks for.
 
-    python3 -I -S agent.py COMPACT_AT "LETTER[newline]LETTER..."
+    python3 -I -S agent.py COMPACT_AT CHATTER "LETTER[newline]LETTER..."
 
 The clerk is the main agent: for each letter it says in a line what is asked. A helper is a
 sub-agent with a context of its own: it is told that line and replies with a shell command, which is
 carried out in the working directory; one that fails is shown to it once more. When the clerk's
-context has more than COMPACT_AT tokens, it sums its letters up and goes on in a new one.
+context has more than COMPACT_AT tokens and there is another letter, it sums up and goes on in a new
+one. Contexts begin with examples; the clerk's are letters that say their chatter CHATTER times.
 """
 
 import http.client
@@ -14,23 +15,19 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 
 CLERK = "You read letters. Each asks for one job. Reply with the job in one line and nothing else."
 HELPER = "You do one job in a folder. Reply with one shell command and nothing else."
 SUM_UP = "Sum up in one line which jobs are done."
-READ = {
-    "The days are short. It rains a lot. P.S. Please copy spoon.txt to fork.txt.": (
-        "copy spoon.txt to fork.txt"
-    ),
-    "My aunt is well. We saw a hare. P.S. Please write the word cobalt to plate.txt.": (
-        "write the word cobalt to plate.txt"
-    ),
-    "The road is closed. I read a book. P.S. Please delete cup.txt.": "delete cup.txt",
-}
-"""Letters as a clerk reads them, shown before the first."""
+CHATTER = (
+    *("The days are short.", "It rains a lot.", "My aunt is well."),
+    *("We saw a hare.", "The road is closed.", "I read a book."),
+)
+"""What the letters of examples say before they ask."""
 DONE = {
-    "write the word cobalt to plate.txt": "echo cobalt > plate.txt",
     "copy spoon.txt to fork.txt": "cp spoon.txt fork.txt",
+    "write the word cobalt to plate.txt": "echo cobalt > plate.txt",
     "delete cup.txt": "rm cup.txt",
     "add the word ivory to the end of bowl.txt": "echo ivory >> bowl.txt",
     "make a folder called red-knife": "mkdir red-knife",
@@ -40,6 +37,7 @@ DONE = {
 NAME = r"[A-Za-z][\w-]*(\.\w+)?"
 ALLOWED = re.compile(rf"echo [\w-]+ >>? {NAME}|(cp|mv) {NAME} {NAME}|(rm|mkdir|touch) {NAME}")
 """Commands that are carried out: none of them reaches beyond the folder, whatever a model says."""
+IS_DONE, NOT_DONE = "Done.", "Not done."
 REFUSED = "not a command of this shell"
 MOST_TRIES = 2
 MOST_TOKENS = {"main": 24, "sub-agent": 24, "main-summary": 48}
@@ -47,18 +45,28 @@ MOST_TOKENS = {"main": 24, "sub-agent": 24, "main-summary": 48}
 PATIENCE_S = 600
 
 
-def main(compact_at: int, letters: list[str]) -> None:
+def main(compact_at: int, chatter: int, letters: list[str]) -> None:
     """Every letter is read, and whatever the clerk makes of it is tried."""
-    context, told = shown(CLERK, READ), ""
+    read = dict(examples(chatter))
+    context, told = shown(CLERK, read), f"{IS_DONE}\n"
     for number, letter in enumerate(letters):
         context.append({"role": "user", "content": f"{told}{letter}"})
         job, tokens = ask(context, "main")
         context.append({"role": "assistant", "content": job})
         told = f"{helped(job, number)}\n"
-        if tokens > compact_at:
+        if tokens > compact_at and number + 1 < len(letters):
             context.append({"role": "user", "content": f"{told}{SUM_UP}"})
             summary, _ = ask(context, "main-summary")
-            context, told = shown(CLERK, READ), f"{summary}\n"
+            context, told = shown(CLERK, read), f"{summary}\n"
+
+
+def examples(chatter: int) -> Iterator[tuple[str, str]]:
+    """Letters as a clerk hears them, each behind what became of the one before, and their jobs."""
+    told = ""
+    for number, job in enumerate(DONE):
+        said = (*CHATTER[number:], *CHATTER[:number]) * chatter
+        yield f"{told}{' '.join(said)} P.S. Please {job}.", job
+        told = f"{IS_DONE}\n"
 
 
 def helped(job: str, number: int) -> str:
@@ -68,10 +76,10 @@ def helped(job: str, number: int) -> str:
         command, _ = ask(context, "sub-agent", f"helper-{number}")
         wrong = carried_out(command.strip())
         if wrong is None:
-            return "Done."
+            return IS_DONE
         context.append({"role": "assistant", "content": command})
         context.append({"role": "user", "content": f"{wrong}. Try again: {job}"})
-    return "Not done."
+    return NOT_DONE
 
 
 def carried_out(command: str) -> str | None:
@@ -82,10 +90,10 @@ def carried_out(command: str) -> str | None:
     return done.stderr.strip() if done.returncode else None
 
 
-def shown(system: str, examples: dict[str, str]) -> list[dict[str, str]]:
+def shown(system: str, pairs: dict[str, str]) -> list[dict[str, str]]:
     """A new context: what is to be done, and how it is done."""
     context = [{"role": "system", "content": system}]
-    for asked, said in examples.items():
+    for asked, said in pairs.items():
         context.append({"role": "user", "content": asked})
         context.append({"role": "assistant", "content": said})
     return context
@@ -120,4 +128,4 @@ def ask(context: list[dict[str, str]], role: str, agent: str | None = None) -> t
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2].splitlines())
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3].splitlines())

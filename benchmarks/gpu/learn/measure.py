@@ -15,11 +15,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, fields, replace
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks.gpu.learn.runs import (
@@ -32,15 +34,16 @@ from benchmarks.gpu.learn.runs import (
     tables,
     written,
 )
+from benchmarks.gpu.live.compare import SHARE_VARIABLE
 from benchmarks.gpu.moves.mps import together
 from benchmarks.live.running import Kept
 from benchmarks.peers import results
 
 PACKAGES = ("torch", "transformers", "safetensors", "tokenizers", "numpy")
 LOOK_S = 2.0
-STOP_S = 60.0
+STOP_S = 30.0
 """How long a run that was told to stop may take."""
-EVALUATE_S = 120.0
+EVALUATE_S = 65.0
 MEMORY_BYTES = 2**33
 """What the folders of three runs take at most, with room to spare."""
 
@@ -91,10 +94,36 @@ class Running:
     def _started(self, log: str, *words: str) -> subprocess.Popen[bytes]:
         with (self._place / f"{log}.log").open("wb") as said:
             command = [sys.executable, "-m", "gyre", *words]
-            return subprocess.Popen(command, cwd=results.ROOT, stdout=said, stderr=said)
+            env = {**os.environ, SHARE_VARIABLE: str(self._sizes.percent)}
+            return subprocess.Popen(command, cwd=results.ROOT, env=env, stdout=said, stderr=said)
 
 
 def main() -> None:
+    asked = _asked()
+    sizes = _sized(ON_A_CPU if asked.cpu else Sizes(), asked.size)
+    before = os.getloadavg()[0]
+    with together() if sizes.device == "cuda" else nullcontext(False) as shares:
+        samples = {name: [one] for name, one in _samples(asked, sizes).items()}
+    for (one,) in samples.values():
+        one["window_steps"] = min(len(other["scores"]) for (other,) in samples.values())
+    if asked.dry:
+        print(json.dumps(samples))
+    else:
+        path = results.write(
+            "gpu-learn" if sizes.device == "cuda" else "cpu-learn",
+            samples=samples,
+            settings={**asdict(sizes), "steps": asked.steps, "shares_by_mps": shares},
+            packages={"gyre": {one: version(one) for one in PACKAGES}},
+            load_average=(before, os.getloadavg()[0]),
+            device=_device(sizes.device),
+            commit=asked.commit,
+        )
+        print(path)
+    for name, (one,) in samples.items():
+        print(_told(name, one))
+
+
+def _asked() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--budgets", nargs="+", choices=list(BUDGETS), default=list(BUDGETS))
     parser.add_argument("--cpu", action="store_true", help="smaller runs, one by one")
@@ -106,25 +135,16 @@ def main() -> None:
     parser.add_argument("--journals", type=Path, help="journals and logs are copied here")
     parser.add_argument("--commit", help="of the sources, where there is no repository to ask")
     parser.add_argument("--dry", action="store_true", help="print the samples, write no result")
-    asked = parser.parse_args()
-    sizes = _sized(ON_A_CPU if asked.cpu else Sizes(), asked.size)
-    before = os.getloadavg()[0]
-    with together() if sizes.device == "cuda" else nullcontext(False) as shares:
-        samples = {name: [one] for name, one in _samples(asked, sizes).items()}
-    for (one,) in samples.values():
-        one["window_steps"] = min(len(other["scores"]) for (other,) in samples.values())
-        print(json.dumps(one))
-    if not asked.dry:
-        path = results.write(
-            "gpu-learn" if sizes.device == "cuda" else "cpu-learn",
-            samples=samples,
-            settings={**asdict(sizes), "steps": asked.steps, "shares_by_mps": shares},
-            packages={"gyre": {one: version(one) for one in PACKAGES}},
-            load_average=(before, os.getloadavg()[0]),
-            device=_device(sizes.device),
-            commit=asked.commit,
-        )
-        print(path)
+    return parser.parse_args()
+
+
+def _told(name: str, one: Mapping[str, Any]) -> str:
+    """A run in a line."""
+    rounds = ", ".join(f"{found['mean']:.3f} at {found['version']}" for found in one["held_out"])
+    times = [later - sooner for sooner, later in pairwise(one["made_at_s"])]
+    pace = f"one in {median(times):.1f} s" if times else "no pace"
+    scores = " ".join(f"{score:.2f}" for score in one["scores"])
+    return f"{name}: {len(one['scores'])} steps, {pace}; held out {rounds or 'none'}; {scores}"
 
 
 def _samples(asked: argparse.Namespace, sizes: Sizes) -> dict[str, dict[str, Any]]:
@@ -138,10 +158,12 @@ def _samples(asked: argparse.Namespace, sizes: Sizes) -> dict[str, dict[str, Any
         ) as folder:
             place = Path(folder)
             runs = [Running(place / name, name, sizes, asked.seed, asked.steps) for name in names]
-            _wait(runs, asked.seconds)
-            _measure_last(runs)
-            if asked.journals is not None:
-                _keep(place, asked.journals)
+            try:
+                _wait(runs, asked.seconds)
+                _measure_last(runs)
+            finally:
+                if asked.journals is not None:
+                    _keep(place, asked.journals)
             for run in runs:
                 if run.has_begun():
                     found[run.name] = kept.add(run.sample(), run.name, asked.seed)

@@ -26,21 +26,27 @@ class Sizes:
 
     model: str = "smollm2"
     device: str = "cuda"
-    batch: int = 4
+    batch: int = 3
     group: int = 8
-    letters: int = 9
-    sentences: int = 19
-    compact_at: int = 2048
-    """Tokens of the clerk's context: a quarter of the model's window, so that steps are short."""
+    letters: int = 12
+    sentences: int = 56
+    chatter: int = 4
+    """How often the examples of letters say theirs."""
+    compact_at: int = 6800
+    """Tokens of the clerk's context. Its window has 8,192, and the letter by which it goes beyond,
+    what is said of it and the summary take up to 750."""
     tasks: int = 512
     held_out: int = 32
     every: int = 10
     """Steps from one evaluation to the next."""
     lr: float = 5e-5
-    slots: int = 96
+    slots: int = 80
     """Executions at once: the batch of a step, the one ahead of it, and an evaluation."""
-    kv_tokens: int = 300_000
+    kv_tokens: int = 600_000
     pack_tokens: int = 16_384
+    percent: int = 25
+    """Of the GPU's multiprocessors, the most that a process computes on: so three trainers leave a
+    quarter to the engines, whose small kernels would wait for their large ones otherwise."""
 
 
 ON_A_CPU = Sizes(
@@ -49,7 +55,8 @@ ON_A_CPU = Sizes(
     group=6,
     letters=3,
     sentences=2,
-    compact_at=330,
+    chatter=1,
+    compact_at=500,
     held_out=8,
     kv_tokens=30_000,
     pack_tokens=4096,
@@ -60,6 +67,7 @@ ON_A_CPU = Sizes(
 
 def tables(folder: Path, name: str, sizes: Sizes, *, seed: int, steps: int) -> dict[str, Any]:
     """The run file's tables; runs of several budgets differ in nothing but [draw] and names."""
+    on_gpu = sizes.device == "cuda"
     return {
         "run": {"name": name, "folder": str(folder), "seed": seed},
         "model": {"name": sizes.model, "device": sizes.device, "dtype": "bfloat16"},
@@ -74,7 +82,7 @@ def tables(folder: Path, name: str, sizes: Sizes, *, seed: int, steps: int) -> d
         },
         "cells": {
             **{"count": 1, "capacity": 1, "standalone": [sizes.slots]},
-            **(_warmed(seed) if sizes.device == "cuda" else {}),
+            **({"trainer": "benchmarks.gpu.learn.eager:trainer"} if on_gpu else {}),
         },
         "draw": {"max_trajectories": BUDGETS[name]},
         "tasks": _tasks(sizes, TRAINED, sizes.tasks),
@@ -83,7 +91,7 @@ def tables(folder: Path, name: str, sizes: Sizes, *, seed: int, steps: int) -> d
         "harness": {
             "argv": [
                 *("python3", "-I", "-S", "{here}/benchmarks/gpu/learn/agent.py"),
-                *(str(sizes.compact_at), "{instruction}"),
+                *(str(sizes.compact_at), str(sizes.chatter), "{instruction}"),
             ]
         },
         # The agent carries out nothing but what it knows to stay in its folder.
@@ -93,20 +101,16 @@ def tables(folder: Path, name: str, sizes: Sizes, *, seed: int, steps: int) -> d
         # So small a model moves further in a step than the bounds for large ones allow.
         "objective": {"clip_low": 0.9, "clip_high": 1.1},
         "optimizer": {"lr": sizes.lr, "weight_decay": 0.0},
-        "trainer": {"pack_tokens": sizes.pack_tokens},
+        # A GPU has room for all that a pack makes of so small a model, and not for four of them.
+        "trainer": {
+            "pack_tokens": sizes.pack_tokens,
+            **({"checkpoint": False, "claim_packs": 1} if on_gpu else {}),
+        },
         "engine": {"capacity": sizes.slots, "kv_tokens": sizes.kv_tokens},
         "router": {"capacity": sizes.slots},
         "proxy": {"port": 0, "context_tokens": 8192},
         "checkpoint": {"every": 1000},
         "trackers": {"tensorboard": False},
-    }
-
-
-def _warmed(seed: int) -> dict[str, str]:
-    """On CUDA first passes compile, and nobody's step is to wait for that."""
-    return {
-        "engine": f"benchmarks.gpu.learn.warmed:engine?seed={seed}",
-        "trainer": "benchmarks.gpu.learn.warmed:trainer",
     }
 
 

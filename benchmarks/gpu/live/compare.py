@@ -3,116 +3,48 @@
     python -m benchmarks.gpu.live.compare FOLDER
 
 Each cell has a quarter of the GPU's multiprocessors by MPS, a real engine and a real trainer of a
-model of random weights, and everything else of a run is as `gyre train` makes it. The simulator,
-calibrated on the first run, chooses async's split and says beforehand how long the others take.
+model of random weights, and everything else of a run is as `gyre train` makes it. A pilot run says
+how much executions have to do, unless that is given, and the simulator, calibrated on the first
+run, chooses async's split and says beforehand how long the others take.
 """
 
 import argparse
-import gzip
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, fields, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field, fields
 from itertools import product
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from benchmarks.gpu.live import measured, runs
-from benchmarks.gpu.live.predict import Calibration, calibrated, foretold, variants
+from benchmarks.gpu.live import runs
+from benchmarks.gpu.live.campaign import SETTINGS, Campaign
 from benchmarks.gpu.live.work import Scale
 from benchmarks.gpu.moves.mps import together
-from benchmarks.live.running import Kept, Ran
 from benchmarks.peers import results
 
-from gyre.sim.durations import HOUR_S
-from gyre.sim.world import run as simulate
-
 PACKAGES = ("aiohttp", "msgspec", "torch", "transformers", "triton", "uvicorn", "uvloop")
-FIRST = ("elastic", 0)
-"""Placement and seed of the run that the simulator is calibrated on, before all others."""
 SHARE = 100 // runs.CELLS
 """Percent of the GPU's multiprocessors that a cell has."""
 SHARE_VARIABLE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
-SCALES = {
-    "cuda": Scale(mean_s=8.0, tokens_per_s=200.0, turn_s=1.5, told_fraction=3.5),
-    "cpu": Scale(mean_s=6.0, tokens_per_s=3.0, turn_s=2.0, told_fraction=0.8),
-}
-MACHINES: dict[str, dict[str, Any]] = {
-    "cuda": {"kv_tokens": 262_144, "pack_tokens": 4_096, "shards": 2},
-    "cpu": {"kv_tokens": 32_768, "pack_tokens": 512, "shards": 1},
-}
-SIZES = {"cuda": "0.12B", "cpu": "small"}
+
+Samples = dict[str, list[dict[str, Any]]]
+"""By placement, a run each."""
 
 
-class Comparison:
-    """Runs and what was foretold of them, kept as they come."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """What all runs came to, beside what the simulator says of them."""
 
-    def __init__(
-        self, place: Path, kept: Kept, *, device: str, steps: int, scale: Mapping[str, float]
-    ) -> None:
-        """`scale` is put over the device's own."""
-        self._place = place
-        self._kept = kept
-        self._steps = steps
-        self.scale = replace(SCALES[device], **scale)
-        self.machine = runs.Machine(
-            model=place / f"model-{SIZES[device]}", device=device, **MACHINES[device]
-        )
-
-    def calibration(self) -> Calibration:
-        """Of the first run, whose cells compile what those of all others find compiled."""
-        found = self._kept.get("calibration")
-        if found is None:
-            ran = self._live(*FIRST, training=runs.CELLS)
-            calibration = calibrated(ran, self.scale, seed=FIRST[1])
-            found = self._kept.add(asdict(calibration), "calibration")
-        return Calibration(**found)
-
-    def simulated(self, found: Calibration, seeds: Sequence[int]) -> dict[str, list[float]]:
-        """Seconds of every variant, seed by seed."""
-        return {
-            name: [
-                HOUR_S
-                * simulate(
-                    foretold(found, self.scale, schedule=schedule, cells=cells, seed=seed)
-                ).hours
-                for seed in seeds
-            ]
-            for name, schedule, cells in variants(steps=self._steps)
-        }
-
-    def measured(self, name: str, seed: int) -> dict[str, Any] | None:
-        """What a run came to, if there was one."""
-        return self._kept.get(name, seed)
-
-    def measure(self, name: str, seed: int, *, training: int) -> None:
-        """One live run, or a word on why there is none; the others are measured all the same."""
-        with suppress(subprocess.CalledProcessError):
-            self._live(name, seed, training=training)
-
-    def _live(self, name: str, seed: int, *, training: int) -> Ran:
-        """A run whose journal stays, packed, when all else of it is gone."""
-        if not self.machine.model.exists():
-            _make(self.machine.model, self.machine.device)
-        folder = self._place / f"{name}-{seed}"
-        ran = runs.live(
-            folder,
-            name,
-            self.machine,
-            self.scale,
-            seed=seed,
-            steps=self._steps,
-            training=training,
-        )
-        packed = self._place / "journals" / f"{folder.name}.gz"
-        packed.parent.mkdir(exist_ok=True)
-        packed.write_bytes(gzip.compress((folder / "run" / "journal").read_bytes()))
-        self._kept.add(measured.sample(ran, folder / "run"), name, seed)
-        return ran
+    samples: Samples = field(default_factory=dict)
+    simulated: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """Seconds by variant, seed by seed."""
+    training: int = runs.CELLS
+    """Cells that train under async."""
 
 
 def main() -> None:
@@ -121,51 +53,25 @@ def main() -> None:
     load_before = os.getloadavg()[0]
     place = args.place.absolute()
     place.mkdir(parents=True, exist_ok=True)
-    samples: dict[str, list[dict[str, Any]]] = {name: [] for name in runs.SCHEDULES}
-    with _quarters(place) as are_together:
-        comparison = Comparison(
+    with _quarters(place) as are_together, ExitStack() as leaving:
+        campaign = Campaign(
             place,
-            Kept(place / "samples.jsonl"),
-            device=args.device,
+            args.device,
             steps=args.steps,
+            longest_s=args.longest,
             scale=dict(args.scale),
+            leaving=leaving,
         )
-        calibration = comparison.calibration()
-        print(calibration, flush=True)
-        seeds = range(args.runs)
-        simulated = comparison.simulated(calibration, seeds)
-        training = _best_split(simulated)
-        for seed, name in product(seeds, runs.SCHEDULES):
-            is_made = comparison.measured(name, seed) is not None
-            if not is_made and time.monotonic() - began < args.within:
-                comparison.measure(name, seed, training=training)
-            if (found := comparison.measured(name, seed)) is not None:
-                predicted_s = simulated[live_variant(name, training)][seed]
-                told = {"seed": seed, "predicted_s": predicted_s}
-                samples[name].append(told | found)
-                print(name, samples[name][-1], flush=True)
-    _print(samples, simulated)
-    if not args.dry:
-        settings = {
-            "mps": are_together,
-            "percent of multiprocessors": SHARE,
-            "model": SIZES[args.device],
-            "steps": args.steps,
-            "batch": [runs.BATCH, runs.GROUP],
-            "capacity": runs.CAPACITY,
-            "staleness": runs.STALENESS,
-            "scale": asdict(comparison.scale),
-            "machine": {**asdict(comparison.machine), "model": SIZES[args.device]},
-            "schedules": runs.SCHEDULES,
-            "training cells of async": training,
-            "calibrated on": FIRST,
-            "calibration": asdict(calibration),
-            "simulated_s": simulated,
-        }
+        print(campaign.scale, "by pilot", campaign.pilot, flush=True)
+        found = compared(
+            campaign, args.runs, may_begin=lambda: time.monotonic() - began < args.within
+        )
+    _print(found)
+    if found.samples and not args.dry:
         path = results.write(
             "gpu-live",
-            samples={name: found for name, found in samples.items() if found},
-            settings=settings,
+            samples=found.samples,
+            settings={"mps": are_together, **_settings(campaign, found)},
             packages=results.versions({"gyre": (Path(sys.executable), PACKAGES)}),
             load_average=(load_before, os.getloadavg()[0]),
             device=_device_name(args.device),
@@ -174,10 +80,56 @@ def main() -> None:
         print(path)
 
 
+def compared(campaign: Campaign, times: int, *, may_begin: Callable[[], bool]) -> Compared:
+    """Runs as long as they may begin; each with what was foretold of it, if anything was."""
+    seeds = range(times)
+    for seed in seeds:
+        if campaign.calibration is None and may_begin():
+            campaign.measure("elastic", seed)
+    calibration = campaign.calibration
+    if calibration is None:
+        return Compared()
+    print(calibration, flush=True)
+    simulated = campaign.simulated(calibration, seeds)
+    training = _best_split(simulated)
+    samples: Samples = {}
+    for seed, name in product(seeds, runs.SCHEDULES):
+        if campaign.measured(name, seed) is None and may_begin():
+            campaign.measure(name, seed, training=training)
+        if (sample := campaign.measured(name, seed)) is not None:
+            predicted_s = simulated[live_variant(name, training)][seed]
+            samples.setdefault(name, []).append(
+                {"seed": seed, "predicted_s": predicted_s, **sample}
+            )
+            print(name, samples[name][-1], flush=True)
+    return Compared(samples=samples, simulated=simulated, training=training)
+
+
+def _settings(campaign: Campaign, found: Compared) -> dict[str, Any]:
+    calibration = campaign.calibration
+    assert calibration is not None
+    model = campaign.setting.model
+    return {
+        "percent of multiprocessors": SHARE,
+        "model": model,
+        "steps": campaign.steps,
+        "size": asdict(campaign.size),
+        "staleness": runs.STALENESS,
+        "pilot": campaign.pilot,
+        "scale": asdict(campaign.scale),
+        "machine": {**asdict(campaign.machine), "model": model},
+        "schedules": runs.SCHEDULES,
+        "training cells of async": found.training,
+        "calibrated on": "the first run under elastic",
+        "calibration": asdict(calibration),
+        "simulated_s": found.simulated,
+    }
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("place", type=Path, help="a folder; what was measured there is kept")
-    parser.add_argument("--device", choices=tuple(SCALES), default="cuda")
+    parser.add_argument("--device", choices=tuple(SETTINGS), default="cuda")
     parser.add_argument("--runs", type=int, default=3, help="of each placement")
     parser.add_argument("--steps", type=int, default=runs.STEPS)
     parser.add_argument(
@@ -189,6 +141,7 @@ def _arguments() -> argparse.Namespace:
         help=f"of {', '.join(one.name for one in fields(Scale))}",
     )
     parser.add_argument("--within", type=float, default=3600.0, help="no run begins after, s")
+    parser.add_argument("--longest", type=float, default=240.0, help="a run is stopped after, s")
     parser.add_argument("--commit", help="of the sources, where there is no repository to ask")
     parser.add_argument("--dry", action="store_true", help="print the samples, write no result")
     return parser.parse_args()
@@ -208,12 +161,6 @@ def _quarters(place: Path) -> Iterator[bool]:
     with together() as are_together:
         os.environ[SHARE_VARIABLE] = str(SHARE)
         yield are_together
-
-
-def _make(model: Path, device: str) -> None:
-    """In a process that leaves the device after it."""
-    module = [sys.executable, "-m", "benchmarks.gpu.live.model"]
-    subprocess.run([*module, str(model), SIZES[device], device], check=True)
 
 
 def _device_name(device: str) -> str | None:
@@ -237,22 +184,21 @@ def _best_split(simulated: Mapping[str, Sequence[float]]) -> int:
     )
 
 
-def _print(
-    samples: Mapping[str, list[dict[str, Any]]], simulated: Mapping[str, Sequence[float]]
-) -> None:
-    for name, seconds in simulated.items():
+def _print(found: Compared) -> None:
+    for name, seconds in found.simulated.items():
         print(f"simulated {name:35} {fmean(seconds):7.1f} s")
-    best = median(one["seconds"] for one in samples["elastic"]) if samples["elastic"] else None
-    for name in runs.SCHEDULES:
-        if not samples[name] or best is None:
-            continue
-        seconds = [one["seconds"] for one in samples[name]]
-        off = [one["predicted_s"] / one["seconds"] - 1 for one in samples[name]]
+    best = [one["seconds"] for one in found.samples.get("elastic", ())]
+    for name, samples in found.samples.items():
+        seconds = [one["seconds"] for one in samples]
+        ratio = f"{median(seconds) / median(best):.2f}x elastic's" if best else ""
+        off = [one["predicted_s"] / one["seconds"] - 1 for one in samples]
         print(
-            f"{name:10} {median(seconds):6.1f} s, {median(seconds) / best:.2f}x elastic's;",
+            f"{name:10} {' '.join(f'{one:.1f}' for one in seconds)} s, {ratio};",
             f"predicted {' '.join(f'{100 * one:+.1f} %' for one in off)};",
-            f"failed calls {sum(one['failed_calls'] for one in samples[name])};",
-            f"staleness {fmean(one['staleness mean'] for one in samples[name]):.2f}",
+            f"training {fmean(one['share training'] for one in samples):.2f};",
+            f"start {fmean(one['start_s'] for one in samples):.1f} s;",
+            f"failed calls {sum(one['failed_calls'] for one in samples)};",
+            f"staleness {fmean(one['staleness mean'] for one in samples):.2f}",
         )
 
 

@@ -31,6 +31,7 @@ def sample(ran: Ran, folder: Path) -> dict[str, Any]:
     return {
         "seconds": last - began,
         "wall_s": ran.wall_s,
+        "start_s": ran.wall_s - ran.reading.entries[-1].now,
         **_shares(story, began, last),
         **_ages(story),
         **_calls(folder, last - began),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from benchmarks.gpu.live.work import CONTEXT
 
 from gyre.model.checkpoint import save
 from gyre.model.description import CONFIG, read_description
@@ -37,7 +38,6 @@ SIZES: dict[str, dict[str, Any]] = {
     },
 }
 """Shapes of Qwen3 by name; the small one is for machines without a GPU."""
-CONTEXT = 16_384
 
 
 def made(folder: Path, size: str, *, device: str) -> Path:

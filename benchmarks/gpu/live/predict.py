@@ -2,20 +2,25 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 from benchmarks.gpu.live import runs, work
+from benchmarks.gpu.live.runs import Size
 from benchmarks.gpu.live.work import Execution, Scale
 from benchmarks.live.running import Ran
 
+from gyre.plan.messages import StepTaken
 from gyre.plan.replay import EVENTS, shape_of
 from gyre.sim.durations import HOUR_S
 from gyre.sim.recorded import recorded
+from gyre.sim.recorded_times import Ran as Timed
 from gyre.sim.recorded_times import times
 from gyre.sim.scenario import Scenario
 from gyre.sim.scenario_tables import scenario_of
-from gyre.words.outcomes import Ending
+from gyre.words.events import ClaimTrained, GroupPacked
+from gyre.words.outcomes import Ending, Outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,38 +29,60 @@ class Calibration:
 
     costs: Mapping[str, float]
     per_execution_s: float
-    """Of an execution, beside its tools and its calls."""
-    per_call_s: float
+    """Of an execution, beside its tools, its calls, and what its assessment is meant to take."""
     per_token_s: float
-    """Of every token that is sampled for it."""
+    """Of every token that is sampled for it, and its part of a call; calls are about as long as
+    each other, so that what tokens take and what calls take cannot be told apart."""
 
     def seconds(self, one: Execution) -> float:
         """From the launch of an execution to its end."""
-        calls_s = self.per_call_s * len(one.turns) + self.per_token_s * one.num_tokens
-        return self.per_execution_s + one.tool_s + calls_s
+        return self.per_execution_s + one.tool_s + self.per_token_s * one.num_tokens
 
 
 def calibrated(ran: Ran, scale: Scale, *, seed: int) -> Calibration:
-    """Costs as the journal has them, and what tokens and calls of whole executions take."""
+    """Costs as the journal has them, and what tokens of whole executions take."""
     header = ran.reading.header
     assert header is not None
-    found = times(shape_of(header.shape), ran.reading.facts(EVENTS))
-    groups = work.work(scale, groups=len(found.executions), members=runs.GROUP, seed=seed)
+    shape = shape_of(header.shape)
+    found = times(shape, ran.reading.facts(EVENTS))
+    members = shape.executions_per_group
+    groups = work.work(scale, groups=len(found.executions), members=members, seed=seed)
     rows, spent = [], []
-    for group, members in zip(groups, found.executions.values(), strict=True):
-        for told, one in zip(group, members, strict=True):
-            if one.ran_s is not None and one.ending is Ending.COMPLETED:
-                rows.append((1.0, float(len(told.turns)), told.num_tokens))
-                spent.append(one.ran_s - told.tool_s)
-    (execution_s, call_s, token_s), *_ = np.linalg.lstsq(
-        np.array(rows), np.array(spent), rcond=None
-    )
+    for group, ended in zip(groups, found.executions.values(), strict=True):
+        for told, one in zip(group, ended, strict=True):
+            if one.ran_s is not None and one.evaluation_s is not None and _is_whole(one):
+                rows.append((1.0, told.num_tokens))
+                held_s = one.ran_s + one.evaluation_s
+                spent.append(held_s - told.tool_s - told.evaluation_s)
+    (execution_s, token_s), *_ = np.linalg.lstsq(np.array(rows), np.array(spent), rcond=None)
     return Calibration(
-        costs=recorded(ran.reading).tables["costs"],
+        costs={**recorded(ran.reading).tables["costs"], **_training(ran)},
         per_execution_s=float(execution_s),
-        per_call_s=float(call_s),
         per_token_s=float(token_s),
     )
+
+
+def _training(ran: Ran) -> dict[str, float]:
+    """What claims took, and what came between the last of a step and the step itself.
+
+    Cells say it themselves, where the simulator goes by groups that wait, of which there are few.
+    """
+    claims_s, ended, updates_s = 0.0, 0.0, []
+    for now, fact in ran.reading.facts((ClaimTrained, StepTaken)):
+        if isinstance(fact, ClaimTrained):
+            claims_s += fact.seconds
+            ended = now
+        else:
+            updates_s.append(now - ended)
+    groups = sum(1 for _ in ran.reading.facts((GroupPacked,)))
+    if not groups:
+        return {}
+    return {"groups_per_node_hour": HOUR_S * groups / claims_s, "update_s": fmean(updates_s)}
+
+
+def _is_whole(one: Timed) -> bool:
+    """Whether nothing cut it short, nor its assessment."""
+    return one.ending is Ending.COMPLETED and one.outcome is Outcome.VALID
 
 
 def foretold(
@@ -67,7 +94,8 @@ def foretold(
     seed: int,
 ) -> Scenario:
     """A run of this seed as the simulator is to meet it."""
-    groups = work.work(scale, groups=runs.GROUPS, members=runs.GROUP, seed=seed)
+    members = schedule["executions_per_group"]
+    groups = work.work(scale, groups=runs.groups_of(schedule), members=members, seed=seed)
     hours = [[found.seconds(one) / HOUR_S for one in group] for group in groups]
     deadlines = {"harness_h": scale.agent_s / HOUR_S, "overall_h": scale.overall_s / HOUR_S}
     return scenario_of(
@@ -84,13 +112,14 @@ def foretold(
     )
 
 
-def variants(*, steps: int) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+def variants(size: Size, *, steps: int) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
     """Every schedule that is simulated, with its cells; those that run live are among them."""
     for name in runs.SCHEDULES:
         splits = range(1, runs.CELLS) if name == "async" else (runs.CELLS,)
         for streaming in (False, True):
-            schedule = {**runs.schedule_of(name, steps=steps), "streaming": streaming}
+            schedule = {**runs.schedule_of(name, size, steps=steps), "streaming": streaming}
             for training in splits:
                 split = f", {training} train" if name == "async" else ""
                 streams = ", streaming" if streaming else ", whole bursts"
-                yield f"{name}{split}{streams}", schedule, runs.cells_of(name, training=training)
+                cells = runs.cells_of(name, size, training=training)
+                yield f"{name}{split}{streams}", schedule, cells

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,10 @@ from benchmarks.gpu.live.work import Scale
 from benchmarks.live.running import Ran, trained
 
 CELLS = 4
-CAPACITY = 18
-BATCH, GROUP = 8, 4
-"""A sixteenth of the paper's batch of 32 groups of 16, with a sixteenth of its 1,152 slots."""
-CLAIM_PACKS = 4
+CLAIM_PACKS = 1
+"""Cells take work in small pieces, so that none waits long for the last piece of a step."""
 STEPS = 6
 STALENESS = 1.0
-GROUPS = 64
-"""More than any placement admits."""
 SCHEDULES: Mapping[str, Mapping[str, Any]] = {
     "elastic": {"placement": "elastic", "extra_dispatch": 0.5, "steps_per_burst": 2},
     "async": {
@@ -36,12 +33,21 @@ SCHEDULES: Mapping[str, Mapping[str, Any]] = {
 }
 """The paper's, at a mean staleness of 1."""
 COMMON = {
-    "groups_per_batch": BATCH,
-    "executions_per_group": GROUP,
     "supply_dwell_s": 0.3,
     "evaluation_holds_slot": True,
     "endless_dispatch": True,
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """How many executions there are at once, and how many are trained together."""
+
+    batch: int
+    """Groups."""
+    group: int
+    capacity: int
+    """Seats of a cell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,39 +56,56 @@ class Machine:
 
     model: Path
     device: str
+    transport: str
+    kv_s: float
+    """How long calls that move may wait for their keys and values."""
     kv_tokens: int
     pack_tokens: int
     shards: int
     """Processes of its proxy."""
 
 
-def cells_of(name: str, *, training: int) -> dict[str, Any]:
+def cells_of(name: str, size: Size, *, training: int) -> dict[str, Any]:
     """Four cells' worth; under async so many train, and the others only serve."""
     if name != "async":
-        return {"count": CELLS, "capacity": CAPACITY}
-    standalone = [CAPACITY] * (CELLS - training)
-    return {"count": training, "capacity": CAPACITY, "standalone": standalone}
+        return {"count": CELLS, "capacity": size.capacity}
+    standalone = [size.capacity] * (CELLS - training)
+    return {"count": training, "capacity": size.capacity, "standalone": standalone}
 
 
-def schedule_of(name: str, *, steps: int) -> dict[str, Any]:
-    return {**COMMON, **SCHEDULES[name], "steps": steps}
+def schedule_of(name: str, size: Size, *, steps: int) -> dict[str, Any]:
+    sizes = {"groups_per_batch": size.batch, "executions_per_group": size.group}
+    return {**COMMON, **sizes, **SCHEDULES[name], "steps": steps}
+
+
+def groups_of(schedule: Mapping[str, Any]) -> int:
+    """More than any placement admits under such a schedule."""
+    most = max(1 + one["extra_dispatch"] + one["steps_per_burst"] for one in SCHEDULES.values())
+    return int(schedule["groups_per_batch"] * (schedule["steps"] + most))
 
 
 def live(
     folder: Path,
     name: str,
     machine: Machine,
+    size: Size,
     scale: Scale,
     *,
     seed: int,
     steps: int,
     training: int,
+    within_s: float,
+    leaving: ExitStack,
 ) -> Ran:
-    """One run in a folder of its own; raises CalledProcessError if it does not end well."""
+    """One run in a folder of its own; raises CalledProcessError if it does not end well in time.
+
+    What it leaves running has ended when the stack has.
+    """
     # What an earlier one left that did not.
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    groups = work.work(scale, groups=GROUPS, members=GROUP, seed=seed)
+    schedule = schedule_of(name, size, steps=steps)
+    groups = work.work(scale, groups=groups_of(schedule), members=size.group, seed=seed)
     tasks = work.write_tasks(folder / "tasks.jsonl", groups, seed=seed)
     return trained(
         folder,
@@ -94,16 +117,15 @@ def live(
                 "dtype": "bfloat16" if machine.device == "cuda" else "float32",
                 "family": "chatml",
             },
-            "schedule": schedule_of(name, steps=steps),
+            "schedule": schedule,
             "cells": {
-                **cells_of(name, training=training),
+                **cells_of(name, size, training=training),
                 "engine": f"benchmarks.gpu.live.warmed:engine?seed={seed}",
                 "trainer": "benchmarks.gpu.live.warmed:trainer",
             },
-            "engine": {"capacity": CAPACITY, "kv_tokens": machine.kv_tokens},
-            # Calls that move compute their prompts again, which takes less time than the way of
-            # their keys and values through main memory.
-            "router": {"capacity": 2 * CAPACITY, "kv_s": 0.0},
+            "transport": {"kind": machine.transport},
+            "engine": {"capacity": size.capacity, "kv_tokens": machine.kv_tokens},
+            "router": {"capacity": 2 * size.capacity, "kv_s": machine.kv_s},
             "trainer": {
                 "pack_tokens": machine.pack_tokens,
                 "claim_packs": CLAIM_PACKS,
@@ -119,4 +141,6 @@ def live(
             "checkpoint": {"every": 1000},
             "trackers": {"tensorboard": False},
         },
+        within_s=within_s,
+        leaving=leaving,
     )

@@ -26,8 +26,10 @@ from gyre.words.samples import Ask, Sampling
 from gyre.words.sections import EngineSection, ObjectiveSection, OptimizerSection, TrainerSection
 
 PROMPT_TOKENS = 300
-CLAIM_TIMES = (1.0, 2.0)
-"""Claims are so many packs long."""
+FIRST_PASSES = 3
+"""That a call has had before the next one comes."""
+FIRST_TOKENS = 4 * FIRST_PASSES
+"""Of the call that ends first."""
 
 
 def engine(
@@ -47,8 +49,9 @@ def engine(
 
 
 def warm(loop: Loop, capacity: int) -> None:
-    """Calls that end one after the other, so that there are as many at once as there ever can be,
-    and then fewer."""
+    """One call, another beside it, and then all the others, so that every pass has been made: a
+    prompt alone, beside one call that samples and beside several, and sampling for as many at once
+    as there ever can be, and then for fewer."""
     rng = np.random.default_rng(0)
     for number in range(capacity):
         ids = rng.integers(0, 700, PROMPT_TOKENS, dtype=np.int32)
@@ -56,10 +59,13 @@ def warm(loop: Loop, capacity: int) -> None:
             Ask(
                 id=f"warm-{number}",
                 input_ids=array("i", ids.tolist()).tobytes(),
-                sampling=Sampling(max_tokens=4 + 2 * number),
+                sampling=Sampling(max_tokens=FIRST_TOKENS + 2 * number),
                 execution=str(number),
             )
         )
+        if number < 2:
+            for _ in range(FIRST_PASSES):
+                loop.step()
     while loop.has_calls:
         loop.step()
 
@@ -97,8 +103,7 @@ def trainer(
         temperature=temperature,
     )
     with _said("trainer"):
-        for times in CLAIM_TIMES:
-            made.train(claim(int(times * section.pack_tokens)), num_executions=1)
+        made.train(claim(section.pack_tokens), num_executions=1)
         made.clear()
         made.rest()
         made.restore()

@@ -21,6 +21,8 @@ TOOL_SHARE = 0.3
 """Of an execution's time: its tools run, and no engine has anything to do for it."""
 WORD_TOKENS = 3
 """Of a word that a tool says, under the tokenizer of these runs."""
+CONTEXT = 16_384
+"""Tokens that the models of these runs can read."""
 AGENT_SHARE = 0.98
 """Of the overall deadline, until an agent is stopped."""
 FOREVER_S = 3600.0
@@ -37,7 +39,7 @@ class Scale:
     mean_s: float
     """Of an execution."""
     tokens_per_s: float
-    """What an engine is taken to sample for each of its calls."""
+    """What an engine samples for each of its calls."""
     turn_s: float
     """Of a call with its tools, about."""
     told_fraction: float

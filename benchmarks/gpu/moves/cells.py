@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
+from typing import Literal
 
 import aiohttp
 
@@ -24,6 +25,7 @@ from gyre.words.sections import (
     ObjectiveSection,
     OptimizerSection,
     TrainerSection,
+    TransportSection,
 )
 
 CORE, SATELLITE = 0, 1
@@ -52,6 +54,7 @@ class Scene:
     """For plans, logs and the key."""
     device: str
     kv_tokens: int
+    transport: Literal["shared", "cuda"] = "shared"
     prefill_tokens: int = 4_096
 
 
@@ -79,6 +82,7 @@ def plan(scene: Scene, share: Path, cell: int) -> CellPlan:
         objective=ObjectiveSection(),
         optimizer=OptimizerSection() if cell == CORE else None,
         limits=LimitsSection(),
+        transport=TransportSection(kind=scene.transport),
     )
 
 

@@ -32,7 +32,7 @@ SETTINGS = {
     "to training": "the engine rests, the trainer is restored; a satellite pulls weights",
     "to rollout": "the trainer rests, the engine wakes; called home early it loads weights",
     "first calls": "one after the other at both engines, which make their graphs again",
-    "hand-off": "pin, put and take through shared memory, until the destination's first token",
+    "hand-off": "pin, put and take, until the destination's first token",
     "prefill": "the same length computed by the destination, until its first token",
     "publication": "weights durable on the disk, and loaded and digested by both engines",
     "floor_s": "the copies alone, at the speeds found in the same run",
@@ -59,6 +59,7 @@ async def of_size(name: str, work: Path, asked: argparse.Namespace) -> AsyncIter
             folder=folder,
             device=asked.device,
             kv_tokens=asked.kv_tokens,
+            transport=asked.transport,
         )
         async with pair(scene) as both:
             yield "start", {"seconds": both.start_s}
@@ -96,7 +97,7 @@ async def measured(asked: argparse.Namespace, work: Path, samples: Samples) -> b
             async with asyncio.timeout(asked.size_s):
                 async for what, sample in of_size(name, work, asked):
                     samples[f"{name}: {what}"].append(sample)
-                    _note_floor(what, sample, samples[f"{name}: sizes"][0], samples)
+                    _note_floor(what, sample, samples[f"{name}: sizes"][0], samples, asked)
                     _print(f"{name}: {what}", sample)
         except Exception:
             # The others are measured all the same: time on a device is dear.
@@ -108,9 +109,17 @@ async def measured(asked: argparse.Namespace, work: Path, samples: Samples) -> b
     return whole
 
 
-def _note_floor(what: str, sample: dict[str, Any], sizes: Bytes, samples: Samples) -> None:
+def _note_floor(
+    what: str,
+    sample: dict[str, Any],
+    sizes: Bytes,
+    samples: Samples,
+    asked: argparse.Namespace,
+) -> None:
     """Beside what it took, what the copies alone would take at the speeds of this run."""
-    floor = floor_s(what, sizes, samples["bytes per second"][0], sample.get("bytes", 0))
+    speeds = samples["bytes per second"][0]
+    carried = sample.get("bytes", 0)
+    floor = floor_s(what, sizes, speeds, carried, lent=asked.transport == "cuda")
     if floor is not None:
         sample["floor_s"] = floor
 
@@ -122,6 +131,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3, help="after the first")
     parser.add_argument("--kv-tokens", type=int, default=262_144)
     parser.add_argument("--size-s", type=float, default=120.0, help="most seconds for one size")
+    parser.add_argument("--transport", choices=("shared", "cuda"), default="cuda")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--commit", help="of the sources, where there is no repository to ask")
     asked = parser.parse_args()
@@ -137,7 +147,11 @@ def main() -> None:
             whole = asyncio.run(measured(asked, Path(work), samples))
         finally:
             # Whatever ends it, what was measured until then is kept.
-            about = SETTINGS | {"mps": has_mps, "kv_tokens": asked.kv_tokens}
+            about = SETTINGS | {
+                "mps": has_mps,
+                "kv_tokens": asked.kv_tokens,
+                "transport": asked.transport,
+            }
             path = results.write(
                 "gpu-moves" if on_gpu else "cpu-moves",
                 samples=samples,

@@ -21,11 +21,18 @@ def together() -> Iterator[bool]:
         places = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
         os.environ.update(places)
         try:
-            started = subprocess.run([PROGRAM, "-d"], check=False, timeout=START_S)
-            yield started.returncode == 0
+            yield _started()
         finally:
-            # One that does not answer ends with the machine, and must cost no result.
+            # Who asks may be a client itself, and is not waited for longer than that second; one
+            # that does not answer ends with the machine, and must cost no result.
             with suppress(subprocess.TimeoutExpired):
-                subprocess.run([PROGRAM], input=b"quit\n", check=False, timeout=START_S)
+                subprocess.run([PROGRAM], input=b"quit -t 1\n", check=False, timeout=START_S)
             for name in places:
                 os.environ.pop(name, None)
+
+
+def _started() -> bool:
+    try:
+        return subprocess.run([PROGRAM, "-d"], check=False, timeout=START_S).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False

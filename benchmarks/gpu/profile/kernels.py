@@ -11,10 +11,11 @@ from torch.profiler import ProfilerActivity, profile
 GROUPS = (
     # Named after all that was fused into them, and sometimes after what comes next.
     ("compiled", r"triton_(poi|per|red)_"),
-    ("attention", r"flex_attention|flash|fmha|cudnn.*sdpa|sdpa|paged_attention"),
+    # Of our own kernels of decoding, `_read` and `_join` attend, and `_write` puts keys away.
+    ("attention", r"^_(read|join)$|flex_attention|flash|fmha|cudnn.*sdpa|sdpa|paged_attention"),
     ("matrices", r"gemm|cutlass|nvjet|xmma|matmul|splitK|wgrad|s16816|\bmm\b|addmm"),
     ("copies between host and device", r"Memcpy (HtoD|DtoH)"),
-    ("copies and fills", r"Memcpy|Memset|copy_kernel|FillFunctor|fill_|\bcopy_"),
+    ("copies and fills", r"^_write$|Memcpy|Memset|copy_kernel|FillFunctor|fill_|\bcopy_"),
     ("indexing", r"index|gather|scatter"),
 )
 """What a kernel does by the first pattern in its name; anything else is "other"."""

@@ -11,24 +11,27 @@ from typing import Any
 
 import torch
 from benchmarks.gpu.clock import ceilings
+from benchmarks.gpu.moves.sizes import SIZES
 from benchmarks.gpu.networks import qwen3
 from benchmarks.gpu.profile import decode, training
 from benchmarks.peers import results
 
+from gyre.model.description import describe
+from gyre.model.load import new_network
 from gyre.model.network import Network
 
 Samples = Iterator[tuple[str, dict[str, Any]]]
 SETTINGS = {
-    "model": "Qwen3-0.6B's size, random weights, bf16",
+    "model": "Qwen3-0.6B's size, or SmolLM2-135M's where 0.13B is said; random weights, bf16",
     "host": "seconds of a pass inside each function, those it calls included",
     "device": "seconds of a pass, or of a step, by what kernels do",
 }
-NAMES = ("decode", "training")
+NAMES = ("decode", "small", "training")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help=f"of {', '.join(NAMES)}; both by default")
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(NAMES)}; all by default")
     parser.add_argument("--commit", help="of the sources, where there is no repository to ask")
     asked = parser.parse_args()
     if unknown := sorted({*asked.names} - {*NAMES}):
@@ -39,6 +42,7 @@ def main() -> None:
     samples["device"].append(found)
     measures: dict[str, Callable[[], Samples]] = {
         "decode": lambda: decode.measure(Network(qwen3()), found["copy_bytes_per_s"]),
+        "small": lambda: decode.measure(_small(), found["copy_bytes_per_s"], decode.SMALL_SCENES),
         "training": lambda: training.measure(Network(qwen3())),
     }
     for name in asked.names or measures:
@@ -47,7 +51,7 @@ def main() -> None:
                 samples[what].append(sample)
                 _print(what, sample)
         except Exception:
-            # The other is measured all the same: time on a device is dear.
+            # The others are measured all the same: time on a device is dear.
             traceback.print_exc(limit=-6)
         gc.collect()
         torch.cuda.empty_cache()
@@ -61,6 +65,11 @@ def main() -> None:
         commit=asked.commit,
     )
     print(f"wrote {path.name}", flush=True)
+
+
+def _small() -> Network:
+    found = describe(SIZES["0.13B"], where="0.13B")
+    return new_network(found, seed=0, device=torch.device("cuda"), dtype=torch.bfloat16)
 
 
 def _print(what: str, sample: dict[str, Any]) -> None:

@@ -1,7 +1,5 @@
 """Where a training step's time goes: forward, backward, update, and the kernels of each."""
 
-import cProfile
-import pstats
 from collections.abc import Iterator
 from time import perf_counter
 from typing import Any
@@ -42,7 +40,7 @@ def row(num_tokens: int, vocabulary: int) -> Claim:
 
 
 def measure(network: Network, num_tokens: int = 32_768) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The first step with where its seconds went, later ones, and their kernels."""
+    """The first step, which compiles, later ones, and their kernels."""
     trainer = LocalTrainer(
         network,
         section=TrainerSection(pack_tokens=num_tokens),
@@ -56,7 +54,7 @@ def measure(network: Network, num_tokens: int = 32_768) -> Iterator[tuple[str, d
         trainer.step()
         _settle()
 
-    yield "first step", _first(step)
+    yield "first step", {"seconds": _timed(step)}
     yield "second step", {"seconds": _timed(step)}
     shape = network.shape
     pairs = num_tokens * (num_tokens + 1) // 2
@@ -76,28 +74,6 @@ def measure(network: Network, num_tokens: int = 32_768) -> Iterator[tuple[str, d
     for one in seen[:NAMED]:
         sample = {"name": one.name[:160], "calls": one.calls, "seconds": one.seconds}
         yield "step: kernels", sample
-
-
-def _first(step: Any) -> dict[str, Any]:
-    """Its seconds, and the functions of the host that most of them were in."""
-    watch = cProfile.Profile()
-    began = perf_counter()
-    watch.runcall(step)
-    seconds = perf_counter() - began
-    stats: Any = pstats.Stats(watch)
-    rows = sorted(stats.stats.items(), key=lambda one: -one[1][3])
-    own = sorted(stats.stats.items(), key=lambda one: -one[1][2])
-    return {
-        "seconds": seconds,
-        "with what they call": [_told(one, 3) for one in rows[:40]],
-        "alone": [_told(one, 2) for one in own[:20]],
-    }
-
-
-def _told(row: Any, column: int) -> dict[str, Any]:
-    (path, line, name), numbers = row
-    place = "/".join(path.split("/")[-3:])
-    return {"function": f"{place}:{line} {name}", "calls": numbers[1], "seconds": numbers[column]}
 
 
 def _timed(work: Any) -> float:

@@ -34,6 +34,7 @@ def misfits(config: RunConfig, sizes: Sizes, *, devices: int) -> Iterator[str]:
     yield from _by_model(config, sizes)
     yield from _by_nodes(config)
     yield from _by_devices(config, devices)
+    yield from _by_transport(config, devices)
 
 
 def untrained(config: RunConfig) -> Iterator[str]:
@@ -139,3 +140,21 @@ def _divisors(whole: int) -> Iterator[int]:
 
 def _nearest(found: int, fitting: Iterable[int]) -> int:
     return min(fitting, key=lambda one: (abs(one - found), one))
+
+
+def _by_transport(config: RunConfig, devices: int) -> Iterator[str]:
+    if config.transport.kind != "cuda":
+        return
+    if config.cluster.kind != "local":
+        yield (
+            'transport.kind: expected "shared", "tcp" or "mooncake" where cluster.kind is '
+            f'"{config.cluster.kind}", found "cuda", which is for cells of one machine; '
+            'nearest: "tcp"'
+        )
+    elif config.model.device == "cpu" or not devices:
+        asked = config.model.device or "auto"
+        has = f'model.device = "{asked}" and {devices} CUDA devices'
+        yield (
+            f'transport.kind: expected cells on CUDA devices for "cuda", found {has}; '
+            'nearest: "shared"'
+        )

@@ -8,6 +8,7 @@ from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from gyre.engine.cache import Cache, Digest, extend_chain
 
@@ -32,9 +33,8 @@ class Call:
         return len(self.tokens) - self.num_computed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """What one call computes in a pass."""
+class Part(NamedTuple):
+    """What one call computes in a pass; there is one for every token, so it is made cheaply."""
 
     call: Call
     start: int
@@ -101,20 +101,15 @@ class Batch:
         """
         if self.waiting and len(self.running) < self._capacity:
             return None
-        wanted = [self._num_blocks(part.end + 1) - len(part.call.blocks) for part in parts]
-        taken = self.cache.take(sum(max(count, 0) for count in wanted))
+        block_tokens = self._block_tokens
+        # A token more needs a block more where those there are full.
+        full = [part.call for part in parts if part.end >= len(part.call.blocks) * block_tokens]
+        taken = self.cache.take(len(full))
         if taken is None:
             return None
-        for part, count in zip(parts, wanted, strict=True):
-            if count > 0:
-                part.call.blocks += taken[-count:]
-                del taken[-count:]
-        return Turn(
-            parts=tuple(
-                Part(call=part.call, start=part.end, end=part.end + 1, is_last=True)
-                for part in parts
-            )
-        )
+        for call, block in zip(full, taken, strict=True):
+            call.blocks.append(block)
+        return Turn(parts=tuple([Part(call, end, end + 1, True) for call, _, end, _ in parts]))
 
     def turn(self) -> Turn:
         """Decides the next pass and takes its blocks; `done` must follow before the next turn."""

@@ -20,7 +20,7 @@ from gyre.words.errors import NotFound, OutOfMemory, RequestError
 HEADER_BYTES = 2**16
 """More than the names, types and shapes of three tensors take."""
 _NAMES = {"token_ids", "values", "version"}
-_TYPES = {
+TYPES = {
     torch.int32: "I32",
     torch.int64: "I64",
     torch.float16: "F16",
@@ -45,6 +45,10 @@ class Shelf(Protocol):
         """Nobody needs what was put there under that name any more, if it is there at all."""
         ...
 
+    def clear(self) -> None:
+        """Nobody needs anything that this process has put there."""
+        ...
+
 
 class Folder:
     """A folder in memory that engines of one machine share; blocks are taken to a device."""
@@ -53,15 +57,23 @@ class Folder:
         self._share = share
         self._device = torch.device("cpu") if device is None else device
         self._ferry = Ferry()
+        self._laid: set[str] = set()
 
     def put(self, blocks: KVBlocks, name: str) -> tuple[str, int]:
-        return name, put(blocks, self._path("to", name), self._ferry)
+        num_bytes = put(blocks, self._path("to", name), self._ferry)
+        self._laid.add(name)
+        return name, num_bytes
 
     def take(self, name: str) -> KVBlocks:
         return take(self._path("from", name), self._ferry, self._device)
 
     def drop(self, name: str) -> None:
         self._path("from", name).unlink(missing_ok=True)
+        self._laid.discard(name)
+
+    def clear(self) -> None:
+        for name in list(self._laid):
+            self.drop(name)
 
     def _path(self, where: str, name: str) -> Path:
         check_name(where, name)
@@ -77,7 +89,7 @@ def check_name(where: str, name: str) -> None:
 
 def packed(blocks: KVBlocks) -> bytes:
     """Three tensors: the ids, the version of the weights, and the keys and values."""
-    return save({name: one.to("cpu") for name, one in _tensors(blocks).items()})
+    return save({name: one.to("cpu") for name, one in tensors_of(blocks).items()})
 
 
 def unpacked(data: bytes) -> KVBlocks:
@@ -87,13 +99,13 @@ def unpacked(data: bytes) -> KVBlocks:
     except (SafetensorError, KeyError, RuntimeError, ValueError) as error:
         message = f"expected the bytes of an export: {error}"
         raise RequestError(message) from error
-    return _checked(found)
+    return checked(found)
 
 
 def put(blocks: KVBlocks, path: Path, ferry: Ferry) -> int:
     """The same as a file, there whole or not at all; its bytes."""
     part = path.with_name(f"{path.name}.part")
-    tensors = _tensors(blocks)
+    tensors = tensors_of(blocks)
     header = _header(tensors)
     try:
         with part.open("wb", buffering=0) as file:
@@ -122,7 +134,7 @@ def take(path: Path, ferry: Ferry, device: torch.device) -> KVBlocks:
         raise NotFound(f"no cached blocks named {path.name}", where="from") from error
     except (OSError, SafetensorError) as error:
         raise RequestError(f"expected cached blocks: {error}", where="from") from error
-    return _checked(found)
+    return checked(found)
 
 
 def _header(tensors: Mapping[str, Tensor]) -> bytes:
@@ -130,7 +142,7 @@ def _header(tensors: Mapping[str, Tensor]) -> bytes:
     about, at = {}, 0
     for name, one in tensors.items():
         end = at + one.nbytes
-        about[name] = {"dtype": _TYPES[one.dtype], "shape": [*one.shape], "data_offsets": [at, end]}
+        about[name] = {"dtype": TYPES[one.dtype], "shape": [*one.shape], "data_offsets": [at, end]}
         at = end
     text = json.dumps(about).encode()
     # Filled up, so that values lie where their type wants them.
@@ -144,7 +156,7 @@ def _places(path: Path, file: int) -> dict[str, tuple[torch.dtype, list[int], in
         pass  # Sizes, names and places fit together and lie within the file.
     size = int.from_bytes(os.pread(file, 8, 0), "little")
     about = json.loads(os.pread(file, size, 8))
-    types = {name: one for one, name in _TYPES.items()}
+    types = {name: one for one, name in TYPES.items()}
     found = {}
     for name in about.keys() - {"__metadata__"}:
         said = about[name]
@@ -170,13 +182,15 @@ def _read(
     return made
 
 
-def _tensors(blocks: KVBlocks) -> dict[str, Tensor]:
+def tensors_of(blocks: KVBlocks) -> dict[str, Tensor]:
+    """What an export consists of, by name."""
     ids = torch.from_numpy(np.frombuffer(blocks.token_ids, np.int32).copy())
     version = torch.tensor([blocks.version], dtype=torch.int64)
     return {"values": blocks.values.contiguous(), "version": version, "token_ids": ids}
 
 
-def _checked(found: Mapping[str, Tensor]) -> KVBlocks:
+def checked(found: Mapping[str, Tensor]) -> KVBlocks:
+    """The export of these tensors; RequestError for what is none."""
     if set(found) != _NAMES:
         message = f"expected the tensors {sorted(_NAMES)}, found {sorted(found)}"
         raise RequestError(message)

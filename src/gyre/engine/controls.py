@@ -213,6 +213,10 @@ class Controls:
         await self._drop(pin.id)
         blocks = await self._engine.export(pin)
         name, num_bytes = await asyncio.to_thread(shelf.put, blocks, asked.to)
+        if pin.id not in self._pins:
+            # Let go meanwhile, by who did not wait any longer: nobody would ever drop them.
+            await asyncio.to_thread(shelf.drop, name)
+            raise NotFound(f"pin {pin.id}: let go before its blocks were laid", where="pin")
         self._laid[pin.id] = name
         return {"bytes": num_bytes, "tokens": pin.num_tokens, "from": name}
 

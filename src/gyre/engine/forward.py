@@ -10,6 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from gyre.engine.batch import Part
+from gyre.engine.sampler import Draws
 from gyre.words.packs import Ints
 
 
@@ -55,6 +56,10 @@ class Forward(Protocol):
         """
         ...
 
+    def sample(self, logits: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
+        """What `sample_packed` gives for the logits of the last pass; it stands until the next."""
+        ...
+
     def reload(self) -> None:
         """The weights have other values now, at the same place."""
         ...
@@ -66,30 +71,36 @@ class Forward(Protocol):
 
 def lay_out(parts: Sequence[Part], block_tokens: int) -> Pass:
     """The parts of a turn as one pass, in their order; ids that are not known yet are 0."""
-    begins = np.array([part.start for part in parts], np.int32)
-    lengths = np.array([part.end for part in parts], np.int32)
+    calls, begins, ends, is_last = zip(*parts, strict=True)
+    first, lengths = np.array(begins, np.int32), np.array(ends, np.int32)
     starts = np.zeros(len(parts) + 1, np.int32)
-    np.cumsum(lengths - begins, out=starts[1:])
-    rows = np.repeat(np.arange(len(parts)), lengths - begins)
-    counts = [len(part.call.blocks) for part in parts]
-    positions = np.arange(starts[-1], dtype=np.int32) + (begins - starts[:-1])[rows]
-    blocks = np.zeros((len(parts), max(counts)), np.int32)
+    np.cumsum(lengths - first, out=starts[1:])
+    rows, positions = np.arange(len(parts)), first
+    if starts[-1] > len(parts):
+        rows = np.repeat(rows, lengths - first)
+        positions = np.arange(starts[-1], dtype=np.int32) + (first - starts[:-1])[rows]
+    held = [call.blocks for call in calls]
+    counts = np.array([len(one) for one in held])
+    blocks = np.zeros((len(parts), counts.max()), np.int32)
     # One array of all and not one each, because a pass may have hundreds of calls.
-    filled = np.arange(blocks.shape[1]) < np.array(counts)[:, None]
-    blocks[filled] = list(chain.from_iterable(part.call.blocks for part in parts))
-    tokens = array("i")
-    for part in parts:
-        known = part.call.tokens
-        if part.end - part.start == 1:
-            tokens.append(known[part.start] if part.start < len(known) else 0)
-        else:
-            tokens += known[part.start : part.end]
+    blocks[np.arange(blocks.shape[1]) < counts[:, None]] = list(chain.from_iterable(held))
     return Pass(
-        ids=np.array(tokens, np.int32),
+        ids=_ids(parts),
         positions=positions,
         slots=blocks[rows, positions // block_tokens] * block_tokens + positions % block_tokens,
         starts=starts,
         lengths=lengths,
         blocks=blocks,
-        wanted=np.flatnonzero([part.is_last for part in parts]).astype(np.int32),
+        wanted=np.flatnonzero(is_last).astype(np.int32),
     )
+
+
+def _ids(parts: Sequence[Part]) -> Ints:
+    tokens = array("i")
+    for call, start, end, _ in parts:
+        known = call.tokens
+        if end - start > 1:
+            tokens += known[start:end]
+        else:
+            tokens.append(known[start] if start < len(known) else 0)
+    return np.frombuffer(tokens, np.int32)

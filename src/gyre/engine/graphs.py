@@ -1,8 +1,12 @@
 """Passes on CUDA: compiled layers, and decoding replayed as captured graphs."""
 
 from bisect import bisect_left
-from dataclasses import dataclass
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib import import_module
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -11,14 +15,21 @@ from torch import Tensor, nn
 
 from gyre.engine.forward import Pass
 from gyre.engine.paged import BLOCK_TOKENS, Decoding, Paged, Prefilling
+from gyre.engine.sampler import Draws, packed, sample_packed
 from gyre.engine.store import Store
 from gyre.model.network import Attend, Network
-from gyre.words.packs import Ints
 
 Indices = NDArray[np.integer]
+T = TypeVar("T")
 
 SIZES = (2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512)
 """Numbers of calls that decoding is captured for; a pass takes the next larger one."""
+SPARED_PASSES = 16
+"""Served by a larger graph before one is captured: numbers of calls are often but passed through,
+and a capture takes as long as many passes."""
+
+SPARE_BYTES = 2**31
+"""More than any capture takes."""
 
 
 def _layer(
@@ -30,6 +41,16 @@ def _layer(
 
 
 @dataclass(frozen=True, slots=True)
+class _Sampling:
+    """Sampling of all rows: what draws them goes in, what `sample_packed` gives comes out."""
+
+    graph: torch.cuda.CUDAGraph
+    numbers: Tensor
+    ids: Tensor
+    packed: Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class _Graph:
     """Decoding of a fixed number of calls: numbers go in, logits come out."""
 
@@ -37,6 +58,8 @@ class _Graph:
     numbers: "_Numbers"
     logits: Tensor
     paged: Paged
+    samplings: dict[bool, _Sampling] = field(default_factory=dict)
+    """By whether any row is greedy."""
 
 
 class _Numbers:
@@ -46,30 +69,30 @@ class _Numbers:
         self.most_blocks = most_blocks
         # Two take turns, because a pass is written while the copy of the one before may be going.
         self._hosts = [
-            torch.zeros((num_calls, 6 + most_blocks), dtype=torch.int32, pin_memory=True)
+            torch.zeros((num_calls, 4 + most_blocks), dtype=torch.int32, pin_memory=True)
             for _ in range(2)
         ]
         self._device = torch.zeros_like(self._hosts[0], device=device)
 
     def bring(self, work: Pass, ids: Tensor | None = None) -> None:
-        """The pass's calls, the first one repeated up to the graph's number of calls."""
+        """The pass's calls, the shortest repeated up to the graph's number of calls."""
         self._hosts.reverse()
         host = self._hosts[0].numpy()
         num, width = work.blocks.shape
-        before, tail = np.divmod(work.lengths - 1, BLOCK_TOKENS)
         host[:num, 0] = work.ids
         host[:num, 1] = work.positions
         host[:num, 2] = work.slots
-        host[:num, 3] = before + 1
-        host[:num, 4] = tail + 1
-        host[:num, 5] = work.blocks[np.arange(num), before]
-        host[:num, 6 : 6 + width] = work.blocks
-        host[num:] = host[0]
+        host[:num, 3] = work.lengths
+        host[:num, 4 : 4 + width] = work.blocks
+        # Rows that fill up write where the shortest writes, so they must be as it is; they are
+        # computed like any other, and it has the fewest keys to read.
+        shortest = int(work.lengths.argmin())
+        host[num:] = host[shortest]
         self._device.copy_(self._hosts[0], non_blocking=True)
         if ids is not None:
-            # Rows that fill up write where the first one writes, so they must be as it is.
             self._device[:num, 0] = ids
-            self._device[num:, 0] = ids[0]
+            if num < len(host):
+                self._device[num:, 0] = ids[shortest]
 
     @property
     def ids(self) -> Tensor:
@@ -83,15 +106,9 @@ class _Numbers:
     def slots(self) -> Tensor:
         return self._device[:, 2].long()
 
-    def decoding(self, num_rows: int) -> Decoding:
-        numbers = self._device
-        return Decoding(
-            num_blocks=numbers[:, 3].contiguous()[:, None, None],
-            blocks=numbers[:, 6:].contiguous()[:, None, None],
-            last=numbers[:, 5].contiguous(),
-            tail=numbers[:, 4].contiguous(),
-            num_rows=num_rows,
-        )
+    @property
+    def decoding(self) -> Decoding:
+        return Decoding(blocks=self._device[:, 4:], lengths=self._device[:, 3].contiguous())
 
 
 class GraphForward:
@@ -105,18 +122,37 @@ class GraphForward:
         self._most_blocks = min(store.num_blocks, -(-network.shape.context // BLOCK_TOKENS))
         self._use_graphs = graphs
         self._graphs: dict[int, _Graph] = {}
+        self._replayed: _Graph | None = None
+        """The graph of the last pass, where all of its calls want a token."""
+        self._spared: Counter[int] = Counter()
+        """By size: passes that a larger graph has served."""
+        self._met: set[Hashable] = set()
+        """What was captured before, so that its kernels are there whatever was forgotten since."""
         self._pool: Any = None
         self._layer: Any = torch.compile(_layer, dynamic=True)
 
     @torch.inference_mode()
     def __call__(self, work: Pass, ids: Tensor | None = None) -> Tensor:
-        size = self._size(len(work.lengths))
-        if self._use_graphs and work.is_decode and size is not None:
-            graph = self._graphs.get(size) or self._capture(size, work)
-            graph.numbers.bring(work, ids)
-            graph.graph.replay()
-            return self._wanted(graph.logits, work.wanted, len(work.lengths))
-        return self._run(work, ids)
+        num = len(work.lengths)
+        graph = self._graph(work) if self._use_graphs and work.is_decode else None
+        self._replayed = graph if len(work.wanted) == num else None
+        if graph is None:
+            return self._run(work, ids)
+        graph.numbers.bring(work, ids)
+        graph.graph.replay()
+        if self._replayed is not None:
+            return graph.logits[:num]
+        return graph.logits.index_select(0, _on(work.wanted, graph.logits.device))
+
+    @torch.inference_mode()
+    def sample(self, logits: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
+        graph, num = self._replayed, len(logits)
+        if graph is None or draws.is_cut:
+            return _sampled(logits, draws.on(logits.device))
+        sampling = graph.samplings.get(draws.is_greedy) or self._capture_sampling(graph, draws)
+        sampling.numbers[:num].copy_(draws.numbers, non_blocking=True)
+        sampling.graph.replay()
+        return sampling.ids[:num], sampling.packed[:num]
 
     def reload(self) -> None:
         """New weights stand where the old ones stood, so graphs find them."""
@@ -124,35 +160,63 @@ class GraphForward:
     def forget(self) -> None:
         """Graphs hold addresses of weights and of the store, which are given back now."""
         self._graphs.clear()
+        self._spared.clear()
+        self._replayed = None
         self._pool = None
 
-    def _size(self, num_calls: int) -> int | None:
-        at = bisect_left(SIZES, num_calls)
-        return SIZES[at] if at < len(SIZES) else None
-
-    def _wanted(self, logits: Tensor, wanted: Ints, num_calls: int) -> Tensor:
-        if len(wanted) == num_calls and bool((wanted == np.arange(num_calls)).all()):
-            return logits[:num_calls]
-        return logits.index_select(0, _on(wanted, logits.device))
+    def _graph(self, work: Pass) -> _Graph | None:
+        """The smallest that has room for the calls, or one that was captured already."""
+        at = bisect_left(SIZES, len(work.lengths))
+        if at == len(SIZES):
+            return None
+        size = SIZES[at]
+        if size in self._graphs:
+            return self._graphs[size]
+        larger = min((one for one in self._graphs if one > size), default=None)
+        if larger is not None and self._spared[size] < SPARED_PASSES:
+            self._spared[size] += 1
+            return self._graphs[larger]
+        return self._capture(size, work)
 
     def _capture(self, size: int, work: Pass) -> _Graph:
         numbers = _Numbers(size, self._most_blocks, self._network.device)
         numbers.bring(work)
-        # Compiles and chooses kernels, which must not happen while a graph is captured.
-        for _ in range(2):
-            self._decode(numbers)
+        graph, (logits, paged) = self._captured(size, lambda: self._decode(numbers))
+        self._graphs[size] = _Graph(graph, numbers, logits, paged)
+        return self._graphs[size]
+
+    def _capture_sampling(self, graph: _Graph, draws: Draws) -> _Sampling:
+        size, device = len(graph.logits), graph.logits.device
+        rows = replace(draws, numbers=torch.ones((size, 4), dtype=torch.float64, device=device))
+        what = (size, draws.is_greedy)
+        made, (ids, numbers) = self._captured(what, lambda: _sampled(graph.logits, rows))
+        graph.samplings[draws.is_greedy] = _Sampling(made, rows.numbers, ids, numbers)
+        return graph.samplings[draws.is_greedy]
+
+    def _captured(self, what: Hashable, work: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T]:
+        if what not in self._met:
+            # Compiles and chooses kernels, which must not happen while a graph is captured.
+            for _ in range(2):
+                work()
+            self._met.add(what)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            logits, paged = self._decode(numbers)
+        # Not torch.cuda.graph, which each time gives all memory that is kept for passes back to
+        # the driver; that is done only where a capture might not find enough.
+        if torch.cuda.mem_get_info(self._network.device)[0] < SPARE_BYTES:
+            torch.cuda.empty_cache()
+        with torch.cuda.stream(_capturing()):
+            # Other threads may allocate meanwhile.
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                found = work()
+            finally:
+                graph.capture_end()
         self._pool = self._pool or graph.pool()
-        made = _Graph(graph, numbers, logits, paged)
-        self._graphs[size] = made
-        return made
+        return graph, found
 
     def _decode(self, numbers: _Numbers) -> tuple[Tensor, Paged]:
-        decoding = numbers.decoding(len(numbers.ids))
-        paged = Paged(self._store, numbers.slots, decoding=decoding, prefilling=None)
+        paged = Paged(self._store, numbers.slots, decoding=numbers.decoding, prefilling=None)
         hidden = self._hidden(numbers.ids, numbers.positions, paged)
         return hidden @ self._network.head.T, paged
 
@@ -171,7 +235,7 @@ class GraphForward:
         device = self._network.device
         counts = np.diff(work.starts)
         order = np.argsort(counts > 1, kind="stable")
-        num = int((counts == 1).sum())
+        single, several = np.split(order, [int((counts == 1).sum())])
         rows = np.concatenate([np.arange(work.starts[c], work.starts[c + 1]) for c in order])
         ends = np.cumsum(counts[order]) - 1
         place = np.empty_like(order)
@@ -179,8 +243,8 @@ class GraphForward:
         paged = Paged(
             self._store,
             _on(work.slots[rows], device),
-            decoding=self._decoding(work, order[:num]) if num else None,
-            prefilling=self._prefilling(work, order[num:]) if num < len(order) else None,
+            decoding=self._decoding(work, single) if len(single) else None,
+            prefilling=self._prefilling(work, several) if len(several) else None,
         )
         # Ids that are given come one for each call, and then rows are calls in their order.
         ids = _on(work.ids[rows], device) if ids is None else ids
@@ -189,21 +253,11 @@ class GraphForward:
         return last @ self._network.head.T
 
     def _decoding(self, work: Pass, calls: Indices) -> Decoding:
-        size = self._size(len(calls)) or len(calls)
-        numbers = _Numbers(size, self._most_blocks, self._network.device)
-        one = work.starts[calls]
-        numbers.bring(
-            Pass(
-                ids=work.ids[one],
-                positions=work.positions[one],
-                slots=work.slots[one],
-                starts=np.arange(len(calls) + 1, dtype=np.int32),
-                lengths=work.lengths[calls],
-                blocks=work.blocks[calls],
-                wanted=np.arange(len(calls), dtype=np.int32),
-            )
+        device = self._network.device
+        return Decoding(
+            blocks=_on(work.blocks[calls], device, np.int32),
+            lengths=_on(work.lengths[calls], device, np.int32),
         )
-        return numbers.decoding(len(calls))
 
     def _prefilling(self, work: Pass, calls: Indices) -> Prefilling:
         device = self._network.device
@@ -214,15 +268,32 @@ class GraphForward:
         ]
         zero = np.zeros(1, dtype=np.int32)
         return Prefilling(
-            queries=_on(np.concatenate([zero, np.cumsum(counts)]), device).int(),
-            keys=_on(np.concatenate([zero, np.cumsum(lengths)]), device).int(),
+            queries=_on(np.concatenate([zero, np.cumsum(counts)]), device, np.int32),
+            keys=_on(np.concatenate([zero, np.cumsum(lengths)]), device, np.int32),
             slots=_on(np.concatenate(slots), device),
             most_queries=int(counts.max()),
             most_keys=int(lengths.max()),
         )
 
 
-def _on(values: Any, device: torch.device) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(values, dtype=np.int64)).to(
-        device, non_blocking=True
+@cache
+def _capturing() -> torch.cuda.Stream:
+    """One for all graphs, because matrix products keep memory for every stream they are used on."""
+    return torch.cuda.Stream()  # type: ignore[no-untyped-call]
+
+
+def _sampled(logits: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
+    """What `sample_packed` gives, but for rounding."""
+    return (
+        sample_packed(logits, draws) if draws.is_cut else packed(*_weighing().sample(logits, draws))
     )
+
+
+@cache
+def _weighing() -> Any:
+    # Triton, which it is written in, comes with torch for CUDA and with no other.
+    return import_module("gyre.engine.weighing")
+
+
+def _on(values: Indices, device: torch.device, dtype: type[np.integer] = np.int64) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(values, dtype)).to(device, non_blocking=True)

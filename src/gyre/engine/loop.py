@@ -126,6 +126,7 @@ class Loop:
         request = self._requests.pop(ask_id, None)
         if request is None:
             return ()
+        request.is_over = True
         self._batch.remove(request.call)
         return request.so_far()
 
@@ -145,7 +146,7 @@ class Loop:
             if not turn.parts:
                 return []
             try:
-                flight = self._launch(turn)
+                flight = self._launch(turn, self._asking(turn))
             except RuntimeError as error:
                 return self._fail(turn, error)
         if self._forward.returns_early:
@@ -156,11 +157,11 @@ class Loop:
             self._flight = None
             return self._fail(flight.turn, error)
         parts = zip(flight.turn.parts, flight.requests, strict=True)
-        self._batch.done(part for part, request in parts if self._goes_on(request))
+        self._batch.done([part for part, request in parts if not request.is_over])
         return [
             self._advance(request, token, logprob, flight.version)
             for request, token, logprob in zip(flight.wanting, ids, logprobs, strict=True)
-            if self._goes_on(request)
+            if not request.is_over
         ]
 
     def pause(self) -> None:
@@ -239,12 +240,15 @@ class Loop:
     def release(self, pin: Pin) -> None:
         self._pins.release(self._batch, pin)
 
-    def _launch(self, turn: Turn, ids: Tensor | None = None) -> Flight:
+    def _asking(self, turn: Turn) -> list[Request]:
+        return [self._requests[part.call.id] for part in turn.parts]
+
+    def _launch(self, turn: Turn, requests: list[Request], ids: Tensor | None = None) -> Flight:
         """Puts the pass on the device; with ids that are known only there, one for each part."""
-        requests = [self._requests[part.call.id] for part in turn.parts]
-        wanting = [
-            request for part, request in zip(turn.parts, requests, strict=True) if part.is_last
-        ]
+        wanting = requests
+        if ids is None:
+            parts = zip(turn.parts, requests, strict=True)
+            wanting = [request for part, request in parts if part.is_last]
         logits = self._forward(lay_out(turn.parts, self._store.block_tokens), ids)
         drawn = None
         if wanting:
@@ -254,7 +258,7 @@ class Loop:
                 vocabulary=self._network.shape.vocabulary,
                 device=self._device,
             )
-            drawn = Drawn(logits, draws)
+            drawn = Drawn(*self._forward.sample(logits, draws))
         return Flight(
             turn=turn, requests=requests, wanting=wanting, version=self._version, drawn=drawn
         )
@@ -266,21 +270,20 @@ class Loop:
         rows = [
             row
             for row, request in enumerate(flight.wanting)
-            if request.num_left > 1 and self._goes_on(request)
+            if request.num_left > 1 and not request.is_over
         ]
-        turn = self._batch.follow([flight.turn.parts[row] for row in rows]) if rows else None
+        parts, requests, ids = flight.turn.parts, flight.wanting, flight.drawn.ids
+        if len(rows) < len(requests):
+            parts, requests = tuple(parts[row] for row in rows), [requests[row] for row in rows]
+        turn = self._batch.follow(parts) if rows else None
         if turn is None:
             return None
-        ids = flight.drawn.ids
-        if len(rows) < len(flight.wanting):
+        if len(rows) < len(ids):
             ids = ids.index_select(0, on_device(rows, self._device, torch.int64))
         try:
-            return self._launch(turn, ids)
+            return self._launch(turn, requests, ids)
         except RuntimeError:
             return None  # The tokens of `flight` stand; the next step tries again and says so.
-
-    def _goes_on(self, request: Request) -> bool:
-        return self._requests.get(request.ask.id) is request
 
     def _advance(self, request: Request, token: int, logprob: float, version: int) -> Report:
         try:
@@ -309,6 +312,7 @@ class Loop:
 
     def _end(self, request: Request) -> None:
         del self._requests[request.ask.id]
+        request.is_over = True
         self._batch.remove(request.call)
 
     def _refuse_at_rest(self) -> None:

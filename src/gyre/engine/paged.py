@@ -2,21 +2,17 @@
 
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
-from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from gyre.engine.store import Store
 from gyre.model.live import Live
 
 BLOCK_TOKENS = 128
-"""FlexAttention reads keys in blocks of this many, so a cache block is one of them."""
-
-MOST_SIZES = 64
-"""Numbers of calls for which decoding may be compiled, each for itself."""
+"""Tokens of a cache block, whose keys lie together and are read in long runs."""
 
 _live: Live["Paged"] = Live()
 
@@ -25,16 +21,10 @@ _live: Live["Paged"] = Live()
 class Decoding:
     """D calls that compute one token each, the first rows of their pass."""
 
-    num_blocks: Tensor
-    """(D, 1, 1), int32."""
     blocks: Tensor
-    """(D, 1, 1, most), int32: each call's, in order, and then any."""
-    last: Tensor
-    """(D), int32: the last of them."""
-    tail: Tensor
-    """(D), int32: how many tokens that one holds."""
-    num_rows: int
-    """Of the D calls, those that stand in the pass; the rest fill up a size met before."""
+    """(D, most), int32: each call's, in order, and then any."""
+    lengths: Tensor
+    """(D), int32: how many tokens its query sees."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,9 +66,9 @@ class Paged:
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """Writes the pass's keys and values, then attends; the shapes are those of Attend."""
-        self._store.write(layer, self._slots, key[0], value[0])
         held = self._store.layer(layer)
-        num = 0 if self._decoding is None else self._decoding.num_rows
+        _reading().write(held, self._slots, _by_rows(key[0]), _by_rows(value[0]))
+        num = 0 if self._decoding is None else len(self._decoding.lengths)
         parts = []
         if self._decoding is not None:
             parts.append(_decode(self._decoding, query[0, :, :num], held, scale))
@@ -103,38 +93,21 @@ def _paged_attention_shape(
 
 
 @cache
-def _flex() -> Any:
-    # Only for sizes known at compile time does it take the kernel that is made for decoding.
-    return torch.compile(flex_attention, dynamic=False)
+def _reading() -> Any:
+    # Triton, which it is written in, comes with torch for CUDA and with no other.
+    return import_module("gyre.engine.reading")
 
 
 def _decode(calls: Decoding, query: Tensor, held: Tensor, scale: float) -> Tensor:
     """Queries (heads, D, d) to (D, heads, d); keys are read where they lie."""
-    last, tail = calls.last, calls.tail
+    rows = _by_rows(query).transpose(0, 1)
+    found: Tensor = _reading().attend(rows, held, calls.blocks, calls.lengths, scale, BLOCK_TOKENS)
+    return found
 
-    def visible(call: Tensor, _head: Tensor, _row: Tensor, slot: Tensor) -> Tensor:
-        return (slot // BLOCK_TOKENS != last[call]) | (slot % BLOCK_TOKENS < tail[call])
 
-    mask = BlockMask(
-        (1, held.shape[2]),
-        calls.num_blocks,
-        calls.blocks,
-        *(None, None, None, None, None, None),
-        BLOCK_SIZE=(BLOCK_TOKENS, BLOCK_TOKENS),
-        mask_mod=visible,
-    )
-    rows = functional.pad(query, (0, 0, 0, len(tail) - calls.num_rows))
-    with torch._dynamo.config.patch(recompile_limit=MOST_SIZES):
-        found: Tensor = _flex()(
-            rows.transpose(0, 1).unsqueeze(2),
-            held[0].unsqueeze(0),
-            held[1].unsqueeze(0),
-            block_mask=mask,
-            scale=scale,
-            enable_gqa=True,
-            kernel_options={"BLOCK_N": BLOCK_TOKENS},
-        )
-    return found.squeeze(2)[: calls.num_rows]
+def _by_rows(vectors: Tensor) -> Tensor:
+    """The same, with the numbers of each vector next to each other."""
+    return vectors if vectors.stride(-1) == 1 else vectors.contiguous()
 
 
 def _prefill(calls: Prefilling, query: Tensor, held: Tensor, scale: float) -> Tensor:

@@ -7,6 +7,7 @@ from torch import Tensor
 from gyre.engine.attention import PagedAttention, Scratch
 from gyre.engine.forward import Pass
 from gyre.engine.joined import JoinedLayers, can_join
+from gyre.engine.sampler import Draws, sample_packed
 from gyre.engine.store import Store
 from gyre.model.network import Network
 
@@ -38,6 +39,9 @@ class PlainForward:
         if self._joined is not None:
             return self._joined.logits(hidden)
         return torch.nn.functional.linear(hidden, network.head)
+
+    def sample(self, logits: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
+        return sample_packed(logits, draws.on(logits.device))
 
     def reload(self) -> None:
         self._joined = None

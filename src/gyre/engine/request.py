@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from gyre.engine.batch import Call
-from gyre.engine.sampler import seed_of, uniform
+from gyre.engine.sampler import Way, seed_of, way_of
 from gyre.words.errors import EngineError
 from gyre.words.samples import Ask, Chunk, Sampling
 
@@ -27,7 +27,10 @@ class Request:
     num_prompt: int
     most_tokens: int
     """Output tokens that both the ask and the context leave room for."""
+    way: Way
     decode: Decode | None
+    is_over: bool = False
+    """It has ended, or was ended; a pass that is on its way may still bring it a token."""
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
 
@@ -42,11 +45,11 @@ class Request:
     @property
     def num_left(self) -> int:
         """Tokens it may still get."""
-        return self.most_tokens - self.num_output
+        return self.most_tokens - len(self.logprobs)
 
-    def uniform_after(self, num_unknown: int) -> float:
+    def seed_after(self, num_unknown: int) -> int:
         """What draws the token that comes `num_unknown` tokens after those it has."""
-        return uniform(self.seed + self.num_output + num_unknown)
+        return self.seed + len(self.logprobs) + num_unknown
 
     def take(self, token: int, logprob: float, version: int) -> Chunk:
         """Adds a sampled token; the chunk says it, with the prompt's echo if it is the first."""
@@ -77,7 +80,7 @@ class Request:
         sampling = self.ask.sampling
         if token in sampling.stop_ids or (sampling.stop and self._spells_a_stop()):
             return "stop"
-        return "length" if self.num_output >= self.most_tokens else None
+        return "length" if len(self.logprobs) >= self.most_tokens else None
 
     def _spells_a_stop(self) -> bool:
         """Whether the output ends with a stop string, or has one that its last token completed."""
@@ -113,6 +116,7 @@ def admitted(
         seed=seed_of(engine_seed, ask.id) if seed is None else seed,
         num_prompt=len(tokens),
         most_tokens=min(ask.sampling.max_tokens, context_tokens - len(tokens)),
+        way=way_of(ask.sampling, vocabulary),
         decode=decode,
     )
 

@@ -61,6 +61,12 @@ class TransportShelf:
         if bundle is not None:
             self._transport.withdraw(bundle.exposure)
 
+    def clear(self) -> None:
+        with self._lock:
+            names = list(self._laid)
+        for name in names:
+            self.drop(name)
+
     def _read(self, bundle: Bundle) -> bytes:
         laid = read_sheet_of(self._transport, bundle).tensors.get(BLOCKS)
         if laid is None or laid.dtype != BYTES:

@@ -30,12 +30,14 @@ from gyre.backends.engines.open_served import KINDS, Opening, open_served, priva
 from gyre.backends.transports.open import open_transport
 from gyre.engine.carried import Folder, Shelf
 from gyre.engine.controls import Steered
+from gyre.engine.lent import LentBlocks
 from gyre.engine.loop import Loop
 from gyre.engine.open import device_of, dtype_of
 from gyre.engine.serve import Server
 from gyre.engine.store import kv_bytes_per_token
 from gyre.engine.wire import Served
 from gyre.model.known import model_folder
+from gyre.model.lending import DeviceMemory, Memory
 from gyre.model.manifest import read_manifest
 from gyre.model.network import Network
 from gyre.proxy.http import ClientGone, Exchange, Receive, Scope, Send
@@ -198,10 +200,36 @@ def open_learning(plan: CellPlan, network: Network, transport: Transport) -> Tra
             raise ConfigError(message)
         # As if it were told to end: calls in flight end with the tokens they have.
         return open_ranked(plan, network, on_failure=lambda: os.kill(os.getpid(), signal.SIGTERM))
-    between = Between(plan.store, cell=plan.cell, timeout_s=plan.timeout_s)
+    memory = open_memory(plan, network)
+    between = Between(plan.store, cell=plan.cell, timeout_s=plan.timeout_s, memory=memory)
     trainer = open_trainer(plan, network)
     trainer.rest()
-    return Learning(trainer, between, transport=transport, cell=plan.cell)
+    return Learning(trainer, between, transport=transport, cell=plan.cell, memory=memory)
+
+
+def open_memory(plan: CellPlan, network: Network) -> Memory | None:
+    """What cells lend each other of their devices, where the plan says that they do."""
+    if plan.transport.kind != "cuda":
+        return None
+    if network.device.type != "cuda":
+        found = f"found {network.device}"
+        message = f'transport.kind: "cuda" is for cells whose network is on a CUDA device, {found}'
+        raise ConfigError(message)
+    return DeviceMemory(network.device)
+
+
+def open_shelf(plan: CellPlan, network: Network, transport: Transport, *, kv_bytes: int) -> Shelf:
+    """Where engines lay cached blocks for each other."""
+    match plan.transport.kind:
+        case "cuda":
+            memory = open_memory(plan, network)
+            assert memory is not None
+            return LentBlocks(memory, network.device, kv_bytes=kv_bytes)
+        case "shared":
+            # Files of one machine go straight to the device, without copies on the way.
+            return Folder(plan.share, network.device)
+        case _:
+            return TransportShelf(transport, kv_bytes=kv_bytes)
 
 
 def begun(plan: CellPlan) -> CellPlan:
@@ -235,14 +263,11 @@ async def serve(plan: CellPlan, on_start: Callable[[str], None]) -> None:
     transport = open_transport(plan.transport, owner=plan.name, host=plan.host, share=plan.share)
     engine = await open_engine(plan, network, tokenizer)
     learning = open_learning(plan, network, transport)
-    orders = Orders(engine, network, learning, transport)
     capacity = await engine.capacity()
     num_tokens = capacity.blocks * capacity.block_tokens
     kv_bytes = num_tokens * kv_bytes_per_token(network.shape, torch.float32)
-    # Files of one machine go straight to the device, without the copies that any other way makes.
-    shelf: Shelf = Folder(plan.share, network.device)
-    if plan.transport.kind != "shared":
-        shelf = TransportShelf(transport, kv_bytes=kv_bytes)
+    shelf = open_shelf(plan, network, transport, kv_bytes=kv_bytes)
+    orders = Orders(engine, network, learning, transport, shelf=shelf)
     server = Server(
         engine,
         Served(

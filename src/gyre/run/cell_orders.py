@@ -16,6 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 import msgspec
 from torch import Tensor
 
+from gyre.engine.carried import Shelf
 from gyre.engine.controls import Steered
 from gyre.model.manifest import read_manifest
 from gyre.model.network import Network
@@ -57,9 +58,17 @@ class Orders:
     """A cell's controls; a standalone engine has no training half."""
 
     def __init__(
-        self, engine: Steered, network: Network, learning: Trains | None, transport: Transport
+        self,
+        engine: Steered,
+        network: Network,
+        learning: Trains | None,
+        transport: Transport,
+        *,
+        shelf: Shelf | None = None,
     ) -> None:
+        """The shelf is where its engine lays cached blocks for others."""
         self._engine = engine
+        self._shelf = shelf
         self._transport = transport
         self._offering = Offering(transport)
         self._network = network
@@ -120,10 +129,15 @@ class Orders:
     async def _enter(self, body: bytes) -> Mapping[str, float]:
         """The engine rests, and then the trainer has the device (SPEC 2.3)."""
         learning = self._trains
-        rest = self._engine.rest(offload_weights=not learning.shares_network)
-        rest_s = await _timed(rest)
+        rest_s = await _timed(self._rest(offload_weights=not learning.shares_network))
         restore_s = await _timed(self._do(learning.restore))
         return {"rest": rest_s, "restore": restore_s}
+
+    async def _rest(self, *, offload_weights: bool) -> None:
+        """What was laid for engines that never came for it is gone with all else."""
+        if self._shelf is not None:
+            await asyncio.to_thread(self._shelf.clear)
+        await self._engine.rest(offload_weights=offload_weights)
 
     async def _leave(self, body: bytes) -> Mapping[str, float]:
         if not _read(body, Leave).keep_sum:

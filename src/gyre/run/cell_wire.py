@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import msgspec
 
 from gyre.words.packs import Score
-from gyre.words.transfers import Bundle
+from gyre.words.transfers import Bundle, Lent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,12 +13,15 @@ class Exposed:
     """Weights that a cell holds for others to read."""
 
     version: int
-    parts: tuple[Bundle, ...]
+    parts: tuple[Bundle, ...] = ()
     """By rank; whoever takes them puts together what it needs of all of them."""
+    lent: Lent | None = None
+    """In place of parts: where they lie on a device, in the order of their names."""
 
     @property
     def num_bytes(self) -> int:
-        return sum(one.num_bytes for one in self.parts)
+        there = 0 if self.lent is None else self.lent.num_bytes
+        return there + sum(one.num_bytes for one in self.parts)
 
 
 class Leave(msgspec.Struct, forbid_unknown_fields=True):

@@ -6,19 +6,19 @@ Rule 2: an error leaves the sum and the weights as they were.
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from threading import Lock
 from typing import Protocol
 
 from torch import Tensor
 
-from gyre.run.cell_weights import exposed_in_lanes, fetched, shapes_of, whole_cuts, withdraw
+from gyre.model.lending import Memory
 from gyre.run.cell_wire import Exposed, Saved
 from gyre.run.saving import Saving, Single
+from gyre.run.shown import Shown
 from gyre.train.between import Between, num_bytes
 from gyre.train.cell import LocalTrainer
 from gyre.train.room import synchronize, with_room
 from gyre.train.snapshot import Snapshot
-from gyre.words.errors import CellError, Outdated
+from gyre.words.errors import CellError
 from gyre.words.packs import Claim, Score
 from gyre.words.ports import Transport
 from gyre.words.reports import ClaimReport, StepReport
@@ -85,16 +85,20 @@ class Learning:
     shares_network = True
 
     def __init__(
-        self, trainer: LocalTrainer, between: Between, *, transport: Transport, cell: int
+        self,
+        trainer: LocalTrainer,
+        between: Between,
+        *,
+        transport: Transport,
+        cell: int,
+        memory: Memory | None = None,
     ) -> None:
+        """Weights go to other cells by the transport, or by memory that all of them can lend."""
         self._trainer = trainer
         self._between = between
-        self._transport = transport
         self._cell = cell
-        self._cuts = whole_cuts(shapes_of(trainer.network.module))
-        self._exposing = Lock()
         self._held: set[int] = set()
-        self._exposed: Exposed | None = None
+        self._shown = Shown(trainer, transport, memory)
         self._snapshot = Snapshot(trainer)
         self._saving = Saving(Single(self._snapshot), trainer.network)
 
@@ -109,9 +113,11 @@ class Learning:
             self._trainer.rewrite()
             # Copies run behind the host, and what this took is what a transition says it took.
             synchronize()
+        self._shown.restore()
 
     def rest(self) -> None:
         """Its memory is free; a sum that holds anything is kept (SPEC 2.5)."""
+        self._shown.rest()
         with self._snapshot.changing():
             self._trainer.rest()
 
@@ -150,6 +156,7 @@ class Learning:
         check_version(self._trainer.version, version)
         with self._snapshot.changing():
             report = self._trainer.step()
+        self._shown.changed()
         self._held.clear()
         return report
 
@@ -166,32 +173,11 @@ class Learning:
 
         Runs beside the thread that trains.
         """
-        with self._exposing:
-            version, before = self._trainer.version, self._exposed
-            if before is not None and before.version == version:
-                return before
-            self._exposed = None
-            if before is not None:
-                withdraw(self._transport, before.parts)
-            tensors = dict(self._trainer.network.module.named_parameters())
-            parts = exposed_in_lanes(self._transport, tensors, self._cuts, version=version)
-            if self._trainer.version != version:
-                withdraw(self._transport, parts)
-                raise Outdated("the weights changed while they were exposed")
-            self._exposed = Exposed(version=version, parts=parts)
-            return self._exposed
+        return self._shown.expose()
 
     def pull(self, given: Exposed) -> None:
         """The weights are those of another cell, and no others (SPEC 3.1)."""
-        version, device = given.version, self._trainer.network.device
-        # Straight to the device, where they are checked in no time; the engine's memory is free.
-        tensors = with_room(
-            "taking weights",
-            lambda: fetched(
-                self._transport, given.parts, self._cuts, version=version, device=device
-            ),
-        )
-        self._load(tensors, version)
+        self._load(with_room("taking weights", lambda: self._shown.taken(given)), given.version)
 
     def save(self, folder: Path, version: int | None) -> Saved:
         """The weights are durable."""
@@ -207,6 +193,7 @@ class Learning:
     def _load(self, tensors: Mapping[str, Tensor], version: int) -> None:
         with self._snapshot.changing():
             self._trainer.load_weights(tensors, version=version)
+        self._shown.changed()
         self.clear()
 
 

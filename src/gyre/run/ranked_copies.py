@@ -26,7 +26,8 @@ class Crewed:
         self._share = share
         self._copied_s = 0.0
 
-    def copy(self, version: int) -> None:
+    def copy(self, version: int, *, weights_only: bool) -> None:
+        """All of it, whichever is asked for: parts of weights are laid from whole copies."""
         answers = self._crew.all(rank_orders.Copy(version=version))
         self._copied_s = max(one.copied_s for one in answers)
 

@@ -48,7 +48,9 @@ class Cost:
 class Copies(Protocol):
     """The state of all ranks of a cell, as copies that stay until the next."""
 
-    def copy(self, version: int) -> None: ...
+    def copy(self, version: int, *, weights_only: bool) -> None:
+        """At least what was asked for."""
+        ...
 
     def weights(self) -> Callable[[], Named]:
         """Of the whole model, to be asked for as often as they are wanted."""
@@ -65,8 +67,8 @@ class Single:
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
 
-    def copy(self, version: int) -> None:
-        self._snapshot.copy(version)
+    def copy(self, version: int, *, weights_only: bool) -> None:
+        self._snapshot.copy(version, weights_only=weights_only)
 
     def weights(self) -> Callable[[], Named]:
         return self._snapshot.weights
@@ -100,7 +102,7 @@ class Saving:
         with self._turn(folder) as is_mine:
             if not is_mine:
                 return self._found(folder, version, began)
-            self._copies.copy(version)
+            self._copies.copy(version, weights_only=True)
             manifest = self._write_weights(folder, version)
             return self._saved(manifest, None, began, self._copies.cost())
 
@@ -110,7 +112,7 @@ class Saving:
         with self._turn(folder / OPTIMIZER) as is_mine:
             if not is_mine:
                 return self._found(folder, version, began)
-            self._copies.copy(version)
+            self._copies.copy(version, weights_only=False)
             if folder.exists():
                 manifest = self._there(folder, version)
                 digest = digest_of(self._copies.weights()())

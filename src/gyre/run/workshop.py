@@ -42,7 +42,7 @@ class Workshop:
         self._num_cells = staff.num_cells
         self._cells_serve = shape.placement.cells_serve
         self._publish_s = schedule.publish_s
-        self._offers = config.transport.kind != "shared"
+        self._offers = config.transport.kind in ("tcp", "mooncake")
         self._hear = hear = deaths_once(hear, staff.cells)
         self._settled = settled
         self.hall = Hall(

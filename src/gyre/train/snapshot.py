@@ -6,6 +6,7 @@ Rule 2: the memory is kept for the next copy, so that there are never two of the
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from threading import Lock
 from time import perf_counter
 from typing import Protocol
@@ -44,6 +45,9 @@ class Snapshot:
         self._turn = Lock()
         self._num_steps: int | None = None
         self._held: dict[str, Tensor] = {}
+        self._weights: dict[str, Tensor] = {}
+        self._has_state = False
+        """Whether the last copy was of all, and not of weights alone."""
 
     @contextmanager
     def changing(self) -> Iterator[None]:
@@ -53,10 +57,11 @@ class Snapshot:
             self.stalled_s += perf_counter() - began
             yield
 
-    def copy(self, version: int) -> None:
+    def copy(self, version: int, *, weights_only: bool = False) -> None:
         """The state of this version is in main memory; of a trainer without moments its weights.
 
-        CheckpointError where the trainer is at another version by now.
+        Weights alone are a sixth of it or less. CheckpointError where the trainer is at another
+        version by now.
         """
         with self._turn:
             if self._trainer.version != version:
@@ -65,52 +70,81 @@ class Snapshot:
                 raise CheckpointError(message, retryable=False)
             self.stalled_s = 0.0
             began = perf_counter()
+            self._has_state = self._trainer.has_optimizer and not weights_only
             with_room("copying a checkpoint", self._copy)
             self.copied_s = perf_counter() - began
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """What was copied of the weights, in the network's type, in the order of names."""
-        prefix = "" if self._num_steps is None else f"{MASTER}/"
-        for name, one in sorted(self._held.items()):
-            if name.startswith(prefix):
-                yield name.removeprefix(prefix), one.to(self._dtype)
+        if not self._has_state:
+            yield from sorted(self._weights.items())
+            return
+        for name, one in _masters(self._held):
+            yield name, one.to(self._dtype)
 
     def state(self) -> OptimizerState:
         """What was copied of the optimizer."""
-        if self._num_steps is None:
-            raise CheckpointError("this trainer has no optimizer: the core's has", retryable=False)
+        if not self._has_state or self._num_steps is None:
+            message = "no optimizer was copied: the core's trainer has one"
+            raise CheckpointError(message, retryable=False)
         return OptimizerState(num_steps=self._num_steps, tensors=self._held)
 
     @torch.no_grad()
     def _copy(self) -> None:
         trainer = self._trainer
-        if trainer.has_optimizer:
-            # Weights are the masters, rounded; the network may hold what an engine has loaded.
-            state = trainer.export()
-            self._num_steps = state.num_steps
-            source: Mapping[str, Tensor] = state.tensors
+        if not trainer.has_optimizer:
+            weights = dict(trainer.network.module.named_parameters())
+            _fetched(weights, self._weights, self._dtype)
+            return
+        # Weights are the masters, rounded; the network may hold what an engine has loaded.
+        state = trainer.export()
+        self._num_steps = state.num_steps
+        if self._has_state:
+            _fetched(state.tensors, self._held, None)
         else:
-            source = dict(trainer.network.module.named_parameters())
-        if not self._held:
-            pinned = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-            self._held = {
-                name: torch.empty_like(one, device="cpu", pin_memory=pinned)
-                for name, one in source.items()
-            }
-        devices = {one.device for one in source.values() if one.is_cuda}
-        if not devices:
-            for name, one in source.items():
-                self._held[name].copy_(one)
-        for device in devices:
-            _fetch(device, source, self._held)
+            _fetched(dict(_masters(state.tensors)), self._weights, self._dtype)
+
+
+def _masters(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Of an optimizer's state the weights, in the order of names."""
+    prefix = f"{MASTER}/"
+    for name, one in sorted(tensors.items()):
+        if name.startswith(prefix):
+            yield name.removeprefix(prefix), one
+
+
+def _fetched(
+    source: Mapping[str, Tensor], held: dict[str, Tensor], dtype: torch.dtype | None
+) -> None:
+    """In main memory, in that type or in their own; memory is made once, and pinned."""
+    if not held:
+        pinned = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        # All of it or nothing, so that a memory that was full once may have room the next time.
+        held |= {
+            name: torch.empty_like(one, dtype=dtype, device="cpu", pin_memory=pinned)
+            for name, one in source.items()
+        }
+    devices = {one.device for one in source.values() if one.is_cuda}
+    if not devices:
+        for name, one in source.items():
+            held[name].copy_(one)
+    for device in devices:
+        _fetch(device, source, held)
 
 
 def _fetch(device: torch.device, source: Mapping[str, Tensor], held: Mapping[str, Tensor]) -> None:
     """On a stream of its own, so that the copy runs beside the kernels that come after it."""
-    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    stream = _stream(device)
     # What was asked of the device before, the last step among it, is done first.
     stream.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(stream):
         for name, one in source.items():
-            held[name].copy_(one, non_blocking=True)
+            # Rounded there, if at all: fewer bytes are to go.
+            held[name].copy_(one.to(held[name].dtype), non_blocking=True)
     stream.synchronize()
+
+
+@cache
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    """One for all copies, because the allocator keeps memory for each stream by itself."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

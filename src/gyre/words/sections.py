@@ -204,8 +204,9 @@ class JudgeSection:
 class TransportSection:
     """How weights and cached blocks get from one cell to another."""
 
-    kind: Literal["shared", "tcp", "mooncake"] = "shared"
-    """Files in a folder that all cells see, sockets, or the Transfer Engine of Mooncake."""
+    kind: Literal["shared", "cuda", "tcp", "mooncake"] = "shared"
+    """Files in a folder that all cells see, memory that cells of one machine lend each other on
+    their GPUs, sockets, or the Transfer Engine of Mooncake."""
     protocol: Literal["tcp", "rdma"] = "tcp"
     """What the Transfer Engine moves bytes by."""
     devices: str = ""

@@ -36,3 +36,30 @@ class Bundle:
     @property
     def num_bytes(self) -> int:
         return self.exposure.num_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Bytes of a device's memory, within one of the pieces that their lender names."""
+
+    piece: int
+    at: int
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lent:
+    """Device memory that processes of the same machine can read, for as long as it is lent."""
+
+    key: str
+    """32 hex digits that no other loan ever had; they stand at `stamp` until the loan ends."""
+    pieces: tuple[str, ...]
+    """Handles of the device's driver in hex."""
+    stamp: Place
+    parts: tuple[Place, ...]
+    sums: tuple[int, ...]
+    """Of each part, by which a copy of it is checked."""
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(one.num_bytes for one in self.parts)

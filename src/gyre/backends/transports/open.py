@@ -14,7 +14,8 @@ from gyre.words.sections import TransportSection
 def open_transport(section: TransportSection, *, owner: str, host: str, share: Path) -> Transport:
     """For the process of that name, which others reach by that address."""
     match section.kind:
-        case "shared":
+        case "shared" | "cuda":
+            # What is not on a device goes by files.
             return SharedTransport(share, owner=owner)
         case "tcp":
             try:

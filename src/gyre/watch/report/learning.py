@@ -22,7 +22,7 @@ from gyre.watch.report.drawing import (
     unit_of,
     whole_numbers,
 )
-from gyre.watch.report.part import Part, Table, count, number
+from gyre.watch.report.part import ABSENT, Part, Table, count, number
 from gyre.watch.report.told import Told
 from gyre.watch.signs import many, spoken
 
@@ -249,31 +249,48 @@ def _steps_tables(*columns: tuple[str, str, Callable[[Any], str]]) -> Callable[[
 
 
 def _pace(runs: Sequence[Told]) -> Figure:
-    has_tokens = any(_has(run, "tokens") for run in runs)
+    drawn = [
+        _took,
+        *([_passes] if any(_has(run, "claim_s") for run in runs) else []),
+        *([_tokens] if any(_has(run, "tokens") for run in runs) else []),
+    ]
     made = figure(2.7)
-    axes = made.subplots(1, 2, squeeze=False)[0] if has_tokens else [made.subplots()]
-    longest_s = max(max(run.panels["steps"]["took_s"]) for run in runs)
-    unit_s, unit = unit_of(longest_s)
+    grid = made.subplots(1, len(drawn), squeeze=False)[0]
+    for draw, axes in zip(drawn, grid, strict=True):
+        draw(axes, runs)
+        _by_step(axes)
+    if runs[0].place is not None:
+        legend(grid[-1], most=2)
+    return made
+
+
+def _took(axes: Axes, runs: Sequence[Told]) -> None:
+    longest = [max(run.panels["steps"]["took_s"]) for run in runs]
+    unit_s, unit = unit_of(max(longest))
     for run in runs:
         steps, took = run.panels["steps"], [one / unit_s for one in run.panels["steps"]["took_s"]]
         if run.place is None and len(took) <= MOST_BARS:
-            axes[0].bar(steps["step"], took, width=0.8, **filled("step time"))
-            axes[0].set_xlim(0.4, len(took) + 0.6)
+            axes.bar(steps["step"], took, width=0.8, **filled("step time"))
+            axes.set_xlim(0.4, len(took) + 0.6)
         else:
             look = run_line(run.place, "step time") | run_dots(run.place, len(took))
-            axes[0].plot(steps["step"], took, label=run.label, **look)
-    longest = [max(run.panels["steps"]["took_s"]) for run in runs]
+            axes.plot(steps["step"], took, label=run.label, **look)
     if max(longest) > ALIKE * min(longest):
-        axes[0].set_yscale("log")
+        axes.set_yscale("log")
     else:
-        from_zero(axes[0])
-    axes[0].set_title(f"{unit} of each step")
-    _by_step(axes[0])
-    if has_tokens:
-        _tokens(axes[1], runs)
-    if runs[0].place is not None:
-        legend(axes[0], most=2)
-    return made
+        from_zero(axes)
+    axes.set_title(f"{unit} of each step")
+
+
+def _passes(axes: Axes, runs: Sequence[Told]) -> None:
+    unit_s, unit = unit_of(max(max(_column(run, "claim_s"), default=0.0) for run in runs))
+    for run in runs:
+        steps = run.panels["steps"]
+        spent = [None if one is None else one / unit_s for one in steps["claim_s"]]
+        look = run_line(run.place, "step time") | run_dots(run.place, len(spent))
+        axes.plot(steps["step"], numbers(spent), label=run.label, **look)
+    from_zero(axes)
+    axes.set_title(f"{unit} of passes, all cells")
 
 
 def _tokens(axes: Axes, runs: Sequence[Told]) -> None:
@@ -288,7 +305,6 @@ def _tokens(axes: Axes, runs: Sequence[Told]) -> None:
         axes.set_title("tokens trained")
     from_zero(axes)
     whole_numbers(axes, y=True)
-    _by_step(axes)
 
 
 def _pace_says(run: Told) -> str:
@@ -338,8 +354,8 @@ OBJECTIVE = Part(
 PACE = Part(
     name="steps",
     title="Time and tokens of steps",
-    how="From one update to the next. Tokens that trajectories share are trained once; the "
-    "grey line is what they would have had one by one.",
+    how="From one update to the next; passes are forward and backward. Tokens that trajectories "
+    "share are trained once; the grey line is what they would have had one by one.",
     needs=lambda run: bool(run.panels["steps"]["step"]),
     draw=_pace,
     says=_pace_says,
@@ -348,6 +364,7 @@ PACE = Part(
         ("took_s", "took", spoken),
         ("reward", "reward", number),
         ("staleness", "staleness", number),
+        ("claim_s", "passes", lambda one: ABSENT if one is None else spoken(one)),
         ("num_training", "cells in training", str),
         ("num_void", "void groups", str),
         ("trajectories", "trajectories", count),

@@ -1,0 +1,232 @@
+"""Device memory that processes of one machine lend each other, by the handles of CUDA's driver.
+
+Rule 1: a stamp is looked at before and after everything that is read, and the lender erases it
+before the memory becomes anything else: what was read is what was lent, or it is Outdated.
+"""
+
+import ctypes
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import cache
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from gyre.words.errors import Outdated, TransferError
+from gyre.words.transfers import Lent, Place
+
+DRIVER = "libcuda.so.1"
+HANDLE_BYTES = 64
+KEY_BYTES = 16
+PEERS = 1
+"""Flag: memory of another device of the machine is reached where the hardware can."""
+
+
+class Loan(Protocol):
+    """Tensors that others may read; nobody changes them before it has ended."""
+
+    @property
+    def lent(self) -> Lent: ...
+
+    def end(self) -> None:
+        """Whoever reads them from now on, or is at it, is told; a second time does nothing."""
+        ...
+
+
+class Memory(Protocol):
+    """How tensors are lent and borrowed; methods block, and may be called from any thread."""
+
+    def lend(self, tensors: Sequence[Tensor]) -> Loan: ...
+
+    def borrowed(self, lent: Lent) -> AbstractContextManager[list[Tensor]]:
+        """A context with the bytes of each tensor; it ends in Outdated if they may have changed."""
+        ...
+
+
+class DeviceMemory:
+    """That of one CUDA device; what was lent by another of the machine is read over their link."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def lend(self, tensors: Sequence[Tensor]) -> "DeviceLoan":
+        """TransferError where the driver lends nothing."""
+        self._enter()
+        return DeviceLoan(tensors, self._device)
+
+    @contextmanager
+    def borrowed(self, lent: Lent) -> Iterator[list[Tensor]]:
+        self._enter()
+        with ExitStack() as opened:
+            bases = [opened.enter_context(_opened(one)) for one in lent.pieces]
+            stamp, *parts = (_view(bases, one) for one in (lent.stamp, *lent.parts))
+            _check(stamp, lent)
+            try:
+                yield parts
+            finally:
+                # Whatever the reader has begun is over before the memory is looked at, or leaves.
+                _settle(self._device)
+            _check(stamp, lent)
+
+    def _enter(self) -> None:
+        # A kernel makes the device's context that of this thread, which the driver asks for.
+        torch.zeros(1, device=self._device)
+
+
+class DeviceLoan:
+    """Contiguous tensors of one device, and the stamp that says that they are lent."""
+
+    def __init__(self, tensors: Sequence[Tensor], device: torch.device) -> None:
+        key = secrets.token_bytes(KEY_BYTES)
+        self._stamp: Tensor | None = torch.frombuffer(bytearray(key), dtype=torch.uint8).to(device)
+        self._held: tuple[Tensor, ...] = tuple(tensors)
+        # All that was asked of the device for these tensors is done when others can read them.
+        _settle(device)
+        pieces: dict[str, int] = {}
+        stamp, *parts = (_place(one, pieces) for one in (self._stamp, *tensors))
+        self.lent = Lent(
+            key=key.hex(),
+            pieces=tuple(pieces),
+            stamp=stamp,
+            parts=tuple(parts),
+            sums=sums_of(tensors),
+        )
+
+    def end(self) -> None:
+        if self._stamp is not None:
+            self._stamp.zero_()
+            _settle(self._stamp.device)
+        self._stamp = None
+        self._held = ()
+
+
+def read(memory: Memory, lent: Lent, into: Sequence[Tensor]) -> None:
+    """Tensors, each contiguous and as large as what was lent, have what was lent."""
+    require_alike(lent, into)
+    with memory.borrowed(lent) as parts:
+        for one, part in zip(into, parts, strict=True):
+            _bytes(one).copy_(part)
+    if sums_of(into) != lent.sums:
+        raise TransferError(f"what was lent under {lent.key[:8]} arrived with another sum")
+
+
+def sums_of(tensors: Sequence[Tensor]) -> tuple[int, ...]:
+    """Of each its words of 64 bits added up, or its bytes where they make no whole words."""
+    flats = [_bytes(one) for one in tensors]
+    words = [one.view(torch.int64) if _is_words(one) else one for one in flats]
+    found = torch.stack([one.sum(dtype=torch.int64) for one in words]) if words else torch.empty(0)
+    return tuple(found.tolist())
+
+
+def require_alike(lent: Lent, tensors: Sequence[Tensor]) -> None:
+    """TransferError unless as many tensors of these sizes were lent."""
+    sizes, found = [one.nbytes for one in tensors], [one.num_bytes for one in lent.parts]
+    if sizes != found:
+        told = f"{len(found)} of {sum(found)}"
+        message = f"expected {len(sizes)} tensors of {sum(sizes)} bytes in all, found {told}"
+        raise TransferError(message, retryable=False)
+
+
+def _is_words(flat: Tensor) -> bool:
+    return flat.numel() % 8 == 0 and flat.storage_offset() % 8 == 0
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.detach().view(-1).view(torch.uint8)
+
+
+def _settle(device: torch.device) -> None:
+    """What this thread has asked of the device is done; other streams may be in a capture."""
+    torch.cuda.current_stream(device).synchronize()
+
+
+def _place(tensor: Tensor, pieces: dict[str, int]) -> Place:
+    """Where it lies in a piece of the driver's, which is noted if it is a new one."""
+    if not tensor.is_contiguous():
+        raise TransferError("expected contiguous tensors to lend", retryable=False)
+    if tensor.numel() == 0:
+        return Place(piece=0, at=0, num_bytes=0)
+    pointer = tensor.data_ptr()
+    base, size = ctypes.c_uint64(), ctypes.c_size_t()
+    _ask(
+        "cuMemGetAddressRange_v2",
+        ctypes.byref(base),
+        ctypes.byref(size),
+        ctypes.c_uint64(pointer),
+    )
+    handle = _Handle()
+    _ask("cuIpcGetMemHandle", ctypes.byref(handle), base)
+    piece = pieces.setdefault(bytes(handle.data).hex(), len(pieces))
+    return Place(piece=piece, at=pointer - base.value, num_bytes=tensor.nbytes)
+
+
+@contextmanager
+def _opened(handle: str) -> Iterator[int]:
+    """The address of another process's piece of memory in this one."""
+    data = _unhexed(handle)
+    if len(data) != HANDLE_BYTES:
+        message = f"expected a handle of {HANDLE_BYTES} bytes, found {len(data)}"
+        raise TransferError(message, retryable=False)
+    base = ctypes.c_uint64()
+    given = _Handle.from_buffer_copy(data)
+    _ask("cuIpcOpenMemHandle_v2", ctypes.byref(base), given, ctypes.c_uint(PEERS))
+    try:
+        yield base.value
+    finally:
+        _ask("cuIpcCloseMemHandle", base)
+
+
+def _view(bases: Sequence[int], place: Place) -> Tensor:
+    """The bytes there, not copied."""
+    if place.num_bytes == 0:
+        return torch.empty(0, dtype=torch.uint8)
+    if not 0 <= place.piece < len(bases):
+        message = f"expected one of {len(bases)} pieces, found number {place.piece}"
+        raise TransferError(message, retryable=False)
+    return torch.as_tensor(_Bytes(bases[place.piece] + place.at, place.num_bytes))
+
+
+def _check(stamp: Tensor, lent: Lent) -> None:
+    if bytes(stamp.tolist()) != _unhexed(lent.key):
+        raise Outdated(f"memory lent under {lent.key[:8]} is not lent any more")
+
+
+def _unhexed(text: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError as error:
+        raise TransferError(f"expected hex digits: {error}", retryable=False) from error
+
+
+class _Bytes:
+    """An address, as torch takes it for a tensor."""
+
+    def __init__(self, address: int, num_bytes: int) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (num_bytes,),
+            "typestr": "|u1",
+            "data": (address, False),
+            "strides": None,
+            "version": 3,
+        }
+
+
+class _Handle(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_ubyte * HANDLE_BYTES)]
+
+
+def _ask(what: str, *arguments: Any) -> None:
+    status = getattr(_driver(), what)(*arguments)
+    if status != 0:
+        raise TransferError(f"{what} of CUDA's driver answered with status {status}")
+
+
+@cache
+def _driver() -> Any:
+    try:
+        return ctypes.CDLL(DRIVER)
+    except OSError as error:
+        message = f"memory of a device is lent by {DRIVER}, which cannot be loaded: {error}"
+        raise TransferError(message, retryable=False) from error

@@ -1,0 +1,109 @@
+"""Blocks that one engine lends are those that another takes, or there are none."""
+
+import json
+
+import pytest
+import torch
+from tests.lending import ThreadsMemory
+
+from gyre.engine.lent import LentBlocks
+from gyre.engine.reports import KVBlocks
+from gyre.words.errors import NotFound, RequestError
+
+CPU = torch.device("cpu")
+KV_BYTES = 2**16
+
+
+def blocks(version=3):
+    generator = torch.Generator().manual_seed(version)
+    values = torch.randn(2, 2, 1, 8, 4, generator=generator).bfloat16()
+    return KVBlocks(token_ids=bytes(range(32)), version=version, values=values)
+
+
+@pytest.fixture
+def memory():
+    return ThreadsMemory()
+
+
+@pytest.fixture
+def source(memory):
+    return LentBlocks(memory, CPU, kv_bytes=KV_BYTES)
+
+
+@pytest.fixture
+def destination(memory):
+    return LentBlocks(memory, CPU, kv_bytes=KV_BYTES)
+
+
+def test_blocks_are_taken_as_they_were_put(source, destination):
+    given = blocks()
+    name, num_bytes = source.put(given, "wished-for")
+
+    found = destination.take(name)
+
+    assert (given.token_ids, given.version) == (found.token_ids, found.version)
+    assert torch.equal(given.values, found.values)
+    assert given.values.nbytes + 32 + 8 == num_bytes
+
+
+def test_what_was_taken_is_its_own(source, destination):
+    name, _ = source.put(blocks(), "one")
+    found = destination.take(name)
+    source.drop(name)
+
+    assert torch.equal(blocks().values, found.values)
+
+
+def test_what_was_dropped_is_not_found_and_its_memory_is_free(source, destination, memory):
+    name, _ = source.put(blocks(), "one")
+    source.drop(name)
+    source.drop(name)
+
+    with pytest.raises(NotFound, match="no cached blocks"):
+        destination.take(name)
+    assert {} == memory.open
+
+
+def test_an_engine_that_rests_lends_nothing_any_more(source, memory):
+    source.put(blocks(), "one")
+    source.put(blocks(4), "two")
+    source.clear()
+
+    assert {} == memory.open
+
+
+def test_more_than_an_engine_has_room_for_is_refused(source, memory):
+    name, _ = source.put(blocks(), "one")
+
+    with pytest.raises(RequestError, match="expected up to 128 bytes, found"):
+        LentBlocks(memory, CPU, kv_bytes=64).take(name)
+
+
+def changed(name, change):
+    told = json.loads(name)
+    change(told)
+    return json.dumps(told)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda told: told["tensors"]["values"].__setitem__(0, "F8"), "values: expected a type of"),
+        (lambda told: told["tensors"]["values"].__setitem__(1, [1]), "found shape"),
+        (lambda told: told["tensors"]["values"].__setitem__(1, [-1, -256]), "found shape"),
+        (lambda told: told["tensors"].pop("values"), "2 tensors in 3 parts"),
+        (lambda told: told["tensors"].update(more=["F32", [1]]), "4 tensors in 3 parts"),
+        (lambda told: told["lent"]["sums"].__setitem__(0, 5), "another sum"),
+        (lambda told: told.pop("lent"), "expected what an engine put"),
+    ],
+)
+def test_a_name_that_is_none_is_refused(source, destination, change, said):
+    name, _ = source.put(blocks(), "one")
+
+    with pytest.raises(RequestError, match=said):
+        destination.take(changed(name, change))
+
+
+def test_a_name_of_another_kind_is_refused(destination):
+    with pytest.raises(RequestError, match="expected what an engine put"):
+        destination.take("call-1-7")
