@@ -25,6 +25,8 @@ SHAPE = Shape(
     layer_parameters=1,
 )
 CPU = torch.device("cpu")
+SPARE_BYTES = 2**26
+"""What small things may take where large ones are refused."""
 
 
 def store(num_blocks=5, block_tokens=4, dtype=torch.float32):
@@ -38,8 +40,13 @@ def no_more_memory():
     gc.collect()
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     pages = int(Path("/proc/self/statm").read_text().split()[0])
-    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 2**26, hard))
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + SPARE_BYTES, hard))
+    taken = []
     try:
+        # What others freed is the allocator's, and needs nobody's leave.
+        with pytest.raises(RuntimeError):
+            while True:
+                taken.append(torch.empty(SPARE_BYTES, dtype=torch.uint8))
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
