@@ -154,7 +154,47 @@ def test_texts_that_have_no_two_equal_parts_are_not_split(tokens):
     assert line.endswith("found 3; nearest: 1")
 
 
+def lent(*overrides, devices=2):
+    return found("transport.kind=cuda", *overrides, devices=devices)
+
+
 def test_memory_of_devices_is_lent_within_one_machine():
-    assert [] == found("transport.kind=cuda", devices=2)
-    (line,) = found("transport.kind=cuda", "cluster.kind=ray", devices=2)
-    assert line.startswith('transport.kind: expected "shared", "tcp" or "mooncake" where cluster')
+    (line,) = lent("cluster.kind=ray", "cells.stages=2", "cluster.cell_nodes=2")
+
+    assert [] == lent()
+    assert (
+        'transport.kind: expected "shared", "tcp" or "mooncake" where cluster.kind is "ray", '
+        'found "cuda", which is for cells of one machine; nearest: "tcp"' == line
+    )
+
+
+@pytest.mark.parametrize(("device", "devices"), [("cpu", 2), ("cpu:0", 2), ("xpu", 2), ("cuda", 0)])
+def test_memory_is_lent_by_cells_on_cuda_devices_alone(device, devices):
+    line = lent(f"model.device={device}", devices=devices)[-1]
+
+    assert [] == lent("model.device=cuda:1")
+    assert (
+        f'transport.kind: expected cells on CUDA devices for "cuda", found model.device = '
+        f'"{device}" and {devices} CUDA devices; nearest: "shared"' == line
+    )
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@pytest.mark.parametrize(
+    ("override", "why"),
+    [
+        ("cells.standalone=[8]", "cells.standalone is not empty"),
+        ("cells.stages=2", "a cell has 2 ranks"),
+        ("trainer.kind=megatron", 'trainer.kind is "megatron"'),
+    ],
+)
+def test_a_cell_whose_server_alone_has_the_device_lends_nothing_of_it(engine, override, why):
+    (line,) = lent(f"cells.engine={engine}", override)
+
+    assert (
+        f'transport.kind: expected "shared", "tcp" or "mooncake" where cells.engine is "{engine}" '
+        f'and {why}, found "cuda", which is for cells whose own weights are on a CUDA device; '
+        'nearest: "shared"' == line
+    )
+    assert [] == lent(f"cells.engine={engine}")
+    assert [] == lent(override)

@@ -8,22 +8,22 @@ from gyre.words.errors import ConfigError, ModelError
 
 
 def test_cells_that_fit_their_model_may_start():
-    check_layout(read("cells.stages=2", "model.device=cpu").config)
+    check_layout(read("cells.stages=2", "model.device=cpu"))
 
 
-def test_cells_that_do_not_fit_are_refused_with_every_mistake():
-    config = read("cells.stages=99", "cells.contexts=2", "model.device=cpu").config
+def test_cells_that_do_not_fit_are_refused_with_their_file_and_every_mistake():
+    loaded = read("cells.stages=99", "cells.contexts=2", "model.device=cpu")
     with pytest.raises(ConfigError) as error:
-        check_layout(config)
+        check_layout(loaded)
 
     first, *lines = str(error.value).splitlines()
-    assert "tiny: cells do not fit" == first
+    assert "run.toml: 2 mistakes" == first
     assert ["cells.stages", "cells.contexts"] == [one.strip().partition(":")[0] for one in lines]
 
 
 def test_a_model_that_is_not_there_is_refused():
     with pytest.raises(ModelError, match="found no folder"):
-        check_layout(read("model.name=nowhere").config)
+        check_layout(read("model.name=nowhere"))
 
 
 def test_devices_are_counted_by_their_numbers(tmp_path):

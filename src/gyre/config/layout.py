@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import gcd
 
 from gyre.words.run_sections import RunConfig
+from gyre.words.sections import SERVERS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,16 +146,31 @@ def _nearest(found: int, fitting: Iterable[int]) -> int:
 def _by_transport(config: RunConfig, devices: int) -> Iterator[str]:
     if config.transport.kind != "cuda":
         return
+    cells, asked = config.cells, config.model.device or "auto"
     if config.cluster.kind != "local":
         yield (
             'transport.kind: expected "shared", "tcp" or "mooncake" where cluster.kind is '
             f'"{config.cluster.kind}", found "cuda", which is for cells of one machine; '
             'nearest: "tcp"'
         )
-    elif config.model.device == "cpu" or not devices:
-        asked = config.model.device or "auto"
+    elif asked.partition(":")[0] not in ("auto", "cuda") or not devices:
         has = f'model.device = "{asked}" and {devices} CUDA devices'
         yield (
             f'transport.kind: expected cells on CUDA devices for "cuda", found {has}; '
             'nearest: "shared"'
         )
+    elif cells.engine in SERVERS and (others := _off_device(config)) is not None:
+        yield (
+            f'transport.kind: expected "shared", "tcp" or "mooncake" where cells.engine is '
+            f'"{cells.engine}" and {others}, found "cuda", which is for cells whose own weights '
+            'are on a CUDA device; nearest: "shared"'
+        )
+
+
+def _off_device(config: RunConfig) -> str | None:
+    """Why a cell with a server has no weights of its own on the device; None if it has."""
+    if config.cells.standalone:
+        return "cells.standalone is not empty"
+    if config.cells.ranks > 1:
+        return f"a cell has {config.cells.ranks} ranks"
+    return 'trainer.kind is "megatron"' if config.trainer.kind == "megatron" else None

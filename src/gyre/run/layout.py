@@ -3,16 +3,16 @@
 from pathlib import Path
 
 from gyre.config.layout import Sizes, misfits, untrained
+from gyre.config.load import Loaded
 from gyre.model.description import read_description
 from gyre.model.known import model_folder
-from gyre.words.errors import ConfigError
-from gyre.words.run_sections import RunConfig
 
 DEVICES = Path("/dev")
 
 
-def check_layout(config: RunConfig) -> None:
+def check_layout(loaded: Loaded) -> None:
     """Raises ConfigError with everything that does not fit; ModelError for a model that is none."""
+    config = loaded.config
     fields = read_description(model_folder(config.model.name)).fields
     sizes = Sizes(
         layers=fields["num_hidden_layers"],
@@ -23,7 +23,7 @@ def check_layout(config: RunConfig) -> None:
     )
     lines = [*misfits(config, sizes, devices=num_devices()), *untrained(config)]
     if lines:
-        raise ConfigError("\n  ".join([f"{config.model.name}: cells do not fit", *lines]))
+        raise loaded.refusal(lines)
 
 
 def num_devices(folder: Path = DEVICES) -> int:
