@@ -3,6 +3,8 @@
 Rule 1: orders of the training half run one after the other, as many claims together as it takes,
 but for `expose`, `save` and `checkpoint`, which read what no claim changes and must not wait for
 one (SPEC 3.1).
+Rule 2: an engine that computes with the trainer's own network reads no file for weights that are in
+it already; they are known by their version and their digest, both.
 """
 
 import asyncio
@@ -16,6 +18,7 @@ from typing import Any, ParamSpec, TypeVar
 import msgspec
 from torch import Tensor
 
+from gyre.backends.engines.embedded import EmbeddedEngine
 from gyre.engine.carried import Shelf
 from gyre.engine.controls import Steered
 from gyre.model.manifest import read_manifest
@@ -184,12 +187,18 @@ class Orders:
         asked = _read(body, Load)
         began = perf_counter()
         source: Path | Mapping[str, Tensor] = Path(asked.folder)
-        if asked.given is not None:
+        own = await asyncio.to_thread(self._own, asked)
+        if own is not None:
+            source = own
+        elif asked.given is not None:
             source = await asyncio.to_thread(self._fetched, asked, asked.given)
         else:
             await asyncio.to_thread(self._check_digest, asked)
         await self._engine.load(source, version=asked.version, keep_kv=asked.keep_kv)
         seconds = perf_counter() - began
+        if own is not None:
+            # Nothing was written since it was found, so that it is not asked for again.
+            return {"digest": asked.digest, "seconds": seconds}
         found = await asyncio.to_thread(digest, self._network)
         if found != asked.digest:
             raise CellError(f"{asked.folder}: expected digest {asked.digest}, found {found}")
@@ -198,6 +207,17 @@ class Orders:
     async def _offer(self, body: bytes) -> Exposed:
         asked = _read(body, Offer)
         return await asyncio.to_thread(self._offering.offered, Path(asked.folder), asked.version)
+
+    def _own(self, asked: Load) -> Mapping[str, Tensor] | None:
+        """What the network holds, if that is what is asked for; a server has a copy of its own."""
+        learning = self._learning
+        if learning is None or not learning.shares_network:
+            return None
+        if not isinstance(self._engine, EmbeddedEngine) or learning.version != asked.version:
+            return None
+        if digest(self._network) != asked.digest:
+            return None  # An engine has loaded others over the trainer's.
+        return dict(self._network.module.named_parameters())
 
     def _fetched(self, asked: Load, given: Exposed) -> Mapping[str, Tensor]:
         """Weights of another cell's memory; others than those with the digest are refused."""

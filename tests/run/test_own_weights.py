@@ -1,0 +1,143 @@
+"""A cell whose network has what is published serves it without reading it again."""
+
+import asyncio
+from contextlib import contextmanager
+from shutil import rmtree
+
+import msgspec
+import pytest
+import torch
+
+from gyre.backends.engines.embedded import EmbeddedEngine
+from gyre.backends.transports.shared import SharedTransport
+from gyre.engine.loop import Loop
+from gyre.model.known import model_folder
+from gyre.model.load import load_network
+from gyre.model.weights import digest
+from gyre.run.cell_orders import Orders
+from gyre.run.cell_wire import Load
+from gyre.run.learning import Learning
+from gyre.train.between import Between
+from gyre.train.cell import LocalTrainer
+from gyre.words.errors import CellError, ModelError
+from gyre.words.sections import EngineSection, ObjectiveSection, OptimizerSection, TrainerSection
+
+
+class Posted:
+    """An order without a network, and its answer."""
+
+    method, headers = "POST", {}
+
+    def __init__(self, name, body):
+        self.path = f"/cell/{name}"
+        self._body = body
+        self.answered = None
+
+    async def body(self, *, most_bytes, within_s):
+        return msgspec.json.encode(self._body)
+
+    async def answer(self, status, body):
+        self.answered = status, msgspec.json.decode(body)
+
+
+class Other:
+    """An engine that is not the embedded one, as a server in a process of its own is not."""
+
+    def __init__(self, engine):
+        self._engine = engine
+
+    def __getattr__(self, name):
+        return getattr(self._engine, name)
+
+
+class Cell:
+    """An engine and a trainer of one network, and what is ordered of them."""
+
+    def __init__(self, folder, *, served=False, trains=True):
+        self.network = load_network(model_folder("tiny"))
+        loop = Loop(self.network, EngineSection(capacity=1, kv_tokens=256), model="tiny")
+        engine = EmbeddedEngine("cell-0", loop)
+        self.engine = Other(engine) if served else engine
+        transport = SharedTransport(folder, owner="cell-0")
+        self.trainer = LocalTrainer(
+            self.network,
+            section=TrainerSection(),
+            objective=ObjectiveSection(),
+            optimizer=OptimizerSection(),
+            version=3,
+        )
+        between = Between(folder / "store", cell=0, timeout_s=60.0)
+        self.learning = Learning(self.trainer, between, transport=transport, cell=0)
+        learning = self.learning if trains else None
+        self.orders = Orders(self.engine, self.network, learning, transport)
+
+    async def load(self, folder, version, digest):
+        posted = Posted("load", Load(folder=str(folder), version=version, digest=digest))
+        await self.orders.answer(posted)
+        health = await self.engine.health()
+        return posted.answered[1]["digest"], health.version
+
+    async def refused(self, folder, version, digest):
+        """Whether it asks for the folder, which is not there."""
+        before = (await self.engine.health()).version
+        with pytest.raises((CellError, ModelError), match=str(folder)):
+            await self.load(folder, version, digest)
+        return before == (await self.engine.health()).version
+
+
+@contextmanager
+def cell(folder, **kinds):
+    made = Cell(folder, **kinds)
+    try:
+        yield made
+    finally:
+        made.orders.close()
+        asyncio.run(made.engine.close())
+
+
+def changed(network):
+    """Other weights are in it, as an engine loads them."""
+    with torch.no_grad():
+        next(network.module.parameters()).add_(1.0)
+
+
+def test_weights_that_the_network_has_are_served_without_their_folder(tmp_path):
+    with cell(tmp_path) as one:
+        saved = one.learning.save(tmp_path / "v3", 3)
+        rmtree(tmp_path / "v3")
+        found = asyncio.run(one.load(tmp_path / "v3", 3, saved.digest))
+
+        assert (saved.digest, 3) == found
+        assert saved.digest == digest(one.network)
+
+
+def test_a_version_that_is_not_the_trainers_is_never_adopted(tmp_path):
+    with cell(tmp_path) as one:
+        now = digest(one.network)
+        for version in (2, 4):
+            assert asyncio.run(one.refused(tmp_path / "nowhere", version, now))
+
+
+def test_weights_of_another_digest_are_read_and_not_adopted(tmp_path):
+    with cell(tmp_path) as one:
+        saved = one.learning.save(tmp_path / "v3", 3)
+        changed(one.network)
+        missing = asyncio.run(one.refused(tmp_path / "nowhere", 3, saved.digest))
+        found = asyncio.run(one.load(tmp_path / "v3", 3, saved.digest))
+
+        assert missing
+        assert (saved.digest, 3) == found
+        assert saved.digest == digest(one.network)
+
+
+@pytest.mark.parametrize("kinds", [{"trains": False}, {"served": True}])
+def test_who_shares_no_network_with_a_trainer_reads_the_folder(tmp_path, kinds):
+    """A standalone engine has no trainer, and a server reads for itself."""
+    with cell(tmp_path, **kinds) as one:
+        saved = one.learning.save(tmp_path / "v3", 3)
+        found = asyncio.run(one.load(tmp_path / "v3", 3, saved.digest))
+        rmtree(tmp_path / "v3")
+        missing = asyncio.run(one.refused(tmp_path / "v3", 3, saved.digest))
+
+        assert missing
+        assert (saved.digest, 3) == found
