@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from benchmarks.micro.cases import measure
 
@@ -14,7 +15,6 @@ from gyre.plan.messages import (
     GroupAdmitted,
     GroupAssigned,
     GroupId,
-    Heard,
     LaunchExecution,
     OfferGroup,
     OpenBatch,
@@ -35,21 +35,25 @@ EVENTS = 2_000
 LIVE = (1_024, 16_384, 102_400)
 
 
+def shape_of(live: int, engines: int) -> Shape:
+    """A run that keeps so many executions alive, as many on each engine."""
+    return Shape(
+        groups_per_batch=BATCH,
+        executions_per_group=SIZE,
+        num_cells=1,
+        cell_capacity=1,
+        standalone_capacities=(live // engines,) * engines,
+        dispatch=Continuous(depth=live // SIZE),
+        placement=Async(),
+    )
+
+
 class Host:
     """Answers every command at once, and ends the oldest execution when there is none."""
 
-    def __init__(self, live: int) -> None:
-        shape = Shape(
-            groups_per_batch=BATCH,
-            executions_per_group=SIZE,
-            num_cells=1,
-            cell_capacity=1,
-            standalone_capacities=(live // ENGINES,) * ENGINES,
-            dispatch=Continuous(depth=live // SIZE),
-            placement=Async(),
-        )
+    def __init__(self, shape: Shape) -> None:
         self._scheduler = Scheduler(shape)
-        self._events: deque[Heard] = deque([RunStarted()])
+        self._events: deque[Any] = deque([RunStarted()])
         self._running: deque[LaunchExecution] = deque()
         self._offered: deque[GroupId] = deque()
         self._step = 0
@@ -97,7 +101,9 @@ class Host:
 
 
 def main() -> None:
-    cases: dict[str, Callable[[], object]] = {f"live-{live}": Host(live).run for live in LIVE}
+    cases: dict[str, Callable[[], object]] = {
+        f"live-{live}": Host(shape_of(live, ENGINES)).run for live in LIVE
+    }
     measure(
         "scheduler",
         cases,

@@ -9,7 +9,6 @@ import sys
 import tempfile
 import time
 import tracemalloc
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,34 +16,21 @@ from types import SimpleNamespace
 from typing import Any
 
 from benchmarks.live.compare import PACKAGES
+from benchmarks.micro.scheduler import SIZE, Host, shape_of
 from benchmarks.peers import results
 
 from gyre.journal.entries import Header
 from gyre.journal.reading import read
 from gyre.journal.writing import Journal
-from gyre.plan.dispatch import Continuous
 from gyre.plan.messages import (
     AdmitGroup,
     EngineId,
-    ExecutionClosed,
-    ExecutionTerminated,
-    GroupAdmitted,
-    GroupAssigned,
     GroupId,
     LaunchExecution,
     Move,
     MoveExecutions,
-    OfferGroup,
-    OpenBatch,
-    Publish,
-    Published,
-    RunStarted,
-    StepTaken,
 )
-from gyre.plan.placements import Async
 from gyre.plan.replay import plain_shape
-from gyre.plan.scheduler import Scheduler
-from gyre.plan.shape import Shape
 from gyre.rollout.facts import FACTS_FILE, Entry
 from gyre.rollout.order import ORDER_FILE, Order
 from gyre.run import lock
@@ -57,15 +43,13 @@ from gyre.run.routing import RouteTables
 from gyre.run.supervisors import Supervisors
 from gyre.words.events import GroupDrawn, RewardGiven
 from gyre.words.ids import EngineName, ExecutionId
-from gyre.words.outcomes import Ending, Fact, Launched, Outcome, Prepared
+from gyre.words.outcomes import Fact, Launched, Prepared
 from gyre.words.tasks import Evaluation, Task
 
 LIVE = (512, 2_048, 8_192)
 WEIGHED = 2_048
 """Where memory is asked for, which takes several times as long; it is in proportion."""
 ENGINES = 128
-SIZE = 8
-BATCH = 32
 HISTORY = 4
 """Executions that are over, for each that lives."""
 EVENTS = 50
@@ -221,72 +205,43 @@ def _recalls(folder: Path, live: int) -> Callable[[], dict[str, Any]]:
     return work
 
 
-class _Recorded:
+class _Recorded(Host):
     """A run that ends the oldest execution again and again, and writes everything down."""
 
     def __init__(self, path: Path, live: int) -> None:
-        self.shape = Shape(
-            groups_per_batch=BATCH,
-            executions_per_group=SIZE,
-            num_cells=1,
-            cell_capacity=1,
-            standalone_capacities=(live // ENGINES,) * ENGINES,
-            dispatch=Continuous(depth=live // SIZE),
-            placement=Async(),
-        )
-        self._scheduler = Scheduler(self.shape)
-        self._events: deque[Any] = deque([RunStarted()])
-        self._running: deque[LaunchExecution] = deque()
-        self._offered: deque[GroupId] = deque()
-        self._step = self._pulled = self.num_facts = 0
+        self.shape = shape_of(live, ENGINES)
+        self.num_facts = 0
         header = Header(run="r", seed=0, started_at=0.0, shape=plain_shape(self.shape), notes={})
         with Journal.create(path, header, kinds=KINDS) as self._journal:
-            ended = 0
-            while self._events or ended < HISTORY * live:
-                if not self._events:
-                    self._end(self._running.popleft())
-                    ended += 1
-                self._turn(self._events.popleft())
-            self._journal.commit()
+            super().__init__(self.shape)
+            for _ in range(HISTORY * live):
+                self._end(self._running.popleft())
+                while self._events:
+                    self._turn()
 
-    def _turn(self, fact: Any) -> None:
+    def _turn(self) -> None:
+        fact: Any = self._events[0]
         self._journal.append(fact, now=0.0)
         self.num_facts += 1
-        if not isinstance(fact, GroupDrawn | RewardGiven):
-            for command in self._scheduler.handle(fact, 0.0):
-                self._obey(command)
-        while self._offered and self._pulled < BATCH:
-            self._pulled += 1
-            self._events.append(GroupAssigned(group=self._offered.popleft(), step=self._step))
-            if self._pulled == BATCH:
-                self._events.append(StepTaken(step=self._step))
+        if isinstance(fact, GroupDrawn | RewardGiven):
+            # For people: the scheduler never hears of it.
+            self._events.popleft()
+        else:
+            super()._turn()
 
     def _end(self, one: LaunchExecution) -> None:
+        super()._end(one)
         group, member, name = one.group, one.member, name_of(one.group, one.member)
-        self._events += [
-            ExecutionTerminated(group=group, member=member, ending=Ending.COMPLETED),
-            RewardGiven(group=group, member=member, execution=name, score=1.0, ran_s=1.0),
-            ExecutionClosed(group=group, member=member, outcome=Outcome.VALID),
-        ]
+        given = RewardGiven(group=group, member=member, execution=name, score=1.0, ran_s=1.0)
+        self._events.insert(-1, given)
 
     def _obey(self, command: Any) -> None:
-        match command:
-            case AdmitGroup(group=group, size=size):
-                names = tuple(name_of(group, member) for member in range(size))
-                self._events.append(
-                    GroupDrawn(group=group, position=group, task="t", executions=names)
-                )
-                self._events.append(GroupAdmitted(group=group))
-            case LaunchExecution():
-                self._running.append(command)
-            case OfferGroup(group=group):
-                self._offered.append(group)
-            case OpenBatch(step=step):
-                self._step, self._pulled = step, 0
-            case Publish(version=version):
-                self._events.append(Published(version=version))
-            case _:
-                pass
+        if isinstance(command, AdmitGroup):
+            group = command.group
+            names = tuple(name_of(group, member) for member in range(command.size))
+            drawn = GroupDrawn(group=group, position=group, task="t", executions=names)
+            self._events.append(drawn)
+        super()._obey(command)
 
 
 def _adopts(folder: Path, live: int) -> Callable[[], dict[str, Any]]:
