@@ -4,9 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from renderers.base import create_renderer
-from renderers.configs import config_from_name
-
+from gyre.backends.renderers.package import config_from_name, create_renderer
 from gyre.backends.renderers.tokens import Tokens
 from gyre.words.errors import ConfigError
 

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from renderers.base import ParsedToolCall, ToolCallParseStatus
-
 from gyre.backends.renderers.families import (
     FAMILIES,
     Thinking,
@@ -20,6 +18,7 @@ from gyre.backends.renderers.families import (
     told,
 )
 from gyre.backends.renderers.hermes import as_json, read_call
+from gyre.backends.renderers.package import ParsedToolCall, ToolCallParseStatus
 from gyre.backends.renderers.shapes import Shapes
 from gyre.backends.renderers.tokens import Tokens
 from gyre.words.conversation import Message, Tool, ToolCall

@@ -4,11 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from renderers.base import MODEL_RENDERER_MAP
-
 from gyre.backends.renderers.chatml import ChatML
 from gyre.backends.renderers.families import FAMILIES, Thinking
 from gyre.backends.renderers.family import FamilyRenderer
+from gyre.backends.renderers.package import MODEL_RENDERER_MAP
 from gyre.backends.renderers.reading import Markup
 from gyre.backends.renderers.tokens import Tokens
 from gyre.model.known import model_folder
