@@ -23,6 +23,8 @@ class Load:
     done: int = 0
     failed: list[str] = field(default_factory=list)
     reached: asyncio.Event = field(default_factory=asyncio.Event)
+    turned: asyncio.Event = field(default_factory=asyncio.Event)
+    """A call has ended since somebody cleared it, well or badly."""
 
 
 async def agent(session, execution, load, *, stream, mark):
@@ -34,6 +36,7 @@ async def agent(session, execution, load, *, stream, mark):
         url = f"{execution.url}/v1/chat/completions"
         async with session.post(url, json=body, headers=headers) as answer:
             data = await answer.read()
+        load.turned.set()
         message = streamed(data) if stream else json.loads(data)["choices"][0]["message"]
         if answer.status != 200 or not message["content"].startswith(f"step {turn}: "):
             load.failed.append(f"{execution.id} {turn}: {answer.status} {data[:200]!r}")
@@ -160,7 +163,9 @@ def test_calls_follow_the_routes_of_a_controller(stage):
                 order = {"version": version, "routes": routes}
                 answer = await asyncio.to_thread(proxy.control, "PUT", "routes", order)
                 moved += answer["moved"]
-                await asyncio.sleep(0.05)
+                # However slow the machine is, some call gets to its end between two orders.
+                await load.turned.wait()
+                load.turned.clear()
             return moved
 
     moved = asyncio.run(run())
