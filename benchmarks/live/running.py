@@ -2,15 +2,20 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from benchmarks.live import left
+from benchmarks.live.left import Left
+from benchmarks.peers import results
 
 from gyre.config.toml import spelled
 from gyre.journal.reading import Reading, read
@@ -18,6 +23,7 @@ from gyre.plan.messages import StopReason
 from gyre.run.controller import KINDS
 from gyre.stream.queries import Queries
 from gyre.testing.emulated_run import Turn, tables, workload, write_tasks
+from gyre.words.errors import ConfigError
 from gyre.words.events import RunEnded
 
 SAMPLE_S = 0.25
@@ -45,6 +51,8 @@ class Ran:
     """From the command to its end, with its start, and its summary if that was waited for."""
     used: Mapping[str, Used] = field(default_factory=dict)
     """By process: controller and proxy."""
+    around: Mapping[str, float] = field(default_factory=dict)
+    """What it began beside, and how long its processes took to be gone."""
 
 
 def work_in_order(work: Sequence[Sequence[Sequence[Turn]]], seed: int) -> list[list[list[Turn]]]:
@@ -69,39 +77,59 @@ def trained(
     found: Mapping[str, Mapping[str, Any]],
     *,
     within_s: float | None = None,
-    leaving: ExitStack | None = None,
+    is_over_early: bool = False,
 ) -> Ran:
     """The run that the tables describe, watched; its own folder is the one called run.
 
-    One that takes longer than `within_s` is stopped, and fails. Its processes have ended, or end
-    by themselves until the stack does.
+    One that takes longer than `within_s` is stopped, and fails; one that is over early is so as
+    soon as its journal says that it has finished. None of its processes is left.
     """
     file = folder / "run.toml"
     file.write_text("\n".join(_lines(found)) + "\n")
+    around = left.around()
     began = time.monotonic()
     with (folder / "said").open("wb") as said:
         command = [sys.executable, "-m", "gyre", "train", str(file)]
         process = subprocess.Popen(command, stdout=said, stderr=said)
         watch = _Watch(process.pid)
-        if leaving is None:
-            status = ended(process, folder / "run", within_s)
-        else:
-            status = over(process, folder / "run", within_s)
-            leaving.callback(ended, process, folder / "run", STOP_S)
+        waits = over if is_over_early else ended
+        try:
+            status = waits(process, folder / "run", within_s)
+        except BaseException:
+            process.terminate()
+            left_alone(process, folder)
+            raise
+        wall_s = time.monotonic() - began
         watch.stop()
+        leave_s = left_alone(process, folder)
     if status != 0:
         sys.stderr.write((folder / "said").read_text())
         raise subprocess.CalledProcessError(status, command)
-    wall_s = time.monotonic() - began
     return Ran(
         reading=read(folder / "run" / "journal", kinds=KINDS),
         wall_s=wall_s,
         used=watch.used,
+        around={**around, "leave_s": leave_s},
     )
 
 
+def left_alone(process: "subprocess.Popen[bytes]", folder: Path) -> float:
+    """Seconds until the run in the folder called run in this one had no process any more."""
+    began = time.monotonic()
+    others = Left(folder)
+    others.look()
+    ended(process, folder / "run", left.LEAVE_S)
+    others.gone(folder / "run")
+    return time.monotonic() - began
+
+
+def end_when_told() -> None:
+    """SIGTERM ends this process as an error does, so that whatever it has started ends as well."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))
+
+
 def over(process: "subprocess.Popen[bytes]", folder: Path, within_s: float | None) -> int:
-    """The same as soon as its journal says that the run has finished."""
+    """The status of the run in the folder, as soon as its journal says that it has finished."""
     began = time.monotonic()
     while within_s is None or time.monotonic() - began < within_s:
         if process.poll() is not None:
@@ -190,12 +218,29 @@ def _look(pid: int, used: Used) -> None:
 
 
 class Kept:
-    """Samples in a file, a line each as they come, so that what was measured is not lost."""
+    """Samples in a file, a line each as they come, so that what was measured is not lost.
 
-    def __init__(self, path: Path | None) -> None:
+    Rule 1: a file has samples of the same sources, made in the same way, and of no others.
+    """
+
+    def __init__(self, path: Path | None, about: Mapping[str, Any] | None = None) -> None:
+        """`about` is what all samples there have in common, beside the sources."""
         self._path = path
-        lines = [] if path is None or not path.exists() else path.read_text().splitlines()
-        self._found = {tuple(one["of"]): one["sample"] for one in map(json.loads, lines)}
+        self._found: dict[tuple[str | int, ...], dict[str, Any]] = {}
+        if path is None:
+            return
+        about = json.loads(json.dumps({"sources": results.sources_digest(), **(about or {})}))
+        if not path.exists() or not path.stat().st_size:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._write({"about": about})
+            return
+        first, *lines = map(json.loads, path.read_text().splitlines())
+        found = first.get("about", {})
+        if differ := sorted(key for key in {*found, *about} if found.get(key) != about.get(key)):
+            were = ", ".join(f"{key}: {found.get(key)!r}, not {about.get(key)!r}" for key in differ)
+            message = f"{path}: expected samples of what is measured now, found those of {were}"
+            raise ConfigError(f"{message}; name another file, or remove this one")
+        self._found = {tuple(one["of"]): one["sample"] for one in lines}
 
     def get(self, *of: str | int) -> dict[str, Any] | None:
         """What was measured of this before."""
@@ -203,7 +248,37 @@ class Kept:
 
     def add(self, sample: dict[str, Any], *of: str | int) -> dict[str, Any]:
         self._found[of] = sample
+        self._write({"of": of, "sample": sample})
+        return sample
+
+    def part(self, name: str) -> "Part":
+        return Part(self, name)
+
+    def _write(self, line: Mapping[str, Any]) -> None:
         if self._path is not None:
             with self._path.open("a") as file:
-                file.write(json.dumps({"of": of, "sample": sample}) + "\n")
-        return sample
+                file.write(json.dumps(line) + "\n")
+
+
+class Part:
+    """Samples that are measured together: all of them are made again unless they are whole."""
+
+    def __init__(self, kept: Kept, name: str) -> None:
+        self._kept = kept
+        self._name = name
+        self._number = 0
+
+    def samples(self) -> list[tuple[str, dict[str, Any]]] | None:
+        """In order, what was measured; None unless it came to its end."""
+        whole = self._kept.get(self._name)
+        if whole is None:
+            return None
+        lines = [self._kept.get(self._name, number) for number in range(whole["number"])]
+        return [(one["what"], one["sample"]) for one in lines if one is not None]
+
+    def add(self, what: str, sample: dict[str, Any]) -> None:
+        self._kept.add({"what": what, "sample": sample}, self._name, self._number)
+        self._number += 1
+
+    def end(self) -> None:
+        self._kept.add({"number": self._number}, self._name)

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 from array import array
-from contextlib import ExitStack
 
 import pytest
 from benchmarks.gpu.live import measured, model, pilot, predict, runs, warmed, work
@@ -255,7 +254,6 @@ def test_a_run_that_did_not_end_well_can_be_made_again(tmp_path, monkeypatch):
         steps=1,
         training=4,
         within_s=1.0,
-        leaving=ExitStack(),
     )
 
     assert ["tasks.jsonl"] == found
@@ -297,9 +295,7 @@ class Scripted(Campaign):
 
     def __init__(self, place, seconds, *, scale=None):
         place.mkdir(exist_ok=True)
-        super().__init__(
-            place, "cpu", steps=6, longest_s=1.0, scale=scale or {}, leaving=ExitStack()
-        )
+        super().__init__(place, "cpu", steps=6, longest_s=1.0, scale=scale or {})
         self.asked = []
         self._seconds = seconds
 

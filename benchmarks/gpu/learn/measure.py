@@ -36,7 +36,8 @@ from benchmarks.gpu.learn.runs import (
 )
 from benchmarks.gpu.live.compare import SHARE_VARIABLE
 from benchmarks.gpu.moves.mps import together
-from benchmarks.live.running import Kept
+from benchmarks.live.left import Left
+from benchmarks.live.running import Kept, end_when_told, ended
 from benchmarks.peers import results
 
 PACKAGES = ("torch", "transformers", "safetensors", "tokenizers", "numpy")
@@ -74,9 +75,10 @@ class Running:
     def tell_to_stop(self) -> None:
         self._process.send_signal(signal.SIGINT)
 
-    def wait(self, until: float) -> None:
-        """It is over, at the latest by then."""
-        _wait_for(self._process, until)
+    def end(self, until: float) -> None:
+        """Nobody is left of it: who is not over by then is told once more, and killed."""
+        ended(self._process, self.folder, max(0.0, until - time.monotonic()))
+        Left(self._place).gone(self.folder, leave_s=LOOK_S)
 
     def evaluate(self) -> subprocess.Popen[bytes]:
         """Its newest weights are measured on the held-out tasks, in a process of its own."""
@@ -101,6 +103,7 @@ class Running:
 def main() -> None:
     asked = _asked()
     sizes = _sized(ON_A_CPU if asked.cpu else Sizes(), asked.size)
+    end_when_told()
     before = os.getloadavg()[0]
     with together() if sizes.device == "cuda" else nullcontext(False) as shares:
         samples = {name: [one] for name, one in _samples(asked, sizes).items()}
@@ -149,7 +152,8 @@ def _told(name: str, one: Mapping[str, Any]) -> str:
 
 def _samples(asked: argparse.Namespace, sizes: Sizes) -> dict[str, dict[str, Any]]:
     """By budget: what its run came to; one that never began is left out."""
-    kept = Kept(asked.kept)
+    about = {**asdict(sizes), "steps": asked.steps, "seconds": asked.seconds}
+    kept = Kept(asked.kept, about)
     found = {name: one for name in asked.budgets if (one := kept.get(name, asked.seed)) is not None}
     left = [name for name in asked.budgets if name not in found]
     for names in [[one] for one in left] if asked.cpu else [left]:
@@ -162,6 +166,8 @@ def _samples(asked: argparse.Namespace, sizes: Sizes) -> dict[str, dict[str, Any
                 _wait(runs, asked.seconds)
                 _measure_last(runs)
             finally:
+                for run in runs:
+                    run.end(time.monotonic())
                 if asked.journals is not None:
                     _keep(place, asked.journals)
             for run in runs:
@@ -185,24 +191,17 @@ def _wait(runs: Sequence[Running], seconds: float) -> None:
     for run in late:
         print(f"{run.name}: told to stop", flush=True)
         run.tell_to_stop()
-    for run in late:
-        run.wait(until + STOP_S)
+    for run in runs:
+        run.end(until + STOP_S)
 
 
 def _measure_last(runs: Sequence[Running]) -> None:
     """The last weights of those that were stopped before they could be measured."""
-    open_ = [run.evaluate() for run in runs if run.has_begun() and not run.is_through()]
+    late = [run for run in runs if run.has_begun() and not run.is_through()]
+    open_ = [(run, run.evaluate()) for run in late]
     until = time.monotonic() + EVALUATE_S
-    for process in open_:
-        _wait_for(process, until)
-
-
-def _wait_for(process: subprocess.Popen[bytes], until: float) -> None:
-    try:
-        process.wait(max(0.0, until - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    for run, process in open_:
+        ended(process, run.folder, max(0.0, until - time.monotonic()))
 
 
 def _keep(folder: Path, to: Path) -> None:

@@ -4,7 +4,7 @@ import gzip
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -82,17 +82,14 @@ class Campaign:
         steps: int,
         longest_s: float,
         scale: Mapping[str, float],
-        leaving: ExitStack,
     ) -> None:
         """`scale` is put over the device's own, and over what a pilot finds.
 
-        A run begins while the one before is ending, which nobody measures; all have ended when
-        the stack has.
+        A run begins when nobody is left of the one before.
         """
         self._place = place
-        self._kept = Kept(place / "samples.jsonl")
+        self._kept = Kept(place / "samples.jsonl", {"device": device, "steps": steps})
         self._longest_s = longest_s
-        self._leaving = leaving
         self._given = dict(scale)
         self.setting = SETTINGS[device]
         self.size = self.setting.size
@@ -180,7 +177,6 @@ class Campaign:
             steps=steps,
             training=training,
             within_s=self._longest_s,
-            leaving=self._leaving,
         )
 
     def _make(self) -> None:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from itertools import product
 from pathlib import Path
@@ -25,6 +25,7 @@ from benchmarks.gpu.live import runs
 from benchmarks.gpu.live.campaign import SETTINGS, Campaign
 from benchmarks.gpu.live.work import Scale
 from benchmarks.gpu.moves.mps import together
+from benchmarks.live.running import end_when_told
 from benchmarks.peers import results
 
 PACKAGES = ("aiohttp", "msgspec", "torch", "transformers", "triton", "uvicorn", "uvloop")
@@ -49,18 +50,18 @@ class Compared:
 
 def main() -> None:
     args = _arguments()
+    end_when_told()
     began = time.monotonic()
     load_before = os.getloadavg()[0]
     place = args.place.absolute()
     place.mkdir(parents=True, exist_ok=True)
-    with _quarters(place) as are_together, ExitStack() as leaving:
+    with _quarters(place) as are_together:
         campaign = Campaign(
             place,
             args.device,
             steps=args.steps,
             longest_s=args.longest,
             scale=dict(args.scale),
-            leaving=leaving,
         )
         print(campaign.scale, "by pilot", campaign.pilot, flush=True)
         found = compared(
@@ -196,7 +197,8 @@ def _print(found: Compared) -> None:
             f"{name:10} {' '.join(f'{one:.1f}' for one in seconds)} s, {ratio};",
             f"predicted {' '.join(f'{100 * one:+.1f} %' for one in off)};",
             f"training {fmean(one['share training'] for one in samples):.2f};",
-            f"start {fmean(one['start_s'] for one in samples):.1f} s;",
+            f"start {fmean(one['start_s'] for one in samples):.1f} s,",
+            f"end {fmean(one['leave_s'] for one in samples):.1f} s;",
             f"failed calls {sum(one['failed_calls'] for one in samples)};",
             f"staleness {fmean(one['staleness mean'] for one in samples):.2f}",
         )

@@ -1,5 +1,6 @@
 """What a live run came to, from its journal and its call logs."""
 
+import re
 from collections import Counter
 from pathlib import Path
 from statistics import fmean
@@ -18,6 +19,8 @@ from gyre.words.events import ClaimTrained, StepMade, TransitionTimed, WeightsPu
 from gyre.words.records import CallClosed, CallFailed, LogOpened
 
 ID_BYTES = 4
+WARM = re.compile(r"^(engine|trainer): warm after ([0-9.]+) s$", re.MULTILINE)
+"""What a cell's log says once its halves have computed."""
 
 
 def sample(ran: Ran, folder: Path) -> dict[str, Any]:
@@ -39,6 +42,8 @@ def sample(ran: Ran, folder: Path) -> dict[str, Any]:
         **_transitions(ran),
         "facts": len(ran.reading.entries),
         "controller_cpu_s": ran.used["controller"].cpu_s,
+        **ran.around,
+        **_warm(folder),
     }
 
 
@@ -86,6 +91,15 @@ def _training(ran: Ran) -> dict[str, float]:
         "publication: save, s": fmean(one.save_s for one in published) if published else 0.0,
         "publication: load, s": fmean(one.load_s for one in published) if published else 0.0,
     }
+
+
+def _warm(folder: Path) -> dict[str, float]:
+    """Seconds of a start in which the slowest engine and the slowest trainer compute first."""
+    found: dict[str, float] = {}
+    for log in sorted((folder / "logs").glob("*.log")):
+        for what, seconds in WARM.findall(log.read_text(errors="replace")):
+            found[what] = max(found.get(what, 0.0), float(seconds))
+    return {f"warm {what}_s": seconds for what, seconds in sorted(found.items())}
 
 
 def _transitions(ran: Ran) -> dict[str, Any]:

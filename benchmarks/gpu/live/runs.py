@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,11 +94,10 @@ def live(
     steps: int,
     training: int,
     within_s: float,
-    leaving: ExitStack,
 ) -> Ran:
-    """One run in a folder of its own; raises CalledProcessError if it does not end well in time.
+    """One run in a folder of its own, of which no process is left.
 
-    What it leaves running has ended when the stack has.
+    Raises CalledProcessError if it does not end well in time.
     """
     # What an earlier one left that did not.
     shutil.rmtree(folder, ignore_errors=True)
@@ -142,5 +140,5 @@ def live(
             "trackers": {"tensorboard": False},
         },
         within_s=within_s,
-        leaving=leaving,
+        is_over_early=True,
     )

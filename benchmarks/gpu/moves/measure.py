@@ -1,4 +1,8 @@
-"""Times switches, joins, hand-offs and publications: python -m benchmarks.gpu.moves.measure."""
+"""Times switches, joins, hand-offs and publications: python -m benchmarks.gpu.moves.measure.
+
+With --kept every sample is in that file as it comes, and a size that a call before has measured
+whole is not measured again.
+"""
 
 import argparse
 import asyncio
@@ -22,6 +26,7 @@ from benchmarks.gpu.moves.mps import together
 from benchmarks.gpu.moves.sizes import SIZES, made
 from benchmarks.gpu.moves.switching import Switches
 from benchmarks.gpu.moves.ways import Bytes, floor_s
+from benchmarks.live.running import Kept, end_when_told
 from benchmarks.peers import results
 
 Sample = tuple[str, dict[str, Any]]
@@ -39,6 +44,7 @@ SETTINGS = {
     "paper": {"to training": 8.52, "to rollout": 3.46},
     "not measured": "the end of a claim in hand, and reroutes: both depend on the workload",
 }
+SPEEDS = "bytes per second"
 PREFIXES = (8_192, 32_768)
 WARM_TOKENS = (300, 300)
 """Twice: the second call finds everything compiled."""
@@ -88,17 +94,24 @@ async def of_size(name: str, work: Path, asked: argparse.Namespace) -> AsyncIter
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
 
 
-async def measured(asked: argparse.Namespace, work: Path, samples: Samples) -> bool:
+async def measured(asked: argparse.Namespace, work: Path, samples: Samples, kept: Kept) -> bool:
     """Whether every size came to its end; what failed is told, and the others go on."""
     whole = True
     for name in asked.sizes:
+        part = kept.part(name)
+        if (before := part.samples()) is not None:
+            for what, sample in before:
+                samples[f"{name}: {what}"].append(sample)
+            continue
         began = perf_counter()
         try:
             async with asyncio.timeout(asked.size_s):
                 async for what, sample in of_size(name, work, asked):
                     samples[f"{name}: {what}"].append(sample)
                     _note_floor(what, sample, samples[f"{name}: sizes"][0], samples, asked)
+                    part.add(what, sample)
                     _print(f"{name}: {what}", sample)
+            part.end()
         except Exception:
             # The others are measured all the same: time on a device is dear.
             traceback.print_exc(limit=-6)
@@ -109,6 +122,18 @@ async def measured(asked: argparse.Namespace, work: Path, samples: Samples) -> b
     return whole
 
 
+def _floors(kept: Kept, work: Path, *, scale: int) -> dict[str, float]:
+    """The same for all sizes of one result."""
+    part = kept.part(SPEEDS)
+    if (before := part.samples()) is not None:
+        return before[0][1]
+    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as share:
+        found = floors.measure(work, Path(share), scale=scale)
+    part.add(SPEEDS, found)
+    part.end()
+    return found
+
+
 def _note_floor(
     what: str,
     sample: dict[str, Any],
@@ -117,7 +142,7 @@ def _note_floor(
     asked: argparse.Namespace,
 ) -> None:
     """Beside what it took, what the copies alone would take at the speeds of this run."""
-    speeds = samples["bytes per second"][0]
+    speeds = samples[SPEEDS][0]
     carried = sample.get("bytes", 0)
     floor = floor_s(what, sizes, speeds, carried, lent=asked.transport == "cuda")
     if floor is not None:
@@ -133,18 +158,21 @@ def main() -> None:
     parser.add_argument("--size-s", type=float, default=120.0, help="most seconds for one size")
     parser.add_argument("--transport", choices=("shared", "cuda"), default="cuda")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--kept", type=Path, help="samples are added here, and not made again")
     parser.add_argument("--commit", help="of the sources, where there is no repository to ask")
     asked = parser.parse_args()
+    end_when_told()
     samples: Samples = defaultdict(list)
     before = os.getloadavg()[0]
     on_gpu = asked.device == "cuda"
+    same = ("prefixes", "runs", "kv_tokens", "transport", "device")
+    kept = Kept(asked.kept, {name: getattr(asked, name) for name in same})
     with tempfile.TemporaryDirectory(prefix="moves-") as work, together() as has_mps:
-        with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as share:
-            floor = floors.measure(Path(work), Path(share), scale=1 if on_gpu else 64)
-        samples["bytes per second"].append(floor)
-        _print("bytes per second", floor)
+        floor = _floors(kept, Path(work), scale=1 if on_gpu else 64)
+        samples[SPEEDS].append(floor)
+        _print(SPEEDS, floor)
         try:
-            whole = asyncio.run(measured(asked, Path(work), samples))
+            whole = asyncio.run(measured(asked, Path(work), samples, kept))
         finally:
             # Whatever ends it, what was measured until then is kept.
             about = SETTINGS | {

@@ -1,4 +1,8 @@
-"""Profiles decoding and training on one GPU: python -m benchmarks.gpu.profile.measure."""
+"""Profiles decoding and training on one GPU: python -m benchmarks.gpu.profile.measure.
+
+With --kept every sample is in that file as it comes, and what a call before has measured whole is
+not measured again.
+"""
 
 import argparse
 import gc
@@ -7,6 +11,7 @@ import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +19,7 @@ from benchmarks.gpu.clock import ceilings
 from benchmarks.gpu.moves.sizes import SIZES
 from benchmarks.gpu.networks import qwen3
 from benchmarks.gpu.profile import decode, training
+from benchmarks.live.running import Kept
 from benchmarks.peers import results
 
 from gyre.model.description import describe
@@ -32,13 +38,15 @@ NAMES = ("decode", "small", "training")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help=f"of {', '.join(NAMES)}; all by default")
+    parser.add_argument("--kept", type=Path, help="samples are added here, and not made again")
     parser.add_argument("--commit", help="of the sources, where there is no repository to ask")
     asked = parser.parse_args()
     if unknown := sorted({*asked.names} - {*NAMES}):
         parser.error(f"{', '.join(unknown)}: expected {' or '.join(NAMES)}")
     samples: dict[str, list[dict[str, Any]]] = defaultdict(list)
     before = os.getloadavg()[0]
-    found = ceilings()
+    kept = Kept(asked.kept)
+    ((_, found),) = _measured(kept, "device", lambda: iter([("device", ceilings())]))
     samples["device"].append(found)
     measures: dict[str, Callable[[], Samples]] = {
         "decode": lambda: decode.measure(Network(qwen3()), found["copy_bytes_per_s"]),
@@ -47,7 +55,7 @@ def main() -> None:
     }
     for name in asked.names or measures:
         try:
-            for what, sample in measures[name]():
+            for what, sample in _measured(kept, name, measures[name]):
                 samples[what].append(sample)
                 _print(what, sample)
         except Exception:
@@ -65,6 +73,19 @@ def main() -> None:
         commit=asked.commit,
     )
     print(f"wrote {path.name}", flush=True)
+
+
+def _measured(kept: Kept, name: str, measure: Callable[[], Samples]) -> Samples:
+    """What was measured of this before, or else is measured now and kept as it comes."""
+    part = kept.part(name)
+    before = part.samples()
+    if before is not None:
+        yield from before
+        return
+    for what, sample in measure():
+        part.add(what, sample)
+        yield what, sample
+    part.end()
 
 
 def _small() -> Network:
