@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 import torch
@@ -30,16 +31,20 @@ from gyre.backends.tasks.open import open_tasks
 from gyre.journal.entries import Header
 from gyre.journal.writing import write
 from gyre.model import attention_cuda
+from gyre.model.attention import attention_for
 from gyre.model.bushy import TreeAttention
 from gyre.model.known import model_folder
 from gyre.model.load import load_network
+from gyre.model.network import Attend
+from gyre.model.packed import Packed
 from gyre.model.tiled import TileAttention
 from gyre.run.controller import KINDS
 from gyre.run.runfile import read_run
 from gyre.testing.engine_process import EngineProcess
 from gyre.testing.proxy_process import ProxyProcess
 from gyre.testing.tokenizer import write_tokenizer
-from gyre.train.passes import on_device
+from gyre.train import passes
+from gyre.train.cell import LocalTrainer
 from gyre.tree.draw import draw, generator
 from gyre.tree.tree import grow
 from gyre.words.events import ClaimTrained, EvaluationRound, GroupPacked, StepMade
@@ -183,22 +188,34 @@ def test_every_budget_is_a_run_that_can_be_started(tmp_path: Path, name: str, wh
 def test_a_trainer_that_compiles_nothing_has_its_attention_in_tiles(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As if blocks were always sooner."""
+    """As if blocks were always sooner; a trainer beside it still has them."""
     monkeypatch.setattr(attention_cuda, "TILE_SPEED", 0.0)
-    made = on_device(claim(512).packs[0], torch.device("cpu"))
+    monkeypatch.setattr(passes, "attention_for", noted := Noted())
+    given: dict[str, Any] = {
+        "section": TrainerSection(),
+        "objective": ObjectiveSection(),
+        "optimizer": OptimizerSection(),
+        "temperature": 0.7,
+    }
+    plain = LocalTrainer(load_network(model_folder("tiny")), **given)
+    in_tiles = eager.trainer(load_network(model_folder("tiny")), options={}, **given)
 
-    before = attention_cuda.cuda_attention(made, torch.bfloat16)
-    eager.trainer(
-        load_network(model_folder("tiny")),
-        section=TrainerSection(),
-        objective=ObjectiveSection(),
-        optimizer=OptimizerSection(),
-        temperature=0.7,
-        options={},
-    )
-    after = attention_cuda.cuda_attention(made, torch.bfloat16)
+    for trainer in (plain, in_tiles, plain):
+        trainer.train(claim(512), num_executions=1)
+    in_tiles.score(claim(512))
 
-    assert (TreeAttention, TileAttention) == (type(before), type(after))
+    assert [TreeAttention, TileAttention, TreeAttention, TileAttention] == noted.chosen
+
+
+class Noted:
+    """What a GPU would compute with, where a CPU does."""
+
+    def __init__(self) -> None:
+        self.chosen: list[type] = []
+
+    def __call__(self, packed: Packed, dtype: torch.dtype) -> Attend:
+        self.chosen.append(type(attention_cuda.cuda_attention(packed, torch.bfloat16)))
+        return attention_for(packed, dtype)
 
 
 def test_a_sample_says_step_by_step_what_the_journal_says(tmp_path: Path) -> None:
