@@ -158,7 +158,8 @@ def _quarters(place: Path) -> Iterator[bool]:
     """Processes have a quarter of the GPU each, and find compiled what others have compiled."""
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(place / "compiled"))
     # Cells find the modules of the benchmarks wherever they are started.
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(results.ROOT / "src"), str(results.ROOT)])
+    paths = (results.ROOT / "src", results.ROOT, os.environ.get("PYTHONPATH"))
+    os.environ["PYTHONPATH"] = os.pathsep.join(str(one) for one in paths if one)
     with together() as are_together:
         os.environ[SHARE_VARIABLE] = str(SHARE)
         yield are_together
