@@ -32,7 +32,7 @@ QUICK = RouterSection(
     break_after=3,
     probe_s=0.002,
 )
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 def prompt(said="count"):

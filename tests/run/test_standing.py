@@ -22,7 +22,7 @@ from gyre.run.standing import changes, free, recorded, refuse_changes, standing
 from gyre.testing.emulated_run import tables
 from gyre.words.errors import ConfigError
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 @pytest.fixture

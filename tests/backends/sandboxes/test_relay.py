@@ -8,7 +8,7 @@ import pytest
 from gyre.backends.sandboxes.relay import PAUSE_S, Relay, through
 from gyre.words.errors import SandboxError
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 async def echo(reader, writer):

@@ -1,6 +1,7 @@
 """A run goes on whatever its trackers do."""
 
 import threading
+import time
 
 from gyre.backends.trackers import aside
 from gyre.backends.trackers.aside import Trackers
@@ -101,7 +102,9 @@ def test_one_that_hangs_neither_holds_a_log_nor_the_end():
     trackers = around(bad=MemoryTracker(open_gate=gate), good=good)
     for step in range(3):
         trackers.log({"a": 0.0}, step=step)
-    trackers.close(within_s=0.2)
+    while len(steps(good)) < 3:
+        time.sleep(0.001)
+    trackers.close(within_s=0.5)
     gate.set()
 
     assert [0, 1, 2] == steps(good)
