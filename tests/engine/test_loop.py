@@ -2,6 +2,7 @@
 
 import random
 from array import array
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -34,6 +35,33 @@ def ahead(request, monkeypatch):
     """Whether passes are launched before the tokens of those before them are looked at."""
     monkeypatch.setattr(PlainForward, "returns_early", request.param)
     return request.param
+
+
+def test_every_pass_is_made_on_the_loops_own_device(monkeypatch):
+    """A thread's current device is another, and kernels and events are of the current one."""
+    inside, seen = [], []
+
+    @contextmanager
+    def noted(device):
+        inside.append(device)
+        yield
+        inside.pop()
+
+    class Looking(PlainForward):
+        def __call__(self, work, ids=None):
+            seen.append([*inside])
+            return super().__call__(work, ids)
+
+        def sample(self, logits, draws):
+            seen.append([*inside])
+            return super().sample(logits, draws)
+
+    monkeypatch.setattr("gyre.engine.loop.current", noted)
+    model = network()
+    run(loop(model, make_forward=Looking), [ask([1, 2, 3])])
+
+    assert {(model.device,)} == {tuple(one) for one in seen}
+    assert [] == inside
 
 
 class Recorded:

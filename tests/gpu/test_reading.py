@@ -39,6 +39,23 @@ def test_it_is_attention_over_the_blocks_of_each_call(group, size, calls):
         )
 
 
+def test_what_triton_refuses_is_refused_as_all_work_of_a_device_is():
+    """A size that is no power of two."""
+    from gyre.engine.reading import try_out
+
+    with pytest.raises(RuntimeError, match="a kernel cannot run: CompilationError"):
+        try_out(4, 2, 48, torch.bfloat16, torch.device("cuda"), BLOCK_TOKENS)
+
+
+def test_the_tile_fits_the_device():
+    from gyre.engine.reading import REST_BYTES, TILE_BYTES, tile_for
+
+    device = torch.device("cuda", 0)
+    room = torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+
+    assert tile_for(device) * TILE_BYTES + REST_BYTES <= room
+
+
 @pytest.mark.parametrize("size", [64, 128])
 def test_keys_and_values_are_put_into_their_slots_and_nowhere_else(size):
     """Whether heads or tokens come first in memory."""

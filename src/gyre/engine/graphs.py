@@ -30,6 +30,9 @@ and a capture takes as long as many passes."""
 
 SPARE_BYTES = 2**31
 """More than any capture takes."""
+PUT_OFF_PASSES = 1000
+"""Made without a graph, or with a larger one, after a capture that failed: memory may be short for
+long, and every attempt takes as long as many passes."""
 
 
 def _layer(
@@ -62,22 +65,42 @@ class _Graph:
     """By whether any row is greedy."""
 
 
+class PutOff:
+    """What failed, and is not tried again before it was wanted some times more."""
+
+    def __init__(self, times: int) -> None:
+        self._times = times
+        self._left: Counter[Hashable] = Counter()
+
+    def is_due(self, what: Hashable) -> bool:
+        """Whether it may be tried now; if not, it is nearer to that the next time."""
+        if not self._left[what]:
+            return True
+        self._left[what] -= 1
+        return False
+
+    def fail(self, what: Hashable) -> None:
+        self._left[what] = self._times
+
+    def clear(self) -> None:
+        self._left.clear()
+
+
 class _Numbers:
     """What a decoding graph reads of its calls, in one tensor so that one copy brings it."""
 
     def __init__(self, num_calls: int, most_blocks: int, device: torch.device) -> None:
         self.most_blocks = most_blocks
         # Two take turns, because a pass is written while the copy of the one before may be going.
-        self._hosts = [
-            torch.zeros((num_calls, 4 + most_blocks), dtype=torch.int32, pin_memory=True)
-            for _ in range(2)
-        ]
-        self._device = torch.zeros_like(self._hosts[0], device=device)
+        self._hosts = [_Host(num_calls, 4 + most_blocks) for _ in range(2)]
+        self._device = torch.zeros_like(self._hosts[0].rows, device=device)
 
     def bring(self, work: Pass, ids: Tensor | None = None) -> None:
         """The pass's calls, the shortest repeated up to the graph's number of calls."""
         self._hosts.reverse()
-        host = self._hosts[0].numpy()
+        # Passes that sample nothing are waited for by nobody, so any number may be on their way.
+        self._hosts[0].copied.synchronize()
+        host = self._hosts[0].rows.numpy()
         num, width = work.blocks.shape
         host[:num, 0] = work.ids
         host[:num, 1] = work.positions
@@ -88,7 +111,8 @@ class _Numbers:
         # computed like any other, and it has the fewest keys to read.
         shortest = int(work.lengths.argmin())
         host[num:] = host[shortest]
-        self._device.copy_(self._hosts[0], non_blocking=True)
+        self._device.copy_(self._hosts[0].rows, non_blocking=True)
+        self._hosts[0].copied.record()
         if ids is not None:
             self._device[:num, 0] = ids
             if num < len(host):
@@ -111,6 +135,14 @@ class _Numbers:
         return Decoding(blocks=self._device[:, 4:], lengths=self._device[:, 3].contiguous())
 
 
+class _Host:
+    """Rows in main memory that a device copies by itself, and whether it has."""
+
+    def __init__(self, num_rows: int, size: int) -> None:
+        self.rows = torch.zeros((num_rows, size), dtype=torch.int32, pin_memory=True)
+        self.copied: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+
+
 class GraphForward:
     """The network on CUDA; a graph is captured the first time its number of calls is needed."""
 
@@ -128,6 +160,7 @@ class GraphForward:
         """By size: passes that a larger graph has served."""
         self._met: set[Hashable] = set()
         """What was captured before, so that its kernels are there whatever was forgotten since."""
+        self._put_off = PutOff(PUT_OFF_PASSES)
         self._pool: Any = None
         self._layer: Any = torch.compile(_layer, dynamic=True)
 
@@ -149,7 +182,11 @@ class GraphForward:
         graph, num = self._replayed, len(logits)
         if graph is None or draws.is_cut:
             return _sampled(logits, draws.on(logits.device))
-        sampling = graph.samplings.get(draws.is_greedy) or self._capture_sampling(graph, draws)
+        sampling = graph.samplings.get(draws.is_greedy) or self._tried(
+            (len(graph.logits), draws.is_greedy), lambda: self._capture_sampling(graph, draws)
+        )
+        if sampling is None:
+            return _sampled(logits, draws.on(logits.device))
         sampling.numbers[:num].copy_(draws.numbers, non_blocking=True)
         sampling.graph.replay()
         return sampling.ids[:num], sampling.packed[:num]
@@ -161,6 +198,7 @@ class GraphForward:
         """Graphs hold addresses of weights and of the store, which are given back now."""
         self._graphs.clear()
         self._spared.clear()
+        self._put_off.clear()
         self._replayed = None
         self._pool = None
 
@@ -176,7 +214,19 @@ class GraphForward:
         if larger is not None and self._spared[size] < SPARED_PASSES:
             self._spared[size] += 1
             return self._graphs[larger]
-        return self._capture(size, work)
+        made = self._tried(size, lambda: self._capture(size, work))
+        return self._graphs[larger] if made is None and larger is not None else made
+
+    def _tried(self, what: Hashable, capture: Callable[[], T]) -> T | None:
+        """What the capture gives; None where it fails, and for some passes after that."""
+        if not self._put_off.is_due(what):
+            return None
+        try:
+            return capture()
+        except RuntimeError:
+            # There may be room for the pass where there is none for a graph; if not, it says so.
+            self._put_off.fail(what)
+            return None
 
     def _capture(self, size: int, work: Pass) -> _Graph:
         numbers = _Numbers(size, self._most_blocks, self._network.device)
@@ -199,13 +249,13 @@ class GraphForward:
             for _ in range(2):
                 work()
             self._met.add(what)
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(self._network.device)
         graph = torch.cuda.CUDAGraph()
         # Not torch.cuda.graph, which each time gives all memory that is kept for passes back to
         # the driver; that is done only where a capture might not find enough.
         if torch.cuda.mem_get_info(self._network.device)[0] < SPARE_BYTES:
             torch.cuda.empty_cache()
-        with torch.cuda.stream(_capturing()):
+        with torch.cuda.stream(_capturing(self._network.device)):
             # Other threads may allocate meanwhile.
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
@@ -277,9 +327,9 @@ class GraphForward:
 
 
 @cache
-def _capturing() -> torch.cuda.Stream:
+def _capturing(device: torch.device) -> torch.cuda.Stream:
     """One for all graphs, because matrix products keep memory for every stream they are used on."""
-    return torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def _sampled(logits: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:

@@ -21,6 +21,7 @@ from gyre.engine.pins import Pins
 from gyre.engine.reports import Capacity, Failed, KVBlocks, Pin, Report, Said
 from gyre.engine.request import Decode, Request, admitted, refusal
 from gyre.engine.store import Store, affordable_tokens, move_weights
+from gyre.model.devices import current
 from gyre.model.network import Network
 from gyre.model.weights import load_into
 from gyre.words.errors import ConfigError, EngineDraining, EngineError, OutOfMemory
@@ -54,11 +55,12 @@ class Loop:
         self._seed = seed
         self._decode = decode
         self._store = _store(network, section)
-        self._forward = (
-            forward_for(network, self._store, section)
-            if make_forward is None
-            else make_forward(network, self._store)
-        )
+        with current(self._device):
+            self._forward = (
+                forward_for(network, self._store, section)
+                if make_forward is None
+                else make_forward(network, self._store)
+            )
         self._pins = Pins(self._store)
         self._epoch = 0
         self._batch = self._empty_batch()
@@ -140,6 +142,10 @@ class Loop:
         """
         if self._paused or self._resting:
             return []
+        with current(self._device):
+            return self._passed()
+
+    def _passed(self) -> list[Report]:
         flight, self._flight = self._flight, None
         if flight is None:
             turn = self._batch.turn()

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gyre.engine.store import Store
 from gyre.model.live import Live
+from gyre.model.network import Shape
 
 BLOCK_TOKENS = 128
 """Tokens of a cache block, whose keys lie together and are read in long runs."""
@@ -96,6 +97,12 @@ def _paged_attention_shape(
 def _reading() -> Any:
     # Triton, which it is written in, comes with torch for CUDA and with no other.
     return import_module("gyre.engine.reading")
+
+
+def try_out(shape: Shape, dtype: torch.dtype, device: torch.device) -> None:
+    """RuntimeError where the device cannot run the kernels for heads of this shape."""
+    sizes = (shape.heads, shape.kv_heads, shape.head_dim)
+    _reading().try_out(*sizes, dtype, device, BLOCK_TOKENS)
 
 
 def _decode(calls: Decoding, query: Tensor, held: Tensor, scale: float) -> Tensor:

@@ -4,14 +4,21 @@ Reading, each program takes one call's keys of one head once, whatever the numbe
 share it, and no slot beyond the call's last; where calls are few, several programs share one.
 """
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from gyre.engine.launching import launching
+
 TILE = 16_384
-"""Numbers of keys that are looked at together: with their values, and those of the step that comes
-next, they fit into a processor's own memory."""
+"""Numbers of keys that are looked at together, if a processor's own memory holds as much."""
+TILE_BYTES = 4
+"""Of that memory for each of them, which has a value beside it, both of two bytes."""
+REST_BYTES = 2**14
+"""As much of it as everything else takes where 32 queries share a head."""
 ROWS = 16
 """Fewest queries that tensor cores take."""
 MOST_SPLITS = 16
@@ -20,6 +27,7 @@ PROGRAMS = 16
 LOG2_E = 1.4426950408889634
 
 
+@launching
 def attend(
     query: Tensor, held: Tensor, blocks: Tensor, lengths: Tensor, scale: float, page: int
 ) -> Tensor:
@@ -41,7 +49,7 @@ def attend(
         *query.stride()[:2], held.stride(1), *parts.stride()[:3], *weights.stride()[:2],
         blocks.stride(0),
         GROUP=heads // kv_heads, ROWS=max(ROWS, triton.next_power_of_2(heads // kv_heads)),
-        SIZE=size, PAGE=page, STEP=min(page, TILE // size), SPLITS=splits,
+        SIZE=size, PAGE=page, STEP=min(page, tile_for(query.device) // size), SPLITS=splits,
         num_warps=4, num_stages=2,
     )  # fmt: skip
     if splits > 1:
@@ -52,6 +60,7 @@ def attend(
     return out
 
 
+@launching
 def write(held: Tensor, slots: Tensor, keys: Tensor, values: Tensor) -> None:
     """Puts keys and values (kv_heads, T, d) into the slots (T) of one layer, both at once."""
     heads, tokens, size = keys.shape
@@ -60,6 +69,31 @@ def write(held: Tensor, slots: Tensor, keys: Tensor, values: Tensor) -> None:
         *keys.stride()[:2], *values.stride()[:2], held.stride(1),
         SIZE=size, num_warps=1,
     )  # fmt: skip
+
+
+@launching
+def try_out(
+    heads: int, kv_heads: int, size: int, dtype: torch.dtype, device: torch.device, page: int
+) -> None:
+    """RuntimeError where the device cannot run these kernels for such heads."""
+    held = torch.zeros((2, kv_heads, page, size), dtype=dtype, device=device)
+    rows = torch.zeros((1, heads, size), dtype=dtype, device=device)
+    first = torch.zeros((1, 1), dtype=torch.int32, device=device)
+    given = rows[0, :kv_heads].unsqueeze(1)
+    write(held, first[0].long(), given, given)
+    attend(rows, held, first, first[0] + 1, 1.0, page)
+
+
+def tile_for(device: torch.device) -> int:
+    """The largest tile that the device's processors hold, a power of two."""
+    room = 2**63
+    if device.type == "cuda":
+        about: Any = torch.cuda.get_device_properties(device)
+        room = about.shared_memory_per_block_optin
+    tile = TILE
+    while tile * TILE_BYTES + REST_BYTES > room:
+        tile //= 2
+    return tile
 
 
 def splits_for(programs: int, device: torch.device) -> int:

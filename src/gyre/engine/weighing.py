@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from gyre.engine.launching import launching
 from gyre.engine.sampler import STRETCH, Draws, draw
 
 MANY = 16
@@ -35,6 +36,7 @@ def sample(logits_SV: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
     return ids, logprobs
 
 
+@launching
 def weighed(logits_SV: Tensor, heat_S1: Tensor) -> tuple[Tensor, Tensor]:
     """Of each stretch (S, N) the highest logit, and the sum of likelihoods relative to it."""
     rows, tokens = logits_SV.shape

@@ -33,6 +33,9 @@ def release() -> None:
 
 
 def synchronize() -> None:
-    """What was asked of the device is done."""
+    """What was asked of any device is done: that of a cell need not be the thread's current one."""
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.synchronize()
+        for number in range(torch.cuda.device_count()):
+            # Others are left alone, because waiting for one makes it part of this process.
+            if torch.cuda.memory_reserved(number):
+                torch.cuda.synchronize(number)
