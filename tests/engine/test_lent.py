@@ -8,10 +8,11 @@ from tests.lending import ThreadsMemory
 
 from gyre.engine.lent import LentBlocks
 from gyre.engine.reports import KVBlocks
-from gyre.words.errors import NotFound, RequestError
+from gyre.words.errors import NotFound, OutOfMemory, RequestError
 
 CPU = torch.device("cpu")
 KV_BYTES = 2**16
+LAID_BYTES = 2**12
 
 
 def blocks(version=3):
@@ -25,14 +26,18 @@ def memory():
     return ThreadsMemory()
 
 
+def shelf(memory, kv_bytes=KV_BYTES):
+    return LentBlocks(memory, CPU, kv_bytes=kv_bytes, laid_bytes=LAID_BYTES)
+
+
 @pytest.fixture
 def source(memory):
-    return LentBlocks(memory, CPU, kv_bytes=KV_BYTES)
+    return shelf(memory)
 
 
 @pytest.fixture
 def destination(memory):
-    return LentBlocks(memory, CPU, kv_bytes=KV_BYTES)
+    return shelf(memory)
 
 
 def test_blocks_are_taken_as_they_were_put(source, destination):
@@ -72,11 +77,39 @@ def test_an_engine_that_rests_lends_nothing_any_more(source, memory):
     assert {} == memory.open
 
 
-def test_more_than_an_engine_has_room_for_is_refused(source, memory):
-    name, _ = source.put(blocks(), "one")
+def test_more_than_an_engine_has_room_for_is_refused(memory):
+    """All that it has room for is not."""
+    values = torch.zeros(2, 2, 1, 2**15, 2)
+    most = KVBlocks(token_ids=bytes(4 * 2**15), version=3, values=values)
+    source = LentBlocks(memory, CPU, kv_bytes=KV_BYTES, laid_bytes=2**30)
+    name, num_bytes = source.put(most, "one")
+    kv_bytes = values.nbytes + 4 * 2**15
 
-    with pytest.raises(RequestError, match="expected up to 128 bytes, found"):
-        LentBlocks(memory, CPU, kv_bytes=64).take(name)
+    assert torch.equal(values, shelf(memory, kv_bytes).take(name).values)
+    with pytest.raises(RequestError, match=f"expected up to {kv_bytes // 2 + 2**16} bytes, found"):
+        shelf(memory, kv_bytes // 2).take(name)
+    assert kv_bytes < num_bytes
+
+
+def test_no_more_is_laid_than_may_be_and_what_is_dropped_makes_room(source, destination):
+    _, num_bytes = source.put(blocks(), "one")
+    names = [source.put(blocks(), "more")[0] for _ in range(LAID_BYTES // num_bytes - 1)]
+
+    with pytest.raises(OutOfMemory, match=f"and no more than {LAID_BYTES} may"):
+        source.put(blocks(), "too many")
+    source.drop(names[0])
+    name, _ = source.put(blocks(4), "again")
+    assert 4 == destination.take(name).version
+
+
+def test_a_device_without_room_lends_nothing_and_says_so(memory, monkeypatch):
+    def lend(tensors):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(memory, "lend", lend)
+
+    with pytest.raises(OutOfMemory, match="no room for cached blocks"):
+        shelf(memory).put(blocks(), "one")
 
 
 def changed(name, change):

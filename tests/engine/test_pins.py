@@ -8,6 +8,7 @@ import torch
 from tests.engine.slow_engine import ask, assert_same, expected, loop, network, run, weights
 from tests.engine.test_loop import prompt, recorded_loop
 
+from gyre.engine.store import Store
 from gyre.words.errors import EngineDraining, EngineError, OutOfMemory
 
 
@@ -41,6 +42,25 @@ def test_a_call_goes_on_elsewhere_from_its_blocks(block_tokens, dtype):
     assert wanted.logprobs == pytest.approx(
         before.logprobs + answer.logprobs, abs=1e-10 if dtype == torch.float64 else 1e-5
     )
+
+
+def test_blocks_that_cannot_be_filled_are_left_to_others(monkeypatch):
+    model = network()
+    source, destination = loop(model), loop(model)
+    run(source, [ask(prompt(21), max_tokens=2)])
+    given = source.export(source.pin(prompt(21)))
+    before = destination.capacity().available_blocks
+
+    def fill(store, blocks, values):
+        raise OutOfMemory("no room for a copy")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "fill", fill)
+        with pytest.raises(OutOfMemory):
+            destination.import_(given)
+
+    assert before == destination.capacity().available_blocks
+    assert 20 == destination.import_(given).num_tokens
 
 
 def test_pinned_blocks_are_not_given_to_others():

@@ -2,7 +2,7 @@
 
 import gc
 import resource
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -44,7 +44,7 @@ def no_more_memory():
     taken = []
     try:
         # What others freed is the allocator's, and needs nobody's leave.
-        with pytest.raises(RuntimeError):
+        with suppress(RuntimeError):
             while True:
                 taken.append(torch.empty(SPARE_BYTES, dtype=torch.uint8))
         yield
@@ -85,6 +85,18 @@ def test_memory_is_given_back_and_taken_again():
     of.allocate()
     assert of.is_held
     assert not of.values.any()
+
+
+@pytest.mark.parametrize("act", [Store.read, lambda of, blocks: of.fill(blocks, wide(of))])
+def test_blocks_that_there_is_no_room_to_move_are_named(act):
+    of = store(num_blocks=2**19)
+    with no_more_memory(), pytest.raises(OutOfMemory, match=r"blocks.*: no room"):
+        act(of, range(of.num_blocks))
+
+
+def wide(of):
+    """Numbers of another type, of which a copy has to be made; a view of one."""
+    return torch.zeros((), dtype=torch.float64).expand(of.values.shape)
 
 
 def test_memory_that_is_not_there_is_named_and_may_be_asked_for_again():

@@ -1,5 +1,7 @@
 """Memory of a device that one process lends is read by another, and only while it is lent."""
 
+import os
+import select
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,37 +18,89 @@ pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 CUDA = torch.device("cuda", 0)
 LENDER = """
 import sys, msgspec, torch
+from pathlib import Path
 from gyre.model.lending import DeviceMemory
 device = torch.device("cuda", 0)
 values = torch.arange(3_000_001, device=device, dtype=torch.int32)
-loan = DeviceMemory(device).lend([values, values[5:].bfloat16(), values[:0]])
+loan = DeviceMemory(device, Path(sys.argv[1])).lend([values, values[5:].bfloat16(), values[:0]])
 print(msgspec.json.encode(loan.lent).decode(), flush=True)
 for line in sys.stdin:
     if line.strip() == "end":
         loan.end()
         values.zero_()
         torch.cuda.synchronize()
+    if line.strip() == "give back":
+        values = None
+        loan.end()
+        torch.cuda.empty_cache()
     print("done", flush=True)
+"""
+READER = """
+import sys, msgspec, torch
+from pathlib import Path
+from gyre.model.lending import DeviceMemory, sums_of
+from gyre.words.errors import TransferError
+from gyre.words.transfers import Lent
+device = torch.device("cuda", 0)
+lent = msgspec.json.decode(sys.argv[2], type=Lent)
+try:
+    with DeviceMemory(device, Path(sys.argv[1])).borrowed(lent) as parts:
+        print("reads", flush=True)
+        sys.stdin.readline()
+        copies = [one.clone() for one in parts]
+    print("same" if sums_of(copies) == lent.sums else "other", flush=True)
+except TransferError as error:
+    print("told", flush=True)
+print(int(torch.arange(100, device=device).sum()), flush=True)
+"""
+ALLOCATORS = ["expandable_segments:True", "backend:cudaMallocAsync"]
+CHECKED = """
+import sys, torch
+from pathlib import Path
+from gyre.model.lending import DeviceMemory
+from gyre.run.cell import checked
+from gyre.words.errors import ConfigError
+device = torch.device("cuda", 0)
+try:
+    checked(DeviceMemory(device, Path(sys.argv[1])), device)
+except ConfigError as error:
+    print(error)
 """
 
 
+def started(*arguments):
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, "-c", *map(str, arguments)], **pipes)
+
+
 @pytest.fixture
-def lender():
-    with subprocess.Popen(
-        [sys.executable, "-c", LENDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
+def lender(tmp_path):
+    with started(LENDER, tmp_path) as process:
         yield process
         process.stdin.close()
+
+
+@pytest.fixture
+def memory(tmp_path):
+    return DeviceMemory(CUDA, tmp_path)
 
 
 def told(process):
     return msgspec.json.decode(process.stdout.readline(), type=Lent)
 
 
+def order(process, what):
+    process.stdin.write(f"{what}\n")
+    process.stdin.flush()
+
+
+def is_done(process, within_s):
+    return bool(select.select([process.stdout], [], [], within_s)[0])
+
+
 def ended(process):
     """It lends nothing any more, and its memory is something else."""
-    process.stdin.write("end\n")
-    process.stdin.flush()
+    order(process, "end")
     process.stdout.readline()
 
 
@@ -58,8 +112,8 @@ def room():
     ]
 
 
-def test_another_process_reads_what_is_lent_until_it_is_lent_no_more(lender):
-    lent, memory, found = told(lender), DeviceMemory(CUDA), room()
+def test_another_process_reads_what_is_lent_until_it_is_lent_no_more(lender, memory, tmp_path):
+    lent, found = told(lender), room()
     for _ in range(2):
         read(memory, lent, found)
         expected = torch.arange(3_000_001, device=CUDA, dtype=torch.int32)
@@ -69,21 +123,69 @@ def test_another_process_reads_what_is_lent_until_it_is_lent_no_more(lender):
     ended(lender)
     with pytest.raises(Outdated, match="not lent any more"):
         read(memory, lent, room())
+    assert [] == list(tmp_path.iterdir())
 
 
-def test_what_is_taken_back_while_it_is_read_is_told(lender):
-    lent, memory = told(lender), DeviceMemory(CUDA)
+def test_what_is_taken_back_while_it_is_read_is_told(lender, memory):
+    lent = told(lender)
 
     def read_slowly():
         with memory.borrowed(lent):
-            ended(lender)
+            order(lender, "end")
+            # It waits for this reader, who is at it.
+            assert not is_done(lender, 1.0)
 
     with pytest.raises(Outdated):
         read_slowly()
+    assert is_done(lender, 60.0)
 
 
-def test_a_handle_that_is_none_is_refused(lender):
+def test_memory_that_is_read_is_not_given_back_to_the_driver(lender, memory):
+    lent, found = told(lender), []
+
+    def read_slowly():
+        with memory.borrowed(lent) as parts:
+            order(lender, "give back")
+            assert not is_done(lender, 1.0)
+            found.append(parts[0].view(torch.int32).clone())
+
+    with pytest.raises(Outdated):
+        read_slowly()
+    assert is_done(lender, 60.0)
+    assert torch.equal(torch.arange(3_000_001, device=CUDA, dtype=torch.int32), found[0])
+
+
+def test_a_lender_that_is_killed_spoils_neither_what_is_read_nor_the_reader(lender, tmp_path):
+    """In a process of its own, because a fault of a device ends all that a process does there."""
+    lent = msgspec.json.encode(told(lender)).decode()
+    with started(READER, tmp_path, lent) as reader:
+        assert "reads\n" == reader.stdout.readline()
+        lender.kill()
+        lender.wait()
+        order(reader, "go on")
+        outcome, usable = reader.stdout.readline(), reader.stdout.readline()
+        late = started(READER, tmp_path, lent).communicate()[0].splitlines()
+
+    assert outcome in ("same\n", "told\n")
+    assert "4950\n" == usable
+    assert ["told", "4950"] == late
+
+
+def test_a_handle_that_is_none_is_refused(lender, memory):
     lent = told(lender)
     for pieces in (("00" * 63,), ("5a" * 64,)):
         with pytest.raises(TransferError):
-            read(DeviceMemory(CUDA), replace(lent, pieces=pieces), room())
+            read(memory, replace(lent, pieces=pieces), room())
+
+
+@pytest.mark.parametrize("setting", ALLOCATORS)
+def test_an_allocator_whose_memory_cannot_be_lent_is_found_when_a_cell_opens(setting, tmp_path):
+    said = subprocess.run(
+        [sys.executable, "-c", CHECKED, tmp_path],
+        env={**os.environ, "PYTORCH_CUDA_ALLOC_CONF": setting},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+    assert "expected PYTORCH_CUDA_ALLOC_CONF without" in said

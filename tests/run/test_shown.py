@@ -24,6 +24,8 @@ SIZES = {
 class Trainer:
     """One's weights, which change with its version."""
 
+    is_resting = False
+
     def __init__(self, seed):
         torch.manual_seed(seed)
         self.network = Network(Qwen3ForCausalLM(Qwen3Config(**SIZES)).bfloat16())
@@ -109,6 +111,17 @@ def test_a_trainer_that_rests_lends_nothing_of_its_device(core, tmp_path):
     assert same(core.weights, shown.taken(shown.expose()))
 
 
+def test_a_trainer_that_was_never_restored_lends_nothing(core, tmp_path):
+    """The network has an engine's weights, which may be of any version."""
+    core.is_resting = True
+    shown = Shown(core, SharedTransport(tmp_path, owner="cell-0"), ThreadsMemory())
+
+    with pytest.raises(Outdated, match="the trainer rests"):
+        shown.expose()
+    shown.restore()
+    assert core.version == shown.expose().version
+
+
 def test_weights_of_another_version_leave_no_copy_of_the_old_on_the_device(core, tmp_path):
     memory = ThreadsMemory()
     shown = Shown(core, SharedTransport(tmp_path, owner="cell-0"), memory)
@@ -121,9 +134,9 @@ def test_weights_of_another_version_leave_no_copy_of_the_old_on_the_device(core,
 
 def test_a_step_during_the_showing_leaves_nothing_shown(core, tmp_path):
     class Stepping(ThreadsMemory):
-        def lend(self, tensors):
+        def lend(self, tensors, *, with_sums=True):
             core.version += 1
-            return super().lend(tensors)
+            return super().lend(tensors, with_sums=with_sums)
 
     memory = Stepping()
     with pytest.raises(Outdated, match="changed while they were exposed"):

@@ -125,6 +125,21 @@ def test_sums_that_are_taken_back_meanwhile_are_added_to_none(tmp_path):
     assert all(map(torch.equal, sums_of(0), mine[0]))
 
 
+def test_sums_are_not_added_up_twice_for_who_makes_no_copy_of_them(tmp_path):
+    class Noting(ThreadsMemory):
+        def lend(self, tensors, *, with_sums=True):
+            loan = super().lend(tensors, with_sums=with_sums)
+            summed.append(bool(loan.lent.sums))
+            return loan
+
+    summed = []
+    two = Cells(tmp_path, 2, Noting())
+    two.all(lambda one, cell: one.reduced(0, [0, 1], sums_of(cell)))
+    two.all(lambda one, cell: one.spread(0, [0, 1], sums_of(cell)))
+
+    assert [False, False, False, True] == sorted(summed)
+
+
 def test_lent_sums_of_another_model_are_refused(tmp_path):
     two = Cells(tmp_path, 2, ThreadsMemory())
 

@@ -6,7 +6,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from gyre.engine.carried import TYPES, checked, tensors_of
+from gyre.engine.carried import HEADER_BYTES, TYPES, checked, tensors_of
 from gyre.engine.reports import KVBlocks
 from gyre.model.lending import Loan, Memory, read
 from gyre.words.errors import NotFound, Outdated, OutOfMemory, RequestError, TransferError
@@ -27,26 +27,34 @@ _BY_NAME = {name: one for one, name in TYPES.items()}
 class LentBlocks:
     """A shelf in device memory: blocks stay with who put them, and are copied by who takes them."""
 
-    def __init__(self, memory: Memory, device: torch.device, *, kv_bytes: int) -> None:
-        """More blocks than fit into these bytes no engine takes."""
+    def __init__(
+        self, memory: Memory, device: torch.device, *, kv_bytes: int, laid_bytes: int
+    ) -> None:
+        """More blocks than fit into the first no engine takes, and no more than the second lie."""
         self._memory = memory
         self._device = device
-        # A block's keys and values take more bytes than its ids, and the version is one number.
-        self._most_bytes = 2 * kv_bytes
+        self._most_bytes = kv_bytes + HEADER_BYTES
+        self._laid_bytes = laid_bytes
         self._lock = Lock()
         self._laid: dict[str, Loan] = {}
 
     def put(self, blocks: KVBlocks, name: str) -> tuple[str, int]:
-        try:
-            found = {name: one.to(self._device) for name, one in tensors_of(blocks).items()}
-            loan = self._memory.lend(list(found.values()))
-        except RuntimeError as error:
-            raise OutOfMemory(f"no room for cached blocks: {error}") from error
+        """OutOfMemory where too much lies here already: the rest of the device is for passes."""
+        found = tensors_of(blocks)
+        num_bytes = sum(one.nbytes for one in found.values())
         about = {name: (TYPES[one.dtype], [*one.shape]) for name, one in found.items()}
-        told = msgspec.json.encode(_Told(lent=loan.lent, tensors=about)).decode()
         with self._lock:
+            lying = sum(one.lent.num_bytes for one in self._laid.values())
+            if lying + num_bytes > self._laid_bytes:
+                message = f"{num_bytes} bytes of cached blocks: {lying} lie here already, and no "
+                raise OutOfMemory(f"{message}more than {self._laid_bytes} may")
+            try:
+                loan = self._memory.lend([one.to(self._device) for one in found.values()])
+            except RuntimeError as error:
+                raise OutOfMemory(f"no room for cached blocks: {error}") from error
+            told = msgspec.json.encode(_Told(lent=loan.lent, tensors=about)).decode()
             self._laid[told] = loan
-        return told, loan.lent.num_bytes
+        return told, num_bytes
 
     def take(self, name: str) -> KVBlocks:
         try:

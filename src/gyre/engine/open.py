@@ -6,7 +6,7 @@ import torch
 
 from gyre.engine.loop import Loop
 from gyre.engine.request import Decode
-from gyre.engine.store import kv_bytes_per_token
+from gyre.engine.store import carried_bytes
 from gyre.model.known import model_folder
 from gyre.model.load import load_network
 from gyre.model.manifest import read_manifest
@@ -21,7 +21,7 @@ class Opened:
     loop: Loop
     device: torch.device
     kv_bytes: int
-    """Of keys and values of all the tokens it can hold, in float32."""
+    """Of all the tokens it can hold, on their way to another."""
 
 
 def open_loop(
@@ -51,7 +51,7 @@ def open_loop(
     )
     capacity = loop.capacity()
     num_tokens = capacity.blocks * capacity.block_tokens
-    kv_bytes = num_tokens * kv_bytes_per_token(network.shape, torch.float32)
+    kv_bytes = carried_bytes(network.shape, num_tokens)
     return Opened(loop=loop, device=place, kv_bytes=kv_bytes)
 
 

@@ -58,7 +58,11 @@ class Pins:
             raise OutOfMemory(f"{count} blocks taken in: {room} of {batch.cache.num_blocks} left")
         if blocks:
             kept = given.values[:, :, :, : count * self._store.block_tokens]
-            self._store.fill(blocks, kept)
+            try:
+                self._store.fill(blocks, kept)
+            except OutOfMemory:
+                batch.cache.release(blocks)
+                raise
         chain = self._chain(batch, tokens)
         for block, digest in zip(blocks, chain, strict=True):
             batch.cache.name(block, digest)

@@ -10,12 +10,23 @@ from gyre.words.errors import BrokenPromise, OutOfMemory
 
 CUDA_FRACTION = 0.9
 """Of the free device memory; the rest is for the tensors of a pass."""
+ID_BYTES = 4
 HOST_BYTES = 2 * 2**30
 """Most that is taken on a CPU when nobody says how much."""
 
 
 def kv_bytes_per_token(shape: Shape, dtype: torch.dtype) -> int:
     return shape.kv_values_per_token * dtype.itemsize
+
+
+def carried_bytes(shape: Shape, num_tokens: int) -> int:
+    """Most that so many tokens take on their way: ids, and keys and values in float32."""
+    return num_tokens * (kv_bytes_per_token(shape, torch.float32) + ID_BYTES)
+
+
+def bytes_beside(device: torch.device) -> int:
+    """For copies of blocks: half of what is free, because passes need some of it too."""
+    return torch.cuda.mem_get_info(device)[0] // 2
 
 
 def affordable_tokens(shape: Shape, dtype: torch.dtype, device: torch.device) -> int:
@@ -100,11 +111,17 @@ class Store:
 
     def read(self, blocks: Sequence[int]) -> Tensor:
         """A copy (layers, 2, kv_heads, T, head_dim) of what the blocks hold, in their order."""
-        return self.values.index_select(3, self._slots(blocks))
+        try:
+            return self.values.index_select(3, self._slots(blocks))
+        except RuntimeError as error:
+            raise OutOfMemory(f"a copy of {len(blocks)} blocks: no room: {error}") from error
 
     def fill(self, blocks: Sequence[int], values: Tensor) -> None:
         """Puts what `read` gave, of this or another store, into the blocks."""
-        self.values.index_copy_(3, self._slots(blocks), values.to(self._device, self._dtype))
+        try:
+            self.values.index_copy_(3, self._slots(blocks), values.to(self._device, self._dtype))
+        except RuntimeError as error:
+            raise OutOfMemory(f"{len(blocks)} blocks taken in: no room: {error}") from error
 
     def release(self) -> None:
         """Gives the memory back to the device; what it held is lost."""

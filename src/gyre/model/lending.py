@@ -2,6 +2,8 @@
 
 Rule 1: a stamp is looked at before and after everything that is read, and the lender erases it
 before the memory becomes anything else: what was read is what was lent, or it is Outdated.
+Rule 2: memory goes back to the driver only when no reader has it open, which the driver leaves to
+us: what is read after that would be anything.
 """
 
 import ctypes
@@ -9,11 +11,15 @@ import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache
+from pathlib import Path
+from threading import Lock
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from gyre.model.devices import current
+from gyre.model.readers import Readers, reading
 from gyre.words.errors import Outdated, TransferError
 from gyre.words.transfers import Lent, Place
 
@@ -22,6 +28,8 @@ HANDLE_BYTES = 64
 KEY_BYTES = 16
 PEERS = 1
 """Flag: memory of another device of the machine is reached where the hardware can."""
+READERS_S = 10.0
+"""How long the end of a loan waits for who is reading: longer than any read that goes on."""
 
 
 class Loan(Protocol):
@@ -38,7 +46,9 @@ class Loan(Protocol):
 class Memory(Protocol):
     """How tensors are lent and borrowed; methods block, and may be called from any thread."""
 
-    def lend(self, tensors: Sequence[Tensor]) -> Loan: ...
+    def lend(self, tensors: Sequence[Tensor], *, with_sums: bool = True) -> Loan:
+        """Without sums for those who read tensors where they lie, and have no copy to compare."""
+        ...
 
     def borrowed(self, lent: Lent) -> AbstractContextManager[list[Tensor]]:
         """A context with the bytes of each tensor; it ends in Outdated if they may have changed."""
@@ -48,18 +58,23 @@ class Memory(Protocol):
 class DeviceMemory:
     """That of one CUDA device; what was lent by another of the machine is read over their link."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, folder: Path) -> None:
+        """In the folder, which all who lend and borrow share, readers say that they are there."""
         self._device = device
+        self._folder = folder
+        self._lock = Lock()
+        self._kept: list[DeviceLoan] = []
+        """Loans that have ended and are still read: by no more than there are readers."""
 
-    def lend(self, tensors: Sequence[Tensor]) -> "DeviceLoan":
+    def lend(self, tensors: Sequence[Tensor], *, with_sums: bool = True) -> "DeviceLoan":
         """TransferError where the driver lends nothing."""
-        self._enter()
-        return DeviceLoan(tensors, self._device)
+        self._free()
+        with self._entered():
+            return DeviceLoan(self, tensors, with_sums=with_sums)
 
     @contextmanager
     def borrowed(self, lent: Lent) -> Iterator[list[Tensor]]:
-        self._enter()
-        with ExitStack() as opened:
+        with reading(self._folder, lent.key), self._entered(), ExitStack() as opened:
             bases = [opened.enter_context(_opened(one)) for one in lent.pieces]
             stamp, *parts = (_view(bases, one) for one in (lent.stamp, *lent.parts))
             _check(stamp, lent)
@@ -70,17 +85,38 @@ class DeviceMemory:
                 _settle(self._device)
             _check(stamp, lent)
 
-    def _enter(self) -> None:
-        # A kernel makes the device's context that of this thread, which the driver asks for.
-        torch.zeros(1, device=self._device)
+    @property
+    def device(self) -> torch.device:
+        return self._device
+
+    @property
+    def folder(self) -> Path:
+        return self._folder
+
+    def keep(self, loan: "DeviceLoan") -> None:
+        """The loan has ended, and somebody does not let go of its memory."""
+        with self._lock:
+            self._kept.append(loan)
+
+    def _free(self) -> None:
+        with self._lock:
+            self._kept = [one for one in self._kept if not one.is_free(0.0)]
+
+    @contextmanager
+    def _entered(self) -> Iterator[None]:
+        with current(self._device):
+            # A kernel makes the device's context that of this thread, which the driver asks for.
+            torch.zeros(1, device=self._device)
+            yield
 
 
 class DeviceLoan:
     """Contiguous tensors of one device, and the stamp that says that they are lent."""
 
-    def __init__(self, tensors: Sequence[Tensor], device: torch.device) -> None:
-        key = secrets.token_bytes(KEY_BYTES)
-        self._stamp: Tensor | None = torch.frombuffer(bytearray(key), dtype=torch.uint8).to(device)
+    def __init__(self, memory: DeviceMemory, tensors: Sequence[Tensor], *, with_sums: bool) -> None:
+        self._memory = memory
+        device, key = memory.device, secrets.token_bytes(KEY_BYTES)
+        self._stamp = torch.frombuffer(bytearray(key), dtype=torch.uint8).to(device)
         self._held: tuple[Tensor, ...] = tuple(tensors)
         # All that was asked of the device for these tensors is done when others can read them.
         _settle(device)
@@ -91,15 +127,28 @@ class DeviceLoan:
             pieces=tuple(pieces),
             stamp=stamp,
             parts=tuple(parts),
-            sums=sums_of(tensors),
+            sums=sums_of(tensors) if with_sums else (),
         )
+        self._readers = Readers(memory.folder, self.lent.key)
+        self._is_open = True
 
     def end(self) -> None:
-        if self._stamp is not None:
-            self._stamp.zero_()
-            _settle(self._stamp.device)
-        self._stamp = None
+        """Its memory is free when this returns, or kept for as long as a reader hangs."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        self._readers.refuse()
+        self._stamp.zero_()
+        _settle(self._stamp.device)
+        if not self.is_free(READERS_S):
+            self._memory.keep(self)
+
+    def is_free(self, within_s: float) -> bool:
+        """Whether nobody has its memory open within that time, so that it is let go."""
+        if not self._readers.are_gone(within_s):
+            return False
         self._held = ()
+        return True
 
 
 def read(memory: Memory, lent: Lent, into: Sequence[Tensor]) -> None:

@@ -34,7 +34,7 @@ from gyre.engine.lent import LentBlocks
 from gyre.engine.loop import Loop
 from gyre.engine.open import device_of, dtype_of
 from gyre.engine.serve import Server
-from gyre.engine.store import kv_bytes_per_token
+from gyre.engine.store import bytes_beside, carried_bytes, kv_bytes_per_token
 from gyre.engine.wire import Served
 from gyre.model.known import model_folder
 from gyre.model.lending import DeviceMemory, Memory
@@ -62,6 +62,7 @@ from gyre.words.errors import (
     GyreError,
     ModelError,
     RequestError,
+    TransferError,
     Unauthorized,
 )
 from gyre.words.ports import Transport
@@ -215,7 +216,18 @@ def open_memory(plan: CellPlan, network: Network) -> Memory | None:
         found = f"found {network.device}"
         message = f'transport.kind: "cuda" is for cells whose network is on a CUDA device, {found}'
         raise ConfigError(message)
-    return DeviceMemory(network.device)
+    return checked(DeviceMemory(network.device, plan.share), network.device)
+
+
+def checked(memory: Memory, device: torch.device) -> Memory:
+    """The same; ConfigError where the device's memory, as torch takes it here, cannot be lent."""
+    try:
+        memory.lend([torch.zeros(1, device=device)]).end()
+    except TransferError as error:
+        message = f'transport.kind: "cuda" cannot lend memory of {device}: {error}; '
+        wanted = "expected PYTORCH_CUDA_ALLOC_CONF without expandable_segments and cudaMallocAsync"
+        raise ConfigError(message + wanted) from error
+    return memory
 
 
 def open_shelf(plan: CellPlan, network: Network, transport: Transport, *, kv_bytes: int) -> Shelf:
@@ -224,7 +236,8 @@ def open_shelf(plan: CellPlan, network: Network, transport: Transport, *, kv_byt
         case "cuda":
             memory = open_memory(plan, network)
             assert memory is not None
-            return LentBlocks(memory, network.device, kv_bytes=kv_bytes)
+            laid_bytes = bytes_beside(network.device)
+            return LentBlocks(memory, network.device, kv_bytes=kv_bytes, laid_bytes=laid_bytes)
         case "shared":
             # Files of one machine go straight to the device, without copies on the way.
             return Folder(plan.share, network.device)
@@ -265,7 +278,7 @@ async def serve(plan: CellPlan, on_start: Callable[[str], None]) -> None:
     learning = open_learning(plan, network, transport)
     capacity = await engine.capacity()
     num_tokens = capacity.blocks * capacity.block_tokens
-    kv_bytes = num_tokens * kv_bytes_per_token(network.shape, torch.float32)
+    kv_bytes = carried_bytes(network.shape, num_tokens)
     shelf = open_shelf(plan, network, transport, kv_bytes=kv_bytes)
     orders = Orders(engine, network, learning, transport, shelf=shelf)
     server = Server(

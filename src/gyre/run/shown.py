@@ -22,6 +22,9 @@ class HasWeights(Protocol):
     network: Network
     version: int
 
+    @property
+    def is_resting(self) -> bool: ...
+
 
 class Shown:
     """One version at a time, in a copy: in main memory, or on the device where cells lend that."""
@@ -34,7 +37,8 @@ class Shown:
         self._lock = Lock()
         self._exposed: Exposed | None = None
         self._loan: Loan | None = None
-        self._is_resting = False
+        self._is_resting = trainer.is_resting
+        """From before the trainer rests until it has its memory again; nothing is lent meanwhile."""
 
     def expose(self) -> Exposed:
         """The weights as they are; the version before is withdrawn."""

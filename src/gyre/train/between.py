@@ -116,7 +116,8 @@ class Between:
             return list(sums)
         is_first = self._cell == members[0]
         line = self._entered(epoch, members)
-        with _lending(memory, line, [] if is_first else sums) as loan:
+        # Nobody makes a copy of these that could be compared.
+        with _lending(memory, line, [] if is_first else sums, with_sums=False) as loan:
             _, *others = line.gather_words(_said(loan), len(members))
             total = list(sums)
             if is_first:
@@ -174,19 +175,22 @@ class Between:
 
 
 @contextmanager
-def _lending(memory: Memory, line: Line, tensors: Sequence[Tensor]) -> Iterator[Loan]:
+def _lending(
+    memory: Memory, line: Line, tensors: Sequence[Tensor], *, with_sums: bool = True
+) -> Iterator[Loan]:
     """Members can read these until the block ends; one that fails keeps nobody waiting."""
     loan = None
     is_done = False
     try:
-        loan = memory.lend(tensors)
+        loan = memory.lend(tensors, with_sums=with_sums)
         yield loan
         is_done = True
     finally:
-        if loan is not None:
-            loan.end()
         if not is_done:
             line.drop()
+        # After that, because it waits for who is reading.
+        if loan is not None:
+            loan.end()
 
 
 def _said(loan: Loan) -> bytes:
