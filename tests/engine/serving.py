@@ -115,6 +115,8 @@ async def served(
     limits=None,
     patience_s=20.0,
     share=None,
+    shelf=None,
+    pin_s=600.0,
     **how,
 ):
     """A client of a served engine over a small random model."""
@@ -135,8 +137,9 @@ async def served(
         limits=LimitsSection() if limits is None else limits,
         kv_bytes=2**20,
         key=key,
-        shelf=None if share is None else Folder(share),
+        shelf=shelf if share is None else Folder(share),
         patience_s=patience_s,
+        pin_s=pin_s,
     )
     client = Client(Application(server))
     client.server = server

@@ -1,11 +1,17 @@
 """Cached blocks over HTTP: pinned, carried to another engine, and released."""
 
 import asyncio
+import time
+from threading import Lock
 
 import pytest
 import torch
 from safetensors.torch import load, save
 from tests.engine import serving, slow_engine
+
+from gyre.engine.controls import COPIES
+from gyre.engine.store import Store
+from gyre.words.errors import OutOfMemory
 
 PROMPT = list(range(1, 30))
 ASKED = {"input_ids": PROMPT, "rid": "r", "sampling_params": {"sampling_seed": 5}}
@@ -87,6 +93,107 @@ def test_a_rest_loses_every_pin():
     lost = asyncio.run(scenario())
 
     assert (404, "pin") == (lost.status, lost.json["error"]["param"])
+
+
+async def free(client):
+    return (await client.engine.capacity()).available_blocks
+
+
+@pytest.mark.parametrize("path", ["/kv/pin", "/kv/take", "/kv/import"])
+def test_a_pin_whose_asker_left_is_held_for_nobody(path, tmp_path):
+    async def scenario():
+        network = slow_engine.network()
+        gone = asyncio.Event()
+        gone.set()
+        async with (
+            serving.served(network, share=tmp_path) as one,
+            serving.served(network, share=tmp_path) as two,
+        ):
+            await one.post("/generate", ASKED)
+            pin = (await one.post("/kv/pin", {"input_ids": PROMPT})).json["pin"]
+            exported = await one.post("/kv/export", {"pin": pin})
+            await one.post("/kv/put", {"pin": pin, "to": "call-1"})
+            if path == "/kv/pin":
+                await one.post("/kv/release", {"pin": pin})
+            put = {"/kv/pin": {"input_ids": PROMPT}, "/kv/take": {"from": "call-1"}}
+            client = one if path == "/kv/pin" else two
+            before = await free(client)
+            body = put.get(path, exported.body)
+            answered = await client.post(path, body, hang_up=gone)
+            return answered, before, await free(client)
+
+    answered, before, after = asyncio.run(scenario())
+
+    assert (None, before) == (answered.status, after)
+
+
+def test_a_pin_that_nobody_lets_go_of_ends_with_its_time():
+    async def scenario():
+        async with serving.served(pin_s=0.1) as client:
+            await client.post("/generate", ASKED)
+            before = await free(client)
+            pin = (await client.post("/kv/pin", {"input_ids": PROMPT})).json["pin"]
+            while await free(client) < before:
+                await asyncio.sleep(0.01)
+            return await client.post("/kv/release", {"pin": pin})
+
+    assert 404 == asyncio.run(scenario()).status
+
+
+class Counted:
+    """A shelf on which nothing lies for long; the most that were at it together."""
+
+    def __init__(self):
+        self.now = self.most = 0
+        self._lock = Lock()
+
+    def put(self, blocks, name):
+        with self._lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+        time.sleep(0.02)
+        with self._lock:
+            self.now -= 1
+        return name, 1
+
+    def drop(self, name):
+        pass
+
+
+def test_few_copies_of_blocks_are_made_at_once():
+    async def scenario():
+        async with serving.served(shelf=shelf) as client:
+            await client.post("/generate", ASKED)
+            pins = [await client.post("/kv/pin", {"input_ids": PROMPT}) for _ in range(20)]
+            puts = [{"pin": one.json["pin"], "to": f"call-{one.json['pin']}"} for one in pins]
+            return await asyncio.gather(*(client.post("/kv/put", one) for one in puts))
+
+    shelf = Counted()
+    answers = asyncio.run(scenario())
+
+    assert [200] * 20 == [one.status for one in answers]
+    assert shelf.most <= COPIES
+
+
+def test_blocks_that_there_is_no_room_to_copy_stay_where_they_are(monkeypatch, tmp_path):
+    """The call computes its prompt elsewhere, and the engine goes on."""
+
+    def read(store, blocks):
+        raise OutOfMemory("a copy of 7 blocks: no room")
+
+    async def scenario():
+        async with serving.served(share=tmp_path) as client:
+            await client.post("/generate", ASKED)
+            pin = (await client.post("/kv/pin", {"input_ids": PROMPT})).json["pin"]
+            monkeypatch.setattr(Store, "read", read)
+            refused = await client.post("/kv/put", {"pin": pin, "to": "call-1"})
+            released = await client.post("/kv/release", {"pin": pin})
+            return refused, released, await client.post("/generate", ASKED)
+
+    refused, released, after = asyncio.run(scenario())
+
+    assert (503, 200, 200) == (refused.status, released.status, after.status)
+    assert "no room" in refused.json["error"]["message"]
 
 
 def blocks(**changes):

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -12,7 +13,7 @@ from gyre.engine.reports import Capacity, KVBlocks, Pin
 from gyre.engine.wire import Id, read, refuse
 from gyre.model.known import model_folder
 from gyre.model.manifest import read_manifest
-from gyre.words.errors import NotFound, RequestError
+from gyre.words.errors import EngineError, NotFound, RequestError
 from gyre.words.samples import Ask, Chunk, EngineHealth
 
 if TYPE_CHECKING:
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 
 Tag = Literal["kv_cache", "weights", "cuda_graph"]
 MOST_DIGITS = 18
+PIN_S = 600.0
+"""How long a pin is held for who never lets go of it; longer than any hand-over takes."""
+COPIES = 4
+"""Made of cached blocks at once, because each takes memory until it lies somewhere else."""
 
 
 class Steered(Protocol):
@@ -124,7 +129,13 @@ class Controls:
     """Each order is a body in and an answer out."""
 
     def __init__(
-        self, engine: Steered, running: set[str], *, kv_bytes: int, shelf: Shelf | None = None
+        self,
+        engine: Steered,
+        running: set[str],
+        *,
+        kv_bytes: int,
+        shelf: Shelf | None = None,
+        pin_s: float = PIN_S,
     ) -> None:
         self._engine = engine
         self._shelf = shelf
@@ -132,6 +143,11 @@ class Controls:
         self._running = running
         """Ids of the requests that are being answered."""
         self._pins: dict[int, Pin] = {}
+        self._pin_s = pin_s
+        self._ends: dict[int, asyncio.TimerHandle] = {}
+        """By pin, when its time is over."""
+        self._ending: set[asyncio.Task[None]] = set()
+        self._copying = asyncio.Semaphore(COPIES)
         self._laid: dict[int, str] = {}
         """By pin, what its blocks can be asked for by."""
         self.most_import_bytes = kv_bytes + HEADER_BYTES
@@ -180,9 +196,8 @@ class Controls:
         tags = read(body, _MEMORY).tags
         if tags is not None and "kv_cache" not in tags:
             refuse("tags", "kv_cache among them: weights alone are not given back", tags)
-        self._pins.clear()
-        for pin in list(self._laid):
-            await self._drop(pin)
+        for pin in list(self._pins):
+            await self._forget(pin)
         await self._engine.rest(offload_weights=tags is None or "weights" in tags)
         return {"success": True}
 
@@ -211,8 +226,9 @@ class Controls:
         check_name("to", asked.to)
         pin = self._named(asked.pin)
         await self._drop(pin.id)
-        blocks = await self._engine.export(pin)
-        name, num_bytes = await asyncio.to_thread(shelf.put, blocks, asked.to)
+        async with self._copying:
+            blocks = await self._engine.export(self._named(asked.pin))
+            name, num_bytes = await asyncio.to_thread(shelf.put, blocks, asked.to)
         if pin.id not in self._pins:
             # Let go meanwhile, by who did not wait any longer: nobody would ever drop them.
             await asyncio.to_thread(shelf.drop, name)
@@ -222,17 +238,23 @@ class Controls:
 
     async def take(self, body: bytes) -> dict[str, Any]:
         shelf, name = self._shared("from"), read(body, _TAKE_WANTED).name
-        return self._held(await self._engine.import_(await asyncio.to_thread(shelf.take, name)))
+        async with self._copying:
+            return self._held(await self._engine.import_(await asyncio.to_thread(shelf.take, name)))
 
     async def take_in(self, body: bytes) -> dict[str, Any]:
         return self._held(await self._engine.import_(await asyncio.to_thread(unpacked, body)))
 
     async def release(self, body: bytes) -> dict[str, Any]:
-        pin = self._named(read(body, _PIN_NAMED).pin)
-        del self._pins[pin.id]
-        await self._drop(pin.id)
-        await self._engine.release(pin)
+        await self.let_go(self._named(read(body, _PIN_NAMED).pin).id)
         return {"success": True}
+
+    async def let_go(self, number: int) -> None:
+        """Nothing is held for who asked for that pin any more, if it is held at all."""
+        pin = self._pins.get(number)
+        if pin is not None:
+            await self._forget(number)
+            with suppress(EngineError):  # One that is broken has lost the blocks as well.
+                await self._engine.release(pin)
 
     async def _version(self, asked: NewWeights, folder: Path) -> int:
         if asked.weight_version is not None:
@@ -248,6 +270,8 @@ class Controls:
 
     def _held(self, pin: Pin) -> dict[str, Any]:
         self._pins[pin.id] = pin
+        clock = asyncio.get_running_loop()
+        self._ends[pin.id] = clock.call_later(self._pin_s, self._end, pin.id)
         return {"pin": pin.id, "tokens": pin.num_tokens}
 
     def _named(self, pin: int) -> Pin:
@@ -260,6 +284,17 @@ class Controls:
         if self._shelf is None:
             raise NotFound("this server shares no folder (--share)", where=where)
         return self._shelf
+
+    def _end(self, pin: int) -> None:
+        ending = asyncio.create_task(self.let_go(pin))
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+
+    async def _forget(self, pin: int) -> None:
+        """The pin is none of this server's, and nothing of it lies anywhere."""
+        del self._pins[pin]
+        self._ends.pop(pin).cancel()
+        await self._drop(pin)
 
     async def _drop(self, pin: int) -> None:
         """What was laid of the pin is gone."""

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from gyre.engine.carried import Shelf
 from gyre.engine.completions import Completing
-from gyre.engine.controls import Controls, Steered
+from gyre.engine.controls import PIN_S, Controls, Steered
 from gyre.engine.native import Native
 from gyre.engine.reports import Capacity
 from gyre.engine.told import Piece, Told
@@ -90,6 +90,7 @@ class Server:
         key: str | None = None,
         shelf: Shelf | None = None,
         patience_s: float = PATIENCE_S,
+        pin_s: float = PIN_S,
     ) -> None:
         """Without a shelf no cached blocks are laid for other engines, and none taken."""
         self._engine = engine
@@ -102,7 +103,9 @@ class Server:
         self._requests: Counter[tuple[str, int]] = Counter()
         self._prompt_tokens = 0
         self._output_tokens = 0
-        self._controls = Controls(engine, self._running, kv_bytes=kv_bytes, shelf=shelf)
+        self._controls = Controls(
+            engine, self._running, kv_bytes=kv_bytes, shelf=shelf, pin_s=pin_s
+        )
         controls = self._controls
         self._wires: dict[str, Read] = {"/generate": Native, "/v1/completions": Completing}
         self._orders: dict[str, Order] = {
@@ -112,10 +115,13 @@ class Server:
             "/update_weights_from_disk": controls.load,
             "/release_memory_occupation": controls.rest,
             "/resume_memory_occupation": controls.wake,
-            "/kv/pin": controls.pin,
             "/kv/release": controls.release,
             "/kv/put": controls.put,
+        }
+        self._pinning: dict[str, Order] = {
+            "/kv/pin": controls.pin,
             "/kv/take": controls.take,
+            "/kv/import": controls.take_in,
         }
         self._about: dict[str, Callable[[], Awaitable[Mapping[str, Any]]]] = {
             "/model_info": self._model_info,
@@ -127,8 +133,8 @@ class Server:
             "/health": self._health,
             "/health_generate": self._health_generate,
         }
-        rest = {"/kv/export", "/kv/import", "/metrics"}
-        self._paths = {*self._wires, *self._orders, *self._about, *rest}
+        rest = {"/kv/export", "/metrics"}
+        self._paths = {*self._wires, *self._orders, *self._pinning, *self._about, *rest}
 
     async def answer(self, exchange: Exchange) -> None:
         """The exchange is over, one way or another."""
@@ -162,13 +168,27 @@ class Server:
         elif path == "/kv/export":
             data = await controls.export(await self._body(exchange))
             await exchange.answer(200, data, BYTES)
-        elif path == "/kv/import":
-            body = await exchange.body(
-                most_bytes=controls.most_import_bytes, within_s=self._limits.body_s
-            )
-            await exchange.answer(200, encoded(await controls.take_in(body)))
+        elif path in self._pinning:
+            await self._pin(exchange, self._pinning[path])
         else:
             raise _unknown(exchange)
+
+    async def _pin(self, exchange: Exchange, order: Order) -> None:
+        """A pin whose asker left before it was told of it is let go."""
+        most_bytes = self._limits.body_bytes
+        if exchange.path == "/kv/import":
+            most_bytes = self._controls.most_import_bytes
+        body = await exchange.body(most_bytes=most_bytes, within_s=self._limits.body_s)
+        gone = asyncio.create_task(exchange.gone())
+        try:
+            done = await order(body)
+        finally:
+            is_gone = gone.done()
+            gone.cancel()
+        if is_gone:
+            await self._controls.let_go(done["pin"])
+        else:
+            await exchange.answer(200, encoded(done))
 
     async def _get(self, exchange: Exchange) -> None:
         if exchange.path in self._about:
