@@ -18,6 +18,8 @@ def installer() -> ModuleType:
     spec = importlib.util.spec_from_loader("engines_installer", loader)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
+    # What installers have in common is beside it, where it is looked for when one is run.
+    sys.path.append(str(INSTALLER.parent))
     loader.exec_module(module)
     return module
 
