@@ -44,6 +44,7 @@ class Result:
     at: str
     samples: dict[str, list[dict[str, Any]]]
     """Per peer (or per case of a micro benchmark): one entry per run."""
+    settings: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -374,7 +375,14 @@ def load(path: Path) -> Result:
     if not found["samples"] or not all(found["samples"].values()):
         raise ValueError(f"{path.name}: samples: expected at least one run of every peer")
     samples = found["samples"] | _simulated(found["settings"])
-    return Result(path=path, name=found["name"], machine=slug, at=found["at"], samples=samples)
+    return Result(
+        path=path,
+        name=found["name"],
+        machine=slug,
+        at=found["at"],
+        samples=samples,
+        settings=found["settings"],
+    )
 
 
 def _simulated(settings: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
@@ -407,7 +415,17 @@ def quantities(result: Result) -> dict[str, float]:
         for other in costs:
             if one != other:
                 found[f"{one}/{other}"] = found[f"{one} cpu_ms"] / found[f"{other} cpu_ms"]
-    return found | dict(_ratios(found, result.samples))
+    found |= dict(_ratios(found, result.samples))
+    return found | dict(_set("setting", result.settings))
+
+
+def _set(path: str, value: Any) -> Iterator[tuple[str, float]]:
+    """Numbers of a setting, by the names that lead to them."""
+    if isinstance(value, dict):
+        for name, one in value.items():
+            yield from _set(f"{path} {name}", one)
+    elif isinstance(value, int | float):
+        yield path, value
 
 
 RATIOS = (

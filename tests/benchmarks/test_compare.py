@@ -51,6 +51,18 @@ def test_the_cost_of_a_call_is_the_median_over_runs(tmp_path: Path) -> None:
     assert 500 == pytest.approx(found["gyre calls_per_cpu_s"])
 
 
+def test_numbers_of_the_settings_can_be_quoted(tmp_path: Path) -> None:
+    settings = {"steps": 6, "scale": {"mean_s": 4.5, "of": "hours"}, "runs": [1, 2]}
+    path = result_file(tmp_path, "short", {"gyre": costs(0.1)}, settings=settings)
+
+    found = compare.quantities(compare.load(path))
+
+    assert (6, 4.5) == (found["setting steps"], found["setting scale mean_s"])
+    assert {"setting steps", "setting scale mean_s"} == {
+        one for one in found if one.startswith("setting")
+    }
+
+
 def test_two_peers_give_both_ratios(tmp_path: Path) -> None:
     samples = {"gyre": costs(0.1), "litellm": costs(1.5)}
 

@@ -48,7 +48,9 @@ def measured(name: str, **samples: dict[str, float]) -> compare.Result:
     runs: dict[str, list[dict[str, Any]]] = {
         case.replace("_", " "): [sample] for case, sample in samples.items()
     }
-    return compare.Result(path=Path(name), name=name, machine="m", at="now", samples=runs)
+    return compare.Result(
+        path=Path(name), name=name, machine="m", at="now", samples=runs, settings={}
+    )
 
 
 def of_controller(live: int, cpu_s: float) -> dict[str, dict[str, float]]:
