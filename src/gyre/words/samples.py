@@ -82,6 +82,7 @@ class EngineHealth:
     """What an engine says of itself."""
 
     ready: bool
+    """Whether it takes asks; one that is paused does, and answers them when it goes on."""
     version: int | None = None
     model: str | None = None
     detail: str = field(default="")

@@ -271,16 +271,16 @@ def test_calls_one_after_another_share_a_connection(serving, kind):
     assert 1 == len(engine.connections)
 
 
-def test_sglang_is_told_to_abort_what_is_left_by_its_exact_id(serving):
-    """Dropping the connection would be noticed as well, but two seconds later."""
-    engine = Engine([])
+def left_early(serving, calls=1, status=200):
+    """What an SGLang is told of calls whose reader goes after their first tokens."""
+    aborts = []
     told = asyncio.Event()
 
     async def handle(request):
         if request.path == "/abort_request":
-            engine.bodies.append(await request.json())
+            aborts.append(await request.json())
             told.set()
-            return web.json_response({})
+            return web.json_response({}, status=status)
         response = web.StreamResponse()
         await response.prepare(request)
         running = {"finish_reason": None, "completion_tokens": 1}
@@ -292,13 +292,26 @@ def test_sglang_is_told_to_abort_what_is_left_by_its_exact_id(serving):
     async def scenario():
         async with asyncio.timeout(10), serving(handle) as url, client() as session:
             sglang = await connect(EngineAddress(url=url, kind="sglang"), session)
-            async with aclosing(sglang.generate(ask())) as chunks:
-                first = await anext(chunks)
+            for _ in range(calls):
+                async with aclosing(sglang.generate(ask())) as chunks:
+                    assert [8] == (await anext(chunks)).ids
             await sglang.close()
-            return first
 
-    assert [8] == asyncio.run(scenario()).ids
-    assert [{"rid": "call-1$"}] == engine.bodies
+    asyncio.run(scenario())
+    return aborts
+
+
+def test_sglang_is_told_to_abort_what_is_left_by_its_exact_id(serving):
+    """Dropping the connection would be noticed as well, but two seconds later."""
+    assert [{"rid": "call-1$"}] == left_early(serving)
+
+
+def test_an_sglang_that_refuses_to_abort_is_named_once(serving, caplog):
+    assert 2 == len(left_early(serving, calls=2, status=404))
+    (said,) = caplog.messages
+    assert said.endswith(
+        ": /abort_request says 404; it works on for a while at what nobody waits for"
+    )
 
 
 @pytest.mark.parametrize("kind", ANSWERS)

@@ -11,6 +11,7 @@ import aiohttp
 import msgspec
 
 from gyre.backends.engines import answer
+from gyre.backends.engines.settings import of_sglang
 from gyre.backends.engines.sglang_events import Reading
 from gyre.backends.engines.wire import Field, Wire, decoded
 from gyre.words.errors import EngineError
@@ -25,6 +26,10 @@ ECHO_TOKENS = 4_096
 longer prompt the number of tokens is compared."""
 ABORT_S = 5.0
 """How long an abort may take; the engine also notices the dropped connection, but later."""
+NO_LOGPROBS = (
+    "SGLang's log-probabilities leave top-p and top-k out, so none are recorded for calls that use"
+    " them"
+)
 
 
 class _ModelInfo(msgspec.Struct):
@@ -51,7 +56,7 @@ class SglangEngine:
         self._wire = Wire(name, url, session)
         self._clock = clock
         self._aborts: set[asyncio.Task[None]] = set()
-        self._warned = False
+        self._warned: set[str] = set()
 
     @property
     def name(self) -> EngineName:
@@ -60,7 +65,7 @@ class SglangEngine:
     async def generate(self, ask: Ask) -> AsyncGenerator[Chunk, None]:
         tells_draw = _tells_draw(ask.sampling)
         if not tells_draw:
-            self._warn()
+            self._warn(NO_LOGPROBS)
         async with aclosing(self._generate(ask)) as chunks:
             async for chunk in chunks:
                 yield chunk if tells_draw else replace(chunk, logprobs=None)
@@ -116,14 +121,11 @@ class SglangEngine:
     async def close(self) -> None:
         await asyncio.gather(*self._aborts)
 
-    def _warn(self) -> None:
-        if not self._warned:
-            self._warned = True
-            _log.warning(
-                "engine %s: SGLang's log-probabilities leave top-p and top-k out, so none are"
-                " recorded for calls that use them",
-                self._name,
-            )
+    def _warn(self, what: str) -> None:
+        """Once, however often it is seen."""
+        if what not in self._warned:
+            self._warned.add(what)
+            _log.warning("engine %s: %s", self._name, what)
 
     def _abort(self, rid: str) -> None:
         # A task of its own, because the one that asked may be on its way out.
@@ -132,12 +134,15 @@ class SglangEngine:
         task.add_done_callback(self._aborts.discard)
 
     async def _send_abort(self, rid: str) -> None:
+        path = "/abort_request"
         try:
             async with asyncio.timeout(ABORT_S):
-                await self._wire.post("/abort_request", msgspec.json.encode({"rid": rid}))
+                status, _ = await self._wire.post(path, msgspec.json.encode({"rid": rid}))
         except (EngineError, TimeoutError):
             # An engine that cannot hear it has lost the request, or drops it with the connection.
             return
+        if status != 200:
+            self._warn(f"{path} says {status}; it works on for a while at what nobody waits for")
 
 
 def request_id(ask_id: str) -> str:
@@ -161,34 +166,10 @@ def _tells_draw(sampling: Sampling) -> bool:
 def _fields(ask: Ask) -> dict[str, Field]:
     fields: dict[str, Field] = {
         "rid": request_id(ask.id),
-        "sampling_params": _sampling(ask.sampling),
+        "sampling_params": of_sglang(ask.sampling, stream_tokens=STREAM_TOKENS),
         "return_logprob": True,
         "stream": True,
     }
     if len(ask.input_ids) <= 4 * ECHO_TOKENS:
         fields["return_prompt_token_ids"] = True
-    return fields
-
-
-def _sampling(sampling: Sampling) -> dict[str, Field]:
-    """Every setting is said, because a server may have preferences of its own (SPEC 4.6)."""
-    fields: dict[str, Field] = {
-        "max_new_tokens": sampling.max_tokens,
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": -1 if sampling.top_k is None else sampling.top_k,
-        "min_p": 0.0,
-        "frequency_penalty": 0.0,
-        "presence_penalty": 0.0,
-        "repetition_penalty": 1.0,
-        "stop_token_ids": list(sampling.stop_ids),
-        "stop": list(sampling.stop),
-        # An ask names every id that ends it; with this set SGLang would look for none of them.
-        "ignore_eos": not sampling.stop_ids,
-        "no_stop_trim": True,
-        "skip_special_tokens": False,
-        "stream_interval": STREAM_TOKENS,
-    }
-    if sampling.seed is not None:
-        fields["sampling_seed"] = sampling.seed
     return fields

@@ -8,6 +8,7 @@ import aiohttp
 import msgspec
 
 from gyre.backends.engines import answer
+from gyre.backends.engines.settings import of_vllm
 from gyre.backends.engines.vllm_logprobs import LogprobsMode
 from gyre.backends.engines.wire import Field, Wire, decoded, refusal
 from gyre.words.errors import EngineError
@@ -176,28 +177,10 @@ class VllmEngine:
 
 
 def _fields(ask: Ask) -> dict[str, Field]:
-    """Every setting is said, because a server takes others from its model's folder (SPEC 4.6)."""
-    sampling = ask.sampling
-    fields: dict[str, Field] = {
+    return {
         "request_id": ask.id,
-        "max_tokens": sampling.max_tokens,
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": -1 if sampling.top_k is None else sampling.top_k,
-        "min_p": 0.0,
-        "frequency_penalty": 0.0,
-        "presence_penalty": 0.0,
-        "repetition_penalty": 1.0,
-        "stop_token_ids": list(sampling.stop_ids),
-        "stop": list(sampling.stop),
-        "include_stop_str_in_output": True,
-        "skip_special_tokens": False,
-        "logprobs": 0,
+        **of_vllm(ask.sampling, stream_tokens=STREAM_TOKENS),
         "return_token_ids": True,
         "stream": True,
         "stream_options": {"include_usage": True},
-        "stream_interval": STREAM_TOKENS,
     }
-    if sampling.seed is not None:
-        fields["seed"] = sampling.seed
-    return fields

@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 
 from gyre.backends.engines import answer
 from gyre.backends.engines.remote import Room
+from gyre.backends.engines.settings import of_vllm
 from gyre.backends.engines.vllm_tokens import Reading
 from gyre.backends.engines.wire import Field, Wire, decoded, refusal
 from gyre.words.errors import EngineError
@@ -182,31 +183,11 @@ def _request_id(ask_id: str) -> str:
 
 
 def _fields(ask: Ask) -> dict[str, Field]:
-    """Every setting is said, because a server takes others from its model's folder (SPEC 4.6)."""
-    sampling = ask.sampling
-    settings: dict[str, Field] = {
-        "max_tokens": sampling.max_tokens,
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": -1 if sampling.top_k is None else sampling.top_k,
-        "min_p": 0.0,
-        "frequency_penalty": 0.0,
-        "presence_penalty": 0.0,
-        "repetition_penalty": 1.0,
-        "stop_token_ids": list(sampling.stop_ids),
-        "stop": list(sampling.stop),
-        "include_stop_str_in_output": True,
-        "skip_special_tokens": False,
-        # An ask names every id that ends it.
-        "ignore_eos": True,
-        "logprobs": 0,
-        "stream_interval": STREAM_TOKENS,
-    }
-    if sampling.seed is not None:
-        settings["seed"] = sampling.seed
+    settings = of_vllm(ask.sampling, stream_tokens=STREAM_TOKENS)
     return {
         "request_id": ask.id,
-        "sampling_params": settings,
+        # An ask names every id that ends it.
+        "sampling_params": settings | {"ignore_eos": True},
         "return_token_ids": True,
         "stream": True,
         "stream_options": {"include_usage": True},
