@@ -4,6 +4,8 @@ Rule 1: a read sees memory as it is at that moment, so the seal before the bytes
 after them, and what lies between two equal seals is what was exposed.
 Rule 2: memory that was exposed once is never given back while the process lives, because a peer
 may be in the middle of it; the next exposure lies in it.
+Rule 3: a read that failed may still be answered, so its bytes arrive in memory of our own, which
+then serves for nothing else; the reader's is written to when they are there.
 """
 
 import ctypes
@@ -36,10 +38,12 @@ SEAL_BYTES = 64
 MAGIC = b"gyreseal"
 STEP_BYTES = 2**26
 """Memory is asked for in multiples of this, or in powers of two below it, to fit what follows."""
+READ_BYTES = 2**25 - SEAL_BYTES
+"""Most that is read at once; with the place of a seal it is a power of two."""
 
 
 class _Arena:
-    """Registered memory; what is exposed lies in it from its beginning."""
+    """Registered memory; bytes that are exposed or read lie in it, behind the place of a seal."""
 
     def __init__(self, num_bytes: int) -> None:
         self.memory = mmap.mmap(-1, num_bytes)
@@ -53,11 +57,19 @@ class _Arena:
             self.memory[at : at + one.nbytes] = one
             at += one.nbytes
 
+    def found(self, num_bytes: int) -> memoryview:
+        """Bytes that were read."""
+        return memoryview(self.memory)[SEAL_BYTES : SEAL_BYTES + num_bytes]
+
     def seal(self, text: bytes) -> None:
         self.memory[: len(text)] = text
 
     def unseal(self) -> None:
         self.memory[:SEAL_BYTES] = bytes(SEAL_BYTES)
+
+    def abandon(self) -> None:
+        """Its addresses stay taken, and nothing of the machine's memory is behind them."""
+        self.memory.madvise(mmap.MADV_DONTNEED)
 
 
 class MooncakeTransport:
@@ -73,6 +85,8 @@ class MooncakeTransport:
         self._lock = threading.Lock()
         self._free: list[_Arena] = []
         self._held: dict[str, _Arena] = {}
+        self._written: list[_Arena] = []
+        """Which reads fill; those of reads that failed stay here for good."""
 
     def expose(self, parts: Sequence[memoryview], *, version: int) -> Exposure:
         key, num_bytes = new_key(), sum(one.nbytes for one in parts)
@@ -93,8 +107,9 @@ class MooncakeTransport:
     def read(self, given: Exposure, at: int, into: memoryview) -> None:
         check_read(given, at, into.nbytes, kind=KIND)
         self._check_seal(given)
-        if into.nbytes:
-            self._copy(given, given.at + SEAL_BYTES + at, into)
+        for start in range(0, into.nbytes, READ_BYTES):
+            part = into[start : start + READ_BYTES]
+            self._copy(given, given.at + SEAL_BYTES + at + start, part)
         self._check_seal(given)
 
     def withdraw(self, given: Exposure) -> None:
@@ -136,17 +151,20 @@ class MooncakeTransport:
             raise outdated(given)
 
     def _copy(self, given: Exposure, address: int, into: memoryview) -> None:
-        target = ctypes.addressof(ctypes.c_char.from_buffer(into))
-        status = self._engine.register_memory(target, into.nbytes)
+        arena = self._room(_size(SEAL_BYTES + into.nbytes))
+        with self._lock:
+            self._written.append(arena)
+        target = arena.address + SEAL_BYTES
+        status = self._engine.transfer_sync_read(given.peer, target, address, into.nbytes)
         if status != 0:
-            raise TransferError(f"{into.nbytes} bytes cannot be registered ({status})")
-        try:
-            status = self._engine.transfer_sync_read(given.peer, target, address, into.nbytes)
-        finally:
-            self._engine.unregister_memory(target)
-        if status != 0:
+            self._engine.unregister_memory(arena.address)
+            arena.abandon()
             message = f"{given.peer}: {into.nbytes} bytes cannot be read ({status})"
             raise TransferError(message)
+        into[:] = arena.found(into.nbytes)
+        with self._lock:
+            self._written.remove(arena)
+            self._free.append(arena)
 
 
 def _size(num_bytes: int) -> int:
