@@ -69,6 +69,11 @@ class Nodes:
             num_cpus=self._cpus, node_ip_address=host, object_store_memory=STORE_BYTES
         )
 
+    def freeze(self, host):
+        """Nothing starts on the node any more, and for a while nobody knows that."""
+        (raylet,) = self._nodes[host].all_processes["raylet"]
+        os.kill(raylet.process.pid, signal.SIGSTOP)
+
     def kill(self, host):
         """The node and every process on it, at once, as when a machine loses its power."""
         node = self._nodes.pop(host)

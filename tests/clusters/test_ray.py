@@ -21,6 +21,8 @@ from gyre.words.run_sections import ClusterSection
 # Ray and what it needs warn of what is none of ours.
 pytestmark = [pytest.mark.cluster, pytest.mark.filterwarnings("default")]
 
+LATE = "127.0.0.4"
+
 
 @pytest.fixture(scope="module")
 def nodes():
@@ -99,6 +101,25 @@ def test_where_nothing_starts_on_any_node_it_is_said_why(nodes, tmp_path, monkey
     with pytest.raises(ConfigError, match=r"no node is there .*\n  node .*: nothing starts there"):
         run(work())
     assert 1 + len(OTHERS) == sum("nothing starts there" in one for one in caplog.messages)
+
+
+def test_a_node_that_takes_its_time_holds_up_no_execution_of_others(nodes, tmp_path, monkeypatch):
+    from gyre.backends.clusters import ray as adapter
+
+    monkeypatch.setattr(adapter, "LIST_S", 0.0)
+
+    async def work():
+        async with Ray(nodes, tmp_path).opened() as cluster:
+            nodes.add(LATE)
+            nodes.freeze(LATE)
+            async with asyncio.timeout(adapter.START_S / 10):
+                return {(await cluster.agents()).host for _ in range(2 * len(OTHERS))}
+
+    nodes.revived()
+    try:
+        assert {nodes.head, *OTHERS} == run(work())
+    finally:
+        nodes.kill(LATE)
 
 
 def test_how_the_cluster_knows_its_clients_must_be_said(nodes, tmp_path, monkeypatch):

@@ -67,6 +67,8 @@ class RayCluster:
         self._for_agents: set[str] = set()
         self._listed_at: float | None = None
         self._listing = asyncio.Lock()
+        self._beginning: dict[str, asyncio.Task[None]] = {}
+        """Nodes that are new, and whose stewards are on their way."""
         self._num_agents = 0
 
     async def cell(self, cell: int, *, nodes: int = 1) -> Spot:
@@ -85,12 +87,12 @@ class RayCluster:
         """The nodes in turn."""
         if self._section.agents == "beside":
             return self.here
-        await self.look()
-        nodes = [
-            spot
-            for name, spot in self._nodes.items()
-            if name in self._for_agents and not spot.is_lost
-        ]
+        await self._list()
+        nodes = self._free()
+        if not nodes:
+            # One that takes its time is waited for only where there is no other.
+            await self.look()
+            nodes = self._free()
         if not nodes:
             wanted = self._section.agents_resource
             what = "is there" if wanted is None else f"has {wanted}"
@@ -110,35 +112,54 @@ class RayCluster:
 
         One that does not answer is about to leave, or is busy and asked again.
         """
+        await self._list()
+        if self._beginning:
+            # Whoever waits may be told to end, and the stewards come all the same.
+            await asyncio.wait(self._beginning.values())
+
+    def _free(self) -> list[RaySpot]:
+        """Where executions can be started now."""
+        found = self._nodes.items()
+        return [one for name, one in found if name in self._for_agents and not one.is_lost]
+
+    async def _list(self) -> None:
+        """Stewards are on their way to nodes that are new."""
         async with self._listing:
             now = asyncio.get_running_loop().time()
             if self._listed_at is not None and now < self._listed_at + LIST_S:
                 return
             self._listed_at = now
-            self._nodes = {name: spot for name, spot in self._nodes.items() if not spot.is_lost}
-            known = {*self._nodes, *self._unfit}
             nodes = await _nodes()
+            hosts = {one["NodeID"]: one["NodeManagerAddress"] for one in nodes}
             self._for_agents = {one["NodeID"] for one in nodes if self._has_agents(one)}
-            new = {one["NodeID"]: one for one in nodes if one["NodeID"] not in known}
-            begun = (self._on(name, one["NodeManagerAddress"]) for name, one in new.items())
-            found = await asyncio.gather(*begun, return_exceptions=True)
-            silent: dict[str, BaseException] = {}
-            for name, spot in zip(new, found, strict=True):
-                if isinstance(spot, RaySpot):
-                    self._nodes[name] = spot
-                elif spot.__cause__ is None:
-                    self._unfit[name] = spot
-                else:
-                    silent[name] = spot
-                    if name not in self._silent:
-                        _log.warning("%s", spot)
-            self._silent = silent
+            self._nodes = {name: spot for name, spot in self._nodes.items() if not spot.is_lost}
+            self._silent = {name: why for name, why in self._silent.items() if name in hosts}
+            for name in hosts.keys() - {*self._nodes, *self._unfit, *self._beginning}:
+                self._beginning[name] = asyncio.create_task(self._begin(name, hosts[name]))
+
+    async def _begin(self, node: str, host: str) -> None:
+        try:
+            self._nodes[node] = await self._on(node, host)
+            self._silent.pop(node, None)
+        except ConfigError as error:
+            if error.__cause__ is None:
+                self._unfit[node] = error
+                return
+            if node not in self._silent:
+                _log.warning("%s", error)
+            self._silent[node] = error
+        finally:
+            del self._beginning[node]
 
     def unfit(self) -> BaseException | None:
         """What is wrong with a node, if anything is."""
         return next(iter(self._unfit.values()), None)
 
     async def close(self) -> None:
+        begun = list(self._beginning.values())
+        for one in begun:
+            one.cancel()
+        await asyncio.gather(*begun, return_exceptions=True)
         for group, spot in self._cells.values():
             spot.end()
             remove_placement_group(group)
