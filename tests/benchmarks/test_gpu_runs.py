@@ -83,6 +83,26 @@ def test_a_sample_says_what_it_began_beside():
     assert {"load_before", "processes_before"} == set(found)
 
 
+def test_a_run_ends_with_who_started_it(tmp_path, monkeypatch):
+    program = tmp_path / "sleeps"
+    program.write_text("#!/bin/sh\nexec sleep 600\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    (tmp_path / "run").mkdir()
+    seen = []
+
+    def told(process, folder, within_s):
+        seen.extend(Left(tmp_path).look())
+        sys.exit(running.STOPPED)
+
+    monkeypatch.setattr(running, "over", told)
+    with pytest.raises(SystemExit):
+        running.trained(tmp_path, {}, is_over_early=True)
+
+    assert 1 == len(seen)
+    assert set() == Left(tmp_path).look()
+
+
 def test_samples_that_were_kept_are_found_by_a_second_call(tmp_path):
     path = tmp_path / "deep" / "kept.jsonl"
     Kept(path, {"steps": 6}).add({"seconds": 1.0}, "elastic", 0)
