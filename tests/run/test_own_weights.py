@@ -141,3 +141,16 @@ def test_who_shares_no_network_with_a_trainer_reads_the_folder(tmp_path, kinds):
 
         assert missing
         assert (saved.digest, 3) == found
+
+
+def test_a_step_that_is_taken_meanwhile_is_not_served_as_the_version_before(tmp_path, monkeypatch):
+    with cell(tmp_path) as one:
+        load = one.engine.load
+
+        async def stepped(*args, **kwargs):
+            one.trainer.version = 4
+            await load(*args, **kwargs)
+
+        monkeypatch.setattr(one.engine, "load", stepped)
+        with pytest.raises(CellError, match="version 3 was stepped over"):
+            asyncio.run(one.load(tmp_path / "nowhere", 3, digest(one.network)))

@@ -197,6 +197,8 @@ class Orders:
         await self._engine.load(source, version=asked.version, keep_kv=asked.keep_kv)
         seconds = perf_counter() - began
         if own is not None:
+            if self._trains.version != asked.version:
+                raise CellError(f"version {asked.version} was stepped over while it was loaded")
             # Nothing was written since it was found, so that it is not asked for again.
             return {"digest": asked.digest, "seconds": seconds}
         found = await asyncio.to_thread(digest, self._network)
