@@ -255,14 +255,17 @@ class GraphForward:
         # the driver; that is done only where a capture might not find enough.
         if torch.cuda.mem_get_info(self._network.device)[0] < SPARE_BYTES:
             torch.cuda.empty_cache()
+        # Left empty by a capture that cannot be ended: its memory takes no other.
+        pool, self._pool = self._pool, None
         with torch.cuda.stream(_capturing(self._network.device)):
             # Other threads may allocate meanwhile.
-            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
             try:
                 found = work()
             finally:
                 graph.capture_end()
-        self._pool = self._pool or graph.pool()
+                self._pool = pool
+        self._pool = pool or graph.pool()
         return graph, found
 
     def _decode(self, numbers: _Numbers) -> tuple[Tensor, Paged]:

@@ -1,0 +1,84 @@
+"""Memory that was lent is let go when nobody reads it, and not before."""
+
+import weakref
+
+import pytest
+import torch
+
+from gyre.model import lending
+from gyre.model.lending import DeviceMemory, sums_of
+from gyre.model.readers import reading
+from gyre.words.errors import Outdated, TransferError
+from gyre.words.transfers import Place
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def without_a_driver(monkeypatch):
+    """Loans of main memory, which nobody can open: what is left is when they are let go."""
+    monkeypatch.setattr(lending, "_settle", lambda device: None)
+    monkeypatch.setattr(
+        lending, "_place", lambda one, pieces: Place(piece=0, at=0, num_bytes=one.nbytes)
+    )
+    monkeypatch.setattr(lending, "READERS_S", 0.05)
+
+
+@pytest.fixture
+def memory(tmp_path):
+    return DeviceMemory(CPU, tmp_path)
+
+
+def lent_by(memory):
+    """A loan, and what tells whether its tensor is still there."""
+    tensor = torch.ones(3)
+    return memory.lend([tensor]), weakref.ref(tensor)
+
+
+def test_a_loan_that_nobody_reads_is_let_go_when_it_ends(memory, tmp_path):
+    loan, tensor = lent_by(memory)
+    is_held = tensor() is not None
+    loan.end()
+    loan.end()
+
+    assert is_held
+    assert tensor() is None
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_memory_that_is_read_is_kept_until_the_reader_is_gone(memory, tmp_path):
+    loan, tensor = lent_by(memory)
+    with reading(tmp_path, loan.lent.key):
+        loan.end()
+        with pytest.raises(Outdated), reading(tmp_path, loan.lent.key):
+            pass
+        memory.lend([]).end()
+        is_held = tensor() is not None
+    memory.lend([]).end()
+
+    assert is_held
+    assert tensor() is None
+
+
+def test_a_reader_of_a_loan_that_has_ended_opens_nothing(memory, monkeypatch):
+    def opened(handle):
+        raise AssertionError("a handle of an ended loan is opened")
+
+    monkeypatch.setattr(lending, "_opened", opened)
+    loan, _ = lent_by(memory)
+    loan.end()
+
+    with pytest.raises(Outdated, match="not lent any more"), memory.borrowed(loan.lent):
+        pass
+
+
+def test_sums_are_told_to_who_makes_a_copy(memory):
+    tensors = [torch.arange(5), torch.ones(3)]
+    both = memory.lend(tensors), memory.lend(tensors, with_sums=False)
+
+    assert [sums_of(tensors), ()] == [one.lent.sums for one in both]
+
+
+def test_a_loan_that_cannot_be_read_is_refused(tmp_path):
+    with pytest.raises(TransferError, match="no room for a loan"):
+        DeviceMemory(CPU, tmp_path / "gone").lend([torch.ones(3)])
