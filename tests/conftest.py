@@ -1,5 +1,6 @@
 """What holds for every test: threads, signals, how hard properties are tried, no unseen skip."""
 
+import gc
 import os
 import signal
 from collections.abc import Generator
@@ -14,6 +15,39 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A shell's background jobs begin without it, and what tests start must be interruptible.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+TESTS = Path(__file__).parent
+LONGEST = (
+    "chaos_sim/test_seeds.py",
+    "flows/test_train.py",
+    "flows/test_learning.py",
+    "flows/test_rollout.py",
+    "docs/test_tutorial.py",
+    "run/test_ranked.py",
+    "browser/test_access.py",
+    "theory/test_paper_table.py",
+    "chaos_sim/test_planted.py",
+    "flows/test_engine_loss.py",
+    "backends/tasks/test_shipped.py",
+    "flows/test_serve.py",
+    "browser/test_live.py",
+    "flows/test_resume.py",
+    "chaos/test_soak.py",
+    "chaos/test_engines.py",
+    "docs/test_quickstart.py",
+    "flows/test_repair.py",
+    "cli/test_serve.py",
+    "proxy/session/test_oracle.py",
+    "flows/test_restart.py",
+    "flows/test_many.py",
+    "engine/test_loop.py",
+    "sim/test_world.py",
+    "contracts/test_engines.py",
+    "benchmarks/test_agree.py",
+    "contracts/test_steered.py",
+    "watch/test_report.py",
+)
+"""Files that were measured to take longest, with the longest first."""
 
 ALLOWED_SKIPS: dict[str, str] = {}
 """Node id of a test that may be skipped, and the reason; any other skip is a failure."""
@@ -44,15 +78,23 @@ MARKED_FOLDERS = {"browser": "slow", "flows": "slow", "harness": "harness"}
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         for folder, marker in MARKED_FOLDERS.items():
-            if item.path.is_relative_to(Path(__file__).parent / folder):
+            if item.path.is_relative_to(TESTS / folder):
                 item.add_marker(marker)
     # Files that take long come first, so that several workers end at about the same time.
-    long = {
+    places = {TESTS / name: place for place, name in enumerate(LONGEST)}
+    slow = {
         item.path
         for item in items
         if any(item.get_closest_marker(marker) for marker in MARKED_FOLDERS.values())
     }
-    items.sort(key=lambda item: item.path not in long)
+    last = len(places)
+    items.sort(key=lambda item: places.get(item.path, last if item.path in slow else last + 1))
+
+
+def pytest_collection_finish() -> None:
+    # What has been imported for all tests stays, so that no search for garbage goes through it.
+    gc.collect()
+    gc.freeze()
 
 
 def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
