@@ -58,3 +58,10 @@ class Stage:
 def stage(tmp_path: Path) -> Iterator[Stage]:
     with ExitStack() as stack:
         yield Stage(tmp_path, stack)
+
+
+@pytest.fixture(scope="module")
+def one_stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """For tests that leave what they share as they found it."""
+    with ExitStack() as stack:
+        yield Stage(tmp_path_factory.mktemp("stage"), stack)
