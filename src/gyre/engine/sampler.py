@@ -103,12 +103,19 @@ def sample(logits_SV: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
         _sums(probs_SV), lambda at: probs_SV.gather(1, at), uniform_S, probs_SV.shape[1]
     )
     logprobs = probs_SV.gather(1, ids[:, None])[:, 0].log() - total_S.log().to(dtype)
-    if draws.is_greedy:
-        greedy_S = temperature_S == 0
-        ids = torch.where(greedy_S, scaled_SV.argmax(dim=-1), ids)
-        nothing = torch.where(total_S.isfinite(), 0.0, torch.nan).to(dtype)
-        logprobs = torch.where(greedy_S, nothing, logprobs)
-    return ids, logprobs
+    return chosen(ids, logprobs, total_S, scaled_SV, draws)
+
+
+def chosen(
+    ids: Tensor, logprobs: Tensor, total_S: Tensor, logits_SV: Tensor, draws: Draws
+) -> tuple[Tensor, Tensor]:
+    """The ids that were drawn, or of greedy rows the most likely, as from a point mass."""
+    if not draws.is_greedy:
+        return ids, logprobs
+    greedy_S = draws.numbers[:, 0] == 0
+    nothing = torch.where(total_S.isfinite(), 0.0, torch.nan).to(logprobs.dtype)
+    ids = torch.where(greedy_S, logits_SV.argmax(dim=-1), ids)
+    return ids, torch.where(greedy_S, nothing, logprobs)
 
 
 def sample_packed(logits_SV: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:

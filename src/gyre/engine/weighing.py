@@ -9,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from gyre.engine.launching import launching
-from gyre.engine.sampler import STRETCH, Draws, draw
+from gyre.engine.sampler import STRETCH, Draws, chosen, draw
 
 MANY = 16
 """Stretches that one program weighs."""
@@ -28,12 +28,7 @@ def sample(logits_SV: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
     sums_SN = sums_SN * (highest_SN - highest_S1).exp()
     ids, total_S = draw(sums_SN, lambda at: scaled(at).exp(), uniform_S, logits_SV.shape[1])
     logprobs = scaled(ids[:, None])[:, 0] - total_S.log().float()
-    if draws.is_greedy:
-        greedy_S = temperature_S == 0
-        ids = torch.where(greedy_S, logits_SV.argmax(dim=-1), ids)
-        nothing = torch.where(total_S.isfinite(), 0.0, torch.nan)
-        logprobs = torch.where(greedy_S, nothing, logprobs)
-    return ids, logprobs
+    return chosen(ids, logprobs, total_S, logits_SV, draws)
 
 
 @launching
