@@ -1,8 +1,8 @@
 """The `renderers` package without the HTTP client that it brings along.
 
-Its client imports `openai` for the sake of two annotations, which takes longer than all else that a
-proxy or a controller imports. Nothing here calls that client, so that an empty module stands in for
-`openai` while the package is imported, unless it has been imported already.
+Its client imports `openai` and `httpx`, which take longer than all else that a proxy imports.
+Nothing here calls that client, so that a module with its two errors stands in for it while the
+package is imported, unless the package has been imported already.
 """
 
 import sys
@@ -10,23 +10,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
 
+PACKAGE, CLIENT = "renderers", "renderers.client"
+ERRORS = ("MalformedGenerateResponseError", "OverlongPromptError")
+"""What the package itself takes from its client."""
+
 
 @contextmanager
-def _without(name: str, type_name: str) -> Iterator[None]:
-    """A module that is not there yet is one with a single type, until the end."""
-    if name in sys.modules:
+def _without_its_client() -> Iterator[None]:
+    if PACKAGE in sys.modules:
         yield
         return
-    stand_in = ModuleType(name)
-    setattr(stand_in, type_name, object)
-    sys.modules[name] = stand_in
+    stand_in = ModuleType(CLIENT)
+    for name in ERRORS:
+        setattr(stand_in, name, type(name, (Exception,), {}))
+    sys.modules[CLIENT] = stand_in
     try:
         yield
     finally:
-        del sys.modules[name]
+        del sys.modules[CLIENT]
 
 
-with _without("openai", "AsyncOpenAI"):
+with _without_its_client():
     from renderers.base import (
         MODEL_RENDERER_MAP,
         ParsedToolCall,
