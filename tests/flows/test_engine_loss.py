@@ -76,7 +76,7 @@ def trees(folder: Path) -> list[Tree]:
 def test_no_call_fails_when_one_of_two_engines_is_killed(stage, wire):
     """FAULTS 1 and 2: a thousand calls, half of them streams; tokens before the cut are kept."""
     # So slow that calls are at an engine nearly all their time, however busy the machine is.
-    engines = [stage.engine(wire=wire, chunk_delay_s=0.05, chunk_tokens=8) for _ in range(2)]
+    engines = [stage.engine(wire=wire, chunk_delay_s=0.1, chunk_tokens=16) for _ in range(2)]
     proxy = stage.proxy(*engines)
     load = Load()
 
