@@ -71,6 +71,10 @@ class Talk:
         """What that part of the calls stays below."""
         return float(np.quantile(self.seconds, part))
 
+    def bearable_s(self) -> float:
+        """What a call may take beside others: two seconds, or ten usual calls of a slow machine."""
+        return max(2.0, 10.0 * self.slowest_s(0.5))
+
 
 async def agent(
     session: aiohttp.ClientSession, execution: OpenedExecution, talk: Talk, *, stream: bool

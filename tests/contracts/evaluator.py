@@ -28,6 +28,10 @@ class Subject(Protocol):
         """Processes of its evaluators that run."""
         ...
 
+    def num_left(self) -> int:
+        """The same, once whoever is told of an end from elsewhere has been told."""
+        ...
+
 
 async def assess(subject: Subject, behaviour: Behaviour, within_s: float = PATIENCE_S):
     evaluator = subject.make(behaviour)
@@ -83,7 +87,7 @@ async def it_takes_no_longer_than_it_is_given_and_nothing_goes_on(subject: Subje
 
     assert isinstance(found, Silence)
     assert time.monotonic() - begun < PATIENCE_S / 2
-    assert 0 == subject.num_alive()
+    assert 0 == subject.num_left()
 
 
 async def nothing_goes_on_when_it_is_cancelled(subject: Subject) -> None:
@@ -93,7 +97,7 @@ async def nothing_goes_on_when_it_is_cancelled(subject: Subject) -> None:
     asked.cancel()
     await asyncio.gather(asked, return_exceptions=True)
 
-    assert 0 == subject.num_alive()
+    assert 0 == subject.num_left()
 
 
 EVERY_EVALUATOR = [
