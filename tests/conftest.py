@@ -18,11 +18,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 TESTS = Path(__file__).parent
 LONGEST = (
+    "harness/test_transitions.py",
     "chaos_sim/test_seeds.py",
     "flows/test_train.py",
     "flows/test_learning.py",
     "flows/test_rollout.py",
     "docs/test_tutorial.py",
+    "harness/test_compaction.py",
     "run/test_ranked.py",
     "browser/test_access.py",
     "theory/test_paper_table.py",
@@ -33,7 +35,10 @@ LONGEST = (
     "browser/test_live.py",
     "flows/test_resume.py",
     "chaos/test_soak.py",
+    "harness/test_tool_use.py",
+    "harness/test_faults.py",
     "chaos/test_engines.py",
+    "harness/test_sub_agents.py",
     "docs/test_quickstart.py",
     "flows/test_repair.py",
     "cli/test_serve.py",
@@ -43,6 +48,8 @@ LONGEST = (
     "engine/test_loop.py",
     "sim/test_world.py",
     "contracts/test_engines.py",
+    "harness/test_restart.py",
+    "harness/test_supervised.py",
     "benchmarks/test_agree.py",
     "contracts/test_steered.py",
     "watch/test_report.py",
