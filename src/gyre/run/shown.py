@@ -38,7 +38,7 @@ class Shown:
         self._exposed: Exposed | None = None
         self._loan: Loan | None = None
         self._is_resting = trainer.is_resting
-        """From before the trainer rests until it has its memory again; nothing is lent meanwhile."""
+        """From before the trainer rests until it has its memory again: it lends nothing then."""
 
     def expose(self) -> Exposed:
         """The weights as they are; the version before is withdrawn."""
