@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from benchmarks.gpu.learn import agent, eager, tasks
+from benchmarks.gpu.learn.measure import told
 from benchmarks.gpu.learn.runs import (
     BUDGETS,
     HELD_OUT,
@@ -231,6 +232,14 @@ def test_a_sample_says_step_by_step_what_the_journal_says(tmp_path: Path) -> Non
     assert [3, 0] == found["executions"]
     assert [7, 0] == found["trajectories"]
     assert [0] == [one["version"] for one in found["held_out"]]
+
+
+def test_a_run_that_came_to_nothing_is_told_all_the_same(tmp_path: Path) -> None:
+    header = Header(run="letters", seed=3, started_at=0.0, shape={})
+    unscored = EvaluationRound(version=0, num_tasks=2, num_valid=0, mean=None, standard_error=None)
+    write(tmp_path / "journal", header, [(1.0, unscored)], kinds=KINDS)
+
+    assert "J=5: 0 steps, no pace; held out none; " == told("J=5", sample(tmp_path, seed=3))
 
 
 def facts_of_two_steps() -> list[tuple[float, object]]:

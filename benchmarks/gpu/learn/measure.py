@@ -123,7 +123,7 @@ def main() -> None:
         )
         print(path)
     for name, (one,) in samples.items():
-        print(_told(name, one))
+        print(told(name, one))
 
 
 def _asked() -> argparse.Namespace:
@@ -141,9 +141,10 @@ def _asked() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _told(name: str, one: Mapping[str, Any]) -> str:
+def told(name: str, one: Mapping[str, Any]) -> str:
     """A run in a line."""
-    rounds = ", ".join(f"{found['mean']:.3f} at {found['version']}" for found in one["held_out"])
+    scored = [found for found in one["held_out"] if found["mean"] is not None]
+    rounds = ", ".join(f"{found['mean']:.3f} at {found['version']}" for found in scored)
     times = [later - sooner for sooner, later in pairwise(one["made_at_s"])]
     pace = f"one in {median(times):.1f} s" if times else "no pace"
     scores = " ".join(f"{score:.2f}" for score in one["scores"])
@@ -172,7 +173,10 @@ def _samples(asked: argparse.Namespace, sizes: Sizes) -> dict[str, dict[str, Any
                     _keep(place, asked.journals)
             for run in runs:
                 if run.has_begun():
-                    found[run.name] = kept.add(run.sample(), run.name, asked.seed)
+                    found[run.name] = run.sample()
+                    # One that took no step is tried again by the next call.
+                    if found[run.name]["scores"]:
+                        kept.add(found[run.name], run.name, asked.seed)
     return found
 
 
