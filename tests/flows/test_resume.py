@@ -45,7 +45,7 @@ from gyre.words.outcomes import Ending, Launched
 from gyre.words.records import CallFailed
 
 pytestmark = pytest.mark.slow
-PATIENCE_S = 120.0
+PATIENCE_S = 600.0
 ROOT = Path(__file__).parents[2]
 SMALL = SCHEDULE | {"groups_per_batch": 2, "executions_per_group": 3, "extra_dispatch": 0.5}
 """Eight groups of three executions, in four steps."""

@@ -18,7 +18,7 @@ from gyre.words.records import CallClosed, LogSealed
 from gyre.words.shards import shard_of
 
 pytestmark = pytest.mark.slow
-PATIENCE_S = 120.0
+PATIENCE_S = 600.0
 ROOT = Path(__file__).parents[2]
 SHARDS = 2
 
