@@ -366,7 +366,10 @@ def test_a_workspace_that_cannot_be_made_is_named(tmp_path):
     [
         (lambda text: text[:-10], "expected an order"),
         (lambda text: text.replace('"format":1', '"format":2'), "format 1, found 2"),
-        (lambda text: text.replace('"agent_s":30.0', '"agent_s":90.0'), "agent_s < overall_s"),
+        (
+            lambda text: text.replace(f'"agent_s":{PATIENCE_S}', f'"agent_s":{3 * PATIENCE_S}'),
+            "agent_s < overall_s",
+        ),
         (lambda text: text.replace('"sh",', "").replace('"-c",', '"{key}",'), "environment"),
     ],
 )

@@ -15,11 +15,14 @@ class _Hurried(selectors.SelectSelector):
     def __init__(self):
         super().__init__()
         self.now_s = 0.0
+        self.num_threads = 0
+        """That do something for the loop, which takes no time of it."""
 
     def select(self, timeout=None):
-        # Without a timer somebody outside has to come, such as a thread.
-        found = super().select(PATIENCE_S if timeout is None else 0)
-        if timeout is None and not found:
+        # Without a timer somebody outside has to come; a thread does, whatever timers there are.
+        waits = timeout is None or (timeout > 0 and self.num_threads > 0)
+        found = super().select(PATIENCE_S if waits else 0)
+        if waits and not found:
             message = "everybody waits, and nobody comes"
             raise RuntimeError(message)
         if timeout and not found:
@@ -34,6 +37,15 @@ class HurriedLoop(asyncio.SelectorEventLoop):
 
     def time(self):
         return self._hurried.now_s
+
+    def run_in_executor(self, executor, func, *args):
+        done = super().run_in_executor(executor, func, *args)
+        self._hurried.num_threads += 1
+        done.add_done_callback(self._is_back)
+        return done
+
+    def _is_back(self, _):
+        self._hurried.num_threads -= 1
 
 
 def hurried(flow):
