@@ -55,10 +55,10 @@ test-megatron: $(VENV) ## Run by hand: cells whose layers are those of a real Me
 	.venv/bin/python scripts/megatron
 	$$(.venv/bin/python scripts/megatron --where) -m pytest -q -p no:xdist -m "megatron and not gpu" tests/megatron
 
-test-gpu: ## Run by hand on a machine with a GPU: its tests, and results to commit (under ten minutes)
+test-gpu: ## Run by hand on a machine with a GPU: its tests, and results to commit (a quarter of an hour)
 	scripts/gpu
 
-check: $(VENV) ## The quick part of `make test`: under a minute, no network
+check: $(VENV) ## The quick part of `make test`: about a minute, no network
 	scripts/check
 
 chaos: $(VENV) ## Run by hand: 10,000 seeds of the simulation of faults, then real processes struck for long

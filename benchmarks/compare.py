@@ -565,6 +565,7 @@ def table(results: Sequence[Result]) -> str:
         f"| {goal.says} | {goal.wanted} | {_number(value)} | {'yes' if met else '**no**'} |"
         for goal, value, met in judged(results)
     ]
+    verdicts += [f"| {goal.says} | {goal.wanted} | not measured | |" for goal in unjudged(results)]
     head = ["", "**Goals**", "", "| what | wanted | measured | met |", "|---|---|---|---|"]
     return "\n".join([*head, *verdicts, *lines]).strip() + "\n"
 
@@ -701,6 +702,12 @@ def judged(results: Sequence[Result]) -> Iterator[tuple[Goal, float, bool]]:
             found = quantities(latest[goal.name])
             if goal.quantity in found:
                 yield goal, found[goal.quantity], goal.is_met(found[goal.quantity])
+
+
+def unjudged(results: Sequence[Result]) -> list[Goal]:
+    """Goals that no result speaks of."""
+    measured = [goal for goal, _, _ in judged(results)]
+    return [goal for goal in GOALS if goal not in measured]
 
 
 def slipped(results: Sequence[Result]) -> Iterator[str]:

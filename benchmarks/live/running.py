@@ -234,13 +234,19 @@ class Kept:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._write({"about": about})
             return
-        first, *lines = map(json.loads, path.read_text().splitlines())
+        first = json.loads(path.read_text().splitlines()[0])
         found = first.get("about", {})
         if differ := sorted(key for key in {*found, *about} if found.get(key) != about.get(key)):
             were = ", ".join(f"{key}: {found.get(key)!r}, not {about.get(key)!r}" for key in differ)
             message = f"{path}: expected samples of what is measured now, found those of {were}"
             raise ConfigError(f"{message}; name another file, or remove this one")
-        self._found = {tuple(one["of"]): one["sample"] for one in lines}
+        self._found = self.found(path)
+
+    @staticmethod
+    def found(path: Path) -> dict[tuple[str | int, ...], dict[str, Any]]:
+        """What such a file has, whatever it is of."""
+        _, *lines = map(json.loads, path.read_text().splitlines())
+        return {tuple(one["of"]): one["sample"] for one in lines}
 
     def get(self, *of: str | int) -> dict[str, Any] | None:
         """What was measured of this before."""

@@ -231,3 +231,13 @@ def test_the_table_replaces_what_stands_between_its_marks(tmp_path: Path) -> Non
     assert once.endswith("\nafter\n")
     assert "old" not in once
     assert once == compare.with_table(once, results)
+
+
+def test_a_goal_that_no_result_speaks_of_is_listed_as_not_measured(tmp_path: Path) -> None:
+    result_file(tmp_path, "short", {"gyre": costs(0.1), "litellm": costs(1.5)})
+    results = compare.load_all(tmp_path)
+    unmeasured = [goal.name for goal in compare.unjudged(results)]
+
+    assert "short" not in unmeasured
+    assert {goal.name for goal in compare.GOALS} == {"short", *unmeasured}
+    assert len(unmeasured) == compare.table(results).count("| not measured | |")

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.live import measured, pilot, runs
+from benchmarks.gpu.live import clocks, measured, pilot, runs
 from benchmarks.gpu.live.predict import Calibration, calibrated, foretold, variants
 from benchmarks.gpu.live.runs import Machine, Size
 from benchmarks.gpu.live.work import CONTEXT, Scale
@@ -82,15 +82,18 @@ class Campaign:
         steps: int,
         longest_s: float,
         scale: Mapping[str, float],
+        spies: bool = False,
     ) -> None:
         """`scale` is put over the device's own, and over what a pilot finds.
 
-        A run begins when nobody is left of the one before.
+        A run begins when nobody is left of the one before; with `spies` its cells write down what
+        their threads are at.
         """
         self._place = place
         self._kept = Kept(place / "samples.jsonl", {"device": device, "steps": steps})
         self._longest_s = longest_s
         self._given = dict(scale)
+        self._spies = spies
         self.setting = SETTINGS[device]
         self.size = self.setting.size
         self.steps = steps
@@ -131,18 +134,22 @@ class Campaign:
         """What a run came to, if there was one."""
         return self._kept.get(name, seed)
 
-    def measure(self, name: str, seed: int, *, training: int = runs.CELLS) -> None:
+    def measure(self, name: str, seed: int, *, training: int = runs.CELLS) -> bool:
         """One live run, or a word on why there is none; the others are measured all the same.
 
-        On the first under elastic the simulator is calibrated.
+        On the first under elastic the simulator is calibrated. False if it did not end well.
         """
         with suppress(subprocess.CalledProcessError):
             scale = self.scale
-            ran = self._live(name, scale, seed=seed, steps=self.steps, training=training)
+            with clocks.watched() as seen:
+                ran = self._live(name, scale, seed=seed, steps=self.steps, training=training)
             self._pack(name, seed)
             if name == "elastic" and self.calibration is None:
                 self._kept.add(asdict(calibrated(ran, scale, seed=seed)), "calibration")
-            self._kept.add(measured.sample(ran, self._folder(name, seed) / "run"), name, seed)
+            sample = measured.sample(ran, self._folder(name, seed) / "run")
+            self._kept.add({**sample, **seen}, name, seed)
+            return True
+        return False
 
     @property
     def calibration(self) -> Calibration | None:
@@ -177,7 +184,12 @@ class Campaign:
             steps=steps,
             training=training,
             within_s=self._longest_s,
+            spied=self.spied(name, seed) if self._spies else None,
         )
+
+    def spied(self, name: str, seed: int) -> Path:
+        """Where cells of a run write down what their threads were at."""
+        return self._folder(name, seed) / "spied"
 
     def _make(self) -> None:
         """In a process that leaves the device after it."""

@@ -55,7 +55,7 @@ def main() -> None:
     load_before = os.getloadavg()[0]
     place = args.place.absolute()
     place.mkdir(parents=True, exist_ok=True)
-    with _quarters(place) as are_together:
+    with quarters(place) as are_together:
         campaign = Campaign(
             place,
             args.device,
@@ -135,7 +135,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=runs.STEPS)
     parser.add_argument(
         "--scale",
-        type=_setting,
+        type=scale_setting,
         nargs="+",
         default=(),
         metavar="NAME=NUMBER",
@@ -148,13 +148,14 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _setting(text: str) -> tuple[str, float]:
+def scale_setting(text: str) -> tuple[str, float]:
+    """A name of Scale and its number, as they are asked for."""
     name, _, value = text.partition("=")
     return name, float(value)
 
 
 @contextmanager
-def _quarters(place: Path) -> Iterator[bool]:
+def quarters(place: Path) -> Iterator[bool]:
     """Processes have a quarter of the GPU each, and find compiled what others have compiled."""
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(place / "compiled"))
     # Cells find the modules of the benchmarks wherever they are started.

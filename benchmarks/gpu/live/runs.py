@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from benchmarks.gpu.live import work
 from benchmarks.gpu.live.work import Scale
@@ -94,8 +95,11 @@ def live(
     steps: int,
     training: int,
     within_s: float,
+    spied: Path | None = None,
 ) -> Ran:
     """One run in a folder of its own, of which no process is left.
+
+    Cells write what their threads are at into the folder `spied`, if there is one.
 
     Raises CalledProcessError if it does not end well in time.
     """
@@ -103,6 +107,7 @@ def live(
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     schedule = schedule_of(name, size, steps=steps)
+    options = urlencode({"seed": seed} if spied is None else {"seed": seed, "spied": spied})
     groups = work.work(scale, groups=groups_of(schedule), members=size.group, seed=seed)
     tasks = work.write_tasks(folder / "tasks.jsonl", groups, seed=seed)
     return trained(
@@ -118,7 +123,7 @@ def live(
             "schedule": schedule,
             "cells": {
                 **cells_of(name, size, training=training),
-                "engine": f"benchmarks.gpu.live.warmed:engine?seed={seed}",
+                "engine": f"benchmarks.gpu.live.warmed:engine?{options}",
                 "trainer": "benchmarks.gpu.live.warmed:trainer",
             },
             "transport": {"kind": machine.transport},

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from benchmarks.gpu.live.spied import Spy
 
 from gyre.backends.engines.embedded import EmbeddedEngine
 from gyre.engine.loop import Loop
@@ -40,11 +41,14 @@ def engine(
     folder: Path,
     options: Mapping[str, str],
 ) -> EmbeddedEngine:
-    """The embedded engine, which has served every number of calls at once."""
+    """The embedded engine, which has served every number of calls at once; from then on its
+    process says into the folder `spied` what its threads are at, if there is one."""
     number = int(name.rpartition("-")[2])
     loop = Loop(network, section, model=str(folder), seed=int(options["seed"]) * 1000 + number)
     with _said("engine"):
         warm(loop, section.capacity)
+    if "spied" in options:
+        Spy(Path(options["spied"]) / f"{name}.jsonl").start()
     return EmbeddedEngine(name, loop)
 
 

@@ -160,6 +160,7 @@ def main() -> None:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--kept", type=Path, help="samples are added here, and not made again")
     parser.add_argument("--commit", help="of the sources, where there is no repository to ask")
+    parser.add_argument("--dry", action="store_true", help="print the samples, write no result")
     asked = parser.parse_args()
     end_when_told()
     samples: Samples = defaultdict(list)
@@ -175,23 +176,25 @@ def main() -> None:
             whole = asyncio.run(measured(asked, Path(work), samples, kept))
         finally:
             # Whatever ends it, what was measured until then is kept.
-            about = SETTINGS | {
-                "mps": has_mps,
-                "kv_tokens": asked.kv_tokens,
-                "transport": asked.transport,
-            }
-            path = results.write(
-                "gpu-moves" if on_gpu else "cpu-moves",
-                samples=samples,
-                settings=about,
-                packages={"gyre": {one: version(one) for one in ("torch", "transformers")}},
-                load_average=(before, os.getloadavg()[0]),
-                device=torch.cuda.get_device_name() if on_gpu else None,
-                commit=asked.commit,
-            )
-            print(f"wrote {path.name}", flush=True)
+            if not asked.dry:
+                _write(asked, samples, has_mps, before)
     if not whole:
         raise SystemExit("not everything was measured")
+
+
+def _write(asked: argparse.Namespace, samples: Samples, has_mps: bool, before: float) -> None:
+    on_gpu = asked.device == "cuda"
+    about = {"mps": has_mps, "kv_tokens": asked.kv_tokens, "transport": asked.transport}
+    path = results.write(
+        "gpu-moves" if on_gpu else "cpu-moves",
+        samples=samples,
+        settings=SETTINGS | about,
+        packages={"gyre": {one: version(one) for one in ("torch", "transformers")}},
+        load_average=(before, os.getloadavg()[0]),
+        device=torch.cuda.get_device_name() if on_gpu else None,
+        commit=asked.commit,
+    )
+    print(f"wrote {path.name}", flush=True)
 
 
 def _print(what: str, sample: dict[str, Any]) -> None:
