@@ -1,6 +1,7 @@
 """What holds for every test: threads, signals, how hard properties are tried, no unseen skip."""
 
 import gc
+import json
 import os
 import signal
 from collections.abc import Generator
@@ -17,44 +18,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TESTS = Path(__file__).parent
-LONGEST = (
-    "harness/test_transitions.py",
-    "chaos_sim/test_seeds.py",
-    "flows/test_train.py",
-    "flows/test_learning.py",
-    "flows/test_rollout.py",
-    "docs/test_tutorial.py",
-    "harness/test_compaction.py",
-    "run/test_ranked.py",
-    "browser/test_access.py",
-    "theory/test_paper_table.py",
-    "chaos_sim/test_planted.py",
-    "flows/test_engine_loss.py",
-    "backends/tasks/test_shipped.py",
-    "flows/test_serve.py",
-    "browser/test_live.py",
-    "flows/test_resume.py",
-    "chaos/test_soak.py",
-    "harness/test_tool_use.py",
-    "harness/test_faults.py",
-    "chaos/test_engines.py",
-    "harness/test_sub_agents.py",
-    "docs/test_quickstart.py",
-    "flows/test_repair.py",
-    "cli/test_serve.py",
-    "proxy/session/test_oracle.py",
-    "flows/test_restart.py",
-    "flows/test_many.py",
-    "engine/test_loop.py",
-    "sim/test_world.py",
-    "contracts/test_engines.py",
-    "harness/test_restart.py",
-    "harness/test_supervised.py",
-    "benchmarks/test_agree.py",
-    "contracts/test_steered.py",
-    "watch/test_report.py",
-)
-"""Files that were measured to take longest, with the longest first."""
+DURATIONS: dict[str, dict[str, float]] = json.loads((TESTS / "durations.json").read_text())
+"""Seconds of files, and of tests that are long, as scripts/durations wrote them."""
+SLOW_S = 0.5
+"""A test that takes longer is slow, whatever it does."""
 
 ALLOWED_SKIPS: dict[str, str] = {}
 """Node id of a test that may be skipped, and the reason; any other skip is a failure."""
@@ -78,6 +45,8 @@ settings.register_profile(
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "default")
 
 
+RULES = ("architecture", "docs/test_pages.py", "docs/test_reference.py")
+"""What every change is held to is in `make check`, however long it once took."""
 MARKED_FOLDERS = {"browser": "slow", "flows": "slow", "harness": "harness"}
 """Folders whose tests start whole processes, and the marker that all of them bear."""
 
@@ -87,15 +56,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for folder, marker in MARKED_FOLDERS.items():
             if item.path.is_relative_to(TESTS / folder):
                 item.add_marker(marker)
+        is_rule = any(item.path.is_relative_to(TESTS / one) for one in RULES)
+        seconds = DURATIONS["tests"].get(f"{_file(item)}::{_function(item)}", 0.0)
+        if seconds >= SLOW_S and not is_rule:
+            item.add_marker("slow")
     # Files that take long come first, so that several workers end at about the same time.
-    places = {TESTS / name: place for place, name in enumerate(LONGEST)}
     slow = {
-        item.path
+        _file(item)
         for item in items
         if any(item.get_closest_marker(marker) for marker in MARKED_FOLDERS.values())
     }
-    last = len(places)
-    items.sort(key=lambda item: places.get(item.path, last if item.path in slow else last + 1))
+    of_files = dict.fromkeys(slow, SLOW_S) | DURATIONS["files"]
+    items.sort(key=lambda item: -of_files.get(_file(item), 0.0))
+
+
+def _file(item: pytest.Item) -> str:
+    return item.path.relative_to(TESTS).as_posix() if item.path.is_relative_to(TESTS) else ""
+
+
+def _function(item: pytest.Item) -> str:
+    """Its name without parameters."""
+    return getattr(item, "originalname", item.name)
 
 
 def pytest_collection_finish() -> None:

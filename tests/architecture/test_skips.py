@@ -24,7 +24,8 @@ pytest.skip("no reason that was agreed on", allow_module_level=True)
 
 
 def test_an_unexpected_skip_fails_the_run(root, tmp_path):
-    shutil.copy(root / "tests" / "conftest.py", tmp_path)
+    for name in ("conftest.py", "durations.json"):
+        shutil.copy(root / "tests" / name, tmp_path)
     for name, source in TESTS.items():
         (tmp_path / name).write_text(source)
     options = ["-q", "-p", "no:cacheprovider", "--continue-on-collection-errors"]

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 60.0
-STOP_S = 30.0
+PATIENCE_S = 180.0
+STOP_S = 180.0
 _LINK = re.compile(r"http://127\.0\.0\.1:\d+/\?key=[\w-]+(?=\s)")
 """Whole, because a terminal may give its first half first."""
 

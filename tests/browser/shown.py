@@ -3,7 +3,7 @@
 import re
 from urllib.parse import parse_qs, urlsplit
 
-PATIENCE_MS = 30_000
+PATIENCE_MS = 180_000
 LOOK_MS = 25
 
 

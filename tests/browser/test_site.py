@@ -3,7 +3,7 @@
 from tests.docs.site import build
 
 WINDOW = {"width": 1280, "height": 900}
-PATIENCE_MS = 60_000
+PATIENCE_MS = 180_000
 
 
 def test_the_search_works_from_the_disk(browser, tmp_path):

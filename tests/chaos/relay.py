@@ -20,8 +20,8 @@ class Line:
         self.delay_s = 0.0
         """Longest pause before a piece is passed on."""
         self.piece_bytes = 65536
-        self.cut_after: int | None = None
-        """Bytes of an answer after which its connection is reset."""
+        self.cuts: list[int] = []
+        """Bytes of answers after which a connection is reset, one connection after the other."""
         self.is_stalled = False
         """Nothing is passed on, and nothing is closed."""
         self.num_cut = 0
@@ -33,6 +33,7 @@ class Line:
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self._over = threading.Event()
+        self._cutting = threading.Lock()
         self._random = random.Random(7)
         self._go(self._accept)
 
@@ -76,12 +77,19 @@ class Line:
                 if self.delay_s:
                     time.sleep(self._random.uniform(0, self.delay_s))
                 passed += len(data)
-                if is_answer and self.cut_after is not None and passed > self.cut_after:
-                    self.num_cut += 1
+                if is_answer and self._is_cut(passed):
                     self._reset(source, sink)
                     return
                 sink.sendall(data)
         _shut(sink)
+
+    def _is_cut(self, passed: int) -> bool:
+        with self._cutting:
+            if not self.cuts or passed <= self.cuts[0]:
+                return False
+            del self.cuts[0]
+            self.num_cut += 1
+            return True
 
     @staticmethod
     def _reset(*sockets: socket.socket) -> None:

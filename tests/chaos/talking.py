@@ -19,7 +19,7 @@ from gyre.testing.proxy_process import OpenedExecution, ProxyProcess
 from gyre.testing.script import logprobs
 from gyre.tree.tree import grow
 
-PATIENCE_S = 120.0
+PATIENCE_S = 180.0
 
 
 @dataclass
@@ -72,8 +72,8 @@ class Talk:
         return float(np.quantile(self.seconds, part))
 
     def bearable_s(self) -> float:
-        """What a call may take beside others: two seconds, or ten usual calls of a slow machine."""
-        return max(2.0, 10.0 * self.slowest_s(0.5))
+        """What a call may take beside others: much, because machines pause, but not for ever."""
+        return max(20.0, 10.0 * self.slowest_s(0.5))
 
 
 async def agent(
@@ -175,7 +175,7 @@ async def steer(engine: EngineProcess, path: str, body: object) -> Any:
 
     def post() -> Any:
         url, data = f"{engine.url}/script/{path}", json.dumps(body).encode()
-        with urllib.request.urlopen(url, data=data, timeout=30) as answer:
+        with urllib.request.urlopen(url, data=data, timeout=180) as answer:
             return json.load(answer)
 
     return await asyncio.to_thread(post)

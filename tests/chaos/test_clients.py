@@ -80,6 +80,8 @@ def test_agents_do_not_notice_what_others_send(stage):
     peaks = []
 
     async def attack(talk):
+        # Others have something to say yet, however long an attack takes.
+        talk.holds_last = asyncio.Event()
         await talk.wait_done(5, in_flight=2)
         peaks.append(peak_bytes(proxy.pid))
         over = asyncio.Event()
@@ -87,6 +89,7 @@ def test_agents_do_not_notice_what_others_send(stage):
         for name, (body, claimed, _) in ATTACKS.items():
             statuses[name] = await send(proxy.port, attacker.key, body, claimed)
         peaks.append(peak_bytes(proxy.pid))
+        talk.holds_last.set()
         await talk.wait_done(AGENTS * TURNS // 2)
         assert talk.in_flight, "nobody else was there"
         over.set()

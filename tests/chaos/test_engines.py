@@ -11,6 +11,8 @@ pytestmark = pytest.mark.slow
 AGENTS, TURNS = 10, 8
 CALLS = AGENTS * TURNS
 PACE = {"chunk_tokens": 8, "chunk_delay_s": 0.004}
+SLOWLY = {"chunk_tokens": 8, "chunk_delay_s": 0.02}
+"""A reply takes so long that it is caught in its middle."""
 
 
 def assert_all_well(stage, talk, engines):
@@ -21,7 +23,7 @@ def assert_all_well(stage, talk, engines):
 
 def test_a_frozen_engine_is_left_with_the_tokens_it_has_sent(stage):
     """FAULTS 3: it hangs with calls in the middle of their replies."""
-    engines = [stage.engine(**PACE) for _ in range(2)]
+    engines = [stage.engine(**SLOWLY) for _ in range(2)]
     proxy = stage.proxy(*engines, options=("--idle", "0.4"))
     running = []
 
@@ -40,9 +42,9 @@ def test_a_frozen_engine_is_left_with_the_tokens_it_has_sent(stage):
 
 def test_an_engine_a_hundred_times_slower_is_not_taken_for_dead(stage):
     """FAULTS 4: its streams go on although each is silent for longer than the idle limit."""
-    slow = stage.engine("short", chunk_tokens=64, chunk_delay_s=1.2)
-    quick = stage.engine("short", chunk_tokens=64, chunk_delay_s=0.012)
-    proxy = stage.proxy(slow, quick, options=("--idle", "1", "--capacity", "3"))
+    slow = stage.engine("short", chunk_tokens=64, chunk_delay_s=3.0)
+    quick = stage.engine("short", chunk_tokens=64, chunk_delay_s=0.03)
+    proxy = stage.proxy(slow, quick, options=("--idle", "2.5", "--capacity", "3"))
 
     async def nothing(talk):
         await talk.wait_done(1)
@@ -52,7 +54,7 @@ def test_an_engine_a_hundred_times_slower_is_not_taken_for_dead(stage):
     assert [] == talk.refused
     assert 0 == assert_exact(stage.folder / "run", [slow, quick], agents=AGENTS, turns=3)
     assert 3 <= len(slow.asks()) < len(quick.asks()), "most calls find the quick one"
-    assert 3 <= sum(one > 1.0 for one in talk.seconds)
+    assert 3 <= sum(one > 2.5 for one in talk.seconds)
     assert 0 == count(proxy, "reroutes_total") == count(proxy, "breaker_opens_total")
 
 
@@ -110,22 +112,18 @@ def test_a_slow_line_that_loses_connections_loses_no_call(stage):
             await talk.wait_done(10, in_flight=AGENTS // 2)
             for line in (one, other):
                 line.delay_s, line.piece_bytes = 0.004, 512
-            for number in range(6):
-                line = (one, other)[number % 2]
-                line.cut_after = 700 * (number + 1)
-                await wait_until(lambda line=line, cut=line.num_cut: line.num_cut > cut)
-                line.cut_after = None
+            one.cuts, other.cuts = [700, 2100, 3500], [1400, 2800, 4200]
 
         talk = talked(proxy, agents=AGENTS, turns=TURNS, meanwhile=disturb)
 
     assert_all_well(stage, talk, engines)
-    assert 6 <= one.num_cut + other.num_cut
+    assert 6 == one.num_cut + other.num_cut
     assert 6 <= count(proxy, "reroutes_total")
 
 
 def test_a_line_that_stops_forwarding_is_left_for_another(stage):
     """FAULTS 10: the connection stays open and nothing comes through it any more."""
-    engines = [stage.engine(**PACE) for _ in range(2)]
+    engines = [stage.engine(**SLOWLY) for _ in range(2)]
     with relay(engines[0].port) as line:
         proxy = stage.proxy(Relayed(line.port), engines[1], options=("--idle", "0.4"))
 
@@ -144,7 +142,7 @@ async def midway(engine):
     """Calls that an engine has been answering for several of its pauses."""
     while True:
         before = (await steer(engine, "running", None))["running"]
-        await asyncio.sleep(6 * PACE["chunk_delay_s"])
+        await asyncio.sleep(6 * SLOWLY["chunk_delay_s"])
         after = (await steer(engine, "running", None))["running"]
         if both := set(before) & set(after):
             return both
@@ -155,9 +153,3 @@ class Relayed:
 
     def __init__(self, port):
         self.address = f"sglang=http://127.0.0.1:{port}"
-
-
-async def wait_until(holds):
-    async with asyncio.timeout(60):
-        while not holds():
-            await asyncio.sleep(0.005)

@@ -6,7 +6,7 @@ import socket
 from gyre.run.listen import GONE_S, listener, serving
 
 GONE_SOON_S = 1.0
-PATIENCE_S = 30.0
+PATIENCE_S = 180.0
 
 
 class Reply:

@@ -20,7 +20,7 @@ from gyre.watch.ledgers import ledgers
 
 pytestmark = [pytest.mark.slow, pytest.mark.chaos]
 
-PATIENCE_S = 120.0
+PATIENCE_S = 180.0
 
 
 def gyre(*arguments):

@@ -44,7 +44,7 @@ class Supervising:
     def surroundings(self):
         """By name, what stands in the real module where something of the machine did."""
         return {
-            "agent_sandbox": lambda order, mark, folder, **how: SimSandbox(self, order),
+            "agent_sandbox": lambda order, *said, **how: SimSandbox(self, order),
             "judging_sandbox": lambda *said, **how: None,
             "evaluator_for": lambda order, *said, **how: SimEvaluator(self, order),
         }

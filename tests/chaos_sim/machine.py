@@ -177,6 +177,10 @@ class Process:
         elif number == signal.SIGTERM:
             self._machine.kill(self)
 
+    async def kill(self):
+        self.signal(signal.SIGKILL)
+        await self.wait()
+
     async def stop(self, within_s=15.0):
         self.signal(signal.SIGTERM)
         await self.end(within_s)

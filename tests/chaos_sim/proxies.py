@@ -9,7 +9,7 @@ import aiohttp
 from tests.chaos_sim.loop import NODE
 
 from gyre.calls import SUFFIX
-from gyre.proxy.commit import MOST_JOURNAL_BYTES, GroupCommit
+from gyre.proxy.commit import GroupCommit
 from gyre.proxy.router import Router
 from gyre.run import proxy as real
 from gyre.run.listen import told_to_stop
@@ -29,25 +29,20 @@ class InlineCommit(GroupCommit):
     """The same without a thread: a sync takes a moment of made-up time."""
 
     def __init__(self, journal, *, rng):
-        self._journal = journal
-        self._most_journal_bytes = MOST_JOURNAL_BYTES
-        self._noted, self._waiting, self._under_way = [], [], []
-        self._busy = False
-        self._touched = set()
-        self._loop = asyncio.get_running_loop()
         self._rng = rng
-        self._batches = self
-        self.num_syncs = self.num_waits = 0
+        super().__init__(journal)
 
-    def put(self, batch):
-        """A batch that would go to the thread."""
+    def _begin(self):
+        pass
+
+    def _hand_over(self, batch):
         self._loop.call_later(self._rng.expovariate(1000.0), self._do, batch)
 
     def _do(self, batch):
         self._finish(batch, self._commit(batch))
 
-    def close(self):
-        self._journal.close()
+    def _end(self):
+        pass
 
 
 class Proxies:

@@ -105,7 +105,7 @@ def program() -> Gyre:
 
     def run(*arguments: object, **how: Any) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-W", "error", "-m", "gyre", *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, **how)
+        return subprocess.run(command, capture_output=True, text=True, timeout=180, **how)
 
     return run
 

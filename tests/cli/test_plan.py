@@ -190,3 +190,13 @@ def test_a_staleness_that_no_pair_meets_is_refused_with_what_is_near(gyre, stale
 
 def test_a_target_must_be_given(gyre):
     assert 2 == gyre("plan", *FEW).returncode
+
+
+@pytest.mark.parametrize("option", ["--groups-per-batch", "--executions-per-group", "--steps"])
+@pytest.mark.parametrize("value", ["9" * 50, "99999999", "many"])
+def test_more_than_a_simulation_can_hold_is_refused_at_once(gyre, option, value):
+    given = ["--staleness", "1", "--cells", "2", "--capacity", "16", "--hours", "1"]
+    done = gyre("plan", *given, option, value)
+
+    assert (2, "") == (done.returncode, done.stdout)
+    assert f"{option}: expected a whole number of at most 100,000; found '{value}'" in done.stderr

@@ -95,7 +95,7 @@ def test_it_says_where_it_listens_and_ends_when_told(folder, number):
     with child:
         first, second = child.stdout.readline(), child.stdout.readline()
         child.send_signal(number)
-        rest, wrong = child.communicate(timeout=60)
+        rest, wrong = child.communicate(timeout=180)
 
     assert re.fullmatch(
         rf"gyre serve: http://127\.0\.0\.1:\d+  model {folder}  weights 0  context 160  "

@@ -242,7 +242,7 @@ def test_a_terminal_sees_progress_in_one_line_that_is_gone_at_the_end(small):
         [sys.executable, "-m", "gyre", "simulate", str(small)],
         stdout=subprocess.DEVNULL,
         stderr=theirs,
-        timeout=60,
+        timeout=180,
     )
     os.close(theirs)
     said = os.read(ours, 65536).decode()
@@ -268,7 +268,7 @@ def test_an_interrupt_ends_it_cleanly(options):
     )
     first = child.stderr.readline()
     os.killpg(child.pid, signal.SIGINT)
-    out, err = child.communicate(timeout=60)
+    out, err = child.communicate(timeout=180)
 
     assert first.startswith("run 1 of ")
     assert (130, "") == (child.returncode, out)

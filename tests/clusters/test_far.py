@@ -13,7 +13,7 @@ from gyre.backends.clusters.far import Door
 from gyre.words.errors import ConfigError
 
 HOST = "127.0.0.2"
-MINUTE_S = 60
+PATIENCE_S = 180
 ENVIRON = "import os; print(os.environ['GLOO_SOCKET_IFNAME'])"
 SAYS_PID = "import os, sys; print(os.getpid(), flush=True); sys.stdin.read()"
 DEAF = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
@@ -52,7 +52,7 @@ def with_door(work, folder):
         (folder / "other").write_text("another\n")
         door = Door(HOST, folder / "key")
         port = await door.open()
-        async with asyncio.timeout(MINUTE_S):
+        async with asyncio.timeout(PATIENCE_S):
             found = await work(Far(folder, port))
             await door.close()
         return found
@@ -107,7 +107,7 @@ def test_why_nothing_can_be_started_stands_in_the_log(tmp_path):
         door = Door("0.0.0.0", tmp_path / "key")
         port = await door.open()
         async with (
-            asyncio.timeout(MINUTE_S),
+            asyncio.timeout(PATIENCE_S),
             Far(tmp_path, port).started("print('here')") as process,
         ):
             said, _ = await process.communicate(b"")

@@ -105,6 +105,25 @@ def test_what_fits_and_is_not_trained_is_told_by_the_kind_of_trainer(kind):
     ] == list(untrained(read(*cell).config))
 
 
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "sampling.temperature=0",
+        "sampling.top_p=0.95",
+        "sampling.top_k=20",
+        "proxy.honour_sampling=true",
+    ],
+)
+def test_tokens_that_are_drawn_otherwise_than_they_are_trained_are_refused(setting):
+    """T28: what is recorded and what is trained are of one distribution."""
+    name, _, value = setting.partition("=")
+    (line,) = untrained(read(setting).config)
+
+    assert line.startswith(f"{name}: expected ")
+    assert f"found {value}" in line
+    assert [] == list(untrained(read("sampling.temperature=0.7").config))
+
+
 def test_a_trainer_in_place_of_ours_says_itself_what_it_computes():
     config = read("cells.contexts=2", "cells.trainer=gyre.testing.emulated:trainer").config
 

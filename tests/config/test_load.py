@@ -390,3 +390,12 @@ def test_where_values_come_from():
     assert "default" == found.origin(("cells", "nodes"))
     assert "override" == found.origin(("harness", "env", "A"))
     assert "file" == found.origin(("run", "name"))
+
+
+def test_a_text_that_no_program_can_be_given_is_named():
+    found = mistakes(run={"folder": "a\0b"}, harness={"argv": ["agent", "c\0"]})
+
+    assert [
+        'run.folder: expected text without a null character, found "a\\u0000b"',
+        'harness.argv[1]: expected text without a null character, found "c\\u0000"',
+    ] == found

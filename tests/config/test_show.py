@@ -8,7 +8,7 @@ from tests.config.tables import read
 from tests.config.values import run_tables
 
 from gyre.config.load import loaded
-from gyre.config.show import as_toml
+from gyre.config.show import as_toml, settings_of
 from gyre.config.toml import spelled
 from gyre.words.run_sections import RunConfig
 
@@ -63,3 +63,48 @@ def test_origins_stand_behind_the_values():
 def test_values_are_spelled_as_toml_reads_them(value, expected):
     assert expected == spelled(value)
     assert value == tomllib.loads(f"value = {expected}")["value"]
+
+
+def test_the_settings_of_a_run_are_flat_and_hold_only_what_is_set():
+    found = settings_of(read("schedule.steps=6", "cells.standalone=[4, 8]").config)
+
+    assert (6, "[4, 8]") == (found["schedule.steps"], found["cells.standalone"])
+    assert "schedule.depth" not in found
+    assert all(isinstance(one, str | int | float | bool) for one in found.values())
+
+
+def test_what_looks_like_a_secret_is_not_among_the_settings():
+    argv = [
+        "run",
+        "--api-key",
+        "s3cret",
+        "--token=s3cret",
+        "--max-tokens=7",
+        "--password",
+        "s3cret",
+    ]
+    judge = {"url": "https://me:s3cret@host/v1?api_key=s3cret&a=1", "model": "m"}
+    found = settings_of(
+        read(
+            harness={"argv": argv, "env": {"ANY": "s3cret"}},
+            evaluate={"judge": judge},
+        ).config
+    )
+
+    assert "s3cret" not in str(found)
+    assert "..." == found["harness.env.ANY"]
+    assert "https://host/v1?api_key=...&a=1" == found["evaluate.judge.url"]
+    assert (
+        '["run", "--api-key", "...", "--token=...", "--max-tokens=7", "--password", "..."]'
+        == found["harness.argv"]
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["\x1b[31m", "\x9b2J", "\u202eabc", "\U000e0001", "a\tb\r\n", "ä 漢"]
+)
+def test_text_is_spelled_so_that_it_steers_no_terminal_and_reads_back_the_same(text):
+    line = spelled(text)
+
+    assert line.isprintable()
+    assert {"value": text} == tomllib.loads(f"value = {line}")

@@ -9,6 +9,9 @@ from gyre.config.settings import Setting, marks_of, parts_of, plain_parts, setti
 from gyre.config.settings import tables as known_tables
 from gyre.words.bounds import Bounds, Filled
 
+LETTERS = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
+"""All that a text may hold."""
+
 WRONG = st.one_of(
     st.booleans(),
     st.integers(-3, 70_000),
@@ -60,9 +63,9 @@ def _part(annotation: Any) -> st.SearchStrategy[Any]:
     if origin is tuple:
         return st.lists(_part(get_args(plain)[0]), min_size=least, max_size=3)
     if origin is Mapping:
-        return st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=3)
+        return st.dictionaries(st.text(max_size=5), st.text(LETTERS, max_size=5), max_size=3)
     if plain is str:
-        return st.text(min_size=least, max_size=8)
+        return st.text(LETTERS, min_size=least, max_size=8)
     if plain is bool:
         return st.booleans()
     bounds = next((one for one in marks if isinstance(one, Bounds)), Bounds())

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from gyre.words.ports import Cluster, Spawned
 
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 NOBODY = 2**22 + 1
 """No machine has a process of this number."""
 ECHO = "import sys\nfor line in sys.stdin: print('heard', line, end='', flush=True)\nprint('over')"

@@ -11,7 +11,7 @@ from gyre.words.errors import EvaluatorError
 from gyre.words.outcomes import Said, Silence
 from gyre.words.places import Evaluator
 
-PATIENCE_S = 30.0
+PATIENCE_S = 180.0
 Behaviour = Literal["says", "silent", "breaks", "hangs", "impossible"]
 """Says the contents of the file `work`; answers nothing; breaks; goes on for ever; cannot start."""
 

@@ -12,7 +12,7 @@ from gyre.words.errors import BrokenPromise, SandboxError
 from gyre.words.places import Sandbox
 from gyre.words.tasks import Command
 
-PATIENCE_S = 30.0
+PATIENCE_S = 180.0
 ESCAPE = "(setsid sh -c 'trap \"\" TERM HUP; echo $$ > escaped; while :; do sleep 0.1; done' &)"
 """A child in a session of its own, whose parent is gone, and which hears no request."""
 

@@ -36,7 +36,7 @@ def load_suite():
 
 
 suite = load_suite()
-PATIENCE_S = 30
+PATIENCE_S = 180
 """A promise that is not kept may be one to end; this ends it."""
 ENDLESS = 2**16
 """Tokens that take the small model minutes."""

@@ -8,7 +8,7 @@ from typing import Protocol
 from gyre.testing.trackers import Logged
 from gyre.words.ports import Tracker
 
-PATIENCE_S = 40.0
+PATIENCE_S = 180.0
 """Some libraries hand values to a process or thread of theirs."""
 
 

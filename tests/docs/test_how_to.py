@@ -105,6 +105,17 @@ def test_real_engines_are_tried_as_the_page_says():
     assert "--incremental-streaming-output" not in tried
 
 
+def test_what_a_cluster_may_complain_of_is_what_it_says():
+    found = rows(text_of("cluster").partition("## What may go wrong")[2])
+    shown = [re.findall(r"^`([^`]+)`$", seen) for seen, *_ in found]
+    parts = [part.strip() for spans in shown for span in spans for part in span.split("...")]
+    room = ROOT / "src" / "gyre"
+    said = "\n".join(path.read_text() for path in sorted(room.rglob("*.py")))
+
+    assert len(parts) > 6
+    assert [] == [one for one in parts if one not in said]
+
+
 @pytest.mark.slow
 def test_a_plan_is_made_and_simulated(tmp_path):
     plan, simulate = commands("plan")

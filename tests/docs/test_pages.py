@@ -7,6 +7,7 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
+from gyre.run.standing import MAY_CHANGE
 from gyre.words.sections import LimitsSection, ProxySection, RouterSection
 
 ROOT = Path(__file__).parents[2]
@@ -81,6 +82,15 @@ def test_the_limits_in_the_page_are_the_defaults():
     limits["hold_s"] = RouterSection().hold_s
 
     assert limits == {name: number(page.get(name, "0")) for name in limits}
+
+
+def test_everything_that_may_change_when_a_run_is_resumed_is_listed():
+    page = (ROOT / "docs" / "resume.md").read_text()
+    section = page.partition("## What may change")[2].partition("\n## ")[0]
+    named = set(re.findall(r"`([a-z_.]+)`", section))
+    keys = {one.removeprefix("schedule.") for one in MAY_CHANGE}
+
+    assert set() == keys - named
 
 
 def number(cell):

@@ -50,7 +50,7 @@ def test_the_quick_start_shortened_takes_its_steps_and_says_what_happened(tmp_pa
         env={**os.environ, "PATH": path},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
     )
 
     assert (0, "") == (done.returncode, done.stderr), done.stdout

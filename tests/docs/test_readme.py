@@ -88,11 +88,11 @@ def test_the_readme_records_inspects_and_exports_a_run(place):
                 env=environment(place),
                 capture_output=True,
                 text=True,
-                timeout=60,
+                timeout=180,
             )
         finally:
             proxy.terminate()
-            proxy.communicate(timeout=30)
+            proxy.communicate(timeout=180)
 
     assert (0, "") == (used.returncode, used.stderr)
     assert any("runs/first" in line for line in said)

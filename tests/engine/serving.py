@@ -18,7 +18,7 @@ from gyre.engine.wire import Served
 from gyre.run.serve import Application
 from gyre.words.sections import LimitsSection
 
-STOP_S = 60
+STOP_S = 180
 
 
 class Letters:

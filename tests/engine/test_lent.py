@@ -12,7 +12,7 @@ from gyre.words.errors import NotFound, OutOfMemory, RequestError
 
 CPU = torch.device("cpu")
 KV_BYTES = 2**16
-LAID_BYTES = 2**12
+FREE_BYTES = 2**12
 
 
 def blocks(version=3):
@@ -27,7 +27,7 @@ def memory():
 
 
 def shelf(memory, kv_bytes=KV_BYTES):
-    return LentBlocks(memory, CPU, kv_bytes=kv_bytes, laid_bytes=LAID_BYTES)
+    return LentBlocks(memory, CPU, kv_bytes=kv_bytes, free_bytes=lambda: FREE_BYTES)
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_more_than_an_engine_has_room_for_is_refused(memory):
     """All that it has room for is not."""
     values = torch.zeros(2, 2, 1, 2**15, 2)
     most = KVBlocks(token_ids=bytes(4 * 2**15), version=3, values=values)
-    source = LentBlocks(memory, CPU, kv_bytes=KV_BYTES, laid_bytes=2**30)
+    source = LentBlocks(memory, CPU, kv_bytes=KV_BYTES, free_bytes=lambda: 2**30)
     name, num_bytes = source.put(most, "one")
     kv_bytes = values.nbytes + 4 * 2**15
 
@@ -93,13 +93,26 @@ def test_more_than_an_engine_has_room_for_is_refused(memory):
 
 def test_no_more_is_laid_than_may_be_and_what_is_dropped_makes_room(source, destination):
     _, num_bytes = source.put(blocks(), "one")
-    names = [source.put(blocks(), "more")[0] for _ in range(LAID_BYTES // num_bytes - 1)]
+    names = [source.put(blocks(), "more")[0] for _ in range(FREE_BYTES // num_bytes - 1)]
 
-    with pytest.raises(OutOfMemory, match=f"and no more than {LAID_BYTES} may"):
+    with pytest.raises(OutOfMemory, match=f"and no more than the {FREE_BYTES} that are free may"):
         source.put(blocks(), "too many")
     source.drop(names[0])
     name, _ = source.put(blocks(4), "again")
     assert 4 == destination.take(name).version
+
+
+def test_what_is_free_is_looked_at_each_time_that_blocks_are_laid(memory):
+    free = [FREE_BYTES]
+    source = LentBlocks(memory, CPU, kv_bytes=KV_BYTES, free_bytes=lambda: free[0])
+    name, num_bytes = source.put(blocks(), "one")
+    # Others have come to the device.
+    free[0] = num_bytes
+
+    with pytest.raises(OutOfMemory, match=f"{num_bytes} lie here already"):
+        source.put(blocks(), "two")
+    source.drop(name)
+    source.put(blocks(), "two")
 
 
 def test_a_device_without_room_lends_nothing_and_says_so(memory, monkeypatch):

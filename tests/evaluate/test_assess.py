@@ -100,3 +100,12 @@ def test_a_placeholder_left_nothing_and_committed_no_call(ending, calls, counts,
 
 def test_surplus_is_surplus_even_with_a_score():
     assert Outcome.SURPLUS is close(Ending.COMPLETED, STATE, [Said(text="1")], surplus=True).outcome
+
+
+def test_whatever_an_evaluator_said_its_reason_can_be_kept_and_shown():
+    broken, odd = made(EvaluatorError("\x1b[2J" + "x" * 10**6), Said(text='{"\ud800\x1b[31m": 1}'))
+
+    assert broken.reason.startswith("\\x1b[2Jxxx")
+    assert 3_000 > len(broken.reason)
+    assert "\\ud800\\x1b[31m" in odd.reason
+    assert odd.reason.encode()

@@ -189,8 +189,9 @@ def test_what_is_no_plain_report_is_no_score(text):
 
 
 def test_a_report_without_a_number_of_tests_says_nothing():
-    with pytest.raises(ValueError, match="needs a number of tests"):
-        scored(JUNIT, score="junit.xml")
+    for tests in (None, CountedTests(), CountedTests(count=0), CountedTests(count=-1)):
+        with pytest.raises(ValueError, match="needs a number of tests"):
+            scored(JUNIT, score="junit.xml", tests=tests)
 
 
 @pytest.mark.parametrize(

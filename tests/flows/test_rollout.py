@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from gyre.cli.main import main
 from gyre.config.load import loaded
 from gyre.model.known import model_folder
 from gyre.rollout import facts, outcome
+from gyre.run import silence
 from gyre.run.last_round import due, measured
 from gyre.run.lock import is_taken
 from gyre.run.rollout_report import curve
@@ -78,7 +80,7 @@ def whole(tmp_path_factory):
     command = [sys.executable, "-m", "gyre", "rollout", str(work(folder)), "--model", "tiny"]
     command += ["--run", str(folder / "run"), "--n", "2", "--concurrency", "2", *EMULATED]
     done = subprocess.run(
-        [*command, "--", *AGENT], capture_output=True, text=True, check=False, timeout=200
+        [*command, "--", *AGENT], capture_output=True, text=True, check=False, timeout=900
     )
     assert "" == done.stderr
     return Rolled(folder / "run", done.returncode, done.stdout)
@@ -173,7 +175,7 @@ def waiting(folder, go, engine):
 def until_begun(folder, *names):
     for name in names:
         begun = folder / "run" / "attempts" / name / "workspace" / "begun"
-        wait_until(begun.exists, within_s=120.0)
+        wait_until(begun.exists, within_s=180.0)
 
 
 def test_interrupted_it_ends_everything_and_the_same_command_goes_on(tmp_path, engine):
@@ -184,13 +186,13 @@ def test_interrupted_it_ends_everything_and_the_same_command_goes_on(tmp_path, e
     until_begun(tmp_path, FIRST, SECOND)
     (go / FIRST).touch()
     results = tmp_path / "run" / "results.jsonl"
-    wait_until(lambda: results.exists() and results.read_text(), within_s=60.0)
+    wait_until(lambda: results.exists() and results.read_text(), within_s=180.0)
     os.killpg(process.pid, signal.SIGINT)
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=180)
     is_whole, left = read_summary(tmp_path / "run").is_whole, left_running(tmp_path / "run")
     (go / "g00000.1-01").touch()
     again = waiting(tmp_path, go, engine)
-    said_again, _ = again.communicate(timeout=120)
+    said_again, _ = again.communicate(timeout=180)
     ran = Rolled(tmp_path / "run", again.returncode, said_again)
 
     assert (130, False, []) == (process.returncode, is_whole, left)
@@ -213,17 +215,17 @@ def test_killed_it_is_followed_by_one_that_adopts_what_runs(tmp_path, engine):
     process = waiting(tmp_path, go, engine)
     until_begun(tmp_path, FIRST, SECOND)
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=180)
     attempts = tmp_path / "run" / "attempts"
     share = Path((tmp_path / "run" / "share").read_text().strip())
     assert share.is_dir()
     os.kill(holder_of(attempts / SECOND / "supervisor.log"), signal.SIGKILL)
-    wait_until(lambda: not is_taken(attempts / SECOND), within_s=60.0)
+    wait_until(lambda: not is_taken(attempts / SECOND), within_s=180.0)
     was_alive = is_taken(attempts / FIRST)
     again = waiting(tmp_path, go, engine)
-    wait_until(lambda: outcome.read(attempts / SECOND) is not None, within_s=120.0)
+    wait_until(lambda: outcome.read(attempts / SECOND) is not None, within_s=180.0)
     (go / FIRST).touch()
-    said, _ = again.communicate(timeout=120)
+    said, _ = again.communicate(timeout=180)
     ran = Rolled(tmp_path / "run", again.returncode, said)
 
     assert (True, 0) == (was_alive, ran.status)
@@ -239,7 +241,7 @@ def test_one_that_has_ended_is_told_again_and_starts_nothing(whole):
     command += ["--model", "tiny", "--run", str(whole.folder), "--n", "2", *EMULATED]
     before = (whole.folder / "results.jsonl").read_bytes()
     again = subprocess.run(
-        [*command, "--", *AGENT], capture_output=True, text=True, check=False, timeout=100
+        [*command, "--", *AGENT], capture_output=True, text=True, check=False, timeout=180
     )
 
     assert (0, "") == (again.returncode, again.stderr)
@@ -369,7 +371,7 @@ def test_an_engine_that_is_there_already_is_used_and_left_alone(tmp_path, capsys
         assert process.poll() is None
     finally:
         process.terminate()
-        process.communicate(timeout=60)
+        process.communicate(timeout=180)
 
 
 def wait_until(holds, *, within_s):
@@ -390,3 +392,31 @@ def left_running(folder):
         if os.fsencode(folder) in known and int(entry.name) != os.getpid():
             found.append(int(entry.name))
     return [pid for pid in found if is_alive(pid)]
+
+
+def test_an_engine_that_hangs_ends_it_by_name(tmp_path, capsys, monkeypatch):
+    """FAULTS I10: the process lives and answers nobody, and every agent would wait."""
+    monkeypatch.setattr(silence, "SILENT_S", 0.0)
+    monkeypatch.setattr(silence, "BEAT_S", 0.1)
+    log, is_over = tmp_path / "run" / "logs" / "engine.log", threading.Event()
+
+    def hang():
+        while not (tmp_path / "run" / "attempts" / FIRST).exists():
+            if is_over.wait(0.01):
+                return
+        if (pid := holder_of(log)) is not None:
+            os.kill(pid, signal.SIGSTOP)
+
+    hanging = threading.Thread(target=hang)
+    hanging.start()
+    asked = ["rollout", str(work(tmp_path)), "--model", "tiny", "--run", str(tmp_path / "run")]
+    try:
+        status = main([*asked, *EMULATED, "--", "sh", "-c", "sleep 600"])
+    finally:
+        is_over.set()
+        hanging.join()
+    out, err = capsys.readouterr()
+
+    assert 0 != status
+    assert "the engine ended with status -9" in out + err
+    assert [] == left_running(tmp_path / "run")

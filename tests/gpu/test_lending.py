@@ -10,6 +10,7 @@ import msgspec
 import pytest
 import torch
 
+from gyre.engine.store import free_bytes
 from gyre.model.lending import DeviceMemory, read
 from gyre.words.errors import Outdated, TransferError
 from gyre.words.transfers import Lent
@@ -189,3 +190,14 @@ def test_an_allocator_whose_memory_cannot_be_lent_is_found_when_a_cell_opens(set
     ).stdout
 
     assert "expected PYTORCH_CUDA_ALLOC_CONF without" in said
+
+
+def test_memory_that_torch_keeps_and_nothing_uses_is_free():
+    torch.cuda.empty_cache()
+    before = free_bytes(CUDA)
+    taken = torch.empty(2**28, dtype=torch.uint8, device=CUDA)
+    while_taken = free_bytes(CUDA)
+    del taken
+
+    assert 2**27 < before - while_taken
+    assert before - free_bytes(CUDA) < 2**27

@@ -40,8 +40,8 @@ def tour(name: str, *, steps: int = STEPS, kv_s: float = 10.0) -> Tour:
 
 
 def undisturbed() -> Tour:
-    """The same work at one engine that never trains, and in less time."""
-    schedule = {"groups_per_batch": GROUPS, "steps_per_burst": BURST, "steps": STEPS}
+    """The work of the first burst at one engine that never trains, and in less time."""
+    schedule = {"groups_per_batch": GROUPS, "steps_per_burst": BURST, "steps": BURST}
     schedule |= {"extra_dispatch": 0.0, "placement": "async"}
     cells = {"count": 1, "capacity": 1, "standalone": [12]}
     tables = {"schedule": schedule, "cells": cells}
@@ -133,10 +133,11 @@ def test_calls_in_the_middle_of_their_replies_move_and_lose_nothing(play: Play) 
 
 
 def test_the_committed_trees_are_those_of_an_undisturbed_run(play: Play) -> None:
+    """Of the first burst, in which every cell enters training; the others have its script."""
     moving, quiet = play("moving"), play("undisturbed")
 
     assert (0, 0) == (quiet.num_midway, quiet.num_moved_executions)
-    assert sorted(quiet.shapes) == sorted(moving.shapes)
+    assert sorted(quiet.shapes) == sorted(moving.shapes)[: BURST * GROUPS * MEMBERS]
     for execution, shape in quiet.shapes.items():
         assert first_difference(shape, moving.shapes[execution]) is None, execution
 

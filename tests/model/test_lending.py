@@ -1,6 +1,7 @@
 """Memory that was lent is let go when nobody reads it, and not before."""
 
 import weakref
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,9 @@ from gyre.words.errors import Outdated, TransferError
 from gyre.words.transfers import Place
 
 CPU = torch.device("cpu")
+META = torch.device("meta")
+"""Has tensors of any size, and none of their bytes."""
+NOTHING = Place(piece=0, at=0, num_bytes=0)
 
 
 @pytest.fixture(autouse=True)
@@ -70,6 +74,15 @@ def test_a_reader_of_a_loan_that_has_ended_opens_nothing(memory, monkeypatch):
 
     with pytest.raises(Outdated, match="not lent any more"), memory.borrowed(loan.lent):
         pass
+
+
+def test_nothing_that_is_lent_is_on_the_device_of_who_reads_it(tmp_path, monkeypatch):
+    """Beside parts of that device, because all are added up and compared together."""
+    monkeypatch.setattr(lending, "_check", lambda stamp, lent: None)
+    lent = replace(lent_by(DeviceMemory(CPU, tmp_path))[0].lent, pieces=(), parts=(NOTHING,))
+
+    with DeviceMemory(META, tmp_path).borrowed(replace(lent, stamp=NOTHING)) as parts:
+        assert [META] == [one.device for one in parts]
 
 
 def test_sums_are_told_to_who_makes_a_copy(memory):

@@ -33,7 +33,7 @@ from gyre.words.errors import ConfigError
         ({"rescue_s": 0.0}, "rescue_s: 0.0"),
         ({"overcommit": 0.9}, "overcommit: 0.9 would leave capacity unused; the least is 1.0"),
         ({"standalone_capacities": (3, 0)}, r"standalone_capacities\[1\]: 0 is no capacity"),
-        ({"placement": Async()}, r"nobody serves; give at least one engine, such as \(4,\)"),
+        ({"placement": Async()}, r"nobody serves; give at least one engine, such as \[4\]"),
         ({"dispatch": Continuous(depth=5)}, "5 groups of 2 need 10 slots and 8 .*most is 4"),
         ({"dispatch": Continuous(depth=1), "num_cells": 1}, "add cells or standalone engines"),
         ({"dispatch": Continuous(depth=0)}, "depth: 0 groups dispatch nothing"),

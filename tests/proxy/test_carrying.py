@@ -74,7 +74,13 @@ def moved_once(prepare=lambda a, b: None, kv_s=5.0):
         a, b = CarryingEngine("a", shelf), CarryingEngine("b", shelf)
         prepare(a, b)
         gate = Gate(a)
-        router = Router([a, b], replace(QUICK, kv_s=kv_s), routes=Routes(), jitter=random.Random(7))
+        router = Router(
+            [a, b],
+            replace(QUICK, kv_s=kv_s),
+            routes=Routes(),
+            jitter=random.Random(7),
+            clock=asyncio.get_running_loop().time,
+        )
         async with asyncio.timeout(PATIENCE_S), router, asyncio.TaskGroup() as tasks:
             router.assign(1, {"e": "a"})
             running = tasks.create_task(call(router))
@@ -128,6 +134,35 @@ def test_a_call_goes_on_without_blocks_that_do_not_come(order, how):
     assert ({}, {}) == (a.pins, b.pins)
 
 
+def test_a_call_that_has_not_reached_its_engine_loses_nothing():
+    """The engine knows nothing of it that could be pinned."""
+
+    async def scenario():
+        shelf = Shelf()
+        a, b = CarryingEngine("a", shelf), CarryingEngine("b", shelf)
+        a.failing.add("pin")
+        gate = Gate(a, after=0)
+        router = Router(
+            [a, b],
+            QUICK,
+            routes=Routes(),
+            jitter=random.Random(7),
+            clock=asyncio.get_running_loop().time,
+        )
+        async with asyncio.timeout(PATIENCE_S), router, asyncio.TaskGroup() as tasks:
+            router.assign(1, {"e": "a"})
+            running = tasks.create_task(call(router))
+            await gate.reached.acquire()
+            router.assign(2, {"e": "b"})
+            return await running, router.counts
+
+    output, counts = run(scenario)
+
+    assert_exact(output)
+    assert ["b"] == [span.engine for span in output.spans]
+    assert (0, 0) == (counts.hand_overs, counts.lost_hand_overs)
+
+
 def test_without_hand_over_only_the_tokens_computed_again_change():
     counts, shelf, *_ = moved_once(kv_s=0.0)
 
@@ -145,7 +180,13 @@ def test_a_client_that_leaves_meanwhile_leaves_no_pin():
         shelf = Shelf()
         a, b = CarryingEngine("a", shelf), CarryingEngine("b", shelf)
         gate = Gate(a)
-        router = Router([a, b], QUICK, routes=Routes(), jitter=random.Random(7))
+        router = Router(
+            [a, b],
+            QUICK,
+            routes=Routes(),
+            jitter=random.Random(7),
+            clock=asyncio.get_running_loop().time,
+        )
         async with asyncio.timeout(PATIENCE_S), router:
             router.assign(1, {"e": "a"})
             running = asyncio.create_task(call(router))
@@ -177,7 +218,13 @@ def test_a_client_that_leaves_while_its_blocks_are_carried_leaves_no_pin(order):
         for engine in (a, b):
             engine.hanging.add(order)
         gate = Gate(a)
-        router = Router([a, b], QUICK, routes=Routes(), jitter=random.Random(7))
+        router = Router(
+            [a, b],
+            QUICK,
+            routes=Routes(),
+            jitter=random.Random(7),
+            clock=asyncio.get_running_loop().time,
+        )
         async with asyncio.timeout(PATIENCE_S), router:
             router.assign(1, {"e": "a"})
             running = asyncio.create_task(call(router))
@@ -213,7 +260,13 @@ def test_a_call_that_ends_while_it_is_being_pinned_leaves_no_pin():
             return await pin(ask_id)
 
         a.pin = slowly
-        router = Router([a, b], QUICK, routes=Routes(), jitter=random.Random(7))
+        router = Router(
+            [a, b],
+            QUICK,
+            routes=Routes(),
+            jitter=random.Random(7),
+            clock=asyncio.get_running_loop().time,
+        )
         async with asyncio.timeout(PATIENCE_S), router:
             router.assign(1, {"e": "a"})
             running = asyncio.create_task(call(router))
@@ -238,7 +291,13 @@ def test_an_engine_is_vacated_when_its_last_call_needs_nothing_of_it():
         shelf = Shelf()
         a, b = CarryingEngine("a", shelf), CarryingEngine("b", shelf)
         gate = Gate(a)
-        router = Router([a, b], QUICK, routes=Routes(), jitter=random.Random(7))
+        router = Router(
+            [a, b],
+            QUICK,
+            routes=Routes(),
+            jitter=random.Random(7),
+            clock=asyncio.get_running_loop().time,
+        )
         async with asyncio.timeout(PATIENCE_S), router:
             router.assign(1, {"e": "a"})
             running = asyncio.create_task(call(router))

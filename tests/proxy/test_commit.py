@@ -1,6 +1,7 @@
 """Group commit: who waits together is served together, and failures lose nothing."""
 
 import asyncio
+import threading
 
 import pytest
 
@@ -106,3 +107,59 @@ def test_a_log_closed_meanwhile_is_no_obstacle(folder):
     asyncio.run(run())
     commit.close()
     assert 1 == len(read(path_of(folder, "x")).records)
+
+
+class Stuck(CommitJournal):
+    """A journal whose disk does not answer before it is told to."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.may_go_on = threading.Event()
+
+    def write(self, entries):
+        self.may_go_on.wait()
+        super().write(entries)
+
+
+def test_a_disk_that_does_not_answer_is_told_in_time_and_made_good_later(folder):
+    """FAULTS 31: a proxy whose calls wait for ever would look well to whoever asks it."""
+    journal = Stuck(folder)
+    commit = GroupCommit(journal, within_s=0.01)
+    ((name, log),) = logs_of(folder, 1).items()
+
+    async def run():
+        append(commit, name, log, 1)
+        with pytest.raises(OSError, match=r"longer than 0\.01 s"):
+            await commit.sync()
+        journal.may_go_on.set()
+
+    asyncio.run(run())
+    commit.close()
+    assert [name] == [entry.log for entry in entries(folder)]
+
+
+class Odd(CommitJournal):
+    """A journal that fails in a way that nobody has foreseen."""
+
+    has_failed = False
+
+    def write(self, entries):
+        if not self.has_failed:
+            self.has_failed = True
+            raise RuntimeError("odd")
+        super().write(entries)
+
+
+def test_an_unforeseen_failure_is_told_and_the_next_call_is_served(folder):
+    commit = GroupCommit(Odd(folder))
+    ((name, log),) = logs_of(folder, 1).items()
+
+    async def run():
+        append(commit, name, log, 1)
+        with pytest.raises(OSError, match="RuntimeError: odd"):
+            await commit.sync()
+        await commit.sync()
+
+    asyncio.run(run())
+    commit.close()
+    assert [name] == [entry.log for entry in entries(folder)]

@@ -16,6 +16,7 @@ from gyre.proxy.metrics import Metrics
 from gyre.proxy.router import Router
 from gyre.proxy.server import Proxy
 from gyre.testing.renderer import ByteRenderer, reply_ids
+from gyre.words.errors import EngineError
 from gyre.words.ids import EngineName
 from gyre.words.records import CallClosed, CallDelivered
 from gyre.words.samples import Chunk, EngineHealth, Sampling
@@ -77,7 +78,7 @@ async def post(app, path, key, body):
 
 
 @asynccontextmanager
-async def application(folder, journal):
+async def application(folder, journal, engine=None):
     """The application, one execution of it, and that one's key."""
     commit = GroupCommit(journal)
     limits, settings = LimitsSection(), ProxySection()
@@ -90,7 +91,7 @@ async def application(folder, journal):
         limits=limits,
         commit=commit,
     )
-    async with Router([Greeter()], RouterSection()) as router:
+    async with Router([engine or Greeter()], RouterSection()) as router:
         desk = Desk(router=router, commit=commit, metrics=Metrics(), ping_s=10)
         app = Proxy(executions, desk, Admin(executions, router, "token"), model="m", limits=limits)
         yield app, *executions.create("x")
@@ -163,3 +164,74 @@ def test_an_answer_that_is_out_stands_although_its_delivery_cannot_be_noted(
     assert [None] == uncommitted
     assert 200 == second[0]
     assert all(one.committed is not None for one in tree.calls.values())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("is_left", [False, True], ids=["taken", "left"])
+def test_a_reply_is_delivered_when_the_socket_has_taken_all_of_it(tmp_path, stream, is_left):
+    """SPEC 4.5: a server that has taken a write still holds its bytes until the next is let in."""
+
+    async def run():
+        async with application(tmp_path, CommitJournal(tmp_path)) as (app, execution, key):
+            body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": stream}
+            drained, full, gone = asyncio.Event(), asyncio.Event(), asyncio.Event()
+            events = [{"type": "http.request", "body": json.dumps(body).encode()}]
+            held = []
+
+            async def receive():
+                if events:
+                    return events.pop()
+                await gone.wait()
+                return {"type": "http.disconnect"}
+
+            async def send(message):
+                if held:
+                    full.set()
+                    await drained.wait()
+                if b"hello" in message.get("body", b""):
+                    held.append(message)
+
+            head = [(b"authorization", f"Bearer {key}".encode())]
+            path = "/v1/chat/completions"
+            scope = {"type": "http", "method": "POST", "path": path, "headers": head}
+            answered = asyncio.create_task(app(scope, receive, send))
+            waiting = asyncio.create_task(full.wait())
+            await asyncio.wait({answered, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+            (call,) = execution.session.tree.calls.values()
+            before = call.committed
+            if is_left:
+                gone.set()
+                await asyncio.sleep(0)
+            drained.set()
+            await answered
+            return before, call.committed
+
+    before, after = asyncio.run(run())
+    assert before is None
+    assert is_left == (after is None)
+
+
+class Broken(Greeter):
+    """An engine that refuses what it is asked for, for good."""
+
+    async def generate(self, ask):
+        raise EngineError("engine: \x1b[31mno", retryable=False)
+        yield
+
+
+@pytest.mark.parametrize("choices", [1, 3])
+def test_an_engine_that_refuses_is_told_in_the_dialects_own_shape(tmp_path, choices):
+    """SPEC 4.6: also when several choices are refused at once."""
+
+    async def run():
+        journal = CommitJournal(tmp_path)
+        async with application(tmp_path, journal, Broken()) as (app, execution, key):
+            body = {"model": "m", "n": choices, "messages": [{"role": "user", "content": "hi"}]}
+            found = await post(app, "/v1/chat/completions", key, body)
+            return found, execution.in_flight, list(execution.session.tree.unfinished)
+
+    (status, said), in_flight, unfinished = asyncio.run(run())
+    assert 503 == status
+    assert "the engine failed: engine: \\x1b[31mno" == json.loads(said)["error"]["message"]
+    assert (0, []) == (in_flight, unfinished)

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.testing.hurried import hurried
 
 from gyre.proxy.router import Router
 from gyre.testing.script import FastCoder, Reply, Script, ScriptedModel, after, logprobs
@@ -32,7 +33,7 @@ QUICK = RouterSection(
     break_after=3,
     probe_s=0.002,
 )
-PATIENCE_S = 60
+PATIENCE_S = 180
 
 
 def prompt(said="count"):
@@ -51,7 +52,8 @@ def engines(count=2, **options):
 @asynccontextmanager
 async def routing(engines, **settings):
     async with asyncio.timeout(PATIENCE_S):
-        router = Router(engines, replace(QUICK, **settings), jitter=random.Random(7))
+        clock = asyncio.get_running_loop().time
+        router = Router(engines, replace(QUICK, **settings), jitter=random.Random(7), clock=clock)
         async with router:
             yield router
 
@@ -62,7 +64,8 @@ async def call(router, execution="e", sampling=SAMPLING, input_ids=PROMPT):
 
 
 def run(scenario):
-    return asyncio.run(scenario())
+    """In a loop whose time passes by waiting alone: a machine that pauses ends no limit early."""
+    return hurried(scenario())
 
 
 class Gate:
@@ -645,6 +648,30 @@ def test_time_without_an_engine_is_told_apart_from_time_with_one():
             return output.engine_s, accepted.held_s, router.counts.held_s
 
     assert (5.0, 5.0, 5.0) == run(scenario)
+
+
+def test_calls_of_one_execution_that_wait_together_are_counted_once():
+    """SPEC 6.1: what is taken off a deadline is time, and not calls."""
+
+    async def scenario():
+        now = [100.0]
+        (a,) = only = engines(1)
+        gate = Gate(a)
+        router = Router(only, replace(QUICK, capacity=1), clock=lambda: now[0])
+        async with asyncio.timeout(PATIENCE_S), router, asyncio.TaskGroup() as tasks:
+            first = tasks.create_task(call(router, "first"))
+            await gate.reached.acquire()
+            waiting = [tasks.create_task(router.accept("second")) for _ in range(3)]
+            await asyncio.sleep(0)
+            now[0] += 5.0
+            meanwhile = router.held.of("second"), router.held.of("first")
+            gate.open()
+            await first
+            for one in waiting:
+                router.release(await one)
+            return meanwhile, router.held.of("second")
+
+    assert ((5.0, 0.0), 5.0) == run(scenario)
 
 
 FAULTS = st.one_of(

@@ -15,7 +15,9 @@ from gyre.words.errors import EngineError, NotFound, RequestError
 
 
 def routed(of):
-    return Router(of, QUICK, routes=Routes(), jitter=random.Random(7))
+    return Router(
+        of, QUICK, routes=Routes(), jitter=random.Random(7), clock=asyncio.get_running_loop().time
+    )
 
 
 def where(output):

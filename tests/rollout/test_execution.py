@@ -192,6 +192,15 @@ class AnyOrder(RuleBasedStateMachine):
 TestAnyOrder = AnyOrder.TestCase
 
 
+def test_what_has_ended_a_step_did_start():
+    execution = Execution("e1", "t")
+    for fact in (Prepared(mark="m"), Launched(monotonic_s=1.0, boot="b"), ended(0)):
+        execution.apply(fact)
+
+    with pytest.raises(BrokenPromise):
+        execution.apply(terminated(Ending.NEVER_STARTED, None))
+
+
 def test_a_whole_life():
     lived = [
         Prepared(mark="m"),

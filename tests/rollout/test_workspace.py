@@ -2,12 +2,14 @@
 
 import os
 import stat
+import subprocess
 import tempfile
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.test_folders import dig
 
 from gyre.rollout.workspace import OPAQUE, Workspace, content_hash, copy
 from gyre.words.errors import SandboxError
@@ -55,7 +57,7 @@ def test_a_frozen_state_is_out_of_reach_and_read_only(tmp_path):
     state = workspace.freeze()
 
     assert not workspace.live.exists()
-    assert str(workspace.frozen) == state.folder
+    assert workspace.frozen == tmp_path / state.folder
     for path in [workspace.frozen, *workspace.frozen.rglob("*")]:
         if not path.is_symlink():
             mode = path.stat().st_mode
@@ -120,7 +122,7 @@ def test_where_sandboxes_stack_the_state_itself_is_given_out(tmp_path):
     before = (workspace.live / "a.txt").stat().st_ino
     state = workspace.freeze()
     with workspace.fresh(state) as (given, scratch):
-        assert (state.folder, True) == (given, Path(scratch).is_dir())
+        assert (str(tmp_path / state.folder), True) == (given, Path(scratch).is_dir())
 
     assert before == (workspace.frozen / "a.txt").stat().st_ino
     modes = [(workspace.frozen / name).stat().st_mode & 0o7777 for name in ("run", "deep", "a.txt")]
@@ -155,6 +157,20 @@ def test_what_was_written_to_a_root_belongs_to_the_state(tmp_path):
     assert references[0] != references[1]
     assert "b" == (workspace.frozen_root / "made").read_text()
     assert references[1] == workspace.freeze().reference
+
+
+@pytest.mark.parametrize("stacks", [True, False])
+def test_a_state_is_found_where_its_folder_has_been_moved(tmp_path, stacks):
+    workspace = Workspace(tmp_path / "run" / "e1", stacks=stacks)
+    workspace.prepare(None)
+    fill(workspace.live)
+    state = workspace.freeze()
+    (tmp_path / "run").rename(tmp_path / "moved")
+    with Workspace(tmp_path / "moved" / "e1", stacks=stacks).fresh(state) as (given, _):
+        found = Path(given, "a.txt").read_text()
+
+    assert "a" == found
+    assert not Path(state.folder).is_absolute()
 
 
 def test_work_goes_on_from_what_was_frozen_and_leaves_that_as_it_was(tmp_path):
@@ -272,3 +288,22 @@ def test_the_hash_is_of_the_contents_however_they_came_there(contents, random):
         copy(Path(made) / "0", Path(made) / "copy")
 
         assert hashes == [content_hash(Path(made) / "copy")] * 2
+
+
+@pytest.mark.parametrize("stacks", [True, False])
+def test_folders_of_any_depth_are_frozen_copied_and_removed(tmp_path, stacks):
+    workspace = Workspace(tmp_path, stacks=stacks)
+    workspace.prepare(None)
+    dig(workspace.live)
+    try:
+        state = workspace.freeze()
+        with workspace.fresh(state) as (folder, _):
+            assert state.reference == content_hash(Path(folder))
+        following = Workspace(tmp_path, stacks=stacks, states=tmp_path / "next")
+        following.go_on(workspace)
+        assert state.reference == content_hash(following.live)
+        workspace.tidy(keeps=False)
+
+        assert [] == list(tmp_path.iterdir())
+    finally:
+        subprocess.run(["rm", "-rf", str(tmp_path)], check=True)

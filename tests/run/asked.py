@@ -53,7 +53,7 @@ class Asking:
     async def part(self):
         """The next one; fails with the application if that fails."""
         getting = asyncio.create_task(self._parts.get())
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(180):
             await asyncio.wait([getting, self._task], return_when=asyncio.FIRST_COMPLETED)
             if not getting.done():
                 self._task.result()
@@ -79,5 +79,5 @@ class Asking:
 
     async def leave(self):
         self._gone.set()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(180):
             await self._task

@@ -51,6 +51,8 @@ class FakeCell:
         self.weights = weights
         self.sum = {}
         self.orders = []
+        self.trained = []
+        """Every claim, with the version of the weights it was trained with."""
         self.is_dead = False
         self.faults = deque()
         """(order, what happens): "die", "hang", "die after", "refuse", "outdated" or a function."""
@@ -144,6 +146,7 @@ class FakeCell:
             message = f"lease {lease} is in the sum already"
             raise CellError(message, retryable=False)
         self.sum[lease] = claim
+        self.trained.append((claim, self.version))
         self._after(dies)
         return ClaimReport(loss=0.0, scores=(), measures=MEASURES, work=WORK)
 

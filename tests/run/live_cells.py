@@ -35,7 +35,7 @@ OPTIMIZER = OptimizerSection(lr=1e-5, eps=1e-6)
 CHANGE = 5e-2
 """How far changes of weights may be apart, relative to the largest: float32 weights near 1 tell
 changes of 1e-5 to a percent, and a gradient that is missing turns some of them around."""
-SCENARIO_S = 120.0
+SCENARIO_S = 180.0
 TIMEOUT_S = 600.0
 """Of groups of cells; longer than a scenario may take, so that none ends by it."""
 
@@ -114,7 +114,7 @@ class Started:
             one.terminate()
         for one in self.processes.values():
             try:
-                one.wait(30)
+                one.wait(180)
             except subprocess.TimeoutExpired:
                 one.kill()
                 one.wait()

@@ -17,7 +17,7 @@ from gyre.run.sharding import Sharding
 from gyre.testing.emulated_run import tables
 from gyre.words.shards import named
 
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 NOWHERE = "gyre=http://127.0.0.1:9"
 """An engine that is never asked for anything."""
 
@@ -56,13 +56,26 @@ class Run:
         """By somebody who shows this token."""
         headers = {"Authorization": f"Bearer {token}"}
         async with aiohttp.ClientSession(headers=headers) as session:
-            yield Proxying(self.places, session, note_pid=self._note_pid)
+            made = Proxying(self.places, session, note_pid=self._note_pid)
+            yield made
+            await self._hear([made])
 
     @asynccontextmanager
     async def controlled_shards(self, token):
         headers = {"Authorization": f"Bearer {token}"}
         async with aiohttp.ClientSession(headers=headers) as session:
-            yield Sharding(self.places, session, note_pid=self._note_pid, shards=self.shards)
+            made = Sharding(self.places, session, note_pid=self._note_pid, shards=self.shards)
+            yield made
+            await self._hear(made._all)
+
+    async def _hear(self, proxies):
+        """Children that another controller has ended: while there is a loop that can be told."""
+        for shard, one in enumerate(proxies):
+            process = getattr(one, "_process", None)
+            if process is not None and not holds_log(
+                process.pid, self.places.log(named(PROXY, shard))
+            ):
+                await process.wait()
 
     def _note_pid(self, name, pid):
         self.places.pid(name).write_text(str(pid))

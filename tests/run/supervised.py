@@ -17,7 +17,7 @@ from gyre.run.supervise import LOG_FILE, ORDERS, Secrets
 from gyre.words.outcomes import Launched
 from gyre.words.tasks import Evaluation, Task
 
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 """A test that waits longer has failed; no test takes as long as it may."""
 COUNT_LINES = 'echo "0.$(wc -l < work)" > $GYRE_RESULTS/reward.txt'
 """An evaluation that scores how far the work has come."""

@@ -12,8 +12,9 @@ from gyre.backends.clusters.local import Here
 from gyre.rollout.facts import FACTS_FILE, Entry, FactsFile
 from gyre.rollout.order import Told, read_told, tell, write_order
 from gyre.run import lock
+from gyre.run.beating import BEAT_FILE
 from gyre.run.proxied import Sealed
-from gyre.run.supervised import Holding
+from gyre.run.supervised import SILENT_S, Holding
 from gyre.run.supervisors import Supervisors
 from gyre.words.outcomes import Closed, Ending, Launched, Outcome, Prepared, Terminated
 
@@ -63,12 +64,13 @@ class Nursery:
     is_over = False
 
     def __init__(self):
-        self.keys = []
+        self.keys, self.children = [], []
 
     async def birth(self, name, arguments, *, log, told, lasts):
         assert lasts
         self.keys.append(json.loads(told)["key"])
-        return Child()
+        self.children.append(Child())
+        return self.children[-1]
 
     def order(self, log, number):
         Here().order(log, number)
@@ -81,6 +83,7 @@ class Scene:
         self.folder = folder / "attempts" / NAME
         self.proxy, self.nursery = Proxy(opened), Nursery()
         self.heard, self.lost, self._spawned = [], [], set()
+        self.now = 0.0
         self.supervisors = Supervisors(
             self.proxy,
             self.nursery,
@@ -90,6 +93,7 @@ class Scene:
             closed=self._hear,
             spawn=self._spawn,
             lost=lambda one, reason: self.lost.append((one.name, reason)),
+            clock=lambda: self.now,
         )
 
     async def _hear(self, one, fact):
@@ -327,6 +331,54 @@ def test_a_supervisor_that_is_nobodys_child_hears_that_it_is_surplus(tmp_path):
         assert 0 == running.process.wait(PATIENCE_S)
 
     assert (Ending.CANCELLED, Outcome.SURPLUS) == (ended.ending, closed.outcome)
+
+
+def test_a_supervisor_that_hangs_is_followed_by_another(scene):
+    """FAULTS I10: it lives by its process and shows no more that it does."""
+
+    async def scenario(one):
+        def beats_at(seconds):
+            os.utime(one.folder / BEAT_FILE, (seconds, seconds))
+
+        one.left(PREPARED, LAUNCHED)
+        (one.folder / BEAT_FILE).touch()
+        await one.adopt()
+        await one.look()
+        (hung,) = one.nursery.children
+        for one.now in (SILENT_S, 2 * SILENT_S, 3 * SILENT_S - 1):
+            beats_at(min(one.now, 2 * SILENT_S))
+            await one.look()
+        before = list(hung.signals)
+        one.now = 3 * SILENT_S
+        await one.look()
+        hung.is_over = True
+        await one.look(2)
+        (_, second) = one.nursery.children
+        return before, hung.signals, second.signals
+
+    found = []
+
+    async def noted(one):
+        found.append(await scenario(one))
+
+    scene(noted)
+
+    assert [([], [signal.SIGKILL], [])] == found
+
+
+def test_a_supervisor_that_never_showed_that_it_lives_is_not_taken_for_hung(scene):
+    """It may be of a Gyre that knew of no such thing."""
+
+    async def scenario(one):
+        one.left(PREPARED, LAUNCHED)
+        await one.adopt()
+        await one.look()
+        one.now = 10 * SILENT_S
+        await one.look()
+
+        assert [[]] == [child.signals for child in one.nursery.children]
+
+    scene(scenario)
 
 
 def test_at_the_end_of_a_run_no_supervisor_of_an_earlier_controller_is_left(tmp_path):

@@ -11,7 +11,7 @@ from gyre.run import alone
 from gyre.run.alone import Alone
 
 NAME = "g00000-00"
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 LONG_S = 1000.0
 
 

@@ -58,7 +58,7 @@ def test_a_child_is_a_session_of_its_own_and_its_status_is_heard(tmp_path):
 def test_a_child_says_when_it_is_ready_and_ends_when_it_is_told_to(tmp_path):
     async def work(births):
         child = await births.birth("server", ["serve"], log=tmp_path / "log")
-        url = await child.ready(30)
+        url = await child.ready(180)
         await child.stop()
         return url, await child.wait()
 
@@ -68,7 +68,7 @@ def test_a_child_says_when_it_is_ready_and_ends_when_it_is_told_to(tmp_path):
 def test_a_child_that_ends_before_it_is_ready_is_refused_with_its_last_words(tmp_path):
     async def work(births):
         child = await births.birth("cell-3", ["fail"], log=tmp_path / "log")
-        await child.ready(30)
+        await child.ready(180)
 
     with pytest.raises(ConfigError, match=r"cell-3: not ready: ended with status 1") as refused:
         with_nursery(work, tmp_path)
@@ -97,7 +97,7 @@ def test_only_what_lasts_outlives_its_nursery(tmp_path):
 
     try:
         assert is_alive(lasting)
-        for _ in range(200):
+        for _ in range(3600):
             if not is_alive(other):
                 break
             asyncio.run(asyncio.sleep(0.05))
@@ -126,15 +126,15 @@ def test_ends_of_children_are_still_heard_after_their_nursery_was_killed(tmp_pat
             for name in ("first", "second")
         ]
         if not lasts:
-            await asyncio.gather(first.ready(30), second.ready(30))
+            await asyncio.gather(first.ready(180), second.ready(180))
         await kill_nursery_of(first, births)
         first.signal(signal.SIGKILL)
-        ends = [await asyncio.wait_for(first.wait(), 30)]
+        ends = [await asyncio.wait_for(first.wait(), 180)]
         new = await births.birth("new", ["say", str(tmp_path / "a")], log=tmp_path / "new.log")
         ends.append(await new.wait())
         assert not second.is_over
         second.signal(signal.SIGKILL)
-        return [*ends, await asyncio.wait_for(second.wait(), 30)]
+        return [*ends, await asyncio.wait_for(second.wait(), 180)]
 
     assert [LOST, 7, LOST] == with_nursery(work, tmp_path)
 
@@ -147,8 +147,8 @@ def test_a_killed_nursery_takes_nothing_from_the_one_that_is_opened_in_its_place
         await kill_nursery_of(old, births)
         new = await births.birth("new", ["serve"], log=tmp_path / "new.log")
         old.signal(signal.SIGKILL)
-        url = await new.ready(30)
-        assert LOST == await asyncio.wait_for(old.wait(), 30)
+        url = await new.ready(180)
+        assert LOST == await asyncio.wait_for(old.wait(), 180)
         await new.stop()
         return url, await new.wait()
 

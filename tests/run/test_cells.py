@@ -6,6 +6,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from gyre.run import cells, silence
 from gyre.run.cells import CellClient
 from gyre.words.errors import CellGone
 
@@ -46,6 +47,24 @@ def asked(order, *, answers=asyncio.Event):
 )
 def test_a_cell_that_never_ends_an_order_is_gone(order):
     """Though its process lives and says that it is well."""
+    with pytest.raises(CellGone, match="cell 3"):
+        asked(order)
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        lambda cell, _: cell.save(Path("v")),
+        lambda cell, _: cell.checkpoint(Path("v")),
+        lambda cell, _: cell.context_tokens(),
+    ],
+)
+def test_a_cell_that_hangs_while_it_is_waited_for_is_gone(order, monkeypatch):
+    """FAULTS I10: not only what it was ordered takes long, it says nothing at all."""
+    monkeypatch.setattr(cells, "HEALTH_S", 0.01)
+    for name in ("BEAT_S", "SILENT_S"):
+        monkeypatch.setattr(silence, name, 0.01)
+
     with pytest.raises(CellGone, match="cell 3"):
         asked(order)
 

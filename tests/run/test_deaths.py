@@ -45,7 +45,7 @@ def lives(folder, wanted):
         input=msgspec.json.encode(wanted),
         capture_output=True,
         check=False,
-        timeout=200,
+        timeout=900,
     )
     assert (0, b"") == (done.returncode, done.stderr)
     return sorted(folder.iterdir(), key=lambda path: int(path.name))

@@ -16,7 +16,7 @@ from gyre.words.tasks import CountedTests
 pytestmark = pytest.mark.slow
 
 HALF = "echo one > work; "
-SHORT_S = 0.5
+SHORT_S = 1.5
 """A deadline that is meant to come."""
 
 ENDINGS = {

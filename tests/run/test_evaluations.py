@@ -21,12 +21,13 @@ from gyre.plan.messages import (
     LaunchEvaluation,
     Published,
     RunStarted,
+    TimerFired,
 )
 from gyre.plan.replay import EVENTS
 from gyre.plan.scheduler import Scheduler
 from gyre.plan.shape import Shape
 from gyre.rollout.facts import Entry, FactsFile
-from gyre.rollout.order import Order, read_order, read_told
+from gyre.rollout.order import Order, read_order, read_told, write_order
 from gyre.run.births import Births
 from gyre.run.evaluations import Evaluations, name_of, versions_of
 from gyre.run.proxied import Sealed
@@ -49,6 +50,7 @@ SHAPE = Shape(
     evaluation_slots=2,
 )
 ENDED = Terminated(ending=Ending.COMPLETED, reason="exit status 0", elapsed_s=1.0, state=None)
+CANCELLED = Terminated(ending=Ending.CANCELLED, reason="told", elapsed_s=1.0, state=None)
 VALID = Closed(outcome=Outcome.VALID, score=1.0, reason=None)
 EXCLUDED = Closed(outcome=Outcome.EXCLUDED, score=None, reason="no score")
 
@@ -193,6 +195,12 @@ class Scene:
         while self._inbox:
             self._take(self._inbox.popleft())
 
+    async def settle_but_deciding(self):
+        while self._inbox or self._spawned:
+            self.take_all_but_deciding()
+            spawned, self._spawned = self._spawned, set()
+            await asyncio.gather(*spawned)
+
     def take_all_but_deciding(self):
         """Of a run whose scheduler is of no interest."""
         self.facts += self._inbox
@@ -234,7 +242,7 @@ def scene(tmp_path):
     def play(scenario, **changes):
         async def work():
             made = Scene(tmp_path / "run", **changes)
-            await asyncio.wait_for(scenario(made), 30.0)
+            await asyncio.wait_for(scenario(made), 180.0)
             return made
 
         return asyncio.run(work())
@@ -453,18 +461,19 @@ def test_deadlines_are_told_what_calls_waited(scene):
     assert 30.0 == read_told(found.folder / "attempts" / "eval-000000").held_s
 
 
-def test_what_is_unfinished_is_cancelled_at_the_end(scene):
+@pytest.mark.parametrize(("for_good", "told"), [(True, signal.SIGUSR1), (False, signal.SIGUSR2)])
+def test_what_is_unfinished_is_told_whether_the_run_is_over_or_only_stopped(scene, for_good, told):
     async def scenario(one):
         await one.begin()
         await one.close(0)
-        await one.evaluations.end()
+        await one.evaluations.end(for_good=for_good)
 
     found = scene(scenario)
 
     assert {
         "eval-000000": [],
-        "eval-000001": [signal.SIGUSR1],
-        "eval-000002": [signal.SIGUSR1],
+        "eval-000001": [told],
+        "eval-000002": [told],
     } == {name: child.signals for name, child in found.nursery.born.items()}
 
 
@@ -497,7 +506,7 @@ def test_an_evaluation_that_is_just_being_started_is_cancelled_too(scene):
 
     found = scene(scenario, tasks=1)
 
-    assert [signal.SIGUSR1] == found.nursery.born["eval-000000"].signals
+    assert [signal.SIGUSR2] == found.nursery.born["eval-000000"].signals
 
 
 @pytest.mark.slow
@@ -562,6 +571,47 @@ def test_a_round_that_an_earlier_controller_left_open_goes_on(scene):
     assert [(0, 3)] == [(one.version, one.num_valid) for one in again.of(EvaluationRound)]
     # The one that was due meanwhile begins when this one is closed.
     assert [3, 4, 5] == [one.evaluation for one in again.of(EvaluationRequested)]
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        (["eval-000000"], "eval-000000.1"),
+        (["eval-000000", "eval-000000.1"], "eval-000000.2"),
+    ],
+)
+def test_an_evaluation_that_was_ended_with_its_run_begins_anew(scene, before, now):
+    """SPEC 10; under a name of its own, and again after another stop."""
+    seats = []
+
+    async def scenario(one):
+        for name in before:
+            folder = one.folder / "attempts" / name
+            write_order(folder, order("true"))
+            file = FactsFile(folder)
+            for fact in (Prepared(mark="m"), Launched(monotonic_s=0.0, boot="b"), CANCELLED):
+                file.append(fact, at=0.0)
+            file.close()
+        one.evaluations.recall(
+            [
+                RunStarted(),
+                EvaluationRequested(evaluation=0),
+                LaunchEvaluation(evaluation=0, engine=EngineId(1)),
+            ]
+        )
+        await one.settle_but_deciding()
+        seats.append(dict(one.evaluations.seats))
+        one.evaluations.move([EvaluationMove(evaluation=0, engine=EngineId(2))])
+        seats.append(dict(one.evaluations.seats))
+        for at, fact in enumerate([ENDED, VALID]):
+            await one.evaluations.heard(now, Entry(sequence=at, at=0.0, fact=fact))
+        await one.settle_but_deciding()
+
+    found = scene(scenario, tasks=1)
+
+    assert [{now: 1}, {now: 2}] == seats
+    assert [(now, 1.0)] == [(one.execution, one.score) for one in found.of(EvaluationScored)]
+    assert [TimerFired()] == found.of(TimerFired), "routes follow the new name"
 
 
 def test_what_a_dying_controller_asked_for_in_part_is_asked_for_whole(scene):

@@ -1,9 +1,11 @@
 """The hall under faults: whoever dies or hangs, a batch is in the weights once and whole."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from tests.run.fake_cells import FakeCell, FakeWorld
+from tests.testing.hurried import hurried
 
 from gyre.plan.messages import CellDied, GroupAssigned, OfferGroup, StepTaken
 from gyre.run.batches import Terms
@@ -11,10 +13,16 @@ from gyre.run.hall import Hall
 from gyre.run.materialise import Kept, Materialised, WireClaim
 from gyre.stream.microsteps import CORE
 from gyre.words.errors import BrokenPromise, CellError
-from gyre.words.events import ClaimTrained, GroupPacked, StepReplayed
+from gyre.words.events import (
+    CallsDamaged,
+    ClaimScored,
+    ClaimTrained,
+    GroupPacked,
+    StepReplayed,
+)
 
 ENDS = ("die", "die after")
-LIMIT_S = 60.0
+LIMIT_S = 180.0
 """Longer than any of these takes."""
 
 
@@ -28,6 +36,14 @@ def packer(group):
     )
     return Materialised(
         claims=claims, num_trajectories=2, num_tokens=2, num_targets=2, row_tokens=2
+    )
+
+
+def named(group):
+    """The same claims, which say whose they are."""
+    made = packer(group)
+    return replace(
+        made, claims=tuple(replace(one, shares=(one.data.decode(),)) for one in made.claims)
     )
 
 
@@ -57,7 +73,7 @@ def fenced(cell, order):
 class Scene:
     """A hall with cells in memory, and a host that obeys nothing but deaths and steps."""
 
-    def __init__(self, group, *, group_s=0.3):
+    def __init__(self, group, *, group_s=0.3, scored_first=False, pack=packer):
         self.world = FakeWorld()
         self.cells = {cell: FakeCell(self.world, cell) for cell in range(3)}
         self.heard = []
@@ -65,6 +81,8 @@ class Scene:
         self.restarted = []
         self.joins = tuple(self.cells)
         self.noise = 0.0
+        self.meanwhile = lambda: None
+        """Done whenever the journal is waited for."""
         self.tasks = []
         self.group = group
         terms = Terms(
@@ -73,12 +91,12 @@ class Scene:
             lease_s=60.0,
             join_s=0.2,
             group_s=group_s,
-            scored_first=False,
+            scored_first=scored_first,
         )
         self.hall = Hall(
             self.cells,
             terms,
-            packer=packer,
+            packer=pack,
             hear=self.hear,
             settled=self.settled,
             stepped=self.versions.append,
@@ -100,6 +118,7 @@ class Scene:
             self.hall.open(1)
 
     async def settled(self):
+        self.meanwhile()
         await asyncio.sleep(0)
 
     async def revive(self, cell):
@@ -142,7 +161,7 @@ def staged(before, **changed):
                 task.cancel()
         return scene
 
-    return asyncio.run(live())
+    return hurried(live())
 
 
 BATCHES = tuple(tuple(f"{n}.{c}".encode() for n in (s, s + 1) for c in range(2)) for s in (0, 2))
@@ -177,6 +196,28 @@ def test_whoever_is_lost_wherever_each_claim_is_in_its_step_once(cell, order, wh
     assert [0, 1, 2, 3] == [one.group for one in scene.facts(GroupAssigned)]
     assert [0, 1, 2, 3] == [one.group for one in scene.facts(GroupPacked)]
     assert all(one.is_equal for one in scene.facts(StepReplayed))
+
+
+@pytest.mark.parametrize("joins", [(0, 1), (0, 1, 2)])
+def test_a_core_that_is_lost_between_its_step_and_the_sharing_leaves_nobody_with_old_weights(joins):
+    """SPEC 3.3: its satellites claim nothing of the next batch before they have the new weights."""
+
+    def happens(scene):
+        scene.hall.open(0)
+        scene.joins = joins
+
+        def lost():
+            if scene.facts(StepTaken) and CORE not in scene.restarted:
+                scene.hear(CellDied(cell=CORE))
+
+        scene.meanwhile = lost
+
+    scene = staged(happens)
+
+    assert [CORE] == scene.restarted
+    assert BATCHES == scene.cells[CORE].weights
+    trained = [one for cell in joins[1:] for one in scene.cells[cell].trained]
+    assert {(b"0", 0), (b"1", 0), (b"2", 1), (b"3", 1)} >= {(one[:1], at) for one, at in trained}
 
 
 @pytest.mark.parametrize(
@@ -316,6 +357,41 @@ def test_a_hall_that_recalls_a_run_goes_on_with_the_batch_that_was_open():
     assert [(0, False)] == [(one.step, one.is_equal) for one in scene.facts(StepReplayed)]
     assert [2] == [one.group for one in scene.facts(GroupAssigned)]
     assert [3, 2] == [one.group for one in scene.facts(GroupPacked)]
+    assert BATCHES == scene.cells[CORE].weights
+
+
+def test_what_was_scored_is_journaled_and_not_scored_again_by_a_hall_that_recalls_it():
+    """SPEC 8.3: the scores of a claim are of its version, and count once."""
+
+    def begins(scene):
+        scene.hall.open(0)
+        scene.joins = (CORE,)
+
+    def recalls(scene):
+        begins(scene)
+        for fact in scored[:3]:
+            scene.hall.recall_scored(fact.step, fact.executions, fact.scores)
+
+    first = staged(begins, scored_first=True, pack=named)
+    scored = first.facts(ClaimScored)
+    again = staged(recalls, scored_first=True, pack=named)
+
+    assert [(step, claim) for step in (0, 1) for claim in range(4)] == sorted(
+        (one.step, one.claim) for one in scored
+    )
+    assert [8, 5] == [one.cells[CORE].orders.count("score") for one in (first, again)]
+    assert BATCHES == again.cells[CORE].weights
+
+
+def test_a_log_that_is_damaged_is_named_and_ends_nothing():
+    def damaged(group):
+        return replace(packer(group), damaged={f"e{group.number}": "a frame has another checksum"})
+
+    scene = staged(lambda scene: scene.hall.open(0), pack=damaged)
+
+    assert [(number, f"e{number}") for number in range(4)] == sorted(
+        (one.group, one.execution) for one in scene.facts(CallsDamaged)
+    )
     assert BATCHES == scene.cells[CORE].weights
 
 

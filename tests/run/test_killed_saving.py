@@ -16,7 +16,7 @@ def test_killed_at_any_operation_the_checkpoint_before_is_used_or_the_new_one_is
         [sys.executable, "-m", "tests.run.killed_saver", str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=180,
         check=True,
     )
     lines = [line.split() for line in done.stdout.splitlines()]

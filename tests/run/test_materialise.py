@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from tests.watch.conftest import Story
 
+from gyre import calls
 from gyre.run.claims import unpacked
 from gyre.run.materialise import Kept, Packer, mean_reward
 from gyre.stream.groups import Group
@@ -113,3 +114,23 @@ def test_the_mean_reward_is_over_what_counts():
 
     assert 0.5 == mean_reward(groups)
     assert mean_reward([group(None)]) is None
+
+
+def test_an_execution_whose_log_is_damaged_counts_and_has_no_targets(packer):
+    """SPEC 7.3, 10: it is named, and the others of its group are trained as they would be."""
+    path = calls.path_of(packer.folder, "b")
+    path.chmod(0o600)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 64
+    path.write_bytes(data)
+    made = packer(group("a", "b", "c"))
+
+    assert {"a": (1.4142, 6), "c": (-0.7071, 18)} == shares(made)
+    assert ["b"] == list(made.damaged)
+    assert str(path) in made.damaged["b"]
+
+
+def test_a_claim_says_whose_it_is(packer):
+    (claim,) = packer(group("a", "b", "c")).claims
+
+    assert claim.shares == tuple(one.execution for one in unpacked(claim.data).shares)

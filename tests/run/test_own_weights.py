@@ -19,7 +19,7 @@ from gyre.run.cell_wire import Load
 from gyre.run.learning import Learning
 from gyre.train.between import Between
 from gyre.train.cell import LocalTrainer
-from gyre.words.errors import CellError, ModelError
+from gyre.words.errors import CellError, ModelError, Outdated
 from gyre.words.sections import EngineSection, ObjectiveSection, OptimizerSection, TrainerSection
 
 
@@ -66,14 +66,19 @@ class Cell:
             optimizer=OptimizerSection(),
             version=3,
         )
-        between = Between(folder / "store", cell=0, timeout_s=60.0)
+        between = Between(folder / "store", cell=0, timeout_s=180.0)
         self.learning = Learning(self.trainer, between, transport=transport, cell=0)
         learning = self.learning if trains else None
         self.orders = Orders(self.engine, self.network, learning, transport)
 
-    async def load(self, folder, version, digest):
-        posted = Posted("load", Load(folder=str(folder), version=version, digest=digest))
+    async def ordered(self, name, body):
+        posted = Posted(name, body)
         await self.orders.answer(posted)
+        return posted
+
+    async def load(self, folder, version, digest):
+        load = Load(folder=str(folder), version=version, digest=digest)
+        posted = await self.ordered("load", load)
         health = await self.engine.health()
         return posted.answered[1]["digest"], health.version
 
@@ -154,3 +159,58 @@ def test_a_step_that_is_taken_meanwhile_is_not_served_as_the_version_before(tmp_
         monkeypatch.setattr(one.engine, "load", stepped)
         with pytest.raises(CellError, match="version 3 was stepped over"):
             asyncio.run(one.load(tmp_path / "nowhere", 3, digest(one.network)))
+
+
+def test_a_load_that_comes_late_never_takes_an_engine_back(tmp_path):
+    """FAULTS 25: its order was given up and another followed, while the cell was at it still."""
+
+    async def scenario(one):
+        reading, go_on, load = asyncio.Event(), asyncio.Event(), one.engine.load
+
+        async def slow(source, **how):
+            if how["version"] == 4:
+                reading.set()
+                await go_on.wait()
+            await load(source, **how)
+
+        one.engine.load = slow
+        first = asyncio.ensure_future(one.load(tmp_path / "v3", 4, saved.digest))
+        await reading.wait()
+        second = asyncio.ensure_future(one.load(tmp_path / "v3", 5, saved.digest))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        between = asyncio.ensure_future(one.load(tmp_path / "v3", 4, saved.digest))
+        go_on.set()
+        await asyncio.gather(first, second, between, return_exceptions=True)
+        with pytest.raises(Outdated, match="version 4: the engine has 5"):
+            await one.load(tmp_path / "v3", 4, saved.digest)
+        return second.result(), between.exception(), (await one.engine.health()).version
+
+    with cell(tmp_path, served=True, trains=False) as one:
+        saved = one.learning.save(tmp_path / "v3", 3)
+        second, between, version = asyncio.run(scenario(one))
+
+    assert (saved.digest, 5) == second
+    assert isinstance(between, Outdated)
+    assert 5 == version
+
+
+def test_a_load_that_comes_late_leaves_the_network_to_the_trainer(tmp_path):
+    """SPEC 3.1: during a batch the weights are fixed."""
+
+    async def scenario(one):
+        await one.ordered("enter", {})
+        changed(one.network)
+        before = digest(one.network)
+        with pytest.raises(Outdated, match="the trainer has the network"):
+            await one.load(tmp_path / "v3", 3, saved.digest)
+        is_same = before == digest(one.network)
+        await one.ordered("leave", {"keep_sum": False})
+        return is_same, await one.load(tmp_path / "v3", 3, saved.digest)
+
+    with cell(tmp_path) as one:
+        saved = one.learning.save(tmp_path / "v3", 3)
+        is_same, after = asyncio.run(scenario(one))
+
+    assert is_same
+    assert (saved.digest, 3) == after

@@ -98,12 +98,14 @@ def test_the_proxy_is_reached_wherever_it_is_now(tmp_path):
 def test_a_proxy_that_comes_back_elsewhere_is_waited_for(kind, tmp_path):
     """A connection that is made while it is away is held until it has an address again."""
     ask = "import os,urllib.request as u;print(u.urlopen(os.environ['OPENAI_BASE_URL']).read())"
-    with socket.create_server(("127.0.0.1", 0)) as gone:
-        url = tmp_path / "proxy.url"
-        url.write_text(f"http://127.0.0.1:{gone.getsockname()[1]}\n")
+    # The port is held and not listened on: whoever connects is refused, and nobody else gets it.
+    gone = socket.socket()
+    gone.bind(("127.0.0.1", 0))
+    url = tmp_path / "proxy.url"
+    url.write_text(f"http://127.0.0.1:{gone.getsockname()[1]}\n")
     script = f'touch begun; /usr/bin/python3 -c "{ask}" > work'
     wanted = order(script, sandbox=SandboxOrder(kind=kind), address_file=str(url))
-    with supervised(tmp_path / "e", wanted) as one:
+    with gone, supervised(tmp_path / "e", wanted) as one:
         wait_until((tmp_path / "e" / "workspace" / "begun").exists)
         with answering("127.0.0.1", b"HTTP/1.0 200 OK\r\n\r\nback again") as port:
             url.write_text(f"http://127.0.0.1:{port}\n")

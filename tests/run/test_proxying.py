@@ -3,12 +3,13 @@
 import asyncio
 import os
 import signal
+import socket
 from dataclasses import replace
 
 import pytest
-from tests.run.proxy_runs import NOWHERE, Run, by
+from tests.run.proxy_runs import NOWHERE, PATIENCE_S, Run, by
 
-from gyre.run import proxying
+from gyre.run import proxying, silence
 from gyre.run.proxy import engines_of
 from gyre.run.proxying import recorded_plan
 from gyre.words.errors import ConfigError, EngineError, TakenOver
@@ -100,4 +101,102 @@ def test_one_that_cannot_be_started_is_given_up_by_name(run, monkeypatch):
 
     asyncio.run(by(run, "two", scenario))
 
+    assert not run.is_alive
+
+
+def test_one_that_hangs_is_ended_and_another_is_started_at_its_address(run, monkeypatch):
+    """FAULTS I10: it lives by its process and answers nobody."""
+    monkeypatch.setattr(silence, "SILENT_S", 0.0)
+    monkeypatch.setattr(silence, "BEAT_S", 0.1)
+    monkeypatch.setattr(proxying, "ANSWER_S", 0.1)
+
+    async def scenario(first):
+        await first.start(run.plan)
+        url, pid = first.client.url, run.pid
+        os.kill(pid, signal.SIGSTOP)
+        asked = asyncio.ensure_future(first.ask(lambda proxy: proxy.routes_version()))
+        while run.pid == pid:
+            await asyncio.sleep(0.01)
+        monkeypatch.setattr(silence, "SILENT_S", PATIENCE_S)
+        version = await asked
+        await first.stop()
+        return pid, url, first.client.url, version
+
+    run.places.token.write_text("one")
+    pid, url, url_now, version = asyncio.run(by(run, "one", scenario))
+
+    assert (url, 0) == (url_now, version)
+    assert pid != run.pid
+
+
+def test_one_whose_folder_was_moved_is_started_where_that_is_now(run):
+    """It would write its logs where nobody looks for them."""
+
+    async def scenario(first):
+        await first.start(run.plan)
+        pid, url = run.pid, first.client.url
+        moved = run.places.run.rename(run.places.run.parent / "moved")
+        run.places = replace(run.places, run=moved)
+        run.places.token.write_text("two")
+        async with run.controlled("two") as second:
+            await second.take_over(recorded_plan(run.places), before="one", now="two")
+            key = await second.client.open("g00000-00")
+            found = pid != run.pid, url == second.client.url, key is not None
+            await second.stop()
+        return found
+
+    run.places.token.write_text("one")
+    found = asyncio.run(by(run, "one", scenario))
+
+    assert (True, True, True) == found
+    assert [] != list(run.places.run.rglob("g00000-00*"))
+    assert not (run.places.run.parent / "run").exists()
+
+
+def test_one_whose_folder_is_known_by_another_name_goes_on(run):
+    """A link to the same folder is no move, and calls in flight are not cut off for it."""
+
+    async def scenario(first):
+        await first.start(run.plan)
+        pid = run.pid
+        link = run.places.run.parent / "link"
+        link.symlink_to(run.places.run)
+        run.places = replace(run.places, run=link)
+        async with run.controlled("two") as second:
+            await second.take_over(recorded_plan(run.places), before="one", now="two")
+            found = run.pid
+            await second.stop()
+        return pid, found
+
+    run.places.token.write_text("one")
+    pid, found = asyncio.run(by(run, "one", scenario))
+
+    assert pid == found
+
+
+def test_a_port_that_is_taken_is_told_at_once_and_waited_for(run):
+    """People learn whose it is, and need not wait ten minutes for it."""
+    told = asyncio.Queue()
+
+    async def scenario(first):
+        with socket.socket() as taken:
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            plan = replace(run.plan, proxy=replace(run.plan.proxy, port=port))
+            first._alarm = told.put_nowait
+            taking = asyncio.ensure_future(first.take_over(plan, before="one", now="one"))
+            said = await told.get()
+            is_waiting = not taking.done()
+            taking.cancel()
+            await asyncio.gather(taking, return_exceptions=True)
+        return port, said, is_waiting
+
+    run.places.token.write_text("one")
+    port, said, is_waiting = asyncio.run(by(run, "one", scenario))
+
+    assert "the proxy does not start" in said
+    assert f"port {port} is taken by process {os.getpid()} (" in said
+    assert is_waiting
     assert not run.is_alive

@@ -10,7 +10,7 @@ from gyre.run.plan_file import write_plan
 
 pytestmark = pytest.mark.slow
 
-LIMIT_S = 120.0
+LIMIT_S = 180.0
 
 
 def test_a_thread_that_fails_takes_the_process_with_it(tmp_path):

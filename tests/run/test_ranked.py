@@ -314,7 +314,7 @@ def test_the_other_ranks_end_with_their_driver(cells):
     watched = os.pidfd_open(follower)
     driver.kill()
     driver.wait()
-    done, *_ = select.select([watched], [], [], 60)
+    done, *_ = select.select([watched], [], [], 180)
     os.close(watched)
 
     assert [watched] == done
@@ -324,22 +324,23 @@ AGENT = """
 import http.client, json, os, sys, urllib.parse
 place = urllib.parse.urlsplit(os.environ["OPENAI_BASE_URL"])
 headers = {"authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
-messages, said = [{"role": "user", "content": sys.argv[1]}], ""
+member = place.path.split("/")[2][-2:]
+messages = [{"role": "user", "content": sys.argv[1] + " You are number " + member + "."}]
 for turn in range(2):
-    connection = http.client.HTTPConnection(place.hostname, place.port, timeout=120)
+    connection = http.client.HTTPConnection(place.hostname, place.port, timeout=180)
     body = json.dumps({"model": "policy", "messages": messages})
     headers["content-type"] = "application/json"
     connection.request("POST", place.path + "/chat/completions", body, headers)
     reply = json.loads(connection.getresponse().read())["choices"][0]["message"]
-    said += reply.get("content") or ""
     messages += [{"role": "assistant", "content": reply.get("content") or ""}]
     messages += [{"role": "user", "content": "again"}]
-open("answer.txt", "w").write(said)
+open("answer.txt", "w").write("0." + member)
 """
+"""Each member of a group asks something else and has a reward of its own, whatever is sampled."""
 TASK = """
 instruction = "Say something."
 [evaluation]
-argv = ["sh", "-c", "echo 0.$(($(wc -c < answer.txt) % 10)) > $GYRE_RESULTS/reward.txt"]
+argv = ["sh", "-c", "cp answer.txt $GYRE_RESULTS/reward.txt"]
 score = "reward.txt"
 """
 RUN = """
@@ -397,7 +398,7 @@ def test_a_run_trains_with_cells_of_two_stages(tmp_path, placement, standalone, 
         [sys.executable, "-m", "gyre", "train", str(tmp_path / "run.toml")],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
     assert 0 == done.returncode, done.stdout + done.stderr
     reading = read(tmp_path / "run" / "journal", kinds=KINDS)
@@ -406,8 +407,7 @@ def test_a_run_trains_with_cells_of_two_stages(tmp_path, placement, standalone, 
 
     assert [0, 1] == [one.step for one in steps]
     assert [*range(burst, 3, burst)] == published
-    # Rewards of a small batch may happen to be equal, and then nothing is to be learned from it.
-    assert any(0 < one.gradient_norm for one in steps)
+    assert all(0 < one.gradient_norm for one in steps)
     assert [] == reading.facts((CellDied,))
     if placement == "async":
         # Both cells train from the start, and the sums of both are in every step.

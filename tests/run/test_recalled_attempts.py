@@ -10,16 +10,25 @@ from gyre.plan.messages import (
     CancelExecution,
     CellDied,
     CellRecovered,
+    GroupAssigned,
     LaunchExecution,
     LoadWeights,
     OfferGroup,
     RestartCell,
     RunStarted,
+    StepTaken,
 )
 from gyre.plan.replay import EVENTS
 from gyre.plan.scheduler import Scheduler
 from gyre.run.attempts import Attempts, next_name
-from gyre.run.recalled import recall
+from gyre.run.recalled import (
+    Consumed,
+    Recalled,
+    RecalledGroup,
+    RecalledMember,
+    RecalledStep,
+    recall,
+)
 from gyre.stream.queries import Queries
 from gyre.words.errors import ConfigError
 from gyre.words.events import ExecutionRelaunched, GroupDrawn, RewardGiven
@@ -75,12 +84,17 @@ class Supervisors:
 class Live:
     """Attempts beside a real scheduler: facts are heard one by one, in any order."""
 
-    def __init__(self, folder, *, scheduler=None, tasks=None):
+    def __init__(self, folder, *, scheduler=None, tasks=None, until_consumed=True):
         self.journal, self.inbox, self.offered = [], [], {}
         self.scheduler = scheduler or Scheduler(SHAPE)
         self.queries = Queries(TASKS, seed=3)
         self.attempts = Attempts(
-            folder, tasks or Tasks(), self.queries, Supervisors, hear=self.inbox.append
+            folder,
+            tasks or Tasks(),
+            self.queries,
+            Supervisors,
+            hear=self.inbox.append,
+            until_consumed=until_consumed,
         )
 
     @property
@@ -241,3 +255,69 @@ def test_a_dead_cell_is_no_reason_to_draw_again(tmp_path):
     again.attempts.recall(found)
 
     assert before.queries.num_drawn == again.queries.num_drawn
+
+
+def drawn_and_ready(one, number):
+    one.attempts.admit(AdmitGroup(group=number, version=0, size=1))
+    query = one.attempts._drawn[number].query
+    one.attempts.take(number, 1)
+    return query
+
+
+@pytest.mark.parametrize("until_consumed", [True, False])
+def test_a_query_is_out_until_its_group_is_consumed(tmp_path, until_consumed):
+    """SPEC 1.1; a run of an older format goes on as it began."""
+    one = Live(tmp_path, until_consumed=until_consumed)
+    first = [drawn_and_ready(one, number) for number in range(TASKS - 1)]
+    for group in (0, 1):
+        one.attempts.noticed(0.0, GroupAssigned(group=group, step=0))
+    again = [drawn_and_ready(one, TASKS - 1 + number) for number in range(2)]
+    one.attempts.noticed(0.0, StepTaken(step=0))
+    then = [drawn_and_ready(one, TASKS + 1 + number) for number in range(2)]
+
+    assert {*range(TASKS)} == {*first, again[0]}
+    assert until_consumed == ({*then} == {*first[:2]})
+
+
+def test_what_was_consumed_and_what_was_pulled_is_recalled(tmp_path):
+    """SPEC 1.1: the same queries are out as before, whether a checkpoint covers their step."""
+
+    def past(groups):
+        found = Recalled(SHAPE)
+        for number in range(4):
+            order = AdmitGroup(group=number, version=0, size=1)
+            found.drawing.append(order)
+            if number in groups:
+                members = [RecalledMember(outcome=Outcome.VALID)]
+                found.groups[number] = RecalledGroup(order, members, task=None)
+        for number in range(4):
+            found.drawing.append(OfferGroup(group=number, version=0, members=(0,), is_void=False))
+        found.drawing.append(Consumed((0, 1)))
+        found.open = 1, RecalledStep(groups=[2])
+        return found
+
+    drawn = []
+    for groups in (range(4), (2, 3)):
+        one = Live(tmp_path)
+        one.attempts.recall(past(groups))
+        one.attempts.noticed(0.0, StepTaken(step=1))
+        drawn.append([one.queries.draw() for _ in range(TASKS)])
+
+    fresh = Queries(TASKS, seed=3)
+    out = [fresh.draw() for _ in range(4)][3]
+    assert drawn[0] == drawn[1]
+    assert out not in drawn[0][: TASKS - 1]
+
+
+def test_an_execution_without_a_reward_says_why(tmp_path):
+    """SPEC 6.5: the journal tells what made a group void."""
+    one = lived(tmp_path, 1, 0)
+    name = next(iter(one.attempts.running))
+    child = one.supervisors.launched[name]
+    run(one.supervisors.terminated(child, ENDED))
+    closed = Closed(outcome=Outcome.EXCLUDED, score=None, reason="its evaluator gave no score")
+    run(one.supervisors.closed(child, closed))
+    one.hear_all()
+
+    (given,) = [fact for _, fact in one.journal if isinstance(fact, RewardGiven)]
+    assert (None, "its evaluator gave no score") == (given.score, given.reason)

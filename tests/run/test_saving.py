@@ -27,7 +27,7 @@ from gyre.run.state_files import read_state
 from gyre.train.snapshot import Snapshot
 from gyre.words.errors import CheckpointError, ModelError
 
-LIMIT_S = 60.0
+LIMIT_S = 180.0
 """For what another thread does at once."""
 
 

@@ -31,7 +31,7 @@ class Browser:
         self.front = self.open(link).read().decode()
 
     def open(self, path):
-        return self._opener.open(path if "://" in path else self.address + path, timeout=30)
+        return self._opener.open(path if "://" in path else self.address + path, timeout=180)
 
 
 def test_a_run_that_begins_is_shown_as_it_goes(tmp_path):

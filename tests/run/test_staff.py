@@ -33,7 +33,7 @@ def test_a_cell_that_finds_no_room_ends_the_wait_of_all_others(tmp_path):
     async def work():
         staff = Staff(read(cells={"count": 3, "capacity": 8}).config, tmp_path)
         staff.cluster = Crowded()
-        async with asyncio.timeout(60), AsyncExitStack() as stack:
+        async with asyncio.timeout(180), AsyncExitStack() as stack:
             with pytest.raises(ConfigError, match="cell 2: no node has room"):
                 await staff.start(stack)
             return set(staff.cluster.waiting), staff.cells

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from tests.flows.live.running import SCHEDULE, tasks_of, write_run
@@ -11,18 +12,26 @@ from tests.flows.live.running import SCHEDULE, tasks_of, write_run
 from gyre.cli.main import main
 from gyre.config.show import as_toml
 from gyre.journal.entries import Header
-from gyre.journal.reading import path_of
+from gyre.journal.reading import path_of, read
 from gyre.journal.writing import Journal, write
 from gyre.plan.messages import RunStarted
 from gyre.plan.replay import plain_shape
 from gyre.run.controller import KINDS
 from gyre.run.processes import lock_holder
 from gyre.run.runfile import read_run
-from gyre.run.standing import changes, free, recorded, refuse_changes, standing
+from gyre.run.standing import (
+    SETTINGS,
+    changes,
+    free,
+    recorded,
+    refuse_changes,
+    settings_of,
+    standing,
+)
 from gyre.testing.emulated_run import tables
 from gyre.words.errors import ConfigError
 
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 
 
 @pytest.fixture
@@ -34,7 +43,8 @@ def begun(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "run.toml").write_text("\n".join(as_toml(run.config)))
-    header = Header(run="one", seed=0, started_at=0.0, shape=plain_shape(run.shape))
+    notes = {SETTINGS: settings_of(run.config)}
+    header = Header(run="one", seed=0, started_at=0.0, shape=plain_shape(run.shape), notes=notes)
     write(path_of(folder), header, [(0.0, RunStarted())], kinds=KINDS)
     return path
 
@@ -56,6 +66,7 @@ def test_what_a_run_was_told_is_read_back_the_same(begun):
 
     assert [] == list(changes(asked.config, found.config))
     assert asked.shape == found.shape
+    assert settings_of(asked.config) == settings_of(found.config)
 
 
 def test_what_no_decision_depends_on_may_change(begun):
@@ -77,7 +88,7 @@ def test_what_no_decision_depends_on_may_change(begun):
         ("schedule.steps=8", "schedule.steps: was 4, asked for now 8"),
         ("optimizer.lr=0.5", "optimizer.lr: was 1e-06, asked for now 0.5"),
         ("tasks.path=elsewhere", "tasks.path: was "),
-        ("deadlines.agent_s=1", "deadlines.agent_s: was 120.0, asked for now 1"),
+        ("deadlines.agent_s=1", "deadlines.agent_s: was 600.0, asked for now 1"),
     ],
 )
 def test_what_matters_is_refused_with_both_values(begun, override, says):
@@ -91,8 +102,37 @@ def test_a_file_that_was_changed_by_hand_is_held_against_the_journal(begun):
     file = begun.parent / "run" / "run.toml"
     file.write_text(file.read_text().replace("steps = 4", "steps = 8"))
 
-    with pytest.raises(ConfigError, match="another schedule than the journal's"):
+    with pytest.raises(ConfigError, match=r"schedule\.steps: was 4, run\.toml says 8"):
         refuse_changes(begun.parent / "run", read_run(file))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        ("lr = 1e-06", "lr = 0.5", "optimizer.lr: was 1e-06, run.toml says 0.5"),
+        ("seed = 0", "seed = 4", "run.seed: was 0, run.toml says 4"),
+    ],
+)
+def test_a_value_that_was_changed_in_the_runs_own_file_is_named(begun, before, after, says):
+    """Nothing else would tell: what the file says is all that a resume is told."""
+    file = begun.parent / "run" / "run.toml"
+    text = file.read_text()
+    assert before in text
+    file.write_text(text.replace(before, after))
+
+    with pytest.raises(ConfigError) as refused:
+        recorded(begun.parent / "run")
+    assert says in str(refused.value)
+
+
+def test_a_journal_that_has_no_settings_is_gone_on_with(begun):
+    """It was begun by a Gyre that wrote none down."""
+    path = path_of(begun.parent / "run")
+    header = read(path, kinds=()).header
+    path.unlink()
+    write(path, replace(header, notes={}), [(0.0, RunStarted())], kinds=KINDS)
+
+    assert 0 == recorded(begun.parent / "run").config.run.seed
 
 
 def test_train_on_a_run_that_was_begun_says_so_and_starts_nothing(begun, capsys):

@@ -35,7 +35,7 @@ from gyre.words.tasks import Step, Task
 pytestmark = pytest.mark.slow
 
 LEDGER = Path(__file__).parents[2] / "examples" / "tasks" / "grow-ledger"
-SHORT_S = 0.5
+SHORT_S = 1.5
 """A deadline that is meant to come."""
 COUNT = 'echo "0.$(wc -l < work)" > $GYRE_RESULTS/reward.txt'
 """A step is worth how far the work has come."""
@@ -98,9 +98,9 @@ def test_steps_share_a_workspace_and_each_is_judged_before_the_next_starts(tmp_p
     assert [first.reference] == [fact.assessment.reference for fact in only(one, StepAssessed)]
     assert [second.reference] == [made.reference for made in record.assessments]
     assert [first.reference, second.reference] == [
-        content_hash(Path(state.folder)) for state in (first, second)
+        content_hash(tmp_path / state.folder) for state in (first, second)
     ]
-    assert "one\n" == Path(first.folder, "work").read_text()
+    assert "one\n" == (tmp_path / first.folder / "work").read_text()
 
 
 def test_a_trial_shows_its_steps_as_harbor_does(tmp_path):

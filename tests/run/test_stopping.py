@@ -20,8 +20,9 @@ from gyre.plan.shape import Shape
 from gyre.run import lock, standing, stopping
 from gyre.run import supervised as supervised_by
 from gyre.run.controller import KINDS
+from gyre.run.plan_file import RUN_FILE
 from gyre.run.processes import holds_log
-from gyre.words.outcomes import Ending, Outcome
+from gyre.words.outcomes import Ending
 
 WRITER = """
 import fcntl, signal, sys
@@ -48,8 +49,10 @@ def working(folder, prelude=""):
     command = [sys.executable, "-c", WRITER.format(prelude=prelude), str(path_of(folder))]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as found:
         assert b"here\n" == found.stdout.readline()
-        yield found
-        found.kill()
+        try:
+            yield found
+        finally:
+            found.kill()
 
 
 def test_executions_and_processes_that_were_left_have_ended(begun, capsys):
@@ -65,10 +68,10 @@ def test_executions_and_processes_that_were_left_have_ended(begun, capsys):
         running.wait_for_work()
 
         assert 0 == main(["stop", str(begun)])
-        ended, closed = running.facts[-2:]
+        ended = running.facts[-1]
         assert 0 == running.process.wait(PATIENCE_S)
 
-    assert (Ending.CANCELLED, Outcome.SURPLUS) == (ended.ending, closed.outcome)
+    assert Ending.CANCELLED is ended.ending
     assert -signal.SIGKILL == proxy.wait(PATIENCE_S)
     assert not lock.is_taken(folder)
     assert not holds_log(proxy.pid, log)
@@ -82,6 +85,46 @@ def test_whoever_works_on_it_is_told_to_stop_first(begun):
     with working(begun) as one:
         assert 0 == main(["stop", str(begun)])
         assert -signal.SIGTERM == one.wait(PATIENCE_S)
+
+
+def test_who_is_waited_for_is_said_and_one_that_was_suspended_goes_on_to_stop(begun, capsys):
+    with working(begun) as one:
+        one.send_signal(signal.SIGSTOP)
+        # It stands still once this returns.
+        os.waitid(os.P_PID, one.pid, os.WSTOPPED | os.WNOWAIT)
+
+        assert 0 == main(["stop", str(begun)])
+        assert -signal.SIGTERM == one.wait(PATIENCE_S)
+
+    said = capsys.readouterr().out
+    assert (
+        f"gyre stop: process {one.pid} is told to stop; it has 120 s to end its executions" in said
+    )
+
+
+@pytest.mark.parametrize("text", ["[run\n", "[run]\nname = 3\n", ""])
+def test_a_broken_run_file_keeps_nothing_from_being_ended(begun, capsys, text):
+    (begun / RUN_FILE).write_text(text)
+    folder = begun / "attempts" / "g00000-00"
+    with supervised(folder, order("echo line > work; sleep 600")) as running:
+        running.wait_for_work()
+
+        assert 0 == main(["stop", str(begun)])
+        assert 0 == running.process.wait(PATIENCE_S)
+
+    said = capsys.readouterr().out
+    assert f"only what runs on this machine is ended, because of {begun / RUN_FILE}" in said
+    assert "it can go on; 1 that were left have ended" in said
+
+
+def test_a_damaged_journal_keeps_nobody_from_being_told_to_stop(begun, capsys):
+    with path_of(begun).open("r+b") as journal:
+        journal.write(b"something else")
+    with working(begun) as one:
+        assert 0 == main(["stop", str(begun)])
+        assert -signal.SIGTERM == one.wait(PATIENCE_S)
+
+    assert "not a run journal" in capsys.readouterr().out
 
 
 def test_one_that_hangs_is_named_and_nothing_is_ended(begun, capsys, monkeypatch):

@@ -1,5 +1,6 @@
 """Supervisors as processes: what they give, keep and end, their deaths, and orders to them."""
 
+import asyncio
 import re
 import resource
 import signal
@@ -19,17 +20,18 @@ from tests.run.supervised import (
     wait_until,
 )
 
+from gyre.backends.sandboxes.relay import Upstream
 from gyre.rollout import outcome
 from gyre.rollout.order import Told, tell, write_order
 from gyre.rollout.workspace import content_hash
 from gyre.run.lock import is_taken
-from gyre.run.supervise import Secrets
+from gyre.run.supervise import Secrets, all_told
 from gyre.words.outcomes import Assessed, Ending, Launched, Outcome, Status, Terminated
 
 pytestmark = pytest.mark.slow
 
 HALF = "echo one > work; "
-SHORT_S = 0.5
+SHORT_S = 1.5
 """A deadline that is meant to come."""
 
 UNRESOLVED, FAILED, VALID = Status.UNRESOLVED, Status.FAILED, Status.VALID
@@ -46,7 +48,7 @@ ESCAPES = {
 def test_nothing_outlives_the_harness(escape, goes_on, tmp_path):
     """FAULTS 13: neither at its deadline nor when it ends by itself."""
     harness = ESCAPES[escape] + "; until test -s escaped; do :; done" + ("; sleep 60" * goes_on)
-    wanted = order(harness, agent_s=1.0 if goes_on else PATIENCE_S)
+    wanted = order(harness, agent_s=3.0 if goes_on else PATIENCE_S)
     with supervised(tmp_path, wanted) as one:
         one.wait_for_fact(Terminated)
         escaped = int((tmp_path / "frozen" / "escaped").read_text())
@@ -104,7 +106,7 @@ def test_a_supervisor_outlives_its_parent_and_another_reader_sees_the_outcome(tm
 import os, signal, sys
 from pathlib import Path
 from tests.run.supervised import order, start
-from gyre.run.supervise import Secrets
+from gyre.run.supervise import Secrets, all_told
 start(Path(sys.argv[1]), order("echo one > work; until test -e go; do :; done"), Secrets(key="k"))
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -136,6 +138,20 @@ def test_a_killed_supervisor_is_followed_by_one_that_assesses_what_is_there(tmp_
     assert not is_alive(int(pid))
     assert 1 == sum(isinstance(fact, Launched) for fact in one.facts)
     assert (Ending.CRASHED, 0.1) == (record.terminated.ending, record.closed.score)
+
+
+def test_an_execution_whose_folder_was_moved_is_assessed_where_it_is(tmp_path):
+    with supervised(tmp_path / "run" / "e1", order(HALF, judge=evaluation("sleep 60"))) as one:
+        one.wait_for_fact(Terminated)
+        one.process.kill()
+        one.process.wait(PATIENCE_S)
+        (tmp_path / "run").rename(tmp_path / "moved")
+        one.folder = tmp_path / "moved" / "e1"
+        write_order(one.folder, order(HALF))
+        one.process = resume(one.folder, Secrets())
+        record = one.end()
+
+    assert (Ending.COMPLETED, 0.1) == (record.terminated.ending, record.closed.score)
 
 
 def test_a_supervisor_killed_while_it_evaluates_keeps_the_attempts_made(tmp_path):
@@ -224,6 +240,34 @@ def test_an_execution_that_becomes_surplus_is_assessed_no_further(tmp_path):
     )
 
 
+def test_what_has_ended_when_its_run_is_stopped_is_assessed_when_that_is_resumed(tmp_path):
+    """SPEC 10: Ctrl-C costs no execution that was completed."""
+    seen = tmp_path / "seen"
+    judge = evaluation(f"touch $SEEN; until test -e $SEEN.go; do sleep 0.01; done; {COUNT_LINES}")
+    with supervised(
+        tmp_path / "e1", order(HALF, judge=judge, variables={"SEEN": str(seen)})
+    ) as one:
+        wait_until(seen.exists)
+        one.signal(signal.SIGUSR2)
+        stopped = one.end()
+        seen.with_suffix(".go").touch()
+        one.process = resume(one.folder, Secrets())
+        record = one.end()
+
+    assert (Ending.COMPLETED, None) == (stopped.terminated.ending, stopped.closed)
+    assert (Ending.COMPLETED, 0.1) == (record.terminated.ending, record.closed.score)
+
+
+def test_what_runs_when_its_run_is_stopped_is_cancelled_and_not_closed(tmp_path):
+    with supervised(tmp_path, order(HALF + "sleep 60")) as one:
+        one.wait_for_work()
+        one.signal(signal.SIGUSR2)
+        record = one.end()
+
+    assert (Ending.CANCELLED, None) == (record.terminated.ending, record.closed)
+    assert () == record.assessments
+
+
 def test_cancelling_what_has_ended_already_changes_nothing(tmp_path):
     """SPEC 1.2: f has moved."""
     seen = tmp_path / "seen"
@@ -252,17 +296,40 @@ def test_a_signal_that_comes_before_the_supervisor_is_ready_is_not_lost(tmp_path
 
 def test_time_without_an_engine_is_not_charged(tmp_path):
     """SPEC 6.1: told in time, the deadline moves on."""
-    with supervised(tmp_path, order(HALF + "sleep 1; echo two >> work", agent_s=SHORT_S)) as one:
+    with supervised(tmp_path, order(HALF + "sleep 3; echo two >> work", agent_s=SHORT_S)) as one:
         tell(tmp_path, Told(held_s=PATIENCE_S))
         record = one.end()
 
     assert (Ending.COMPLETED, 0.2) == (record.terminated.ending, record.closed.score)
 
 
+def test_time_without_a_proxy_is_not_charged_either(tmp_path):
+    """SPEC 6.1: whoever waits for one that is being started again waits for an engine too."""
+
+    async def run():
+        now, came = [0.0], asyncio.Event()
+
+        async def connect(host, port):
+            await came.wait()
+            raise ConnectionRefusedError
+
+        proxy = Upstream(lambda: ("h", 1), connect=connect, clock=lambda: now[0])
+        waiting = asyncio.create_task(proxy.reached(lambda: False))
+        await asyncio.sleep(0)
+        now[0] = 4.0
+        tell(tmp_path, Told(held_s=3.0))
+        found = all_told(tmp_path, proxy)
+        came.set()
+        await waiting
+        return found
+
+    assert Told(held_s=7.0) == asyncio.run(run())
+
+
 def test_the_overall_deadline_ends_evaluation(tmp_path):
     """SPEC 6.3: FAULTS 17."""
     judge = evaluation("sleep 60", attempts=1000)
-    with supervised(tmp_path, order(HALF, judge=judge, agent_s=0.5, overall_s=1.0)) as one:
+    with supervised(tmp_path, order(HALF, judge=judge, agent_s=2.0, overall_s=3.0)) as one:
         record = one.end()
 
     assert (Outcome.EXCLUDED, None) == (record.closed.outcome, record.closed.score)

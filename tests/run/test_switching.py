@@ -7,13 +7,17 @@ from pathlib import Path
 import pytest
 from tests.run.fake_cells import FakeCell, FakeWorld
 from tests.run.test_hall import packer
+from tests.testing.hurried import hurried
 
 from gyre.plan.messages import (
     CellDied,
     CellRecovered,
+    CellServing,
     CellTraining,
     EngineReturned,
     EnterTraining,
+    LeaveReason,
+    LeaveTraining,
     LoadWeights,
     Publish,
     Published,
@@ -24,6 +28,7 @@ from gyre.run.cell_wire import Saved
 from gyre.run.checkpoints import Checkpoint
 from gyre.run.hall import MOST_READS, Hall
 from gyre.run.switching import COUNTED, Switching
+from gyre.words.errors import Outdated
 
 CORE, SATELLITE, STANDALONE = 0, 1, 2
 LEASE_S = 60.0
@@ -159,6 +164,7 @@ class Scene:
 EVENTS = (
     CellDied,
     CellRecovered,
+    CellServing,
     CellTraining,
     EngineReturned,
     Published,
@@ -168,13 +174,13 @@ EVENTS = (
 
 def played(work, offers=False):
     async def live():
-        async with asyncio.timeout(20.0), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(180.0), asyncio.TaskGroup() as group:
             scene = Scene(group, offers)
             await work(scene)
             for task in scene.tasks:
                 task.cancel()
 
-    asyncio.run(live())
+    hurried(live())
 
 
 def test_a_satellite_that_finds_no_core_goes_home_and_the_core_is_said_to_have_died():
@@ -409,5 +415,26 @@ def test_an_order_to_publish_that_is_outdated_gives_nobody_older_weights():
 
         assert 2 == scene.keeper.published.version
         assert [Published(version=2, silent=())] == scene.events
+
+    played(work)
+
+
+def test_an_engine_that_is_asked_for_more_while_it_loads_is_given_what_is_published_by_then():
+    """A load that another has overtaken is refused, and that is no failure of its transition."""
+
+    async def work(scene):
+        satellite = scene.cells[SATELLITE]
+
+        async def overtaken():
+            scene.keeper.publish(checkpoint(1))
+            raise Outdated("version 0: the engine has 1, or is to load it")
+
+        satellite.faults.append(("load", overtaken))
+        command = LeaveTraining(cell=SATELLITE, transition=1, reason=LeaveReason.RESCUE)
+        scene.switching.ordered(command)
+        await scene.switching.leave(command)
+
+        assert ["leave", "load", "load"] == satellite.orders
+        assert [CellServing(cell=SATELLITE, transition=1)] == scene.events
 
     played(work)

@@ -36,7 +36,7 @@ async def panel_of(place):
     await run.look()
     sizes = TreeSizes(run)
     first = sizes.panel()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(180):
         await sizes.wait_read()
     return first, sizes.panel(), sizes, run.story
 

@@ -9,6 +9,7 @@ from gyre.plan.messages import CellDied, EngineLost
 from gyre.run.watching import SILENT_S, Watch
 
 LEASE_S = 60.0
+DRAIN_S = 180.0
 
 
 class Trainers:
@@ -47,12 +48,15 @@ class Scene:
             self.hall,
             num_cells=2,
             lease_s=LEASE_S,
+            drain_s=DRAIN_S,
             ended=self.wait,
             end=self.end,
             hear=self.heard.append,
             clock=lambda: self.now,
             spawn=self.spawn,
         )
+        self.away = set()
+        self.watch.is_home = lambda engine: engine not in self.away
 
     async def wait(self, cell):
         await self.over[cell].wait()
@@ -118,7 +122,41 @@ def test_an_engine_that_answers_and_is_not_ready_is_lost_unless_its_cell_trains(
 
         scene.hall.training.clear()
 
-        assert [EngineLost(engine=0)] == await scene.at(3 * LEASE_S)
+        assert [EngineLost(engine=0)] == await scene.at(2 * LEASE_S + SILENT_S)
+
+    watched(work)
+
+
+@pytest.mark.parametrize(("cell", "fact"), [(1, CellDied(cell=1)), (2, EngineLost(engine=2))])
+def test_an_engine_that_should_serve_and_is_never_ready_costs_its_process(cell, fact):
+    """FAULTS I10: it takes weights, it refuses every call as draining, and it always will."""
+
+    async def work(scene):
+        scene.cells[cell].engine_ready = False
+        scene.watch.follow(cell)
+        await scene.at(0.0)
+
+        assert [EngineLost(engine=cell)] == await scene.at(SILENT_S)
+        assert [] == await scene.at(DRAIN_S - 1)
+        assert [fact] == await scene.at(DRAIN_S)
+        assert [] == await scene.at(2 * DRAIN_S), "it is said once"
+
+    watched(work)
+
+
+def test_an_engine_whose_cell_changes_its_role_takes_as_long_as_that_takes():
+    async def work(scene):
+        scene.cells[1].engine_ready = False
+        scene.away.add(1)
+        await scene.at(0.0)
+
+        assert [EngineLost(engine=1)] == await scene.at(SILENT_S), "which the scheduler ignores"
+        assert [] == await scene.at(10 * DRAIN_S)
+
+        scene.away.clear()
+
+        assert [] == await scene.at(20 * DRAIN_S)
+        assert [CellDied(cell=1)] == await scene.at(21 * DRAIN_S)
 
     watched(work)
 

@@ -103,7 +103,7 @@ class Harness:
     def __init__(self, proxy, key):
         self.proxy = proxy
         self._key = key
-        self._connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=60)
+        self._connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=180)
 
     def send(self, path, body):
         headers = {"authorization": f"Bearer {self._key}", "content-type": "application/json"}

@@ -72,7 +72,7 @@ def asked(tmp_path_factory):
         def ask(listener, method, path, body=b"", headers=()):
             client = listeners.of(listener)
             sent = client.send(method, path, body, headers=[BEARER, *headers])
-            return runner.run(asyncio.wait_for(sent, 30))
+            return runner.run(asyncio.wait_for(sent, 180))
 
         yield ask
         runner.run(entered.__aexit__(None, None, None))

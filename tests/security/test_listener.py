@@ -12,15 +12,17 @@ import pytest
 from hypothesis import given
 from tests.security.hostile import broken
 from tests.security.inside import inside
+from uvicorn import Config
+from uvicorn.server import ServerState
 
 from gyre.cli.main import main, parser
 from gyre.run import listen
 from gyre.run.cell_plan import CellPlan
-from gyre.run.listen import listener, serving
+from gyre.run.listen import Bounded, listener, serving
 from gyre.words.sections import ProxySection
 
 PACKAGE = Path(__file__).parents[2] / "src" / "gyre"
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 BLOCK = b"a" * 2**16
 LINES = b"a: b\r\n" * 10_000
 START = b"POST /v1/messages HTTP/1.1\r\nhost: x\r\n"
@@ -180,3 +182,28 @@ def test_an_engine_without_a_key_serves_this_machine_alone(host, capsys):
     """Whoever reaches an engine can change its weights."""
     assert 2 == main(["serve", "tiny", "--host", host, "--port", "0"])
     assert "others could change the weights" in capsys.readouterr().err
+
+
+def test_a_connection_holds_no_byte_back_that_a_further_write_does_not_wait_for():
+    """SPEC 4.5: a reply counts as delivered when the kernel has all of it."""
+
+    async def run():
+        made = []
+
+        def connection():
+            made.append(Bounded(Config(app=None, lifespan="off"), ServerState(), {}))
+            return made[0]
+
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(connection, "127.0.0.1", 0)
+        async with server:
+            _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            while not made or made[0].transport is None:
+                await asyncio.sleep(0)
+            found = made[0].transport.get_write_buffer_limits()
+            made[0].transport.abort()
+            writer.transport.abort()
+            await asyncio.sleep(0)
+        return found
+
+    assert (0, 0) == asyncio.run(run())

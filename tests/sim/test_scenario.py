@@ -1,6 +1,7 @@
 """Scenarios from tables: what is left out has its default, and every mistake is named at once."""
 
 import tomllib
+from math import nan
 
 import pytest
 
@@ -189,6 +190,13 @@ def test_the_shape_says_itself_what_is_wrong_with_it():
         ("costs", {"groups_per_node_hour": 0}, "costs.groups_per_node_hour: above 0"),
         ("cells", {"nodes": 0}, "nodes_per_cell: above 0"),
         ("schedule", {"steps": True}, "schedule.steps: a whole number, not True"),
+        ("schedule", {"groups_per_batch": 10**7}, "a whole number of at most 1,000,000, not 10000"),
+        ("schedule", {"steps": 10**6, "groups_per_batch": 100}, "at most 100,000,000 executions"),
+        ("cells", {"count": 10**22}, "cells.count: a whole number of at most 1,000,000, not 1000"),
+        ("work", {"sigma": 1e12}, "work.sigma: a number between -100 and 100, not 1000"),
+        ("work", {"log_mean": nan}, "work.log_mean: a number between -100 and 100, not nan"),
+        ("costs", {"update_s": nan}, "costs.update_s: a number of at most 1e+12, not nan"),
+        ("costs", {"update_s": 1e308}, "costs.update_s: a number of at most 1e+12, not 1e+308"),
     ],
 )
 def test_what_cannot_be_is_refused(section, changes, expected):

@@ -32,7 +32,7 @@ from gyre.sim.world import EventLog, World, run
 from gyre.sim.world_agenda import Agenda
 from gyre.sim.world_engines import Serving
 from gyre.stream.pulling import PackingBuffer
-from gyre.words.errors import BrokenPromise
+from gyre.words.errors import BrokenPromise, ConfigError
 from gyre.words.outcomes import Ending
 
 HOUR = 3600.0
@@ -535,3 +535,10 @@ def test_groups_are_pulled_lazily():
 
     pulled = [now for now, event, _ in log.entries if isinstance(event, GroupAssigned)]
     assert len(set(pulled)) > len(pulled) / 2
+
+
+@pytest.mark.parametrize("life_h", [1e-300, 1e-9, 0.01])
+def test_cells_that_die_before_they_do_anything_end_the_simulation_by_name(life_h):
+    faults = Faults(mean_life_h=life_h, restart_s=600.0)
+    with pytest.raises(ConfigError, match=r"faults\.mean_life_h: a longer life, .* no step was"):
+        run(some(seed=3, faults=faults))

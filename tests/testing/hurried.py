@@ -7,8 +7,11 @@ from contextlib import aclosing
 ENOUGH_TURNS = 200
 """More than anything here needs in which nothing takes time."""
 
-PATIENCE_S = 30
+PATIENCE_S = 180
 """In seconds that do pass: for a thread that has something to say."""
+
+
+LEAST_S = 1e-12
 
 
 class _Hurried(selectors.SelectSelector):
@@ -25,8 +28,9 @@ class _Hurried(selectors.SelectSelector):
         if waits and not found:
             message = "everybody waits, and nobody comes"
             raise RuntimeError(message)
-        if timeout and not found:
-            self.now_s += timeout
+        if not found:
+            # Never nothing, so that a timer that was rounded to the present moment does come.
+            self.now_s += timeout or LEAST_S
         return found
 
 

@@ -18,7 +18,7 @@ from gyre.testing.script import Reply, Script
 from gyre.testing.tokenizer import write_tokenizer
 from gyre.tree.tree import grow
 
-PATIENCE_S = 60
+PATIENCE_S = 180
 TURNS = [{"reply_s": 0.0, "tool_s": 0.01, "tool_words": 3}, {"reply_s": 0.25, "words": 2}, {}]
 
 

@@ -203,7 +203,7 @@ def test_cells_that_reduce_over_a_network_get_the_exact_sum(scene):
     def cell(rank):
         trainer = a_trainer(scene, deterministic=True)
         place = Place.of(rank, stages=1, shards=2)
-        lines = Lines(store, place, device=torch.device("cpu"), timeout_s=30.0)
+        lines = Lines(store, place, device=torch.device("cpu"), timeout_s=180.0)
         for claim in claims[rank::2]:
             trainer.train(claim, num_executions=NUM_EXECUTIONS)
         scratch = [lines.within.add_up(flat.clone()) for flat in trainer.gradients]

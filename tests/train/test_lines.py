@@ -12,7 +12,7 @@ from gyre.words.errors import BrokenPromise, CellError
 CPU = torch.device("cpu")
 
 
-def both(store, *roles, stages=2, shards=1, timeout_s=30.0):
+def both(store, *roles, stages=2, shards=1, timeout_s=180.0):
     """Each role as a rank of its own; what they return, in order."""
 
     def play(rank):

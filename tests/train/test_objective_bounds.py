@@ -3,6 +3,7 @@
 from dataclasses import replace
 from math import exp, inf, log, nan, nextafter
 
+import msgspec
 import pytest
 import torch
 
@@ -274,6 +275,18 @@ def test_small_terms_are_not_lost_beside_large_ones():
 
     assert 1.0 == one.sum_log_ratio
     assert (Score(sum_log_ratio=2.0, count=6),) == add_scores([[one], [one]])
+
+
+def test_measures_can_be_told_whatever_was_sampled():
+    """A server may say -9999 of what it thought impossible; JSON has no word for infinity."""
+    found = weighed([-1.0] * 3, [-9999.0] * 3, -1.0)
+    many = total([found.measures] * 1000)
+
+    assert many == msgspec.json.decode(msgspec.json.encode(many), type=Measures)
+    assert 9998.0 == many.max_gap
+    assert 1e200 < many.mean_ratio
+    # Each weighs five, and its loss is -5 * 1.
+    assert -5.0 == pytest.approx(found.loss)
 
 
 def test_measures_say_what_happened_and_add_up():

@@ -3,25 +3,27 @@
 import dataclasses
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.train import cases
 
 from gyre.train.messages import Result
-from gyre.train.objective import Measures
+from gyre.train.objective import GSPO, Measures, weigh
 from gyre.train.pipeline import Ended
 from gyre.train.release import Releases
 from gyre.train.schedule import Kind
 from gyre.words.errors import BrokenPromise, CellError
 from gyre.words.packs import Score
+from gyre.words.sections import ObjectiveSection
 
 NETWORK = cases.network("llama")
 CLAIMS = [cases.claim(NETWORK, seed) for seed in (1, 2, 3)]
 NUM_PACKS = len(cases.TREES)
 
 
-def a_source():
-    return Releases(NETWORK, cases.SECTION, num_executions=cases.NUM_EXECUTIONS)
+def a_source(section=cases.SECTION):
+    return Releases(NETWORK, section, num_executions=cases.NUM_EXECUTIONS)
 
 
 def outcome(work, log_ratio=0.0):
@@ -124,6 +126,32 @@ def test_a_claim_that_is_clipped_is_counted_and_not_trained():
     assert Ended.CLOSED is ended
     assert (0.0, NUM_PACKS) == (trained.loss, trained.num_skipped)
     assert trained.measures.num_raised_clipped == trained.measures.num_targets > 0
+
+
+@pytest.mark.parametrize(("section", "has_loss"), [(GSPO, True), (ObjectiveSection(), False)])
+def test_what_is_not_trained_has_the_loss_that_weighing_it_gives(section, has_loss):
+    raised = tuple(dataclasses.replace(one, advantage=1.5) for one in CLAIMS[0].shares)
+    source = a_source(section)
+    source.offer(dataclasses.replace(CLAIMS[0], shares=raised))
+    source.end()
+    run(source, log_ratio=0.1)
+    (trained,) = source.trained
+    expected = sum(
+        weigh(
+            torch.from_numpy(pack.behaviour).double() + 0.1,
+            torch.from_numpy(pack.behaviour),
+            torch.from_numpy(pack.shares),
+            shares=raised,
+            scores=trained.scores,
+            num_executions=cases.NUM_EXECUTIONS,
+            section=section,
+        ).loss
+        for pack in CLAIMS[0].packs
+    )
+
+    assert NUM_PACKS == trained.num_skipped
+    assert has_loss == (expected != 0)
+    assert expected == pytest.approx(trained.loss)
 
 
 def test_a_claim_without_packs_is_through_at_once():

@@ -118,3 +118,21 @@ def test_names_that_are_no_text_can_be_told(sides):
     (sides[1] / os.fsdecode(b"caf\xe9")).write_text("x")
 
     assert ["caf\ufffd"] == [one.path for one in differences(*sides).files]
+
+
+def test_what_lies_deeper_than_a_path_can_say_is_not_told(sides):
+    _, after = sides
+    (after / "a").write_text("1\n")
+    at = os.open(after, os.O_RDONLY)
+    try:
+        for _ in range(30):
+            os.mkdir("d" * 200, dir_fd=at)
+            below = os.open("d" * 200, os.O_RDONLY, dir_fd=at)
+            os.close(at)
+            at = below
+        os.close(os.open("deep", os.O_WRONLY | os.O_CREAT, dir_fd=at))
+        found = differences(None, after)
+    finally:
+        os.close(at)
+
+    assert ["a"] == [one.path for one in found.files]

@@ -2,7 +2,7 @@
 
 from tests.watch.journaled import NOTHING
 
-from gyre.watch.metrics import Metrics
+from gyre.watch.metrics import Metrics, next_step
 from gyre.words.events import (
     ClaimTrained,
     GroupPacked,
@@ -127,3 +127,12 @@ def test_publications_and_transitions_have_their_times():
         (4, {"transition/into_training_s": 2.0}),
         (4, {"transition/home_s": 2.0}),
     ] == found.logs[1:]
+
+
+def test_the_step_that_comes_next_is_the_one_after_all_that_were_logged():
+    found = Logged()
+    facts = [(0.0, PACKED), (1.0, step()), (2.0, step(1)), (3.0, REWARD)]
+    Metrics(found, before=facts).heard(4.0, step(2))
+
+    assert [next_step(facts)] == [number for number, _ in found.logs]
+    assert 1 == next_step([(0.0, PACKED)])

@@ -182,7 +182,7 @@ def test_every_setting_of_a_panel_is_in_its_order():
 def test_what_the_page_computes_is_right():
     """Each check is a sentence; Node runs them, because they are about modules of a browser."""
     found = subprocess.run(
-        ["node", str(CHECKS), str(PAGE)], capture_output=True, text=True, timeout=60, check=False
+        ["node", str(CHECKS), str(PAGE)], capture_output=True, text=True, timeout=180, check=False
     )
 
     assert (0, "") == (found.returncode, found.stderr)

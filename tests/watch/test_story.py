@@ -24,6 +24,7 @@ from gyre.watch.moment import hindrance
 from gyre.watch.phases import admission_phase, completion_phase
 from gyre.watch.story import Story
 from gyre.words.events import (
+    CallsDamaged,
     CellRestarted,
     CheckpointFailed,
     CheckpointRefused,
@@ -255,6 +256,7 @@ def test_every_fact_that_tells_of_a_fault_is_among_them():
         CheckpointFailed(version=1, reason="the disk is full"),
         CheckpointRefused(version=1, reason="a hash differs"),
         ExecutionRelaunched(group=0, member=0, execution="g00000-00a", reason="its key was lost"),
+        CallsDamaged(group=0, execution="g00000-00a", reason="a checksum differs"),
         ProxyRestarted(seconds=3.0),
         JournalWaited(seconds=2.0, reason="the disk is full"),
         Resumed(at=1.0),
@@ -272,6 +274,7 @@ def test_every_fact_that_tells_of_a_fault_is_among_them():
         "checkpoint failed": (10.0, None, None, None),
         "checkpoint refused": (10.0, None, None, None),
         "execution relaunched": (10.0, None, None, None),
+        "calls damaged": (10.0, None, None, None),
         "proxy restarted": (7.0, 10.0, None, None),
         "journal waited": (8.0, 10.0, None, None),
         "resumed": (10.0, None, None, None),

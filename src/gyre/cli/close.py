@@ -10,7 +10,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    import os
+    from urllib.parse import quote
+
     from gyre.run.control import control
 
-    control(args.run, "POST", f"executions/{args.name}/close", {}, execution=args.name)
+    # A name may be anything that the shell passes on, and is one part of an address here.
+    part = quote(os.fsencode(args.name), safe="")
+    control(args.run, "POST", f"executions/{part}/close", {}, execution=args.name)
     print(f"execution {args.name} is closed")

@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from gyre.cli.given import takes_values
 from gyre.words.errors import ConfigError
 
 ACTIONS = ("check", "show", "schema", "explain", "presets")
@@ -12,7 +13,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("action", choices=ACTIONS, help="what to do")
     add("config", nargs="?", metavar="CONFIG", help="a run file; else a table, key or preset")
-    add("overrides", nargs="*", metavar="section.key=value", help="in place of the file's values")
+    takes_values(parser)
     add("--origin", action="store_true", help="for `show`: where each value comes from")
 
 

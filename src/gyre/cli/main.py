@@ -1,11 +1,16 @@
 """The `gyre` program: finds the command, runs it, and reports how it ended."""
 
 import argparse
+import errno
 import importlib
+import io
 import sys
 from collections.abc import Sequence
+from typing import Any
 
+from gyre.cli.given import is_given, with_later_values
 from gyre.words.errors import GyreError
+from gyre.words.visible import visible
 
 COMMANDS = {
     "train": "train a model on what agents do with it: a whole run, from one file",
@@ -46,6 +51,10 @@ ENDS = {
 """Exit statuses, unless a command's module says its own."""
 
 
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
+"""What a disk says that takes no more: never a fault of ours, and often without a file's name."""
+
+
 def ends(command: str) -> dict[int, str]:
     """Every exit status of a command with what it means."""
     found: dict[int, str] = getattr(importlib.import_module(f"gyre.cli.{command}"), "ENDS", ENDS)
@@ -57,6 +66,7 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="gyre", description="Online reinforcement learning for agents that run for hours."
     )
+    top.add_argument("--version", action=_Version, nargs=0, help="show which Gyre this is")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, summary in COMMANDS.items():
         module = importlib.import_module(f"gyre.cli.{name}")
@@ -68,6 +78,22 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+class _Version(argparse.Action):
+    """Looked up only when it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *args: Any, **named: Any) -> None:
+        from importlib.metadata import PackageNotFoundError, version
+
+        from gyre.version import fingerprint
+
+        try:
+            number = version("gyre-rl")
+        except PackageNotFoundError:
+            number = "that is not installed"
+        print(f"gyre {number}, sources {fingerprint()}")
+        parser.exit()
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status 0, or 2 for what the user can mend, said in one line."""
     given = list(sys.argv[1:] if argv is None else argv)
@@ -75,19 +101,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     if given[:1] and given[0] in ENDS_WITH_A_COMMAND and "--" in given:
         cut = given.index("--")
         given, after = given[:cut], given[cut + 1 :]
-    args = parser().parse_args(given)
+    top = parser()
+    args, rest = top.parse_known_args(given)
+    if unknown := with_later_values(args, rest):
+        top.error(visible(f"unrecognized arguments: {' '.join(unknown)}"))
     args.argv = after
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Names of files need not be text, and an old locale may not have what is drawn with.
+        sys.stdout.reconfigure(errors="replace")
     module = importlib.import_module(f"gyre.cli.{args.command}")
     try:
         return int(module.run(args) or 0)
     except GyreError as error:
-        print(f"gyre {args.command}: {error}", file=sys.stderr)
-        for note in getattr(error, "__notes__", ()):
-            print(note, file=sys.stderr)
-        return 2
+        return _refused(args, str(error), *getattr(error, "__notes__", ()))
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
         # The reader of our output (a pager, head) has seen enough.
         sys.stderr.close()
         return 0
+    except OSError as error:
+        if error.errno not in FULL and not is_given(args, error.filename):
+            raise
+        where = "" if error.filename is None else f"{error.filename}: "
+        return _refused(args, f"{where}{error.strerror}")
+
+
+def _refused(args: argparse.Namespace, *lines: str) -> int:
+    print(visible("\n".join([f"gyre {args.command}: {lines[0]}", *lines[1:]])), file=sys.stderr)
+    return 2

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gyre.cli.given import takes_values
 from gyre.words.errors import ConfigError
 
 STEPS = 24
 GROUPS_PER_BATCH = 32
 EXECUTIONS_PER_GROUP = 8
+MOST_COUNT = 100_000
 PLAIN = (
     "cells",
     "capacity",
@@ -25,7 +27,7 @@ PLAIN = (
 def arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("config", nargs="?", metavar="CONFIG", help="a TOML file as for `gyre simulate`")
-    add("overrides", nargs="*", metavar="section.key=value", help="in place of the file's values")
+    takes_values(parser)
     add("--from-journal", type=Path, metavar="RUN", help="in place of CONFIG: a recorded run")
     add(
         "--staleness",
@@ -38,13 +40,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--hours", type=float, metavar="H", help="without CONFIG: mean hours of an execution")
     add(
         "--groups-per-batch",
-        type=int,
+        type=_count,
         metavar="B",
         help=f"without CONFIG: groups of a step (default: {GROUPS_PER_BATCH})",
     )
     add(
         "--executions-per-group",
-        type=int,
+        type=_count,
         metavar="N",
         help=f"without CONFIG: executions of a group (default: {EXECUTIONS_PER_GROUP})",
     )
@@ -60,7 +62,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE[:CAPACITY],...",
         help="sizes of cells to try; a capacity left out grows with the size",
     )
-    add("--steps", type=int, default=STEPS, help="steps to simulate (default: %(default)s)")
+    add("--steps", type=_count, default=STEPS, help="steps to simulate (default: %(default)s)")
     add("--seed", type=int, help="of the simulations (default: as in the file)")
     add("--json", action="store_true", help="print one JSON object")
 
@@ -135,7 +137,9 @@ def _source(args: argparse.Namespace) -> _Source | None:
         message = f"--nodes {args.nodes}: in cells of which size? --nodes-per-cell says"
         raise ConfigError(message)
     if args.from_journal is None:
-        tables = _read(Path(args.config))
+        from gyre.config.toml import read
+
+        tables = read(Path(args.config), expected="a TOML file")
         return _Source(where=args.config, tables=tables, overrides=args.overrides, notes=[])
     return _recorded(args)
 
@@ -172,19 +176,6 @@ def _recorded(args: argparse.Namespace) -> _Source:
     )
 
 
-def _read(path: Path) -> dict[str, Any]:
-    import tomllib
-
-    try:
-        return tomllib.loads(path.read_text())
-    except OSError as error:
-        message = f"{path}: expected a TOML file: {error.strerror}"
-        raise ConfigError(message) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        message = f"{path}: not TOML: {error}"
-        raise ConfigError(message) from error
-
-
 def _staleness(text: str) -> str:
     import re
 
@@ -205,6 +196,18 @@ def _sizes(text: str | None) -> list[tuple[int, int | None]]:
             message = f"--nodes-per-cell {part}: expected SIZE or SIZE:CAPACITY, such as 4:144"
             raise ConfigError(message) from error
     return found
+
+
+def _count(text: str) -> int:
+    """More than a simulation can hold is refused before one begins."""
+    try:
+        count = int(text)
+    except ValueError:
+        count = MOST_COUNT + 1
+    if count > MOST_COUNT:
+        message = f"expected a whole number of at most {MOST_COUNT:,}; found {text!r}"
+        raise argparse.ArgumentTypeError(message)
+    return count
 
 
 def _given(value: int | None, otherwise: int) -> int:

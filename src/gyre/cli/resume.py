@@ -3,17 +3,13 @@
 import argparse
 from pathlib import Path
 
+from gyre.cli.given import takes_values
 from gyre.cli.train import ENDS as ENDS
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder")
-    parser.add_argument(
-        "overrides",
-        nargs="*",
-        metavar="section.key=value",
-        help="in place of what the run was told; only what no decision depends on",
-    )
+    takes_values(parser, says="in place of what the run was told, where nothing depends on it")
     parser.add_argument(
         "--take-over",
         action="store_true",

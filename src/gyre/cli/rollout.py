@@ -92,6 +92,7 @@ def execute(plan: Any, *, tasks: str, command: str) -> int:
     from gyre.run.rollout_report import counts, line, page
     from gyre.run.rollout_results import Result, summed_up
     from gyre.run.rollout_run import roll_out
+    from gyre.watch.paint import safe
 
     done: list[Result] = []
     total = 0
@@ -105,11 +106,11 @@ def execute(plan: Any, *, tasks: str, command: str) -> int:
 
     def told(one: Result) -> None:
         done.append(one)
-        print(line(one, num_done=len(done), total=total), flush=True)
+        print(safe(line(one, num_done=len(done), total=total)), flush=True)
 
     results, is_whole = roll_out(plan, begun=begun, told=told)
     found = summed_up(plan, results, tasks=tasks, is_whole=is_whole).spread
-    print("\n".join(["", *page(found)]))
+    print("\n".join(["", *map(safe, page(found))]))
     if not is_whole:
         print(f"interrupted after {len(results)} of {total}: {counts(results) or 'none closed'}")
         print(f"the same command goes on with --run {plan.folder}")

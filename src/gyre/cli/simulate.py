@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
+from gyre.cli.given import takes_values
 from gyre.words.errors import ConfigError
 
 PAPER = "paper"
@@ -20,7 +21,7 @@ Say: TypeAlias = Callable[[str], None]
 def arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("config", nargs="?", metavar="CONFIG", help="a TOML file, a preset such as E0, or paper")
-    add("overrides", nargs="*", metavar="section.key=value", help="in place of the file's values")
+    takes_values(parser)
     add("--seed", type=int, help="of the first run (default: as in the file)")
     add(
         "--seeds",
@@ -142,6 +143,7 @@ class _Source:
 
 
 def _source(args: argparse.Namespace) -> _Source:
+    from gyre.config.toml import read
     from gyre.sim.paper import PAPER as PRESETS
 
     if args.from_journal is not None:
@@ -150,21 +152,9 @@ def _source(args: argparse.Namespace) -> _Source:
         message = "expected a TOML file, a preset, `paper`, or --from-journal RUN"
         raise ConfigError(message)
     is_preset = args.config in PRESETS and not Path(args.config).exists()
-    tables = None if is_preset else _tables(Path(args.config))
+    expected = "a TOML file, a preset or `paper`"
+    tables = None if is_preset else read(Path(args.config), expected=expected)
     return _Source(where=args.config, tables=tables, overrides=args.overrides)
-
-
-def _tables(path: Path) -> dict[str, Any]:
-    import tomllib
-
-    try:
-        return tomllib.loads(path.read_text())
-    except OSError as error:
-        message = f"{path}: expected a TOML file, a preset or `paper`: {error.strerror}"
-        raise ConfigError(message) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        message = f"{path}: not TOML: {error}"
-        raise ConfigError(message) from error
 
 
 def _recorded(args: argparse.Namespace) -> _Source:

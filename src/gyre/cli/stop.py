@@ -9,13 +9,24 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from gyre.run.standing import standing
+    from gyre.journal.reading import path_of
     from gyre.run.stopping import stop
     from gyre.words.errors import ConfigError
 
-    if standing(args.run) is None:
+    if not path_of(args.run).exists():
         raise ConfigError(f"{args.run}: there is no run to stop")
-    left = stop(args.run)
+    left = stop(args.run, lambda text: print(f"gyre stop: {text}", flush=True))
     what = "nothing was left of it" if left == 0 else f"{left} that were left have ended"
-    found = standing(args.run)
-    print(f"gyre stop: {found}; {what}")
+    print(f"gyre stop: {_standing(args.run)}; {what}")
+
+
+def _standing(folder: Path) -> str:
+    """How far it has come, if that can be read: what runs is ended either way."""
+    from gyre.run.standing import standing
+    from gyre.words.errors import ConfigError, LogDamaged
+
+    try:
+        found = standing(folder)
+    except (ConfigError, LogDamaged) as error:
+        return str(error)
+    return f"{folder}: nothing is recorded of it" if found is None else str(found)

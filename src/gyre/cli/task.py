@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
         found.append(one)
         scores = "  ".join(f"{way.way} {_score(way.score)}" for way in one.ways)
         print(
-            f"{one.task.id:<{WIDEST}}  {scores or 'has a rubric for a judge: not tried'}",
+            f"{safe(one.task.id):<{WIDEST}}  {scores or 'has a rubric for a judge: not tried'}",
             flush=True,
         )
         for way in one.ways:

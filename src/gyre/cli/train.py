@@ -1,10 +1,12 @@
 """Train a model on what agents do with it: one run, from its file to its summary."""
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from gyre.cli.given import takes_values
 
 ENDS = {
     0: "all steps were taken",
@@ -18,9 +20,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "config", type=Path, metavar="FILE", help="the run's file, as gyre config check reads it"
     )
-    parser.add_argument(
-        "overrides", nargs="*", metavar="section.key=value", help="in place of the file's own"
-    )
+    takes_values(parser)
     parser.add_argument(
         "--resume", action="store_true", help="go on with the run, if it was begun before"
     )
@@ -36,9 +36,9 @@ def run(args: argparse.Namespace) -> int:
     if found is None:
         return trained(run)
     print(f"gyre train: there is a run in {folder_of(run)}: {found}", flush=True)
+    refuse_changes(folder_of(run), run)
     if found.stopped is not None:
         return shown(run, found.stopped)
-    refuse_changes(folder_of(run), run)
     if not (args.resume or _agreed()):
         print(f"  gyre resume {folder_of(run)} goes on with it; run.folder names another place")
         return 2
@@ -50,7 +50,6 @@ def trained(run: Any, *, resumes: bool = False) -> int:
     """The run of a file, to its end, shown while it goes, and its summary."""
     import sys
 
-    from gyre.backends.trackers.open import open_trackers
     from gyre.run.train import folder_of, heard_so_far, train
     from gyre.watch.board import Board
     from gyre.watch.metrics import Metrics
@@ -67,7 +66,7 @@ def trained(run: Any, *, resumes: bool = False) -> int:
         board.heard(now, fact)
     progress = Progress(sys.stdout, board, colour=colour)
     folder_of(run).mkdir(parents=True, exist_ok=True, mode=0o700)
-    trackers = open_trackers(run.config.trackers, name=name, folder=folder_of(run))
+    trackers = tracked(run, before=before if resumes else None)
     try:
         with _page(folder_of(run)):
             listeners = [progress.heard, Metrics(trackers, before=before).heard]
@@ -76,6 +75,22 @@ def trained(run: Any, *, resumes: bool = False) -> int:
         progress.clear()
         trackers.close()
     return shown(run, reason)
+
+
+def tracked(run: Any, *, before: Sequence[tuple[float, Any]] | None) -> Any:
+    """The run's trackers, told what it was started with; `before` is what a resumed one did."""
+    from gyre.backends.trackers.open import open_trackers
+    from gyre.config.show import settings_of
+    from gyre.run.train import folder_of
+    from gyre.watch.metrics import next_step
+
+    return open_trackers(
+        run.config.trackers,
+        name=run.config.run.name,
+        folder=folder_of(run),
+        settings=settings_of(run.config),
+        resumed_at=None if before is None else next_step(before),
+    )
 
 
 @contextmanager

@@ -27,4 +27,20 @@ def run(args: argparse.Namespace) -> None:
     def on_start(link: str) -> None:
         print(f"gyre watch: {link}", flush=True)
 
+    for place in args.runs:
+        _check(place)
     show(args.runs, port=args.port, on_start=on_start)
+
+
+def _check(place: Path) -> None:
+    """What is no journal is said here, and not only on the page; one that is empty may grow."""
+    from gyre.journal.entries import MAGIC
+    from gyre.journal.reading import path_of
+    from gyre.words.errors import ConfigError
+
+    path = path_of(place) if place.is_dir() else place
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        if not MAGIC.startswith(file.read(len(MAGIC))):
+            raise ConfigError(f"{path}: not a run journal: it does not begin with {MAGIC.decode()}")

@@ -41,8 +41,9 @@ def misfits(config: RunConfig, sizes: Sizes, *, devices: int) -> Iterator[str]:
 def untrained(config: RunConfig) -> Iterator[str]:
     """A line for each value that may fit and that the trainer of this kind does not compute.
 
-    A trainer that is named in place of ours knows by itself.
+    A trainer that is named in place of ours knows by itself what of a cell it computes.
     """
+    yield from _by_sampling(config)
     cells, kind = config.cells, config.trainer.kind
     if cells.trainer is not None:
         return
@@ -52,6 +53,24 @@ def untrained(config: RunConfig) -> Iterator[str]:
                 f'cells.{name}: expected 1, the one value that trainer.kind = "{kind}" trains '
                 f"with, found {found}; nearest: 1"
             )
+
+
+def _by_sampling(config: RunConfig) -> Iterator[str]:
+    """A trainer has the probability of a token among all others at one temperature (T28).
+
+    Tokens that were drawn otherwise have ratios that are not 1 before anything has changed, so that
+    whole executions would be left out, or none of a ratio is a number.
+    """
+    sampling = config.sampling
+    wanted = "in a run that trains, because both sides of a ratio are of one distribution"
+    if sampling.temperature == 0:
+        yield f"sampling.temperature: expected above 0 {wanted}, found 0"
+    if sampling.top_p != 1:
+        yield f"sampling.top_p: expected 1 {wanted}, found {sampling.top_p}; nearest: 1"
+    if sampling.top_k is not None:
+        yield f"sampling.top_k: expected none {wanted}, found {sampling.top_k}"
+    if config.proxy.honour_sampling:
+        yield f"proxy.honour_sampling: expected false {wanted}, found true"
 
 
 def _by_model(config: RunConfig, sizes: Sizes) -> Iterator[str]:

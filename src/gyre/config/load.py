@@ -1,6 +1,5 @@
 """A run file with values given beside it becomes one frozen tree, or a list of all its mistakes."""
 
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,7 @@ from gyre.config.overrides import Keys, overridden
 from gyre.config.presets import filled
 from gyre.config.schema import made
 from gyre.config.settings import tables
-from gyre.config.toml import key_of
+from gyre.config.toml import key_of, read
 from gyre.words.errors import ConfigError
 from gyre.words.run_sections import RunConfig
 
@@ -68,14 +67,7 @@ class Loaded:
 
 def load(path: Path, overrides: Iterable[str] = ()) -> Loaded:
     """Only a file that is no TOML is refused at once; everything else is listed."""
-    try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: expected a run file: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        # No TOML, no UTF-8, or a number of thousands of digits.
-        raise ConfigError(f"{path}: not TOML: {error}") from error
-    return loaded(str(path), found, overrides)
+    return loaded(str(path), read(path, expected="a run file"), overrides)
 
 
 def loaded(where: str, found: Mapping[str, Any], overrides: Iterable[str] = ()) -> Loaded:
@@ -88,8 +80,8 @@ def loaded(where: str, found: Mapping[str, Any], overrides: Iterable[str] = ()) 
     for name, table in tables().items():
         # A table that is left out is an empty one, so that what it must have is named.
         value = whole.tables.get(name, {})
-        if too_large := [*_too_large(value, (name,))]:
-            mistakes += too_large
+        if unusable := [*_unusable(value, (name,))]:
+            mistakes += unusable
             continue
         section, refused = made(table, value)
         mistakes += [said(one) for one in refused]
@@ -108,14 +100,16 @@ def loaded(where: str, found: Mapping[str, Any], overrides: Iterable[str] = ()) 
     )
 
 
-def _too_large(value: Any, place: Place) -> Iterator[str]:
-    """Whole numbers that TOML does not promise, and that no float holds either."""
+def _unusable(value: Any, place: Place) -> Iterator[str]:
+    """Whole numbers that TOML does not promise, and texts that no file or program can be given."""
     if isinstance(value, Mapping | list):
         inside = value.items() if isinstance(value, Mapping) else enumerate(value)
         for key, one in inside:
-            yield from _too_large(one, (*place, key))
+            yield from _unusable(one, (*place, key))
     elif isinstance(value, int) and not -(2**63) <= value < 2**63:
         yield f"{path_of(place)}: expected a number of 64 bits, found {shown(value)}"
+    elif isinstance(value, str) and "\0" in value:
+        yield f"{path_of(place)}: expected text without a null character, found {shown(value)}"
 
 
 def _leaves(found: Mapping[str, Any], above: Keys = ()) -> Iterator[Keys]:

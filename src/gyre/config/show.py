@@ -1,6 +1,7 @@
-"""The tree as a run file again, every default written out, with where each value came from."""
+"""The tree as a run file again, every default written out, and flat for those who compare runs."""
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -9,6 +10,12 @@ from gyre.words.run_sections import RunConfig
 
 Keys = tuple[str, ...]
 
+_NAMED = re.compile(r"(?i)^-*[\w-]*(?:key|token|secret|password)$")
+"""An argument whose value is a secret."""
+_SET = re.compile(r"(?i)([\w-]*(?:key|token|secret|password)=)[^&\s]+")
+_LOGIN = re.compile(r"(?<=://)[^/@\s]+@")
+HIDDEN = "..."
+
 
 def as_toml(config: RunConfig, origin: Callable[[Keys], str] | None = None) -> list[str]:
     """Lines of TOML that load as the same tree; what is not set stands in a comment."""
@@ -16,6 +23,41 @@ def as_toml(config: RunConfig, origin: Callable[[Keys], str] | None = None) -> l
     for one in fields(config):
         lines += ["", *_table((one.name,), getattr(config, one.name), origin)]
     return lines[1:]
+
+
+def settings_of(config: RunConfig) -> dict[str, str | int | float | bool]:
+    """Every value by its path, for others than the run: without secrets, and what is not set.
+
+    There is no place for secrets in a run file; what looks like one is left out all the same.
+    """
+    return dict(_flat((), config))
+
+
+def _flat(keys: Keys, value: Any) -> Iterator[tuple[str, str | int | float | bool]]:
+    path = ".".join(keys)
+    if is_dataclass(value) or isinstance(value, Mapping):
+        is_environment = keys[-1:] == ("env",)
+        for name, one in _items(value):
+            yield from _flat((*keys, name), HIDDEN if is_environment else one)
+    elif isinstance(value, str):
+        yield path, _without_secrets(value)
+    elif isinstance(value, bool | int | float):
+        yield path, value
+    elif value is not None:
+        yield path, spelled([*_arguments(value)])
+
+
+def _arguments(values: Iterable[Any]) -> Iterator[Any]:
+    """Of a command; a secret may follow its name."""
+    before: Any = None
+    for one in values:
+        is_secret = isinstance(before, str) and before[:1] == "-" and _NAMED.match(before)
+        yield HIDDEN if is_secret else _without_secrets(one) if isinstance(one, str) else one
+        before = one
+
+
+def _without_secrets(text: str) -> str:
+    return _LOGIN.sub("", _SET.sub(rf"\1{HIDDEN}", text))
 
 
 def _table(keys: Keys, section: Any, origin: Callable[[Keys], str] | None) -> Iterator[str]:

@@ -1,13 +1,27 @@
-"""Plain values and keys as TOML spells them."""
+"""TOML: files read as plain tables, and plain values and keys as they are spelled in one."""
 
 import re
+import tomllib
 from collections.abc import Mapping
 from datetime import date, datetime, time
+from pathlib import Path
 from typing import Any
 
+from gyre.words.errors import ConfigError
+
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
-_ESCAPED = re.compile(r'["\\\x00-\x1f\x7f]')
 _SHORT = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+
+
+def read(path: Path, *, expected: str) -> dict[str, Any]:
+    """The tables of a file; ConfigError with what was expected, where there is no TOML."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: expected {expected}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        # No TOML, no UTF-8, or a number of thousands of digits.
+        raise ConfigError(f"{path}: not TOML: {error}") from error
 
 
 def spelled(value: Any) -> str:
@@ -18,7 +32,7 @@ def spelled(value: Any) -> str:
         case int() | float():
             return repr(value)
         case str():
-            return f'"{_ESCAPED.sub(_escape, value)}"'
+            return f'"{"".join(map(_escaped, value))}"'
         case datetime() | date() | time():
             return value.isoformat()
         case Mapping():
@@ -33,5 +47,9 @@ def key_of(name: str) -> str:
     return name if _BARE.fullmatch(name) else spelled(name)
 
 
-def _escape(found: re.Match[str]) -> str:
-    return _SHORT.get(found[0]) or f"\\u{ord(found[0]):04x}"
+def _escaped(letter: str) -> str:
+    """Spelled out if it would end the text, or steer a terminal that shows it."""
+    if letter in _SHORT or not letter.isprintable():
+        code = ord(letter)
+        return _SHORT.get(letter) or (f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}")
+    return letter

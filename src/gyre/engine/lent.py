@@ -1,5 +1,6 @@
 """Cached blocks that engines of one machine hand each other on their devices."""
 
+from collections.abc import Callable
 from threading import Lock
 
 import msgspec
@@ -28,26 +29,33 @@ class LentBlocks:
     """A shelf in device memory: blocks stay with who put them, and are copied by who takes them."""
 
     def __init__(
-        self, memory: Memory, device: torch.device, *, kv_bytes: int, laid_bytes: int
+        self,
+        memory: Memory,
+        device: torch.device,
+        *,
+        kv_bytes: int,
+        free_bytes: Callable[[], int],
     ) -> None:
-        """More blocks than fit into the first no engine takes, and no more than the second lie."""
+        """More blocks than fit into the first no engine takes; the second is asked for each time
+        that some are laid, because others have come to the device and left it since."""
         self._memory = memory
         self._device = device
         self._most_bytes = kv_bytes + HEADER_BYTES
-        self._laid_bytes = laid_bytes
+        self._free_bytes = free_bytes
         self._lock = Lock()
         self._laid: dict[str, Loan] = {}
 
     def put(self, blocks: KVBlocks, name: str) -> tuple[str, int]:
-        """OutOfMemory where too much lies here already: the rest of the device is for passes."""
+        """OutOfMemory where more would lie here than is free beside it, which is for passes."""
         found = tensors_of(blocks)
         num_bytes = sum(one.nbytes for one in found.values())
         about = {name: (TYPES[one.dtype], [*one.shape]) for name, one in found.items()}
         with self._lock:
             lying = sum(one.lent.num_bytes for one in self._laid.values())
-            if lying + num_bytes > self._laid_bytes:
+            free = self._free_bytes()
+            if lying + num_bytes > free:
                 message = f"{num_bytes} bytes of cached blocks: {lying} lie here already, and no "
-                raise OutOfMemory(f"{message}more than {self._laid_bytes} may")
+                raise OutOfMemory(f"{message}more than the {free} that are free may")
             try:
                 loan = self._memory.lend([one.to(self._device) for one in found.values()])
             except RuntimeError as error:

@@ -24,9 +24,10 @@ def carried_bytes(shape: Shape, num_tokens: int) -> int:
     return num_tokens * (kv_bytes_per_token(shape, torch.float32) + ID_BYTES)
 
 
-def bytes_beside(device: torch.device) -> int:
-    """For copies of blocks: half of what is free, because passes need some of it too."""
-    return torch.cuda.mem_get_info(device)[0] // 2
+def free_bytes(device: torch.device) -> int:
+    """For this process now: what nobody has, and what torch keeps and uses for nothing."""
+    held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + held
 
 
 def affordable_tokens(shape: Shape, dtype: torch.dtype, device: torch.device) -> int:

@@ -23,6 +23,10 @@ from gyre.words.outcomes import (
     Terminated,
 )
 from gyre.words.tasks import Evaluation
+from gyre.words.visible import visible
+
+MOST_REASON = 2_000
+"""Letters of what an evaluator said of its failure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +65,7 @@ def assessment(
     return Assessment(
         status=status,
         score=score,
-        reason=reason,
+        reason=None if reason is None else visible(reason, MOST_REASON),
         reference=state.reference,
         evaluator=evaluator,
         attempt=attempt,

@@ -85,7 +85,7 @@ def _score(said: object, evaluation: Evaluation, text: str) -> float:
     if math.isnan(score) or score in evaluation.sentinels:
         message = f"the evaluator could not tell: it said {score}"
         raise ValueError(message)
-    if not evaluation.lowest <= score <= evaluation.highest:
+    if not math.isfinite(score) or not evaluation.lowest <= score <= evaluation.highest:
         message = (
             f"expected a score from {evaluation.lowest} to {evaluation.highest}, found {score}"
         )

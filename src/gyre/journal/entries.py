@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 MAGIC = b"GYREJRNL"
-MAJOR, MINOR = 1, 0
+MAJOR, MINOR = 1, 1
 """MINOR grows with new kinds and new fields, which have defaults; MAJOR with anything else."""
 
 

@@ -78,6 +78,7 @@ class Journal:
                 message = f"{path}: there is a journal already; resume the run or name another"
                 raise ConfigError(message)
             file = FramedFile(path, magic=MAGIC)
+            stack.callback(_let_go, file)
             file.append_raw(framed(_ENCODER.encode(header)))
             file.sync()
             sync(path.parent)
@@ -109,6 +110,7 @@ class Journal:
                 message = f"{path}: format {form} is newer than {MAJOR}.{MINOR}, which is written"
                 raise ConfigError(message)
             file = FramedFile(path, magic=MAGIC, sound_bytes=found.sound_bytes)
+            stack.callback(_let_go, file)
             journal = cls(file, lock, kinds=kinds, durability=durability)
             journal._go_on(found.entries, at)
             stack.pop_all()
@@ -220,6 +222,12 @@ def _locked(path: Path, *, create: bool) -> int:
     if lock is None:
         raise ConfigError(_taken(path))
     return lock
+
+
+def _let_go(file: FramedFile) -> None:
+    """What kept the journal from being opened is what should be known, and not that it was."""
+    with suppress(OSError):
+        file.close()
 
 
 def _taken(path: Path) -> str:

@@ -76,7 +76,8 @@ class DeviceMemory:
     def borrowed(self, lent: Lent) -> Iterator[list[Tensor]]:
         with reading(self._folder, lent.key), self._entered(), ExitStack() as opened:
             bases = [opened.enter_context(_opened(one)) for one in lent.pieces]
-            stamp, *parts = (_view(bases, one) for one in (lent.stamp, *lent.parts))
+            places = (lent.stamp, *lent.parts)
+            stamp, *parts = (_view(bases, one, self._device) for one in places)
             _check(stamp, lent)
             try:
                 yield parts
@@ -227,10 +228,10 @@ def _opened(handle: str) -> Iterator[int]:
         _ask("cuIpcCloseMemHandle", base)
 
 
-def _view(bases: Sequence[int], place: Place) -> Tensor:
-    """The bytes there, not copied."""
+def _view(bases: Sequence[int], place: Place, device: torch.device) -> Tensor:
+    """The bytes there, not copied; none of them are on the device that reads."""
     if place.num_bytes == 0:
-        return torch.empty(0, dtype=torch.uint8)
+        return torch.empty(0, dtype=torch.uint8, device=device)
     if not 0 <= place.piece < len(bases):
         message = f"expected one of {len(bases)} pieces, found number {place.piece}"
         raise TransferError(message, retryable=False)

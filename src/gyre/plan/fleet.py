@@ -29,6 +29,8 @@ from gyre.plan.messages import (
 from gyre.plan.shape import Shape
 from gyre.words.errors import BrokenPromise
 
+_HOME = (CellState.SERVING, CellState.WAITING, CellState.FENCED)
+
 
 class Fleet:
     """All cells with their engines, and the standalone engines."""
@@ -51,6 +53,12 @@ class Fleet:
     def num_away(self) -> int:
         """Cells that are missing in rollout and will come back to it; none of a fixed split."""
         return self.cells.num_away if self._serves else 0
+
+    def is_home(self, engine: int) -> bool:
+        """It serves, or waits for weights and no role is being changed."""
+        if not self._is_cell(EngineId(engine)):
+            return True
+        return self._serves and self.cells.state(CellId(engine)) in _HOME
 
     def enter(self, cells: Iterable[CellId]) -> Iterator[tuple[CellId, int, list[Seat]]]:
         """Each cell with its transition, and who must move from its engine."""

@@ -90,6 +90,10 @@ class Scheduler:
         """w as the rules see it: evaluations, held slots and standing groups included."""
         return self._rollout.waterlevel
 
+    def is_home(self, engine: int) -> bool:
+        """It is one of those that serve, or do so as soon as they have the right weights."""
+        return self._fleet.is_home(engine)
+
     @property
     def supply_since(self) -> float | None:
         """Since when supply has held without interruption; None while it does not (SPEC 2.1)."""

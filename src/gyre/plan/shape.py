@@ -160,7 +160,7 @@ def _combinations(shape: Shape) -> Iterator[str]:
     if isinstance(shape.placement, Async) and not shape.standalone_capacities:
         yield (
             "standalone_capacities: none, and the cells of Async only train, so nobody serves; "
-            f"give at least one engine, such as ({max(1, shape.cell_capacity)},)"
+            f"give at least one engine, such as [{max(1, shape.cell_capacity)}]"
         )
     if isinstance(shape.placement, Resumable) and isinstance(shape.dispatch, Boundary):
         yield "placement: Resumable goes with continuous dispatch; with Boundary use Colocate"

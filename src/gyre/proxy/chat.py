@@ -125,6 +125,7 @@ class Chat:
     """OpenAI Chat Completions (SPEC 4.6)."""
 
     name = "chat"
+    conversation = "messages"
     coalesces = False
     # A comment: chunks have no type, so that any chunk means something to somebody.
     ping = b": ping\n\n"

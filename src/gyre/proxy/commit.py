@@ -1,7 +1,9 @@
 """Group commit: calls that end together become durable with one sync."""
 
 import asyncio
+import errno
 import threading
+from contextlib import suppress
 from queue import SimpleQueue
 
 from gyre.calls import CallLog
@@ -9,15 +11,22 @@ from gyre.commits import CommitJournal, Entry
 
 MOST_JOURNAL_BYTES = 64 * 2**20
 """Size at which the logs themselves are synced and the journal is emptied."""
+WITHIN_S = 300.0
+"""How long a disk may take; a call that waited longer is refused, and may be tried again."""
 
 
 class GroupCommit:
     """Carries records to the disk on a thread of its own, as many as have gathered at a time."""
 
     def __init__(
-        self, journal: CommitJournal, *, most_journal_bytes: int = MOST_JOURNAL_BYTES
+        self,
+        journal: CommitJournal,
+        *,
+        most_journal_bytes: int = MOST_JOURNAL_BYTES,
+        within_s: float = WITHIN_S,
     ) -> None:
         self._journal = journal
+        self._within_s = within_s
         self._most_journal_bytes = most_journal_bytes
         self._noted: list[tuple[CallLog, Entry]] = []
         self._waiting: list[asyncio.Future[None]] = []
@@ -27,9 +36,9 @@ class GroupCommit:
         self._batches: SimpleQueue[list[tuple[CallLog, Entry]] | None] = SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._work, name="commit", daemon=True)
-        self._thread.start()
         self.num_syncs = 0
         self.num_waits = 0
+        self._begin()
 
     def note(self, log: CallLog, execution: str, offset: int, data: bytes) -> None:
         """Bytes that were appended to a log; they go to the disk with the next sync."""
@@ -42,13 +51,29 @@ class GroupCommit:
         self._waiting.append(waiter)
         self.num_waits += 1
         self._start()
-        await waiter
+        try:
+            async with asyncio.timeout(self._within_s):
+                await waiter
+        except TimeoutError as error:
+            message = f"the disk took longer than {self._within_s:g} s"
+            raise OSError(errno.ETIMEDOUT, message) from error
 
     def close(self) -> None:
         """Ends the thread; logs are synced by their owner."""
+        self._end()
+        self._journal.close()
+
+    # The thread, in whose place the simulation of faults puts made-up time.
+
+    def _begin(self) -> None:
+        self._thread.start()
+
+    def _hand_over(self, batch: list[tuple[CallLog, Entry]]) -> None:
+        self._batches.put(batch)
+
+    def _end(self) -> None:
         self._batches.put(None)
         self._thread.join()
-        self._journal.close()
 
     def _start(self) -> None:
         if self._busy or not self._waiting:
@@ -56,13 +81,15 @@ class GroupCommit:
         self._busy = True
         batch, self._noted = self._noted, []
         self._under_way, self._waiting = self._waiting, []
-        self._batches.put(batch)
+        self._hand_over(batch)
 
     def _work(self) -> None:
         while (batch := self._batches.get()) is not None:
             error = self._commit(batch)
-            if self._loop is not None and not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(self._finish, batch, error)
+            # The loop may have ended meanwhile, with all who waited in it.
+            with suppress(RuntimeError):
+                if self._loop is not None:
+                    self._loop.call_soon_threadsafe(self._finish, batch, error)
 
     def _commit(self, batch: list[tuple[CallLog, Entry]]) -> OSError | None:
         try:
@@ -77,6 +104,9 @@ class GroupCommit:
                 self._journal.empty()
         except OSError as error:
             return error
+        except (ValueError, RuntimeError, MemoryError) as error:
+            # Without this thread every call would wait in vain.
+            return OSError(errno.EIO, f"{type(error).__name__}: {error}")
         return None
 
     def _finish(self, batch: list[tuple[CallLog, Entry]], error: OSError | None) -> None:

@@ -48,6 +48,11 @@ class Dialect(Protocol):
         ...
 
     @property
+    def conversation(self) -> str:
+        """The field of a request that holds its messages, for errors that name one of them."""
+        ...
+
+    @property
     def coalesces(self) -> bool:
         """Whether adjacent assistant messages are pieces of one turn (Responses items)."""
         ...

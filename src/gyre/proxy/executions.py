@@ -19,6 +19,7 @@ from gyre.words.errors import (
     NotFound,
     Overloaded,
     Unauthorized,
+    Unavailable,
     Unreadable,
 )
 from gyre.words.ids import ExecutionId
@@ -57,10 +58,11 @@ class Execution:
         for record in records:
             self.session.apply(record)
 
-    def admit(self, now: float) -> None:
-        """Count one call against the limits, or raise Overloaded."""
-        if self.in_flight >= self.limits.calls_per_execution:
-            message = f"{self.in_flight} calls of this execution are in flight, the most allowed"
+    def admit(self, now: float, choices: int = 1) -> None:
+        """Count a request against the limits, a call for each choice, or raise Overloaded."""
+        if self.in_flight + choices > self.limits.calls_per_execution:
+            most = self.limits.calls_per_execution
+            message = f"{self.in_flight} calls of this execution are in flight, of {most} allowed"
             raise Overloaded(message, retry_after_s=1.0)
         rate = self.limits.calls_per_minute / 60
         if self._refilled_at == 0.0:
@@ -167,6 +169,9 @@ class Executions:
                 loaded = self._load(self._path(execution))
             except (ConfigError, LogDamaged) as error:
                 raise Unreadable(str(error)) from error
+            except OSError as error:
+                message = f"the log of execution {execution} cannot be read: {error.strerror}"
+                raise Unavailable(message) from error
             if loaded is not None:
                 return loaded
         if execution in self._closed:
@@ -195,7 +200,10 @@ class Executions:
 
     def _num_committed(self, execution: ExecutionId) -> int:
         """Of a sealed log."""
-        opened, *records = calls.read(self._path(execution)).records
+        try:
+            opened, *records = calls.read(self._path(execution)).records
+        except LogDamaged as error:
+            raise Unreadable(str(error)) from error
         assert isinstance(opened, LogOpened)
         session = self._session(opened)
         for record in records:

@@ -32,7 +32,7 @@ def refuse_overlong(story: Story, place: Place, renderer: Renderer, context_toke
         if found > enough:
             raise ContextOverflow(prompt_tokens=found, max_tokens=context_tokens)
         if seen_bytes > MOST_BYTES * context_tokens:
-            message = f"messages: expected at most {MOST_BYTES * context_tokens} bytes of new text"
+            message = f"expected at most {MOST_BYTES * context_tokens} bytes of new text"
             raise TooLarge(message)
 
 

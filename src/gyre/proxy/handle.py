@@ -96,9 +96,13 @@ async def _run_all(
     first = router.generate(calls[0], input_ids=ids, sampling=pending.sampling)
     if choices == 1:
         return [await first]
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(first)]
-        tasks += [group.create_task(another()) for _ in range(choices - 1)]
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(first)]
+            tasks += [group.create_task(another()) for _ in range(choices - 1)]
+    except ExceptionGroup as errors:
+        # All are asked for the same, so that the first says what is wrong with it.
+        raise errors.exceptions[0] from errors
     return [task.result() for task in tasks]
 
 
@@ -155,13 +159,9 @@ def _count(metrics: Metrics, pending: Pending, record: CallClosed, output: Outpu
 
 
 async def _send(exchange: Exchange, dialect: Dialect, wire: Wire, replies: Sequence[Reply]) -> None:
+    """Returns when the socket has taken every byte (SPEC 4.5), or the client is gone."""
     if wire.stream:
-        data = dialect.events(replies, wire)
-        if len(data) > 2**16:
-            # The empty write returns only when the socket has taken nearly all of the first.
-            await exchange.write(data)
-            data = b""
-        await exchange.write(data, last=True)
+        await exchange.finish(dialect.events(replies, wire))
     else:
         await exchange.answer(200, dialect.body(replies, wire))
 

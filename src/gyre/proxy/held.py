@@ -1,39 +1,38 @@
 """How long calls were held without an engine, which their executions are not charged (SPEC 6.1)."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from gyre.proxy.counts import RouterCounts
 from gyre.proxy.seats import Call
+from gyre.words.waits import Waits
 
 
 class Held:
-    """Seconds by execution, those of calls that wait now included."""
+    """Seconds by execution in which one of its calls waited, or several did."""
 
     def __init__(self, clock: Callable[[], float], counts: RouterCounts) -> None:
         self._clock = clock
         self._counts = counts
-        self._since: dict[Call, float] = {}
-        self._by_execution: Counter[str] = Counter()
+        self._by_execution: dict[str, Waits] = {}
 
     @contextmanager
     def holding(self, call: Call) -> Iterator[None]:
         """The call has no engine while this lasts."""
-        self._since[call] = began = self._clock()
+        began = self._clock()
+        waits = self._by_execution.setdefault(call.execution, Waits())
+        waits.begin(began)
         try:
             yield
         finally:
-            del self._since[call]
-            passed = self._clock() - began
-            call.held_s += passed
-            self._counts.held_s += passed
-            self._by_execution[call.execution] += passed  # type: ignore[assignment]
+            now = self._clock()
+            waits.end(now)
+            call.held_s += now - began
+            self._counts.held_s += now - began
 
     def of(self, execution: str) -> float:
-        now = self._clock()
-        waiting = sum(now - at for call, at in self._since.items() if call.execution == execution)
-        return float(self._by_execution[execution]) + waiting
+        waits = self._by_execution.get(execution)
+        return 0.0 if waits is None else waits.total_s(self._clock())
 
     def forget(self, execution: str) -> None:
         """It is over; calls that still wait count for nobody."""

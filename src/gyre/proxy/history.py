@@ -165,7 +165,7 @@ class History:
         try:
             return dialect.read(wire.messages[index])
         except RequestError as error:
-            place = f"{'input' if dialect.coalesces else 'messages'}[{index}]"
+            place = f"{dialect.conversation}[{index}]"
             where = f"{place}.{error.where}" if error.where else place
             raise RequestError(error.message, where=where) from error
 

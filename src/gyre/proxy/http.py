@@ -83,7 +83,16 @@ class Exchange:
     ) -> None:
         length = {b"content-length": str(len(data)).encode()}
         await self.start(status, kind, length | dict(extra or {}))
-        await self.write(data, last=True)
+        await self.finish(data)
+
+    async def finish(self, data: bytes) -> None:
+        """The last of the answer; returns when the socket has taken it.
+
+        A server holds a write back while bytes of the one before are left, so an empty one follows.
+        """
+        if data:
+            await self.write(data)
+        await self.write(b"", last=True)
 
 
 def _too_large(most_bytes: int) -> TooLarge:

@@ -91,6 +91,7 @@ class Messages:
     """Anthropic Messages (SPEC 4.6)."""
 
     name = "messages"
+    conversation = "messages"
     coalesces = False
     ping = sse.named("ping", {"type": "ping"})
 

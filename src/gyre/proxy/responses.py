@@ -115,6 +115,7 @@ class Responses:
     """OpenAI Responses (SPEC 4.6); keeps no response, so every request brings its whole input."""
 
     name = "responses"
+    conversation = "input"
     coalesces = True
     # Codex counts events as signs of life and comments not; it skips types that it does not know.
     # The type is the one that the format's own servers send while they wait, so that clients that

@@ -8,7 +8,7 @@ import msgspec
 
 from gyre.proxy.admin import PREFIX, Admin
 from gyre.proxy.chat import Chat
-from gyre.proxy.dialect import Dialect
+from gyre.proxy.dialect import Dialect, Wire
 from gyre.proxy.executions import Executions
 from gyre.proxy.fields import identifying
 from gyre.proxy.handle import Desk, answer, as_request_error
@@ -79,13 +79,11 @@ class Proxy:
         execution = self._executions.of_key(_key(exchange), claimed)
         body = await exchange.body(most_bytes=self._limits.body_bytes, within_s=self._limits.body_s)
         wire = dialect.split(body)
-        if len(wire.messages) > self._limits.messages:
-            message = f"messages: expected at most {self._limits.messages}"
-            raise TooLarge(message)
+        self._refuse_long(dialect, wire)
         if not 1 <= wire.choices <= self._limits.calls_per_execution:
             message = f"n: expected 1 to {self._limits.calls_per_execution}"
             raise RequestError(message)
-        execution.admit(time.monotonic())
+        execution.admit(time.monotonic(), wire.choices)
         evidence = dialect.evidence(wire, exchange.headers)
         classified = classify(evidence, execution.session.subagents)
         headers = identifying(evidence.headers)
@@ -102,9 +100,16 @@ class Proxy:
     async def _count(self, exchange: Exchange, claimed: str | None) -> None:
         execution = self._executions.of_key(_key(exchange), claimed)
         body = await exchange.body(most_bytes=self._limits.body_bytes, within_s=self._limits.body_s)
-        tokens = execution.session.count(MESSAGES, MESSAGES.split(body))
+        wire = MESSAGES.split(body)
+        self._refuse_long(MESSAGES, wire)
+        tokens = execution.session.count(MESSAGES, wire)
         self._desk.metrics.counted += 1
         await exchange.answer(200, msgspec.json.encode({"input_tokens": tokens}))
+
+    def _refuse_long(self, dialect: Dialect, wire: Wire) -> None:
+        if len(wire.messages) > self._limits.messages:
+            message = f"expected at most {self._limits.messages}"
+            raise TooLarge(message, where=dialect.conversation)
 
     async def _other(self, exchange: Exchange, path: str) -> None:
         if path.startswith(PREFIX):

@@ -150,8 +150,8 @@ class Session:
     def _prompt(self, dialect: Dialect, wire: Wire) -> tuple[Story, Place, Prompt, str]:
         story = self._history.story(dialect, wire)
         if not len(story) and not story.preface.system:
-            message = "messages: expected at least one message, found none"
-            raise RequestError(message)
+            message = "expected at least one message, found none"
+            raise RequestError(message, where=dialect.conversation)
         place = locate(self.tree, story, self._keys, self._renderer)
         refuse_overlong(story, place, self._renderer, self._context_tokens)
         last = story.units(len(story) - 1)[0] if len(story) else None
@@ -162,7 +162,7 @@ class Session:
             return story, place, extend(self.tree, story, place, self._renderer), ""
         (given,) = story.messages(last)
         if given.calls:
-            where = f"messages[{len(wire.messages) - 1}]"
+            where = f"{dialect.conversation}[{len(wire.messages) - 1}]"
             message = "a conversation cannot end on a tool call"
             raise RequestError(message, where=where)
         story.drop_last()

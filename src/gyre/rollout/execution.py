@@ -206,7 +206,7 @@ class Execution:
         )
 
     def _may_terminate(self, fact: Terminated) -> bool:
-        if fact.ending is Ending.NEVER_STARTED and fact.state is not None:
+        if fact.ending is Ending.NEVER_STARTED and (self.steps or fact.state is not None):
             return False
         if self.stage is Stage.RUNNING:
             return self.is_running or fact.state in (None, self.state)

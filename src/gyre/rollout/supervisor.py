@@ -24,6 +24,7 @@ from gyre.words.outcomes import (
 from gyre.words.places import Sandbox
 from gyre.words.sandboxes import Level
 from gyre.words.tasks import Command, Step
+from gyre.words.visible import visible
 
 STEPS = "steps"
 """Folder with a folder for each step of a task that has several."""
@@ -33,6 +34,8 @@ SETUP = "setup.sh"
 SETUP_OUTPUT_FILE = "setup.txt"
 MOST_TRIES = 3
 """At each part of a launch; then the execution never started (SPEC 6.4)."""
+MOST_REASON = 2_000
+"""Letters of why it ended, some of which a program may have chosen."""
 RETRY_S = 0.2
 """Pause before the second try; it doubles."""
 
@@ -236,6 +239,7 @@ class Supervisor:
         if state is None or not may_follow or number + 1 == len(self._steps):
             self._terminated(ending, reason, whole_s, state)
             return
+        reason = visible(reason, MOST_REASON)
         self._say(
             StepEnded(step=number, ending=ending, reason=reason, elapsed_s=elapsed_s, state=state)
         )
@@ -243,7 +247,8 @@ class Supervisor:
     def _terminated(
         self, ending: Ending, reason: str, elapsed_s: float | None, state: State | None
     ) -> None:
-        self._say(Terminated(ending=ending, reason=reason, elapsed_s=elapsed_s, state=state))
+        said = visible(reason, MOST_REASON)
+        self._say(Terminated(ending=ending, reason=said, elapsed_s=elapsed_s, state=state))
 
     def _not_started(self, reason: str) -> None:
         """Behind a step, what was done says nothing of the one that could not be."""

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from gyre import folders
 from gyre.words.errors import SandboxError
 from gyre.words.outcomes import State
 
@@ -22,7 +23,6 @@ PLACE = "place"
 """Folder that a sandbox keeps for itself."""
 ROOT = "root"
 """Folder in there with what programs wrote onto a root of their own."""
-BORROWED = stat.S_ISUID | stat.S_ISGID
 OPAQUE = "user.overlay.opaque"
 
 
@@ -48,7 +48,7 @@ class Workspace:
     def prepare(self, files: str | None) -> None:
         """A fresh workspace that begins as a copy of these files; SandboxError if it cannot be."""
         try:
-            remove(self.live)
+            folders.remove(self.live)
             self.live.mkdir(parents=True)
             if files is not None:
                 copy(Path(files), self.live)
@@ -59,11 +59,11 @@ class Workspace:
     def go_on(self, before: "Workspace") -> None:
         """What was frozen before stands where the agent works; what was done since is gone."""
         try:
-            remove(self.live)
+            folders.remove(self.live)
             self.live.mkdir(parents=True)
             copy(before.frozen, self.live)
             if _is_folder(before.frozen_root):
-                remove(self.place / ROOT)
+                folders.remove(self.place / ROOT)
                 (self.place / ROOT).mkdir(parents=True)
                 copy(before.frozen_root, self.place / ROOT, is_layer=True)
         except OSError as error:
@@ -93,7 +93,9 @@ class Workspace:
                 self.live.rename(self.frozen)
             for folder in self._parts():
                 (unlock if self._stacks else seal)(folder)
-            return State(folder=str(self.frozen), reference=self._reference())
+            # Within the execution's folder, which may lie elsewhere when it is assessed.
+            inside = str(self.frozen.relative_to(self.live.parent))
+            return State(folder=inside, reference=self._reference())
         except OSError as error:
             message = f"freezing {self.live}: {error}"
             raise SandboxError(message) from error
@@ -111,15 +113,15 @@ class Workspace:
                 is_same = self._is_unchanged(state)
             else:
                 self.live.mkdir()
-                copy(Path(state.folder), self.live)
+                copy(self.frozen, self.live)
                 is_same = content_hash(self.live) == state.reference
         except OSError as error:
             self._clear()
-            message = f"copy of {state.folder}: {error}"
+            message = f"copy of {self.frozen}: {error}"
             raise SandboxError(message) from error
         if not is_same:
             self._clear()
-            message = f"{state.folder}: its contents are not those that were frozen"
+            message = f"{self.frozen}: its contents are not those that were frozen"
             raise SandboxError(message, retryable=False)
         try:
             yield str(self.frozen if self._stacks else self.live), str(self.scratch)
@@ -130,9 +132,9 @@ class Workspace:
         """What nobody needs of a closed execution is gone, its state too unless it is kept."""
         self._clear()
         with suppress(OSError):
-            remove(self.place)
+            folders.remove(self.place)
             for folder in () if keeps else (self.frozen, self.frozen_root, self._home):
-                remove(folder)
+                folders.remove(folder)
 
     def _parts(self) -> list[Path]:
         return [part for part in (self.frozen, self.frozen_root) if _is_folder(part)]
@@ -150,17 +152,18 @@ class Workspace:
         """Of names, sizes and times, the kernel's own included, which no program can set."""
         found = hashlib.sha256()
         for folder in self._parts():
-            for entry in _entries(folder):
-                one = entry.lstat()
-                told = (entry, one.st_ino, one.st_size, one.st_mtime_ns, one.st_ctime_ns)
-                found.update(repr(told).encode())
+            for visit in folders.visits(folder):
+                for entry in visit.entries:
+                    name, one = visit.label_of(entry), entry.status
+                    told = (name, one.st_ino, one.st_size, one.st_mtime_ns, one.st_ctime_ns)
+                    found.update(repr(told).encode())
         return found.hexdigest()
 
     def _clear(self) -> None:
         # What cannot be removed now is found, and named, when the next copy is made.
         with suppress(OSError):
-            remove(self.live)
-            remove(self.scratch)
+            folders.remove(self.live)
+            folders.remove(self.scratch)
 
 
 def content_hash(folder: Path) -> str:
@@ -175,17 +178,18 @@ def content_hash(folder: Path) -> str:
         for part in parts:
             state.update(len(part).to_bytes(8, "big") + part)
 
-    for entry in _entries(folder):
-        mode = entry.lstat().st_mode
-        name = os.fsencode(str(entry.relative_to(folder)))
-        if stat.S_ISLNK(mode):
-            add(b"link", name, os.fsencode(entry.readlink()))
-        elif stat.S_ISDIR(mode):
-            add(b"hiding folder" if _hides(entry) else b"folder", name)
-        elif stat.S_ISCHR(mode) and entry.lstat().st_rdev == 0:
-            add(b"gone", name)
-        elif stat.S_ISREG(mode):
-            add(b"program" if mode & stat.S_IXUSR else b"file", name, _digest(entry))
+    for visit in folders.visits(folder):
+        for entry in visit.entries:
+            name, mode = visit.label_of(entry), entry.status.st_mode
+            if entry.is_link:
+                add(b"link", name, os.fsencode(os.readlink(entry.name, dir_fd=visit.at)))
+            elif entry.is_folder:
+                add(b"hiding folder" if _hides(visit.at, entry.name) else b"folder", name)
+            elif _is_gone(entry):
+                add(b"gone", name)
+            elif entry.is_file:
+                kind = b"program" if mode & stat.S_IXUSR else b"file"
+                add(kind, name, _digest(visit.at, entry.name))
     return state.hexdigest()
 
 
@@ -195,96 +199,111 @@ def copy(source: Path, target: Path, *, is_over: bool = False, is_layer: bool = 
     `is_over`: what has the same name there gives way, and links there are not followed.
     `is_layer`: with what an overlay says of the folders below it.
     """
-    for entry in _entries(source):
-        mode = entry.lstat().st_mode
-        to = target / entry.relative_to(source)
-        if is_over and not (stat.S_ISDIR(mode) and _is_folder(to)):
-            remove(to)
-        if stat.S_ISLNK(mode):
-            to.symlink_to(entry.readlink())
-        elif stat.S_ISDIR(mode):
-            to.mkdir(mode=0o700, exist_ok=is_over)
-            if is_layer and _hides(entry):
-                os.setxattr(to, OPAQUE, b"y")
-        elif is_layer and stat.S_ISCHR(mode) and entry.lstat().st_rdev == 0:
-            os.mknod(to, stat.S_IFCHR, os.makedev(0, 0))
-        elif stat.S_ISREG(mode):
-            shutil.copyfile(entry, to)
-            to.chmod(stat.S_IMODE(mode) | stat.S_IRUSR | stat.S_IWUSR)
-            os.utime(to, ns=(entry.lstat().st_atime_ns, entry.lstat().st_mtime_ns))
+    to = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for visit in folders.visits(source):
+            if visit.name is not None:
+                above = folders.climbed(to, visit.up)
+                os.close(to)
+                to = above
+                below = folders.entered(to, visit.name)
+                os.close(to)
+                to = below
+            for entry in visit.entries:
+                if is_over:
+                    _give_way(to, entry)
+                _copy(visit.at, entry, to, is_over=is_over, is_layer=is_layer)
+    finally:
+        os.close(to)
 
 
 def seal(folder: Path) -> None:
     """Nothing in it can be written, everything can be read."""
-    for entry in [folder, *_entries(folder, opening=True)]:
-        mode = entry.lstat().st_mode
-        if stat.S_ISDIR(mode):
-            entry.chmod(0o500)
-        elif stat.S_ISREG(mode):
-            entry.chmod((stat.S_IMODE(mode) | stat.S_IRUSR) & ~(0o222 | BORROWED))
+    for visit in folders.visits(folder, opens=True):
+        for entry in visit.entries:
+            if entry.is_file:
+                mode = stat.S_IMODE(entry.status.st_mode) | stat.S_IRUSR
+                os.chmod(entry.name, mode & ~(0o222 | folders.BORROWED), dir_fd=visit.at)
+        os.fchmod(visit.at, 0o500)
 
 
 def unlock(folder: Path) -> None:
     """Everything in it can be read by its owner, who lends nobody his rights; no other change."""
-    waiting = [folder]
-    while waiting:
-        here = waiting.pop()
-        _permit(here, stat.S_IRWXU)
-        with os.scandir(here) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    waiting.append(Path(entry.path))
-                elif entry.is_file(follow_symlinks=False):
-                    _permit(Path(entry.path), stat.S_IRUSR)
+    for visit in folders.visits(folder, opens=True):
+        for entry in visit.entries:
+            if entry.is_file:
+                folders.permit(entry.name, stat.S_IRUSR, at=visit.at)
 
 
-def remove(folder: Path) -> None:
-    """It is gone, whatever its programs did to permissions."""
-    if not folder.is_symlink() and not folder.exists():
-        return
-    if not _is_folder(folder):
-        folder.unlink()
-        return
-    for _ in _entries(folder, opening=True):
-        pass
-    shutil.rmtree(folder)
+def _copy(at: int, entry: folders.Entry, to: int, *, is_over: bool, is_layer: bool) -> None:
+    name = entry.name
+    if entry.is_link:
+        os.symlink(os.readlink(name, dir_fd=at), name, dir_fd=to)
+    elif entry.is_folder:
+        try:
+            os.mkdir(name, 0o700, dir_fd=to)
+        except FileExistsError:
+            if not is_over:
+                raise
+        if is_layer and _hides(at, name):
+            os.setxattr(f"/proc/self/fd/{to}/{name}", OPAQUE, b"y", follow_symlinks=False)
+    elif is_layer and _is_gone(entry):
+        os.mknod(name, stat.S_IFCHR, os.makedev(0, 0), dir_fd=to)
+    elif entry.is_file:
+        _copy_file(at, entry, to)
 
 
-def _entries(folder: Path, *, opening: bool = False) -> Iterator[Path]:
-    """All that is inside, folders before what they hold, in the order of the names' bytes.
-
-    `opening` lets its owner into every folder first. Links are not followed.
-    """
-    waiting = [folder]
-    while waiting:
-        here = waiting.pop()
-        if opening:
-            here.chmod(0o700)
-        inside = sorted(here.iterdir(), key=lambda path: os.fsencode(path.name))
-        yield from inside
-        waiting += [path for path in reversed(inside) if _is_folder(path)]
+def _copy_file(at: int, entry: folders.Entry, to: int) -> None:
+    made = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with (
+        os.fdopen(_to_read(at, entry.name), "rb") as source,
+        os.fdopen(os.open(entry.name, made, 0o600, dir_fd=to), "wb") as target,
+    ):
+        shutil.copyfileobj(source, target, CHUNK_BYTES)
+        target.flush()
+        mode = stat.S_IMODE(entry.status.st_mode) | stat.S_IRUSR | stat.S_IWUSR
+        os.fchmod(target.fileno(), mode)
+        os.utime(target.fileno(), ns=(entry.status.st_atime_ns, entry.status.st_mtime_ns))
 
 
-def _permit(path: Path, least: int) -> None:
-    mode = stat.S_IMODE(path.lstat().st_mode)
-    if mode != (wanted := (mode | least) & ~BORROWED):
-        path.chmod(wanted)
-
-
-def _hides(folder: Path) -> bool:
+def _give_way(to: int, entry: folders.Entry) -> None:
+    """Nothing stands where the entry goes, unless both are folders."""
     try:
-        return os.getxattr(folder, OPAQUE, follow_symlinks=False) == b"y"
+        there = os.stat(entry.name, dir_fd=to, follow_symlinks=False)
+    except FileNotFoundError:
+        return
+    if stat.S_ISDIR(there.st_mode):
+        if not entry.is_folder:
+            folders.remove(Path(f"/proc/self/fd/{to}/{entry.name}"))
+    else:
+        os.unlink(entry.name, dir_fd=to)
+
+
+def _to_read(at: int, name: str) -> int:
+    return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+
+
+def _is_gone(entry: folders.Entry) -> bool:
+    """The device by which an overlay says that what lies below it is gone."""
+    return stat.S_ISCHR(entry.status.st_mode) and entry.status.st_rdev == 0
+
+
+def _hides(at: int, name: str) -> bool:
+    """Whether a folder of an overlay hides what lies below it."""
+    try:
+        found = os.getxattr(f"/proc/self/fd/{at}/{name}", OPAQUE, follow_symlinks=False)
     except OSError:
         return False
+    return found == b"y"
 
 
 def _is_folder(path: Path) -> bool:
     return path.is_dir() and not path.is_symlink()
 
 
-def _digest(path: Path) -> bytes:
+def _digest(at: int, name: str) -> bytes:
     found = hashlib.sha256()
-    with path.open("rb") as file:
+    with os.fdopen(_to_read(at, name), "rb") as file:
         while block := file.read(CHUNK_BYTES):
             found.update(block)
     return found.digest()

@@ -4,7 +4,7 @@ Rule 1: p, f and closure move once for every member of every group (SPEC 1.2).
 Rule 2: what an earlier controller launched goes on; only what cannot is launched again, renamed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,14 @@ from gyre.plan.messages import (
     ExecutionClosed,
     ExecutionTerminated,
     GroupAdmitted,
+    GroupAssigned,
     GroupId,
     LaunchExecution,
+    StepTaken,
 )
 from gyre.run.materialise import Kept
 from gyre.run.noted import Noted
-from gyre.run.recalled import Recalled, RecalledGroup
+from gyre.run.recalled import Consumed, Recalled, RecalledGroup
 from gyre.run.supervised import Supervised
 from gyre.run.supervisors import Supervisors, SupervisorsOf
 from gyre.stream.queries import Queries
@@ -50,12 +52,20 @@ class Attempts:
         supervisors_of: SupervisorsOf,
         *,
         hear: Callable[[Any], None],
+        until_consumed: bool = True,
     ) -> None:
+        """A query is out until its group is consumed; in runs of before that was so, until that
+        was ready."""
         self._folder = folder
         self._tasks = tasks
         self._queries = queries
         self._hear = hear
+        self._until_consumed = until_consumed
         self._drawn: dict[GroupId, _Drawn] = {}
+        self._ready: dict[GroupId, int] = {}
+        """Queries of groups that are ready and not consumed."""
+        self._assigned: set[GroupId] = set()
+        """Those of them that the open batch has pulled."""
         self._names: dict[tuple[GroupId, int], ExecutionId] = {}
         """Of those that were launched."""
         self._places: dict[ExecutionId, tuple[GroupId, int]] = {}
@@ -104,7 +114,7 @@ class Attempts:
 
     def take(self, group: GroupId, size: int) -> dict[int, Kept | None]:
         """What a ready group's executions left, by member; nothing is kept of it here."""
-        self._queries.done(self._drawn.pop(group).query)
+        self._note_ready(group, self._drawn.pop(group).query)
         found: dict[int, Kept | None] = {}
         for member in range(size):
             name = self._names.pop((group, member), None)
@@ -115,6 +125,18 @@ class Attempts:
                 if self._places.pop(name, None) is not None:
                     self.supervisors.forget(name)
         return found
+
+    def _note_ready(self, group: GroupId, query: int) -> None:
+        if self._until_consumed:
+            self._ready[group] = query
+        else:
+            self._queries.done(query)
+
+    def _consume(self, groups: Iterable[GroupId]) -> None:
+        """Their queries may be drawn again (SPEC 1.1)."""
+        for group in groups:
+            if self._until_consumed:
+                self._queries.done(self._ready.pop(group))
 
     # After an earlier controller
 
@@ -127,6 +149,9 @@ class Attempts:
         left: dict[GroupId, dict[int, Kept | None]] = {}
         covered: dict[GroupId, int] = {}
         for order in found.drawing:
+            if isinstance(order, Consumed):
+                self._consume(order.groups)
+                continue
             group = found.groups.get(order.group)
             if isinstance(order, AdmitGroup):
                 position = self._queries.num_drawn
@@ -136,9 +161,10 @@ class Attempts:
                 else:
                     self._recall_group(group, position, query)
             elif group is None:
-                self._queries.done(covered.pop(order.group))
+                self._note_ready(order.group, covered.pop(order.group))
             else:
                 left[order.group] = self.take(order.group, len(group.members))
+        self._assigned.update(() if found.open is None else found.open[1].groups)
         return left
 
     def _recall_group(self, group: RecalledGroup, position: int, query: int) -> None:
@@ -196,13 +222,24 @@ class Attempts:
         self._hear(ExecutionRelaunched(group=group, member=member, execution=name, reason=reason))
 
     def noticed(self, now: float, fact: Any) -> None:
-        """A fact is in the journal; a new name is used from then on, lest it be used twice."""
-        if isinstance(fact, ExecutionRelaunched):
-            name, task = ExecutionId(fact.execution), self._drawn[GroupId(fact.group)].task
-            self._renamed.discard(name)
-            self.supervisors.launch(name, task, self._folder / name)
-            if name in self._surplus:
-                self.supervisors.cancel(name)
+        """A fact is in the journal, and what follows from it is done."""
+        match fact:
+            case ExecutionRelaunched(group=group, execution=execution):
+                self._begin_anew(GroupId(group), ExecutionId(execution))
+            case GroupAssigned(group=group) if group in self._ready:
+                self._assigned.add(group)
+            case StepTaken():
+                self._consume(sorted(self._assigned))
+                self._assigned.clear()
+            case _:
+                pass
+
+    def _begin_anew(self, group: GroupId, name: ExecutionId) -> None:
+        """Only now, lest a name be used twice."""
+        self._renamed.discard(name)
+        self.supervisors.launch(name, self._drawn[group].task, self._folder / name)
+        if name in self._surplus:
+            self.supervisors.cancel(name)
 
     def _say_drawn(self, command: AdmitGroup, drawn: _Drawn) -> None:
         names = tuple(name_of(command.group, member) for member in range(command.size))
@@ -234,7 +271,12 @@ class Attempts:
         if one.name not in self._rewarded:
             self._hear(
                 RewardGiven(
-                    group=group, member=member, execution=one.name, score=fact.score, ran_s=ran_s
+                    group=group,
+                    member=member,
+                    execution=one.name,
+                    score=fact.score,
+                    ran_s=ran_s,
+                    reason=fact.reason if fact.score is None else None,
                 )
             )
         self._hear(ExecutionClosed(group=group, member=member, outcome=fact.outcome))

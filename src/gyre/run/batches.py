@@ -9,12 +9,12 @@ from gyre.plan.messages import GroupAssigned, GroupId, OfferGroup
 from gyre.run.cells import CellClient
 from gyre.run.materialise import Kept, Materialised, WireClaim, mean_reward
 from gyre.run.news import News
-from gyre.run.updating import Queue
+from gyre.run.updating import Found, Queue
 from gyre.stream.groups import Group, GroupBuffer
 from gyre.stream.microsteps import CORE, Offer
 from gyre.stream.pulling import PackingBuffer
 from gyre.words.errors import BrokenPromise
-from gyre.words.events import GroupPacked, StepReplayed
+from gyre.words.events import CallsDamaged, GroupPacked, StepReplayed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +51,8 @@ class Batches:
         self._news = news
         self._groups: GroupBuffer[Kept] = GroupBuffer()
         self._packing = PackingBuffer(self._groups, queue, groups_per_batch=terms.groups_per_batch)
+        self._scores: dict[tuple[int, tuple[str, ...]], Found] = {}
+        """Of claims that were scored before this process began, by step and executions."""
         self._norms: dict[int, float] = {}
         """Of the gradients of steps that may have to be replayed."""
         self.version = 0
@@ -113,11 +115,17 @@ class Batches:
                 row_tokens=made.row_tokens,
             )
         )
-        offers = [
-            Offer(work=one, num_scorings=int(self._is_scored_first(one))) for one in made.claims
-        ]
-        self._packing.pack(group.number, offers)
+        for execution, reason in made.damaged.items():
+            self._hear(CallsDamaged(group=group.number, execution=execution, reason=reason))
+        self._packing.pack(group.number, [self._offer(one) for one in made.claims])
         self._news.tell()
+
+    def _offer(self, claim: WireClaim) -> Offer[WireClaim, Found]:
+        is_scored = self._is_scored_first(claim)
+        known = self._scores.get((self.step, claim.shares)) if is_scored else None
+        return Offer(
+            work=claim, num_scorings=int(is_scored), scores=() if known is None else (known,)
+        )
 
     def stepped(self, step: int, *, gradient_norm: float) -> float | None:
         """The open batch is consumed; the mean of its rewards."""
@@ -133,6 +141,10 @@ class Batches:
     def recall_assigned(self, group: GroupId, step: int) -> None:
         """The group was pulled into the open batch before this process began."""
         self._packing.recall(group, step)
+
+    def recall_scored(self, step: int, executions: tuple[str, ...], scores: Found) -> None:
+        """A claim of the batch was scored before this process began, for good (SPEC 8.3)."""
+        self._scores[step, executions] = scores
 
     def recall_step(self, step: int, *, gradient_norm: float | None) -> None:
         """The step was taken before this process began."""

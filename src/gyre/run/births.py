@@ -56,6 +56,11 @@ class Child:
         self.signal(signal.SIGTERM)
         await self.end(within_s)
 
+    async def kill(self) -> None:
+        """It is gone, and so is everything it started."""
+        self.spot.signal(self.pid, signal.SIGKILL, group=True)
+        await self.wait()
+
     async def end(self, within_s: float) -> None:
         """It has ended, by itself if it does so in time."""
         await asyncio.wait((self._ended,), timeout=within_s)

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
@@ -34,7 +35,7 @@ from gyre.engine.lent import LentBlocks
 from gyre.engine.loop import Loop
 from gyre.engine.open import device_of, dtype_of
 from gyre.engine.serve import Server
-from gyre.engine.store import bytes_beside, carried_bytes, kv_bytes_per_token
+from gyre.engine.store import carried_bytes, free_bytes, kv_bytes_per_token
 from gyre.engine.wire import Served
 from gyre.model.known import model_folder
 from gyre.model.lending import DeviceMemory, Memory
@@ -236,8 +237,8 @@ def open_shelf(plan: CellPlan, network: Network, transport: Transport, *, kv_byt
         case "cuda":
             memory = open_memory(plan, network)
             assert memory is not None
-            laid_bytes = bytes_beside(network.device)
-            return LentBlocks(memory, network.device, kv_bytes=kv_bytes, laid_bytes=laid_bytes)
+            free = partial(free_bytes, network.device)
+            return LentBlocks(memory, network.device, kv_bytes=kv_bytes, free_bytes=free)
         case "shared":
             # Files of one machine go straight to the device, without copies on the way.
             return Folder(plan.share, network.device)

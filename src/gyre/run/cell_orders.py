@@ -5,6 +5,8 @@ but for `expose`, `save` and `checkpoint`, which read what no claim changes and 
 one (SPEC 3.1).
 Rule 2: an engine that computes with the trainer's own network reads no file for weights that are in
 it already; they are known by their version and their digest, both.
+Rule 3: an engine takes weights one after the other and never older ones, because whoever ordered a
+load may have given it up; and none while the trainer has the network.
 """
 
 import asyncio
@@ -43,7 +45,7 @@ from gyre.run.cell_wire import (
 from gyre.run.claims import unpacked
 from gyre.run.learning import Trains
 from gyre.run.offering import Offering
-from gyre.words.errors import CellError, NotFound, RequestError
+from gyre.words.errors import CellError, NotFound, Outdated, RequestError
 from gyre.words.ports import Transport
 
 PREFIX = "/cell/"
@@ -76,6 +78,13 @@ class Orders:
         self._offering = Offering(transport)
         self._network = network
         self._learning = learning
+        self._loading = asyncio.Lock()
+        """Whoever changes the engine's weights, or whose they are, is alone."""
+        self._loaded_version = 0
+        self._to_load: list[int] = []
+        """Versions that its engine was ordered to load and has not, yet or at all."""
+        self._has_entered = False
+        """The trainer has the device."""
         most = 1
         if learning is not None and learning.claims_at_once > 1:
             # One more, so that an order waits for no claim that comes after it.
@@ -132,7 +141,9 @@ class Orders:
     async def _enter(self, body: bytes) -> Mapping[str, float]:
         """The engine rests, and then the trainer has the device (SPEC 2.3)."""
         learning = self._trains
-        rest_s = await _timed(self._rest(offload_weights=not learning.shares_network))
+        async with self._loading:
+            self._has_entered = True
+            rest_s = await _timed(self._rest(offload_weights=not learning.shares_network))
         restore_s = await _timed(self._do(learning.restore))
         return {"rest": rest_s, "restore": restore_s}
 
@@ -147,6 +158,7 @@ class Orders:
             await self._do(self._trains.clear)
         rest_s = await _timed(self._do(self._trains.rest))
         wake_s = await _timed(self._engine.wake())
+        self._has_entered = False
         return {"rest": rest_s, "wake": wake_s}
 
     async def _expose(self, body: bytes) -> Exposed:
@@ -185,6 +197,22 @@ class Orders:
     async def _load(self, body: bytes) -> Mapping[str, Any]:
         """The engine has the weights, and says by their digest which (SPEC 2.4)."""
         asked = _read(body, Load)
+        self._to_load.append(asked.version)
+        try:
+            async with self._loading:
+                newest = max(self._loaded_version, *self._to_load)
+                if asked.version < newest:
+                    message = f"version {asked.version}: the engine has {newest}, or is to load it"
+                    raise Outdated(message)
+                if self._has_entered and self._trains.shares_network:
+                    raise Outdated(f"version {asked.version}: the trainer has the network now")
+                loaded = await self._loaded(asked)
+                self._loaded_version = asked.version
+                return loaded
+        finally:
+            self._to_load.remove(asked.version)
+
+    async def _loaded(self, asked: Load) -> Mapping[str, Any]:
         began = perf_counter()
         source: Path | Mapping[str, Tensor] = Path(asked.folder)
         own = await asyncio.to_thread(self._own, asked)

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,6 +13,7 @@ import msgspec
 
 from gyre.run.cell_wire import ABOUT, Exposed, Saved
 from gyre.run.rank_orders import Refusal, made
+from gyre.run.silence import heard_of
 from gyre.words.errors import CellError, CellGone
 from gyre.words.ids import EngineName
 from gyre.words.packs import Score
@@ -23,7 +24,7 @@ HEALTH_S = 5.0
 ORDER_S = 900.0
 """A cell that takes longer over an order never ends it, however well it says it is."""
 WRITES = ("save", "checkpoint")
-"""Orders that a disk may hold up, and that are waited for as long as it takes."""
+"""Orders that a disk may hold up, and that are waited for as long as the cell answers others."""
 T = TypeVar("T")
 
 
@@ -94,7 +95,10 @@ class CellClient:
     async def context_tokens(self) -> int:
         """Most tokens of one call."""
         with self._boundary("model_info"):
-            async with self._session.get(f"{self.url}/model_info") as answer:
+            async with (
+                asyncio.timeout(self._order_s),
+                self._session.get(f"{self.url}/model_info") as answer,
+            ):
                 found = await answer.read()
                 return self._decoded("model_info", answer.status, found, _About).context_length
 
@@ -165,11 +169,44 @@ class CellClient:
 
     async def _post(self, what: str, body: bytes, headers: Mapping[str, str], kind: type[T]) -> T:
         with self._boundary(what):
-            async with (
-                asyncio.timeout(None if what in WRITES else self._order_s),
-                self._session.post(f"{self.url}/cell/{what}", data=body, headers=headers) as answer,
-            ):
-                return self._decoded(what, answer.status, await answer.read(), kind)
+            if what in WRITES:
+                return await self._while_it_lives(self._posted(what, body, headers, kind))
+            async with asyncio.timeout(self._order_s):
+                return await self._posted(what, body, headers, kind)
+
+    async def _posted(self, what: str, body: bytes, headers: Mapping[str, str], kind: type[T]) -> T:
+        url = f"{self.url}/cell/{what}"
+        async with self._session.post(url, data=body, headers=headers) as answer:
+            return self._decoded(what, answer.status, await answer.read(), kind)
+
+    async def _while_it_lives(self, order: Coroutine[Any, Any, T]) -> T:
+        """However long it takes; TimeoutError once the cell says nothing at all any more."""
+        doing = asyncio.ensure_future(order)
+
+        async def done() -> None:
+            await asyncio.wait((doing,))
+
+        async def give_up() -> None:
+            doing.cancel()
+
+        try:
+            await heard_of(done, self.answers, give_up)
+            if doing.cancelled():
+                raise TimeoutError("no word of it for too long")
+            return doing.result()
+        finally:
+            doing.cancel()
+            await asyncio.gather(doing, return_exceptions=True)
+
+    async def answers(self) -> bool:
+        """Whether it says anything at all in time, asked once."""
+        try:
+            await self.health()
+        except CellGone:
+            return False
+        except CellError:
+            pass  # Which is an answer.
+        return True
 
     def _decoded(self, what: str, status: int, text: bytes, kind: type[T]) -> T:
         try:

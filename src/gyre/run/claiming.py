@@ -10,7 +10,7 @@ from gyre.run.materialise import WireClaim
 from gyre.run.updating import MOST_FAILURES, Found, Queue
 from gyre.stream.microsteps import Lease, Scoring
 from gyre.words.errors import CellError, NotFinite
-from gyre.words.events import ClaimTrained
+from gyre.words.events import ClaimScored, ClaimTrained
 
 Granted = Lease[WireClaim, Found]
 
@@ -38,7 +38,17 @@ class Claims:
     async def do(self, client: CellClient, granted: Granted, *, step: int) -> None:
         claim = granted.work
         if isinstance(granted, Scoring):
-            self._queue.scored(granted.lease, await client.score(claim.data))
+            found = await client.score(claim.data)
+            if self._queue.scored(granted.lease, found):
+                self._hear(
+                    ClaimScored(
+                        step=step,
+                        claim=granted.claim,
+                        cell=client.number,
+                        executions=claim.shares,
+                        scores=found,
+                    )
+                )
             return
         began = perf_counter()
         report = await client.train(

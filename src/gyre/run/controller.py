@@ -22,22 +22,20 @@ from gyre.plan.messages import StopReason
 from gyre.plan.replay import EVENTS, plain_shape
 from gyre.plan.scheduler import Scheduler
 from gyre.rollout.facts import Entry
-from gyre.run import checkpoints, desk, resuming, shares
+from gyre.run import checkpoints, desk, resuming, shares, stopping
+from gyre.run.checkpoints import Checkpoint
 from gyre.run.desk import Desk, Whereabouts
 from gyre.run.host import Decided, Host, Listener
 from gyre.run.listen import listener, serving, told_to_stop
 from gyre.run.parts import Around, Joining, Parts
-from gyre.run.plans import (
-    Places,
-    harness_for,
-    open_tasks,
-    proxy_plan,
-)
+from gyre.run.plans import Places, harness_for, open_tasks, proxy_plan
 from gyre.run.proxy import ProxyPlan, engines_of
+from gyre.run.racing import Overtaken, unless
 from gyre.run.recalled import Recalled, recall
 from gyre.run.runfile import RunFile
 from gyre.run.sharding import Sharding, recorded_plans
 from gyre.run.staff import Staff
+from gyre.run.standing import SETTINGS, settings_of
 from gyre.run.using import Roots, Using
 from gyre.words.errors import ConfigError, GyreError, TakenOver
 from gyre.words.events import FACTS_FOR_PEOPLE, TOLD, RunEnded
@@ -94,6 +92,7 @@ class Controller:
         self._stopped: asyncio.Future[StopReason | None]
         self._has_begun = False
         self._is_over = False
+        self._until_consumed = True
 
     async def work(self) -> StopReason | None:
         """Why the run ended; None when it was told to."""
@@ -122,6 +121,9 @@ class Controller:
             replace_file(self._places.file, ("\n".join(as_toml(self._config)) + "\n").encode())
         except OSError as error:
             raise ConfigError(f"{self._staff.folder}: cannot be written: {error}") from error
+        if reading is not None and reading.header is not None:
+            # As the run began: before format 1.1 queries came back when their groups were ready.
+            self._until_consumed = (reading.header.major, reading.header.minor) >= (1, 1)
         found, since = self._recalled(reading)
         self._has_begun = found is not None
         is_over = found is not None and found.scheduler.stopped is not None
@@ -131,6 +133,19 @@ class Controller:
         await asyncio.to_thread(shares.remove_earlier, self._places)
         if found is not None and is_over:
             return found.scheduler.stopped
+        try:
+            # Told before anything works, it need not wait for what takes minutes to start.
+            await unless(told.wait(), self._start(stack, found, before))
+            on = self._open_desk(stack)
+            return await self._host_run(journal, found, since, told, on)
+        except Overtaken:
+            self._is_over = True
+            # Nobody has taken up what an earlier controller left, and it ends as by any stop.
+            await stopping.end_all(self._places, self._config.cluster, self._config.run.name)
+            return None
+
+    async def _start(self, stack: AsyncExitStack, found: Recalled | None, before: str) -> None:
+        """Every process that a run begins with, or goes on with."""
         await self._staff.open(stack)
         shards = self._config.proxy.shards
         self._proxying = Sharding(
@@ -147,8 +162,6 @@ class Controller:
             stack.push_async_callback(self._stop_proxy)
             self._staff.config = replace(self._config, proxy=plans[0].proxy)
             self._staff.recall(stack, [(one.name, one.url) for one in engines_of(plans[0])])
-        on = self._open_desk(stack)
-        return await self._host_run(journal, found, since, told, on)
 
     @property
     def _config(self) -> RunConfig:
@@ -169,7 +182,11 @@ class Controller:
             seed=config.run.seed,
             started_at=time.time(),
             shape=plain_shape(self._run.shape),
-            notes={"model": config.model.name, "nodes_per_cell": config.cells.nodes},
+            notes={
+                "model": config.model.name,
+                "nodes_per_cell": config.cells.nodes,
+                SETTINGS: settings_of(self._run.config),
+            },
         )
         return Journal.create(self._places.journal, header, kinds=KINDS), None
 
@@ -249,8 +266,7 @@ class Controller:
             decided=self._decided,
         )
         published = None if found is None else resuming.published(found, self._places)
-        versions = await self._proxying.ask(lambda proxy: proxy.routes_version())
-        parts = await self._joining().parts(scheduler, published, routes_version=max(versions))
+        parts = await unless(told.wait(), self._joined(scheduler, published))
         if found is not None:
             resuming.reopen(found, since, parts)
 
@@ -263,7 +279,13 @@ class Controller:
                 return await self._until_over(told, parts, found)
             finally:
                 if self._leaves_nothing:
-                    await asyncio.gather(*(one.end() for one in parts.executions))
+                    # One that is told to stop may be resumed, and any other end is for good.
+                    for_good = self._stopped.done() and self._stopped.result() is not None
+                    await asyncio.gather(*(one.end(for_good=for_good) for one in parts.executions))
+
+    async def _joined(self, scheduler: Scheduler, published: Checkpoint | None) -> Parts:
+        versions = await self._proxying.ask(lambda proxy: proxy.routes_version())
+        return await self._joining().parts(scheduler, published, routes_version=max(versions))
 
     def _joining(self) -> Joining:
         around = Around(
@@ -281,6 +303,7 @@ class Controller:
             desk=self._desk,
             tasks=self._tasks,
             held_out=self._held_out,
+            until_consumed=self._until_consumed,
         )
 
     async def _until_over(
@@ -298,7 +321,8 @@ class Controller:
         async with asyncio.TaskGroup() as self._group:
             always = [self._group.create_task(one) for one in work]
             if found is None:
-                await parts.workshop.begin()
+                with suppress(Overtaken):
+                    await unless(told.wait(), parts.workshop.begin())
             else:
                 resuming.go_on(found, parts, hear=self._hear, spawn=self._spawn)
             self._has_begun = True

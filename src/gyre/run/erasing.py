@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from gyre import calls
+from gyre import calls, folders
 from gyre.commits import CommitJournal, shards
 from gyre.durable import replace, sync
-from gyre.rollout import outcome, workspace
+from gyre.rollout import outcome
 from gyre.rollout.facts import FACTS_FILE
 from gyre.rollout.order import ORDER_FILE
 from gyre.run import lock
@@ -64,7 +64,7 @@ def _erase(run: Path, name: str, opened: LogOpened) -> None:
     if attempt.is_dir():
         for path in attempt.iterdir():
             if path.name not in KEPT:
-                workspace.remove(path)
+                folders.remove(path)
         sync(attempt)
     path = calls.path_of(run, name)
     for aside in path.parent.glob(f"{path.name}.*"):

@@ -22,6 +22,7 @@ from gyre.plan.messages import (
     LaunchEvaluation,
     Published,
     RunStarted,
+    TimerFired,
 )
 from gyre.rollout.facts import Entry
 from gyre.run.births import Bears
@@ -75,6 +76,8 @@ class Evaluations:
         self._last = last
         self._hear = hear
         self._numbers: dict[ExecutionId, EvaluationId] = {}
+        self._names: dict[EvaluationId, ExecutionId] = {}
+        """The same, the other way round."""
         self.seats = Noted[ExecutionId, EngineId]()
         """Engines of those that are launched and not terminated."""
         self._round: _Round | None = None
@@ -90,6 +93,7 @@ class Evaluations:
             terminated=self._terminated,
             closed=self._closed,
             spawn=spawn,
+            lost=self._lost,
         )
 
     def noticed(self, now: float, fact: Any) -> None:
@@ -99,16 +103,16 @@ class Evaluations:
             self._begin()
 
     def launch(self, command: LaunchEvaluation) -> None:
-        name = name_of(command.evaluation)
-        self._numbers[name] = command.evaluation
+        number, name = command.evaluation, name_of(command.evaluation)
+        self._name(number, name)
         self.seats[name] = command.engine
-        self._supervisors.launch(name, self._task(command.evaluation), self._place(name))
+        self._supervisors.launch(name, self._task(number), self._place(name))
 
     def move(self, moves: Sequence[EvaluationMove]) -> None:
         """One that has ended since has no calls to be moved."""
         for one in moves:
-            name = name_of(one.evaluation)
-            if name in self.seats:
+            name = self._names.get(one.evaluation)
+            if name is not None and name in self.seats:
                 self.seats[name] = one.engine
 
     async def heard(self, execution: ExecutionId, entry: Entry) -> None:
@@ -123,9 +127,9 @@ class Evaluations:
         """Dead supervisors are revived, and the others told how long calls were held."""
         await self._supervisors.look()
 
-    async def end(self) -> None:
+    async def end(self, *, for_good: bool = False) -> None:
         """What is unfinished is cancelled."""
-        await self._supervisors.end()
+        await self._supervisors.end(for_good=for_good)
 
     def recall(self, history: Iterable[Any]) -> None:
         """Goes on from the facts and orders of an earlier controller; what runs, runs on."""
@@ -165,8 +169,8 @@ class Evaluations:
             if number not in asked:
                 self._hear(EvaluationRequested(evaluation=number))
             elif number in launched:
-                name = name_of(number)
-                self._numbers[name] = number
+                name = self._newest(number)
+                self._name(number, name)
                 if number not in ended:
                     self.seats[name] = launched[number]
                 self._supervisors.adopt(
@@ -219,6 +223,26 @@ class Evaluations:
     def _place(self, name: ExecutionId) -> Path:
         return self._folder / "attempts" / name
 
+    def _name(self, number: EvaluationId, name: ExecutionId) -> None:
+        self._numbers[name], self._names[number] = number, name
+
+    def _newest(self, number: EvaluationId) -> ExecutionId:
+        """The name under which it was begun last."""
+        name = name_of(number)
+        while self._place(next_name(name)).is_dir():
+            name = next_name(name)
+        return name
+
+    def _lost(self, one: Supervised, reason: str) -> None:
+        """The same again, under a name that has neither a log nor a folder, on the same engine."""
+        number, engine = self._numbers.pop(one.name), self.seats.pop(one.name)
+        name = next_name(one.name)
+        self._name(number, name)
+        self.seats[name] = engine
+        self._supervisors.launch(name, one.task, self._place(name))
+        # No event follows from it, and its calls need a route under the new name.
+        self._hear(TimerFired())
+
     async def _terminated(self, one: Supervised, fact: Terminated) -> None:
         """Its slot is free, because judging needs no engine (SPEC 1.3)."""
         del self.seats[one.name]
@@ -227,6 +251,7 @@ class Evaluations:
     async def _closed(self, one: Supervised, fact: Closed) -> None:
         versions = await asyncio.to_thread(versions_of, self._folder, one.name)
         number = self._numbers.pop(one.name)
+        del self._names[number]
         self._supervisors.forget(one.name)
         assert self._round is not None
         score, version = _score(fact), self._round.version
@@ -247,6 +272,12 @@ class Evaluations:
 
 def name_of(number: EvaluationId) -> ExecutionId:
     return evaluation_name(number)
+
+
+def next_name(name: ExecutionId) -> ExecutionId:
+    """Of an evaluation that begins anew: eval-000001, eval-000001.1, eval-000001.2..."""
+    first, _, number = name.partition(".")
+    return ExecutionId(f"{first}.{int(number or 0) + 1}")
 
 
 def versions_of(folder: Path, execution: ExecutionId) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from gyre.run.cells import CellClient
 from gyre.run.claiming import Claims, Granted
 from gyre.run.materialise import Kept, Materialised
 from gyre.run.news import News
-from gyre.run.updating import MOST_FAILURES, Made, Queue, Updates
+from gyre.run.updating import MOST_FAILURES, Found, Made, Queue, Updates
 from gyre.stream.groups import Group
 from gyre.stream.microsteps import CORE, MicroSteps
 from gyre.words.errors import CellError, CellGone, TransferError
@@ -104,6 +104,10 @@ class Hall:
     def recall_assigned(self, group: GroupId, step: int) -> None:
         """The group was pulled into the open batch before this process began."""
         self._batches.recall_assigned(group, step)
+
+    def recall_scored(self, step: int, executions: tuple[str, ...], scores: Found) -> None:
+        """A claim of the open batch was scored before this process began."""
+        self._batches.recall_scored(step, executions, scores)
 
     def recall_step(self, step: int, *, gradient_norm: float | None) -> None:
         """The step was taken before this process began."""
@@ -311,6 +315,7 @@ class Hall:
                 return  # The core, or what a satellite held, was lost meanwhile.
             step = self._batches.step
             members = [one for one in self._queue.cells if one not in self._behind]
+            core = self._cells[CORE]
             made = await self._updates.update(members, step)
             if made is None:
                 return
@@ -319,7 +324,11 @@ class Hall:
             await self._settled()
             self._stepped(self.version)
             stay = [one for one in members if self._queue.trains(one) and one not in self._going]
-            await self._updates.spread(stay, self.version)
+            if core is self._cells[CORE] and CORE in stay:
+                await self._updates.spread(stay, self.version)
+            else:
+                # Whoever stepped gives them nothing any more; their weights are of before the step.
+                self._outdated(stay)
         finally:
             self._updating = False
             self._news.tell()

@@ -80,6 +80,8 @@ class Bounded(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        # Whoever writes after a write knows that the kernel has taken all of the first.
+        transport.set_write_buffer_limits(high=0)
         self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -1,7 +1,7 @@
 """A pulled group becomes claims: sealed logs to trees, trees to drawn rows, rows to packs."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
@@ -13,6 +13,7 @@ from gyre.stream.packing import Admitted, pack
 from gyre.tree.draw import draw, generator
 from gyre.tree.rows import Row, row
 from gyre.tree.tree import Tree
+from gyre.words.errors import LogDamaged
 from gyre.words.ids import ExecutionId
 from gyre.words.packs import Claim
 
@@ -33,6 +34,8 @@ class WireClaim:
     num_executions: int
     num_tokens: int
     oversize: bool
+    shares: tuple[ExecutionId, ...] = ()
+    """Whose they are: what its scores are of, in this order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +47,8 @@ class Materialised:
     num_tokens: int
     num_targets: int
     row_tokens: int
+    damaged: Mapping[ExecutionId, str] = field(default_factory=dict)
+    """Why nothing of an execution could be read; it counts, and has no targets (SPEC 7.3)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,10 +73,16 @@ class Packer:
             Random(f"{self.seed}/rewards/{group.number}").shuffle(rewards)
         found = advantages(rewards, divide_by_std=self.divide_by_std)
         admitted = []
+        damaged: dict[ExecutionId, str] = {}
         for one, advantage in zip(kept, found, strict=True):
             assert advantage is not None
             # An advantage of zero costs nothing, not even the reading of a log (SPEC 7.3).
-            rows = self._rows(one.execution) if advantage else ()
+            rows: tuple[Row, ...] = ()
+            if advantage:
+                try:
+                    rows = self._rows(one.execution)
+                except LogDamaged as error:
+                    damaged[one.execution] = str(error)
             admitted.append(Admitted(execution=one.execution, advantage=advantage, rows=rows))
         packing = pack(
             admitted,
@@ -86,6 +97,7 @@ class Packer:
             num_tokens=packing.num_tokens,
             num_targets=packing.num_targets,
             row_tokens=packing.row_tokens,
+            damaged=damaged,
         )
 
     def _rows(self, execution: ExecutionId) -> tuple[Row, ...]:
@@ -105,6 +117,7 @@ def _on_the_wire(claim: Claim) -> WireClaim:
         num_executions=len({share.execution for share in claim.shares}),
         num_tokens=sum(pack.num_tokens for pack in claim.packs),
         oversize=claim.oversize,
+        shares=tuple(share.execution for share in claim.shares),
     )
 
 

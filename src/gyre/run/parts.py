@@ -75,7 +75,9 @@ class Joining:
         desk: Whereabouts,
         tasks: TaskSource,
         held_out: TaskSource | None,
+        until_consumed: bool,
     ) -> None:
+        """`until_consumed`: so long queries are out, and not only until their groups are ready."""
         self._staff = staff
         self._proxy = proxy
         self._shape = shape
@@ -83,6 +85,7 @@ class Joining:
         self._desk = desk
         self._tasks = tasks
         self._held_out = held_out
+        self._until_consumed = until_consumed
 
     async def parts(
         self, scheduler: Scheduler, published: Checkpoint | None, *, routes_version: int
@@ -103,7 +106,7 @@ class Joining:
         routes = RouteTables(
             self._proxy.shards, lambda engine: cells[engine].engine, version=routes_version
         )
-        switching = await workshop.open(routes, self._proxy, published)
+        switching = await workshop.open(routes, self._proxy, published, is_home=scheduler.is_home)
         attempts, evaluations = self._attempts(), self._evaluations()
         hands = Hands(
             scheduler,
@@ -140,6 +143,7 @@ class Joining:
                 lost=lost,
             ),
             hear=self._around.hear,
+            until_consumed=self._until_consumed,
         )
 
     def _evaluations(self) -> Evaluations | None:

@@ -15,6 +15,7 @@ from gyre.backends.sandboxes.docker import DockerSandbox
 from gyre.backends.sandboxes.docker_container import SOCKET, Container
 from gyre.backends.sandboxes.local import LocalSandbox, Place
 from gyre.backends.sandboxes.process import ProcessSandbox
+from gyre.backends.sandboxes.relay import Upstream
 from gyre.backends.sandboxes.view import WORKDIR
 from gyre.rollout.order import Order
 from gyre.rollout.workspace import PLACE, Workspace
@@ -26,18 +27,19 @@ from gyre.words.tasks import Command
 Size = TypeVar("Size", int, float)
 
 
-def agent_sandbox(order: Order, mark: str, folder: Path, *, fills: bool = True) -> Sandbox:
+def agent_sandbox(
+    order: Order, mark: str, folder: Path, proxy: Upstream, *, fills: bool = True
+) -> Sandbox:
     """For the harness, in the execution's folder; it reaches the proxy.
 
     `fills`: what an image has in the place of the workspace is put into it first.
     """
     home = folder / "home"
     if order.sandbox.kind == "process":
-        proxy = address_of(order)
         return ProcessSandbox(mark, home=home, owns_descendants=True, proxy=proxy)
     if order.sandbox.kind == "docker":
         container = replace(_container(order, folder / PLACE, home), fills=fills)
-        return DockerSandbox(mark, container, most=limits_for(order), proxy=address_of(order))
+        return DockerSandbox(mark, container, most=limits_for(order), proxy=proxy)
     place = Place(
         folder=folder / PLACE,
         home=home,
@@ -45,7 +47,7 @@ def agent_sandbox(order: Order, mark: str, folder: Path, *, fills: bool = True) 
         workdir=order.task.needs.workdir or WORKDIR,
         readable=_readable(order),
     )
-    return LocalSandbox(mark, place, most=limits_for(order), proxy=address_of(order))
+    return LocalSandbox(mark, place, most=limits_for(order), proxy=proxy)
 
 
 def judging_sandbox(order: Order, mark: str, workspace: Workspace) -> Sandbox:

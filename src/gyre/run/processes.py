@@ -70,6 +70,11 @@ class Process:
                 await self._process.wait()
         self._spot.signal(self.pid, signal.SIGKILL, group=True)
 
+    async def kill(self) -> None:
+        """It is gone, and so is everything it started."""
+        self._spot.signal(self.pid, signal.SIGKILL, group=True)
+        await self._process.wait()
+
     def _tail(self) -> str:
         return self._log.read_bytes()[-TAIL_BYTES:].decode(errors="replace").strip()
 

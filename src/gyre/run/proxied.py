@@ -81,6 +81,18 @@ class ProxyClient:
         found = await self._ask("POST", "take-over", {"token": now}, token=before)
         return found.get("version")
 
+    async def answers(self, within_s: float) -> bool:
+        """Whether it says anything at all in time, asked once."""
+        try:
+            async with (
+                asyncio.timeout(within_s),
+                self._session.get(f"{self.url}/gyre/status") as answer,
+            ):
+                await answer.read()
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            return False
+        return True
+
     def url_of(self, execution: ExecutionId) -> str:
         """Where the execution's program reaches the model."""
         return f"{self.url}/exec/{execution}"

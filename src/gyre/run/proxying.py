@@ -1,12 +1,14 @@
 """A proxy process: started, found again by the next controller, and started again if it dies.
 
 Rule 1: it keeps its port for as long as the run lasts, because agent programs know no other.
-Rule 2: it outlives its controller, so that calls wait for the next one and do not fail.
+Rule 2: one that lives and does not answer is made to end, and another takes its place.
+Rule 3: it outlives its controller, so that calls wait for the next one and do not fail.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -15,11 +17,15 @@ import aiohttp
 
 from gyre.backends.clusters.pids import holds_log
 from gyre.run.control import PROXY, address_file
+from gyre.run.host import warn
 from gyre.run.plan_file import read_plan, write_plan
 from gyre.run.plans import Places
+from gyre.run.ports import holder_of_port
 from gyre.run.processes import Found, Process
 from gyre.run.proxied import ProxyClient
 from gyre.run.proxy import ProxyPlan
+from gyre.run.racing import Overtaken, unless
+from gyre.run.silence import heard_of
 from gyre.version import fingerprint
 from gyre.words.errors import BoundaryError, ConfigError, TakenOver
 from gyre.words.events import ProxyRestarted
@@ -30,7 +36,7 @@ T = TypeVar("T")
 READY_S = 300.0
 """How long it may take to be ready: many logs are indexed."""
 ANSWER_S = 10.0
-"""How long one that was found may take to accept its new controller."""
+"""How long it may take to say anything, or one that was found to accept its new controller."""
 RETRY_FIRST_S, RETRY_MOST_S = 0.5, 10.0
 GIVE_UP_S = 600.0
 """How long one that does not start is tried again; calls wait meanwhile."""
@@ -48,12 +54,15 @@ class Proxying:
         *,
         note_pid: Callable[[str, int], None],
         shard: int = 0,
+        alarm: Callable[[str], None] = warn,
     ) -> None:
+        """`alarm` tells people at once why it does not start."""
         self._name = named(PROXY, shard)
         self._shard = shard
         self._places = places
         self._session = session
         self._note_pid = note_pid
+        self._alarm = alarm
         self._process: Process | Found
         self._deaths: deque[float] = deque(maxlen=MOST_DEATHS)
         self.plan: ProxyPlan
@@ -81,7 +90,7 @@ class Proxying:
         client = ProxyClient(
             address_file(self._places.run, self._shard).read_text().strip(), self._session
         )
-        if await _obeys(client, before=before, now=now):
+        if not self._has_moved and await _obeys(client, before=before, now=now):
             self._process, self.client = found, client
         else:
             await found.kill()
@@ -91,7 +100,7 @@ class Proxying:
         """Whenever it ends it is started again, and `again` is called for what it has forgotten."""
         loop = asyncio.get_running_loop()
         while True:
-            await self._process.wait()
+            await self._until_gone()
             began, client = loop.time(), self.client
             self._note_death(began)
             await self._start_again(until=began + GIVE_UP_S)
@@ -108,34 +117,41 @@ class Proxying:
         self._deaths.append(now)
 
     async def _start_again(self, *, until: float) -> None:
-        """A full disk, or a port that is just being left, is waited for."""
-        loop, pause_s = asyncio.get_running_loop(), RETRY_FIRST_S
+        """A full disk, or a port that is just being left, is waited for, and people are told."""
+        loop, pause_s, told = asyncio.get_running_loop(), RETRY_FIRST_S, ""
         while True:
             try:
                 await self._start(self.plan)
-            except (ConfigError, OSError):
+            except (ConfigError, OSError) as error:
                 if loop.time() >= until:
                     raise
+                if (why := await asyncio.to_thread(self._why_not, error)) != told:
+                    told = why
+                    self._alarm(f"{why}; tried again for {until - loop.time():.0f} s")
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, RETRY_MOST_S)
             else:
                 return
 
-    async def ask(self, question: Callable[[ProxyClient], Awaitable[T]]) -> T:
+    def _why_not(self, error: Exception) -> str:
+        """In a line, with whoever has its port."""
+        last = str(error).strip().splitlines()[-1:]
+        port = self.plan.proxy.port
+        holder = holder_of_port(port) if port else None
+        taken = "" if holder is None else f"; port {port} is taken by {holder}"
+        return f"the {self._name} does not start: {''.join(last)}{taken}"
+
+    async def ask(self, question: Callable[[ProxyClient], Coroutine[Any, Any, T]]) -> T:
         """Its answer, before anybody watches it: one that dies meanwhile is started again."""
         while True:
-            asked = asyncio.ensure_future(question(self.client))
-            ended = asyncio.ensure_future(self._process.wait())
-            try:
-                await asyncio.wait((asked, ended), return_when=asyncio.FIRST_COMPLETED)
-                if asked.done():
-                    return asked.result()
-            finally:
-                asked.cancel()
-                ended.cancel()
-                await asyncio.gather(asked, ended, return_exceptions=True)
+            with suppress(Overtaken):
+                return await unless(self._until_gone(), question(self.client))
             until = asyncio.get_running_loop().time() + GIVE_UP_S
             await self._start_again(until=until)
+
+    async def _until_gone(self) -> None:
+        process, client = self._process, self.client
+        await heard_of(process.wait, lambda: client.answers(ANSWER_S), process.kill)
 
     @property
     def pid(self) -> int:
@@ -158,9 +174,16 @@ class Proxying:
         self._note_pid(self._name, process.pid)
         try:
             self.client = ProxyClient(await process.ready(READY_S), self._session)
-        except ConfigError:
+        except (ConfigError, asyncio.CancelledError):
+            # Also where whoever waits for it is told to stop: nobody else would end it.
             await process.stop()
             raise
+
+    @property
+    def _has_moved(self) -> bool:
+        """Whoever runs knows its files by a folder that is not the run's any more."""
+        known = read_plan(self._places.plan(self._name), ProxyPlan).folder
+        return known.resolve() != self._places.run.resolve()
 
     def _found(self) -> Found | None:
         log = self._places.log(self._name)
@@ -172,9 +195,16 @@ class Proxying:
 
 
 def recorded_plan(places: Places, shard: int = 0) -> ProxyPlan | None:
-    """What the proxy of an earlier controller was told; None if it never had one."""
+    """What the proxy of an earlier controller was told; None if it never had one.
+
+    Its files are where the run's folder is now.
+    """
     path = places.plan(named(PROXY, shard))
-    return read_plan(path, ProxyPlan) if path.exists() else None
+    if not path.exists():
+        return None
+    found = read_plan(path, ProxyPlan)
+    key = None if found.engine_key is None else places.token
+    return replace(found, folder=places.run, engine_key=key)
 
 
 async def _obeys(client: ProxyClient, *, before: str, now: str) -> bool:

@@ -34,6 +34,7 @@ from gyre.plan.replay import EVENTS
 from gyre.plan.scheduler import Scheduler
 from gyre.plan.shape import Shape
 from gyre.words.events import (
+    ClaimScored,
     EvaluationRound,
     EvaluationScored,
     ExecutionRelaunched,
@@ -43,6 +44,7 @@ from gyre.words.events import (
     WeightsPublished,
 )
 from gyre.words.outcomes import Outcome
+from gyre.words.packs import Score
 
 _OF_EVALUATION = (
     RunStarted,
@@ -96,7 +98,16 @@ class RecalledStep:
     """A batch, with its groups in the order in which it pulled them."""
 
     groups: list[GroupId] = field(default_factory=list)
+    scores: dict[tuple[str, ...], tuple[Score, ...]] = field(default_factory=dict)
+    """Of its claims, by the executions that each one holds."""
     gradient_norm: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Consumed:
+    """Groups of a step that was taken."""
+
+    groups: tuple[GroupId, ...]
 
 
 class Recalled:
@@ -108,8 +119,8 @@ class Recalled:
         self.scheduler = Scheduler(shape)
         self.groups: dict[GroupId, RecalledGroup] = {}
         """All that no checkpoint covers, outstanding or consumed."""
-        self.drawing: list[AdmitGroup | OfferGroup] = []
-        """In order: queries are drawn by the first kind and back with the second (SPEC 1.1)."""
+        self.drawing: list[AdmitGroup | OfferGroup | Consumed] = []
+        """In order: queries are drawn by the first kind and back with the last (SPEC 1.1)."""
         self.steps: dict[int, RecalledStep] = {}
         """Those that were taken, by number."""
         self.open: tuple[int, RecalledStep] | None = None
@@ -184,6 +195,9 @@ class Recalled:
                     batch = self.open[1]
                     if group not in batch.groups:
                         batch.groups.append(group)
+            case ClaimScored(step=step, executions=executions, scores=scores):
+                if self.open is not None and self.open[0] == step:
+                    self.open[1].scores[executions] = scores
             case StepMade(step=step, gradient_norm=norm):
                 if self.open is not None and self.open[0] == step:
                     self.open[1].gradient_norm = norm
@@ -196,6 +210,7 @@ class Recalled:
 
     def _stepped(self, step: int, batch: RecalledStep) -> None:
         self.open = None
+        self.drawing.append(Consumed(tuple(batch.groups)))
         if step >= self._since:
             self.steps[step] = batch
             return

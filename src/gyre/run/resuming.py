@@ -42,6 +42,8 @@ def reopen(found: Recalled, since: int, parts: Parts) -> None:
         hall.open(step)
         for number in batch.groups:
             hall.recall_assigned(number, step)
+        for executions, scores in batch.scores.items():
+            hall.recall_scored(step, executions, scores)
 
 
 def go_on(found: Recalled, parts: Parts, *, hear: Callable[[Any], None], spawn: Spawn) -> None:

@@ -43,6 +43,7 @@ from gyre.run.rollout_before import begun, remember, slot_of
 from gyre.run.rollout_plan import RolloutPlan
 from gyre.run.rollout_results import Result, Results, result_of
 from gyre.run.sharded import Proxies
+from gyre.run.silence import BEAT_S, heard_of
 from gyre.run.supervised import Supervised
 from gyre.run.supervisors import Supervisors
 from gyre.words.errors import ConfigError
@@ -154,9 +155,14 @@ class Rollout:
         log = self._places.log("proxy")
         process = await Process.start("proxy", ("-m", "gyre.run.proxy", str(path)), log)
         stack.push_async_callback(process.stop)
-        url = await process.ready(READY_S)
-        self._watched.append(("proxy", process.wait, log))
-        return Proxies([ProxyClient(url, self._session)])
+        proxy = ProxyClient(await process.ready(READY_S), self._session)
+
+        async def ended() -> int:
+            await heard_of(process.wait, lambda: proxy.answers(BEAT_S), process.kill)
+            return await process.wait()
+
+        self._watched.append(("proxy", ended, log))
+        return Proxies([proxy])
 
     async def _start_engine(self, stack: AsyncExitStack) -> CellClient:
         """A cell that only serves."""
@@ -174,9 +180,14 @@ class Rollout:
         log = self._places.log("engine")
         child = await births.birth("engine", [str(path)], log=log)
         stack.push_async_callback(child.stop)
-        url = await child.ready(READY_S)
-        self._watched.append(("engine", child.wait, log))
-        return CellClient(plan.cell, url, self._session)
+        client = CellClient(plan.cell, await child.ready(READY_S), self._session)
+
+        async def ended() -> int:
+            await heard_of(child.wait, client.answers, child.kill)
+            return await child.wait()
+
+        self._watched.append(("engine", ended, log))
+        return client
 
     # The executions
 

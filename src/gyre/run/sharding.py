@@ -1,7 +1,7 @@
 """The processes of a run's proxy: one for each shard, repaired without a word to the others."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -65,7 +65,7 @@ class Sharding:
             one.watch(hear=hear, again=partial(again, shard)) for shard, one in enumerate(self._all)
         )
 
-    async def ask(self, question: Callable[[ProxyClient], Awaitable[T]]) -> list[T]:
+    async def ask(self, question: Callable[[ProxyClient], Coroutine[Any, Any, T]]) -> list[T]:
         """What each answers, before anybody watches them."""
         return await _all(one.ask(question) for one in self._all)
 

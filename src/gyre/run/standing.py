@@ -4,7 +4,8 @@ import fcntl
 import os
 import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,8 @@ MAY_CHANGE = (
     "trackers",
 )
 """Keys, and tables of them, that no decision and no reward depends on."""
+SETTINGS = "settings"
+"""Among the notes of a journal's header."""
 GONE_S = 30.0
 """How long a killed process may take to be gone."""
 STOP_S = 120.0
@@ -95,17 +98,37 @@ def refuse_changes(folder: Path, run: RunFile) -> None:
         lines = "\n  ".join(found)
         raise ConfigError(f"{folder}: a run goes on as it began, and cannot change\n  {lines}")
     header = read(path_of(folder), kinds=()).header
-    if header is not None and shape_of(header.shape) != run.shape:
+    if header is None:
+        return
+    # The file may have been changed since, and the journal has not.
+    began = header.notes.get(SETTINGS, {})
+    now = settings_of(run.config)
+    changed = [
+        f"{path}: was {began[path]}, {RUN_FILE} says {now[path]}"
+        for path in began
+        if path in now and began[path] != now[path]
+    ]
+    if changed:
+        lines = "\n  ".join(changed)
+        raise ConfigError(f"{folder}: a run goes on as its journal says it began\n  {lines}")
+    if shape_of(header.shape) != run.shape:
         raise ConfigError(f"{folder}: {RUN_FILE} describes another schedule than the journal's")
+
+
+def settings_of(config: RunConfig) -> dict[str, str]:
+    """What the header of a run's journal has of its file: all that may not change."""
+    return {path: repr(value) for path, value in _leaves(config) if not _may_change(path)}
+
+
+def _may_change(path: str) -> bool:
+    return any(path == one or path.startswith(f"{one}.") for one in MAY_CHANGE)
 
 
 def changes(before: RunConfig, now: RunConfig) -> Iterator[str]:
     """Keys that matter and have another value, each with both."""
     old, new = dict(_leaves(before)), dict(_leaves(now))
     for path in {**old, **new}:
-        if any(path == one or path.startswith(f"{one}.") for one in MAY_CHANGE):
-            continue
-        if old.get(path) != new.get(path):
+        if not _may_change(path) and old.get(path) != new.get(path):
             yield f"{path}: was {old.get(path)!r}, asked for now {new.get(path)!r}"
 
 
@@ -126,10 +149,10 @@ def free(folder: Path, *, take_over: bool) -> None:
         raise ConfigError(f"{path}: process {pid} was killed, and still works on this run")
 
 
-def end_controller(folder: Path) -> None:
+def end_controller(folder: Path, tell: Callable[[str], None]) -> None:
     """Whoever works on the run hears what Ctrl-C says, and has ended.
 
-    ConfigError if that is nobody of this machine.
+    `tell` says who is waited for. ConfigError if that is nobody of this machine.
     """
     path = path_of(folder)
     pid = lock_holder(path)
@@ -138,7 +161,11 @@ def end_controller(folder: Path) -> None:
             message = f"{path}: a process of another machine works on this run; "
             raise ConfigError(f"{message}gyre stop {folder} has to be said there")
         return
-    os.kill(pid, signal.SIGTERM)
+    tell(f"process {pid} is told to stop; it has {STOP_S:.0f} s to end its executions")
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+        # One that was suspended, by Ctrl-Z for instance, would hear it only when it goes on.
+        os.kill(pid, signal.SIGCONT)
     if not _is_gone(path, pid, STOP_S):
         message = f"{path}: process {pid} was told to stop, and works on; "
         raise ConfigError(f"{message}gyre resume {folder} --take-over goes on without it")

@@ -4,39 +4,43 @@ Rule 1: nothing is lost by it; what was interrupted begins anew when the run is 
 """
 
 import asyncio
-import signal
+from collections.abc import Callable
 from pathlib import Path
 
 from gyre.backends.clusters.open import open_cluster
-from gyre.rollout import facts
 from gyre.run import resuming, supervised
 from gyre.run.lock import is_taken
 from gyre.run.plans import Places
 from gyre.run.runfile import read_run
 from gyre.run.standing import end_controller
-from gyre.words.errors import ConfigError, LogDamaged
-from gyre.words.outcomes import Terminated
+from gyre.words.errors import ConfigError
 from gyre.words.run_sections import ClusterSection
 
 END_S = 10.0
 """How long an execution may take to end."""
 
 
-def stop(folder: Path) -> int:
+def stop(folder: Path, tell: Callable[[str], None]) -> int:
     """How many executions and other processes were left without a controller; none is now.
 
     A controller ends first, with all that is its own. ConfigError with what could not be ended.
+    `tell` says what is waited for, and what is passed over.
     """
-    end_controller(folder)
+    end_controller(folder, tell)
     places = Places(run=folder.absolute(), share=folder)
     if not places.file.is_file():
         # Whatever became of it, what runs on this machine can be ended.
-        return asyncio.run(_end_all(places, ClusterSection(), run=""))
-    config = read_run(places.file).config
-    return asyncio.run(_end_all(places, config.cluster, run=config.run.name))
+        return asyncio.run(end_all(places, ClusterSection(), ""))
+    try:
+        config = read_run(places.file).config
+    except ConfigError as error:
+        tell(f"only what runs on this machine is ended, because of {error}")
+        return asyncio.run(end_all(places, ClusterSection(), ""))
+    return asyncio.run(end_all(places, config.cluster, config.run.name))
 
 
-async def _end_all(places: Places, section: ClusterSection, *, run: str) -> int:
+async def end_all(places: Places, section: ClusterSection, run: str) -> int:
+    """The same for a run that has no controller, or whose controller is about to end."""
     found = [one for one in sorted(places.attempts.glob("*/")) if is_taken(one)]
     # Of others than this machine only what lasts can be left, and that are supervisors.
     asked = section if found else ClusterSection()
@@ -53,14 +57,6 @@ async def _end_all(places: Places, section: ClusterSection, *, run: str) -> int:
 
 
 async def _end(folder: Path, by: supervised.Orders) -> None:
-    """One whose program has ended is only being assessed, and that can be done again."""
-    if not await asyncio.to_thread(_has_ended, folder):
-        supervised.order(folder, signal.SIGUSR1, by)
+    """What its program has done by now is assessed when the run is resumed."""
+    supervised.stop(folder, by)
     await supervised.end(folder, END_S, by)
-
-
-def _has_ended(folder: Path) -> bool:
-    try:
-        return any(isinstance(one.fact, Terminated) for one in facts.read(folder))
-    except LogDamaged:
-        return False

@@ -4,6 +4,8 @@
 
 It has a session of its own and outlives whoever started it; started again after a death it goes on
 from the facts. SIGTERM cancels the harness; SIGUSR1 cancels it as surplus, which is not assessed.
+SIGUSR2 says that the run is stopped and may be resumed: a harness that runs is cancelled, one that
+has ended keeps what it did, and whoever resumes has it assessed.
 """
 
 import asyncio
@@ -22,18 +24,20 @@ import msgspec
 from gyre.backends.harnesses.command import CommandHarness
 from gyre.backends.sandboxes.local import warm as warm_sandboxes
 from gyre.backends.sandboxes.members import adopt_orphans
+from gyre.backends.sandboxes.relay import Upstream
 from gyre.evaluate.assess import closing
 from gyre.evaluate.attempts import attempts
 from gyre.rollout import outcome
 from gyre.rollout.execution import Execution, Stage
 from gyre.rollout.facts import FactsFile
-from gyre.rollout.order import Order, read_order, read_told
+from gyre.rollout.order import Order, Told, read_order, read_told
 from gyre.rollout.steps import steps_of, worth
 from gyre.rollout.supervisor import Supervisor
 from gyre.run import lock
+from gyre.run.beating import Beating
 from gyre.run.control import environment
 from gyre.run.evaluating import evaluator_for
-from gyre.run.placing import agent_sandbox, judging_sandbox
+from gyre.run.placing import address_of, agent_sandbox, judging_sandbox
 from gyre.run.telling import Teller
 from gyre.words.errors import BoundaryError, ConfigError, LogDamaged
 from gyre.words.outcomes import Assessed, Closed, Fact, Outcome, StepAssessed, Terminated
@@ -41,7 +45,7 @@ from gyre.words.sandboxes import Keep
 from gyre.words.tasks import Command, Endpoint, Step
 
 LOG_FILE = "supervisor.log"
-ORDERS = {signal.SIGTERM, signal.SIGUSR1}
+ORDERS = {signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2}
 """Signals that are orders; they wait until the supervisor can take them."""
 
 
@@ -82,7 +86,8 @@ class Supervision:
         self._mark = secrets.token_hex(16) if prepared is None else prepared.mark
         # What the image has was put into the workspace before the first step.
         fills = not self._execution.steps
-        self._sandbox = agent_sandbox(order, self._mark, folder, fills=fills)
+        self._proxy = Upstream(address_of(order))
+        self._sandbox = agent_sandbox(order, self._mark, folder, self._proxy, fills=fills)
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         self._supervisor = Supervisor(
             order,
@@ -91,15 +96,17 @@ class Supervision:
             sandbox=self._sandbox,
             clock=MonotonicClock(boot=boot),
             say=self._say,
-            told=lambda: read_told(folder),
+            told=lambda: all_told(folder, self._proxy),
         )
         self._harness = CommandHarness(
             order.harness, order.variables, home=order.home, layers=order.layers
         )
         self._surplus = asyncio.Event()
+        self._stopped = asyncio.Event()
+        """The run is, and this execution closes when it is resumed."""
 
     async def work(self) -> None:
-        """The execution is closed and its outcome file says so."""
+        """The execution is closed and its outcome file says so, unless the run is stopped."""
         self._take_orders()
         for entry in self._facts.entries:
             self._teller.tell(entry)
@@ -112,11 +119,13 @@ class Supervision:
             outcome.write(self._folder, self._execution.record)
         while self._execution.terminated is None:
             if self._execution.state is not None:
-                await self._unless_surplus()
+                if not await self._is_assessed():
+                    return
                 self._supervisor.settle(has_key=bool(self._secrets.key))
             if self._execution.terminated is None:
                 await self._supervisor.advance(self._mark, self._command)
-        await self._unless_surplus()
+        if not await self._is_assessed():
+            return
         self._say(
             closing(
                 self._execution.terminated,
@@ -149,9 +158,14 @@ class Supervision:
             self._surplus.set()
             self._supervisor.cancelled.set()
 
+        def stopped() -> None:
+            self._stopped.set()
+            self._supervisor.cancelled.set()
+
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._supervisor.cancelled.set)
         loop.add_signal_handler(signal.SIGUSR1, surplus)
+        loop.add_signal_handler(signal.SIGUSR2, stopped)
         # A handler, because children inherit it when a signal is ignored.
         loop.add_signal_handler(signal.SIGHUP, lambda: None)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ORDERS)
@@ -174,18 +188,25 @@ class Supervision:
         usual = environment(endpoint.url, endpoint.key)
         return replace(wanted, variables=task.variables | usual | wanted.variables)
 
-    async def _unless_surplus(self) -> None:
-        """Assessed until it is valid or there is no further attempt, or it becomes surplus."""
-        surplus = asyncio.create_task(self._surplus.wait())
+    async def _is_assessed(self) -> bool:
+        """Until it is valid or there is no further attempt, or it becomes surplus.
+
+        False where the run is stopped before that: then it can be assessed when that is resumed.
+        """
+        if self._stopped.is_set():
+            return False
         assessed = asyncio.create_task(self._assess())
+        told = [asyncio.create_task(one.wait()) for one in (self._surplus, self._stopped)]
         try:
-            await asyncio.wait({surplus, assessed}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({assessed, *told}, return_when=asyncio.FIRST_COMPLETED)
             if assessed.done():
                 assessed.result()
+                return True
+            return self._surplus.is_set()
         finally:
-            surplus.cancel()
-            assessed.cancel()
-            await asyncio.gather(surplus, assessed, return_exceptions=True)
+            for task in (assessed, *told):
+                task.cancel()
+            await asyncio.gather(assessed, *told, return_exceptions=True)
 
     async def _assess(self) -> None:
         """The state that waits for it, by the rule of its step."""
@@ -215,6 +236,12 @@ class Supervision:
                 self._say(Assessed(assessment=one.assessment))
 
 
+def all_told(folder: Path, proxy: Upstream) -> Told:
+    """With the time in which there was no proxy that could have counted it (SPEC 6.1)."""
+    told = read_told(folder)
+    return replace(told, held_s=told.held_s + proxy.waited_s)
+
+
 def warm() -> None:
     """What every supervisor needs and none changes is there before any is born."""
     warm_sandboxes()
@@ -228,8 +255,11 @@ def born(arguments: Sequence[str], told: str) -> int:
         order = read_order(path)
         known = msgspec.json.decode(told or "{}", type=Secrets)
         adopt_orphans()
-        with Teller(order.facts_url, known.token, order.execution) as teller:
-            asyncio.run(_supervise(path.parent, order, known, teller))
+        with (
+            Teller(order.facts_url, known.token, order.execution) as teller,
+            Beating(path.parent) as beating,
+        ):
+            asyncio.run(_supervise(path.parent, order, known, teller, beating))
     except (ConfigError, BoundaryError, LogDamaged, msgspec.MsgspecError, OSError) as error:
         sys.stderr.write(f"gyre supervise: {type(error).__name__}: {error}\n")
         return 2 if isinstance(error, ConfigError) else 1
@@ -253,8 +283,14 @@ def _order_file(arguments: Sequence[str]) -> Path:
     return path
 
 
-async def _supervise(folder: Path, order: Order, told: Secrets, teller: Teller) -> None:
-    await Supervision(folder, order, told, teller).work()
+async def _supervise(
+    folder: Path, order: Order, told: Secrets, teller: Teller, beating: Beating
+) -> None:
+    turning = asyncio.create_task(beating.turn())
+    try:
+        await Supervision(folder, order, told, teller).work()
+    finally:
+        turning.cancel()
 
 
 if __name__ == "__main__":

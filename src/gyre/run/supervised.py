@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Protocol
 
 from gyre.rollout.order import Told
+from gyre.run.beating import last_beat
 from gyre.run.births import Child
 from gyre.run.lock import is_taken
+from gyre.run.silence import Silence
 from gyre.run.supervise import LOG_FILE
 from gyre.words.ids import ExecutionId
 from gyre.words.outcomes import Closed, Terminated
@@ -17,6 +19,8 @@ from gyre.words.tasks import Task
 LOOK_S = 0.1
 """How often it is looked whether a supervisor that is nobody's child has ended."""
 
+SILENT_S = 120.0
+"""A supervisor that shows for so long not that it lives counts as dead; it does every few."""
 KILL_S = 5.0
 """How long one that is killed may take to be gone, wherever it is."""
 
@@ -47,6 +51,11 @@ def order(folder: Path, number: signal.Signals, by: Orders) -> None:
     """For the supervisor of an execution's folder that is nobody's child, if it lives."""
     if is_taken(folder):
         by.order(str(folder / LOG_FILE), number)
+
+
+def stop(folder: Path, by: Orders) -> None:
+    """The same one hears that its run is stopped; one of a Gyre that knew of no such thing ends."""
+    order(folder, signal.SIGUSR1 if last_beat(folder) is None else signal.SIGUSR2, by)
 
 
 async def end(folder: Path, within_s: float, by: Orders) -> None:
@@ -96,6 +105,9 @@ class Supervised:
     told: Told = field(default_factory=Told)
     held: Holding = field(default_factory=Holding)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    beat: int | None = None
+    """By which its supervisor showed last that it lives."""
+    silence: Silence = field(default_factory=lambda: Silence(SILENT_S))
 
     @property
     def is_lost(self) -> bool:
@@ -111,12 +123,37 @@ class Supervised:
         """Somebody reads what it is told."""
         return self.process is not None or (self.birth is None and self.is_adopted)
 
+    def is_hung(self, now: float) -> bool:
+        """Its supervisor lives and does nothing; one that never showed it lives is not judged."""
+        beat = last_beat(self.folder)
+        if beat is None or not self.is_supervised:
+            return False
+        if beat != self.beat:
+            self.beat = beat
+            self.silence.heard(now)
+        return self.silence.is_over(now)
+
+    def kill(self) -> None:
+        """Its supervisor ends, and another may take its place, with a silence of its own."""
+        self.silence = Silence(SILENT_S)
+        if self.process is not None:
+            self.process.signal(signal.SIGKILL)
+        else:
+            order(self.folder, signal.SIGKILL, self.by)
+
     def surplus(self) -> None:
         """Its supervisor, if there is one, hears that it should end unassessed."""
         if self.process is not None:
             self.process.signal(signal.SIGUSR1)
         elif self.is_adopted and self.birth is None:
             order(self.folder, signal.SIGUSR1, self.by)
+
+    def stop(self) -> None:
+        """Its supervisor hears that the run is stopped, and may be resumed."""
+        if self.process is not None:
+            self.process.signal(signal.SIGUSR2)
+        elif self.is_adopted and self.birth is None:
+            stop(self.folder, self.by)
 
     async def end(self, within_s: float) -> None:
         """Its supervisor has ended, by itself if it does so in time."""

@@ -9,6 +9,7 @@ import asyncio
 import errno
 import json
 import signal
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -57,6 +58,7 @@ class Supervisors:
         closed: Callable[[Supervised, Closed], Awaitable[None]],
         spawn: Spawn,
         lost: Callable[[Supervised, str], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`terminated` and `closed` hear of each execution once, in this order.
 
@@ -71,6 +73,7 @@ class Supervisors:
         self._closed = closed
         self._spawn = spawn
         self._lost = lost
+        self._clock = clock
         self._all: dict[ExecutionId, Supervised] = {}
         self._starting = asyncio.Semaphore(MOST_STARTING)
 
@@ -120,7 +123,7 @@ class Supervisors:
                 await self._apply(one, entry)
 
     async def look_after(self) -> None:
-        """Supervisors that died are started again, and told how long calls were held."""
+        """Supervisors that died or hang are started again, and told how long calls were held."""
         while True:
             await asyncio.sleep(LOOK_S)
             await self.look()
@@ -130,14 +133,16 @@ class Supervisors:
         for one in list(self._all.values()):
             if one.closed is None and one.is_lost:
                 await self._revive(one)
+            elif one.closed is None and one.is_hung(self._clock()):
+                one.kill()
             elif one.closed is None and one.is_adopted:
                 await self._listen(one)
         await self._tell_held()
 
-    async def end(self) -> None:
+    async def end(self, *, for_good: bool = False) -> None:
         """Nothing of any execution runs any more.
 
-        What is just being assessed is not cancelled, because its state can be assessed again.
+        What has ended and is not assessed yet can be when the run is resumed, unless it is over.
         """
         births = [one.birth for one in self._all.values() if one.birth is not None]
         if births:
@@ -145,7 +150,9 @@ class Supervisors:
             await asyncio.wait(births, timeout=END_S)
         for one in self._all.values():
             one.is_cancelled = True
-            if one.terminated is None:
+            if not for_good:
+                one.stop()
+            elif one.terminated is None:
                 one.surplus()
         await asyncio.gather(*(one.end(END_S) for one in self._all.values()))
 

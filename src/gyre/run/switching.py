@@ -34,7 +34,7 @@ from gyre.run.keeping import Keeper
 from gyre.run.reviving import Reviving
 from gyre.run.routing import RouteTables
 from gyre.run.sharded import Proxies
-from gyre.words.errors import CellError, CellGone, TransferError
+from gyre.words.errors import CellError, CellGone, Outdated, TransferError
 from gyre.words.events import TransitionTimed, WeightsPublished
 
 VACATE_S = 60.0
@@ -252,7 +252,18 @@ class Switching:
         return True
 
     async def _load(self, client: CellClient) -> None:
-        new = self._keeper.published
+        """What is published, also where that changes while an engine loads what was."""
+        while True:
+            new = self._keeper.published
+            try:
+                await self._load_version(client, new)
+            except Outdated:
+                if self._keeper.published is new:
+                    raise
+            else:
+                return
+
+    async def _load_version(self, client: CellClient, new: Checkpoint) -> None:
         with self._keeper.using(new.version):
             if self._offers and client is not self._cells[CORE]:
                 # What the core cannot give, its folder has.

@@ -12,8 +12,9 @@ import signal
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
+from gyre import folders
 from gyre.backends.evaluators.command import OUTPUT_FILE as JUDGED_FILE
 from gyre.rollout import outcome
 from gyre.rollout.order import Order, write_order
@@ -185,9 +186,21 @@ def _problem(task: Task, way: str, record: OutcomeRecord | None, score: float | 
 
 def _said(folder: Path) -> tuple[str, ...]:
     """The end of what the judge printed, or else the script, or else the supervisor."""
+    inside = [
+        os.fsdecode(visit.label_of(entry))
+        for visit in folders.visits(folder)
+        for entry in visit.entries
+        if entry.is_file
+    ]
     for name in (JUDGED_FILE, OUTPUT_FILE, LOG_FILE):
-        for path in sorted(folder.glob(f"**/{name}"), reverse=True):
-            text = path.read_bytes()[-SAID_BYTES:].decode(errors="replace").strip()
+        for path in sorted(inside, reverse=True):
+            text = _end_of(folder, path) if PurePosixPath(path).name == name else ""
             if text:
                 return tuple(text.splitlines()[-SAID_LINES:])
     return ()
+
+
+def _end_of(folder: Path, name: str) -> str:
+    with os.fdopen(folders.opened(folder, name), "rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - SAID_BYTES))
+        return file.read(SAID_BYTES).decode(errors="replace").strip()

@@ -1,7 +1,9 @@
 """Who does not answer: processes that end, cells that fall silent, engines that stop serving.
 
 Rule 1: silence costs an engine its calls after SILENT_S, its process after a lease (SPEC 3.2).
-Rule 2: nothing is said twice of one process.
+Rule 2: an engine that is home and says it is not ready for longer than any load takes costs its
+process too, because it would refuse every call, and whoever waits for it would wait forever.
+Rule 3: nothing is said twice of one process.
 """
 
 import asyncio
@@ -12,6 +14,7 @@ from gyre.plan.messages import CellDied, CellId, EngineId, EngineLost
 from gyre.run.cells import CellClient
 from gyre.run.hall import Hall, Spawn
 from gyre.run.pacing import Pacing
+from gyre.run.silence import Silence
 from gyre.words.errors import CellError
 
 BEAT_S = 1.0
@@ -30,17 +33,22 @@ class Watch:
         *,
         num_cells: int,
         lease_s: float,
+        drain_s: float,
         ended: Callable[[int], Awaitable[bool]],
         end: Callable[[int], Coroutine[Any, Any, None]],
         hear: Callable[[Any], None],
         clock: Callable[[], float],
         spawn: Spawn,
     ) -> None:
-        """`ended` waits for a process that ends by itself; `end` makes one do so."""
+        """`ended` waits for a process that ends by itself; `end` makes one do so.
+
+        `drain_s` is how long an engine that should serve may say that it is not ready.
+        """
         self._cells = cells
         self._hall = hall
         self._num_cells = num_cells
         self._lease_s = lease_s
+        self._drain_s = drain_s
         self._ended = ended
         self._end = end
         self._hear = hear
@@ -51,7 +59,11 @@ class Watch:
         self._told: set[CellClient] = set()
         """Whose engine is known to be lost."""
         self._gone: set[CellClient] = set()
+        self._draining: dict[CellClient, Silence] = {}
+        """Engines that are not ready and should be."""
         self.paces: Pacing
+        self.is_home: Callable[[int], bool]
+        """Whether the scheduler has the cell's engine, or the standalone one, for serving."""
 
     def follow(self, cell: int) -> None:
         """Its present process, which is up, to its end."""
@@ -80,6 +92,10 @@ class Watch:
             if is_ready or self._hall.trains(cell):
                 self._ready_at[client] = now
                 self._told.discard(client)
+            if is_ready or self._hall.trains(cell) or not self.is_home(cell):
+                self._draining.pop(client, None)
+            else:
+                self._draining.setdefault(client, Silence(self._drain_s))
             if self._cells[cell] is client:
                 self._judge(cell, client, now)
         for cell in self._hall.silent():
@@ -96,7 +112,9 @@ class Watch:
     def _judge(self, cell: int, client: CellClient, now: float) -> None:
         if client not in self._heard_at:
             return  # Its process is yet to start, and whoever starts it knows how it is.
-        if now - self._heard_at[client] >= self._lease_s:
+        drained = self._draining.get(client)
+        is_silent = now - self._heard_at[client] >= self._lease_s
+        if is_silent or (drained is not None and drained.is_over(now)):
             self._lost(cell, client)
         elif now - self._ready_at.setdefault(client, now) >= SILENT_S and client not in self._told:
             self._told.add(client)
@@ -119,8 +137,8 @@ class Watch:
             self._hear(EngineLost(engine=EngineId(cell)))
 
     def _forget(self, present: set[CellClient]) -> None:
-        for times in (self._heard_at, self._ready_at):
-            for client in times.keys() - present:
-                del times[client]
+        for known in (self._heard_at, self._ready_at, self._draining):
+            for client in known.keys() - present:
+                del known[client]
         self._told &= present
         self._gone &= present

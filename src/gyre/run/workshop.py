@@ -68,6 +68,7 @@ class Workshop:
             self.hall,
             num_cells=staff.num_cells,
             lease_s=schedule.lease_s,
+            drain_s=schedule.publish_s + schedule.lease_s,
             ended=staff.ended,
             end=staff.end,
             hear=hear,
@@ -86,9 +87,15 @@ class Workshop:
         )
 
     async def open(
-        self, routes: RouteTables, proxy: Proxies, published: Checkpoint | None = None
+        self,
+        routes: RouteTables,
+        proxy: Proxies,
+        published: Checkpoint | None = None,
+        *,
+        is_home: Callable[[int], bool],
     ) -> Switching:
         """Roles can change; what everybody begins with is a version like any other."""
+        self.watch.is_home = is_home
         if published is None:
             published, _ = await self.keeper.saved(0)
         self.keeper.publish(published)

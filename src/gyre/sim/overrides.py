@@ -38,6 +38,6 @@ def _value(text: str) -> Any:
     """As TOML spells it; what is no TOML is text, so that names need no quotes."""
     try:
         found = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
     return found["value"] if len(found) == 1 else text

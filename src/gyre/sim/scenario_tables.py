@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
+from math import isinf
 from typing import Any, TypeVar
 
 from gyre.plan.dispatch import Boundary, Continuous, Dispatch
@@ -24,22 +25,49 @@ class _Kind:
 
     says: str
     accepts: Callable[[Any], bool]
+    limit: str = ""
+    """Said of numbers, which may be of the right kind and too large."""
+
+    def expected(self, value: Any) -> str:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return f"{self.says}{self.limit}" if is_number else self.says
+
+
+MOST = 10**12
+"""Numbers beyond it mean nothing here, and could not be added to times any more."""
+MOST_COUNT = 10**6
+MOST_EXECUTIONS = 10**8
+MOST_SPREAD = 100
+"""Of logarithms; what they are the logarithm of has to be a number."""
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """Infinity is one, where there is no limit."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return abs(value) <= MOST or isinf(value)
 
 
 def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, int) and _is_number(value)
+
+
+def _is_count(value: Any) -> bool:
+    return _is_whole(value) and value <= MOST_COUNT
 
 
 def _is_list(value: Any, inner: Callable[[Any], bool]) -> bool:
     return isinstance(value, list) and all(inner(one) for one in value)
 
 
-_WHOLE = _Kind("a whole number", _is_whole)
-_NUMBER = _Kind("a number", _is_number)
+_WHOLE = _Kind("a whole number", _is_whole, f" of at most {MOST:g}")
+_COUNT = _Kind("a whole number", _is_count, f" of at most {MOST_COUNT:,}")
+_NUMBER = _Kind("a number", _is_number, f" of at most {MOST:g}")
+_LOGARITHM = _Kind(
+    "a number",
+    lambda value: _is_number(value) and abs(value) <= MOST_SPREAD,
+    f" between -{MOST_SPREAD} and {MOST_SPREAD}",
+)
 _TRUTH = _Kind("true or false", lambda value: isinstance(value, bool))
 _TEXT = _Kind("text", lambda value: isinstance(value, str))
 _WHOLES = _Kind("a list of whole numbers", lambda value: _is_list(value, _is_whole))
@@ -64,16 +92,16 @@ _TOP = {
 }
 _SECTIONS: dict[str, dict[str, _Kind]] = {
     "schedule": {
-        "groups_per_batch": _WHOLE,
-        "executions_per_group": _WHOLE,
-        "steps_per_burst": _WHOLE,
-        "steps": _WHOLE,
+        "groups_per_batch": _COUNT,
+        "executions_per_group": _COUNT,
+        "steps_per_burst": _COUNT,
+        "steps": _COUNT,
         "extra_dispatch": _NUMBER,
-        "depth": _WHOLE,
+        "depth": _COUNT,
         "placement": _one_of(*_PLACEMENTS),
         "streaming": _TRUTH,
         "launch_order": _one_of(*_ORDERS),
-        "surplus": _WHOLE,
+        "surplus": _COUNT,
         "supply_fraction": _NUMBER,
         "supply_dwell_s": _NUMBER,
         "rescue_s": _NUMBER,
@@ -83,10 +111,10 @@ _SECTIONS: dict[str, dict[str, _Kind]] = {
         "endless_dispatch": _TRUTH,
         "overcommit": _NUMBER,
     },
-    "cells": {"count": _WHOLE, "capacity": _WHOLE, "nodes": _NUMBER, "standalone": _WHOLES},
+    "cells": {"count": _COUNT, "capacity": _COUNT, "nodes": _NUMBER, "standalone": _WHOLES},
     "work": {
-        "log_mean": _NUMBER,
-        "sigma": _NUMBER,
+        "log_mean": _LOGARITHM,
+        "sigma": _LOGARITHM,
         "quantiles": _NUMBER_LISTS,
         "recorded_h": _NUMBER_LISTS,
         "between": _NUMBER,
@@ -96,7 +124,7 @@ _SECTIONS: dict[str, dict[str, _Kind]] = {
     "deadlines": {"harness_h": _NUMBER, "overall_h": _NUMBER},
     "evaluations": {
         "mean_h": _NUMBER,
-        "sigma": _NUMBER,
+        "sigma": _LOGARITHM,
         "stuck_queries": _NUMBER,
         "stuck_within": _NUMBER,
     },
@@ -111,7 +139,7 @@ _SECTIONS: dict[str, dict[str, _Kind]] = {
         "update_s": _NUMBER,
         "publication_s": _NUMBER,
     },
-    "estimates": {"sigma": _NUMBER},
+    "estimates": {"sigma": _LOGARITHM},
     "faults": {"mean_life_h": _NUMBER, "restart_s": _NUMBER, "failed_transitions": _NUMBER},
 }
 _FIELD = re.compile(r"([a-z_.]+)(\[\d+\])?: (.*)")
@@ -169,6 +197,12 @@ class _Reading:
         if "nodes" in self._sections["cells"]:
             rest["nodes_per_cell"] = self._sections["cells"]["nodes"]
         if shape is None or work is None or costs is None or faults is None:
+            return None
+        if (
+            many := shape.group_size * shape.groups_per_batch * (shape.steps or 0)
+        ) > MOST_EXECUTIONS:
+            most = f"at most {MOST_EXECUTIONS:,} executions in all steps"
+            self.mistakes.append(f"schedule.steps: {most}, not {many:,}")
             return None
         return self._make(
             "scenario",
@@ -294,7 +328,7 @@ class _Reading:
             if key not in kinds:
                 self.mistakes.append(f"{prefix}{key}: unknown key; {_known(kinds)}")
             elif not kinds[key].accepts(value):
-                self.mistakes.append(f"{prefix}{key}: {kinds[key].says}, not {value!r}")
+                self.mistakes.append(f"{prefix}{key}: {kinds[key].expected(value)}, not {value!r}")
                 self._refused.add(f"{prefix}{key}")
             else:
                 good[key] = value

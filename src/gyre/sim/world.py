@@ -59,7 +59,7 @@ from gyre.sim.world_agenda import Agenda
 from gyre.sim.world_books import Books
 from gyre.sim.world_engines import Key, Running, Serving
 from gyre.sim.world_training import Trainer
-from gyre.words.errors import BrokenPromise
+from gyre.words.errors import BrokenPromise, ConfigError
 from gyre.words.outcomes import Ending, Outcome
 
 _ESTIMATES, _FAULTS = 101, 102
@@ -71,6 +71,10 @@ class EventLog:
     """All that a scheduler was told and what it ordered, for a replay."""
 
     entries: list[tuple[float, Heard, tuple[Command, ...]]] = field(default_factory=list)
+
+
+MOST_DEATHS = 200
+"""Of each cell without a step; a run that has more makes no headway, and would never end."""
 
 
 def run(scenario: Scenario, *, log: EventLog | None = None) -> Record:
@@ -106,6 +110,8 @@ class World:
         self._transition: dict[CellId, int] = {}
         self._lives = [0] * shape.num_cells
         """Numbers each cell's lives, because a death is planned for one of them."""
+        self._num_deaths = 0
+        """Since the last step."""
         self._published = 0
         self._consumed: dict[GroupId, bool] = {}
         """Groups of the batch in hand; True for void ones."""
@@ -165,6 +171,7 @@ class World:
                 self._void.discard(group)
             case StepTaken(step=step):
                 consumed, self._consumed = self._consumed, {}
+                self._num_deaths = 0
                 self._books.step(
                     step,
                     consumed,
@@ -356,6 +363,13 @@ class World:
         if life != self._lives[cell]:
             return
         self._books.counts["cells_died"] += 1
+        self._num_deaths += 1
+        if self._num_deaths > MOST_DEATHS * len(self._lives):
+            mean_h = self._scenario.faults.mean_life_h
+            raise ConfigError(
+                f"faults.mean_life_h: a longer life, not {mean_h:g}: cells died "
+                f"{self._num_deaths} times and no step was taken"
+            )
         self._transition.pop(cell, None)
         self._trainer.leave(cell)
         self._inbox.append(CellDied(cell=cell))

@@ -23,12 +23,14 @@ CORE = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer(Generic[Work]):
+class Offer(Generic[Work, Found]):
     """A claim to be queued."""
 
     work: Work
     num_scorings: int = 0
     """Forward-only micro-steps to be done before any backward of it (SPEC 8.3)."""
+    scores: tuple[Found, ...] = ()
+    """What they found in a former life of the run, all of them or none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,12 +182,13 @@ class MicroSteps(Generic[Work, Found]):
             self.leave(cell)
         return tuple(sorted(silent))
 
-    def offer(self, offers: Sequence[Offer[Work]]) -> None:
+    def offer(self, offers: Sequence[Offer[Work, Found]]) -> None:
         """Claims join the batch, behind those already there."""
         for one in offers:
             claim = len(self._claims)
-            self._claims.append(_Claim(one.work, one.num_scorings))
-            parts = range(one.num_scorings) if one.num_scorings else (None,)
+            made = _Claim(one.work, one.num_scorings, dict(enumerate(one.scores)))
+            self._claims.append(made)
+            parts = (None,) if made.is_scored else range(one.num_scorings)
             for part in parts:
                 heappush(self._waiting, (claim, part))
 

@@ -93,7 +93,7 @@ class PackingBuffer(Generic[Kept, Work, Found]):
             return None
         return self._groups.assigned_group(self._batch.unpacked)
 
-    def pack(self, number: int, offers: Sequence[Offer[Work]]) -> None:
+    def pack(self, number: int, offers: Sequence[Offer[Work, Found]]) -> None:
         """The claims that a pulled group became; a void group becomes none."""
         if self._batch is None or self._batch.unpacked != number:
             raise BrokenPromise(f"group {number}: packed without having been pulled")

@@ -60,7 +60,7 @@ TABLES: Mapping[str, Mapping[str, Any]] = {
     },
     "engine": {"kv_tokens": 16384},
     "harness": {"argv": ["python3", "-S", "-E", light_agent.__file__, "{instruction}"]},
-    "deadlines": {"agent_s": 120.0, "overall_s": 180.0},
+    "deadlines": {"agent_s": 600.0, "overall_s": 900.0},
     "sampling": {"max_tokens": 64},
     "proxy": {"port": 0},
     "trainer": {"pack_tokens": 160, "claim_packs": 1},

@@ -10,6 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
+from gyre.testing.held_port import held_port, number_of
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedAsk:
@@ -36,7 +38,10 @@ class EngineProcess:
         chunk_delay_s: float = 0.0,
         incremental: bool = False,
     ) -> None:
-        """Returns once the server listens."""
+        """Returns once the server listens; its port is held as long as the context lasts."""
+        self._held = held_port() if port == 0 else None
+        if self._held is not None:
+            port = number_of(self._held)
         reader, writer = os.pipe()
         command = [sys.executable, "-m", "gyre.testing.engine_server", "--wire", wire]
         command += ["--script", script, "--tokenizer", str(tokenizer), "--log", str(log)]
@@ -50,6 +55,7 @@ class EngineProcess:
         with os.fdopen(reader) as ready:
             said = ready.readline()
         if not said:
+            self._let_go()
             raise RuntimeError(f"the engine server ended with {self._child.wait()}")
         self._log = log
         self.port: int = json.loads(said)["port"]
@@ -84,3 +90,8 @@ class EngineProcess:
     ) -> None:
         if self._child.poll() is None:
             self.kill()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._held is not None:
+            self._held.close()

@@ -12,6 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from gyre.testing.held_port import held_port, number_of
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedExecution:
@@ -32,15 +34,20 @@ class ProxyProcess:
         *,
         model: Path,
         engines: Sequence[str],
-        port: int = 0,
         options: Sequence[str] = (),
     ) -> None:
         self.folder = folder
         self._model = model
         self._engines = tuple(engines)
         self._options = tuple(options)
-        self.port = port
-        self._child = self._spawn()
+        # Its own while it is away: what is started again listens where it did.
+        self._held = held_port()
+        self.port = number_of(self._held)
+        try:
+            self._child = self._spawn()
+        except RuntimeError:
+            self._held.close()
+            raise
 
     @property
     def url(self) -> str:
@@ -60,8 +67,6 @@ class ProxyProcess:
             message = "the proxy has no standard output"
             raise RuntimeError(message)
         for line in child.stdout:
-            if line.startswith("gyre proxy: "):
-                self.port = int(line.split()[2].rsplit(":", 1)[1])
             if line == "ready\n":
                 return child
         child.stdout.close()
@@ -84,12 +89,12 @@ class ProxyProcess:
             data=json.dumps(body).encode() if body is not None else None,
             headers={"authorization": f"Bearer {token}"},
         )
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=180) as answer:
             return json.load(answer)
 
     def metrics(self) -> dict[str, float]:
         """Every sample of /metrics by its name with labels."""
-        with urllib.request.urlopen(f"{self.url}/metrics", timeout=30) as answer:
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=180) as answer:
             lines = answer.read().decode().splitlines()
         samples = (line.rpartition(" ") for line in lines if not line.startswith("#"))
         return {name: float(value) for name, _, value in samples}
@@ -109,7 +114,7 @@ class ProxyProcess:
         return self._end()
 
     def _end(self) -> int:
-        status = self._child.wait(timeout=60)
+        status = self._child.wait(timeout=180)
         if self._child.stdout is not None:
             self._child.stdout.close()
         return status
@@ -126,3 +131,4 @@ class ProxyProcess:
         if self._child.poll() is None:
             self._child.kill()
         self._end()
+        self._held.close()

@@ -20,6 +20,8 @@ from gyre.words.sections import ObjectiveSection
 GRPO = ObjectiveSection(kind="grpo")
 GSPO = ObjectiveSection(kind="gspo")
 """The bounds their authors use."""
+MOST_LOG_RATIO = 600.0
+"""In measures: sums of such ratios over any number of targets are far from the largest float."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +128,25 @@ def weigh(
     )
 
 
+def clipped_loss(
+    owners: Sequence[int],
+    *,
+    shares: Sequence[Share],
+    num_executions: int,
+    section: ObjectiveSection,
+) -> float:
+    """What `weigh` says of a pack whose shares are all beyond their bound, or without advantage."""
+    if section.kind != "gspo":
+        return 0.0
+    low, high = section.bounds
+    parts = []
+    for owner in owners:
+        share = shares[owner]
+        bound = high if share.advantage > 0 else low
+        parts.append(-share.advantage * bound / (share.num_targets * num_executions))
+    return fsum(parts)
+
+
 def _clipped(log_ratio: Tensor, advantage: Tensor, section: ObjectiveSection) -> Tensor:
     """Where a ratio is beyond the bound its advantage drives it to; exactly at a bound it is not.
 
@@ -172,9 +193,14 @@ def _measures(advantage: Tensor, clipped: Tensor, capped: Tensor, log_ratio: Ten
         num_raised_clipped=int((raised & clipped).sum()),
         num_lowered=int(lowered.sum()),
         num_lowered_clipped=int((lowered & clipped).sum()),
-        sum_ratio=float(torch.exp(log_ratio).sum()),
+        sum_ratio=sum_of_ratios(log_ratio),
         max_gap=float(log_ratio.abs().max()) if len(log_ratio) else None,
     )
+
+
+def sum_of_ratios(log_ratios: Tensor) -> float:
+    """Of targets, as measures have it: a number, which a report can say, whatever was sampled."""
+    return float(torch.exp(log_ratios.clamp(max=MOST_LOG_RATIO)).sum())
 
 
 def total(parts: Iterable[Measures]) -> Measures:

@@ -18,7 +18,7 @@ from gyre.model.packed import Packed, check
 from gyre.train import messages
 from gyre.train.lines import Lines
 from gyre.train.messages import MicroStep, Result
-from gyre.train.objective import Measures, log_ratio_sums, weigh
+from gyre.train.objective import Measures, log_ratio_sums, sum_of_ratios, weigh
 from gyre.train.passes import on_device
 from gyre.train.schedule import Backward, Forward, Kind, Schedule
 from gyre.train.stages import Passed, Stage
@@ -265,6 +265,6 @@ def _seen(work: MicroStep, logprobs: Tensor) -> Measures:
         num_raised_clipped=0,
         num_lowered=int((of_target < 0).sum()),
         num_lowered_clipped=0,
-        sum_ratio=float(gaps.exp().sum()),
+        sum_ratio=sum_of_ratios(gaps),
         max_gap=float(gaps.abs().max()) if pack.num_targets else None,
     )

@@ -12,7 +12,7 @@ from math import fsum
 
 from gyre.model.network import Network
 from gyre.train.messages import MicroStep, Result
-from gyre.train.objective import Measures, add_scores, is_kept, total
+from gyre.train.objective import Measures, add_scores, clipped_loss, is_kept, total
 from gyre.train.passes import check_claim
 from gyre.train.pipeline import Ended
 from gyre.words.errors import BrokenPromise
@@ -43,6 +43,8 @@ class _Open:
     scores: tuple[Score, ...] | None = None
     num_running: int = 0
     losses: list[float] = field(default_factory=list)
+    skipped: list[float] = field(default_factory=list)
+    """Losses of packs that are not trained."""
     measures: list[Measures] = field(default_factory=list)
 
 
@@ -125,7 +127,16 @@ class Releases:
                     num_lowered_clipped=seen.num_lowered,
                 )
                 one.measures.append(clipped)
+                one.skipped.append(self._clipped_loss(one, pack))
         self._complete(one)
+
+    def _clipped_loss(self, one: _Open, pack: Pack) -> float:
+        return clipped_loss(
+            pack.shares.tolist(),
+            shares=one.claim.shares,
+            num_executions=self._num_executions,
+            section=self._section,
+        )
 
     def _complete(self, one: _Open) -> None:
         if one.num_running:
@@ -134,8 +145,8 @@ class Releases:
             Trained(
                 claim=one.claim,
                 scores=one.scores or (),
-                loss=fsum(one.losses),
+                loss=fsum([*one.losses, *one.skipped]),
                 measures=total(one.measures),
-                num_skipped=len(one.claim.packs) - len(one.losses),
+                num_skipped=len(one.skipped),
             )
         )

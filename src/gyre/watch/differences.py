@@ -79,10 +79,9 @@ def differences(before: Path | None, after: Path) -> Differences:
 
 def _listed(folder: Path) -> tuple[dict[str, _Entry], bool]:
     found: dict[str, _Entry] = {}
-    for number, path in enumerate(_walked(folder)):
+    for number, (path, status) in enumerate(_walked(folder)):
         if number == MOST_ENTRIES:
             return found, True
-        status = path.lstat()
         if stat.S_ISDIR(status.st_mode):
             continue
         name = os.fsencode(path.relative_to(folder)).decode(errors="replace")
@@ -90,16 +89,24 @@ def _listed(folder: Path) -> tuple[dict[str, _Entry], bool]:
     return found, False
 
 
-def _walked(folder: Path) -> Iterator[Path]:
+def _walked(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """What its programs have shut, or laid deeper than a path can say, is not told."""
     waiting = [folder]
     while waiting:
         try:
             inside = sorted(waiting.pop().iterdir())
         except OSError:
-            # Its programs may have shut it; what cannot be seen is not told.
             continue
-        yield from inside
-        waiting += [one for one in reversed(inside) if one.is_dir() and not one.is_symlink()]
+        folders = []
+        for one in inside:
+            try:
+                status = one.lstat()
+            except OSError:
+                continue
+            yield one, status
+            if stat.S_ISDIR(status.st_mode):
+                folders.append(one)
+        waiting += reversed(folders)
 
 
 def _is_same(one: _Entry, other: _Entry) -> bool:

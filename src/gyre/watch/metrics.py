@@ -25,6 +25,11 @@ class _Nobody:
         pass
 
 
+def next_step(facts: Iterable[tuple[float, Any]]) -> int:
+    """The step that is logged next when these have been."""
+    return max((fact.step + 2 for _, fact in facts if isinstance(fact, StepMade)), default=1)
+
+
 class Metrics:
     """Collects what happens between two steps, and logs it with the step.
 

@@ -22,6 +22,7 @@ from gyre.plan.messages import (
 from gyre.plan.scheduler import Scheduler
 from gyre.watch.signs import many
 from gyre.words.events import (
+    CallsDamaged,
     CellRestarted,
     CheckpointFailed,
     CheckpointRefused,
@@ -129,6 +130,9 @@ def _told(now: float, fact: object) -> Fault | None:
             return Fault(now, "checkpoint refused", text)
         case ExecutionRelaunched(execution=name, reason=reason):
             return Fault(now, "execution relaunched", f"{name} began anew: {reason}")
+        case CallsDamaged(execution=name, reason=reason):
+            text = f"calls of {name} cannot be read and are not trained: {reason}"
+            return Fault(now, "calls damaged", text)
         case ProxyRestarted(seconds=seconds):
             text = f"the proxy was away for {seconds:.1f} s"
             return Fault(now - seconds, "proxy restarted", text, mended_at_s=now)

@@ -27,9 +27,14 @@ GyreError
 └── BrokenPromise        our own code violated a stated rule; never caught
 """
 
+from gyre.words.visible import visible
+
 
 class GyreError(Exception):
-    """Any failure that Gyre names."""
+    """Any failure that Gyre names, in words that may quote others and that no terminal obeys."""
+
+    def __str__(self) -> str:
+        return visible(super().__str__())
 
 
 class ConfigError(GyreError):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import get_args
 
+from gyre.words.packs import Score
 from gyre.words.reports import Measures
 
 
@@ -33,6 +34,8 @@ class RewardGiven:
     """None where it has no valid reward, which is not 0."""
     ran_s: float | None
     """From launch to termination."""
+    reason: str | None = None
+    """Why it has no reward, where it has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,29 @@ class GroupPacked:
     num_targets: int
     row_tokens: int
     """What the trajectories one by one would have had."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallsDamaged:
+    """An execution's call log cannot be read: its reward counts, its tokens are not trained."""
+
+    group: int
+    execution: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimScored:
+    """Forward passes found the ratios of a claim, which its training begins with (SPEC 8.3)."""
+
+    step: int
+    """The version that scored it."""
+    claim: int
+    """Its place in the batch."""
+    cell: int
+    executions: tuple[str, ...]
+    scores: tuple[Score, ...]
+    """One for each of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,6 +302,8 @@ FactForPeople = (
     GroupDrawn
     | RewardGiven
     | GroupPacked
+    | CallsDamaged
+    | ClaimScored
     | ClaimTrained
     | StepMade
     | StepReplayed

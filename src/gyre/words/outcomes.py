@@ -42,6 +42,7 @@ class State:
     """What an execution left behind, which nobody changes any more."""
 
     folder: str
+    """Within the folder of its execution."""
     reference: str
     """Hash of its contents, by which assessments name it."""
 

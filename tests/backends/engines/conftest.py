@@ -9,10 +9,10 @@ from aiohttp import web
 
 @pytest.fixture
 def unused_port():
-    """A port nobody listens on."""
+    """A port nobody listens on, and nobody can, because it is held."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
-        return held.getsockname()[1]
+        yield held.getsockname()[1]
 
 
 @pytest.fixture

@@ -290,7 +290,7 @@ def left_early(serving, calls=1, status=200):
         return response
 
     async def scenario():
-        async with asyncio.timeout(10), serving(handle) as url, client() as session:
+        async with asyncio.timeout(180), serving(handle) as url, client() as session:
             sglang = await connect(EngineAddress(url=url, kind="sglang"), session)
             for _ in range(calls):
                 async with aclosing(sglang.generate(ask())) as chunks:

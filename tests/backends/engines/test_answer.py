@@ -19,7 +19,18 @@ def test_none_at_all_stays_none():
 
 
 @pytest.mark.parametrize(
-    "values", [[-1.0], [-1.0] * 3, [-1.0, None], [math.nan, -1.0], [-1.0, -math.inf]]
+    "values",
+    [
+        [-1.0],
+        [-1.0] * 3,
+        [-1.0, None],
+        [math.nan, -1.0],
+        [-1.0, -math.inf],
+        [math.inf, -math.inf],
+        [-1.7e308, -1.7e308],
+        [-1.0, -(10**400)],
+        [-1.0, -1e39],
+    ],
 )
 def test_anything_else_is_garbage(values):
     """T27: FAULTS 6."""
@@ -37,7 +48,10 @@ def test_an_id_that_no_vocabulary_has_is_garbage(token):
 
 @pytest.mark.parametrize(
     ("said", "meant"),
-    [("17", 17), (17, 17), ("default", None), ("", None), ("²", None), (None, None)],
+    [
+        *[("17", 17), (17, 17), ("default", None), ("", None), ("²", None), (None, None)],
+        *[("9" * 5000, None), (10**30, None), (-1, None)],
+    ],
 )
 def test_a_version_is_a_number_or_unknown(said, meant):
     assert meant == version(said)

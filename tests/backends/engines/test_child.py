@@ -12,7 +12,7 @@ import pytest
 from gyre.backends.engines.child import ServerChild
 from gyre.words.errors import EngineError
 
-PATIENCE_S = 30
+PATIENCE_S = 180
 WORKER = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(600)"
 SERVER = (
     "import subprocess, sys, time;"

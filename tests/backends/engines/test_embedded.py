@@ -13,7 +13,7 @@ from gyre.engine.plain import PlainForward
 from gyre.words.errors import EngineDraining, EngineError, ModelError
 
 ENDLESS = 2**16
-PATIENCE_S = 60
+PATIENCE_S = 180
 
 
 def kept(promise):

@@ -8,9 +8,10 @@ from gyre.words.samples import Ask, Chunk, Sampling
 PROMPT = [1, 2, 3]
 
 
-def call():
+def call(**settings):
     prompt = array("i", PROMPT).tobytes()
-    return Resumed(Ask(id="c", input_ids=prompt, sampling=Sampling(max_tokens=9), execution="e"))
+    sampling = Sampling(max_tokens=9, **settings)
+    return Resumed(Ask(id="c", input_ids=prompt, sampling=sampling, execution="e"))
 
 
 def chunk(*ids, finish=None, prompt_ids=None):
@@ -37,6 +38,25 @@ def test_a_request_that_was_cut_does_not_end_the_call():
 
     assert None is one.take(chunk(4, finish="abort")).finish
     assert not one.is_over
+
+
+def test_a_call_that_is_cut_behind_its_last_token_is_over():
+    """An engine that is asked for no token at all may refuse, or sample one too many."""
+    for ids, finish in (([1] * 9, "length"), ([4, 7], "stop")):
+        one = call(stop_ids=(7,))
+        one.rest()
+        one.is_cut = True
+
+        assert finish == one.take(chunk(*ids, finish="abort")).finish
+        assert one.is_over
+
+
+def test_a_seed_moves_on_with_the_tokens():
+    one = call(seed=3)
+    first = one.rest()
+    one.take(chunk(4, 5))
+
+    assert (3, 5) == (first.sampling.seed, one.rest().sampling.seed)
 
 
 def test_an_engine_that_ends_a_request_by_itself_ends_the_call():

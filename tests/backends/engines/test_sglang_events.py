@@ -218,6 +218,8 @@ def test_another_number_of_prompt_tokens_is_never_accepted():
         {"output_ids": [-1, 101, 102], "meta": {"output_token_logprobs": None}},
         {"output_ids": [2**31, 101, 102], "meta": {"output_token_logprobs": None}},
         {"meta_info": None},
+        {"prompt_token_ids": [2**31]},
+        {"prompt_token_ids": [-1]},
     ],
 )
 def test_garbage_is_refused_whole(changes):

@@ -37,3 +37,19 @@ def test_an_endless_event_is_refused(monkeypatch):
 
     with pytest.raises(EventTooLong, match="more than 100 bytes"):
         events.feed(b"data: " + b"x" * 100)
+
+
+@pytest.mark.parametrize("line", [b"data: x\n", b"data:\n"])
+def test_an_event_of_lines_without_end_is_refused(monkeypatch, line):
+    monkeypatch.setattr(sse, "MOST_BYTES", 100)
+    events = Events()
+
+    with pytest.raises(EventTooLong, match="more than 100 bytes"):
+        list(map(events.feed, [line] * 30))
+
+
+def test_lines_of_events_that_ended_are_not_counted(monkeypatch):
+    monkeypatch.setattr(sse, "MOST_BYTES", 100)
+    events = Events()
+
+    assert [b"x"] * 30 == [one for _ in range(30) for one in events.feed(b"data: x\n\n")]

@@ -15,7 +15,7 @@ from gyre.backends.engines.wire import client
 from gyre.words.errors import EngineError
 from gyre.words.samples import Ask, Sampling
 
-PATIENCE_S = 30
+PATIENCE_S = 180
 WEIGHTS = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(4, dtype=torch.bfloat16)}
 METRICS = (
     "# HELP vllm:cache_config_info Information of the LLMEngine CacheConfig\n"

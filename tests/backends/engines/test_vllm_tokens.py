@@ -83,6 +83,9 @@ def test_an_end_before_any_token_has_no_versions():
     [
         ([(event([7]), 3), (event(finish="stop", spans=[(4, 0, 1)]), 3)], "another version"),
         ([(event([7, 8]), 3), (event(finish="stop", spans=[(3, 0, 1)]), 3)], "versions of 1 of 2"),
+        ([(event([7]), 3), (event(finish="stop", spans=[(3, 0, 10**15)]), 3)], "versions of 10+ "),
+        ([(event([7], echo=[1, 2**31]), 3)], "an echoed id"),
+        ([(b'{"x": ' + b"[" * 10**5, 3)], "nested too deeply"),
         ([(event([7], logprobs=[8]), 3)], "not of its ids"),
         ([(event([7], logprobs=[]), 3)], "not of its ids"),
         ([(event([7]), 3)], "without a finish reason"),

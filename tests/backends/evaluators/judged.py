@@ -33,7 +33,7 @@ class Endpoint:
                 endpoint.keys.append(self.headers["authorization"])
                 said = endpoint.answer(body)
                 if said is None:
-                    self.connection.settimeout(30)
+                    self.connection.settimeout(180)
                     while not endpoint.over.is_set() and self.connection.recv(1):
                         pass
                     return

@@ -23,7 +23,7 @@ def assess(folder, script, *, score="reward.txt", files=None, evidence=()):
         folder=folder,
         output_bytes=1000,
     )
-    return asyncio.run(evaluator.assess(str(workspace), str(scratch), within_s=30.0))
+    return asyncio.run(evaluator.assess(str(workspace), str(scratch), within_s=180.0))
 
 
 @pytest.mark.parametrize("score", ["reward.txt", "reward.json"])

@@ -2,10 +2,16 @@
 
 import asyncio
 import json
+import socket
+import threading
+from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 from tests.backends.evaluators.judged import endpoint, tool_call
+from tests.test_folders import dig
 
+from gyre import folders
 from gyre.backends.evaluators.judge import Judge, verdict_in
 from gyre.words.errors import EvaluatorError
 from gyre.words.outcomes import Said, Silence
@@ -24,7 +30,7 @@ def workspace(tmp_path):
     return folder
 
 
-def judged(workspace, one, *, key=None, shows=("**/*",), looks=False, within_s=30.0, **settings):
+def judged(workspace, one, *, key=None, shows=("**/*",), looks=False, within_s=180.0, **settings):
     evaluation = Evaluation(rubric=Rubric(text="Is it tidy?", shows=shows, looks=looks))
     task = Task(id="t", instruction="Tidy up.", files=None, evaluation=evaluation)
     section = JudgeSection(url=one.url, model="m", **settings)
@@ -117,7 +123,7 @@ def test_a_judge_that_looks_around_reads_files_by_itself(workspace):
     assert "src/a.py 11" in results[0]
     assert "'a')\n" == results[1]
     assert ["no such file: link", "no such file: ../secret"] == results[2:4]
-    assert "ValueError" in results[4]
+    assert "no such file: /etc/passwd" == results[4]
     assert "KeyError" in results[5]
     assert "no such tool: remove" == results[6]
     assert "of the host" not in json.dumps(one.asked)
@@ -153,8 +159,69 @@ def test_what_is_no_completion_is_a_failure(workspace, text):
         ('I say {"score": 1}', False),
         ('{"score": 1} {"score": 0}', False),
         ('{"verdict": 1}', False),
+        ('{"score": 1, "score": 0}', False),
         ("[" * 10**5, False),
     ],
 )
 def test_only_a_whole_object_with_a_score_is_a_verdict(text, found):
     assert found == (verdict_in(text) is not None)
+
+
+def test_links_in_a_circle_and_folders_of_any_depth_are_looked_at(workspace):
+    (workspace / "circle").symlink_to("circle")
+    dig(workspace)
+    asked = [tool_call("read_file", path="circle/x"), tool_call("list_files")]
+    answers = iter([*asked, '{"score": 1}'])
+    try:
+        with endpoint(lambda body: next(answers)) as one:
+            assert Said(text="1") == judged(workspace, one, looks=True)
+        results = [m["content"] for m in one.asked[-1]["messages"] if m["role"] == "tool"]
+    finally:
+        folders.remove(workspace)
+
+    assert ["no such file: circle/x", "notes.txt 28\nsrc/a.py 11"] == results
+
+
+@pytest.mark.parametrize("start", ["1e999", "NaN", "9" * 40, '"x"', "null", "-1", "[]"])
+def test_what_a_judge_makes_up_is_said_to_itself(workspace, start):
+    call = tool_call("read_file")
+    given = f'{{"path": "notes.txt", "start": {start}}}'
+    call["tool_calls"][0]["function"]["arguments"] = given
+    call["tool_calls"] += ["no call", None, {"function": 3}]
+    answers = iter([call, '{"score": 1}'])
+    with endpoint(lambda body: next(answers)) as one:
+        assert Said(text="1") == judged(workspace, one, looks=True)
+
+
+def test_an_answer_that_is_nested_too_deep_for_words_is_silence_or_a_failure(workspace):
+    """As deep as can just be read, and deeper."""
+    for depth in range(880, 981, 20):
+        answer = f'{{"choices": [{{"message": {{"x": {"[" * depth}{"]" * depth}}}}}]}}'
+        with endpoint(lambda body, answer=answer: (200, answer)) as one:
+            try:
+                found = judged(workspace, one, calls=2)
+            except EvaluatorError:
+                continue
+            assert isinstance(found, Silence)
+
+
+def test_spaces_without_end_are_no_verdict():
+    """Looking for an end behind each of them would take hours."""
+    assert verdict_in("```" + " " * 10**6 + "x") is None
+
+
+def test_an_endpoint_without_a_status_is_a_failure(workspace):
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+        threading.Thread(target=mumble, args=(listening,), daemon=True).start()
+        with pytest.raises(EvaluatorError, match="judge at"):
+            judged(workspace, SimpleNamespace(url=url))
+
+
+def mumble(listening):
+    """Says something that is no answer to whoever comes, until the socket is closed."""
+    with suppress(OSError):
+        while True:
+            connection, _ = listening.accept()
+            with connection:
+                connection.sendall(b"what?\r\n\r\n")

@@ -19,7 +19,7 @@ print(OverlongPromptError is client.OverlongPromptError, generate is client.gene
 
 def said(code):
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=180
     )
     return done.stdout.split()
 

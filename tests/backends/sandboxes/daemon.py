@@ -21,7 +21,7 @@ CACHE = Path.home() / ".cache" / "gyre" / "dockerd"
 EXPECTED = Path(__file__).with_name("expected.toml")
 IMAGE = "gyre-test:1"
 GIVEN = {"app/given.txt": "from the image\n", "app/both.txt": "from the image\n"}
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 OPTIONS = [
     "--storage-driver=overlay2", "--iptables=false", "--ip6tables=false", "--bridge=none",
     "--ip-forward=false", "--default-ulimit", "nofile=20000:20000",

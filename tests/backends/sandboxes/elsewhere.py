@@ -12,6 +12,7 @@ from pathlib import Path
 
 from gyre.backends.sandboxes import launchers
 from gyre.backends.sandboxes.local import LocalSandbox, Place
+from gyre.backends.sandboxes.relay import Upstream
 from gyre.backends.sandboxes.started import Launcher
 from gyre.words.sandboxes import Limits
 from gyre.words.tasks import Command
@@ -25,7 +26,7 @@ async def main(folder: Path, script: str, processes: str, launcher: Launcher) ->
         url = (folder / "proxy").read_text()
         return "127.0.0.1", int(url)
 
-    sandbox = LocalSandbox("elsewhere", place, most=most, proxy=proxy, launcher=launcher)
+    sandbox = LocalSandbox("elsewhere", place, most=most, proxy=Upstream(proxy), launcher=launcher)
     workspace = folder / "workspace"
     workspace.mkdir()
     await sandbox.prepare(str(workspace))

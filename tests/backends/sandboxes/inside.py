@@ -9,7 +9,7 @@ from gyre.backends.sandboxes import launchers
 from gyre.backends.sandboxes.local import LocalSandbox, Place
 from gyre.words.tasks import Command
 
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 LAUNCHERS = {"bubblewrap": launchers.bubblewrap(), "own": launchers.own()}
 
 

@@ -22,11 +22,12 @@ from gyre.backends.sandboxes.docker import DockerSandbox
 from gyre.backends.sandboxes.docker_api import Daemon
 from gyre.backends.sandboxes.docker_container import LABEL, Container
 from gyre.backends.sandboxes.local import PORT
+from gyre.backends.sandboxes.relay import Upstream
 from gyre.words.errors import SandboxError
 from gyre.words.sandboxes import Limits
 from gyre.words.tasks import Command
 
-PATIENCE_S = 90.0
+PATIENCE_S = 180.0
 
 
 @dataclass
@@ -103,7 +104,7 @@ def test_only_the_proxy_is_reached(tmp_path, docker):
             tmp_path,
             docker,
             "\n".join(tried) + "\nls /sys/class/net",
-            made={"proxy": lambda: ("127.0.0.1", proxy)},
+            made={"proxy": Upstream(lambda: ("127.0.0.1", proxy))},
         )
 
     assert "proxy" == output.splitlines()[0]

@@ -15,6 +15,7 @@ from tests.run.supervised import is_alive
 
 from gyre.backends.sandboxes.devices import DEVICES, devices
 from gyre.backends.sandboxes.local import PORT
+from gyre.backends.sandboxes.relay import Upstream
 from gyre.backends.sandboxes.watchdog import descendants
 from gyre.words.sandboxes import Limits
 
@@ -132,7 +133,7 @@ def test_only_the_proxy_is_reached(tmp_path, by):
         _, output = ran(
             tmp_path,
             f"/usr/bin/python3 connect.py {' '.join(places)}",
-            made=by | {"proxy": lambda: ("127.0.0.1", proxy)},
+            made=by | {"proxy": Upstream(lambda: ("127.0.0.1", proxy))},
         )
 
     lines = output.splitlines()

@@ -22,3 +22,19 @@ def test_a_path_that_leads_elsewhere_is_refused(tmp_path, name):
         write_home(home, {name: "text"})
 
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("link", [".config", ".config/agent", ".config/agent/settings.json"])
+def test_links_that_a_program_left_lead_nobody_out_of_its_home(tmp_path, link):
+    home, host = tmp_path / "home", tmp_path / "host"
+    for folder in (home, host / "agent"):
+        folder.mkdir(parents=True)
+    for file in (host / "settings.json", host / "agent" / "settings.json"):
+        file.write_text("of the host")
+    (home / link).parent.mkdir(parents=True, exist_ok=True)
+    (home / link).symlink_to(host / "settings.json" if link.endswith("json") else host)
+    write_home(home, {".config/agent/settings.json": "of the harness"})
+
+    assert "of the host" == (host / "settings.json").read_text()
+    assert "of the host" == (host / "agent" / "settings.json").read_text()
+    assert "of the harness" == (home / ".config" / "agent" / "settings.json").read_text()

@@ -19,9 +19,9 @@ from gyre.backends.sandboxes import launchers, seccomp
 from gyre.backends.sandboxes.devices import NOBODY, devices
 from gyre.backends.sandboxes.local import PORT, warm
 
-PARTS = ("__init__.py", "words", "backends/__init__.py", "backends/sandboxes")
+PARTS = ("__init__.py", "folders.py", "words", "backends/__init__.py", "backends/sandboxes")
 """Of Gyre, what a sandbox needs."""
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 MOST = 20
 HARD = 200
 """Processes that the other user has at most, whatever the sandbox does."""

@@ -5,10 +5,10 @@ import socket
 
 import pytest
 
-from gyre.backends.sandboxes.relay import PAUSE_S, Relay, through
+from gyre.backends.sandboxes.relay import PAUSE_S, Relay, Upstream, through
 from gyre.words.errors import SandboxError
 
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 
 
 async def echo(reader, writer):
@@ -32,7 +32,7 @@ def relayed(work, **settings):
     async def live():
         address = []
         listening = socket.create_server(("127.0.0.1", 0))
-        relay = Relay(listening, lambda: address[-1], **settings)
+        relay = Relay(listening, Upstream(lambda: address[-1], **settings))
         await relay.open()
         try:
             async with asyncio.timeout(PATIENCE_S):
@@ -68,12 +68,13 @@ def test_a_proxy_that_has_moved_is_found():
 
 def test_a_proxy_that_is_just_being_started_is_waited_for():
     async def work(port, address):
-        with socket.create_server(("127.0.0.1", 0)) as held:
+        with socket.socket() as held:
+            held.bind(("127.0.0.1", 0))
             address.append(held.getsockname())
-        asking = asyncio.create_task(asked(port, b"early"))
-        await asyncio.sleep(0)
-        async with await asyncio.start_server(echo, *address[-1]):
-            return await asking
+            asking = asyncio.create_task(asked(port, b"early"))
+            await asyncio.sleep(0)
+            async with await asyncio.start_server(echo, sock=held):
+                return await asking
 
     assert b"early" == relayed(work)
 
@@ -113,11 +114,51 @@ def test_connections_are_held_while_the_proxy_is_away():
 
 def test_nobody_is_held_for_ever():
     async def work(port, address):
-        with socket.create_server(("127.0.0.1", 0)) as gone:
+        with socket.socket() as gone:
+            gone.bind(("127.0.0.1", 0))
             address.append(gone.getsockname())
-        return await asked(port, b"anybody?")
+            return await asked(port, b"anybody?")
 
     assert b"" == relayed(work, hold_s=0.0)
+
+
+def test_a_proxy_that_hangs_is_left_for_one_that_does_not():
+    num_asked = 0
+
+    async def connect(host, port):
+        nonlocal num_asked
+        num_asked += 1
+        if num_asked == 1:
+            await asyncio.Event().wait()
+        return await asyncio.open_connection(host, port)
+
+    async def work(port, address):
+        async with await asyncio.start_server(echo, "127.0.0.1", 0) as proxy:
+            address.append(proxy.sockets[0].getsockname())
+            return await asked(port, b"hello")
+
+    assert b"hello" == relayed(work, connect=connect, connect_s=0.5)
+
+
+def test_waiting_for_the_proxy_counts_once_however_many_wait():
+    async def run():
+        now, came = [100.0], asyncio.Event()
+
+        async def connect(host, port):
+            await came.wait()
+            return None, None
+
+        upstream = Upstream(lambda: ("h", 1), connect=connect, clock=lambda: now[0])
+        waiting = [asyncio.create_task(upstream.reached(lambda: True)) for _ in range(3)]
+        await asyncio.sleep(0)
+        now[0] = 107.0
+        meanwhile = upstream.waited_s
+        came.set()
+        await asyncio.gather(*waiting)
+        now[0] = 200.0
+        return meanwhile, upstream.waited_s
+
+    assert (7.0, 7.0) == asyncio.run(run())
 
 
 def test_only_plain_addresses_lead_through_a_relay():

@@ -19,7 +19,7 @@ from gyre.words.outcomes import Ending, Outcome, State, Status
 FOLDER = Path(__file__).parents[3] / "examples" / "tasks"
 SOURCE = HarborTasks(FOLDER)
 TASKS = [SOURCE.get(index) for index in range(len(SOURCE))]
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 every_task = pytest.mark.parametrize(
     "task", [task for task in TASKS if not task.steps], ids=lambda task: task.id
 )

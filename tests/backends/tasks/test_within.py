@@ -97,3 +97,47 @@ def test_an_archive_that_would_fill_the_disk_is_refused(tmp_path, monkeypatch):
 
     with pytest.raises(TaskError, match="more than 10 bytes"):
         within.unpacked(tarred(tmp_path / "t.tar.gz", ("a", "x" * 11)), tmp_path / "cache")
+
+
+@pytest.mark.parametrize("kind", ["", ":gz", ":xz", ":bz2"])
+def test_an_archive_that_is_cut_is_never_taken_for_a_smaller_one(kind, tmp_path):
+    whole = io.BytesIO()
+    with tarfile.open(fileobj=whole, mode=f"w{kind}") as tar:
+        for name in ("a/task.toml", "b/task.toml", "c/task.toml"):
+            one = tarfile.TarInfo(name)
+            one.size = 300
+            tar.addfile(one, io.BytesIO(bytes(range(100)) * 3))
+    data = whole.getvalue()
+    archive = tmp_path / "t.tar"
+    # Behind the three entries, of two blocks each, a tar that is not packed is filled up.
+    length = 6 * tarfile.BLOCKSIZE if kind == "" else len(data) - 1
+    for size in [*range(1, length, 97), length]:
+        archive.write_bytes(data[:size])
+        with pytest.raises(TaskError, match=r"t\.tar"):
+            within.unpacked(archive, tmp_path / "cache")
+
+    assert [] == list((tmp_path / "cache").iterdir())
+
+
+@pytest.mark.parametrize("kind", ["tar", "tar:gz", "tar:xz", "zip"])
+def test_an_archive_that_was_changed_on_its_way_is_whole_or_named(kind, tmp_path):
+    """Whichever byte it is: what is unpacked has all three tasks, as far as its names go."""
+    name, _, packing = kind.partition(":")
+    members = [(f"{one}/task.toml", "text " * 50) for one in "abc"]
+    archive = tmp_path / f"t.{name}"
+    if name == "zip":
+        zipped(archive, *members)
+    else:
+        with tarfile.open(archive, f"w:{packing}") as tar:
+            for path, text in members:
+                one = tarfile.TarInfo(path)
+                one.size = len(text)
+                tar.addfile(one, io.BytesIO(text.encode()))
+    data = archive.read_bytes()
+    for at in range(0, len(data), 61):
+        archive.write_bytes(data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :])
+        try:
+            folder = within.unpacked(archive, tmp_path / f"cache-{at}")
+        except TaskError:
+            continue
+        assert 3 == len(list(folder.rglob("task.toml")))

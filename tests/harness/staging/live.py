@@ -62,7 +62,7 @@ class Tour:
     """Times what the script says that replies take."""
     claim_s: float = 0.0
     """How long a cell trains on one claim."""
-    limit_s: float = 240.0
+    limit_s: float = 900.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +138,7 @@ def _tables(tour: Tour, folder: Path) -> dict[str, dict[str, Any]]:
         "harness": {"kind": kind, "version": version, "env": at_once},
         # The witness knows programs as children of their supervisors.
         "sandbox": {"kind": "process"},
-        "deadlines": {"agent_s": 120.0, "overall_s": 180.0},
+        "deadlines": {"agent_s": 600.0, "overall_s": 900.0},
         "engine": {"kv_tokens": 8 * CONTEXT_TOKENS},
         "trackers": {"tensorboard": False},
         "schedule": {"executions_per_group": MEMBERS},

@@ -18,6 +18,7 @@ from staging.program import Place, argv, launch
 from staging.scene import Outcome, Scene
 
 from gyre.testing.engine_process import EngineProcess
+from gyre.testing.held_port import held_port, number_of
 from gyre.testing.tokenizer import write_tokenizer
 
 EXECUTION = "play"
@@ -34,7 +35,9 @@ class ProxyProcess:
         self._errors = folder / "proxy.err"
         self._child: asyncio.subprocess.Process | None = None
         self.pids: list[int] = []
-        self.port = 0
+        # Its own while it is away, so that it can come back.
+        self._held = held_port()
+        self.port = number_of(self._held)
         self.key = ""
 
     async def start(self) -> None:
@@ -54,15 +57,14 @@ class ProxyProcess:
                 said = self._errors.read_text()[-2000:]
                 message = f"gyre proxy ended with {await self._child.wait()} at once:\n{said}"
                 raise RuntimeError(message)
-            if line.startswith("gyre proxy: "):
-                self.port = int(line.split()[2].rpartition(":")[2])
-            elif line.lstrip().startswith("execution "):
+            if line.lstrip().startswith("execution "):
                 self.key = line.split()[-1]
 
     async def kill(self) -> None:
         await self._end(signal.SIGKILL)
 
     async def stop(self) -> int:
+        self._held.close()
         return await self._end(signal.SIGTERM)
 
     async def _end(self, how: signal.Signals) -> int:

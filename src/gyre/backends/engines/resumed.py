@@ -29,12 +29,17 @@ class Resumed:
         """What the next request has to ask for."""
         self.is_cut = False
         self._num_requests += 1
-        sampling = self._ask.sampling
+        sampling, num_sampled = self._ask.sampling, len(self._sampled)
         return replace(
             self._ask,
             id=self.request,
             input_ids=self._ask.input_ids + self._sampled.tobytes(),
-            sampling=replace(sampling, max_tokens=sampling.max_tokens - len(self._sampled)),
+            sampling=replace(
+                sampling,
+                max_tokens=sampling.max_tokens - num_sampled,
+                # Used twice, a seed would draw the same numbers again.
+                seed=None if sampling.seed is None else sampling.seed + num_sampled,
+            ),
         )
 
     def take(self, chunk: Chunk) -> Chunk:
@@ -45,6 +50,13 @@ class Resumed:
             self._is_echoed = True
             echo = echo[: len(self._ask.input_ids) // 4]
         goes_on = chunk.finish == "abort" and self.is_cut and self.is_wanted
-        finish = None if goes_on else chunk.finish
+        finish = self._whole() if goes_on else chunk.finish
         self.is_over = finish is not None
         return replace(chunk, prompt_ids=echo, finish=finish)
+
+    def _whole(self) -> str | None:
+        """Why there is nothing left to ask for, although the request was cut; None if there is."""
+        sampling = self._ask.sampling
+        if self._sampled and self._sampled[-1] in sampling.stop_ids:
+            return "stop"
+        return "length" if len(self._sampled) >= sampling.max_tokens else None

@@ -136,6 +136,7 @@ class Reading:
                 raise self._garbage("log-probabilities of other ids than it sampled")
             values = [value for value, _, _ in fresh]
         logprobs = answer.check(self._engine, ids, values)
+        answer.check_echo(self._engine, event.prompt_token_ids)
         chunks = self._by_version(ids, logprobs, meta)
         if self._taken:
             self._cumulative = len(listed) == total > len(ids)

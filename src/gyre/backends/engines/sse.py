@@ -15,12 +15,12 @@ class Events:
         self._held = bytearray()
         self._seen = 0
         self._data: list[bytes] = []
+        self._data_bytes = 0
 
     def feed(self, arrived: bytes) -> list[bytes]:
         """The data of the events that these bytes complete."""
         self._held += arrived
-        if len(self._held) > MOST_BYTES:
-            raise EventTooLong(f"an event of more than {MOST_BYTES} bytes")
+        self._refuse_long()
         complete: list[bytes] = []
         start = 0
         # Only what has just arrived is searched, because a long event comes in many pieces.
@@ -36,6 +36,13 @@ class Events:
         if not line:
             if self._data:
                 complete.append(b"\n".join(self._data))
-                self._data = []
+                self._data, self._data_bytes = [], 0
         elif line.startswith(b"data:"):
             self._data.append(line[5:].removeprefix(b" "))
+            self._data_bytes += len(line)
+            self._refuse_long()
+
+    def _refuse_long(self) -> None:
+        """Lines of an event that has not ended are held as well."""
+        if max(len(self._held), self._data_bytes) > MOST_BYTES:
+            raise EventTooLong(f"an event of more than {MOST_BYTES} bytes")

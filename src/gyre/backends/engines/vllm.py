@@ -151,6 +151,7 @@ class VllmEngine:
         if not ids and values is None:
             values = []
         logprobs = answer.check(self._name, ids, values)
+        answer.check_echo(self._name, choice.prompt_token_ids)
         if choice.finish_reason not in (None, "stop", "length", "abort"):
             raise EngineError(f"engine {self._name}: finish reason {choice.finish_reason!r}")
         return [

@@ -99,6 +99,7 @@ class Reading:
         if [one.token_id for one in content] != ids:
             raise self._garbage("log-probabilities that are not of its ids")
         logprobs = answer.check(self._engine, ids, [one.logprob for one in content])
+        answer.check_echo(self._engine, echo)
         self._taken += len(ids)
         chunk = Chunk(ids=ids, logprobs=logprobs, version=version, prompt_ids=echo)
         if choice.finish_reason is not None:
@@ -136,10 +137,11 @@ class Reading:
 
     def _told(self, spans: Sequence[_Span]) -> list[int | None]:
         """The version of every token taken."""
-        told = [answer.version(one.version) for one in spans for _ in range(one.start, one.end)]
-        if len(told) != self._taken:
-            raise self._garbage(f"versions of {len(told)} of {self._taken} tokens")
-        return told
+        # Added up first, because what an engine says may be of any length.
+        total = sum(max(0, one.end - one.start) for one in spans)
+        if total != self._taken:
+            raise self._garbage(f"versions of {total} of {self._taken} tokens")
+        return [answer.version(one.version) for one in spans for _ in range(one.start, one.end)]
 
     def _check_said(self, told: Sequence[int | None]) -> None:
         """What was handed on before the end had told was what the end tells."""

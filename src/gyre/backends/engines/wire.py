@@ -153,3 +153,5 @@ def decoded(engine: str, decoder: "msgspec.json.Decoder[T]", data: bytes) -> T:
         raise EngineError(f"engine {engine}: not the JSON expected: {error}") from error
     except UnicodeDecodeError as error:
         raise EngineError(f"engine {engine}: text that is not UTF-8") from error
+    except RecursionError as error:
+        raise EngineError(f"engine {engine}: JSON that is nested too deeply") from error

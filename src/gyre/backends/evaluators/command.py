@@ -1,10 +1,12 @@
 """A command that judges a copy of the workspace, and says its score in a file or by its status."""
 
 import asyncio
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+from gyre import folders
 from gyre.words.errors import EvaluatorError, SandboxError
 from gyre.words.outcomes import Finding, Said, Silence
 from gyre.words.places import Sandbox
@@ -89,11 +91,11 @@ class CommandEvaluator:
             message = f"{self.name} was ended by signal {-status}"
             raise EvaluatorError(message)
         names = FILES_OF.get(self._evaluation.score, (self._evaluation.score,))
-        for path in [results / name for name in names]:
+        for name in names:
             try:
-                text = _text(path)
+                text = _text(results, name)
             except (OSError, UnicodeDecodeError) as error:
-                return Silence(reason=f"{path.name} cannot be read: {error}")
+                return Silence(reason=f"{name} cannot be read: {error}")
             if text.strip():
                 return Said(text=text, evidence=self._evidence(results))
         missing = " or ".join(names)
@@ -104,25 +106,28 @@ class CommandEvaluator:
 
     def _evidence(self, results: Path) -> tuple[str, ...]:
         """The files asked for that are there and hold something."""
-        return tuple(
-            name
-            for name in self._evaluation.evidence
-            if _is_own(results, results / name) and (results / name).stat().st_size > 0
-        )
+        return tuple(name for name in self._evaluation.evidence if _size(results, name) > 0)
 
 
-def _is_own(folder: Path, path: Path) -> bool:
-    """Whether it is a file in the folder; a link could lead to what the agent wrote."""
-    if not path.is_relative_to(folder) or not path.is_file():
-        return False
-    return path.resolve() == folder.resolve() / path.relative_to(folder)
+def _size(folder: Path, name: str) -> int:
+    """Of a file in the folder; 0 of what is none, as a link, which could lead to the agent's."""
+    try:
+        file = folders.opened(folder, name)
+    except (OSError, ValueError):
+        return 0
+    try:
+        return os.fstat(file).st_size
+    finally:
+        os.close(file)
 
 
-def _text(path: Path) -> str:
+def _text(folder: Path, name: str) -> str:
     """Nothing of what is no file."""
-    if not _is_own(path.parent, path):
-        return ""
-    if path.stat().st_size > MOST_BYTES:
+    size = _size(folder, name)
+    if size > MOST_BYTES:
         message = f"expected at most {MOST_BYTES} bytes"
         raise OSError(message)
-    return path.read_text(encoding="utf-8")
+    if size == 0:
+        return ""
+    with os.fdopen(folders.opened(folder, name), encoding="utf-8") as file:
+        return file.read()

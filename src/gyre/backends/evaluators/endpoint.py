@@ -36,7 +36,7 @@ class Reply:
         return said if isinstance(said, str) else ""
 
     @property
-    def tool_calls(self) -> Sequence[Mapping[str, Any]]:
+    def tool_calls(self) -> Sequence[object]:
         found = self.message.get("tool_calls")
         return found if isinstance(found, list) else []
 
@@ -100,7 +100,7 @@ async def _answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
     status = 100
     while status in (100, 102, 103):
         lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-        status = int(lines[0].split()[1])
+        status = int(lines[0].partition(" ")[2].split(" ")[0])
     pairs = (line.partition(":") for line in lines[1:])
     headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
     if headers.get("transfer-encoding", "").lower() == "chunked":
@@ -117,12 +117,12 @@ async def _answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
 
 
 async def _chunks(reader: asyncio.StreamReader) -> bytes:
-    found = b""
+    found = bytearray()
     while True:
         line = await reader.readuntil(b"\r\n")
         length = int(line.split(b";")[0], 16)
         if length == 0:
-            return found
+            return bytes(found)
         _refuse_long(len(found) + length)
         found += await reader.readexactly(length)
         await reader.readexactly(2)
@@ -146,4 +146,4 @@ def _reply(answer: bytes) -> Reply:
     if not isinstance(message, dict):
         problem = f"judge: expected a message, found {answer[:MOST_TEXT]!r}"
         raise EvaluatorError(problem)
-    return Reply(message=message, num_tokens=tokens if isinstance(tokens, int) else 0)
+    return Reply(message=message, num_tokens=max(0, tokens) if isinstance(tokens, int) else 0)

@@ -6,7 +6,6 @@ Rule 2: what the workspace holds is material between marks that nobody could for
 
 import asyncio
 import json
-import re
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
@@ -43,7 +42,11 @@ TOOLS = [
     },
 ]
 ASKED_AGAIN = 'Answer with one JSON object and nothing else: {"score": NUMBER, "reason": "..."}'
-_FENCED = re.compile(r"\A\s*```(?:json)?\s*(.*?)\s*```\s*\Z", re.DOTALL)
+UNANSWERABLE = (
+    ValueError, LookupError, TypeError, AttributeError, ArithmeticError, OSError, RecursionError,
+)  # fmt: skip
+"""What arguments that a model made up may come to."""
+FENCE = "```"
 
 
 class Judge:
@@ -81,9 +84,11 @@ class Judge:
         except OSError as error:
             message = f"{self.name}: {error}"
             raise EvaluatorError(message) from error
-        except (ValueError, NotImplementedError) as error:
+        except ValueError as error:
             message = f"task {self._task.id}: rubric.shows: {error}"
             raise EvaluatorError(message, retryable=False) from error
+        except RecursionError:
+            return Silence(reason="the judge's answer is nested too deep")
 
     async def _judge(self, shown: Shown) -> Finding:
         messages = self._opening(shown)
@@ -141,12 +146,26 @@ class Judge:
 
 def verdict_in(text: str) -> Mapping[str, Any] | None:
     """The object that a reply consists of, fenced or not; None without a score in it."""
-    fenced = _FENCED.match(text)
     try:
-        said = json.loads(fenced[1] if fenced else text)
+        said = json.loads(_unfenced(text.strip()), object_pairs_hook=_once)
     except (ValueError, RecursionError):
         return None
     return said if isinstance(said, dict) and "score" in said else None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Who says something twice has said neither."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        message = "one name twice"
+        raise ValueError(message)
+    return found
+
+
+def _unfenced(text: str) -> str:
+    if len(text) < 2 * len(FENCE) or not (text.startswith(FENCE) and text.endswith(FENCE)):
+        return text
+    return text[len(FENCE) : -len(FENCE)].removeprefix("json")
 
 
 def _finding(verdict: Mapping[str, Any]) -> Finding:
@@ -155,8 +174,10 @@ def _finding(verdict: Mapping[str, Any]) -> Finding:
     return Said(text=text) if text.strip() else Silence(reason="the verdict is empty")
 
 
-def _answered(shown: Shown, call: Mapping[str, Any]) -> dict[str, Any]:
+def _answered(shown: Shown, call: object) -> dict[str, Any]:
     """The result of a tool; what is wrong with the call is said to whoever made it."""
+    if not isinstance(call, dict):
+        return {"role": "tool", "tool_call_id": "", "content": "expected a call of a tool"}
     asked = call.get("function")
     name = asked.get("name") if isinstance(asked, dict) else None
     try:
@@ -168,6 +189,6 @@ def _answered(shown: Shown, call: Mapping[str, Any]) -> dict[str, Any]:
                 found = shown.read(str(given["path"]), int(given.get("start", 0)))
             case _:
                 found = f"no such tool: {name}"
-    except (ValueError, LookupError, TypeError, AttributeError, OSError, RecursionError) as error:
+    except UNANSWERABLE as error:
         found = f"{name}: {type(error).__name__}: {error}"
     return {"role": "tool", "tool_call_id": call.get("id", ""), "content": found}

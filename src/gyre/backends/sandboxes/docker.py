@@ -21,7 +21,7 @@ from gyre.backends.sandboxes.docker_program import Program
 from gyre.backends.sandboxes.home import write_home
 from gyre.backends.sandboxes.listener import listen_inside
 from gyre.backends.sandboxes.local import NO_LIMITS, PORT
-from gyre.backends.sandboxes.relay import Address, Relay, through
+from gyre.backends.sandboxes.relay import Relay, Upstream, through
 from gyre.backends.sandboxes.started import KILL_S
 from gyre.backends.sandboxes.watchdog import Watchdog
 from gyre.words.errors import BrokenPromise, SandboxError
@@ -79,7 +79,7 @@ class DockerSandbox:
         container: Container,
         *,
         most: Limits = NO_LIMITS,
-        proxy: Address | None = None,
+        proxy: Upstream | None = None,
     ) -> None:
         """`proxy`: programs reach it; None: they reach nobody."""
         self._mark = mark

@@ -5,18 +5,20 @@ import hashlib
 import http.client
 import io
 import json
-import shutil
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from gyre import folders
 from gyre.backends.sandboxes.docker_api import Daemon, Refused
 from gyre.words.errors import SandboxError
 
 BUILT = "gyre-built"
 """Images that were built here are tagged with the hash of what they were built from."""
+UNREADABLE = (OSError, RecursionError, tarfile.TarError, http.client.HTTPException)
+"""What reading a folder of an image raises; folders in it may lie deeper than anybody names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +72,8 @@ def put_below(daemon: Daemon, container: str, inside: str, workspace: Path, asid
         with tarfile.open(fileobj=answer, mode="r|") as archive:
             archive.extractall(aside, filter=_own)
 
-    shutil.rmtree(aside, ignore_errors=True)
     try:
+        folders.remove(aside)
         aside.mkdir(parents=True)
         daemon.read(f"/containers/{container}/archive", unpack, path=inside.rstrip("/"))
         for top in aside.iterdir():
@@ -80,11 +82,12 @@ def put_below(daemon: Daemon, container: str, inside: str, workspace: Path, asid
         # A folder that an image names and does not have is made with the container.
         if error.status != 404:
             raise
-    except (OSError, tarfile.TarError, http.client.HTTPException) as error:
+    except UNREADABLE as error:
         message = f"{inside} of the image: {error}"
         raise SandboxError(message) from error
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        with suppress(OSError):
+            folders.remove(aside)
 
 
 def _merge(source: Path, target: Path) -> None:
@@ -143,7 +146,7 @@ def _alone(folder: Path) -> Iterator[None]:
 def _refuse_failure(folder: Path, said: bytes) -> None:
     """A build that fails is answered as one that does not, line by line."""
     for line in said.splitlines():
-        with suppress(ValueError):
+        with suppress(ValueError, AttributeError):
             if error := json.loads(line).get("error"):
                 message = f"image from {folder}: {error}"
                 raise SandboxError(message, retryable=False)

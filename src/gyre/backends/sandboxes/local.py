@@ -19,7 +19,8 @@ from gyre.backends.sandboxes.limits import ControlGroup
 from gyre.backends.sandboxes.listener import listen_inside
 from gyre.backends.sandboxes.members import MARK, Members
 from gyre.backends.sandboxes.process import Kept
-from gyre.backends.sandboxes.relay import Address, Relay, through
+from gyre.backends.sandboxes.relay import Relay, Upstream, through
+from gyre.backends.sandboxes.roots import below_of, refuse_ways_out
 from gyre.backends.sandboxes.started import Launcher, Started
 from gyre.backends.sandboxes.view import SYSTEM, WORKDIR, Layers, View, read_system
 from gyre.backends.sandboxes.watchdog import Watchdog
@@ -86,7 +87,7 @@ class LocalSandbox:
         place: Place,
         *,
         most: Limits = NO_LIMITS,
-        proxy: Address | None = None,
+        proxy: Upstream | None = None,
         groups: Mapping[str, limits.Place] | None = None,
         launcher: Launcher | None = None,
     ) -> None:
@@ -205,8 +206,8 @@ class LocalSandbox:
         except OSError as error:
             message = f"output to {output}: {error}"
             raise SandboxError(message) from error
-        view = self._view(command, workspace)
         try:
+            view = self._view(command, workspace)
             started = Started(
                 self._launcher,
                 view.arguments(),
@@ -281,14 +282,13 @@ class LocalSandbox:
 
     def _view(self, command: Command, workspace: Path) -> View:
         place = self._place
-        inside = place.workdir.lstrip("/")
-        below = tuple(root / inside for root in place.roots if (root / inside).is_dir())
+        below = below_of(place.roots, place.workdir)
         stacked = None
         if place.stacks:
             stacked = self._layers("workspace", (*below, workspace))
         elif below:
             stacked = replace(self._layers("workspace", below), upper=workspace)
-        return View(
+        view = View(
             workspace=workspace,
             home=place.home,
             tmp=self._tmp,
@@ -299,6 +299,8 @@ class LocalSandbox:
             writable=place.writable or {},
             devices=devices(),
         )
+        refuse_ways_out(view.standing(), view.targets())
+        return view
 
     def _environment(self, command: Command, view: View) -> dict[str, str]:
         inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}

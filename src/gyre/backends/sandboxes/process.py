@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gyre.backends.sandboxes.home import write_home
 from gyre.backends.sandboxes.members import MARK, Members
-from gyre.backends.sandboxes.relay import LOOPBACK, Address, Relay, through
+from gyre.backends.sandboxes.relay import LOOPBACK, Relay, Upstream, through
 from gyre.words.errors import BrokenPromise, SandboxError
 from gyre.words.sandboxes import Level
 from gyre.words.tasks import Command
@@ -33,7 +33,7 @@ class ProcessSandbox:
         *,
         home: Path,
         owns_descendants: bool = False,
-        proxy: Address | None = None,
+        proxy: Upstream | None = None,
     ) -> None:
         """`proxy`: programs reach it through a relay, wherever it is by then; None: as it is."""
         self._mark = mark

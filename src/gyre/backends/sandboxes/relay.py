@@ -2,21 +2,28 @@
 
 import asyncio
 import socket
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable, Callable
 from urllib.parse import urlsplit
 
 from gyre.words.errors import SandboxError
+from gyre.words.waits import Waits
 
 MOST_CONNECTIONS = 256
 """At once; further ones wait, so that a program cannot use up the descriptors of its supervisor."""
 BLOCK_BYTES = 2**16
 HOLD_S = 300.0
 """How long a connection is held for a proxy that is being started again."""
+CONNECT_S = 5.0
+"""How long it may take to answer a connection, before it is asked for anew."""
 PAUSE_S = 0.1
 LOOPBACK = "127.0.0.1"
 
 Address = Callable[[], tuple[str, int]]
 """Host and port of the proxy, asked for each connection, because it may have moved."""
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Connect = Callable[[str, int], Awaitable[Streams]]
 
 
 def through(url: str, port: int) -> str:
@@ -28,18 +35,57 @@ def through(url: str, port: int) -> str:
     return parts._replace(netloc=f"{LOOPBACK}:{port}").geturl()
 
 
+class Upstream:
+    """The proxy as programs of a sandbox reach it, and how long they waited for it."""
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        hold_s: float = HOLD_S,
+        connect_s: float = CONNECT_S,
+        connect: Connect = asyncio.open_connection,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._address = address
+        self._connect = connect
+        self._hold_s = hold_s
+        self._connect_s = connect_s
+        self._clock = clock
+        self._waits = Waits()
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds in which somebody waited for it, which nobody is charged (SPEC 6.1)."""
+        return self._waits.total_s(self._clock())
+
+    async def reached(self, is_wanted: Callable[[], bool]) -> Streams | None:
+        """A connection as soon as it is there; None if it stays away, or nobody wants it now."""
+        until = self._clock() + self._hold_s
+        self._waits.begin(self._clock())
+        try:
+            while True:
+                try:
+                    # One that hangs would otherwise be waited for although another took its place.
+                    async with asyncio.timeout(self._connect_s):
+                        return await self._connect(*self._address())
+                except OSError:
+                    if not is_wanted() or self._clock() > until:
+                        return None
+                    await asyncio.sleep(PAUSE_S)
+        finally:
+            self._waits.end(self._clock())
+
+
 class Relay:
     """Whoever connects to the socket talks to the proxy, and can talk to nobody else.
 
     While there is no proxy, connections are taken and held, so that programs see no error.
     """
 
-    def __init__(
-        self, listening: socket.socket, address: Address, *, hold_s: float = HOLD_S
-    ) -> None:
+    def __init__(self, listening: socket.socket, upstream: Upstream) -> None:
         self._listening = listening
-        self._address = address
-        self._hold_s = hold_s
+        self._upstream = upstream
         self._free = asyncio.Semaphore(MOST_CONNECTIONS)
         self._server: asyncio.Server | None = None
         self._carried: set[asyncio.Task[None]] = set()
@@ -74,7 +120,7 @@ class Relay:
             writer.close()
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        reached = await self._reach(writer)
+        reached = await self._upstream.reached(lambda: not writer.is_closing())
         if reached is None:
             return
         from_proxy, to_proxy = reached
@@ -87,19 +133,6 @@ class Relay:
             pass
         finally:
             to_proxy.close()
-
-    async def _reach(
-        self, met: asyncio.StreamWriter
-    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
-        """The proxy as soon as it is there; None if it stays away, or nobody waits any more."""
-        until = asyncio.get_running_loop().time() + self._hold_s
-        while True:
-            try:
-                return await asyncio.open_connection(*self._address())
-            except OSError:
-                if met.is_closing() or asyncio.get_running_loop().time() > until:
-                    return None
-                await asyncio.sleep(PAUSE_S)
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -45,6 +45,10 @@ class Layers:
     work: Path
     """Empty, for the kernel's use, on the file system of `upper`."""
 
+    @property
+    def from_the_top(self) -> tuple[Path, ...]:
+        return (self.upper, *reversed(self.lower))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
@@ -102,6 +106,22 @@ class View:
         if self.root is None:
             yield from ("--remount-ro", "/")
         yield from ("--chdir", self.workdir)
+
+    def standing(self) -> dict[str, tuple[Path, ...]]:
+        """Folders that programs wrote to before, by their paths inside, each from the top down."""
+        found: dict[str, tuple[Path, ...]] = {}
+        found |= {"/tmp": (self.tmp,), self.home_inside: (self.home,)}
+        if self.root is not None:
+            found["/"] = self.root.from_the_top
+        stacked = self.stacked
+        found[self.workdir] = (self.workspace,) if stacked is None else stacked.from_the_top
+        return found
+
+    def targets(self) -> Iterator[str]:
+        """Paths inside where something of this machine is put."""
+        yield from ("/proc", "/dev", "/tmp", self.home_inside, self.workdir)
+        yield from map(str, self.readable)
+        yield from self.writable
 
     def files(self) -> dict[str, bytes]:
         """Small files of the sandbox's own, by their paths inside."""

@@ -1,13 +1,13 @@
 """Looks at what the programs of a sandbox use, where no kernel bounds it, and says what is over."""
 
 import asyncio
-import os
 import shutil
-import stat
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
+from gyre.folders import visits
 from gyre.words.sandboxes import Limits
 
 LOOK_S = 0.05
@@ -103,17 +103,13 @@ def threads_of(pid: int) -> int:
 
 def size_of(folders: Iterable[Path]) -> int:
     """Bytes that they take on the disk; what vanishes meanwhile counts nothing."""
-    total, waiting = 0, [os.fspath(folder) for folder in folders]
-    while waiting:
-        try:
-            with os.scandir(waiting.pop()) as entries:
-                for entry in entries:
-                    found = entry.stat(follow_symlinks=False)
-                    total += max(ENTRY_BYTES, found.st_blocks * 512)
-                    if stat.S_ISDIR(found.st_mode):
-                        waiting.append(entry.path)
-        except OSError:
-            continue
+    total = 0
+    for folder in folders:
+        # A folder that is not there takes nothing.
+        with suppress(OSError):
+            for visit in visits(folder, forgives=True):
+                for entry in visit.entries:
+                    total += max(ENTRY_BYTES, entry.status.st_blocks * 512)
     return total
 
 

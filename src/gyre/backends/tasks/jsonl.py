@@ -43,7 +43,7 @@ class JsonlTasks:
 def _read(line: bytes, where: str, folder: Path) -> Task:
     try:
         data = msgspec.json.decode(line)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         message = f"{where}: {error}"
         raise TaskError(message) from error
     if not isinstance(data, dict):

@@ -1,21 +1,29 @@
 """Task folders and archives from elsewhere: nothing in them leads outside, or they are refused."""
 
 import hashlib
+import lzma
 import shutil
 import stat
 import tarfile
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from gyre.words.errors import TaskError
 
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".zip")
+BLOCK_BYTES = 2**16
 MOST_BYTES = 2**33
 MOST_ENTRIES = 1_000_000
 """Bounds of what an archive may unpack to, because a small one can hold a whole disk."""
+
+DAMAGED = (
+    OSError, ValueError, RuntimeError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error,
+    lzma.LZMAError,
+)  # fmt: skip
+"""What reading an archive raises that is cut off, or was changed on its way."""
 
 
 def is_archive(path: Path) -> bool:
@@ -75,10 +83,13 @@ def unpacked(archive: Path, cache: Path) -> Path:
         else:
             _untar(archive, fresh)
         check(fresh, str(archive))
-        # Another process may have been faster, and its folder holds the same.
-        with suppress(FileExistsError, OSError):
+        try:
             fresh.rename(target)
-    except (OSError, tarfile.TarError, zipfile.BadZipFile, EOFError, RuntimeError) as error:
+        except OSError:
+            # Another process may have been faster, and its folder holds the same.
+            if not target.is_dir():
+                raise
+    except DAMAGED as error:
         message = f"{archive}: {error}"
         raise TaskError(message) from error
     finally:
@@ -113,6 +124,19 @@ def _untar(archive: Path, folder: Path) -> None:
             else:
                 message = f"{archive}: {member.name!r}: expected files, folders and links"
                 raise TaskError(message)
+        _expect_end(tar, left)
+
+
+def _expect_end(tar: tarfile.TarFile, left: "_Left") -> None:
+    """It ends as archives do; who reads one takes any damage between two entries for its end."""
+    assert tar.fileobj is not None
+    tar.fileobj.seek(tar.offset)
+    if tar.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+        message = f"expected another entry or the end at byte {tar.offset}; it is cut or damaged"
+        raise tarfile.ReadError(message)
+    # To the very end, where what is packed has its checksum.
+    while block := tar.fileobj.read(BLOCK_BYTES):
+        left.take(len(block))
 
 
 def _unzip(archive: Path, folder: Path) -> None:

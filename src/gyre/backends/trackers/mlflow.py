@@ -1,5 +1,6 @@
 """MLflow: a run of an experiment, found again by a tag; the server comes from the environment."""
 
+import re
 import time
 from collections.abc import Mapping
 
@@ -11,6 +12,10 @@ from gyre.backends.trackers.tracked import TrackedRun
 TAG = "gyre.run"
 MOST_CHARACTERS = 6000
 """Of a parameter's value; MLflow refuses more."""
+MOST_AT_ONCE = 100
+"""Parameters of one request; MLflow refuses more."""
+_UNFIT = re.compile(r"[^\w./: -]", re.ASCII)
+"""What the name of a parameter cannot hold."""
 
 
 class MlflowTracker:
@@ -46,9 +51,12 @@ class MlflowTracker:
         made = self._client.create_run(place, run_name=run.name, tags={TAG: run.id})
         # Only here, because a parameter cannot be changed later.
         parameters = [
-            Param(name, str(value)[:MOST_CHARACTERS]) for name, value in run.settings.items()
+            Param(_UNFIT.sub("_", name), str(value)[:MOST_CHARACTERS])
+            for name, value in run.settings.items()
         ]
-        self._client.log_batch(made.info.run_id, params=parameters)
+        for start in range(0, len(parameters), MOST_AT_ONCE):
+            part = parameters[start : start + MOST_AT_ONCE]
+            self._client.log_batch(made.info.run_id, params=part)
         return made
 
 

@@ -204,9 +204,10 @@ export class RunView {
       el("span", { class: `badge state-${story.run.state}` }, stateOf(story.run)),
       story.run.problem ? el("span", { class: "problem" }, ` ${story.run.problem}`) : null,
     );
-    // A run whose journal has no header yet has neither.
-    view.element.hidden = story.moment === null;
-    if (story.moment !== null) view.show(story.moment, story.shape);
+    // A run whose journal has no header yet has neither; news of it may come before its shape.
+    const isKnown = story.moment !== null && story.shape !== null;
+    view.element.hidden = !isKnown;
+    if (isKnown) view.show(story.moment, story.shape);
   }
 
   #scrub() {
