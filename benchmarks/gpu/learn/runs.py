@@ -53,16 +53,18 @@ ON_A_CPU = Sizes(
     device="cpu",
     batch=3,
     group=6,
-    letters=3,
+    letters=6,
     sentences=2,
     chatter=1,
-    compact_at=500,
-    held_out=8,
-    kv_tokens=30_000,
+    compact_at=640,
+    held_out=24,
+    every=8,
+    kv_tokens=60_000,
     pack_tokens=4096,
-    slots=36,
+    slots=60,
 )
-"""The same on two cores: letters of three lines, and a summary behind the second."""
+"""The same on two cores: letters of three lines, a summary behind the fourth or fifth, and nine
+trajectories of an execution, so that five are not all of them."""
 
 
 def tables(folder: Path, name: str, sizes: Sizes, *, seed: int, steps: int) -> dict[str, Any]:
