@@ -88,6 +88,99 @@ def test_a_walk_says_where_it_is(tmp_path):
     ] == found
 
 
+def walked(folder, at, do):
+    """Where a forgiving walk was, and how far it went up to get there; `do` happens at `at`."""
+    found = []
+    for visit in folders.visits(folder, forgives=True):
+        found.append((visit.label.decode(), visit.up))
+        if visit.label.decode() == at:
+            do()
+    return found
+
+
+@pytest.fixture
+def moving(tmp_path):
+    """Folders of a program that is about to move some of them, and what counts descriptors."""
+    for name in ("a/b/c", "a/b/d", "a/e", "z/y"):
+        (tmp_path / name).mkdir(parents=True)
+    before = num_open()
+    yield tmp_path
+    assert before == num_open()
+
+
+START = [("", 0), ("a", 0), ("a/b", 0), ("a/b/c", 0)]
+
+
+def test_a_folder_that_moves_takes_nothing_away_but_itself(moving):
+    found = walked(moving, "a/b/c", lambda: (moving / "a/b/c").rename(moving / "z/y/c"))
+
+    rest = [("a/b/d", 1), ("a/e", 2), ("z", 2), ("z/y", 0), ("z/y/c", 0)]
+    assert [*START, *rest] == found
+
+
+@pytest.mark.parametrize("successor", [None, "folder", "link"])
+def test_a_folder_that_is_not_in_its_place_any_more_is_passed_over(moving, successor):
+    """Neither is what took its place taken for it."""
+
+    def move():
+        (moving / "a/b/c").rename(moving / "z/c")
+        (moving / "a/b").rename(moving / "z/b")
+        if successor == "folder":
+            (moving / "a/b/d").mkdir(parents=True)
+        if successor == "link":
+            (moving / "a/b").symlink_to(moving / "z/b")
+
+    rest = [("a/e", 2), ("z", 2), ("z/b", 0), ("z/b/d", 0), ("z/c", 2), ("z/y", 1)]
+    assert [*START, *rest] == walked(moving, "a/b/c", move)
+
+
+@pytest.mark.parametrize(
+    ("most", "rest"),
+    [
+        (0, [("z", 3), ("z/c", 0), ("z/y", 1)]),
+        (1, [("a/e", 2), ("z", 2), ("z/c", 0), ("z/y", 1)]),
+        (2, [("a/b/d", 1), ("a/e", 2), ("z", 2), ("z/c", 0), ("z/y", 1)]),
+    ],
+)
+def test_the_way_back_is_bounded_and_leads_to_the_top_at_least(moving, monkeypatch, most, rest):
+    monkeypatch.setattr(folders, "MOST_STEPS_BACK", most)
+    found = walked(moving, "a/b/c", lambda: (moving / "a/b/c").rename(moving / "z/c"))
+
+    assert [*START, *rest] == found
+
+
+def test_a_walk_that_forgives_nothing_ends_where_a_folder_moves(moving):
+    def walk():
+        for visit in folders.visits(moving):
+            if visit.label == b"a/b/c":
+                (moving / "a/b/c").rename(moving / "z/c")
+
+    with pytest.raises(OSError, match="a folder was moved"):
+        walk()
+
+
+def test_a_folder_that_is_shut_hides_nothing_but_itself(moving, monkeypatch):
+    """To its owner it says nothing of what it holds, nor of what holds it."""
+    shut = (moving / "a/b/c").stat().st_ino
+    listed, opened = os.scandir, os.open
+
+    def scandir(at):
+        if os.fstat(at).st_ino == shut:
+            raise PermissionError
+        return listed(at)
+
+    def open_(path, flags, mode=0o777, *, dir_fd=None):
+        if path == ".." and os.fstat(dir_fd).st_ino == shut:
+            raise PermissionError
+        return opened(path, flags, mode, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    monkeypatch.setattr(os, "open", open_)
+
+    rest = [("a/b/d", 1), ("a/e", 2), ("z", 2), ("z/y", 0)]
+    assert [*START, *rest] == walked(moving, None, None)
+
+
 def test_paths_that_are_too_long_differ_where_they_differ(tmp_path):
     labels = []
     for name in ("long", "else"):

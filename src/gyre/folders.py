@@ -16,6 +16,9 @@ BORROWED = stat.S_ISUID | stat.S_ISGID
 """Rights that a file lends to whoever runs it."""
 MOST_LABEL_BYTES = 4096
 """Of a path that stands for itself, as long as any that programs can name."""
+MOST_STEPS_BACK = 10**5
+"""Of one walk, to get back to where folders were moved away; then it gets back to the first only,
+so that it ends however many are moved."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _OWN = _FOLDER | os.O_NOFOLLOW
 
@@ -70,47 +73,49 @@ def visits(
     """The folder and all below it, each before those it holds.
 
     `opens`: its owner may do everything in each. `forgives`: programs are at work there, and what
-    they take away meanwhile is passed over. `left` is told of each folder when it was left, with
-    the descriptor of the one that holds it.
+    they take away or shut meanwhile is passed over, and nothing beside it. `left` is told of each
+    folder when it was left, with the descriptor of the one that holds it.
     """
     if opens:
         permit(folder)
     at = os.open(folder, _FOLDER)
+    listed = _forgiving if forgives else _entries
+    steps = MOST_STEPS_BACK
     try:
-        entries = _entries(at)
+        entries = listed(at)
         yield Visit(at=at, up=0, name=None, label=b"", entries=entries)
         way = [_Stage("", b"", _identity(at), _folders(entries))]
         up = 0
-        while way:
+        while True:
             stage = way[-1]
-            if stage.waiting:
-                name = stage.waiting.pop()
-                try:
-                    below = _opened(at, name, opens=opens)
-                except OSError:
-                    if not forgives:
-                        raise
-                    continue
+            if (found := _next(at, stage.waiting, opens=opens, forgives=forgives)) is not None:
+                name, below = found
                 os.close(at)
                 at = below
-                label, entries = _label(stage.label, name), _entries(at)
+                label, entries = _label(stage.label, name), listed(at)
                 yield Visit(at=at, up=up, name=name, label=label, entries=entries)
                 way.append(_Stage(name, label, _identity(at), _folders(entries)))
                 up = 0
                 continue
             way.pop()
-            if way:
-                above = climbed(at)
+            up += 1
+            if not way:
+                return
+            if (above := _above(at, way[-1].here)) is not None:
                 os.close(at)
                 at = above
-                up += 1
-                if _identity(at) != way[-1].here:
-                    if forgives:
-                        return
-                    message = f"{folder}: a folder was moved while it was read"
-                    raise OSError(message)
                 if left is not None:
                     left(at, stage.name)
+                continue
+            if not forgives:
+                message = f"{folder}: a folder was moved or shut while it was read"
+                raise OSError(message)
+            again, depth = _found_again(folder, way[: steps + 1])
+            os.close(at)
+            at = again
+            steps -= depth
+            up += len(way) - 1 - depth
+            del way[depth + 1 :]
     finally:
         os.close(at)
 
@@ -124,8 +129,10 @@ def climbed(at: int, levels: int = 1) -> int:
     """A descriptor of the folder so many levels above."""
     here = os.dup(at)
     for _ in range(levels):
-        above = os.open("..", _FOLDER, dir_fd=here)
-        os.close(here)
+        try:
+            above = os.open("..", _FOLDER, dir_fd=here)
+        finally:
+            os.close(here)
         here = above
     return here
 
@@ -207,6 +214,46 @@ class _Stage:
     """Folders in it that were not entered yet, the next one last."""
 
 
+def _above(at: int, expected: tuple[int, int]) -> int | None:
+    """A descriptor of the folder that a walk came from; None if there is no way back to it."""
+    try:
+        above = climbed(at)
+    except OSError:
+        return None
+    if _identity(above) == expected:
+        return above
+    os.close(above)
+    return None
+
+
+def _found_again(folder: Path, way: list[_Stage]) -> tuple[int, int]:
+    """A descriptor of the innermost folder of a walk that is still in its place, and its depth."""
+    at = os.open(folder, _FOLDER)
+    for depth, stage in enumerate(way[1:]):
+        try:
+            below = entered(at, stage.name)
+        except OSError:
+            return at, depth
+        if _identity(below) != stage.here:
+            os.close(below)
+            return at, depth
+        os.close(at)
+        at = below
+    return at, len(way) - 1
+
+
+def _next(at: int, waiting: list[str], *, opens: bool, forgives: bool) -> tuple[str, int] | None:
+    """The name and a descriptor of the next folder that can be entered; None if there is none."""
+    while waiting:
+        name = waiting.pop()
+        try:
+            return name, _opened(at, name, opens=opens)
+        except OSError:
+            if not forgives:
+                raise
+    return None
+
+
 def _opened(at: int, name: str, *, opens: bool) -> int:
     if opens:
         permit(name, at=at)
@@ -233,6 +280,14 @@ def _entries(at: int) -> list[Entry]:
             with suppress(FileNotFoundError):
                 found.append(Entry(name=one.name, status=one.stat(follow_symlinks=False)))
     return sorted(found, key=lambda entry: os.fsencode(entry.name))
+
+
+def _forgiving(at: int) -> list[Entry]:
+    """None of them if its owner may not look at them himself."""
+    try:
+        return _entries(at)
+    except OSError:
+        return []
 
 
 def _folders(entries: list[Entry]) -> list[str]:

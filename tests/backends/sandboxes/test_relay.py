@@ -140,16 +140,13 @@ def test_a_proxy_that_hangs_is_left_for_one_that_does_not():
     assert b"hello" == relayed(work, connect=connect, connect_s=0.5)
 
 
-def test_waiting_for_the_proxy_counts_once_however_many_wait():
+def waited_s(connect, *, num_waiting, came):
+    """Seconds that count while they wait from 100 to 107, and those that count afterwards."""
+
     async def run():
-        now, came = [100.0], asyncio.Event()
-
-        async def connect(host, port):
-            await came.wait()
-            return None, None
-
+        now = [100.0]
         upstream = Upstream(lambda: ("h", 1), connect=connect, clock=lambda: now[0])
-        waiting = [asyncio.create_task(upstream.reached(lambda: True)) for _ in range(3)]
+        waiting = [asyncio.create_task(upstream.reached(lambda: True)) for _ in range(num_waiting)]
         await asyncio.sleep(0)
         now[0] = 107.0
         meanwhile = upstream.waited_s
@@ -158,7 +155,29 @@ def test_waiting_for_the_proxy_counts_once_however_many_wait():
         now[0] = 200.0
         return meanwhile, upstream.waited_s
 
-    assert (7.0, 7.0) == asyncio.run(run())
+    return asyncio.run(run())
+
+
+def test_waiting_for_the_proxy_counts_once_however_many_wait():
+    came = asyncio.Event()
+
+    async def connect(host, port):
+        if not came.is_set():
+            raise ConnectionRefusedError
+        return None, None
+
+    assert (7.0, 7.0) == waited_s(connect, num_waiting=3, came=came)
+
+
+def test_connecting_to_a_proxy_that_is_there_is_no_waiting():
+    """However long it takes; who connects again and again would stretch his own deadlines."""
+    came = asyncio.Event()
+
+    async def connect(host, port):
+        await came.wait()
+        return None, None
+
+    assert (0.0, 0.0) == waited_s(connect, num_waiting=3, came=came)
 
 
 def test_only_plain_addresses_lead_through_a_relay():

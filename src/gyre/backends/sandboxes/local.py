@@ -299,7 +299,7 @@ class LocalSandbox:
             writable=place.writable or {},
             devices=devices(),
         )
-        refuse_ways_out(view.standing(), view.targets())
+        refuse_ways_out(view.puts())
         return view
 
     def _environment(self, command: Command, view: View) -> dict[str, str]:

@@ -62,19 +62,26 @@ class Upstream:
     async def reached(self, is_wanted: Callable[[], bool]) -> Streams | None:
         """A connection as soon as it is there; None if it stays away, or nobody wants it now."""
         until = self._clock() + self._hold_s
+        if (found := await self._tried()) is not None:
+            return found
+        # Not before, because whoever connects again and again would buy himself time.
         self._waits.begin(self._clock())
         try:
-            while True:
-                try:
-                    # One that hangs would otherwise be waited for although another took its place.
-                    async with asyncio.timeout(self._connect_s):
-                        return await self._connect(*self._address())
-                except OSError:
-                    if not is_wanted() or self._clock() > until:
-                        return None
-                    await asyncio.sleep(PAUSE_S)
+            while is_wanted() and self._clock() <= until:
+                await asyncio.sleep(PAUSE_S)
+                if (found := await self._tried()) is not None:
+                    return found
+            return None
         finally:
             self._waits.end(self._clock())
+
+    async def _tried(self) -> Streams | None:
+        try:
+            # One that hangs would otherwise be waited for although another took its place.
+            async with asyncio.timeout(self._connect_s):
+                return await self._connect(*self._address())
+        except OSError:
+            return None
 
 
 class Relay:

@@ -5,11 +5,13 @@ Rule 2: all of it is read-only but workspace, home and temporary files, or what 
 root of its own.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+
+from gyre.backends.sandboxes.roots import Put
 
 NAMESPACES = (
     "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts",
@@ -33,6 +35,8 @@ SHM_BYTES = 2**26
 NAME = "agent"
 UID = 1000
 WORKDIR = "/workspace"
+VAR_TMP = "../tmp"
+"""Where /var/tmp leads, beside the machine's own system folders."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +96,7 @@ class View:
             yield from ("--dev-bind", str(path), f"/dev/{path.name}")
         yield from ("--bind", str(self.tmp), "/tmp")
         if self.root is None:
-            yield from ("--symlink", "../tmp", "/var/tmp", "--dir", "/run")
+            yield from ("--symlink", VAR_TMP, "/var/tmp", "--dir", "/run")
         yield from ("--bind", str(self.home), self.home_inside)
         # After the folders they may lie in.
         for path in self.readable:
@@ -107,21 +111,19 @@ class View:
             yield from ("--remount-ro", "/")
         yield from ("--chdir", self.workdir)
 
-    def standing(self) -> dict[str, tuple[Path, ...]]:
-        """Folders that programs wrote to before, by their paths inside, each from the top down."""
-        found: dict[str, tuple[Path, ...]] = {}
-        found |= {"/tmp": (self.tmp,), self.home_inside: (self.home,)}
+    def puts(self) -> Iterator[Put]:
+        """Where links may lead, in the order of the arguments: programs wrote to much of it."""
         if self.root is not None:
-            found["/"] = self.root.from_the_top
+            yield Put(at="/", layers=self.root.from_the_top)
+        yield from (Put(at="/proc"), Put(at="/dev"), Put(at="/tmp", layers=(self.tmp,)))
+        if self.root is None:
+            yield Put(at="/var/tmp", leads=VAR_TMP)
+        yield Put(at=self.home_inside, layers=(self.home,))
+        yield from _shown((str(path), path) for path in self.readable)
         stacked = self.stacked
-        found[self.workdir] = (self.workspace,) if stacked is None else stacked.from_the_top
-        return found
-
-    def targets(self) -> Iterator[str]:
-        """Paths inside where something of this machine is put."""
-        yield from ("/proc", "/dev", "/tmp", self.home_inside, self.workdir)
-        yield from map(str, self.readable)
-        yield from self.writable
+        layers = (self.workspace,) if stacked is None else stacked.from_the_top
+        yield Put(at=self.workdir, layers=layers)
+        yield from _shown(self.writable.items())
 
     def files(self) -> dict[str, bytes]:
         """Small files of the sandbox's own, by their paths inside."""
@@ -144,6 +146,16 @@ def read_system() -> None:
     """What this machine has is known from now on."""
     _system()
     _kernel()
+
+
+def _shown(folders: Iterable[tuple[str, Path]]) -> Iterator[Put]:
+    """Those that are there; in the place of others lies what lay there before."""
+    for at, path in folders:
+        try:
+            path.stat()
+        except OSError:
+            continue
+        yield Put(at=at, layers=(path,))
 
 
 def _overlay(layers: Layers, at: str) -> Iterator[str]:

@@ -59,12 +59,13 @@ class Watchdog:
     async def _watch_disk(self) -> str:
         while True:
             began = time.monotonic()
-            used = await asyncio.to_thread(size_of, self._folders)
             room = self._limits.disk_bytes
+            most = RESERVE_BYTES if room is None else room
+            used = await asyncio.to_thread(size_of, self._folders, most)
             if room is not None and used > room:
                 return f"{used} bytes on disk; {room} are allowed"
             if used > RESERVE_BYTES and min(map(_free, self._folders)) < RESERVE_BYTES:
-                return f"the disk is full, and {used} bytes on it are this execution's"
+                return f"the disk is full, and {used} bytes or more on it are this execution's"
             await asyncio.sleep(max(DISK_S, DISK_SHARE * (time.monotonic() - began)))
 
 
@@ -101,8 +102,11 @@ def threads_of(pid: int) -> int:
     return int(text.rpartition(")")[2].split()[17])
 
 
-def size_of(folders: Iterable[Path]) -> int:
-    """Bytes that they take on the disk; what vanishes meanwhile counts nothing."""
+def size_of(folders: Iterable[Path], most: int) -> int:
+    """Bytes that they take on the disk, or more than `most`; what vanishes meanwhile is nothing.
+
+    Counting would never end where programs keep moving folders to where it has yet to come.
+    """
     total = 0
     for folder in folders:
         # A folder that is not there takes nothing.
@@ -110,6 +114,8 @@ def size_of(folders: Iterable[Path]) -> int:
             for visit in visits(folder, forgives=True):
                 for entry in visit.entries:
                     total += max(ENTRY_BYTES, entry.status.st_blocks * 512)
+                if total > most:
+                    return total
     return total
 
 
