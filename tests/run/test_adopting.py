@@ -345,7 +345,7 @@ def test_a_supervisor_that_hangs_is_followed_by_another(scene):
         await one.adopt()
         await one.look()
         (hung,) = one.nursery.children
-        for one.now in (SILENT_S, 2 * SILENT_S, 3 * SILENT_S - 1):
+        for one.now in range(0, 3 * int(SILENT_S), 10):
             beats_at(min(one.now, 2 * SILENT_S))
             await one.look()
         before = list(hung.signals)
@@ -364,6 +364,29 @@ def test_a_supervisor_that_hangs_is_followed_by_another(scene):
     scene(noted)
 
     assert [([], [signal.SIGKILL], [])] == found
+
+
+def test_a_supervisor_is_not_taken_for_hung_because_everything_stood_still(scene):
+    """The looker may be awake before it; it counts as hung after a silence that was heard."""
+
+    async def scenario(one):
+        one.left(PREPARED, LAUNCHED)
+        (one.folder / BEAT_FILE).touch()
+        await one.adopt()
+        await one.look(2)
+        one.now = 10 * SILENT_S
+        await one.look(2)
+        (child,) = one.nursery.children
+        found.append(list(child.signals))
+        for after_s in range(0, int(SILENT_S), 10):
+            one.now = 10 * SILENT_S + after_s
+            await one.look()
+        found.append(child.signals)
+
+    found = []
+    scene(scenario)
+
+    assert [[], [signal.SIGKILL]] == found
 
 
 def test_a_supervisor_that_never_showed_that_it_lives_is_not_taken_for_hung(scene):

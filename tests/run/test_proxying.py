@@ -110,7 +110,10 @@ def test_one_that_hangs_is_ended_and_another_is_started_at_its_address(run, monk
     monkeypatch.setattr(silence, "BEAT_S", 0.1)
     monkeypatch.setattr(proxying, "ANSWER_S", 0.1)
 
+    said = []
+
     async def scenario(first):
+        first._alarm = said.append
         await first.start(run.plan)
         url, pid = first.client.url, run.pid
         os.kill(pid, signal.SIGSTOP)
@@ -127,6 +130,7 @@ def test_one_that_hangs_is_ended_and_another_is_started_at_its_address(run, monk
 
     assert (url, 0) == (url_now, version)
     assert pid != run.pid
+    assert ["the proxy did not answer for 0 s and was ended: another takes its place"] == said
 
 
 def test_one_whose_folder_was_moved_is_started_where_that_is_now(run):

@@ -22,11 +22,21 @@ from tests.run.supervised import (
 
 from gyre.backends.sandboxes.relay import Upstream
 from gyre.rollout import outcome
+from gyre.rollout.facts import FactsFile
 from gyre.rollout.order import Told, tell, write_order
 from gyre.rollout.workspace import content_hash
+from gyre.run.beating import BEAT_FILE, BEAT_S, Beating, last_spent_s
 from gyre.run.lock import is_taken
-from gyre.run.supervise import Secrets, all_told
-from gyre.words.outcomes import Assessed, Ending, Launched, Outcome, Status, Terminated
+from gyre.run.supervise import Secrets, Supervision, all_told
+from gyre.words.outcomes import (
+    Assessed,
+    Ending,
+    Launched,
+    Outcome,
+    Prepared,
+    Status,
+    Terminated,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -174,11 +184,15 @@ def test_a_supervisor_killed_while_it_evaluates_keeps_the_attempts_made(tmp_path
 
 
 def test_after_the_machine_has_started_again_its_old_clock_means_nothing(tmp_path):
-    """SPEC 6.1: the budget of the evaluation begins anew instead of being over or endless."""
+    """SPEC 6.1: the budget of the evaluation begins anew instead of being over or endless.
+
+    What was spent of it was not on the disk yet.
+    """
     with supervised(tmp_path, order(HALF + "sleep 60")) as one:
         one.wait_for_work()
         one.process.kill()
         one.process.wait(PATIENCE_S)
+        (tmp_path / BEAT_FILE).write_bytes(b"")
         path = tmp_path / "facts.jsonl"
         (launched,) = [fact for fact in one.facts if isinstance(fact, Launched)]
         text = path.read_text().replace(launched.boot, "another boot")
@@ -258,6 +272,49 @@ def test_what_has_ended_when_its_run_is_stopped_is_assessed_when_that_is_resumed
     assert (Ending.COMPLETED, 0.1) == (record.terminated.ending, record.closed.score)
 
 
+@pytest.mark.parametrize("number", [signal.SIGUSR2, signal.SIGKILL])
+@pytest.mark.parametrize("starts_again", [False, True])
+def test_time_in_which_its_run_is_stopped_is_not_charged(number, starts_again, tmp_path):
+    """SPEC 6.1, 10: also where its supervisor was killed, and on another start of the machine."""
+    seen = tmp_path / "seen"
+    judge = evaluation(f"touch $SEEN; until test -e $SEEN.go; do sleep 0.01; done; {COUNT_LINES}")
+    with supervised(
+        tmp_path / "e1", order(HALF, judge=judge, variables={"SEEN": str(seen)})
+    ) as one:
+        wait_until(seen.exists)
+        one.signal(number)
+        one.process.wait(PATIENCE_S)
+        (launched,) = [fact for fact in one.facts if isinstance(fact, Launched)]
+        path = one.folder / "facts.jsonl"
+        # As if it had been launched long ago.
+        text = path.read_text().replace(f"{launched.monotonic_s}", f"{launched.monotonic_s - 1e6}")
+        path.write_text(text.replace(launched.boot, "before") if starts_again else text)
+        seen.with_suffix(".go").touch()
+        one.process = resume(one.folder, Secrets())
+        record = one.end()
+
+    assert (Ending.COMPLETED, 0.1) == (record.terminated.ending, record.closed.score)
+
+
+def test_an_execution_whose_supervisors_are_killed_again_and_again_comes_to_an_end(tmp_path):
+    """SPEC 6.1: its judge never answers, and every life is charged."""
+    num_lives = 3
+    judge = evaluation("sleep 600", attempts=1000, attempt_s=600.0)
+    wanted = order(HALF, judge=judge, agent_s=1.0, overall_s=num_lives * BEAT_S)
+    spent = []
+    with supervised(tmp_path, wanted) as one:
+        one.wait_for_fact(Terminated)
+        for _ in range(num_lives):
+            if one.process.poll() is None:
+                one.kill_and_resume()
+            spent.append(last_spent_s(tmp_path))
+            wait_until(lambda: last_spent_s(tmp_path) != spent[-1] or one.process.poll() == 0)
+        record = one.end()
+
+    assert spent == sorted(spent)
+    assert (Outcome.EXCLUDED, None) == (record.closed.outcome, record.closed.score)
+
+
 def test_what_runs_when_its_run_is_stopped_is_cancelled_and_not_closed(tmp_path):
     with supervised(tmp_path, order(HALF + "sleep 60")) as one:
         one.wait_for_work()
@@ -307,15 +364,20 @@ def test_time_without_a_proxy_is_not_charged_either(tmp_path):
     """SPEC 6.1: whoever waits for one that is being started again waits for an engine too."""
 
     async def run():
-        now, came = [0.0], asyncio.Event()
+        now, tried, came = [0.0], [], asyncio.Event()
+        again = asyncio.Event()
 
         async def connect(host, port):
-            await came.wait()
+            """It refuses, and when it is asked again it takes its time."""
+            tried.append(port)
+            if len(tried) > 1:
+                again.set()
+                await came.wait()
             raise ConnectionRefusedError
 
         proxy = Upstream(lambda: ("h", 1), connect=connect, clock=lambda: now[0])
-        waiting = asyncio.create_task(proxy.reached(lambda: False))
-        await asyncio.sleep(0)
+        waiting = asyncio.create_task(proxy.reached(lambda: not came.is_set()))
+        await again.wait()
         now[0] = 4.0
         tell(tmp_path, Told(held_s=3.0))
         found = all_told(tmp_path, proxy)
@@ -324,6 +386,20 @@ def test_time_without_a_proxy_is_not_charged_either(tmp_path):
         return found
 
     assert Told(held_s=7.0) == asyncio.run(run())
+
+
+def test_time_without_a_proxy_is_not_charged_by_the_next_supervisor(tmp_path, monkeypatch):
+    """Whose relay knows nothing of it."""
+    waited_s, before_s = 1e6, 10.0
+    monkeypatch.setattr(Upstream, "waited_s", waited_s)
+    file = FactsFile(tmp_path)
+    for fact in (Prepared(mark="m"), Launched(monotonic_s=0.0, boot="another")):
+        file.append(fact, at=0.0)
+    file.close()
+    Beating(tmp_path).charge(lambda: before_s - BEAT_S)
+    found = Supervision(tmp_path, order(HALF), Secrets(), teller=None).spent_s()
+
+    assert before_s <= found + waited_s < before_s + PATIENCE_S
 
 
 def test_the_overall_deadline_ends_evaluation(tmp_path):

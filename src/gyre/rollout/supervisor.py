@@ -56,7 +56,9 @@ class Supervisor:
         clock: Clock,
         say: Callable[[Fact], None],
         told: Callable[[], Told],
+        spent_s: float | None = None,
     ) -> None:
+        """`spent_s` is what its earlier supervisors wrote down of its overall budget, if any."""
         self._order = order
         self._folder = folder
         self._execution = execution
@@ -64,7 +66,7 @@ class Supervisor:
         self._clock = clock
         self._say = say
         self._steps = steps_of(order.task)
-        self._times = Times(order, execution, self._steps, clock=clock, told=told)
+        self._times = Times(order, execution, self._steps, clock=clock, told=told, spent_s=spent_s)
         stacks = order.sandbox.kind == "local"
         self.workspaces = [
             Workspace(folder, stacks=stacks, states=self.folder_of(number))
@@ -86,6 +88,10 @@ class Supervisor:
     def left_s(self) -> float:
         """Of the overall budget."""
         return self._times.overall_left_s()
+
+    def spent_s(self) -> float:
+        """Of the same, by this supervisor and those before it."""
+        return self._times.spent_s()
 
     async def advance(self, mark: str, command: Callable[[Step], Command]) -> None:
         """The step that is due has ended: it is terminated, or its state waits for its judge.

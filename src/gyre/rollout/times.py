@@ -1,6 +1,7 @@
 """How long the agent, the step it is at, and everything may still take, from the facts so far.
 
 Rule 1: time in which a call was held or a step was judged is not charged to the agent.
+Rule 2: time in which no supervisor lived is charged to nobody: a run may be stopped for days.
 """
 
 import math
@@ -33,7 +34,9 @@ class Times:
         *,
         clock: Clock,
         told: Callable[[], Told],
+        spent_s: float | None,
     ) -> None:
+        """`spent_s` is what earlier supervisors have counted; None where nobody wrote it down."""
         self._order = order
         self._execution = execution
         self._steps = steps
@@ -42,6 +45,12 @@ class Times:
         self._deadlines = Deadlines(agent_s=order.agent_s, overall_s=order.overall_s)
         self._step_at_most_s = math.inf
         self._held_before_s = 0.0
+        self._taken_up: float | None = None
+        """When it would have been launched, had there always been a supervisor since; None of one
+        that this one launches."""
+        if execution.launched is not None:
+            known = self._at(execution.launched) if spent_s is None else clock.now() - spent_s
+            self._taken_up = clock.now() if known is None else known
 
     def begin(self) -> None:
         """A step has started: what it may take at most is known."""
@@ -55,12 +64,16 @@ class Times:
             self._step_at_most_s = min(self._step_at_most_s, latest_s)
 
     def overall_left_s(self) -> float:
-        """Of the overall budget, which begins anew with the machine."""
-        launched = self._at(self._execution.launched)
-        if launched is None:
-            return self._order.overall_s
+        """Of the overall budget; one of which nobody knows what is spent begins anew."""
         self._deadlines.hold(self._told().held_s)
-        return self._deadlines.overall_at(launched) - self._clock.now()
+        return self._deadlines.overall_at(0.0) - self.spent_s()
+
+    def spent_s(self) -> float:
+        """Time since launch in which there was a supervisor, calls that were held included."""
+        if self._execution.launched is None:
+            return 0.0
+        launched = self._execution.launched.monotonic_s
+        return self._clock.now() - (launched if self._taken_up is None else self._taken_up)
 
     def agent_left_s(self) -> float:
         """Of what all steps may take together."""

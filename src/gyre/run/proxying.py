@@ -25,7 +25,7 @@ from gyre.run.processes import Found, Process
 from gyre.run.proxied import ProxyClient
 from gyre.run.proxy import ProxyPlan
 from gyre.run.racing import Overtaken, unless
-from gyre.run.silence import heard_of
+from gyre.run.silence import heard_of, not_heard
 from gyre.version import fingerprint
 from gyre.words.errors import BoundaryError, ConfigError, TakenOver
 from gyre.words.events import ProxyRestarted
@@ -151,7 +151,9 @@ class Proxying:
 
     async def _until_gone(self) -> None:
         process, client = self._process, self.client
-        await heard_of(process.wait, lambda: client.answers(ANSWER_S), process.kill)
+        if await heard_of(process.wait, lambda: client.answers(ANSWER_S), process.kill):
+            # Its log ends in the middle, and nobody else would say why.
+            self._alarm(f"the {self._name} {not_heard()}: another takes its place")
 
     @property
     def pid(self) -> int:

@@ -43,7 +43,7 @@ from gyre.run.rollout_before import begun, remember, slot_of
 from gyre.run.rollout_plan import RolloutPlan
 from gyre.run.rollout_results import Result, Results, result_of
 from gyre.run.sharded import Proxies
-from gyre.run.silence import BEAT_S, heard_of
+from gyre.run.silence import BEAT_S, ending, heard_of
 from gyre.run.supervised import Supervised
 from gyre.run.supervisors import Supervisors
 from gyre.words.errors import ConfigError
@@ -76,8 +76,8 @@ class Rollout:
         self._group: asyncio.TaskGroup
         self._over = asyncio.Event()
         self._problem: str | None = None
-        self._watched: list[tuple[str, Callable[[], Coroutine[Any, Any, int]], Path]] = []
-        """Processes that must not end before the rollout does."""
+        self._watched: list[tuple[str, Callable[[], Coroutine[Any, Any, str]], Path]] = []
+        """Processes that must not end before the rollout does, and what says how they did."""
         self._session: aiohttp.ClientSession
         self._places: Places
         self._supervisors: Supervisors
@@ -157,9 +157,9 @@ class Rollout:
         stack.push_async_callback(process.stop)
         proxy = ProxyClient(await process.ready(READY_S), self._session)
 
-        async def ended() -> int:
-            await heard_of(process.wait, lambda: proxy.answers(BEAT_S), process.kill)
-            return await process.wait()
+        async def ended() -> str:
+            was_silent = await heard_of(process.wait, lambda: proxy.answers(BEAT_S), process.kill)
+            return ending(await process.wait(), was_silent=was_silent)
 
         self._watched.append(("proxy", ended, log))
         return Proxies([proxy])
@@ -182,9 +182,9 @@ class Rollout:
         stack.push_async_callback(child.stop)
         client = CellClient(plan.cell, await child.ready(READY_S), self._session)
 
-        async def ended() -> int:
-            await heard_of(child.wait, client.answers, child.kill)
-            return await child.wait()
+        async def ended() -> str:
+            was_silent = await heard_of(child.wait, client.answers, child.kill)
+            return ending(await child.wait(), was_silent=was_silent)
 
         self._watched.append(("engine", ended, log))
         return client
@@ -265,11 +265,10 @@ class Rollout:
             self._over.set()
 
     async def _watch(
-        self, what: str, ended: Callable[[], Coroutine[Any, Any, int]], log: Path
+        self, what: str, ended: Callable[[], Coroutine[Any, Any, str]], log: Path
     ) -> None:
         """A process that ends by itself ends the rollout."""
-        status = await ended()
-        self._problem = f"the {what} ended with status {status}: see {log}"
+        self._problem = f"the {what} {await ended()}: see {log}"
         self._over.set()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":

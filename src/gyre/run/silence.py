@@ -1,27 +1,54 @@
-"""A process that lives and says nothing for too long counts as dead (FAULTS, I10)."""
+"""A process that lives and says nothing for too long counts as dead (FAULTS, I10).
+
+Rule 1: time in which nobody asked says little: a pause of everybody, or of whoever asks alone, ends
+with a question that had no chance of an answer.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 
 BEAT_S, SILENT_S = 5.0, 60.0
 """How often a process is asked whether it is there, and for how long it may not answer."""
+QUESTIONS = 4
+"""In vain, at the least, before a process that may have been paused is ended.
+
+One may have been asked, and another have run out of time, while whoever asked stood still.
+"""
 
 
 class Silence:
     """For how long somebody has not been heard of, counted from when that was first asked."""
 
-    def __init__(self, most_s: float) -> None:
+    def __init__(self, most_s: float, *, questions: int = 1) -> None:
+        """`questions`: it takes so many, because no time between two counts for more than its
+        share of all."""
         self._most_s = most_s
+        self._share_s = most_s / questions
         self._heard_at: float | None = None
+        self._asked_at = 0.0
 
     def heard(self, now: float) -> None:
-        self._heard_at = now
+        self._heard_at = self._asked_at = now
 
     def is_over(self, now: float) -> bool:
-        """It has lasted too long."""
+        """Asked, and nothing heard: it has lasted too long."""
         if self._heard_at is None:
-            self._heard_at = now
+            self.heard(now)
+            return self._most_s <= 0
+        self._heard_at += max(0.0, now - self._asked_at - self._share_s)
+        self._asked_at = now
         return now - self._heard_at >= self._most_s
+
+
+def ending(status: int, *, was_silent: bool) -> str:
+    """How a process came to its end, for people; its own log cannot say that it was made to."""
+    said = f"ended with status {status}"
+    return f"{said}, because it {not_heard()}" if was_silent else said
+
+
+def not_heard() -> str:
+    """Of one that `heard_of` made to end."""
+    return f"did not answer for {SILENT_S:g} s and was ended"
 
 
 async def until_gone(
@@ -32,12 +59,12 @@ async def until_gone(
     most_s: float,
     every_s: float,
     clock: Callable[[], float],
-) -> None:
+) -> bool:
     """Until a process has ended, which is made to if it does not answer for so long.
 
-    It is asked every so often, and whatever it answers shows that it lives.
+    It is asked every so often, and whatever it answers shows that it lives. Whether it was made to.
     """
-    silence = Silence(most_s)
+    silence, was_silent = Silence(most_s, questions=QUESTIONS), False
     silence.heard(clock())
     gone = asyncio.ensure_future(ended())
     try:
@@ -47,19 +74,21 @@ async def until_gone(
                 break
             if await answers():
                 silence.heard(clock())
-            elif silence.is_over(clock()):
+            elif silence.is_over(clock()) and not gone.done():
+                was_silent = True
                 await kill()
         await gone
     finally:
         gone.cancel()
         await asyncio.gather(gone, return_exceptions=True)
+    return was_silent
 
 
 async def heard_of(
     ended: Callable[[], Awaitable[object]],
     answers: Callable[[], Awaitable[bool]],
     kill: Callable[[], Awaitable[None]],
-) -> None:
+) -> bool:
     """The same by the loop's clock, with the patience that every process is given."""
     clock = asyncio.get_running_loop().time
-    await until_gone(ended, answers, kill, most_s=SILENT_S, every_s=BEAT_S, clock=clock)
+    return await until_gone(ended, answers, kill, most_s=SILENT_S, every_s=BEAT_S, clock=clock)

@@ -34,7 +34,7 @@ from gyre.rollout.order import Order, Told, read_order, read_told
 from gyre.rollout.steps import steps_of, worth
 from gyre.rollout.supervisor import Supervisor
 from gyre.run import lock
-from gyre.run.beating import Beating
+from gyre.run.beating import Beating, last_spent_s
 from gyre.run.control import environment
 from gyre.run.evaluating import evaluator_for
 from gyre.run.placing import address_of, agent_sandbox, judging_sandbox
@@ -97,6 +97,7 @@ class Supervision:
             clock=MonotonicClock(boot=boot),
             say=self._say,
             told=lambda: all_told(folder, self._proxy),
+            spent_s=last_spent_s(folder),
         )
         self._harness = CommandHarness(
             order.harness, order.variables, home=order.home, layers=order.layers
@@ -104,6 +105,11 @@ class Supervision:
         self._surplus = asyncio.Event()
         self._stopped = asyncio.Event()
         """The run is, and this execution closes when it is resumed."""
+
+    def spent_s(self) -> float:
+        """Of the overall budget, without what programs waited for a proxy: only the relay of this
+        supervisor has counted that, and whoever follows could not leave it out."""
+        return self._supervisor.spent_s() - self._proxy.waited_s
 
     async def work(self) -> None:
         """The execution is closed and its outcome file says so, unless the run is stopped."""
@@ -288,7 +294,9 @@ async def _supervise(
 ) -> None:
     turning = asyncio.create_task(beating.turn())
     try:
-        await Supervision(folder, order, told, teller).work()
+        supervision = Supervision(folder, order, told, teller)
+        beating.charge(supervision.spent_s)
+        await supervision.work()
     finally:
         turning.cancel()
 

@@ -10,7 +10,7 @@ from gyre.rollout.order import Told
 from gyre.run.beating import last_beat
 from gyre.run.births import Child
 from gyre.run.lock import is_taken
-from gyre.run.silence import Silence
+from gyre.run.silence import QUESTIONS, Silence
 from gyre.run.supervise import LOG_FILE
 from gyre.words.ids import ExecutionId
 from gyre.words.outcomes import Closed, Terminated
@@ -39,6 +39,11 @@ class Holding:
             self._before_s += self._last_s
         self._last_s = held_s
         return self._before_s + held_s
+
+
+def unheard() -> Silence:
+    """Of a supervisor; after a pause of everybody it has time to show that it lives."""
+    return Silence(SILENT_S, questions=QUESTIONS)
 
 
 class Orders(Protocol):
@@ -107,7 +112,7 @@ class Supervised:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     beat: int | None = None
     """By which its supervisor showed last that it lives."""
-    silence: Silence = field(default_factory=lambda: Silence(SILENT_S))
+    silence: Silence = field(default_factory=unheard)
 
     @property
     def is_lost(self) -> bool:
@@ -135,7 +140,7 @@ class Supervised:
 
     def kill(self) -> None:
         """Its supervisor ends, and another may take its place, with a silence of its own."""
-        self.silence = Silence(SILENT_S)
+        self.silence = unheard()
         if self.process is not None:
             self.process.signal(signal.SIGKILL)
         else:
