@@ -19,6 +19,7 @@ from gyre.plan.messages import (
 from gyre.plan.placements import Async, Colocate, Elastic
 from gyre.run.recalled import Recalled, recall
 from gyre.words.events import (
+    CallsDamaged,
     ExecutionRelaunched,
     GroupDrawn,
     RewardGiven,
@@ -248,3 +249,12 @@ def test_a_step_that_was_made_and_not_taken_is_still_open():
 
     assert (step, step) == (found.version, found.open[0])
     assert {} == {one: batch for one, batch in found.steps.items() if one >= step}
+
+
+def test_executions_whose_calls_were_damaged_are_known_again():
+    """A step that is taken again has them as little as it had then."""
+    found = Recalled(shape(steps=2))
+    found.hear(RunStarted(), 0.0)
+    found.hear(CallsDamaged(group=0, execution="g00000-01", reason="a checksum differs"), 1.0)
+
+    assert {"g00000-01"} == found.damaged

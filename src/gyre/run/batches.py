@@ -1,7 +1,7 @@
 """Groups of a run on their way through training: waiting, in the open batch, or in a past step."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +13,9 @@ from gyre.run.updating import Found, Queue
 from gyre.stream.groups import Group, GroupBuffer
 from gyre.stream.microsteps import CORE, Offer
 from gyre.stream.pulling import PackingBuffer
-from gyre.words.errors import BrokenPromise
+from gyre.words.errors import BrokenPromise, LogDamaged
 from gyre.words.events import CallsDamaged, GroupPacked, StepReplayed
+from gyre.words.ids import ExecutionId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +56,8 @@ class Batches:
         """Of claims that were scored before this process began, by step and executions."""
         self._norms: dict[int, float] = {}
         """Of the gradients of steps that may have to be replayed."""
+        self._damaged: set[ExecutionId] = set()
+        """Executions whose logs were when their groups were packed, and not trained."""
         self.version = 0
         """v_t: steps that are taken."""
 
@@ -116,7 +119,10 @@ class Batches:
             )
         )
         for execution, reason in made.damaged.items():
-            self._hear(CallsDamaged(group=group.number, execution=execution, reason=reason))
+            # A group is packed again by who resumes its batch, and its damage is told once.
+            if execution not in self._damaged:
+                self._hear(CallsDamaged(group=group.number, execution=execution, reason=reason))
+        self._damaged |= made.damaged.keys()
         self._packing.pack(group.number, [self._offer(one) for one in made.claims])
         self._news.tell()
 
@@ -146,6 +152,10 @@ class Batches:
         """A claim of the batch was scored before this process began, for good (SPEC 8.3)."""
         self._scores[step, executions] = scores
 
+    def recall_damaged(self, executions: Iterable[str]) -> None:
+        """Their logs could not be read before this process began: no step has them."""
+        self._damaged |= {ExecutionId(one) for one in executions}
+
     def recall_step(self, step: int, *, gradient_norm: float | None) -> None:
         """The step was taken before this process began."""
         if self._packing.step != step:
@@ -164,11 +174,15 @@ class Batches:
         """With the same groups in the same order, by the core alone (SPEC 3.6, 10).
 
         Sums of several cells that were added in another order differ in their last bits, unless
-        the trainer is deterministic.
+        the trainer is deterministic. LogDamaged where one has been since: without its execution
+        other weights would come under a version that engines may serve.
         """
         lease = 0
         for group in self._groups.consumed_by(step):
             made = await asyncio.to_thread(self._packer, group)
+            if since := made.damaged.keys() - self._damaged:
+                named = "; ".join(f"{one}: {made.damaged[one]}" for one in sorted(since))
+                raise LogDamaged(f"step {step} cannot be made again as it was: {named}")
             for claim in made.claims:
                 is_scored = self._is_scored_first(claim)
                 await core.train(

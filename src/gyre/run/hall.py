@@ -109,6 +109,10 @@ class Hall:
         """A claim of the open batch was scored before this process began."""
         self._batches.recall_scored(step, executions, scores)
 
+    def recall_damaged(self, executions: Iterable[str]) -> None:
+        """Their logs could not be read before this process began."""
+        self._batches.recall_damaged(executions)
+
     def recall_step(self, step: int, *, gradient_norm: float | None) -> None:
         """The step was taken before this process began."""
         self._batches.recall_step(step, gradient_norm=gradient_norm)

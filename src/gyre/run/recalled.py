@@ -34,6 +34,7 @@ from gyre.plan.replay import EVENTS
 from gyre.plan.scheduler import Scheduler
 from gyre.plan.shape import Shape
 from gyre.words.events import (
+    CallsDamaged,
     ClaimScored,
     EvaluationRound,
     EvaluationScored,
@@ -125,6 +126,8 @@ class Recalled:
         """Those that were taken, by number."""
         self.open: tuple[int, RecalledStep] | None = None
         """The batch in hand."""
+        self.damaged: set[str] = set()
+        """Executions whose calls cannot be read."""
         self.evaluating: list[Any] = []
         """Facts and orders that concern held-out evaluation, in order."""
         self.has_started = False
@@ -198,6 +201,8 @@ class Recalled:
             case ClaimScored(step=step, executions=executions, scores=scores):
                 if self.open is not None and self.open[0] == step:
                     self.open[1].scores[executions] = scores
+            case CallsDamaged(execution=name):
+                self.damaged.add(name)
             case StepMade(step=step, gradient_norm=norm):
                 if self.open is not None and self.open[0] == step:
                     self.open[1].gradient_norm = norm

@@ -28,6 +28,7 @@ def reopen(found: Recalled, since: int, parts: Parts) -> None:
     left = parts.attempts.recall(found)
     parts.hands.recall(found.outstanding)
     hall.recall_version(since)
+    hall.recall_damaged(found.damaged)
     for number, group in found.groups.items():
         hall.admit(number, version=group.admitted.version, size=len(group.members))
         if group.offered is not None:
