@@ -192,7 +192,17 @@ def test_a_target_must_be_given(gyre):
     assert 2 == gyre("plan", *FEW).returncode
 
 
-@pytest.mark.parametrize("option", ["--groups-per-batch", "--executions-per-group", "--steps"])
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--groups-per-batch",
+        "--executions-per-group",
+        "--steps",
+        "--cells",
+        "--capacity",
+        "--nodes",
+    ],
+)
 @pytest.mark.parametrize("value", ["9" * 50, "99999999", "many"])
 def test_more_than_a_simulation_can_hold_is_refused_at_once(gyre, option, value):
     given = ["--staleness", "1", "--cells", "2", "--capacity", "16", "--hours", "1"]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from tests.config.tables import read
 
-from gyre.config.layout import Sizes, misfits, untrained
+from gyre.config.layout import Sizes, misfits, untrained, unweighable
 
 SIZES = Sizes(layers=12, heads=8, kv_heads=4, columns=96, context_tokens=4096)
 WITH_EXPERTS = replace(SIZES, experts=12)
@@ -117,11 +117,11 @@ def test_what_fits_and_is_not_trained_is_told_by_the_kind_of_trainer(kind):
 def test_tokens_that_are_drawn_otherwise_than_they_are_trained_are_refused(setting):
     """T28: what is recorded and what is trained are of one distribution."""
     name, _, value = setting.partition("=")
-    (line,) = untrained(read(setting).config)
+    (line,) = unweighable(read(setting).config)
 
     assert line.startswith(f"{name}: expected ")
     assert f"found {value}" in line
-    assert [] == list(untrained(read("sampling.temperature=0.7").config))
+    assert [] == list(unweighable(read("sampling.temperature=0.7").config))
 
 
 def test_a_trainer_in_place_of_ours_says_itself_what_it_computes():

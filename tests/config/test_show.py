@@ -101,6 +101,23 @@ def test_what_looks_like_a_secret_is_not_among_the_settings():
 
 
 @pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("tool --token s3cret --fast", "tool --token ... --fast"),
+        ("curl -H 'Authorization: Bearer s3cret' h", "curl -H 'Authorization: Bearer ... h"),
+        ("X-Api-Key: s3cret", "X-Api-Key: ..."),
+        ("http://me:s3/cr@et@host/v1", "http://host/v1"),
+        ("git+https://host:8080/repo@v1.0", "git+https://host:8080/repo@v1.0"),
+        ("write 7 tokens to token.txt", "write 7 tokens to token.txt"),
+    ],
+)
+def test_a_secret_within_a_command_is_not_told(said, told):
+    found = settings_of(read(harness={"argv": ["sh", "-c", said]}).config)
+
+    assert f'["sh", "-c", "{told}"]' == found["harness.argv"]
+
+
+@pytest.mark.parametrize(
     "text", ["\x1b[31m", "\x9b2J", "\u202eabc", "\U000e0001", "a\tb\r\n", "ä 漢"]
 )
 def test_text_is_spelled_so_that_it_steers_no_terminal_and_reads_back_the_same(text):

@@ -21,6 +21,16 @@ def test_cells_that_do_not_fit_are_refused_with_their_file_and_every_mistake():
     assert ["cells.stages", "cells.contexts"] == [one.strip().partition(":")[0] for one in lines]
 
 
+def test_a_run_that_began_with_another_sampling_goes_on_with_it_and_says_so(capsys):
+    """What it has sampled so far would be lost otherwise, and no resume may change it."""
+    loaded = read("sampling.top_p=0.95", "model.device=cpu")
+    with pytest.raises(ConfigError, match=r"sampling\.top_p: expected 1 "):
+        check_layout(loaded)
+    check_layout(loaded, resumes=True)
+
+    assert "sampling.top_p: expected 1 " in capsys.readouterr().err
+
+
 def test_a_model_that_is_not_there_is_refused():
     with pytest.raises(ModelError, match="found no folder"):
         check_layout(read("model.name=nowhere"))

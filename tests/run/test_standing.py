@@ -125,6 +125,17 @@ def test_a_value_that_was_changed_in_the_runs_own_file_is_named(begun, before, a
     assert says in str(refused.value)
 
 
+def test_settings_that_mean_the_same_are_no_change(begun):
+    config = read_run(begun).config
+    one, other = (
+        settings_of(replace(config, harness=replace(config.harness, env=env)))
+        for env in ({"A": "1", "B": "2"}, {"B": "2", "A": "1"})
+    )
+    listed = replace(config, harness=replace(config.harness, argv=list(config.harness.argv)))
+
+    assert one == other != settings_of(config) == settings_of(listed)
+
+
 def test_a_journal_that_has_no_settings_is_gone_on_with(begun):
     """It was begun by a Gyre that wrote none down."""
     path = path_of(begun.parent / "run")

@@ -197,6 +197,7 @@ def test_the_shape_says_itself_what_is_wrong_with_it():
         ("work", {"log_mean": nan}, "work.log_mean: a number between -100 and 100, not nan"),
         ("costs", {"update_s": nan}, "costs.update_s: a number of at most 1e+12, not nan"),
         ("costs", {"update_s": 1e308}, "costs.update_s: a number of at most 1e+12, not 1e+308"),
+        ("schedule", {"rescue_s": 10**400}, "schedule.rescue_s: a number of at most 1e+12, not 10"),
     ],
 )
 def test_what_cannot_be_is_refused(section, changes, expected):
@@ -204,6 +205,14 @@ def test_what_cannot_be_is_refused(section, changes, expected):
     found[section] |= changes
 
     assert any(expected in one for one in mistakes(found))
+
+
+@pytest.mark.parametrize("seed", [2**64, -1])
+def test_a_seed_has_64_bits(seed):
+    (line,) = mistakes(tables() | {"seed": seed})
+
+    assert 20260401123000 == scenario_of(tables() | {"seed": 20260401123000}).seed
+    assert "seed: a whole number of at most 64 bits, and not below 0" in line
 
 
 def test_a_simulation_needs_an_end():

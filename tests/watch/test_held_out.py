@@ -169,6 +169,14 @@ def test_a_score_of_one_that_nobody_asked_for_is_listed_too():
     )
 
 
+def test_one_that_began_anew_is_listed_under_the_name_that_was_scored():
+    """Its calls are those of the attempt that has the score."""
+    again = replace(scored(7, version=3), execution="eval-000007.1")
+    (row,) = listed_at(story_of((4.0, again)), 4.0)
+
+    assert "eval-000007.1" == row["execution"]
+
+
 def test_a_tracker_has_the_score_at_its_version():
     tracker = MemoryTracker()
     metrics = Metrics(tracker)

@@ -35,8 +35,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="X",
         help="the mean staleness to meet, in versions: phi + (mu - 1) / 2",
     )
-    add("--cells", type=int, metavar="K", help="without CONFIG: cells")
-    add("--capacity", type=int, metavar="C", help="without CONFIG: executions a cell serves")
+    add("--cells", type=_count, metavar="K", help="without CONFIG: cells")
+    add("--capacity", type=_count, metavar="C", help="without CONFIG: executions a cell serves")
     add("--hours", type=float, metavar="H", help="without CONFIG: mean hours of an execution")
     add(
         "--groups-per-batch",
@@ -56,7 +56,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RATE",
         help="without CONFIG: groups a node trains in an hour (default: half a rollout's time)",
     )
-    add("--nodes", type=int, metavar="N", help="nodes in all (default: those of the cells)")
+    add("--nodes", type=_count, metavar="N", help="nodes in all (default: those of the cells)")
     add(
         "--nodes-per-cell",
         metavar="SIZE[:CAPACITY],...",

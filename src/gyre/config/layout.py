@@ -43,7 +43,6 @@ def untrained(config: RunConfig) -> Iterator[str]:
 
     A trainer that is named in place of ours knows by itself what of a cell it computes.
     """
-    yield from _by_sampling(config)
     cells, kind = config.cells, config.trainer.kind
     if cells.trainer is not None:
         return
@@ -55,8 +54,10 @@ def untrained(config: RunConfig) -> Iterator[str]:
             )
 
 
-def _by_sampling(config: RunConfig) -> Iterator[str]:
-    """A trainer has the probability of a token among all others at one temperature (T28).
+def unweighable(config: RunConfig) -> Iterator[str]:
+    """A line for each value by which tokens are drawn otherwise than a trainer weighs them.
+
+    A trainer has the probability of a token among all others at one temperature (T28).
 
     Tokens that were drawn otherwise have ratios that are not 1 before anything has changed, so that
     whole executions would be left out, or none of a ratio is a number.

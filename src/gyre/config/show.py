@@ -10,10 +10,13 @@ from gyre.words.run_sections import RunConfig
 
 Keys = tuple[str, ...]
 
-_NAMED = re.compile(r"(?i)^-*[\w-]*(?:key|token|secret|password)$")
+_NAME = r"[\w-]*(?:key|token|secret|password)"
+_NAMED = re.compile(rf"(?i)^-*{_NAME}$")
 """An argument whose value is a secret."""
-_SET = re.compile(r"(?i)([\w-]*(?:key|token|secret|password)=)[^&\s]+")
-_LOGIN = re.compile(r"(?<=://)[^/@\s]+@")
+_SET = re.compile(rf"(?i)({_NAME}\s*[=:]\s*|-{_NAME}\s+|\b(?:bearer|basic)\s+)[^&\s]+")
+"""Where one stands behind its name within a text, as in a command or a header."""
+_LOGIN = re.compile(r"(?<=://)(?:[^/@\s]*:(?!\d+[/?#])\S*|[^/@\s]+)@")
+"""A password may hold anything, and what follows a port is a path."""
 HIDDEN = "..."
 
 

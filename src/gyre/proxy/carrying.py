@@ -47,7 +47,9 @@ class Carrying:
         try:
             async with asyncio.timeout(self._kv_s):
                 call.pinned = Pinned(engine=name, held=await engine.pin(call.ask_id))
-        except (EngineError, TimeoutError):
+        except TimeoutError:
+            call.is_unpinned = True
+        except EngineError:
             # Nothing is lost yet: it may have been the call's last token. Nor is there anything to
             # lose of a call without any, which an engine refuses to pin before it has arrived.
             call.is_unpinned = bool(call.sampled.ids)

@@ -59,7 +59,7 @@ class Execution:
             self.session.apply(record)
 
     def admit(self, now: float, choices: int = 1) -> None:
-        """Count a request against the limits, a call for each choice, or raise Overloaded."""
+        """Count a request against the limits, every choice in flight, or raise Overloaded."""
         if self.in_flight + choices > self.limits.calls_per_execution:
             most = self.limits.calls_per_execution
             message = f"{self.in_flight} calls of this execution are in flight, of {most} allowed"

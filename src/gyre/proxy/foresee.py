@@ -17,8 +17,13 @@ MOST_BYTES = 32
 SLICE_CHARS = 2**16
 
 
-def refuse_overlong(story: Story, place: Place, renderer: Renderer, context_tokens: int) -> None:
-    """Raises ContextOverflow, or TooLarge, if what is new cannot be part of any prompt."""
+def refuse_overlong(
+    story: Story, place: Place, renderer: Renderer, context_tokens: int, *, where: str
+) -> None:
+    """Raises ContextOverflow, or TooLarge, if what is new cannot be part of any prompt.
+
+    `where`: the field of a request that holds its messages.
+    """
     texts = [text for text in _new_texts(story, place, renderer) if text]
     total_bytes = sum(len(text.encode("utf-8", "replace")) for text in texts)
     if total_bytes <= LIKELY_BYTES * context_tokens:
@@ -33,7 +38,7 @@ def refuse_overlong(story: Story, place: Place, renderer: Renderer, context_toke
             raise ContextOverflow(prompt_tokens=found, max_tokens=context_tokens)
         if seen_bytes > MOST_BYTES * context_tokens:
             message = f"expected at most {MOST_BYTES * context_tokens} bytes of new text"
-            raise TooLarge(message)
+            raise TooLarge(message, where=where)
 
 
 def _new_texts(story: Story, place: Place, renderer: Renderer) -> Iterator[str]:

@@ -153,7 +153,8 @@ class Session:
             message = "expected at least one message, found none"
             raise RequestError(message, where=dialect.conversation)
         place = locate(self.tree, story, self._keys, self._renderer)
-        refuse_overlong(story, place, self._renderer, self._context_tokens)
+        where = dialect.conversation
+        refuse_overlong(story, place, self._renderer, self._context_tokens, where=where)
         last = story.units(len(story) - 1)[0] if len(story) else None
         if last is None or last.role != "assistant":
             return story, place, compose(self.tree, story, place, self._renderer), ""

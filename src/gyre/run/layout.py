@@ -2,16 +2,20 @@
 
 from pathlib import Path
 
-from gyre.config.layout import Sizes, misfits, untrained
+from gyre.config.layout import Sizes, misfits, untrained, unweighable
 from gyre.config.load import Loaded
 from gyre.model.description import read_description
 from gyre.model.known import model_folder
+from gyre.run.host import warn
 
 DEVICES = Path("/dev")
 
 
-def check_layout(loaded: Loaded) -> None:
-    """Raises ConfigError with everything that does not fit; ModelError for a model that is none."""
+def check_layout(loaded: Loaded, *, resumes: bool = False) -> None:
+    """Raises ConfigError with everything that does not fit; ModelError for a model that is none.
+
+    A run that resumes goes on with the sampling it began with, and people are told what that means.
+    """
     config = loaded.config
     fields = read_description(model_folder(config.model.name)).fields
     sizes = Sizes(
@@ -22,6 +26,11 @@ def check_layout(loaded: Loaded) -> None:
         context_tokens=fields["max_position_embeddings"],
     )
     lines = [*misfits(config, sizes, devices=num_devices()), *untrained(config)]
+    if resumes:
+        for line in unweighable(config):
+            warn(line)
+    else:
+        lines += unweighable(config)
     if lines:
         raise loaded.refusal(lines)
 

@@ -4,7 +4,7 @@ import fcntl
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
@@ -117,7 +117,16 @@ def refuse_changes(folder: Path, run: RunFile) -> None:
 
 def settings_of(config: RunConfig) -> dict[str, str]:
     """What the header of a run's journal has of its file: all that may not change."""
-    return {path: repr(value) for path, value in _leaves(config) if not _may_change(path)}
+    return {path: repr(_plain(value)) for path, value in _leaves(config) if not _may_change(path)}
+
+
+def _plain(value: Any) -> Any:
+    """The same for values that mean the same, in whatever order or kind of list they come."""
+    if isinstance(value, Mapping):
+        return {key: _plain(value[key]) for key in sorted(value)}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return value
 
 
 def _may_change(path: str) -> bool:

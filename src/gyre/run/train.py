@@ -31,7 +31,7 @@ def train(
     tick: Callable[[float], None] | None = None,
 ) -> StopReason | None:
     """Why the run ended; None when it was told to. It goes on where it was if it `resumes`."""
-    check_layout(run.loaded)
+    check_layout(run.loaded, resumes=resumes)
     check(sandbox_for(run.config.sandbox))
     controller = Controller(
         run,

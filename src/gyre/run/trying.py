@@ -188,7 +188,7 @@ def _said(folder: Path) -> tuple[str, ...]:
     """The end of what the judge printed, or else the script, or else the supervisor."""
     inside = [
         os.fsdecode(visit.label_of(entry))
-        for visit in folders.visits(folder)
+        for visit in folders.visits(folder, forgives=True)
         for entry in visit.entries
         if entry.is_file
     ]
@@ -201,6 +201,10 @@ def _said(folder: Path) -> tuple[str, ...]:
 
 
 def _end_of(folder: Path, name: str) -> str:
-    with os.fdopen(folders.opened(folder, name), "rb") as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - SAID_BYTES))
-        return file.read(SAID_BYTES).decode(errors="replace").strip()
+    """Nothing of what cannot be read: whoever wrote it may have shut it."""
+    try:
+        with os.fdopen(folders.opened(folder, name), "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - SAID_BYTES))
+            return file.read(SAID_BYTES).decode(errors="replace").strip()
+    except OSError:
+        return ""

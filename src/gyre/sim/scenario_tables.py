@@ -45,7 +45,7 @@ def _is_number(value: Any) -> bool:
     """Infinity is one, where there is no limit."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False
-    return abs(value) <= MOST or isinf(value)
+    return abs(value) <= MOST or (isinstance(value, float) and isinf(value))
 
 
 def _is_whole(value: Any) -> bool:
@@ -62,6 +62,11 @@ def _is_list(value: Any, inner: Callable[[Any], bool]) -> bool:
 
 _WHOLE = _Kind("a whole number", _is_whole, f" of at most {MOST:g}")
 _COUNT = _Kind("a whole number", _is_count, f" of at most {MOST_COUNT:,}")
+_SEED = _Kind(
+    "a whole number",
+    lambda value: isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**64,
+    " of at most 64 bits, and not below 0",
+)
 _NUMBER = _Kind("a number", _is_number, f" of at most {MOST:g}")
 _LOGARITHM = _Kind(
     "a number",
@@ -86,7 +91,7 @@ _ORDERS = {"oldest": OldestFirst, "longest": LongestFirst}
 
 _TOP = {
     "name": _TEXT,
-    "seed": _WHOLE,
+    "seed": _SEED,
     "executions_per_claim": _WHOLE,
     "join_s": _NUMBER,
 }

@@ -24,6 +24,8 @@ class Evaluation:
     asked_s: float
     version: int
     """Published when it was asked for."""
+    execution: str | None = None
+    """None until it is scored; one that was stopped begins anew under another name."""
     task: str | None = None
     """None until it is scored."""
     engine: int | None = None
@@ -39,7 +41,7 @@ class Evaluation:
 
     @property
     def name(self) -> str:
-        return evaluation_name(self.number)
+        return self.execution or evaluation_name(self.number)
 
     @property
     def ran_s(self) -> float | None:
@@ -82,7 +84,7 @@ class HeldOut:
                 one = self.rows.setdefault(number, Evaluation(number, now, version))
                 if one.closed_s is None:
                     one.closed_s, one.outcome = now, Outcome(fact.outcome)
-                one.task, one.score = fact.task, fact.score
+                one.execution, one.task, one.score = fact.execution, fact.task, fact.score
                 one.version, one.versions = version, fact.versions
             case _:
                 pass

@@ -68,7 +68,8 @@ class ProxySection:
     ping_s: Seconds = 10.0
     """Pause between pings of a stream that waits for its reply."""
     honour_sampling: bool = False
-    """Use the harness's own temperature and top-p instead of the run's (SPEC 4.6)."""
+    """Use the harness's own temperature and top-p instead of the run's (SPEC 4.6); only to record,
+    because a run that trains refuses it."""
     alone_s: Seconds = 43_200.0
     """How long the proxy of a training run waits for a controller to resume it; then it ends."""
     shards: Count = 1
