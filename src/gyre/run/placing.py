@@ -80,6 +80,7 @@ def judging_sandbox(order: Order, mark: str, workspace: Workspace) -> Sandbox:
         readable=_readable(order),
         writable=writable,
         stacks=True,
+        left=frozen[0] if frozen else None,
     )
     return LocalSandbox(mark, place, most=limits_for(order))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.backends.sandboxes.inside import LAUNCHERS, Inside
 
-from gyre.backends.sandboxes.roots import Put, below_of, refuse_ways_out
+from gyre.backends.sandboxes.roots import Put, below_of, clear_ways, refuse_ways_out
 from gyre.words.errors import SandboxError
 
 
@@ -216,3 +216,42 @@ def test_no_way_through_another_folder_reaches_the_machine(tmp_path, by, workdir
     with pytest.raises(SandboxError, match="one: a link on the way there"):
         asyncio.run(judge.run("true"))
     assert [] == list(host.iterdir())
+
+
+def test_what_programs_left_on_the_way_is_hidden_and_what_an_image_has_is_not(tmp_path):
+    upper, left = layer(tmp_path / "upper"), layer(tmp_path / "left", work="/workspace")
+    (left / "logs").write_text("")
+    (left / "srv").mkdir()
+    (left / "srv" / "app").symlink_to("elsewhere")
+    clear_ways(upper, left, ["/", "/work/runs/one", "/logs", "/srv/app/x", "/data/x", "/srv/b"])
+
+    found = {str(one.relative_to(upper)) for one in upper.rglob("*")}
+    assert {"work", "work/runs", "work/runs/one", "logs", "srv", "srv/app", "srv/app/x"} == found
+
+
+@pytest.mark.parametrize("by", [one for one in LAUNCHERS if LAUNCHERS[one] is not None])
+@pytest.mark.parametrize("left", ["touch {top}", "ln -s /srv {top}", "ln -s /oldroot/{top} {top}"])
+def test_no_agent_can_keep_itself_from_being_judged(tmp_path, by, left):
+    """SPEC 6.1: whatever it leaves in its root, what it left is assessed."""
+    root = made_root(tmp_path / "root")
+    (root / "srv" / "app").mkdir(parents=True)
+    results = tmp_path / "results"
+    results.mkdir()
+    top = f"/{results.parts[1]}"
+    place = {"roots": (root,), "workdir": "/srv/app", "readable": (Path("/usr"),)}
+    made = {"launcher": LAUNCHERS[by]}
+    # Nothing of this machine is shown there to the agent.
+    agent = Inside(tmp_path / "one", place, made)
+    assert 0 == asyncio.run(agent.run(f"rm -rf {top} /logs; {left.format(top=top)}; touch /logs"))
+    written = tmp_path / "one" / "place" / "root"
+    place |= {
+        "roots": (root, written),
+        "left": written,
+        "stacks": True,
+        "writable": {str(results): results, "/logs/verifier": results},
+    }
+    judge = Inside(tmp_path / "two", place, made)
+    script = f"echo 1 > {results}/score && cat /logs/verifier/score && ls /srv/app"
+
+    assert 0 == asyncio.run(judge.run(script)), judge.output
+    assert ("1\n", "1\n") == (judge.output, (results / "score").read_text())

@@ -20,7 +20,7 @@ from gyre.backends.sandboxes.listener import listen_inside
 from gyre.backends.sandboxes.members import MARK, Members
 from gyre.backends.sandboxes.process import Kept
 from gyre.backends.sandboxes.relay import Relay, Upstream, through
-from gyre.backends.sandboxes.roots import below_of, refuse_ways_out
+from gyre.backends.sandboxes.roots import below_of, clear_ways, refuse_ways_out
 from gyre.backends.sandboxes.started import Launcher, Started
 from gyre.backends.sandboxes.view import SYSTEM, WORKDIR, Layers, View, read_system
 from gyre.backends.sandboxes.watchdog import Watchdog
@@ -69,6 +69,9 @@ class Place:
     """Of this machine, by their paths inside."""
     stacks: bool = False
     """The workspace stays as it is found, and what programs write is forgotten."""
+    left: Path | None = None
+    """Of its roots, one that programs before have written: nothing that they left in the way of
+    what is shown keeps this sandbox from starting. Only of one that stacks."""
 
 
 def warm() -> None:
@@ -299,6 +302,8 @@ class LocalSandbox:
             writable=place.writable or {},
             devices=devices(),
         )
+        if view.root is not None and place.left is not None:
+            clear_ways(view.root.upper, place.left, (put.at for put in view.puts()))
         refuse_ways_out(view.puts())
         return view
 

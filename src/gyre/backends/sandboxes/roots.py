@@ -27,6 +27,26 @@ def below_of(roots: Sequence[Path], workdir: str) -> tuple[Path, ...]:
     return tuple(found)
 
 
+def clear_ways(upper: Path, left: Path, targets: Iterable[str]) -> None:
+    """Folders in an empty layer where programs have left something else on the way to a target.
+
+    `left` is the layer that they wrote. Otherwise a file or a link there would keep whoever is to
+    judge them from starting. Links of an image are its own, and stay.
+    """
+    for target in targets:
+        way = [name for name in target.split("/") if name]
+        at = left
+        for name in way:
+            at = at / name
+            try:
+                mode = at.lstat().st_mode
+            except (FileNotFoundError, NotADirectoryError):
+                break
+            if not stat.S_ISDIR(mode):
+                upper.joinpath(*way).mkdir(parents=True, exist_ok=True)
+                break
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Put:
     """Something that a launcher puts into a sandbox."""
