@@ -13,6 +13,9 @@ from tests.chaos_sim.weights import FIRST, next_weights
 from gyre.words.errors import CellError, CheckpointError
 from gyre.words.outcomes import Closed, Launched, Outcome, Terminated
 
+MOST_FAILED = 2
+"""Of one order to one cell, in a row: a core that fails for the third time stops the run, as it
+should (SPEC 2.1), and every run of the simulation comes to its end."""
 UNIT = 2.0**-20
 """Log-probabilities are whole multiples of it, exact as float32 up to 2**24 of them."""
 
@@ -50,6 +53,7 @@ class Watch:
         self._tokens = {}
         self._agents = Counter()
         self._attempts = Counter()
+        self._failed = Counter()
         self._facts = {}
         self.harmed = set()
         """Executions that a fault hit directly, so that they may end in any way."""
@@ -182,9 +186,13 @@ class Watch:
 
     def may_fail(self, cell, what):
         """An order that a cell cannot carry out this time."""
-        if self._rng.random() < self._trouble * 0.1:
-            self._trace(f"cell {cell.number} cannot {what}")
-            raise CellError(f"{what}: no memory")
+        failed = self._failed[cell.number, what]
+        if self._rng.random() >= self._trouble * 0.1 or failed == MOST_FAILED:
+            self._failed[cell.number, what] = 0
+            return
+        self._failed[cell.number, what] += 1
+        self._trace(f"cell {cell.number} cannot {what}")
+        raise CellError(f"{what}: no memory")
 
     def may_write(self, cell):
         """A checkpoint that the disk has no room for this time."""
