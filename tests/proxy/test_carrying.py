@@ -66,6 +66,12 @@ class CarryingEngine(ScriptedEngine):
         del self.pins[pin]
 
 
+def routed(engines, settings):
+    """A router that obeys a table, by the loop's clock."""
+    clock = asyncio.get_running_loop().time
+    return Router(engines, settings, routes=Routes(), jitter=random.Random(7), clock=clock)
+
+
 def moved_once(prepare=lambda a, b: None, kv_s=5.0):
     """A call that is sent from a to b in the middle."""
 
@@ -74,13 +80,7 @@ def moved_once(prepare=lambda a, b: None, kv_s=5.0):
         a, b = CarryingEngine("a", shelf), CarryingEngine("b", shelf)
         prepare(a, b)
         gate = Gate(a)
-        router = Router(
-            [a, b],
-            replace(QUICK, kv_s=kv_s),
-            routes=Routes(),
-            jitter=random.Random(7),
-            clock=asyncio.get_running_loop().time,
-        )
+        router = routed([a, b], replace(QUICK, kv_s=kv_s))
         async with asyncio.timeout(PATIENCE_S), router, asyncio.TaskGroup() as tasks:
             router.assign(1, {"e": "a"})
             running = tasks.create_task(call(router))
@@ -142,13 +142,7 @@ def test_a_call_that_has_not_reached_its_engine_loses_nothing():
         a, b = CarryingEngine("a", shelf), CarryingEngine("b", shelf)
         a.failing.add("pin")
         gate = Gate(a, after=0)
-        router = Router(
-            [a, b],
-            QUICK,
-            routes=Routes(),
-            jitter=random.Random(7),
-            clock=asyncio.get_running_loop().time,
-        )
+        router = routed([a, b], QUICK)
         async with asyncio.timeout(PATIENCE_S), router, asyncio.TaskGroup() as tasks:
             router.assign(1, {"e": "a"})
             running = tasks.create_task(call(router))
@@ -180,13 +174,7 @@ def test_a_client_that_leaves_meanwhile_leaves_no_pin():
         shelf = Shelf()
         a, b = CarryingEngine("a", shelf), CarryingEngine("b", shelf)
         gate = Gate(a)
-        router = Router(
-            [a, b],
-            QUICK,
-            routes=Routes(),
-            jitter=random.Random(7),
-            clock=asyncio.get_running_loop().time,
-        )
+        router = routed([a, b], QUICK)
         async with asyncio.timeout(PATIENCE_S), router:
             router.assign(1, {"e": "a"})
             running = asyncio.create_task(call(router))
@@ -218,13 +206,7 @@ def test_a_client_that_leaves_while_its_blocks_are_carried_leaves_no_pin(order):
         for engine in (a, b):
             engine.hanging.add(order)
         gate = Gate(a)
-        router = Router(
-            [a, b],
-            QUICK,
-            routes=Routes(),
-            jitter=random.Random(7),
-            clock=asyncio.get_running_loop().time,
-        )
+        router = routed([a, b], QUICK)
         async with asyncio.timeout(PATIENCE_S), router:
             router.assign(1, {"e": "a"})
             running = asyncio.create_task(call(router))
@@ -260,13 +242,7 @@ def test_a_call_that_ends_while_it_is_being_pinned_leaves_no_pin():
             return await pin(ask_id)
 
         a.pin = slowly
-        router = Router(
-            [a, b],
-            QUICK,
-            routes=Routes(),
-            jitter=random.Random(7),
-            clock=asyncio.get_running_loop().time,
-        )
+        router = routed([a, b], QUICK)
         async with asyncio.timeout(PATIENCE_S), router:
             router.assign(1, {"e": "a"})
             running = asyncio.create_task(call(router))
@@ -291,13 +267,7 @@ def test_an_engine_is_vacated_when_its_last_call_needs_nothing_of_it():
         shelf = Shelf()
         a, b = CarryingEngine("a", shelf), CarryingEngine("b", shelf)
         gate = Gate(a)
-        router = Router(
-            [a, b],
-            QUICK,
-            routes=Routes(),
-            jitter=random.Random(7),
-            clock=asyncio.get_running_loop().time,
-        )
+        router = routed([a, b], QUICK)
         async with asyncio.timeout(PATIENCE_S), router:
             router.assign(1, {"e": "a"})
             running = asyncio.create_task(call(router))
