@@ -1,10 +1,9 @@
 """Groups that run by hand: what they kept is written down, and a test says when it is stale."""
 
-import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,14 +59,6 @@ class Promises:
 def by_name(seconds: Mapping[str, float]) -> dict[str, float]:
     """The same by the names of tests alone, as a result has them."""
     return {name.rpartition("::")[2]: round(spent, 1) for name, spent in seconds.items()}
-
-
-def digest_of(paths: Iterable[Path]) -> str:
-    """Sixteen hex digits that change with any of these files."""
-    digest = hashlib.sha256()
-    for path in sorted(paths):
-        digest.update(path.name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()[:16]
 
 
 def newest(

@@ -1,9 +1,12 @@
 """Results of groups that run by hand: written when all is kept, and known to be stale."""
 
+import ast
 import json
 
 import pytest
-from tests.promises import Promises, digest_of, holding, newest
+from tests.promises import Promises, holding, newest
+
+from benchmarks import covered
 
 pytest_plugins = ["pytester"]
 TESTS = """
@@ -75,12 +78,48 @@ def test_what_was_measured_holds_and_what_the_table_gives_a_reason_for(tmp_path)
     assert {"a" * 16, "b" * 16} == holding("a" * 16, table)
 
 
-def test_a_digest_is_of_names_and_contents(tmp_path):
-    one, two = tmp_path / "one.py", tmp_path / "two.py"
-    one.write_text("A = 1\n")
-    before = digest_of([one])
-    one.write_text("A = 2\n")
-    changed = digest_of([one])
-    one.rename(two)
+@pytest.mark.parametrize("name", sorted(json.loads(covered.TABLE.read_text())))
+def test_every_entry_of_what_is_covered_is_there(name):
+    entries = json.loads(covered.TABLE.read_text())[name]
+    lost = []
+    for entry in entries:
+        pattern, _, names = entry.removeprefix("!").partition("::")
+        files = list(covered.ROOT.glob(pattern))
+        there = {
+            one
+            for path in files
+            for node in ast.parse(path.read_text()).body
+            for one in covered.names_of(node)
+        }
+        if not files or set(names.split()) - there:
+            lost.append(entry)
 
-    assert 3 == len({before, changed, digest_of([two])})
+    assert [] == lost
+
+
+@pytest.mark.parametrize("name", sorted(json.loads(covered.TABLE.read_text())))
+def test_a_change_to_any_symbol_is_noticed_and_a_move_is_none(name, tmp_path):
+    """Names of modules, docstrings and who imports what are no part of it."""
+    path, _ = max(covered.covered(name), key=lambda one: len(covered.said_in(*one)))
+    copy = tmp_path / path.relative_to(covered.ROOT)
+    copy.parent.mkdir(parents=True)
+    text = path.read_text()
+    copy.write_text(text)
+    before = covered.digest(name, tmp_path)
+    copy.write_text(f"{text}\n\nfrom gyre.types import errors as never_used\n")
+    moved = covered.digest(name, tmp_path)
+    copy.write_text(text.replace("return ", "return not ", 1))
+    changed = covered.digest(name, tmp_path)
+
+    assert before == moved != changed
+
+
+def test_a_symbol_is_the_same_by_whichever_name_its_module_has(tmp_path):
+    one, two = tmp_path / "one.py", tmp_path / "two.py"
+    one.write_text("def f():\n    return 1\n\nA = 'gyre.a.b'\n")
+    two.write_text("'Other.'\n\nA = 'gyre.c'\n\ndef f():\n    'Other.'\n    return 1\n")
+
+    assert sorted(covered.said_in(one)) == sorted(covered.said_in(two))
+    assert (
+        1 == len(covered.said_in(one, ({"f"}, set()))) == len(covered.said_in(one, (None, {"f"})))
+    )

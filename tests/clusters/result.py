@@ -4,21 +4,16 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from benchmarks.covered import digest
 from benchmarks.peers import results
-from tests.promises import ROOT, by_name, digest_of
+from tests.promises import by_name
 
 NAME = "cluster"
-COVERED = (
-    "src/gyre/backends/clusters/*.py",
-    "src/gyre/run/births.py",
-    "src/gyre/run/nurseries.py",
-    "src/gyre/run/nursery.py",
-)
 
 
-def covered_digest(root: Path = ROOT) -> str:
+def covered_digest() -> str:
     """Changes with whatever starts processes on a node."""
-    return digest_of(path for pattern in COVERED for path in root.glob(pattern))
+    return digest("clusters")
 
 
 def write(seconds: Mapping[str, float], load_average: tuple[float, float]) -> Path:

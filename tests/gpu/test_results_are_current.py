@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.gpu.case_study import PATHS
-from benchmarks.gpu.covered import NOT_MEASURED, ROOT, digest
+from benchmarks.gpu.covered import digest
 from tests.promises import holding, newest
 
 TABLE = Path(__file__).with_name("still_hold.md")
@@ -17,20 +17,6 @@ def test_the_sources_are_those_that_were_measured(name):
     measured = newest(name)["settings"]["covers"]
 
     assert digest() in holding(measured, TABLE), f"sources have changed: {AGAIN}"
-
-
-def test_a_change_to_a_source_that_was_measured_is_noticed(tmp_path):
-    for number, folder in enumerate(("src/gyre/model", "src/gyre/train")):
-        (tmp_path / folder).mkdir(parents=True)
-        (tmp_path / folder / "one.py").write_text(f"A = {number}\n")
-    before = digest(tmp_path)
-    (tmp_path / "src/gyre/train/one.py").write_text("A = 2\n")
-
-    assert before != digest(tmp_path)
-
-
-def test_what_is_left_out_exists():
-    assert [] == [name for name in sorted(NOT_MEASURED) if not (ROOT / name).is_file()]
 
 
 def test_the_case_study_has_as_many_messages_as_the_trace():

@@ -5,20 +5,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.covered import digest
 from benchmarks.peers import results
-from tests.promises import ROOT, by_name, digest_of
+from tests.promises import by_name
 
 NAME = "megatron"
-COVERED = (
-    "src/gyre/backends/trainers/megatron*.py",
-    "src/gyre/train/*.py",
-    "src/gyre/model/network.py",
-)
 
 
-def covered_digest(root: Path = ROOT) -> str:
+def covered_digest() -> str:
     """Changes with whatever Megatron's layers compute between."""
-    return digest_of(path for pattern in COVERED for path in root.glob(pattern))
+    return digest("megatron")
 
 
 def write(

@@ -1,25 +1,19 @@
 """What a run of all real parts together found, written beside the other results."""
 
-import hashlib
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.covered import digest
 from benchmarks.peers import results
-from tests.promises import ROOT
 
 NAME = "together"
-COVERED = tuple(f"src/gyre/backends/{room}/*.py" for room in ("clusters", "engines", "transports"))
 
 
-def covered_digest(root: Path = ROOT) -> str:
+def covered_digest() -> str:
     """Sixteen hex digits that change with any adapter of Ray, vLLM or Mooncake."""
-    digest = hashlib.sha256()
-    for path in sorted(path for pattern in COVERED for path in root.glob(pattern)):
-        name = str(path.relative_to(root))
-        digest.update(name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()[:16]
+    return digest("together")
 
 
 def write(sample: Mapping[str, Any], vllm: Path, load_average: tuple[float, float]) -> Path:

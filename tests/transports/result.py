@@ -4,25 +4,17 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from benchmarks.covered import digest
 from benchmarks.peers import results
-from tests.promises import ROOT, by_name, digest_of
+from tests.promises import by_name
 
 NAME = "mooncake"
-COVERED = (
-    "src/gyre/backends/transports/*.py",
-    "src/gyre/run/carried_over.py",
-    "src/gyre/run/cell_weights.py",
-    "src/gyre/run/offering.py",
-)
-NOT_COVERED = {"tcp.py"}
-"""Transports that no read over Mooncake passes through."""
 PACKAGES = ["mooncake-transfer-engine-non-cuda", "numpy", "torch"]
 
 
-def covered_digest(root: Path = ROOT) -> str:
+def covered_digest() -> str:
     """Changes with whatever moves bytes over Mooncake."""
-    found = {path for pattern in COVERED for path in root.glob(pattern)}
-    return digest_of(one for one in found if one.name not in NOT_COVERED)
+    return digest("transports")
 
 
 def write(seconds: Mapping[str, float], load_average: tuple[float, float]) -> Path:

@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.covered import digest
 from benchmarks.peers import results
-from tests.promises import digest_of as digest_of_files
 
-ROOT = Path(__file__).parents[3]
 versions = results.versions
 ENGINES = {
     "engines": ("vllm", "sglang"),
@@ -21,30 +20,11 @@ GROUPS = {
     "test_training.py": "cell-runs",
 }
 """The result that the promises of a file go to."""
-ADAPTERS = ROOT / "src" / "gyre" / "backends" / "engines"
-NOT_COVERED = {"embedded.py", "gyre.py"}
-"""Adapters that no real engine is asked through."""
-OF_CELLS = {
-    "child.py",
-    "guarded.py",
-    "launch.py",
-    "open_served.py",
-    "remote.py",
-    "resumed.py",
-    "served.py",
-    "sglang_group.py",
-    "sglang_remote.py",
-    "vllm_remote.py",
-    "vllm_tokens.py",
-    "vllm_weights.py",
-}
-"""What only an engine of a cell needs."""
 
 
-def digest_of(name: str, folder: Path = ADAPTERS) -> str:
-    """Sixteen hex digits that change with any file that a result of this name depends on."""
-    others = NOT_COVERED | (OF_CELLS if name == "engines" else set())
-    return digest_of_files(path for path in folder.glob("*.py") if path.name not in others)
+def digest_of(name: str) -> str:
+    """Sixteen hex digits that change with whatever a result of this name depends on."""
+    return digest("engines" if name == "engines" else "cell-engines")
 
 
 def write(
