@@ -34,26 +34,26 @@ test: $(VENV) harnesses ## Everything: lint, types, all tests, real agent progra
 
 test-engines: $(VENV) ## Run by hand: the adapters against real vLLM and SGLang on the CPU
 	.venv/bin/python scripts/engines
-	.venv/bin/python -m pytest -q -m engines tests/engines
+	.venv/bin/python -m pytest -q -m engines tests/hardware/engines
 
 test-cluster: $(VENV) ## Run by hand: whole runs over a real Ray cluster of three nodes on this machine
 	.venv/bin/python scripts/cluster
-	$$(.venv/bin/python scripts/cluster --where) -m pytest -q -p no:xdist -m cluster tests/clusters
+	$$(.venv/bin/python scripts/cluster --where) -m pytest -q -p no:xdist -m cluster tests/hardware/clusters
 
 test-transports: $(VENV) ## Run by hand: weights and cached blocks over a real Mooncake on this machine
 	.venv/bin/python scripts/transports
-	$$(.venv/bin/python scripts/transports --where) -m pytest -q -p no:xdist -m transports tests/transports
+	$$(.venv/bin/python scripts/transports --where) -m pytest -q -p no:xdist -m transports tests/hardware/transports
 
 test-together: $(VENV) ## Run by hand: one run on Ray with Mooncake and vLLM, on this machine
 	.venv/bin/python scripts/engines
 	.venv/bin/python scripts/cluster
 	.venv/bin/python scripts/transports
 	PYTHONPATH="$$($$(.venv/bin/python scripts/transports --where) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" \
-		$$(.venv/bin/python scripts/cluster --where) -m pytest -q -p no:xdist -m together tests/together
+		$$(.venv/bin/python scripts/cluster --where) -m pytest -q -p no:xdist -m together tests/hardware/together
 
 test-megatron: $(VENV) ## Run by hand: cells whose layers are those of a real Megatron-core, on this machine's CPU
 	.venv/bin/python scripts/megatron
-	$$(.venv/bin/python scripts/megatron --where) -m pytest -q -p no:xdist -m "megatron and not gpu" tests/megatron
+	$$(.venv/bin/python scripts/megatron --where) -m pytest -q -p no:xdist -m "megatron and not gpu" tests/hardware/megatron
 
 test-gpu: ## Run by hand on a machine with a GPU: its tests, and results to commit (a quarter of an hour)
 	scripts/gpu

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 import torch
 
 from gyre.model.lending import sums_of
-from gyre.words.errors import Outdated
-from gyre.words.transfers import Lent, Place
+from gyre.types.errors import Outdated
+from gyre.types.transfers import Lent, Place
 
 
 class ThreadsMemory:

@@ -8,10 +8,10 @@ from array import array
 import torch
 from benchmarks.cpu.work import NUM_OUTPUT, NUM_PROMPT, SIZES, THREADS, prompts
 
-from gyre.engine.loop import Loop
-from gyre.model.load import load_network
-from gyre.words.samples import Ask, Sampling
-from gyre.words.sections import EngineSection
+from gyre.config.sections import EngineSection
+from gyre.inference.engine.loop import Loop
+from gyre.model.loader import load_network
+from gyre.types.sampling import Ask, Sampling
 
 
 def main() -> None:

@@ -10,14 +10,14 @@ import torch
 from benchmarks.gpu.networks import qwen3
 from torch import Tensor
 
-from gyre.engine.loop import Loop
-from gyre.engine.reports import Said
+from gyre.config.sections import EngineSection
+from gyre.inference.engine.loop import Loop
+from gyre.inference.engine.reports import Said
 from gyre.model.network import Network
-from gyre.train.passes import on_device, target_logprobs
-from gyre.train.recompute import Recompute
-from gyre.words.packs import Pack
-from gyre.words.samples import Ask, Chunk, Sampling
-from gyre.words.sections import EngineSection
+from gyre.trainer.activation_checkpointing import Recompute
+from gyre.trainer.passes import on_device, target_logprobs
+from gyre.types.packs import Pack
+from gyre.types.sampling import Ask, Chunk, Sampling
 
 SETTINGS = {
     "model": "Qwen3-0.6B's size, random weights, bf16",

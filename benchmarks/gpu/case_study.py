@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gyre.tree.rows import Row
-from gyre.words.ids import CallId
-from gyre.words.roles import CallRole
+from gyre.trajectory.rows import Row
+from gyre.types.ids import CallId
+from gyre.types.roles import CallRole
 
 SYSTEM_TOKENS = 4_000
 MESSAGE_TOKENS = 75

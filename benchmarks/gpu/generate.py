@@ -10,10 +10,10 @@ from benchmarks.gpu.clock import ceilings, timed
 from benchmarks.gpu.networks import qwen3
 from transformers import GenerationConfig
 
-from gyre.engine.loop import Loop
+from gyre.config.sections import EngineSection
+from gyre.inference.engine.loop import Loop
 from gyre.model.network import Network
-from gyre.words.samples import Ask, Sampling
-from gyre.words.sections import EngineSection
+from gyre.types.sampling import Ask, Sampling
 
 NUM_REQUESTS, NUM_PROMPT, NUM_OUTPUT = 256, 256, 256
 SETTINGS = {

@@ -9,12 +9,12 @@ import torch
 from benchmarks.gpu.clock import ceilings, timed
 from benchmarks.gpu.networks import H200_BF16_FLOPS, qwen3
 
+from gyre.config.sections import ObjectiveSection, OptimizerSection, TrainerSection
 from gyre.model.network import Network
-from gyre.train.cell import LocalTrainer
-from gyre.words.errors import OutOfMemory
-from gyre.words.ids import ExecutionId
-from gyre.words.packs import Claim, Pack, Share
-from gyre.words.sections import ObjectiveSection, OptimizerSection, TrainerSection
+from gyre.trainer.cell import LocalTrainer
+from gyre.types.errors import OutOfMemory
+from gyre.types.ids import ExecutionId
+from gyre.types.packs import Claim, Pack, Share
 
 NUM_TOKENS = 32_768
 ALL_KEPT = "gyre, nothing computed again"

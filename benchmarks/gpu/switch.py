@@ -6,10 +6,10 @@ from typing import Any
 from benchmarks.gpu.clock import timed
 from benchmarks.gpu.networks import qwen3
 
-from gyre.engine.loop import Loop
+from gyre.config.sections import EngineSection, ObjectiveSection, OptimizerSection, TrainerSection
+from gyre.inference.engine.loop import Loop
 from gyre.model.network import Network
-from gyre.train.cell import LocalTrainer
-from gyre.words.sections import EngineSection, ObjectiveSection, OptimizerSection, TrainerSection
+from gyre.trainer.cell import LocalTrainer
 
 KV_TOKENS = 524_288
 SETTINGS = {

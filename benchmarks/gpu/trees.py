@@ -11,12 +11,12 @@ from benchmarks.gpu.case_study import ADMITTED, MESSAGE_TOKENS, PATHS, SYSTEM_TO
 from benchmarks.gpu.clock import Taken, timed
 from benchmarks.gpu.networks import LARGE, SMALL, qwen3
 
+from gyre.batching.packing import Admitted, Packing, pack
+from gyre.config.sections import ObjectiveSection, TrainerSection
 from gyre.model.network import Network
-from gyre.stream.packing import Admitted, Packing, pack
-from gyre.train.cell import LocalTrainer
-from gyre.tree.rows import Row
-from gyre.words.ids import ExecutionId
-from gyre.words.sections import ObjectiveSection, TrainerSection
+from gyre.trainer.cell import LocalTrainer
+from gyre.trajectory.rows import Row
+from gyre.types.ids import ExecutionId
 
 PACK_TOKENS = 65_536
 CASES = {"5 trajectories": ADMITTED, "all trajectories": tuple(range(len(PATHS)))}

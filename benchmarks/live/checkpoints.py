@@ -14,14 +14,14 @@ import numpy as np
 import torch
 from benchmarks.peers import results
 
-from gyre.model.load import load_network
-from gyre.run.checkpoints import name_of, prune
-from gyre.run.saving import Saving, Single
-from gyre.train.cell import LocalTrainer
-from gyre.train.snapshot import Snapshot
-from gyre.words.ids import ExecutionId
-from gyre.words.packs import Claim, Pack, Share
-from gyre.words.sections import ObjectiveSection, OptimizerSection, TrainerSection
+from gyre.cell.saving import Saving, Single
+from gyre.config.sections import ObjectiveSection, OptimizerSection, TrainerSection
+from gyre.model.checkpoint_store import name_of, prune
+from gyre.model.loader import load_network
+from gyre.trainer.cell import LocalTrainer
+from gyre.trainer.snapshot import Snapshot
+from gyre.types.ids import ExecutionId
+from gyre.types.packs import Claim, Pack, Share
 
 PACKAGES = ("safetensors", "torch", "transformers", "xxhash")
 WORK = {"tiny": (8, 1024), "smollm2": (2, 512)}

@@ -18,16 +18,16 @@ import numpy as np
 from benchmarks.live.running import Kept, Ran, run, work_in_order
 from benchmarks.peers import results
 
-from gyre.plan.messages import StepTaken
-from gyre.plan.replay import EVENTS, shape_of
-from gyre.run.switching import COUNTED
-from gyre.sim.durations import HOUR_S
-from gyre.sim.recorded import recorded
-from gyre.sim.recorded_times import times
-from gyre.sim.scenario_tables import scenario_of
-from gyre.sim.world import run as simulate
+from gyre.controller.cells.transitions import COUNTED
+from gyre.scheduler.messages import StepTaken
+from gyre.scheduler.replay import EVENTS, shape_of
+from gyre.simulator.durations import HOUR_S
+from gyre.simulator.recorded import recorded
+from gyre.simulator.recorded_times import times
+from gyre.simulator.scenario_tables import scenario_of
+from gyre.simulator.world import run as simulate
 from gyre.testing.emulated_run import Turn, workload
-from gyre.words.events import TransitionTimed
+from gyre.types.run_events import TransitionTimed
 
 SECONDS_STAND_FOR = "10 minutes"
 MEAN_S = 2.5

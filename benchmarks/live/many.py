@@ -11,10 +11,10 @@ from benchmarks.live.compare import PACKAGES
 from benchmarks.live.running import Kept, Ran, run
 from benchmarks.peers import results
 
-from gyre import calls
-from gyre.plan.messages import ExecutionTerminated, LaunchExecution, StepTaken
-from gyre.plan.replay import EVENTS, replay, shape_of
-from gyre.words.records import CallClosed, CallFailed
+from gyre.scheduler.messages import ExecutionTerminated, LaunchExecution, StepTaken
+from gyre.scheduler.replay import EVENTS, replay, shape_of
+from gyre.storage import call_log as calls
+from gyre.types.records import CallClosed, CallFailed
 
 AT_ONCE = 256
 CELLS = 4

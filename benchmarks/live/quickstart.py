@@ -13,9 +13,9 @@ from benchmarks.live.compare import PACKAGES
 from benchmarks.live.running import Kept
 from benchmarks.peers import results
 
+from gyre.controller.controller import KINDS
 from gyre.journal.reading import read
-from gyre.run.controller import KINDS
-from gyre.words.events import StepMade
+from gyre.types.run_events import StepMade
 
 FILE = results.ROOT / "examples" / "quickstart.toml"
 WAYS = {"as earned": (), "shuffled": ("objective.shuffle_rewards=true",)}

@@ -24,11 +24,11 @@ from tests.flows.live.running import write_run
 
 from gyre.journal.entries import Resumed
 from gyre.journal.reading import Reading, read
-from gyre.journal.writing import Journal
-from gyre.plan.messages import CellDied, CellRecovered, EngineLost, EngineReturned, StepTaken
+from gyre.journal.writer import Journal
+from gyre.observability.terminal.board import KINDS
+from gyre.scheduler.messages import CellDied, CellRecovered, EngineLost, EngineReturned, StepTaken
 from gyre.testing.emulated_run import tables, workload, write_tasks
-from gyre.watch.board import KINDS
-from gyre.words.events import ProxyRestarted
+from gyre.types.run_events import ProxyRestarted
 
 LOOK_S = 0.01
 PATIENCE_S = 120.0

@@ -17,14 +17,14 @@ from benchmarks.live import left
 from benchmarks.live.left import Left
 from benchmarks.peers import results
 
+from gyre.batching.task_sampler import Queries
 from gyre.config.toml import spelled
+from gyre.controller.controller import KINDS
 from gyre.journal.reading import Reading, read
-from gyre.plan.messages import StopReason
-from gyre.run.controller import KINDS
-from gyre.stream.queries import Queries
+from gyre.scheduler.messages import StopReason
 from gyre.testing.emulated_run import Turn, tables, workload, write_tasks
-from gyre.words.errors import ConfigError
-from gyre.words.events import RunEnded
+from gyre.types.errors import ConfigError
+from gyre.types.run_events import RunEnded
 
 SAMPLE_S = 0.25
 STOP_S = 20.0
@@ -187,7 +187,7 @@ class _Watch:
     def _work(self) -> None:
         while not self._over.wait(SAMPLE_S):
             if self._proxy is None:
-                self._proxy = _child(self._controller, "gyre.run.proxy")
+                self._proxy = _child(self._controller, "gyre.proxy.proxy")
             for name, pid in (("controller", self._controller), ("proxy", self._proxy)):
                 if pid is not None:
                     _look(pid, self.used[name])

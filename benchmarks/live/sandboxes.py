@@ -18,16 +18,16 @@ from typing import Any, Literal
 from benchmarks.live.compare import PACKAGES
 from benchmarks.peers import results
 
-from gyre.backends.sandboxes import launchers
-from gyre.backends.sandboxes.local import LocalSandbox, Place
-from gyre.backends.sandboxes.started import Launcher
-from gyre.backends.sandboxes.watchdog import descendants
-from gyre.rollout.order import Order, write_order
-from gyre.run.births import Births, Child
-from gyre.run.supervise import Secrets
-from gyre.words.ids import ExecutionId
-from gyre.words.sandboxes import Limits, SandboxOrder
-from gyre.words.tasks import Command, Evaluation, Task
+from gyre.cluster.births import Births, Child
+from gyre.rollout.main import Secrets
+from gyre.rollout.spec import Order, write_order
+from gyre.sandboxes.local import launchers
+from gyre.sandboxes.local.sandbox import LocalSandbox, Place
+from gyre.sandboxes.local.started import Launcher
+from gyre.sandboxes.watchdog import descendants
+from gyre.types.ids import ExecutionId
+from gyre.types.sandboxes import Limits, SandboxOrder
+from gyre.types.tasks import Command, Evaluation, Task
 
 AT_ONCE = 64
 ALONE = 100
@@ -71,7 +71,7 @@ def main() -> None:
 
 async def _supervised(folder: Path, kind: Literal["process", "local"]) -> dict[str, Any]:
     """Executions under supervisors: how soon they run, what they take, how soon they are over."""
-    births = await Births.open("gyre.run.supervise", folder / "nursery.log")
+    births = await Births.open("gyre.rollout.main", folder / "nursery.log")
     try:
         # One first, so that the nursery has imported everything.
         await _end([(await _launch(births, folder / "first", kind))[0]], folder)

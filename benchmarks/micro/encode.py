@@ -6,9 +6,9 @@ from itertools import count
 from benchmarks.micro.cases import measure
 from benchmarks.micro.growing import Growing, qwen3
 
-from gyre.proxy.place import TAIL_TOKENS
-from gyre.words.conversation import Message
-from gyre.words.ports import Bridged, Rendered
+from gyre.proxy.session.matching import TAIL_TOKENS
+from gyre.types.conversation import Message
+from gyre.types.ports import Bridged, Rendered
 
 BODY_BYTES = 900_000
 

@@ -8,15 +8,15 @@ from benchmarks.peers.replies import NUM_REPLIES, said
 from benchmarks.peers.tokenizer import fetch
 from tokenizers import Tokenizer
 
-from gyre.backends.renderers.load import load_renderer
-from gyre.proxy.chat import Chat
-from gyre.proxy.dialect import Wire
-from gyre.proxy.session import Pending, Session
-from gyre.tree.roles.classify import classify
-from gyre.words.ids import EngineName, ExecutionId
-from gyre.words.ports import Renderer
-from gyre.words.records import FORMAT, CallClosed, CallDelivered, CallRecord, LogOpened
-from gyre.words.samples import Output, Sampling, Span
+from gyre.harnesses.classify import classify
+from gyre.proxy.dialects.dialect import Wire
+from gyre.proxy.dialects.openai_chat import Chat
+from gyre.proxy.session.session import Pending, Session
+from gyre.renderers.registry import load_renderer
+from gyre.types.ids import EngineName, ExecutionId
+from gyre.types.ports import Renderer
+from gyre.types.records import FORMAT, CallClosed, CallDelivered, CallRecord, LogOpened
+from gyre.types.sampling import Output, Sampling, Span
 
 MODEL = "policy"
 CONTEXT_TOKENS = 2_000_000

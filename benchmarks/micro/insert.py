@@ -6,8 +6,8 @@ from itertools import cycle
 from benchmarks.micro.cases import measure
 from benchmarks.micro.growing import Growing, qwen3
 
-from gyre.tree.tree import Tree, grow
-from gyre.words.records import CallClosed, CallOpened
+from gyre.trajectory.tree import Tree, grow
+from gyre.types.records import CallClosed, CallOpened
 
 CALLS = 1_000
 BLOCK = 100

@@ -7,7 +7,7 @@ import orjson
 from benchmarks.micro.cases import Clock, Sample, arguments, finish
 from benchmarks.micro.growing import Growing, qwen3
 
-from gyre.tree.roles.classify import classify
+from gyre.harnesses.classify import classify
 
 BODY_BYTES = 900_000
 CALLS = 25

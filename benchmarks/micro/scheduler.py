@@ -6,8 +6,9 @@ from typing import Any
 
 from benchmarks.micro.cases import measure
 
-from gyre.plan.dispatch import Continuous
-from gyre.plan.messages import (
+from gyre.scheduler.config import Shape
+from gyre.scheduler.dispatch import Continuous
+from gyre.scheduler.messages import (
     AdmitGroup,
     Command,
     ExecutionClosed,
@@ -23,10 +24,9 @@ from gyre.plan.messages import (
     RunStarted,
     StepTaken,
 )
-from gyre.plan.placements import Async
-from gyre.plan.scheduler import Scheduler
-from gyre.plan.shape import Shape
-from gyre.words.outcomes import Ending, Outcome
+from gyre.scheduler.placements import Async
+from gyre.scheduler.scheduler import Scheduler
+from gyre.types.outcomes import Ending, Outcome
 
 ENGINES = 512
 SIZE = 8

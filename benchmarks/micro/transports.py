@@ -19,12 +19,12 @@ import msgspec
 import numpy as np
 from benchmarks.peers import results
 
-from gyre.backends.transports.cuts import Cut
-from gyre.backends.transports.moving import Part, expose, fetch
-from gyre.backends.transports.open import open_transport
-from gyre.words.ports import Transport
-from gyre.words.sections import TransportSection
-from gyre.words.transfers import Bundle
+from gyre.config.sections import TransportSection
+from gyre.transports.cuts import Cut
+from gyre.transports.moving import Part, expose, fetch
+from gyre.transports.registry import open_transport
+from gyre.types.ports import Transport
+from gyre.types.transfers import Bundle
 
 HOST = "127.0.0.1"
 SOCKET = "socket"

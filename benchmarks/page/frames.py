@@ -22,13 +22,13 @@ from playwright.sync_api import BrowserContext, Page
 from tests.browser.chromium import launched
 from tests.browser.long import NAME, write
 from tests.browser.serving import watching
-from tests.watch.journaled import told
+from tests.observability.terminal.journaled import told
 
-from gyre.journal.writing import Durability, Journal
-from gyre.sim.paper import PAPER
-from gyre.sim.recorded import header_of
-from gyre.sim.world import EventLog, run
-from gyre.watch.board import KINDS
+from gyre.journal.writer import Durability, Journal
+from gyre.observability.terminal.board import KINDS
+from gyre.simulator.paper import PAPER
+from gyre.simulator.recorded import header_of
+from gyre.simulator.world import EventLog, run
 
 STEPS = 48
 SCENARIO = replace(PAPER["E0"], shape=replace(PAPER["E0"].shape, steps=STEPS))

@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.peers.load import Route
 from benchmarks.peers.processes import free_port, get, running
 
-from gyre.run.control import control
+from gyre.proxy.admin_client import control
 
 ROOT = Path(__file__).parents[2]
 CACHE = ROOT / "build" / "bench"

@@ -19,10 +19,19 @@ from benchmarks.live.compare import PACKAGES
 from benchmarks.micro.scheduler import SIZE, Host, shape_of
 from benchmarks.peers import results
 
+from gyre.controller.command_executor import Hands
+from gyre.controller.controller import KINDS
+from gyre.controller.executions.group_executions import name_of
+from gyre.controller.executions.supervisors import Supervisors
+from gyre.controller.noted import Noted
+from gyre.controller.recovered_state import Recalled, recall
+from gyre.controller.routing import RouteTables
 from gyre.journal.entries import Header
 from gyre.journal.reading import read
-from gyre.journal.writing import Journal
-from gyre.plan.messages import (
+from gyre.journal.writer import Journal
+from gyre.rollout.facts import FACTS_FILE, Entry
+from gyre.rollout.spec import ORDER_FILE, Order
+from gyre.scheduler.messages import (
     AdmitGroup,
     EngineId,
     GroupId,
@@ -30,21 +39,12 @@ from gyre.plan.messages import (
     Move,
     MoveExecutions,
 )
-from gyre.plan.replay import plain_shape
-from gyre.rollout.facts import FACTS_FILE, Entry
-from gyre.rollout.order import ORDER_FILE, Order
-from gyre.run import lock
-from gyre.run.attempts import name_of
-from gyre.run.controller import KINDS
-from gyre.run.noted import Noted
-from gyre.run.obeying import Hands
-from gyre.run.recalled import Recalled, recall
-from gyre.run.routing import RouteTables
-from gyre.run.supervisors import Supervisors
-from gyre.words.events import GroupDrawn, RewardGiven
-from gyre.words.ids import EngineName, ExecutionId
-from gyre.words.outcomes import Fact, Launched, Prepared
-from gyre.words.tasks import Evaluation, Task
+from gyre.scheduler.replay import plain_shape
+from gyre.storage import lock
+from gyre.types.ids import EngineName, ExecutionId
+from gyre.types.outcomes import Fact, Launched, Prepared
+from gyre.types.run_events import GroupDrawn, RewardGiven
+from gyre.types.tasks import Evaluation, Task
 
 LIVE = (512, 2_048, 8_192)
 WEIGHED = 2_048

@@ -9,7 +9,8 @@ from benchmarks.gpu.case_study import PATHS
 from benchmarks.scale.sizes import Size
 
 from benchmarks import compare
-from gyre.run import pacing, supervisors, watching
+from gyre.controller.cells import pacing, watching
+from gyre.controller.executions import supervisors
 
 DAY_S = 86_400.0
 MESSAGE_TOKENS = 300

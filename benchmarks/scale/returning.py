@@ -18,11 +18,11 @@ from benchmarks.peers import results
 from tests.chaos.victims import calls_in_flight
 from tests.flows.live.running import write_run
 
+from gyre.controller.controller import KINDS
 from gyre.journal.entries import Resumed
 from gyre.journal.following import Following
-from gyre.plan.messages import CellDied, CellRecovered
-from gyre.run.controller import KINDS
-from gyre.run.lock import is_taken
+from gyre.scheduler.messages import CellDied, CellRecovered
+from gyre.storage.lock import is_taken
 from gyre.testing.emulated_run import tables, write_tasks
 
 AT_ONCE = (64, 256, 512)

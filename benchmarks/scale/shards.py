@@ -20,13 +20,13 @@ from benchmarks.peers.measure import upstream_process
 from benchmarks.peers.processes import free_port, rss_bytes, running, settled_cpu
 from benchmarks.peers.scenarios import Plan, many_short, quantiles
 
-from gyre.run.control import control
-from gyre.run.plan_file import write_plan
-from gyre.run.proxy import ProxyPlan
-from gyre.run.sharding import shard_plan
-from gyre.words.samples import Sampling
-from gyre.words.sections import LimitsSection, ProxySection, RouterSection
-from gyre.words.shards import shard_of
+from gyre.config.sections import LimitsSection, ProxySection, RouterSection
+from gyre.controller.sharding import shard_plan
+from gyre.proxy.admin_client import control
+from gyre.proxy.proxy import ProxyPlan
+from gyre.storage.plan_file import write_plan
+from gyre.types.sampling import Sampling
+from gyre.types.shards import shard_of
 
 SHARDS = (1, 2)
 EXECUTIONS = 64
@@ -92,7 +92,7 @@ def _started(folder: Path, shards: int, engine: str) -> Iterator[list[Started]]:
             told = shard_plan(first, shard)
             told = replace(told, proxy=replace(told.proxy, port=port))
             path = write_plan(folder / f"shard-{shard}.json", told)
-            command = [sys.executable, "-m", "gyre.run.proxy", str(path)]
+            command = [sys.executable, "-m", "gyre.proxy.proxy", str(path)]
             log = folder / f"shard-{shard}.log"
             pid = stack.enter_context(
                 running(command, port=port, probe="/health", environment={}, log=log)

@@ -3,11 +3,11 @@
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from gyre.sim.costs import ByGroups
-from gyre.sim.paper import GROUPS_PER_NODE_HOUR, NL2REPO, NL2REPO_MAX, Setting, compared
-from gyre.sim.record import Record
-from gyre.sim.scenario import Scenario
-from gyre.sim.world import run
+from gyre.simulator.costs import ByGroups
+from gyre.simulator.paper import GROUPS_PER_NODE_HOUR, NL2REPO, NL2REPO_MAX, Setting, compared
+from gyre.simulator.result import Record
+from gyre.simulator.scenario import Scenario
+from gyre.simulator.world import run
 
 STEPS = 6
 STALENESS = 1.5

@@ -12,9 +12,9 @@ from benchmarks.peers import results
 from benchmarks.peers.contestants import OWN
 from tests.security.inside import BEARER, inside
 
-from gyre import calls
-from gyre.words.ports import Renderer
-from gyre.words.records import CallRecord
+from gyre.storage import call_log as calls
+from gyre.types.ports import Renderer
+from gyre.types.records import CallRecord
 
 CALLS = 200
 OUTPUT_CHARS = 1_200

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from benchmarks.peers import results
 
-from gyre.sim.calibrate import DRIFT, TRAINING_RATE, fit, over_seeds
-from gyre.sim.paper import (
+from gyre.simulator.calibrate import DRIFT, TRAINING_RATE, fit, over_seeds
+from gyre.simulator.paper import (
     DEEPSWE,
     FITTED,
     NL2REPO,
@@ -19,9 +19,9 @@ from gyre.sim.paper import (
     TERMINALBENCH,
     compared,
 )
-from gyre.sim.paper_results import ABLATION_H
-from gyre.sim.record import Record
-from gyre.sim.scenario import Scenario
+from gyre.simulator.paper_results import ABLATION_H
+from gyre.simulator.result import Record
+from gyre.simulator.scenario import Scenario
 
 FIT_SEEDS = range(100, 104)
 """None of the seeds that the table is made with."""

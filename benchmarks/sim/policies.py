@@ -5,9 +5,9 @@ import os
 
 from benchmarks.sim.paper import sample, write
 
-from gyre.sim.calibrate import over_seeds
-from gyre.sim.paper import TABLE
-from gyre.sim.policies import POLICIES, decode_bound
+from gyre.simulator.calibrate import over_seeds
+from gyre.simulator.paper import TABLE
+from gyre.simulator.policies import POLICIES, decode_bound
 
 SHARES = (0.0, 0.2, 0.4, 0.6, 0.8)
 """Of an execution's time on a full engine: what stretches in proportion to load."""

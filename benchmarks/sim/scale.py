@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from benchmarks.sim.paper import write
 
-from gyre.sim.paper import NL2REPO, compared
-from gyre.sim.scenario import Scenario
-from gyre.sim.world import run
+from gyre.simulator.paper import NL2REPO, compared
+from gyre.simulator.scenario import Scenario
+from gyre.simulator.world import run
 
 CELLS = (64, 512, 1_024)
 

@@ -4,7 +4,7 @@ import json
 import random
 from pathlib import Path
 
-from gyre.words.tasks import Evaluation, Task
+from gyre.types.tasks import Evaluation, Task
 
 TESTS = Path(__file__).parent / "tasks" / "post-1" / "tests"
 

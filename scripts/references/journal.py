@@ -7,8 +7,8 @@ from typing import Any, NewType, Union, get_args, get_origin
 
 from gyre.config.settings import sentence_of, settings
 from gyre.journal.entries import Header, Origin, Resumed
-from gyre.plan.messages import Heard
-from gyre.words.events import FACTS_FOR_PEOPLE
+from gyre.scheduler.messages import Heard
+from gyre.types.run_events import FACTS_FOR_PEOPLE
 
 WORDS = {int: "whole number", float: "number", bool: "true or false", str: "text", Any: "anything"}
 PARTS = {

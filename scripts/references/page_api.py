@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from gyre.cli.main import main
-from gyre.run import page_api
-from gyre.run.tree_sizes import TreeSizes
-from gyre.run.watched import Watched
-from gyre.watch.panels import PANELS
+from gyre.observability.dashboard import api as page_api
+from gyre.observability.dashboard.journal_follower import Watched
+from gyre.observability.dashboard.panels import PANELS
+from gyre.observability.dashboard.tree_sizes import TreeSizes
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RUN = "examples/simulate.toml"

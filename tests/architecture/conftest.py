@@ -39,7 +39,7 @@ class Module:
 
     @property
     def room(self) -> str:
-        """The part of the package it belongs to: `proxy` of `gyre.proxy.session`."""
+        """The part of the package it belongs to: `proxy` of `gyre.proxy.session.session`."""
         return room_of(self.name)
 
     @property

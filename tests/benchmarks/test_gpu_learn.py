@@ -27,31 +27,31 @@ from benchmarks.gpu.learn.runs import (
 from benchmarks.gpu.live.warmed import claim
 from tests.benchmarks.letters_script import LETTERS, SEED, commands
 
-from gyre import calls
-from gyre.backends.tasks.open import open_tasks
+from gyre.config.sections import ObjectiveSection, OptimizerSection, TrainerSection
+from gyre.controller.controller import KINDS
+from gyre.controller.runfile import read_run
 from gyre.journal.entries import Header
-from gyre.journal.writing import write
+from gyre.journal.writer import write
 from gyre.model import attention_cuda
 from gyre.model.attention import attention_for
 from gyre.model.bushy import TreeAttention
-from gyre.model.known import model_folder
-from gyre.model.load import load_network
+from gyre.model.loader import load_network
 from gyre.model.network import Attend
-from gyre.model.packed import Packed
+from gyre.model.packed_batch import Packed
+from gyre.model.registry import model_folder
 from gyre.model.tiled import TileAttention
-from gyre.run.controller import KINDS
-from gyre.run.runfile import read_run
+from gyre.storage import call_log as calls
+from gyre.tasks.registry import open_tasks
 from gyre.testing.engine_process import EngineProcess
 from gyre.testing.proxy_process import ProxyProcess
 from gyre.testing.tokenizer import write_tokenizer
-from gyre.train import passes
-from gyre.train.cell import LocalTrainer
-from gyre.tree.draw import draw, generator
-from gyre.tree.tree import grow
-from gyre.words.events import ClaimTrained, EvaluationRound, GroupPacked, StepMade
-from gyre.words.ids import ExecutionId
-from gyre.words.reports import Measures
-from gyre.words.sections import ObjectiveSection, OptimizerSection, TrainerSection
+from gyre.trainer import passes
+from gyre.trainer.cell import LocalTrainer
+from gyre.trajectory.draw import draw, generator
+from gyre.trajectory.tree import grow
+from gyre.types.ids import ExecutionId
+from gyre.types.reports import Measures
+from gyre.types.run_events import ClaimTrained, EvaluationRound, GroupPacked, StepMade
 
 HERE = Path(__file__).parent
 AGENT = Path(agent.__file__)

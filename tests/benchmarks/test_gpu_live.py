@@ -21,25 +21,25 @@ from benchmarks.live import running
 from benchmarks.live.running import Ran, Used
 from benchmarks.peers import results
 
-from gyre import calls
-from gyre.backends.renderers.load import load_renderer
+from gyre.batching.task_sampler import Queries
+from gyre.config.sections import EngineSection, ObjectiveSection, OptimizerSection, TrainerSection
+from gyre.controller.controller import KINDS
 from gyre.journal.reading import read
-from gyre.journal.writing import write
-from gyre.model.load import load_network
-from gyre.plan.replay import EVENTS
-from gyre.run.controller import KINDS
-from gyre.sim.asked import journaled
-from gyre.sim.durations import HOUR_S
-from gyre.sim.recorded import header_of
-from gyre.sim.workload import NL2REPO_122B, Draws
-from gyre.sim.world import run
-from gyre.stream.queries import Queries
-from gyre.words.errors import ConfigError
-from gyre.words.events import RunEnded
-from gyre.words.ids import CallId, ExecutionId
-from gyre.words.records import FORMAT, CallFailed, LogOpened
-from gyre.words.samples import Ask, Sampling
-from gyre.words.sections import EngineSection, ObjectiveSection, OptimizerSection, TrainerSection
+from gyre.journal.writer import write
+from gyre.model.loader import load_network
+from gyre.renderers.registry import load_renderer
+from gyre.scheduler.replay import EVENTS
+from gyre.simulator.durations import HOUR_S
+from gyre.simulator.recorded import header_of
+from gyre.simulator.request import journaled
+from gyre.simulator.workload import NL2REPO_122B, Draws
+from gyre.simulator.world import run
+from gyre.storage import call_log as calls
+from gyre.types.errors import ConfigError
+from gyre.types.ids import CallId, ExecutionId
+from gyre.types.records import FORMAT, CallFailed, LogOpened
+from gyre.types.run_events import RunEnded
+from gyre.types.sampling import Ask, Sampling
 
 PLANTED = Calibration(
     costs={

@@ -11,7 +11,7 @@ from benchmarks.live.left import Left
 from benchmarks.live.running import Kept
 from benchmarks.peers import results
 
-from gyre.words.errors import ConfigError
+from gyre.types.errors import ConfigError
 
 LINGERS = "import time; print(flush=True); time.sleep({})"
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "

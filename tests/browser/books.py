@@ -11,9 +11,9 @@ from statistics import fmean
 import numpy as np
 from tokenizers import Tokenizer
 
-from gyre import calls
+from gyre.controller.controller import KINDS
 from gyre.journal.reading import path_of, read
-from gyre.plan.messages import (
+from gyre.scheduler.messages import (
     AdmitGroup,
     CellDied,
     CellRecovered,
@@ -31,10 +31,10 @@ from gyre.plan.messages import (
     Published,
     StepTaken,
 )
-from gyre.plan.replay import EVENTS, replay, shape_of
-from gyre.run.controller import KINDS
-from gyre.words.events import RewardGiven, StepMade
-from gyre.words.records import CallClosed, LogOpened
+from gyre.scheduler.replay import EVENTS, replay, shape_of
+from gyre.storage import call_log as calls
+from gyre.types.records import CallClosed, LogOpened
+from gyre.types.run_events import RewardGiven, StepMade
 
 CLEAR_S = 1e-3
 """How far from any entry a moment is, so that rounding on the way to the page changes nothing."""

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from tests.watch.conftest import Story
-from tests.watch.journaled import SMALL, journal, simulated, told
+from tests.observability.conftest import Story
+from tests.observability.terminal.journaled import SMALL, journal, simulated, told
 from tokenizers import Tokenizer
 
-from gyre.model.known import known_models
+from gyre.model.registry import known_models
 
 NAME = "g0-0"
 """An execution of the run's first group."""
@@ -31,7 +31,7 @@ def write(folder, *, tool_tokens=200):
 
 
 class _Story:
-    """As tests/tree/test_draw.py has the shape: two prompts, ten leaves, one sub-agent twice."""
+    """As test_draw.py has the shape: two prompts, ten leaves, one sub-agent twice."""
 
     def __init__(self, tool_tokens):
         known = known_models()["tiny"]

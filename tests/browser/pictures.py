@@ -16,7 +16,7 @@ from tests.browser.chromium import launched
 from tests.browser.serving import ROOT, watching
 from tests.browser.shown import Shown
 
-from gyre import calls
+from gyre.storage import call_log as calls
 
 FOLDER = ROOT / "docs" / "pictures"
 WIDTH = 1280

@@ -9,12 +9,12 @@ from tests.browser.books import Books, Recorded
 from tests.browser.serving import training, watching
 from tests.browser.shown import Shown, calls_in, number, rows_of, seconds
 
-from gyre import calls
+from gyre.controller.controller import KINDS
 from gyre.journal.reading import path_of, read
-from gyre.plan.messages import CellDied, StepTaken
-from gyre.run.controller import KINDS
-from gyre.watch.account import Cause
-from gyre.words.events import UseMeasured
+from gyre.observability.dashboard.account import Cause
+from gyre.scheduler.messages import CellDied, StepTaken
+from gyre.storage import call_log as calls
+from gyre.types.run_events import UseMeasured
 
 SHORT = ("schedule.steps=6", "schedule.groups_per_batch=4", "cells.count=3")
 STRUCK = 2

@@ -10,7 +10,7 @@ from tests.browser.books import Books
 from tests.browser.serving import ROOT, watching
 from tests.browser.shown import number, seconds
 
-from gyre.plan.messages import StepTaken
+from gyre.scheduler.messages import StepTaken
 
 FILE = "examples/simulate.toml"
 OTHER = "schedule.extra_dispatch=1.5"

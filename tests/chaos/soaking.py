@@ -13,7 +13,7 @@ from tests.chaos.held import Held, held
 from tests.chaos.victims import Kind, Victim, calls_in_flight, victims
 
 from gyre.journal.reading import Reading, read
-from gyre.watch.board import KINDS
+from gyre.observability.terminal.board import KINDS
 
 LOOK_S = 0.1
 

@@ -13,11 +13,11 @@ import aiohttp
 import numpy as np
 from tests.flows.test_engine_loss import streamed
 
-from gyre.calls import logs, read
+from gyre.storage.call_log import logs, read
 from gyre.testing.engine_process import EngineProcess
 from gyre.testing.proxy_process import OpenedExecution, ProxyProcess
 from gyre.testing.script import logprobs
-from gyre.tree.tree import grow
+from gyre.trajectory.tree import grow
 
 PATIENCE_S = 180.0
 

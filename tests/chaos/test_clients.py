@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tests.chaos.talking import assert_exact, talked
 
-from gyre.calls import logs, read
-from gyre.words.records import LogOpened
+from gyre.storage.call_log import logs, read
+from gyre.types.records import LogOpened
 
 pytestmark = pytest.mark.slow
 

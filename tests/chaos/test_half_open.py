@@ -3,7 +3,7 @@
 import asyncio
 import socket
 
-from gyre.run.listen import GONE_S, listener, serving
+from gyre.net.http_server import GONE_S, listener, serving
 
 GONE_SOON_S = 1.0
 PATIENCE_S = 180.0

@@ -9,8 +9,8 @@ import pytest
 from tests.chaos.held import held, most
 from tests.chaos.talking import PATIENCE_S, Talk, agent, steer
 
-from gyre.calls import logs, read
-from gyre.words.records import CallClosed
+from gyre.storage.call_log import logs, read
+from gyre.types.records import CallClosed
 
 pytestmark = pytest.mark.slow
 

@@ -5,17 +5,17 @@ import resource
 from pathlib import Path
 
 import pytest
-from tests.backends.sandboxes.inside import Inside
 from tests.chaos.talking import assert_exact, talked
-from tests.run.supervised import order, supervised
+from tests.controller.executions.supervised import order, supervised
+from tests.sandboxes.local.inside import Inside
 
-from gyre.calls import logs, read
 from gyre.rollout import facts
-from gyre.tree.tree import grow
-from gyre.words.errors import SandboxError
-from gyre.words.outcomes import Ending, Outcome
-from gyre.words.records import CallClosed
-from gyre.words.sandboxes import Limits
+from gyre.storage.call_log import logs, read
+from gyre.trajectory.tree import grow
+from gyre.types.errors import SandboxError
+from gyre.types.outcomes import Ending, Outcome
+from gyre.types.records import CallClosed
+from gyre.types.sandboxes import Limits
 
 pytestmark = pytest.mark.slow
 

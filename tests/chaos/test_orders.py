@@ -10,9 +10,11 @@ import uvloop
 from tests.flows.live.running import SCHEDULE, Ran, pid_of, tasks_of, write_run
 from tests.flows.live.watched import watched
 
-from gyre import calls
+from gyre.controller.controller import KINDS, Controller
+from gyre.controller.runfile import read_run
 from gyre.journal.reading import read
-from gyre.plan.messages import (
+from gyre.observability.ledgers import ledgers
+from gyre.scheduler.messages import (
     CellDied,
     CellRecovered,
     EngineReturned,
@@ -21,12 +23,10 @@ from gyre.plan.messages import (
     Published,
     StopReason,
 )
-from gyre.plan.replay import replay
-from gyre.run.controller import KINDS, Controller
-from gyre.run.runfile import read_run
+from gyre.scheduler.replay import replay
+from gyre.storage import call_log as calls
 from gyre.testing.emulated_run import tables
-from gyre.watch.ledgers import ledgers
-from gyre.words.records import CallClosed, CallFailed
+from gyre.types.records import CallClosed, CallFailed
 
 pytestmark = [pytest.mark.slow, pytest.mark.chaos]
 

@@ -13,17 +13,17 @@ from tests.chaos.soaking import Soak
 from tests.flows.live.running import SCHEDULE, tasks_of, write_run
 from tests.flows.live.watched import watched
 
-from gyre import calls
-from gyre.plan.messages import GroupAssigned, StepTaken, StopReason
-from gyre.plan.replay import EVENTS, replay, shape_of
+from gyre.controller.executions.group_executions import next_name
+from gyre.observability.ledgers import ledgers
 from gyre.rollout import facts
-from gyre.run.attempts import next_name
+from gyre.scheduler.messages import GroupAssigned, StepTaken, StopReason
+from gyre.scheduler.replay import EVENTS, replay, shape_of
+from gyre.storage import call_log as calls
 from gyre.testing.emulated_run import CHECK, tables
-from gyre.watch.ledgers import ledgers
-from gyre.words.events import ExecutionRelaunched, GroupDrawn, RewardGiven, StepMade
-from gyre.words.ids import ExecutionId
-from gyre.words.outcomes import Ending, Launched, Terminated
-from gyre.words.records import CallFailed
+from gyre.types.ids import ExecutionId
+from gyre.types.outcomes import Ending, Launched, Terminated
+from gyre.types.records import CallFailed
+from gyre.types.run_events import ExecutionRelaunched, GroupDrawn, RewardGiven, StepMade
 
 pytestmark = pytest.mark.slow
 

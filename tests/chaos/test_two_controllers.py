@@ -13,10 +13,10 @@ from tests.flows.live.running import SCHEDULE, tasks_of, write_run
 
 from gyre.journal.entries import Resumed
 from gyre.journal.reading import read
-from gyre.plan.messages import ExecutionTerminated
+from gyre.observability.ledgers import ledgers
+from gyre.observability.terminal.board import KINDS
+from gyre.scheduler.messages import ExecutionTerminated
 from gyre.testing.emulated_run import tables
-from gyre.watch.board import KINDS
-from gyre.watch.ledgers import ledgers
 
 pytestmark = [pytest.mark.slow, pytest.mark.chaos]
 

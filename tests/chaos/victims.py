@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from gyre.backends.clusters.pids import holds_log
-from gyre.run.control import address_file, is_proxy
-from gyre.run.supervise import LOG_FILE
+from gyre.cluster.pids import holds_log
+from gyre.proxy.admin_client import address_file, is_proxy
+from gyre.rollout.main import LOG_FILE
 
 Kind = Literal["core", "satellite", "engine", "proxy", "supervisor", "controller"]
 

@@ -21,7 +21,7 @@ CHUNK = 100
 def sources():
     """What results belong to: another line of code may be another run."""
     state = hashlib.sha256()
-    for folder in ("src/gyre", "tests/chaos_sim", "tests/plan"):
+    for folder in ("src/gyre", "tests/chaos_sim", "tests/scheduler"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             state.update(path.read_bytes())
     return state.hexdigest()[:16]

@@ -7,11 +7,11 @@ from pathlib import Path, PurePath
 import aiohttp
 from tests.chaos_sim.loop import NODE
 
-from gyre.rollout.order import read_order
-from gyre.run import supervise as real
-from gyre.run.supervise import Secrets, Supervision
-from gyre.words.errors import EvaluatorError, SandboxError
-from gyre.words.outcomes import Said, Silence
+from gyre.rollout import main as real
+from gyre.rollout.main import Secrets, Supervision
+from gyre.rollout.spec import read_order
+from gyre.types.errors import EvaluatorError, SandboxError
+from gyre.types.outcomes import Said, Silence
 
 RETRY_S = 0.5
 """Pause of an agent program before it asks again."""

@@ -2,9 +2,9 @@
 
 from traceback import extract_tb
 
-from tests.plan.world import World
+from tests.scheduler.world import World
 
-from gyre.plan.messages import (
+from gyre.scheduler.messages import (
     ExecutionTerminated,
     GroupAdmitted,
     GroupAssigned,

@@ -15,10 +15,10 @@ from tests.chaos_sim.weights import (
     write_weights,
 )
 
-from gyre.run.cell_plan import CellPlan
-from gyre.run.claims import unpacked
-from gyre.run.plan_file import read_plan
-from gyre.words.errors import CellError, CheckpointError, ModelError
+from gyre.batching.claim_codec import unpacked
+from gyre.cell.spec import CellPlan
+from gyre.storage.plan_file import read_plan
+from gyre.types.errors import CellError, CheckpointError, ModelError
 
 
 class Cells:

@@ -4,7 +4,7 @@ import asyncio
 
 from tests.chaos_sim.faults import Killed
 
-from gyre.run.controller import Controller
+from gyre.controller.controller import Controller
 
 
 class Live:
@@ -56,7 +56,7 @@ class SimBirths:
     async def birth(self, name, arguments, *, log, told="", lasts=False):
         simulation = self._simulation
         await asyncio.sleep(simulation.machine.rng.uniform(0.001, 0.02))
-        if self._module == "gyre.run.cell":
+        if self._module == "gyre.cell.main":
             return simulation.cells.start(name, arguments, log=log)
         return simulation.supervising.start(name, arguments, told=told)
 

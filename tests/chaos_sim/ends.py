@@ -1,10 +1,10 @@
 """What a run that is over has left on the disk, read back and compared with what it did."""
 
-from gyre import calls
+from gyre.controller.controller import KINDS
 from gyre.journal.reading import read
-from gyre.plan.replay import EVENTS, replay
-from gyre.run.controller import KINDS
-from gyre.tree.tree import Tree
+from gyre.scheduler.replay import EVENTS, replay
+from gyre.storage import call_log as calls
+from gyre.trajectory.tree import Tree
 
 
 def check_journal(folder, shape, decided):

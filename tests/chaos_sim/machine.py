@@ -13,7 +13,7 @@ from pathlib import Path, PurePath
 
 from tests.chaos_sim.loop import NODE, Node
 
-from gyre.words.errors import ConfigError
+from gyre.types.errors import ConfigError
 
 FIRST_PID = 100_000_000
 """No real process has such a number, whatever is asked about it."""

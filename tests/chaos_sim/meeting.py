@@ -2,7 +2,7 @@
 
 import asyncio
 
-from gyre.words.errors import CellError
+from gyre.types.errors import CellError
 
 
 class Meeting:

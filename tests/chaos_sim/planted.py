@@ -10,30 +10,30 @@ from unittest.mock import patch
 from tests.chaos_sim.faults import KINDS
 from tests.chaos_sim.simulation import simulate
 
-from gyre.evaluate import assess
-from gyre.frames import FramedFile
-from gyre.plan import rules
-from gyre.plan.counters import Counters
-from gyre.plan.groups import Ledger
-from gyre.plan.replay import EVENTS
-from gyre.plan.rollout import Rollout
-from gyre.plan.staleness import Staleness
-from gyre.proxy.router import Router
-from gyre.proxy.sampled import Sampled
+from gyre.batching import group_packer as materialise
+from gyre.batching.group_buffer import GroupBuffer
+from gyre.batching.work_queue import MicroSteps
+from gyre.cell.client import CellClient
+from gyre.controller.cells.checkpointer import Keeper
+from gyre.controller.cells.transitions import Switching
+from gyre.controller.executions.group_executions import Attempts
+from gyre.controller.executions.supervisors import Supervisors
+from gyre.controller.routing import RouteTable
+from gyre.controller.run_loop import Host
+from gyre.controller.training.hall import Hall
+from gyre.proxy.routing.call_output import Sampled
+from gyre.proxy.routing.router import Router
+from gyre.rewards import assessment as assess
 from gyre.rollout.supervisor import Supervisor
-from gyre.run import materialise
-from gyre.run.attempts import Attempts
-from gyre.run.cells import CellClient
-from gyre.run.hall import Hall
-from gyre.run.host import Host
-from gyre.run.keeping import Keeper
-from gyre.run.routing import RouteTable
-from gyre.run.supervisors import Supervisors
-from gyre.run.switching import Switching
-from gyre.stream.groups import GroupBuffer
-from gyre.stream.microsteps import MicroSteps
-from gyre.words.errors import Unavailable
-from gyre.words.outcomes import Outcome
+from gyre.scheduler import rules
+from gyre.scheduler.counters import Counters
+from gyre.scheduler.groups import Ledger
+from gyre.scheduler.replay import EVENTS
+from gyre.scheduler.rollout import Rollout
+from gyre.scheduler.staleness import Staleness
+from gyre.storage.frames import FramedFile
+from gyre.types.errors import Unavailable
+from gyre.types.outcomes import Outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

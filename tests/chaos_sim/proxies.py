@@ -8,18 +8,18 @@ from urllib.parse import urlsplit
 import aiohttp
 from tests.chaos_sim.loop import NODE
 
-from gyre.calls import SUFFIX
-from gyre.proxy.commit import GroupCommit
-from gyre.proxy.router import Router
-from gyre.run import proxy as real
-from gyre.run.listen import told_to_stop
-from gyre.run.plan_file import read_plan
-from gyre.run.proxy import ProxyPlan
+from gyre.net.http_server import told_to_stop
+from gyre.proxy import proxy as real
+from gyre.proxy.proxy import ProxyPlan
+from gyre.proxy.routing.router import Router
+from gyre.storage.call_log import SUFFIX
+from gyre.storage.commit import GroupCommit
+from gyre.storage.plan_file import read_plan
 from gyre.testing.renderer import ByteRenderer, reply_ids
-from gyre.words.errors import EngineError
-from gyre.words.ids import EngineName
-from gyre.words.samples import Chunk, EngineHealth
-from gyre.words.shards import named, shard_of
+from gyre.types.errors import EngineError
+from gyre.types.ids import EngineName
+from gyre.types.sampling import Chunk, EngineHealth
+from gyre.types.shards import named, shard_of
 
 CHUNK = 4
 """Tokens that come together."""

@@ -31,9 +31,18 @@ from tests.chaos_sim.proxies import Proxies
 from tests.chaos_sim.scenes import scene
 from tests.chaos_sim.watch import Watch
 
+from gyre.cluster.births import Births
+from gyre.cluster.process import Process
+from gyre.controller import run_dir as shares
+from gyre.controller.cells import processes as staffing
+from gyre.controller.controller import KINDS
+from gyre.controller.run_loop import Host
 from gyre.journal.reading import read
-from gyre.journal.writing import Journal
-from gyre.plan.messages import (
+from gyre.journal.writer import Journal
+from gyre.proxy import proxy as proxying
+from gyre.rollout import main as supervising
+from gyre.rollout.facts import FactsFile
+from gyre.scheduler.messages import (
     CellRecovered,
     EngineReturned,
     ExecutionClosed,
@@ -43,20 +52,11 @@ from gyre.plan.messages import (
     StepTaken,
     StopReason,
 )
-from gyre.plan.replay import EVENTS
-from gyre.plan.scheduler import Scheduler
-from gyre.rollout.facts import FactsFile
-from gyre.run import proxy as proxying
-from gyre.run import shares
-from gyre.run import staff as staffing
-from gyre.run import supervise as supervising
-from gyre.run.births import Births
-from gyre.run.controller import KINDS
-from gyre.run.host import Host
-from gyre.run.processes import Process
-from gyre.words.errors import LogDamaged
-from gyre.words.events import ExecutionRelaunched, GroupDrawn, RewardGiven
-from gyre.words.outcomes import Outcome
+from gyre.scheduler.replay import EVENTS
+from gyre.scheduler.scheduler import Scheduler
+from gyre.types.errors import LogDamaged
+from gyre.types.outcomes import Outcome
+from gyre.types.run_events import ExecutionRelaunched, GroupDrawn, RewardGiven
 
 MOST_S = 900.0
 """Made-up seconds after which a run that goes on has come to a stand."""

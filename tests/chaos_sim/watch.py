@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from tests.chaos_sim.proxies import reply_of
 from tests.chaos_sim.weights import FIRST, next_weights
 
-from gyre.words.errors import CellError, CheckpointError
-from gyre.words.outcomes import Closed, Launched, Outcome, Terminated
+from gyre.types.errors import CellError, CheckpointError
+from gyre.types.outcomes import Closed, Launched, Outcome, Terminated
 
 MOST_FAILED = 2
 """Of one order to one cell, in a row: a core that fails for the third time stops the run, as it

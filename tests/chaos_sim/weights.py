@@ -8,7 +8,7 @@ import hashlib
 import json
 
 from gyre.model.manifest import Manifest, describe_file, read_manifest, verify, write_manifest
-from gyre.run.state_manifest import (
+from gyre.model.state_manifest import (
     OPTIMIZER,
     StateManifest,
     read_state_manifest,

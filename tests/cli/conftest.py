@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gyre.calls import CallLog
 from gyre.cli.main import main
+from gyre.storage.call_log import CallLog
 from gyre.testing.tokenizer import tokenizer
-from gyre.words.conversation import Message
-from gyre.words.ids import CallId, EngineName, ExecutionId, SegmentId
-from gyre.words.records import CallClosed, CallDelivered, CallRecord, LogOpened, NewSegment
-from gyre.words.samples import Sampling, Span
+from gyre.types.conversation import Message
+from gyre.types.ids import CallId, EngineName, ExecutionId, SegmentId
+from gyre.types.records import CallClosed, CallDelivered, CallRecord, LogOpened, NewSegment
+from gyre.types.sampling import Sampling, Span
 
 Gyre = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from gyre.config.load import loaded
-from gyre.run.runfile import checked
-from gyre.sim.paper import PAPER
-from gyre.words.presets import PRESETS
+from gyre.config.loader import loaded
+from gyre.config.words_presets import PRESETS
+from gyre.controller.runfile import checked
+from gyre.simulator.paper import PAPER
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "run.toml"
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from gyre.cli.demo import EXECUTIONS
-from gyre.testing.demo_script import ANSWER, DONE
-from gyre.tree.draw import draw, generator
-from gyre.tree.rows import row
-from gyre.watch.runs import find, load
+from gyre.testing.example_agent_script import ANSWER, DONE
+from gyre.trajectory.draw import draw, generator
+from gyre.trajectory.loading import find, load
+from gyre.trajectory.rows import row
 
 pytestmark = pytest.mark.slow
 

@@ -8,11 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors import safe_open
 
-from gyre.calls import CallLog
-from gyre.plan.messages import EvaluationId
-from gyre.run.evaluations import name_of
-from gyre.words.ids import CallId
-from gyre.words.records import CallOpened
+from gyre.controller.executions.held_out_eval import name_of
+from gyre.scheduler.messages import EvaluationId
+from gyre.storage.call_log import CallLog
+from gyre.types.ids import CallId
+from gyre.types.records import CallOpened
 
 NO_PYARROW = """
 import sys

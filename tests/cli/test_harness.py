@@ -1,9 +1,9 @@
 """`gyre harness`: what is there, and requests that make no sense."""
 
 import pytest
-from tests.backends.harnesses.installed import pretend_prepared
+from tests.harnesses.installed import pretend_prepared
 
-from gyre.backends.harnesses.prepared import PROGRAMS, locked_versions
+from gyre.harnesses.prepared import PROGRAMS, locked_versions
 
 
 def test_list_shows_every_locked_version_and_whether_it_is_there(gyre, monkeypatch, tmp_path):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gyre.cli.given import is_given
+from gyre.cli.arguments import is_given
 from gyre.cli.main import COMMANDS, main
 from gyre.version import fingerprint
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gyre.model.known import known_models
+from gyre.model.registry import known_models
 
 
 def test_list_shows_every_model_where_it_is_and_whether_it_is_there(gyre, monkeypatch, tmp_path):

@@ -5,12 +5,12 @@ import subprocess
 import sys
 
 import pytest
-from tests.watch.journaled import SMALL, simulated, told
+from tests.observability.terminal.journaled import SMALL, simulated, told
 
-from gyre.journal.writing import Durability, Journal, write
-from gyre.sim.recorded import header_of
-from gyre.watch.board import KINDS
-from gyre.watch.report.files import NUMBERS, PAGE, STEPS
+from gyre.journal.writer import Durability, Journal, write
+from gyre.observability.report.files import NUMBERS, PAGE, STEPS
+from gyre.observability.terminal.board import KINDS
+from gyre.simulator.recorded import header_of
 
 HEADER = header_of(SMALL, started_at=5.0)
 NO_MATPLOTLIB = """

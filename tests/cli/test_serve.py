@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.engine import serving, slow_engine
+from tests.inference.engine import slow_engine
+from tests.inference.server import serving
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gyre.sim.paper import TABLE
-from gyre.sim.world import run
+from gyre.simulator.paper import TABLE
+from gyre.simulator.world import run
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "simulate.toml"

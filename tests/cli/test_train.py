@@ -4,18 +4,18 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from tests.sim.scenes import scenario
+from tests.simulator.scenes import scenario
 
 from gyre.cli.train import tracked
 from gyre.config.show import as_toml
+from gyre.controller.runfile import read_run
 from gyre.journal.reading import path_of
-from gyre.journal.writing import write
-from gyre.plan.replay import EVENTS
-from gyre.run.plan_file import RUN_FILE
-from gyre.run.runfile import read_run
-from gyre.sim.asked import journaled
-from gyre.sim.recorded import header_of
-from gyre.words.events import StepMade
+from gyre.journal.writer import write
+from gyre.scheduler.replay import EVENTS
+from gyre.simulator.recorded import header_of
+from gyre.simulator.request import journaled
+from gyre.storage.plan_file import RUN_FILE
+from gyre.types.run_events import StepMade
 
 RUN = """
 run.folder = "{folder}"
@@ -68,7 +68,7 @@ def test_trackers_are_told_the_settings_and_where_a_resumed_run_goes_on(file, mo
         return SimpleNamespace(log=lambda values, step: None, close=lambda: None)
 
     fake = SimpleNamespace(opened=remember)
-    monkeypatch.setitem(sys.modules, "gyre.backends.trackers.wandb", fake)
+    monkeypatch.setitem(sys.modules, "gyre.observability.trackers.wandb", fake)
     made = StepMade(
         step=4, loss=0.0, reward=0.0, gradient_norm=0.0, is_clipped=False, claims={}, reduce_s=0.0,
         step_s=0.0, reduced_bytes=0,

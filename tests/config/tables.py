@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from gyre.config.load import Loaded, loaded
+from gyre.config.loader import Loaded, loaded
 from gyre.config.settings import Section, settings
 from gyre.config.settings import tables as known_tables
 

@@ -4,7 +4,7 @@ import pytest
 
 from gyre.config.explain import explained
 from gyre.config.settings import tables
-from gyre.words.errors import ConfigError
+from gyre.types.errors import ConfigError
 
 
 def test_all_tables_have_a_line():

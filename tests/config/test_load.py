@@ -5,11 +5,11 @@ import dataclasses
 import pytest
 from tests.config.tables import mistakes, read, sections, tables
 
-from gyre.config.load import load
+from gyre.config.loader import load
 from gyre.config.settings import settings
 from gyre.config.settings import tables as known_tables
-from gyre.words.errors import ConfigError
-from gyre.words.task_sections import JsonlTasksSection
+from gyre.config.task_sections import JsonlTasksSection
+from gyre.types.errors import ConfigError
 
 SOURCES = '"folder", "jsonl", "harbor", "deepswe", "nl2repo", "python"'
 """Kinds of sources of tasks, as they are listed."""

@@ -3,9 +3,9 @@
 import pytest
 from tests.config.tables import sections
 
+from gyre.config.run_sections import DrawSection, RunSection, SamplingSection, ScheduleSection
 from gyre.config.settings import sentence_of, setting_at, settings
-from gyre.words.run_sections import DrawSection, RunSection, SamplingSection, ScheduleSection
-from gyre.words.samples import Sampling
+from gyre.types.sampling import Sampling
 
 ALL = [
     pytest.param(one, id=f"{path}.{one.name}")

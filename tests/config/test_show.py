@@ -7,10 +7,10 @@ from hypothesis import given
 from tests.config.tables import read
 from tests.config.values import run_tables
 
-from gyre.config.load import loaded
+from gyre.config.loader import loaded
+from gyre.config.run_sections import RunConfig
 from gyre.config.show import as_toml, settings_of
 from gyre.config.toml import spelled
-from gyre.words.run_sections import RunConfig
 
 
 @given(run_tables())

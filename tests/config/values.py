@@ -5,9 +5,9 @@ from typing import Any, Literal, get_args, get_origin
 
 from hypothesis import strategies as st
 
+from gyre.config.bounds import Bounds, Filled
 from gyre.config.settings import Setting, marks_of, parts_of, plain_parts, settings
 from gyre.config.settings import tables as known_tables
-from gyre.words.bounds import Bounds, Filled
 
 LETTERS = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
 """All that a text may hold."""

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol
 
-from gyre.words.ports import Cluster, Spawned
+from gyre.types.ports import Cluster, Spawned
 
 PATIENCE_S = 180.0
 NOBODY = 2**22 + 1

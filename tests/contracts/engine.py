@@ -15,9 +15,9 @@ import pytest
 from gyre.testing.script import FastCoder, Reply, Script, ScriptedModel, after
 from gyre.testing.scripted_engine import Fault
 from gyre.testing.tokenizer import tokenizer
-from gyre.words.errors import EngineError
-from gyre.words.ports import Engine
-from gyre.words.samples import Ask, Sampling
+from gyre.types.errors import EngineError
+from gyre.types.ports import Engine
+from gyre.types.sampling import Ask, Sampling
 
 CODER = FastCoder(tokenizer())
 STOP = CODER.encode("<|im_end|>")[0]

@@ -7,9 +7,9 @@ from typing import Literal, Protocol
 
 import pytest
 
-from gyre.words.errors import EvaluatorError
-from gyre.words.outcomes import Said, Silence
-from gyre.words.places import Evaluator
+from gyre.types.errors import EvaluatorError
+from gyre.types.outcomes import Said, Silence
+from gyre.types.places import Evaluator
 
 PATIENCE_S = 180.0
 Behaviour = Literal["says", "silent", "breaks", "hangs", "impossible"]

@@ -2,8 +2,8 @@
 
 from typing import Protocol
 
-from gyre.words.places import Harness
-from gyre.words.tasks import Endpoint, Evaluation, Task
+from gyre.types.places import Harness
+from gyre.types.tasks import Endpoint, Evaluation, Task
 
 ENDPOINT = Endpoint(url="http://127.0.0.1:9/exec/e1", key="gyre-secret")
 HARD = "line one\nline 'two' \"three\" $HOME `id` {url} {key} {instruction} \\ ünï {0} %s"

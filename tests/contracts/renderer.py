@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from gyre.words.conversation import Message, Tool, ToolCall
-from gyre.words.ports import GENERATION, PREFACE, Bridged, Rendered, Renderer
+from gyre.types.conversation import Message, Tool, ToolCall
+from gyre.types.ports import GENERATION, PREFACE, Bridged, Rendered, Renderer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,9 @@ from typing import Protocol
 
 import pytest
 
-from gyre.words.errors import BrokenPromise, SandboxError
-from gyre.words.places import Sandbox
-from gyre.words.tasks import Command
+from gyre.types.errors import BrokenPromise, SandboxError
+from gyre.types.places import Sandbox
+from gyre.types.tasks import Command
 
 PATIENCE_S = 180.0
 ESCAPE = "(setsid sh -c 'trap \"\" TERM HUP; echo $$ > escaped; while :; do sleep 0.1; done' &)"

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from gyre.engine.controls import Steered
+from gyre.inference.server.control_api import Steered
 from gyre.model.network import Network
-from gyre.words.errors import EngineDraining, EngineError, ModelError
-from gyre.words.samples import Ask, Chunk
+from gyre.types.errors import EngineDraining, EngineError, ModelError
+from gyre.types.sampling import Ask, Chunk
 
 Which = Literal["first", "second"]
 

@@ -5,8 +5,8 @@ from typing import Protocol
 
 import pytest
 
-from gyre.words.errors import TaskError
-from gyre.words.places import TaskSource
+from gyre.types.errors import TaskError
+from gyre.types.places import TaskSource
 
 
 class Subject(Protocol):

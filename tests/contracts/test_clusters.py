@@ -1,4 +1,4 @@
-"""The cluster contract, kept by this machine; real Ray is asked in tests/clusters."""
+"""The cluster contract, kept by this machine; real Ray is asked in tests/hardware/clusters."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -7,9 +7,9 @@ import pytest
 import uvloop
 from tests.contracts import cluster as suite
 
-from gyre.backends.clusters.open import open_cluster
-from gyre.words.errors import ConfigError
-from gyre.words.run_sections import ClusterSection
+from gyre.cluster.registry import open_cluster
+from gyre.config.run_sections import ClusterSection
+from gyre.types.errors import ConfigError
 
 pytestmark = pytest.mark.slow
 

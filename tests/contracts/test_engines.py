@@ -11,18 +11,19 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from tests.engine import serving, slow_engine
+from tests.inference.engine import slow_engine
+from tests.inference.server import serving
 
-from gyre.backends.engines.embedded import EmbeddedEngine
-from gyre.backends.engines.open import connect, read_address
-from gyre.backends.engines.wire import client
+from gyre.inference.clients.registry import connect, read_address
+from gyre.inference.clients.wire import client
+from gyre.inference.engine.embedded import EmbeddedEngine
 from gyre.testing.engine_process import EngineProcess
 from gyre.testing.pace import TimedReply
 from gyre.testing.script import Script, after
 from gyre.testing.scripted_engine import ScriptedEngine
 from gyre.testing.steered import ScriptedSteered
 from gyre.testing.tokenizer import write_tokenizer
-from gyre.words.ports import Carries
+from gyre.types.ports import Carries
 
 SUITE = Path(__file__).with_name("engine.py")
 

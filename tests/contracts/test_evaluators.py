@@ -6,15 +6,15 @@ import secrets
 import time
 
 import pytest
-from tests.backends.evaluators.judged import endpoint
 from tests.contracts import evaluator as suite
+from tests.rewards.judged import endpoint
 
-from gyre.backends.evaluators.command import CommandEvaluator
-from gyre.backends.evaluators.judge import Judge
-from gyre.backends.sandboxes.members import Members
-from gyre.backends.sandboxes.process import ProcessSandbox
-from gyre.words.sections import JudgeSection
-from gyre.words.tasks import Evaluation, Rubric, Task
+from gyre.config.sections import JudgeSection
+from gyre.rewards.command import CommandEvaluator
+from gyre.rewards.judge import Judge
+from gyre.sandboxes.members import Members
+from gyre.sandboxes.process import ProcessSandbox
+from gyre.types.tasks import Evaluation, Rubric, Task
 
 SCRIPTS = {
     "says": 'cat work > "$GYRE_RESULTS/reward.txt"',
@@ -98,7 +98,7 @@ class Judges:
 
 @pytest.mark.parametrize("promise", suite.EVERY_EVALUATOR, ids=lambda promise: promise.__name__)
 def test_judges_keep_the_promise_that(promise, tmp_path, monkeypatch):
-    monkeypatch.setattr("gyre.backends.evaluators.endpoint.PAUSE_S", 0.01)
+    monkeypatch.setattr("gyre.rewards.endpoint.PAUSE_S", 0.01)
 
     async def keep(one):
         async with asyncio.timeout(suite.PATIENCE_S):

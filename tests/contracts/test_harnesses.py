@@ -1,14 +1,14 @@
 """The harness contract, kept by commands with places and by every program that can be installed."""
 
 import pytest
-from tests.backends.harnesses.installed import pretend_prepared
 from tests.contracts import harness as suite
+from tests.harnesses.installed import pretend_prepared
 
-from gyre.backends.harnesses.command import CommandHarness
-from gyre.backends.harnesses.open import open_harness
-from gyre.backends.harnesses.prepared import PROGRAMS
-from gyre.backends.harnesses.program import Window
-from gyre.words.run_sections import HarnessSection
+from gyre.config.run_sections import HarnessSection
+from gyre.harnesses.command import CommandHarness
+from gyre.harnesses.open import open_harness
+from gyre.harnesses.prepared import PROGRAMS
+from gyre.harnesses.program import Window
 
 
 class Command:

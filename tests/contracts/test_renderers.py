@@ -7,10 +7,10 @@ from renderers.configs import _CONFIG_BY_NAME
 from tests.contracts.families import ADDED, tokens_of
 from tests.contracts.renderer import CHECKS, Subject
 
-from gyre.backends.renderers.chatml import ChatML
-from gyre.backends.renderers.families import FAMILIES
-from gyre.backends.renderers.family import FamilyRenderer
-from gyre.backends.renderers.tokens import Tokens
+from gyre.renderers.chatml import ChatML
+from gyre.renderers.families import FAMILIES
+from gyre.renderers.family import FamilyRenderer
+from gyre.renderers.tokens import Tokens
 from gyre.testing.tokenizer import CHATML, QWEN3, tokenizer_json
 
 UNTESTED = {"gpt-oss": "its encoder loads a vocabulary file of its own, which is not at hand"}

@@ -6,14 +6,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.backends.sandboxes.inside import LAUNCHERS
 from tests.contracts import sandbox as suite
-from tests.run.supervised import is_alive
+from tests.controller.executions.supervised import is_alive
+from tests.sandboxes.local.inside import LAUNCHERS
 
-from gyre.backends.sandboxes.local import LocalSandbox, Place
-from gyre.backends.sandboxes.members import Members
-from gyre.backends.sandboxes.process import ProcessSandbox
-from gyre.words.tasks import Command
+from gyre.sandboxes.local.sandbox import LocalSandbox, Place
+from gyre.sandboxes.members import Members
+from gyre.sandboxes.process import ProcessSandbox
+from gyre.types.tasks import Command
 
 
 class Processes:

@@ -1,6 +1,6 @@
 """The contract of a cell's engine, kept by the embedded one and by what stands before servers.
 
-Real servers are asked in tests/engines; here one is played by an engine in this process.
+Real servers are asked in tests/hardware/engines; here one is played by an engine in this process.
 """
 
 import asyncio
@@ -14,14 +14,15 @@ from tempfile import mkdtemp
 import pytest
 import torch
 from tests.contracts import steered as suite
-from tests.engine import serving, slow_engine
+from tests.inference.engine import slow_engine
+from tests.inference.server import serving
 
-from gyre.backends.engines.child import ServerChild
-from gyre.backends.engines.embedded import EmbeddedEngine
-from gyre.backends.engines.remote import Room
-from gyre.backends.engines.served import ServedEngine
+from gyre.inference.engine.embedded import EmbeddedEngine
+from gyre.inference.external.child import ServerChild
+from gyre.inference.external.remote import Room
+from gyre.inference.external.served import ServedEngine
 from gyre.model.checkpoint import save
-from gyre.words.errors import EngineError
+from gyre.types.errors import EngineError
 
 PATIENCE_S = 300
 CONTEXT = 2**14

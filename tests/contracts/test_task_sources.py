@@ -5,8 +5,8 @@ import json
 import pytest
 from tests.contracts import task_source as suite
 
-from gyre.backends.tasks.folder import FolderTasks
-from gyre.backends.tasks.jsonl import JsonlTasks
+from gyre.tasks.folder import FolderTasks
+from gyre.tasks.jsonl import JsonlTasks
 
 
 def toml(table, prefix=""):

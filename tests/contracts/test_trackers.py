@@ -7,10 +7,10 @@ import secrets
 import struct
 
 import pytest
-from tests.backends.trackers import event_files
 from tests.contracts import tracker as suite
+from tests.observability.trackers import event_files
 
-from gyre.backends.trackers.tracked import TrackedRun
+from gyre.observability.trackers.tracked import TrackedRun
 from gyre.testing.trackers import Logged, MemoryTracker
 
 BLOCK = 32768
@@ -42,7 +42,7 @@ class Library:
 
     def open(self):
         kind = type(self).__name__.lower()
-        return importlib.import_module(f"gyre.backends.trackers.{kind}").opened(self._run)
+        return importlib.import_module(f"gyre.observability.trackers.{kind}").opened(self._run)
 
 
 class TensorBoard(Library):

@@ -6,13 +6,13 @@ from contextlib import contextmanager
 import pytest
 import torch
 from tests.contracts import trainer as suite
-from tests.train.cases import network
+from tests.trainer.cases import network
 
+from gyre.config.sections import ObjectiveSection, OptimizerSection, TrainerSection
 from gyre.model.network import Network
 from gyre.testing.trainers import ScriptedTrainer
-from gyre.train.cell import LocalTrainer
-from gyre.words.errors import CellError, NotFinite, OutOfMemory
-from gyre.words.sections import ObjectiveSection, OptimizerSection, TrainerSection
+from gyre.trainer.cell import LocalTrainer
+from gyre.types.errors import CellError, NotFinite, OutOfMemory
 
 MODEL = network("llama")
 

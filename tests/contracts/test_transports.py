@@ -1,8 +1,8 @@
-"""The transport contract, kept by files and by sockets; Mooncake is asked in tests/transports."""
+"""The transport contract, kept by files and by sockets; Mooncake is asked in tests/hardware."""
 
 import pytest
 from tests.contracts import transport as suite
-from tests.transports.subjects import Subject
+from tests.hardware.transports.subjects import Subject
 
 
 @pytest.mark.parametrize("promise", suite.EVERY_TRANSPORT, ids=lambda promise: promise.__name__)

@@ -9,10 +9,10 @@ from typing import Protocol
 import numpy as np
 import pytest
 
-from gyre.words.errors import BrokenPromise, CellError, NotFinite, OutOfMemory
-from gyre.words.ids import ExecutionId
-from gyre.words.packs import Claim, Pack, Score, Share
-from gyre.words.ports import Trainer
+from gyre.types.errors import BrokenPromise, CellError, NotFinite, OutOfMemory
+from gyre.types.ids import ExecutionId
+from gyre.types.packs import Claim, Pack, Score, Share
+from gyre.types.ports import Trainer
 
 NUM_EXECUTIONS = 6
 LIKELY, UNLIKELY = -0.01, -30.0

@@ -8,9 +8,9 @@ from typing import Protocol
 
 import pytest
 
-from gyre.words.errors import Outdated, TransferError
-from gyre.words.ports import Transport
-from gyre.words.transfers import Exposure
+from gyre.types.errors import Outdated, TransferError
+from gyre.types.ports import Transport
+from gyre.types.transfers import Exposure
 
 LARGE = bytes(range(256)) * 40_000
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from tests.docs.pages import ROOT, blocks, name, pages, spans
 
-from gyre.backends.tasks.described import task
 from gyre.cli.main import ENDS_WITH_A_COMMAND, parser
-from gyre.config.load import loaded
+from gyre.config.loader import loaded
 from gyre.config.settings import setting_at, tables
-from gyre.run.runfile import checked
-from gyre.words.errors import ConfigError, TaskError
-from gyre.words.tasks import Evaluation
+from gyre.controller.runfile import checked
+from gyre.tasks.described import task
+from gyre.types.errors import ConfigError, TaskError
+from gyre.types.tasks import Evaluation
 
 LANGUAGES = {"sh", "text", "toml", "python", "json", "jsonl", "markdown"}
 ENDINGS = {"toml", "txt", "safetensors", "json", "url"}

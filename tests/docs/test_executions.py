@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from gyre.backends.tasks.described import task
-from gyre.rollout import facts, order, outcome
-from gyre.words.outcomes import Ending, Outcome, Status
-from gyre.words.tasks import Evaluation
+from gyre.rollout import facts, outcome
+from gyre.rollout import spec as order
+from gyre.tasks.described import task
+from gyre.types.outcomes import Ending, Outcome, Status
+from gyre.types.tasks import Evaluation
 
 PAGE = (Path(__file__).parents[2] / "docs" / "executions.md").read_text()
 

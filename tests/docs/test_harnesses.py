@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from gyre.backends.harnesses.prepared import PROGRAMS, locked_versions
+from gyre.harnesses.prepared import PROGRAMS, locked_versions
 
 PAGE = (Path(__file__).parents[2] / "docs" / "harnesses.md").read_text()
 ROW = re.compile(r"^\| `(\w+)` \| [^|]+ \| ([\d.]+) \| ([\d., ]+) \|", re.MULTILINE)
@@ -18,7 +18,7 @@ def test_the_table_has_every_program_with_its_versions():
 
 
 def test_every_variable_and_file_that_the_page_names_is_in_a_program():
-    folder = Path(__file__).parents[2] / "src" / "gyre" / "backends" / "harnesses"
+    folder = Path(__file__).parents[2] / "src" / "gyre" / "harnesses"
     sources = "\n".join(path.read_text() for path in folder.glob("*.py"))
     told = PAGE.partition("## What a program is told")[2].partition("## A command")[0]
     named = re.findall(r"`([A-Z_]{4,})=|`(\.[a-z/.]+)`", told)

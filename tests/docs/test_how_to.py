@@ -71,7 +71,7 @@ def test_every_setting_that_a_page_names_exists(page, capsys):
 
 
 def test_every_panel_of_the_page_has_its_section_and_every_section_its_panel():
-    page = ROOT / "src" / "gyre" / "watch" / "page"
+    page = ROOT / "src" / "gyre" / "observability" / "dashboard" / "page"
     sources = "\n".join(path.read_text() for path in sorted(page.glob("*.js")))
     titles = re.findall(r'\bid: "\w+",\s+title: "([^"]+)"', sources)
     sections = re.findall(r"^## (.+)$", text_of("dashboard"), re.MULTILINE)
@@ -96,7 +96,9 @@ def test_the_exit_statuses_of_a_run_are_those_of_its_status():
 
 def test_real_engines_are_tried_as_the_page_says():
     page = text_of("engines")
-    tried = "".join(path.read_text() for path in (ROOT / "tests" / "engines").rglob("*.py"))
+    tried = "".join(
+        path.read_text() for path in (ROOT / "tests" / "hardware" / "engines").rglob("*.py")
+    )
 
     for part in ("sglang.launch_server", "vllm", "processed_logprobs"):
         assert part in page

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from gyre.controller.controller import KINDS
 from gyre.journal.reading import read
-from gyre.plan.messages import CellTraining, Published
-from gyre.run.controller import KINDS
-from gyre.words.events import RewardGiven, StepMade
+from gyre.scheduler.messages import CellTraining, Published
+from gyre.types.run_events import RewardGiven, StepMade
 
 ROOT = Path(__file__).parents[2]
 FILE = "examples/quickstart.toml"

@@ -8,10 +8,11 @@ import sys
 
 from tests.docs.pages import ROOT
 
-from gyre.backends.evaluators import command
-from gyre.backends.sandboxes import local, members, process
 from gyre.cli.main import COMMANDS, ends
-from gyre.run.control import environment
+from gyre.proxy.admin_client import environment
+from gyre.rewards import command
+from gyre.sandboxes import members, process
+from gyre.sandboxes.local import sandbox as local
 
 SCRIPT = ROOT / "scripts" / "reference"
 REFERENCE = ROOT / "docs" / "reference"
@@ -69,7 +70,9 @@ def rows(page, first):
 
 
 def test_every_path_that_the_page_asks_for_is_described():
-    strings = re.findall(r'"(/api/[a-z]+)"', (SOURCE / "run" / "page.py").read_text())
+    strings = re.findall(
+        r'"(/api/[a-z]+)"', (SOURCE / "observability" / "dashboard" / "page.py").read_text()
+    )
 
     assert set(strings) == {cells[0].strip("`") for cells in rows("page-api.md", "path")}
 
@@ -79,7 +82,10 @@ def test_every_parameter_of_a_path_is_described():
         cells[0].strip("`").removeprefix("/api/"): re.findall(r"`(\w+)`", cells[-1])
         for cells in rows("page-api.md", "path")
     }
-    taken = [[one.value for one in call.args[1:]] for call in calls("run/page_api.py", "known")]
+    taken = [
+        [one.value for one in call.args[1:]]
+        for call in calls("observability/dashboard/api.py", "known")
+    ]
 
     assert [described["story"], described["executions"]] == taken
     assert ["run", "execution", "call"] == described["call"]
@@ -183,7 +189,7 @@ def test_every_path_that_the_proxy_answers_is_described():
 
 def test_every_control_of_the_proxy_is_described():
     """As the cases of one match: method, and the parts of the path."""
-    tree = ast.parse((SOURCE / "proxy" / "admin.py").read_text())
+    tree = ast.parse((SOURCE / "proxy" / "admin_api.py").read_text())
     known = set()
     for case in (node for node in ast.walk(tree) if isinstance(node, ast.match_case)):
         match case.pattern:

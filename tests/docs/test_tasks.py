@@ -5,9 +5,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import get_args
 
-from gyre.backends.tasks.harbor import HarborTasks
-from gyre.backends.tasks.harbor_toml import Training, read_task_toml
-from gyre.words.task_sections import TasksSection
+from gyre.config.task_sections import TasksSection
+from gyre.tasks.harbor import HarborTasks
+from gyre.tasks.harbor_toml import Training, read_task_toml
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "tasks.md").read_text()

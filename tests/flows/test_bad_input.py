@@ -9,7 +9,7 @@ from itertools import count
 
 import pytest
 
-from gyre.calls import logs, read
+from gyre.storage.call_log import logs, read
 
 PATHS = {
     "messages": "/v1/messages",

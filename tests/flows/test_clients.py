@@ -4,9 +4,9 @@ import anthropic
 import openai
 import pytest
 
-from gyre.calls import logs, read
-from gyre.tree.tree import grow
-from gyre.words.records import CallClosed
+from gyre.storage.call_log import logs, read
+from gyre.trajectory.tree import grow
+from gyre.types.records import CallClosed
 
 TOOL = {"type": "object", "properties": {"command": {"type": "string"}}}
 

@@ -7,8 +7,8 @@ import json
 import socket
 import time
 
-from gyre.calls import logs, read
-from gyre.tree.tree import grow
+from gyre.storage.call_log import logs, read
+from gyre.trajectory.tree import grow
 
 PATIENCE_S = 180.0
 

@@ -9,9 +9,9 @@ import aiohttp
 import numpy as np
 import pytest
 
-from gyre.calls import logs, read
+from gyre.storage.call_log import logs, read
 from gyre.testing.script import logprobs
-from gyre.tree.tree import Tree, grow
+from gyre.trajectory.tree import Tree, grow
 
 EXECUTIONS, TURNS = 50, 20
 

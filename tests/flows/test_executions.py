@@ -2,16 +2,17 @@
 
 import sys
 
-from tests.run.supervised import PATIENCE_S, Supervised, start
+from tests.controller.executions.supervised import PATIENCE_S, Supervised, start
 
-from gyre.backends.tasks.folder import FolderTasks
-from gyre.calls import logs, read
-from gyre.rollout.order import Order
-from gyre.run.supervise import Secrets
-from gyre.testing import demo_script, example_agent
+from gyre.rollout.main import Secrets
+from gyre.rollout.spec import Order
+from gyre.storage.call_log import logs, read
+from gyre.tasks.folder import FolderTasks
+from gyre.testing import example_agent
+from gyre.testing import example_agent_script as demo_script
 from gyre.testing.engine_process import EngineProcess
-from gyre.tree.tree import grow
-from gyre.words.outcomes import Ending, Outcome, Terminated
+from gyre.trajectory.tree import grow
+from gyre.types.outcomes import Ending, Outcome, Terminated
 
 TOML = f"""
 instruction = {demo_script.TASK!r}

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import aiohttp
 
-from gyre.calls import logs, read
-from gyre.tree.tree import grow
+from gyre.storage.call_log import logs, read
+from gyre.trajectory.tree import grow
 
 MANY = 512
 

@@ -9,8 +9,8 @@ from tests.flows.live.recomputed import digests
 from tests.flows.live.running import SCHEDULE, pid_of, run_live, tasks_of, write_run
 from tests.flows.live.watched import watched
 
-from gyre import calls
-from gyre.plan.messages import (
+from gyre.controller.runfile import read_run
+from gyre.scheduler.messages import (
     CellDied,
     CellRecovered,
     EngineReturned,
@@ -18,11 +18,17 @@ from gyre.plan.messages import (
     StepTaken,
     StopReason,
 )
-from gyre.plan.replay import replay
-from gyre.run.runfile import read_run
+from gyre.scheduler.replay import replay
+from gyre.storage import call_log as calls
 from gyre.testing.emulated_run import tables
-from gyre.words.events import ClaimTrained, GroupPacked, StepMade, StepReplayed, WeightsPublished
-from gyre.words.records import CallFailed
+from gyre.types.records import CallFailed
+from gyre.types.run_events import (
+    ClaimTrained,
+    GroupPacked,
+    StepMade,
+    StepReplayed,
+    WeightsPublished,
+)
 
 pytestmark = pytest.mark.slow
 EXACT = {

@@ -8,8 +8,8 @@ import urllib.request
 import aiohttp
 import pytest
 
-from gyre.calls import logs, read
-from gyre.tree.tree import grow
+from gyre.storage.call_log import logs, read
+from gyre.trajectory.tree import grow
 
 TURNS = 12
 

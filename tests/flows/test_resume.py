@@ -15,34 +15,28 @@ from tests.flows.live.recomputed import digests
 from tests.flows.live.running import SCHEDULE, pid_of, run_live, tasks_of, write_run
 from tests.flows.live.watched import watched
 
-from gyre import calls
 from gyre.cli.main import main
+from gyre.cluster.process import holds_log
+from gyre.controller.controller import KINDS
+from gyre.controller.runfile import read_run
 from gyre.journal.entries import Resumed
 from gyre.journal.reading import read
-from gyre.plan.messages import (
+from gyre.observability.ledgers import ledgers
+from gyre.rollout import facts
+from gyre.scheduler.messages import (
     ExecutionTerminated,
     GroupAssigned,
     Published,
     StepTaken,
     StopReason,
 )
-from gyre.plan.replay import replay
-from gyre.rollout import facts
-from gyre.run.controller import KINDS
-from gyre.run.processes import holds_log
-from gyre.run.runfile import read_run
+from gyre.scheduler.replay import replay
+from gyre.storage import call_log as calls
 from gyre.testing import light_agent
 from gyre.testing.emulated_run import tables
-from gyre.watch.ledgers import ledgers
-from gyre.words.events import (
-    ProxyRestarted,
-    RewardGiven,
-    RunEnded,
-    StepMade,
-    WeightsPublished,
-)
-from gyre.words.outcomes import Ending, Launched
-from gyre.words.records import CallFailed
+from gyre.types.outcomes import Ending, Launched
+from gyre.types.records import CallFailed
+from gyre.types.run_events import ProxyRestarted, RewardGiven, RunEnded, StepMade, WeightsPublished
 
 pytestmark = pytest.mark.slow
 PATIENCE_S = 600.0
@@ -161,7 +155,7 @@ def test_every_controller_was_killed_with_executions_under_way(resumed):
 
 
 def test_its_promises_hold_across_all_of_them(resumed):
-    """FAULTS 29: the books of tests/plan watch every event of all controllers as of one."""
+    """FAULTS 29: the books of tests/scheduler watch every event of all controllers as of one."""
     assert StopReason.FINISHED is watched(resumed.shape, resumed.events).stopped
 
 

@@ -12,28 +12,29 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.backends.evaluators.judged import endpoint
-from tests.run.supervised import is_alive
-from tests.watch.journaled import SMALL, journal
+from tests.controller.executions.supervised import is_alive
+from tests.observability.terminal.journaled import SMALL, journal
+from tests.rewards.judged import endpoint
 
-from gyre import calls
-from gyre.backends.clusters.pids import holder_of
 from gyre.cli.main import main
-from gyre.config.load import loaded
-from gyre.model.known import model_folder
+from gyre.cluster import liveness as silence
+from gyre.cluster.pids import holder_of
+from gyre.config.loader import loaded
+from gyre.evals.last_round import due, measured
+from gyre.evals.rollout_report import curve
+from gyre.evals.rollout_results import read_summary
+from gyre.model.registry import model_folder
 from gyre.rollout import facts, outcome
-from gyre.run import silence
-from gyre.run.last_round import due, measured
-from gyre.run.lock import is_taken
-from gyre.run.rollout_report import curve
-from gyre.run.rollout_results import read_summary
-from gyre.testing import demo_script, light_agent
+from gyre.storage import call_log as calls
+from gyre.storage.lock import is_taken
+from gyre.testing import example_agent_script as demo_script
+from gyre.testing import light_agent
 from gyre.testing.emulated_run import workload, write_tasks
 from gyre.testing.engine_process import EngineProcess
 from gyre.testing.tokenizer import write_tokenizer
-from gyre.words.events import EvaluationRound
-from gyre.words.outcomes import Launched, Outcome, Terminated
-from gyre.words.records import CallClosed
+from gyre.types.outcomes import Launched, Outcome, Terminated
+from gyre.types.records import CallClosed
+from gyre.types.run_events import EvaluationRound
 
 pytestmark = pytest.mark.slow
 

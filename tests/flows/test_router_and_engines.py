@@ -8,14 +8,14 @@ from contextlib import ExitStack, asynccontextmanager
 
 import pytest
 
-from gyre.backends.engines.open import connect, read_address
-from gyre.backends.engines.wire import client
-from gyre.proxy.router import Router
+from gyre.config.sections import RouterSection
+from gyre.inference.clients.registry import connect, read_address
+from gyre.inference.clients.wire import client
+from gyre.proxy.routing.router import Router
 from gyre.testing.engine_process import EngineProcess
 from gyre.testing.script import Conversation, FastCoder, Reply, Script, ScriptedModel, logprobs
 from gyre.testing.tokenizer import tokenizer, write_tokenizer
-from gyre.words.samples import Sampling
-from gyre.words.sections import RouterSection
+from gyre.types.sampling import Sampling
 
 pytestmark = pytest.mark.slow
 

@@ -11,14 +11,15 @@ from pathlib import Path
 import openai
 import pytest
 import torch
-from tests.engine import serving, slow_engine
+from tests.inference.engine import slow_engine
+from tests.inference.server import serving
 
-from gyre.calls import logs, read
-from gyre.model.description import describe
-from gyre.model.load import load_network, new_network
+from gyre.model.hf_config import describe
+from gyre.model.loader import load_network, new_network
+from gyre.storage.call_log import logs, read
 from gyre.testing.proxy_process import ProxyProcess
 from gyre.testing.tokenizer import tokenizer, write_tokenizer
-from gyre.tree.tree import grow
+from gyre.trajectory.tree import grow
 
 NEAR = 1e-4
 CONTEXT = 4096

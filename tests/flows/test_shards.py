@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from tests.flows.live.running import SCHEDULE, pid_of, run_live, tasks_of, write_run
 
-from gyre import calls
-from gyre.plan.messages import ExecutionTerminated, Published, StepTaken, StopReason
-from gyre.run.control import address_file
+from gyre.proxy.admin_client import address_file
+from gyre.scheduler.messages import ExecutionTerminated, Published, StepTaken, StopReason
+from gyre.storage import call_log as calls
 from gyre.testing.emulated_run import tables
-from gyre.words.events import ProxyRestarted
-from gyre.words.records import CallClosed, LogSealed
-from gyre.words.shards import shard_of
+from gyre.types.records import CallClosed, LogSealed
+from gyre.types.run_events import ProxyRestarted
+from gyre.types.shards import shard_of
 
 pytestmark = pytest.mark.slow
 PATIENCE_S = 600.0

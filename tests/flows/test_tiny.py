@@ -5,12 +5,12 @@ import json
 import anthropic
 import openai
 import pytest
-from tests.engine.serving import ServeProcess
+from tests.inference.server.serving import ServeProcess
 
-from gyre.calls import logs, read
-from gyre.model.known import model_folder
+from gyre.model.registry import model_folder
+from gyre.storage.call_log import logs, read
 from gyre.testing.proxy_process import ProxyProcess
-from gyre.tree.tree import grow
+from gyre.trajectory.tree import grow
 
 NAMES = ("find_path", "read", "check_table", "open_file", "count", "send_note")
 REQUEST = "find this path."

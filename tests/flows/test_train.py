@@ -9,8 +9,8 @@ import pytest
 from tests.flows.live.running import emulated, pid_of, tasks_of
 from tests.flows.live.watched import watched
 
-from gyre import calls
-from gyre.plan.messages import (
+from gyre.rollout import facts
+from gyre.scheduler.messages import (
     CellDied,
     CellRecovered,
     CellServing,
@@ -21,9 +21,11 @@ from gyre.plan.messages import (
     StepTaken,
     StopReason,
 )
-from gyre.plan.replay import replay
-from gyre.rollout import facts
-from gyre.words.events import (
+from gyre.scheduler.replay import replay
+from gyre.storage import call_log as calls
+from gyre.types.outcomes import Launched, Outcome
+from gyre.types.records import CallFailed
+from gyre.types.run_events import (
     ClaimTrained,
     EvaluationRound,
     GroupPacked,
@@ -31,8 +33,6 @@ from gyre.words.events import (
     StepMade,
     TransitionTimed,
 )
-from gyre.words.outcomes import Launched, Outcome
-from gyre.words.records import CallFailed
 
 pytestmark = pytest.mark.slow
 
@@ -56,7 +56,7 @@ def test_the_journal_through_a_fresh_scheduler_gives_the_same_orders(elastic):
 
 
 def test_counters_capacity_and_prefix_hold_after_every_event(elastic):
-    """The books of tests/plan watch every promise of SPEC 1 and 2."""
+    """The books of tests/scheduler watch every promise of SPEC 1 and 2."""
     assert StopReason.FINISHED is watched(elastic.shape, elastic.events).stopped
 
 

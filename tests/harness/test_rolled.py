@@ -8,8 +8,8 @@ import pytest
 from staging.rolled import roll_out
 from staging.scripts import DOERS
 
-from gyre import calls
-from gyre.tree.tree import grow
+from gyre.storage import call_log as calls
+from gyre.trajectory.tree import grow
 
 pytestmark = pytest.mark.harness
 MEMBERS = 4

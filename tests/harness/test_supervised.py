@@ -9,10 +9,10 @@ from staging.findings import num_tokens
 from staging.scripts import ANSWER, DOERS, TASK
 from staging.supervised import Errand, play_supervised
 
-from gyre import calls
 from gyre.rollout import outcome
-from gyre.tree.tree import grow
-from gyre.words.outcomes import Ending, Outcome
+from gyre.storage import call_log as calls
+from gyre.trajectory.tree import grow
+from gyre.types.outcomes import Ending, Outcome
 
 pytestmark = pytest.mark.harness
 

@@ -13,9 +13,9 @@ from staging.live_findings import LiveFindings
 from staging.live_script import ERRANDS, MEMBERS
 from staging.program import argv, version_of
 
-from gyre.plan.messages import CellServing, CellTraining, StepTaken, TransitionFailed
-from gyre.words.events import TransitionTimed
-from gyre.words.outcomes import Ending, Launched, Terminated
+from gyre.scheduler.messages import CellServing, CellTraining, StepTaken, TransitionFailed
+from gyre.types.outcomes import Ending, Launched, Terminated
+from gyre.types.run_events import TransitionTimed
 
 pytestmark = pytest.mark.harness
 

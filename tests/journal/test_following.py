@@ -6,9 +6,9 @@ import pytest
 
 from gyre.journal.entries import Header
 from gyre.journal.following import Following
-from gyre.journal.writing import Durability, Journal
-from gyre.plan.messages import RunStarted, StepTaken
-from gyre.words.errors import ConfigError, LogDamaged
+from gyre.journal.writer import Durability, Journal
+from gyre.scheduler.messages import RunStarted, StepTaken
+from gyre.types.errors import ConfigError, LogDamaged
 
 KINDS = (RunStarted, StepTaken)
 HEADER = Header(run="r", seed=1, started_at=0.0, shape={})

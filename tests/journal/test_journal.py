@@ -17,11 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from gyre.frames import framed
 from gyre.journal.entries import MAGIC, MAJOR, MINOR, Header, Origin, Resumed, Unknown
 from gyre.journal.reading import read
-from gyre.journal.writing import Durability, Journal, write
-from gyre.plan.messages import (
+from gyre.journal.writer import Durability, Journal, write
+from gyre.scheduler.messages import (
     CellDied,
     CellId,
     EngineId,
@@ -32,9 +31,10 @@ from gyre.plan.messages import (
     RunStarted,
     TimerFired,
 )
-from gyre.plan.replay import EVENTS
-from gyre.words.errors import BrokenPromise, ConfigError, LogDamaged, TakenOver
-from gyre.words.outcomes import Ending
+from gyre.scheduler.replay import EVENTS
+from gyre.storage.frames import framed
+from gyre.types.errors import BrokenPromise, ConfigError, LogDamaged, TakenOver
+from gyre.types.outcomes import Ending
 
 HEADER = Header(run="one", seed=3, started_at=1.5, shape={"a": [1, 2]}, notes={"host": "here"})
 FACTS = (
@@ -345,7 +345,7 @@ def test_a_commit_is_synced_once_for_all_its_facts_where_it_must_survive_the_mac
             found.append(len(read(path, kinds=EVENTS).entries) - sum(found))
 
         with monkeypatch.context() as patch:
-            patch.setattr("gyre.frames.os.fdatasync", note)
+            patch.setattr("gyre.storage.frames.os.fdatasync", note)
             for now, event in FACTS[:3]:
                 journal.append(event, now=now)
             journal.commit()
@@ -365,7 +365,7 @@ def test_a_sync_that_fails_leaves_the_file_as_it_was_and_the_facts_for_later(tmp
         before = path.read_bytes()
         journal.append(RunStarted(), now=0.0)
         with monkeypatch.context() as patch:
-            patch.setattr("gyre.frames.os.fdatasync", refuse)
+            patch.setattr("gyre.storage.frames.os.fdatasync", refuse)
             with pytest.raises(OSError, match="No space left"):
                 journal.commit()
         assert before == path.read_bytes()
@@ -378,9 +378,9 @@ import resource, signal, sys
 from pathlib import Path
 from gyre.journal.entries import Header
 from gyre.journal.reading import read
-from gyre.journal.writing import Journal
-from gyre.plan.messages import CellDied, CellId
-from gyre.plan.replay import EVENTS
+from gyre.journal.writer import Journal
+from gyre.scheduler.messages import CellDied, CellId
+from gyre.scheduler.replay import EVENTS
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 path = Path(sys.argv[1])
 journal = Journal.create(path, Header(run="r", seed=0, started_at=0.0, shape={}), kinds=EVENTS)
@@ -417,8 +417,8 @@ LEAKS = """
 import os, resource, signal, sys
 from pathlib import Path
 from gyre.journal.entries import Header
-from gyre.journal.writing import Journal
-from gyre.plan.replay import EVENTS
+from gyre.journal.writer import Journal
+from gyre.scheduler.replay import EVENTS
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 path, much = Path(sys.argv[1]), resource.RLIM_INFINITY
 header = Header(run="r", seed=0, started_at=0.0, shape={})

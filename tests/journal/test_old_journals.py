@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from gyre.controller.controller import KINDS
+from gyre.controller.recovered_state import recall
 from gyre.journal.entries import MAJOR, Resumed, Unknown
 from gyre.journal.reading import read
-from gyre.journal.writing import Journal
-from gyre.plan.messages import StepTaken, StopReason
-from gyre.plan.replay import EVENTS, replay, shape_of
-from gyre.run.controller import KINDS
-from gyre.run.recalled import recall
-from gyre.watch.ledgers import ledgers
+from gyre.journal.writer import Journal
+from gyre.observability.ledgers import ledgers
+from gyre.scheduler.messages import StepTaken, StopReason
+from gyre.scheduler.replay import EVENTS, replay, shape_of
 
 DATA = Path(__file__).parent / "data"
 JOURNALS = sorted(DATA.glob("*.journal"))

@@ -6,9 +6,9 @@ import shutil
 import torch
 
 from gyre.model.checkpoint import save
-from gyre.model.description import describe
-from gyre.model.known import model_folder
-from gyre.model.load import new_network
+from gyre.model.hf_config import describe
+from gyre.model.loader import new_network
+from gyre.model.registry import model_folder
 
 SMALL = {
     "vocab_size": 96,

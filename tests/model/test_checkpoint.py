@@ -10,11 +10,11 @@ from tests.model.folders import same, small, weights_of
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gyre.model.checkpoint import save
-from gyre.model.known import model_folder
-from gyre.model.load import load_network
+from gyre.model.loader import load_network
 from gyre.model.manifest import read_manifest
+from gyre.model.registry import model_folder
 from gyre.model.weights import digest
-from gyre.words.errors import ModelError
+from gyre.types.errors import ModelError
 
 
 @pytest.mark.parametrize("shard_bytes", [2**30, 4000])

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.model.folders import SMALL
 
-from gyre.model.description import describe, read_description
-from gyre.model.load import new_network
-from gyre.words.errors import ModelError
+from gyre.model.hf_config import describe, read_description
+from gyre.model.loader import new_network
+from gyre.types.errors import ModelError
 
 LLAMA = SMALL | {"model_type": "llama"}
 

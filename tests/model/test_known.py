@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from gyre.backends.renderers.load import load_renderer
-from gyre.model.known import known_models, model_folder
-from gyre.words.errors import ModelError
+from gyre.model.registry import known_models, model_folder
+from gyre.renderers.registry import load_renderer
+from gyre.types.errors import ModelError
 
 
 def test_tiny_is_part_of_the_package_and_under_two_megabytes():

@@ -9,8 +9,8 @@ import torch
 from gyre.model import lending
 from gyre.model.lending import DeviceMemory, sums_of
 from gyre.model.readers import reading
-from gyre.words.errors import Outdated, TransferError
-from gyre.words.transfers import Place
+from gyre.types.errors import Outdated, TransferError
+from gyre.types.transfers import Place
 
 CPU = torch.device("cpu")
 META = torch.device("meta")

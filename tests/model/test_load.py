@@ -11,8 +11,8 @@ from tests.model.folders import ABSENT, change_config, copied, same, saved, smal
 from torch.nn import functional
 from transformers import AutoModelForCausalLM
 
-from gyre.model.load import load_network
-from gyre.words.errors import ModelError
+from gyre.model.loader import load_network
+from gyre.types.errors import ModelError
 
 
 def causal(layer, query, key, value, scale):
@@ -214,7 +214,7 @@ import socket
 def refuse(*_, **__): raise AssertionError("a socket")
 socket.socket.connect = refuse
 socket.getaddrinfo = refuse
-from gyre.model.load import load_network
+from gyre.model.loader import load_network
 load_network("tiny")
 """
     done = subprocess.run(

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gyre.model.network import Shape
-from gyre.model.packed import check, packed, segments
-from gyre.words.errors import CellError
-from gyre.words.packs import Pack
+from gyre.model.packed_batch import check, packed, segments
+from gyre.types.errors import CellError
+from gyre.types.packs import Pack
 
 SHAPE = Shape(
     layers=1,

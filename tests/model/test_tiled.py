@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gyre.model.packed import segments
+from gyre.model.packed_batch import segments
 from gyre.model.plans import pairs_in_blocks, tiles
 from gyre.model.tiled import TileAttention
 

@@ -11,11 +11,11 @@ import torch
 from tests.model.folders import same, weights_of
 from tests.model.remade import RECORD, digest, load_script, measured
 
-from gyre.backends.renderers.load import load_renderer
-from gyre.backends.renderers.tokens import Tokens
-from gyre.model.known import model_folder
-from gyre.model.load import load_network
-from gyre.words.conversation import Message, Tool
+from gyre.model.loader import load_network
+from gyre.model.registry import model_folder
+from gyre.renderers.registry import load_renderer
+from gyre.renderers.tokens import Tokens
+from gyre.types.conversation import Message, Tool
 
 TASK_WORDS = """
 red green blue yellow black white orange purple pink brown grey violet

@@ -6,7 +6,7 @@ from tests.model.folders import same, small, weights_of
 
 from gyre.model.checkpoint import save
 from gyre.model.weights import digest, load_into
-from gyre.words.errors import ModelError
+from gyre.types.errors import ModelError
 
 
 def test_a_network_takes_the_weights_of_tensors_and_of_a_folder(tmp_path):

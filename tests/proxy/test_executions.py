@@ -7,7 +7,7 @@ import os
 import pytest
 from tests.security.inside import BEARER, inside
 
-from gyre.calls import logs
+from gyre.storage.call_log import logs
 
 
 @pytest.mark.parametrize("call", ["pwrite", "fdatasync", "fsync"])

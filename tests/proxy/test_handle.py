@@ -6,21 +6,21 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from gyre.calls import CallLog, logs, read
-from gyre.commits import CommitJournal
-from gyre.proxy.admin import Admin
-from gyre.proxy.commit import GroupCommit
+from gyre.config.sections import LimitsSection, ProxySection, RouterSection
+from gyre.proxy.admin_api import Admin
 from gyre.proxy.executions import Executions
 from gyre.proxy.handle import Desk
 from gyre.proxy.metrics import Metrics
-from gyre.proxy.router import Router
+from gyre.proxy.routing.router import Router
 from gyre.proxy.server import Proxy
+from gyre.storage.call_log import CallLog, logs, read
+from gyre.storage.commit import GroupCommit
+from gyre.storage.commits import CommitJournal
 from gyre.testing.renderer import ByteRenderer, reply_ids
-from gyre.words.errors import EngineError
-from gyre.words.ids import EngineName
-from gyre.words.records import CallClosed, CallDelivered
-from gyre.words.samples import Chunk, EngineHealth, Sampling
-from gyre.words.sections import LimitsSection, ProxySection, RouterSection
+from gyre.types.errors import EngineError
+from gyre.types.ids import EngineName
+from gyre.types.records import CallClosed, CallDelivered
+from gyre.types.sampling import Chunk, EngineHealth, Sampling
 
 
 class Greeter:

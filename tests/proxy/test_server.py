@@ -6,8 +6,8 @@ import json
 import pytest
 from tests.proxy.test_handle import application, post
 
-from gyre.commits import CommitJournal
-from gyre.words.errors import GyreError, Overloaded
+from gyre.storage.commits import CommitJournal
+from gyre.types.errors import GyreError, Overloaded
 
 PATHS = {"messages": "/v1/messages", "chat": "/v1/chat/completions", "responses": "/v1/responses"}
 FIELDS = {"messages": "messages", "chat": "messages", "responses": "input"}

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from gyre.plan import messages
 from gyre.rollout.execution import Deadlines, Execution, Stage
-from gyre.words import outcomes
-from gyre.words.errors import BrokenPromise, ConfigError
-from gyre.words.outcomes import (
+from gyre.scheduler import messages
+from gyre.types import outcomes
+from gyre.types.errors import BrokenPromise, ConfigError
+from gyre.types.outcomes import (
     Assessed,
     Assessment,
     Closed,

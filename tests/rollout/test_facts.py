@@ -7,9 +7,9 @@ import pytest
 from gyre.rollout import facts, outcome
 from gyre.rollout.execution import Execution
 from gyre.rollout.facts import FACTS_FILE, FactsFile
-from gyre.rollout.order import Told, read_told, tell
-from gyre.words.errors import LogDamaged
-from gyre.words.outcomes import (
+from gyre.rollout.spec import Told, read_told, tell
+from gyre.types.errors import LogDamaged
+from gyre.types.outcomes import (
     Assessed,
     Assessment,
     Closed,

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gyre.rollout.steps import steps_of, why_over, worth
-from gyre.words.outcomes import Ending, State, StepEnded
-from gyre.words.tasks import Evaluation, Step, Task
+from gyre.types.outcomes import Ending, State, StepEnded
+from gyre.types.tasks import Evaluation, Step, Task
 
 RULE = Evaluation(argv=("true",))
 TASK = Task(id="t", instruction="go", files=None, evaluation=RULE)

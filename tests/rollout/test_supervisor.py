@@ -6,11 +6,11 @@ import pytest
 
 from gyre.rollout import supervisor as module
 from gyre.rollout.execution import Execution
-from gyre.rollout.order import Order, Told
+from gyre.rollout.spec import Order, Told
 from gyre.rollout.supervisor import MOST_TRIES, Supervisor
-from gyre.words.errors import SandboxError
-from gyre.words.outcomes import Ending, Launched, Prepared
-from gyre.words.tasks import Command, Evaluation, Task
+from gyre.types.errors import SandboxError
+from gyre.types.outcomes import Ending, Launched, Prepared
+from gyre.types.tasks import Command, Evaluation, Task
 
 PARTS = ["prepare", "start"]
 

@@ -1,11 +1,11 @@
 """What is left of the overall budget, whoever looks after the execution and since when."""
 
+from gyre.rollout.deadlines import Times
 from gyre.rollout.execution import Execution
-from gyre.rollout.order import Order, Told
+from gyre.rollout.spec import Order, Told
 from gyre.rollout.steps import steps_of
-from gyre.rollout.times import Times
-from gyre.words.outcomes import Ending, Launched, Prepared, State, Terminated
-from gyre.words.tasks import Evaluation, Task
+from gyre.types.outcomes import Ending, Launched, Prepared, State, Terminated
+from gyre.types.tasks import Evaluation, Task
 
 OVERALL_S = 100.0
 PREPARED = Prepared(mark="m")

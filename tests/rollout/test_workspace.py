@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.test_folders import dig
+from tests.storage.test_folders import dig
 
 from gyre.rollout.workspace import OPAQUE, Workspace, content_hash, copy
-from gyre.words.errors import SandboxError
+from gyre.types.errors import SandboxError
 
 
 def fill(folder):

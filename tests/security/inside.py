@@ -4,24 +4,24 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.engine.serving import Client, served
+from tests.inference.server.serving import Client, served
 
-from gyre.backends.transports.shared import SharedTransport
-from gyre.commits import CommitJournal
-from gyre.proxy.admin import Admin
-from gyre.proxy.commit import GroupCommit
+from gyre.cell.api import Orders
+from gyre.cell.main import Application as Cell
+from gyre.config.sections import LimitsSection, ProxySection, RouterSection
+from gyre.controller.executions.facts_server import Desk
+from gyre.proxy.admin_api import Admin
 from gyre.proxy.executions import Executions
 from gyre.proxy.handle import Desk as CallDesk
 from gyre.proxy.metrics import Metrics
-from gyre.proxy.router import Router
-from gyre.proxy.routes import Routes
+from gyre.proxy.routing.router import Router
+from gyre.proxy.routing.routes import Routes
 from gyre.proxy.server import Proxy
-from gyre.run.cell import Application as Cell
-from gyre.run.cell_orders import Orders
-from gyre.run.desk import Desk
+from gyre.storage.commit import GroupCommit
+from gyre.storage.commits import CommitJournal
 from gyre.testing.renderer import ByteRenderer
-from gyre.words.samples import Sampling
-from gyre.words.sections import LimitsSection, ProxySection, RouterSection
+from gyre.transports.shared_memory import SharedTransport
+from gyre.types.sampling import Sampling
 
 TOKEN = "the-token-of-the-run"
 BEARER = ("authorization", f"Bearer {TOKEN}")

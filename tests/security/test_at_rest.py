@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.security import probing_agent
 
-from gyre.calls import logs, read
+from gyre.storage.call_log import logs, read
 from gyre.testing.emulated_run import workload, write_tasks
 
 pytestmark = pytest.mark.slow

@@ -3,21 +3,21 @@
 import os
 
 import pytest
-from tests.run.test_trials import assessment, ended
-from tests.test_calls import CLOSED, OPENED
+from tests.export.test_trials import assessment, ended
+from tests.storage.test_calls import CLOSED, OPENED
 
-from gyre import calls
-from gyre.calls import CallLog, path_of
 from gyre.cli.main import main
-from gyre.commits import CommitJournal, Entry
+from gyre.export.trials import write_job
 from gyre.rollout import facts, outcome
-from gyre.run import lock
-from gyre.run.erasing import erase
-from gyre.run.trials import write_job
-from gyre.watch.runs import load
-from gyre.words.errors import ConfigError
-from gyre.words.outcomes import Closed, Outcome
-from gyre.words.records import CallOpened, LogSealed
+from gyre.rollout.erase import erase
+from gyre.storage import call_log as calls
+from gyre.storage import lock
+from gyre.storage.call_log import CallLog, path_of
+from gyre.storage.commits import CommitJournal, Entry
+from gyre.trajectory.loading import load
+from gyre.types.errors import ConfigError
+from gyre.types.outcomes import Closed, Outcome
+from gyre.types.records import CallOpened, LogSealed
 
 SECRET = b"what the agent saw"
 STARTED = CallOpened(call=CLOSED.call, at=2.0, dialect="chat", num_messages=1, prompt_tokens=3)

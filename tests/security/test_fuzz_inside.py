@@ -10,7 +10,7 @@ from tests.security.hostile import broken, spoilt, strings, text, values
 from tests.security.inside import BEARER, ENDPOINTS, inside
 
 from gyre.rollout.facts import Entry
-from gyre.words.outcomes import Closed, Outcome
+from gyre.types.outcomes import Closed, Outcome
 
 pytestmark = pytest.mark.slow
 

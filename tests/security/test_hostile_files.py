@@ -10,19 +10,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import save
-from tests.engine import slow_engine
-from tests.engine.serving import served, write_model
+from tests.inference.engine import slow_engine
+from tests.inference.server.serving import served, write_model
 
-from gyre.backends.evaluators.shown import Shown
-from gyre.backends.tasks.harbor import HarborTasks
-from gyre.commits import CommitJournal, Entry, entries
-from gyre.engine.carried import unpacked as blocks_of
-from gyre.model.load import load_network
+from gyre.batching.claim_codec import unpacked as claim_of
+from gyre.cell.ranks.rank_weights import taken
+from gyre.inference.carried import unpacked as blocks_of
+from gyre.model.loader import load_network
 from gyre.model.manifest import Shard
+from gyre.rewards.shown import Shown
 from gyre.rollout.workspace import Workspace
-from gyre.run.claims import unpacked as claim_of
-from gyre.run.rank_weights import taken
-from gyre.words.errors import GyreError, LogDamaged, ModelError, RequestError
+from gyre.storage.commits import CommitJournal, Entry, entries
+from gyre.tasks.harbor import HarborTasks
+from gyre.types.errors import GyreError, LogDamaged, ModelError, RequestError
 
 LENGTHS = (0, 1, 2**31, 2**40, 2**63 - 1, 2**64 - 1)
 

@@ -3,18 +3,18 @@
 import msgspec
 import pytest
 
-from gyre.proxy.chat import Chat
-from gyre.proxy.fields import MOST_ASIDE_BYTES
-from gyre.proxy.foresee import MOST_BYTES, SLICE_CHARS
-from gyre.proxy.messages import Messages
-from gyre.proxy.responses import Responses
-from gyre.proxy.session import Session
+from gyre.harnesses.classify import classify
+from gyre.proxy.dialects.anthropic import Messages
+from gyre.proxy.dialects.fields import MOST_ASIDE_BYTES
+from gyre.proxy.dialects.openai_chat import Chat
+from gyre.proxy.dialects.responses import Responses
+from gyre.proxy.session.foresee import MOST_BYTES, SLICE_CHARS
+from gyre.proxy.session.session import Session
 from gyre.testing.renderer import ByteRenderer
-from gyre.tree.roles.classify import classify
-from gyre.words.errors import ContextOverflow, TooLarge
-from gyre.words.ids import ExecutionId
-from gyre.words.records import LogOpened
-from gyre.words.samples import Sampling
+from gyre.types.errors import ContextOverflow, TooLarge
+from gyre.types.ids import ExecutionId
+from gyre.types.records import LogOpened
+from gyre.types.sampling import Sampling
 
 CONTEXT = 2**16
 OPENED = LogOpened(

@@ -15,11 +15,11 @@ from tests.security.inside import inside
 from uvicorn import Config
 from uvicorn.server import ServerState
 
+from gyre.cell.spec import CellPlan
 from gyre.cli.main import main, parser
-from gyre.run import listen
-from gyre.run.cell_plan import CellPlan
-from gyre.run.listen import Bounded, listener, serving
-from gyre.words.sections import ProxySection
+from gyre.config.sections import ProxySection
+from gyre.net import http_server as listen
+from gyre.net.http_server import Bounded, listener, serving
 
 PACKAGE = Path(__file__).parents[2] / "src" / "gyre"
 PATIENCE_S = 180.0

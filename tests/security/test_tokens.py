@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from tests.security.inside import ENDPOINTS, TOKEN, inside
 
-from gyre.calls import logs
-from gyre.proxy.admin import Admin
-from gyre.words.errors import GyreError
+from gyre.proxy.admin_api import Admin
+from gyre.storage.call_log import logs
+from gyre.types.errors import GyreError
 
 PACKAGE = Path(__file__).parents[2] / "src" / "gyre"
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -53,7 +53,7 @@ def test_every_control_is_among_those_that_are_tried():
     """Read off the sources, so that a new one is not forgotten here."""
     admin, orders, engine = (
         (PACKAGE / name).read_text(encoding="utf-8")
-        for name in ("proxy/admin.py", "run/cell_orders.py", "engine/serve.py")
+        for name in ("proxy/admin_api.py", "cell/api.py", "inference/server/server.py")
     )
     controls = re.findall(r'case "[A-Z]+", \[(.*?)\]', admin)
     # A name in a path is tried as x, and that of an engine as e.

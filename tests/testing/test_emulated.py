@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 import torch
 from tests.testing.hurried import Reader, hurried
-from tests.train import cases
-from tests.train.scenes import OBJECTIVE, OPTIMIZER
+from tests.trainer import cases
+from tests.trainer.scenes import OBJECTIVE, OPTIMIZER
 
-from gyre.testing.computed import BYTES_PER_TOKEN
+from gyre.config.sections import EngineSection, TrainerSection
 from gyre.testing.emulated import ClaimCost, EmulatedTrainer, engine, script, trainer
+from gyre.testing.fake_kv import BYTES_PER_TOKEN
 from gyre.testing.pace import Pace
 from gyre.testing.script import FastCoder
 from gyre.testing.steered import ScriptedSteered
 from gyre.testing.tokenizer import tokenizer, write_tokenizer
-from gyre.words.errors import CellError, ConfigError
-from gyre.words.packs import Score
-from gyre.words.samples import Ask, Sampling
-from gyre.words.sections import EngineSection, TrainerSection
+from gyre.types.errors import CellError, ConfigError
+from gyre.types.packs import Score
+from gyre.types.sampling import Ask, Sampling
 
 CODER = FastCoder(tokenizer())
 SECTION = EngineSection(capacity=2, kv_tokens=4096)

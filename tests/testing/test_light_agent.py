@@ -10,13 +10,13 @@ from contextlib import contextmanager
 
 import pytest
 
-from gyre.calls import logs, read
+from gyre.storage.call_log import logs, read
 from gyre.testing import light_agent
 from gyre.testing.engine_process import EngineProcess
 from gyre.testing.proxy_process import ProxyProcess
 from gyre.testing.script import Reply, Script
 from gyre.testing.tokenizer import write_tokenizer
-from gyre.tree.tree import grow
+from gyre.trajectory.tree import grow
 
 PATIENCE_S = 180
 TURNS = [{"reply_s": 0.0, "tool_s": 0.01, "tool_words": 3}, {"reply_s": 0.25, "words": 2}, {}]

@@ -7,25 +7,25 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.engine import slow_engine
-from tests.engine.serving import Client
+from tests.inference.engine import slow_engine
+from tests.inference.server.serving import Client
 from tests.testing.hurried import Reader, hurried, now_s, settle
 
-from gyre.engine.carried import Folder, packed, unpacked
-from gyre.engine.reports import KVBlocks
-from gyre.engine.serve import Server
-from gyre.engine.wire import Served
+from gyre.config.sections import EngineSection, LimitsSection
+from gyre.inference.carried import Folder, packed, unpacked
+from gyre.inference.engine.reports import KVBlocks
+from gyre.inference.server.main import Application
+from gyre.inference.server.server import Server
+from gyre.inference.server.wire import Served
 from gyre.model.checkpoint import save
 from gyre.model.manifest import MANIFEST
-from gyre.run.serve import Application
-from gyre.testing.computed import values
+from gyre.testing.fake_kv import values
 from gyre.testing.pace import Pace, TimedReply
 from gyre.testing.script import FastCoder, Reply, Script, after, always
 from gyre.testing.steered import ScriptedSteered, engine
 from gyre.testing.tokenizer import tokenizer, write_tokenizer
-from gyre.words.errors import ConfigError, EngineDraining, EngineError, ModelError, OutOfMemory
-from gyre.words.samples import Ask, Sampling
-from gyre.words.sections import EngineSection, LimitsSection
+from gyre.types.errors import ConfigError, EngineDraining, EngineError, ModelError, OutOfMemory
+from gyre.types.sampling import Ask, Sampling
 
 CODER = FastCoder(tokenizer())
 TEN = tuple(range(40, 50))

@@ -9,7 +9,7 @@ from tests.testing.hurried import Reader, hurried
 from tests.testing.test_steered import TEN, ask, made
 
 from gyre.testing.pace import Pace
-from gyre.words.errors import EngineDraining, EngineError, OutOfMemory
+from gyre.types.errors import EngineDraining, EngineError, OutOfMemory
 
 PACE = Pace(chunk_tokens=3, prefill_s=0.05)
 SMALL = 64

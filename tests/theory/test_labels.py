@@ -4,8 +4,9 @@ import inspect
 import re
 
 import pytest
+from tests.theory import theory_times
 
-from gyre.sim import theory, theory_times
+from gyre.simulator import theory
 
 STATEMENTS = [
     "thm:app-boundary-staleness",

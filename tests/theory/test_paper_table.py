@@ -7,8 +7,8 @@ from statistics import fmean
 
 import pytest
 
-from gyre.sim.calibrate import Comparison, Row, compare, over_seeds
-from gyre.sim.paper import (
+from gyre.simulator.calibrate import Comparison, Row, compare, over_seeds
+from gyre.simulator.paper import (
     DRIFT_TO,
     FITTED,
     GROUPS_PER_NODE_HOUR,
@@ -17,9 +17,9 @@ from gyre.sim.paper import (
     TABLE,
     compared,
 )
-from gyre.sim.paper_results import ABLATION_H, NL2REPO_48_STEPS
-from gyre.sim.policies import POLICIES
-from gyre.sim.world import run
+from gyre.simulator.paper_results import ABLATION_H, NL2REPO_48_STEPS
+from gyre.simulator.policies import POLICIES
+from gyre.simulator.world import run
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 BEST = "overcommit 1.5, longest first, shared prefixes"

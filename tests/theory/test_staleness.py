@@ -16,7 +16,7 @@ from tests.theory.worlds import (
     youngest_first,
 )
 
-from gyre.sim import theory
+from gyre.simulator import theory
 
 WARM_UP = 60
 

@@ -5,6 +5,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from tests.theory import theory_times
 from tests.theory.worlds import (
     World,
     exponential,
@@ -13,7 +14,7 @@ from tests.theory.worlds import (
     timed_out,
 )
 
-from gyre.sim import theory, theory_times
+from gyre.simulator import theory
 
 WARM_UP = 60
 

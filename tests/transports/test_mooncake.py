@@ -1,56 +1,97 @@
-"""The transport contract, kept by the real Transfer Engine of Mooncake over TCP on this machine."""
+"""Reads over a Transfer Engine that answers when its reader has given up already."""
 
+import ctypes
+import importlib
 import sys
-import time
+from types import ModuleType
 
 import pytest
-from tests.contracts import transport as suite
-from tests.transports.subjects import HOST, Subject
 
-from gyre.backends.transports.open import open_transport
-from gyre.words.errors import ConfigError, TransferError
-from gyre.words.sections import TransportSection
+from gyre.types.errors import TransferError
 
-SOON_S = 20.0
-"""Within which a read of a dead peer has failed; its own time-outs are minutes."""
+DATA = bytes(range(256)) * 4_096
 
 
-@pytest.mark.transports
-@pytest.mark.parametrize("promise", suite.EVERY_TRANSPORT, ids=lambda promise: promise.__name__)
-def test_mooncake_keeps_the_promise_that(promise, tmp_path):
-    promise(Subject("mooncake", tmp_path))
+class Engine:
+    """Memory of this process, read at once or, while its peer is held up, long after."""
+
+    def __init__(self):
+        self.is_held_up = False
+        self.registered = {}
+        self._waiting = []
+
+    def initialize(self, host, handshake, protocol, devices):
+        return 0
+
+    def get_rpc_port(self):
+        return 1
+
+    def register_memory(self, address, num_bytes):
+        self.registered[address] = num_bytes
+        return 0
+
+    def unregister_memory(self, address):
+        del self.registered[address]
+        return 0
+
+    def transfer_sync_read(self, peer, target, address, num_bytes):
+        if self.is_held_up and num_bytes > 64:
+            self._waiting.append((target, address, num_bytes))
+            return -1
+        ctypes.memmove(target, address, num_bytes)
+        return 0
+
+    def answer(self):
+        for one in self._waiting:
+            ctypes.memmove(*one)
 
 
-@pytest.mark.transports
-def test_memory_that_is_withdrawn_serves_for_what_follows(tmp_path):
-    """It is never given back, because somebody may be reading it."""
-    with Subject("mooncake", tmp_path).open("owner") as owner:
-        first = suite.exposed(owner, bytes(100_000))
-        owner.withdraw(first)
-        second = suite.exposed(owner, bytes(90_000))
-        third = suite.exposed(owner, bytes(90_000))
-
-    assert first.at == second.at != third.at
-
-
-@pytest.mark.transports
-def test_a_peer_that_dies_is_noticed_soon(tmp_path):
-    subject = Subject("mooncake", tmp_path)
-    with subject.elsewhere(suite.LARGE, 1) as peer, subject.open("reader") as reader:
-        suite.read(reader, peer.exposure, 0, 10)
-        peer.kill()
-        began = time.monotonic()
-        with pytest.raises(TransferError):
-            suite.read(reader, peer.exposure)
-
-        assert time.monotonic() - began < SOON_S
+@pytest.fixture
+def transport(monkeypatch):
+    library = ModuleType("mooncake.engine")
+    library.TransferEngine = Engine
+    monkeypatch.setitem(sys.modules, "mooncake", ModuleType("mooncake"))
+    monkeypatch.setitem(sys.modules, "mooncake.engine", library)
+    name = "gyre.transports.mooncake"
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    made = importlib.import_module(name).MooncakeTransport("127.0.0.1")
+    yield made
+    made.close()
+    del sys.modules[name]
 
 
-def test_without_mooncake_the_run_file_is_refused_with_what_to_install(tmp_path, monkeypatch):
-    for name in ("mooncake", "mooncake.engine"):
-        monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.delitem(sys.modules, "gyre.backends.transports.mooncake", raising=False)
-    section = TransportSection(kind="mooncake")
+def read(transport, given):
+    into = bytearray(given.num_bytes)
+    transport.read(given, 0, memoryview(into))
+    return bytes(into)
 
-    with pytest.raises(ConfigError, match=r"pip install 'gyre-rl\[mooncake\]'"):
-        open_transport(section, owner="cell-0", host=HOST, share=tmp_path)
+
+def test_bytes_that_come_late_are_in_nobodys_way(transport):
+    given = transport.expose([memoryview(DATA)], version=1)
+    into = bytearray(len(DATA))
+    transport._engine.is_held_up = True
+    with pytest.raises(TransferError, match="1048576 bytes cannot be read"):
+        transport.read(given, 0, memoryview(into))
+    transport._engine.is_held_up = False
+    other = transport.expose([memoryview(bytes(len(DATA)))], version=2)
+    before = read(transport, other)
+    transport._engine.answer()
+
+    assert bytes(len(DATA)) == before == bytes(into) == read(transport, other)
+    assert DATA == read(transport, given)
+
+
+def test_reads_share_memory_that_is_registered_once(transport):
+    given = transport.expose([memoryview(DATA)], version=1)
+    read(transport, given)
+    before = dict(transport._engine.registered)
+
+    assert DATA == read(transport, given)
+    assert before == transport._engine.registered
+
+
+def test_a_read_of_any_length_is_whole(transport, monkeypatch):
+    monkeypatch.setattr(sys.modules[type(transport).__module__], "READ_BYTES", 1_000)
+    given = transport.expose([memoryview(DATA)], version=1)
+
+    assert DATA == read(transport, given)

@@ -7,9 +7,9 @@ from benchmarks.gpu.live.warmed import Uncompiled
 
 from gyre.model.attention_cuda import in_tiles
 from gyre.model.network import Network
-from gyre.train.cell import LocalTrainer
-from gyre.words.packs import Claim, Score
-from gyre.words.reports import ClaimReport
+from gyre.trainer.cell import LocalTrainer
+from gyre.types.packs import Claim, Score
+from gyre.types.reports import ClaimReport
 
 
 class InTiles(Uncompiled):

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from gyre.config.toml import spelled
+from gyre.controller.controller import KINDS
+from gyre.evals.rollout_report import EVALUATIONS
+from gyre.evals.rollout_results import SUMMARY_FILE
 from gyre.journal.reading import Reading, read
-from gyre.run.controller import KINDS
-from gyre.run.rollout_report import EVALUATIONS
-from gyre.run.rollout_results import SUMMARY_FILE
-from gyre.words.events import ClaimTrained, EvaluationRound, GroupPacked, StepMade
+from gyre.types.run_events import ClaimTrained, EvaluationRound, GroupPacked, StepMade
 
 BUDGETS: Mapping[str, int | str] = {"J=1": 1, "J=5": 5, "uncapped": "all"}
 """J_max of each run, by what it is called."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from gyre.words.tasks import Evaluation, Task
+from gyre.types.tasks import Evaluation, Task
 
 HERE = Path(__file__).parent
 FILES = tuple(sorted(path.stem for path in (HERE / "workspace").iterdir()))

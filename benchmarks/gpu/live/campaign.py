@@ -15,9 +15,9 @@ from benchmarks.gpu.live.runs import Machine, Size
 from benchmarks.gpu.live.work import CONTEXT, Scale
 from benchmarks.live.running import Kept, Ran
 
-from gyre.sim.durations import HOUR_S
-from gyre.sim.world import run as simulate
-from gyre.words.errors import ConfigError
+from gyre.simulator.durations import HOUR_S
+from gyre.simulator.world import run as simulate
+from gyre.types.errors import ConfigError
 
 FOUND = {"tokens_per_s", "told_fraction"}
 """What a pilot is for."""

@@ -9,14 +9,14 @@ from typing import Any
 from benchmarks.live.compare import PHASES
 from benchmarks.live.running import Ran
 
-from gyre import calls
-from gyre.plan.messages import RunStarted, StepTaken
-from gyre.plan.replay import shape_of
-from gyre.run.switching import COUNTED
-from gyre.watch.account import CAUSES, Account
-from gyre.watch.story import Story
-from gyre.words.events import ClaimTrained, StepMade, TransitionTimed, WeightsPublished
-from gyre.words.records import CallClosed, CallFailed, LogOpened
+from gyre.controller.cells.transitions import COUNTED
+from gyre.observability.dashboard.account import CAUSES, Account
+from gyre.observability.history.run import Story
+from gyre.scheduler.messages import RunStarted, StepTaken
+from gyre.scheduler.replay import shape_of
+from gyre.storage import call_log as calls
+from gyre.types.records import CallClosed, CallFailed, LogOpened
+from gyre.types.run_events import ClaimTrained, StepMade, TransitionTimed, WeightsPublished
 
 ID_BYTES = 4
 WARM = re.compile(r"^(engine|trainer): warm after ([0-9.]+) s$", re.MULTILINE)

@@ -14,9 +14,9 @@ import torch
 from benchmarks.gpu.live.work import CONTEXT
 
 from gyre.model.checkpoint import save
-from gyre.model.description import CONFIG, read_description
-from gyre.model.known import model_folder
-from gyre.model.load import new_network
+from gyre.model.hf_config import CONFIG, read_description
+from gyre.model.loader import new_network
+from gyre.model.registry import model_folder
 
 VOCABULARY = 49_152
 SIZES: dict[str, dict[str, Any]] = {

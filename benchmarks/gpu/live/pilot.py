@@ -12,9 +12,9 @@ from dataclasses import replace
 
 from benchmarks.gpu.live.work import MEAN_H, TOOL_SHARE, Scale
 
-from gyre.sim.paper import GROUPS_PER_NODE_HOUR
-from gyre.sim.workload import NL2REPO_122B
-from gyre.words.presets import NL2REPO
+from gyre.config.words_presets import NL2REPO
+from gyre.simulator.paper import GROUPS_PER_NODE_HOUR
+from gyre.simulator.workload import NL2REPO_122B
 
 FILLED = 0.9
 """Of a context, by the longest execution."""

@@ -11,16 +11,16 @@ from benchmarks.gpu.live.runs import Size
 from benchmarks.gpu.live.work import Execution, Scale
 from benchmarks.live.running import Ran
 
-from gyre.plan.messages import StepTaken
-from gyre.plan.replay import EVENTS, shape_of
-from gyre.sim.durations import HOUR_S
-from gyre.sim.recorded import recorded
-from gyre.sim.recorded_times import Ran as Timed
-from gyre.sim.recorded_times import times
-from gyre.sim.scenario import Scenario
-from gyre.sim.scenario_tables import scenario_of
-from gyre.words.events import ClaimTrained, GroupPacked
-from gyre.words.outcomes import Ending, Outcome
+from gyre.scheduler.messages import StepTaken
+from gyre.scheduler.replay import EVENTS, shape_of
+from gyre.simulator.durations import HOUR_S
+from gyre.simulator.recorded import recorded
+from gyre.simulator.recorded_times import Ran as Timed
+from gyre.simulator.recorded_times import times
+from gyre.simulator.scenario import Scenario
+from gyre.simulator.scenario_tables import scenario_of
+from gyre.types.outcomes import Ending, Outcome
+from gyre.types.run_events import ClaimTrained, GroupPacked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

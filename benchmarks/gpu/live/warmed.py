@@ -16,15 +16,15 @@ import numpy as np
 import torch
 from benchmarks.gpu.live.spied import Spy
 
-from gyre.backends.engines.embedded import EmbeddedEngine
-from gyre.engine.loop import Loop
+from gyre.config.sections import EngineSection, ObjectiveSection, OptimizerSection, TrainerSection
+from gyre.inference.engine.embedded import EmbeddedEngine
+from gyre.inference.engine.loop import Loop
 from gyre.model.network import Network
-from gyre.train.cell import LocalTrainer
-from gyre.words.ids import ExecutionId
-from gyre.words.packs import Claim, Pack, Score, Share
-from gyre.words.reports import ClaimReport
-from gyre.words.samples import Ask, Sampling
-from gyre.words.sections import EngineSection, ObjectiveSection, OptimizerSection, TrainerSection
+from gyre.trainer.cell import LocalTrainer
+from gyre.types.ids import ExecutionId
+from gyre.types.packs import Claim, Pack, Score, Share
+from gyre.types.reports import ClaimReport
+from gyre.types.sampling import Ask, Sampling
 
 PROMPT_TOKENS = 300
 FIRST_PASSES = 3

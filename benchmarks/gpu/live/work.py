@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gyre.sim.durations import HOUR_S
-from gyre.sim.workload import NL2REPO_122B, Draws
-from gyre.stream.queries import Queries
+from gyre.batching.task_sampler import Queries
+from gyre.simulator.durations import HOUR_S
+from gyre.simulator.workload import NL2REPO_122B, Draws
 from gyre.testing import light_agent
 
 MEAN_H = 1.93

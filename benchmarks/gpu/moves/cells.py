@@ -13,13 +13,10 @@ from typing import Literal
 
 import aiohttp
 
-from gyre.backends.engines.gyre import GyreEngine
-from gyre.run.cell_plan import CellPlan
-from gyre.run.cells import CellClient
-from gyre.run.plan_file import write_plan
-from gyre.run.processes import Process
-from gyre.words.ids import EngineName
-from gyre.words.sections import (
+from gyre.cell.client import CellClient
+from gyre.cell.spec import CellPlan
+from gyre.cluster.process import Process
+from gyre.config.sections import (
     EngineSection,
     LimitsSection,
     ObjectiveSection,
@@ -27,6 +24,9 @@ from gyre.words.sections import (
     TrainerSection,
     TransportSection,
 )
+from gyre.inference.clients.gyre import GyreEngine
+from gyre.storage.plan_file import write_plan
+from gyre.types.ids import EngineName
 
 CORE, SATELLITE = 0, 1
 MEMORY = Path("/dev/shm")
@@ -99,7 +99,7 @@ async def pair(scene: Scene) -> AsyncIterator[Pair]:
         for cell in (CORE, SATELLITE):
             path = write_plan(scene.folder / f"{cell}.json", plan(scene, share, cell))
             log = scene.folder / f"{cell}.log"
-            arguments = ["-m", "gyre.run.cell", str(path)]
+            arguments = ["-m", "gyre.cell.main", str(path)]
             processes.append(await Process.start(f"cell-{cell}", arguments, log))
         urls = await asyncio.gather(*(one.ready(READY_S) for one in processes))
         headers = {"Authorization": f"Bearer {key}"}

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from benchmarks.gpu.moves.cells import CORE, SATELLITE, Pair
 
-from gyre.backends.engines.gyre import GyreEngine
-from gyre.words.samples import Ask, Chunk, Sampling
+from gyre.inference.clients.gyre import GyreEngine
+from gyre.types.sampling import Ask, Chunk, Sampling
 
 Sample = tuple[str, dict[str, Any]]
 NUM_OUTPUT = 256

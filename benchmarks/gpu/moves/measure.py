@@ -32,7 +32,7 @@ from benchmarks.peers import results
 Sample = tuple[str, dict[str, Any]]
 Samples = dict[str, list[dict[str, Any]]]
 SETTINGS = {
-    "cells": "a core and a satellite, both `python -m gyre.run.cell`, on one GPU",
+    "cells": "a core and a satellite, both `python -m gyre.cell.main`, on one GPU",
     "first": "the first burst of a process, which makes buffers for copies",
     "to training": "the engine rests, the trainer is restored; a satellite pulls weights",
     "to rollout": "the trainer rests, the engine wakes; called home early it loads weights",

@@ -8,8 +8,8 @@ import torch
 from benchmarks.gpu.networks import SMALL
 
 from gyre.model.checkpoint import save
-from gyre.model.description import describe
-from gyre.model.load import new_network
+from gyre.model.hf_config import describe
+from gyre.model.loader import new_network
 
 CONTEXT = 40_960
 """Of all of them, so that prefixes of 32k fit; SmolLM2's own is 8,192."""

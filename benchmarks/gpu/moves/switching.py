@@ -9,8 +9,8 @@ from typing import Any
 
 from benchmarks.gpu.moves.cells import CORE, SATELLITE, Pair
 
-from gyre.run.cells import CellClient
-from gyre.run.checkpoints import name_of
+from gyre.cell.client import CellClient
+from gyre.model.checkpoint_store import name_of
 
 Sample = tuple[str, dict[str, Any]]
 

@@ -11,14 +11,14 @@ import torch
 from benchmarks.gpu.profile.hosts import taken
 from benchmarks.gpu.profile.kernels import by_group, kernels
 
-import gyre.engine.loop as looped
-from gyre.engine.batch import Batch
-from gyre.engine.flight import Drawn
-from gyre.engine.forward import Forward
-from gyre.engine.loop import Loop
+import gyre.inference.engine.loop as looped
+from gyre.config.sections import EngineSection
+from gyre.inference.engine.flight import Drawn
+from gyre.inference.engine.forward import Forward
+from gyre.inference.engine.loop import Loop
+from gyre.inference.engine.scheduler import Batch
 from gyre.model.network import Network
-from gyre.words.samples import Ask, Sampling
-from gyre.words.sections import EngineSection
+from gyre.types.sampling import Ask, Sampling
 
 WARM_PASSES = 8
 NAMED = 24

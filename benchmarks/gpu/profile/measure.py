@@ -22,8 +22,8 @@ from benchmarks.gpu.profile import decode, training
 from benchmarks.live.running import Kept
 from benchmarks.peers import results
 
-from gyre.model.description import describe
-from gyre.model.load import new_network
+from gyre.model.hf_config import describe
+from gyre.model.loader import new_network
 from gyre.model.network import Network
 
 Samples = Iterator[tuple[str, dict[str, Any]]]

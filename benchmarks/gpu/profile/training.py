@@ -10,12 +10,12 @@ from benchmarks.gpu.networks import H200_BF16_FLOPS
 from benchmarks.gpu.profile.hosts import taken
 from benchmarks.gpu.profile.kernels import by_group, kernels
 
+from gyre.config.sections import ObjectiveSection, OptimizerSection, TrainerSection
 from gyre.model.network import Network
-from gyre.train.cell import LocalTrainer
-from gyre.train.optimizer import Adam
-from gyre.words.ids import ExecutionId
-from gyre.words.packs import Claim, Pack, Share
-from gyre.words.sections import ObjectiveSection, OptimizerSection, TrainerSection
+from gyre.trainer.cell import LocalTrainer
+from gyre.trainer.optimizer import Adam
+from gyre.types.ids import ExecutionId
+from gyre.types.packs import Claim, Pack, Share
 
 NAMED = 24
 RUNS = 2

@@ -1,1 +1,1 @@
-"""The command line: one file per command."""
+"""One file per command."""

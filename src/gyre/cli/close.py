@@ -13,7 +13,7 @@ def run(args: argparse.Namespace) -> None:
     import os
     from urllib.parse import quote
 
-    from gyre.run.control import control
+    from gyre.proxy.admin_client import control
 
     # A name may be anything that the shell passes on, and is one part of an address here.
     part = quote(os.fsencode(args.name), safe="")

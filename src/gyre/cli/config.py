@@ -3,8 +3,8 @@
 import argparse
 from pathlib import Path
 
-from gyre.cli.given import takes_values
-from gyre.words.errors import ConfigError
+from gyre.cli.arguments import takes_values
+from gyre.types.errors import ConfigError
 
 ACTIONS = ("check", "show", "schema", "explain", "presets")
 
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _check(args: argparse.Namespace) -> None:
-    from gyre.run.runfile import read_run
+    from gyre.controller.runfile import read_run
 
     found = read_run(_file(args), args.overrides).loaded
     schedule = "" if found.preset is None else f"; {found.schedule}"
@@ -44,7 +44,7 @@ def _check(args: argparse.Namespace) -> None:
 
 def _show(args: argparse.Namespace) -> None:
     from gyre.config.show import as_toml
-    from gyre.run.runfile import read_run
+    from gyre.controller.runfile import read_run
 
     found = read_run(_file(args), args.overrides)
     if found.loaded.preset is not None:
@@ -73,7 +73,7 @@ def _explain(args: argparse.Namespace) -> None:
 
 
 def _presets(args: argparse.Namespace) -> None:
-    from gyre.config.presets import listed, written_out
+    from gyre.config.config_presets import listed, written_out
 
     if args.overrides:
         message = f"{args.overrides[0]}: `presets` takes one preset, or none"

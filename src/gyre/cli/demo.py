@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from gyre.words.errors import ConfigError
+from gyre.types.errors import ConfigError
 
 EXECUTIONS = ("attempt-1", "attempt-2")
 FAMILY = "qwen3"
@@ -47,8 +47,8 @@ def _record(folder: Path) -> None:
     """Two executions through the real proxy; every process has ended when this returns."""
     import time
 
-    from gyre.run.children import Child
-    from gyre.run.control import control, environment
+    from gyre.cli.children import Child
+    from gyre.proxy.admin_client import control, environment
     from gyre.testing.tokenizer import write_tokenizer
 
     model = write_tokenizer(folder / "model").resolve()
@@ -94,10 +94,10 @@ def _engine(stack: ExitStack, model: Path, folder: Path) -> str:
     import json
     import sys
 
-    from gyre.run.children import Child
+    from gyre.cli.children import Child
 
     command = [sys.executable, "-m", "gyre.testing.engine_server", "--wire", "sglang"]
-    command += ["--script", "gyre.testing.demo_script:script"]
+    command += ["--script", "gyre.testing.example_agent_script:script"]
     command += ["--tokenizer", str(model / "tokenizer.json"), "--log", str(folder / "asks.jsonl")]
     command += ["--chunk-tokens", "16", "--ready-file", "/dev/stdout"]
     child = Child.start(stack, command)
@@ -110,7 +110,7 @@ def _engine(stack: ExitStack, model: Path, folder: Path) -> str:
 def _proxy(stack: ExitStack, model: Path, engine: str, run_folder: Path) -> str:
     import sys
 
-    from gyre.run.children import Child
+    from gyre.cli.children import Child
 
     command = [sys.executable, "-m", "gyre", "proxy", "--engine", engine, "--port", "0"]
     command += ["--model", str(model), "--family", FAMILY, "--run", str(run_folder)]
@@ -127,7 +127,8 @@ def _proxy(stack: ExitStack, model: Path, engine: str, run_folder: Path) -> str:
 def _agent_command(workspace: Path) -> list[str]:
     import sys
 
-    from gyre.testing import demo_script, example_agent
+    from gyre.testing import example_agent
+    from gyre.testing import example_agent_script as demo_script
 
     command = [sys.executable, example_agent.__file__, demo_script.TASK]
     return [*command, "--workspace", str(workspace), "--compact-at", str(COMPACT_AT)]

@@ -10,7 +10,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from gyre.run.erasing import erase
+    from gyre.rollout.erase import erase
 
     erase(args.run, args.names)
     for name in args.names:

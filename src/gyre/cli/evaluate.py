@@ -24,10 +24,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from gyre.run.checkpoints import name_of
-    from gyre.run.plan_file import RUN_FILE
-    from gyre.run.rollout_plan import Asked, folder_for, planned, weights_of
-    from gyre.run.rollout_report import EVALUATIONS, curve
+    from gyre.evals.plan import Asked, folder_for, planned, weights_of
+    from gyre.evals.rollout_report import EVALUATIONS, curve
+    from gyre.model.checkpoint_store import name_of
+    from gyre.storage.plan_file import RUN_FILE
 
     weights, of_run = weights_of(args.subject, args.version)
     if of_run is not None and args.config is None and (of_run / RUN_FILE).is_file():

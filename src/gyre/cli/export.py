@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-from gyre.words.errors import ConfigError
+from gyre.types.errors import ConfigError
 
 ENDINGS = {
     "jsonl": "rows.jsonl",
@@ -50,8 +50,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from gyre.watch.replacing import replacing
-    from gyre.watch.runs import find
+    from gyre.storage.replacing import replacing
+    from gyre.trajectory.loading import find
 
     if args.format == "harbor":
         _trials(args)
@@ -79,7 +79,7 @@ def _is_held_out(log: Path) -> bool:
 
 
 def _trials(args: argparse.Namespace) -> None:
-    from gyre.run.trials import write_job
+    from gyre.export.trials import write_job
 
     if args.execution is not None or str(args.out) == "-":
         message = "expected a folder for all executions of a run with --format harbor"
@@ -93,21 +93,21 @@ Write = Callable[[Path], str]
 
 
 def _rows(args: argparse.Namespace, paths: list[Path]) -> Write:
-    from gyre.watch.drawn import FORMAT, Totals, drawn
+    from gyre.export.rows import FORMAT, Totals, drawn
 
     match args.format:
         case "safetensors":
-            from gyre.watch.flat import write_rows
+            from gyre.export.safetensors_rows import write_rows
         case "parquet":
             try:
-                from gyre.watch.parquet import write_rows
+                from gyre.export.parquet import write_rows
             except ModuleNotFoundError as error:
                 if error.name != "pyarrow":
                     raise
                 message = "parquet needs pyarrow: pip install 'gyre-rl[parquet]'"
                 raise ConfigError(message) from error
         case _:
-            from gyre.watch.jsonlines import write_rows
+            from gyre.export.jsonl import write_rows
     how = {"seed": args.seed, "max_trajectories": args.max_trajectories}
 
     def write(part: Path) -> str:
@@ -121,8 +121,8 @@ def _rows(args: argparse.Namespace, paths: list[Path]) -> Write:
 
 
 def _records(paths: list[Path]) -> Write:
-    from gyre.watch.jsonlines import write_records
-    from gyre.watch.runs import load
+    from gyre.export.jsonl import write_records
+    from gyre.trajectory.loading import load
 
     def write(part: Path) -> str:
         many = write_records(part, map(load, paths))

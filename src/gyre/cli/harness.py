@@ -2,7 +2,7 @@
 
 import argparse
 
-from gyre.words.errors import ConfigError
+from gyre.types.errors import ConfigError
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,13 +25,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _list() -> None:
-    from gyre.backends.harnesses.prepared import (
-        PROGRAMS,
-        cache,
-        find,
-        folder_for,
-        locked_versions,
-    )
+    from gyre.harnesses.prepared import PROGRAMS, cache, find, folder_for, locked_versions
 
     for program in PROGRAMS.values():
         for version in locked_versions(program):
@@ -43,9 +37,9 @@ def _list() -> None:
 
 
 def _prepare(names: list[str]) -> None:
-    from gyre.backends.harnesses.open import picked
-    from gyre.backends.harnesses.prepare import prepare
-    from gyre.backends.harnesses.prepared import cache, find, lock_of
+    from gyre.harnesses.install import prepare
+    from gyre.harnesses.open import picked
+    from gyre.harnesses.prepared import cache, find, lock_of
 
     for program, version in [picked(name) for name in names]:
         if find(program, version, cache()) is None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
-from gyre.words.errors import LogDamaged
+from gyre.types.errors import LogDamaged
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,7 +18,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from gyre.watch.runs import find
+    from gyre.trajectory.loading import find
 
     paths = find(args.run, args.execution)
     show = _facts if args.json else _drawing(args)
@@ -40,15 +40,15 @@ def run(args: argparse.Namespace) -> None:
 def _facts(path: Path) -> list[str]:
     import json
 
-    from gyre.watch.facts import facts
-    from gyre.watch.runs import load
+    from gyre.observability.inspect.facts import facts
+    from gyre.trajectory.loading import load
 
     return [json.dumps(facts(load(path)), ensure_ascii=False)]
 
 
 def _drawing(args: argparse.Namespace) -> Callable[[Path], list[str]]:
-    from gyre.watch.runs import load
-    from gyre.watch.treeview import View, lines
+    from gyre.observability.inspect.tree_text import View, lines
+    from gyre.trajectory.loading import load
 
     width, colour = _terminal()
 
@@ -74,7 +74,7 @@ def _terminal() -> tuple[int | None, bool]:
     import shutil
     import sys
 
-    from gyre.watch.paint import wants_colour
+    from gyre.observability.terminal.paint import wants_colour
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         # An old locale may not have the characters that trees are drawn with.
@@ -87,8 +87,8 @@ def _terminal() -> tuple[int | None, bool]:
 @cache
 def _decoder(model: str) -> Callable[[Sequence[int]], str] | None:
     """The tokenizer that the execution was recorded with, if its file is still there."""
-    from gyre.backends.renderers.tokens import Tokens
-    from gyre.model.known import known_models
+    from gyre.model.registry import known_models
+    from gyre.renderers.tokens import Tokens
 
     known = known_models().get(model)
     place = Path(model) if known is None else known.folder

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from gyre.cli.given import is_given, with_later_values
-from gyre.words.errors import GyreError
-from gyre.words.visible import visible
+from gyre.cli.arguments import is_given, with_later_values
+from gyre.types.errors import GyreError
+from gyre.types.visible import visible
 
 COMMANDS = {
     "train": "train a model on what agents do with it: a whole run, from one file",

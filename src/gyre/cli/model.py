@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from gyre.words.errors import ConfigError
+from gyre.types.errors import ConfigError
 
 FETCHED = "smollm2"
 
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _list() -> None:
-    from gyre.model.known import known_models
+    from gyre.model.registry import known_models
 
     for name, known in known_models().items():
         print(f"{name:<9} {'there  ' if known.is_there else 'missing'}  {known.folder}")
@@ -43,7 +43,7 @@ def _list() -> None:
 
 
 def _show(name: str) -> None:
-    from gyre.model.load import load_network
+    from gyre.model.loader import load_network
 
     # Loading it is the proof that it can be loaded.
     network = load_network(name)
@@ -63,7 +63,7 @@ def _show(name: str) -> None:
 
 
 def _fetch(name: str, to: Path | None) -> None:
-    from gyre.model.known import known_models
+    from gyre.model.registry import known_models
 
     if name != FETCHED:
         message = f"{name}: cannot be fetched; {FETCHED} can"

@@ -14,7 +14,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     import json
 
-    from gyre.run.control import control, environment
+    from gyre.proxy.admin_client import control, environment
 
     body = {"id": args.name} if args.name else {}
     found = control(args.run, "POST", "executions", body, execution=args.name)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gyre.cli.given import takes_values
-from gyre.words.errors import ConfigError
+from gyre.cli.arguments import takes_values
+from gyre.types.errors import ConfigError
 
 STEPS = 24
 GROUPS_PER_BATCH = 32
@@ -76,9 +76,17 @@ def run(args: argparse.Namespace) -> None:
     parts = _sizes(args.nodes_per_cell)
     source = _source(args)
 
-    from gyre.sim.advice import Layout, Size, advise, assumed, divided, layouts_of, scenario_for
-    from gyre.sim.advice_report import as_json, lines
-    from gyre.sim.asked import from_tables
+    from gyre.simulator.advice import (
+        Layout,
+        Size,
+        advise,
+        assumed,
+        divided,
+        layouts_of,
+        scenario_for,
+    )
+    from gyre.simulator.advice_report import as_json, lines
+    from gyre.simulator.request import from_tables
 
     if source is not None:
         scenario = from_tables(source.where, source.tables, source.overrides)
@@ -162,8 +170,8 @@ def _check_options(args: argparse.Namespace) -> None:
 
 def _recorded(args: argparse.Namespace) -> _Source:
     from gyre.journal.reading import path_of, read
-    from gyre.plan.replay import EVENTS
-    from gyre.sim.recorded import recorded
+    from gyre.scheduler.replay import EVENTS
+    from gyre.simulator.recorded import recorded
 
     place = args.from_journal
     found = recorded(read(path_of(place) if place.is_dir() else place, kinds=EVENTS))

@@ -3,8 +3,8 @@
 import argparse
 from pathlib import Path
 
-from gyre.words.samples import Sampling
-from gyre.words.sections import LimitsSection, ProxySection, RouterSection
+from gyre.config.sections import LimitsSection, ProxySection, RouterSection
+from gyre.types.sampling import Sampling
 
 ENDS = {
     0: "it was told to stop, by Ctrl-C or SIGTERM",
@@ -82,8 +82,8 @@ def _numbers() -> list[tuple[str, float, str]]:
 
 
 def run(args: argparse.Namespace) -> None:
-    from gyre.run.proxy import ProxyPlan, Started
-    from gyre.run.proxy import run as run_proxy
+    from gyre.proxy.proxy import ProxyPlan, Started
+    from gyre.proxy.proxy import run as run_proxy
 
     def on_start(started: Started) -> None:
         print(f"gyre proxy: {started.url}  run {started.folder}  renderer {started.renderer}")

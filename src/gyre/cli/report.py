@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gyre.words.errors import ConfigError
+from gyre.types.errors import ConfigError
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,9 +28,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     _check_drawing()
 
-    from gyre.run.reported import placed, refuse_other, reported
-    from gyre.watch.report.files import PAGE, files
-    from gyre.watch.report.numbers import stands
+    from gyre.observability.report.files import PAGE, files
+    from gyre.observability.report.reported import placed, refuse_other, reported
+    from gyre.observability.report.tables import stands
 
     folder = args.out or _own_folder(args.runs)
     refuse_other(folder)
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> None:
 
 def _check_drawing() -> None:
     try:
-        import gyre.watch.report.drawing  # noqa: F401
+        import gyre.observability.report.plotting  # noqa: F401
     except ModuleNotFoundError as error:
         if error.name != "matplotlib":
             raise

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from gyre.cli.given import takes_values
+from gyre.cli.arguments import takes_values
 from gyre.cli.train import ENDS as ENDS
 
 
@@ -19,9 +19,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from gyre.cli.train import shown, trained
-    from gyre.run.standing import free, recorded, standing
-    from gyre.run.train import clear_away
-    from gyre.words.errors import ConfigError
+    from gyre.controller.run_status import free, recorded, standing
+    from gyre.controller.train import clear_away
+    from gyre.types.errors import ConfigError
 
     found = standing(args.run)
     if found is None:

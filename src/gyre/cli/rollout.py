@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from gyre.words.errors import ConfigError
+from gyre.types.errors import ConfigError
 
 MEMBERS = 4
 CONCURRENCY = 8
@@ -71,8 +71,8 @@ def shared(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from gyre.run.rollout_plan import Asked, Weights, folder_for, model_in, planned
-    from gyre.run.rollout_run import model_at
+    from gyre.evals.plan import Asked, Weights, folder_for, model_in, planned
+    from gyre.evals.rollout_run import model_at
 
     asked = Asked.of(args)
     model = args.model or model_in(args.config)
@@ -89,10 +89,10 @@ def run(args: argparse.Namespace) -> int:
 
 def execute(plan: Any, *, tasks: str, command: str) -> int:
     """Carries a plan out, with a line for each execution; the exit status."""
-    from gyre.run.rollout_report import counts, line, page
-    from gyre.run.rollout_results import Result, summed_up
-    from gyre.run.rollout_run import roll_out
-    from gyre.watch.paint import safe
+    from gyre.evals.rollout_report import counts, line, page
+    from gyre.evals.rollout_results import Result, summed_up
+    from gyre.evals.rollout_run import roll_out
+    from gyre.observability.terminal.paint import safe
 
     done: list[Result] = []
     total = 0

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from gyre.words.sections import EngineSection, LimitsSection, ProxySection
+from gyre.config.sections import EngineSection, LimitsSection, ProxySection
 
 PORT = 30_000
 """Where SGLang listens, too."""
@@ -60,8 +60,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from gyre.run.serve import ServePlan, Serving
-    from gyre.run.serve import run as run_server
+    import gyre.inference.engine.embedded  # noqa: F401
+    from gyre.inference.server.main import ServePlan, Serving
+    from gyre.inference.server.main import run as run_server
 
     def on_start(started: Serving) -> None:
         print(

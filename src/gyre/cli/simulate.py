@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from gyre.cli.given import takes_values
-from gyre.words.errors import ConfigError
+from gyre.cli.arguments import takes_values
+from gyre.types.errors import ConfigError
 
 PAPER = "paper"
 PICTURES = (".png", ".svg")
@@ -63,8 +63,8 @@ def run(args: argparse.Namespace) -> None:
     _check_files(args)
     source = _source(args)
 
-    from gyre.sim.asked import asked, from_tables, journaled, preset, simulated
-    from gyre.sim.report import as_json, page
+    from gyre.simulator.report import as_json, page
+    from gyre.simulator.request import asked, from_tables, journaled, preset, simulated
 
     if source.tables is None:
         given = preset(source.where, source.overrides)
@@ -87,16 +87,16 @@ def run(args: argparse.Namespace) -> None:
     if args.journal is not None:
         import time
 
-        from gyre.journal.writing import write
-        from gyre.plan.replay import EVENTS
-        from gyre.sim.recorded import header_of
+        from gyre.journal.writer import write
+        from gyre.scheduler.replay import EVENTS
+        from gyre.simulator.recorded import header_of
 
         write(args.journal, header_of(scenario, started_at=time.time()), events, kinds=EVENTS)
     rans = found.ran(records)
     _tell(args, page(rans, [*found.refused, *source.notes]), as_json(rans))
     if args.plot is not None:
-        from gyre.sim.plots import figure, save
-        from gyre.watch.replacing import replacing
+        from gyre.simulator.plots import figure, save
+        from gyre.storage.replacing import replacing
 
         with replacing(args.plot) as part, part.open("wb") as file:
             save(figure(rans), file, kind="svg" if args.plot.suffix == ".svg" else "png")
@@ -116,8 +116,8 @@ def _paper(args: argparse.Namespace) -> None:
         raise ConfigError(message)
     _check_files(args)
 
-    from gyre.sim.asked import simulated
-    from gyre.sim.report_paper import Questions, scenarios
+    from gyre.simulator.report_paper import Questions, scenarios
+    from gyre.simulator.request import simulated
 
     first = 0 if args.seed is None else args.seed
     questions = Questions(scenarios=scenarios(), seeds=range(first, first + args.seeds))
@@ -144,7 +144,7 @@ class _Source:
 
 def _source(args: argparse.Namespace) -> _Source:
     from gyre.config.toml import read
-    from gyre.sim.paper import PAPER as PRESETS
+    from gyre.simulator.paper import PAPER as PRESETS
 
     if args.from_journal is not None:
         return _recorded(args)
@@ -159,8 +159,8 @@ def _source(args: argparse.Namespace) -> _Source:
 
 def _recorded(args: argparse.Namespace) -> _Source:
     from gyre.journal.reading import path_of, read
-    from gyre.plan.replay import EVENTS
-    from gyre.sim.recorded import recorded
+    from gyre.scheduler.replay import EVENTS
+    from gyre.simulator.recorded import recorded
 
     place = args.from_journal
     found = recorded(read(path_of(place) if place.is_dir() else place, kinds=EVENTS))
@@ -194,7 +194,7 @@ def _check_plot(path: Path) -> None:
         message = f"--plot {path}: expected a name that ends in {' or '.join(PICTURES)}"
         raise ConfigError(message)
     try:
-        import gyre.sim.plots  # noqa: F401
+        import gyre.simulator.plots  # noqa: F401
     except ModuleNotFoundError as error:
         if error.name != "matplotlib":
             raise
@@ -285,7 +285,7 @@ def _tell(args: argparse.Namespace, lines: Sequence[str], found: dict[str, Any])
     import json
     import sys
 
-    from gyre.watch.replacing import replacing
+    from gyre.storage.replacing import replacing
 
     if args.json == "-":
         print(json.dumps(found, allow_nan=False))

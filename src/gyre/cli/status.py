@@ -22,9 +22,9 @@ def run(args: argparse.Namespace) -> int:
 
     if args.json:
         return _plain(args.run)
-    from gyre.run.looking import screen
-    from gyre.watch.paint import wants_colour
-    from gyre.watch.progress import room
+    from gyre.observability.terminal.paint import wants_colour
+    from gyre.observability.terminal.progress import room
+    from gyre.observability.terminal.status import screen
 
     colour = wants_colour(sys.stdout)
     width, _ = room(sys.stdout)
@@ -37,9 +37,9 @@ def _plain(place: Path) -> int:
     import asyncio
     import json
 
-    from gyre.run.looking import Looking
-    from gyre.run.page_api import plain
-    from gyre.run.watched import Watched
+    from gyre.observability.dashboard.api import plain
+    from gyre.observability.dashboard.journal_follower import Watched
+    from gyre.observability.terminal.status import Looking
 
     looking = Looking(place)
     looking.catch_up()

@@ -9,9 +9,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from gyre.controller.stop import stop
     from gyre.journal.reading import path_of
-    from gyre.run.stopping import stop
-    from gyre.words.errors import ConfigError
+    from gyre.types.errors import ConfigError
 
     if not path_of(args.run).exists():
         raise ConfigError(f"{args.run}: there is no run to stop")
@@ -22,8 +22,8 @@ def run(args: argparse.Namespace) -> None:
 
 def _standing(folder: Path) -> str:
     """How far it has come, if that can be read: what runs is ended either way."""
-    from gyre.run.standing import standing
-    from gyre.words.errors import ConfigError, LogDamaged
+    from gyre.controller.run_status import standing
+    from gyre.types.errors import ConfigError, LogDamaged
 
     try:
         found = standing(folder)

@@ -28,10 +28,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from gyre.backends.tasks.open import section_for
-    from gyre.run.trying import TriedTask, try_tasks
-    from gyre.watch.paint import safe
-    from gyre.words.run_sections import SandboxSection
+    from gyre.config.run_sections import SandboxSection
+    from gyre.evals.task_check import TriedTask, try_tasks
+    from gyre.observability.terminal.paint import safe
+    from gyre.tasks.registry import section_for
 
     found: list[TriedTask] = []
 

@@ -14,8 +14,8 @@ def run(args: argparse.Namespace) -> int:
     import sys
     import time
 
-    from gyre.run.looking import follow
-    from gyre.watch.paint import wants_colour
+    from gyre.observability.terminal.paint import wants_colour
+    from gyre.observability.terminal.status import follow
 
     try:
         return follow(

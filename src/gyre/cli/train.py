@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gyre.cli.given import takes_values
+from gyre.cli.arguments import takes_values
 
 ENDS = {
     0: "all steps were taken",
@@ -27,9 +27,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from gyre.run.runfile import read_run
-    from gyre.run.standing import free, refuse_changes, standing
-    from gyre.run.train import folder_of
+    from gyre.controller.run_status import free, refuse_changes, standing
+    from gyre.controller.runfile import read_run
+    from gyre.controller.train import folder_of
 
     run = read_run(args.config, args.overrides)
     found = standing(folder_of(run))
@@ -50,11 +50,11 @@ def trained(run: Any, *, resumes: bool = False) -> int:
     """The run of a file, to its end, shown while it goes, and its summary."""
     import sys
 
-    from gyre.run.train import folder_of, heard_so_far, train
-    from gyre.watch.board import Board
-    from gyre.watch.metrics import Metrics
-    from gyre.watch.paint import wants_colour
-    from gyre.watch.progress import Progress
+    from gyre.controller.train import folder_of, heard_so_far, train
+    from gyre.observability.metrics import Metrics
+    from gyre.observability.terminal.board import Board
+    from gyre.observability.terminal.paint import wants_colour
+    from gyre.observability.terminal.progress import Progress
 
     cells, name = run.config.cells, run.config.run.name
     print(f"gyre {'resume' if resumes else 'train'}: {name} in {folder_of(run)}")
@@ -79,10 +79,10 @@ def trained(run: Any, *, resumes: bool = False) -> int:
 
 def tracked(run: Any, *, before: Sequence[tuple[float, Any]] | None) -> Any:
     """The run's trackers, told what it was started with; `before` is what a resumed one did."""
-    from gyre.backends.trackers.open import open_trackers
     from gyre.config.show import settings_of
-    from gyre.run.train import folder_of
-    from gyre.watch.metrics import next_step
+    from gyre.controller.train import folder_of
+    from gyre.observability.metrics import next_step
+    from gyre.observability.trackers.open import open_trackers
 
     return open_trackers(
         run.config.trackers,
@@ -98,7 +98,7 @@ def _page(folder: Path) -> Iterator[None]:
     """Somebody at a terminal has a page of the run while it goes, and its link."""
     import sys
 
-    from gyre.run.beside import shown_beside
+    from gyre.observability.dashboard.beside import shown_beside
 
     if not sys.stdout.isatty():
         yield
@@ -116,8 +116,8 @@ def shown(run: Any, reason: object) -> int:
     """
     import sys
 
-    from gyre.plan.messages import StopReason
-    from gyre.run.train import folder_of, report
+    from gyre.controller.train import folder_of, report
+    from gyre.scheduler.messages import StopReason
 
     failed = _measured(run) if reason is StopReason.FINISHED else None
     print(report(run, encoding=sys.stdout.encoding))
@@ -131,8 +131,8 @@ def shown(run: Any, reason: object) -> int:
 
 def _measured(run: Any) -> str | None:
     """Why the last weights could not be; None: they are, or need not be."""
-    from gyre.run.last_round import due, why_not
-    from gyre.run.train import folder_of
+    from gyre.controller.train import folder_of
+    from gyre.evals.last_round import due, why_not
 
     plan = due(run.config, folder_of(run))
     if plan is None:

@@ -1,1 +1,1 @@
-"""The run file: TOML into frozen sections, with every mistake named at once."""
+"""The run file: config dataclasses, loading, validation, presets."""

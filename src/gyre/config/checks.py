@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterator, Mapping
 from math import ceil, floor
 from typing import Any
 
-from gyre.words.run_sections import (
+from gyre.config.run_sections import (
     CellsSection,
     DeadlinesSection,
     EvaluationSection,
     HarnessSection,
     ScheduleSection,
 )
-from gyre.words.sections import SERVERS, ObjectiveSection, RouterSection, TransportSection
+from gyre.config.sections import SERVERS, ObjectiveSection, RouterSection, TransportSection
 
 ENGINES = ("embedded", *SERVERS)
 """What a cell may serve with, beside what tests bring."""

@@ -5,7 +5,7 @@ from dataclasses import is_dataclass
 from textwrap import wrap
 from typing import Any
 
-from gyre.config.mistakes import unknown
+from gyre.config.diagnostics import unknown
 from gyre.config.settings import (
     PRESET,
     PRESET_SAYS,
@@ -18,7 +18,7 @@ from gyre.config.settings import (
     tag_of,
 )
 from gyre.config.toml import spelled
-from gyre.words.errors import ConfigError
+from gyre.types.errors import ConfigError
 
 WIDTH = 88
 

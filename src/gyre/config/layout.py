@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import gcd
 
-from gyre.words.run_sections import RunConfig
-from gyre.words.sections import SERVERS
+from gyre.config.run_sections import RunConfig
+from gyre.config.sections import SERVERS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

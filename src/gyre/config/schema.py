@@ -8,7 +8,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.json_schema import GenerateJsonSchema
 
-from gyre.config.mistakes import Place, Refused
+from gyre.config.bounds import Bounds, Filled
+from gyre.config.diagnostics import Place, Refused
+from gyre.config.run_sections import RunConfig
 from gyre.config.settings import (
     PRESET,
     PRESET_SAYS,
@@ -23,9 +25,7 @@ from gyre.config.settings import (
     tables,
     tag_of,
 )
-from gyre.words.bounds import Bounds, Filled
-from gyre.words.presets import PRESETS
-from gyre.words.run_sections import RunConfig
+from gyre.config.words_presets import PRESETS
 
 DRAFT = "http://json-schema.org/draft-07/schema#"
 """One that taplo reads; it drops what stands beside a reference, so the schema has none."""

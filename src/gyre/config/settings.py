@@ -10,8 +10,8 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
-from gyre.words.bounds import Bounds, Filled
-from gyre.words.run_sections import RunConfig
+from gyre.config.bounds import Bounds, Filled
+from gyre.config.run_sections import RunConfig
 
 Section: TypeAlias = type[Any]
 """A frozen dataclass of words."""

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from gyre.config.run_sections import RunConfig
 from gyre.config.toml import key_of, spelled
-from gyre.words.run_sections import RunConfig
 
 Keys = tuple[str, ...]
 

@@ -7,7 +7,7 @@ from datetime import date, datetime, time
 from pathlib import Path
 from typing import Any
 
-from gyre.words.errors import ConfigError
+from gyre.types.errors import ConfigError
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _SHORT = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}

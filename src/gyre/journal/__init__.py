@@ -1,1 +1,1 @@
-"""The run's journal: what happened, in order, in one framed file with one writer."""
+"""The run journal: one writer, many readers."""

@@ -8,10 +8,10 @@ it; whoever has read of it begins anew, and `generation` says so.
 from collections.abc import Sequence
 from pathlib import Path
 
-from gyre.frames import HEAD_BYTES, framed, payload_at, scan
 from gyre.journal.entries import MAGIC, Entry, Header
 from gyre.journal.reading import check_order, decoders_of, entry_of, header_of
-from gyre.words.errors import ConfigError
+from gyre.storage.frames import HEAD_BYTES, framed, payload_at, scan
+from gyre.types.errors import ConfigError
 
 
 class Following:

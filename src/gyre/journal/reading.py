@@ -7,9 +7,9 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from gyre.frames import scan
 from gyre.journal.entries import MAGIC, MAJOR, OWN, Entry, Envelope, Header, Origin, Unknown
-from gyre.words.errors import ConfigError, LogDamaged
+from gyre.storage.frames import scan
+from gyre.types.errors import ConfigError, LogDamaged
 
 NAME = "journal"
 

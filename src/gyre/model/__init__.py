@@ -1,1 +1,1 @@
-"""What engine and trainer share of a network."""
+"""Networks, weights, checkpoints."""

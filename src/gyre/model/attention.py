@@ -13,8 +13,8 @@ from torch import Tensor
 from gyre.model.attention_cuda import cuda_attention
 from gyre.model.kernels import attend, back, merged
 from gyre.model.network import Attend
-from gyre.model.packed import Packed, Segment
-from gyre.words.errors import ModelError
+from gyre.model.packed_batch import Packed, Segment
+from gyre.types.errors import ModelError
 
 
 def attention_for(packed: Packed, dtype: torch.dtype) -> Attend:

@@ -8,7 +8,7 @@ import torch
 
 from gyre.model.bushy import BLOCK, TreeAttention
 from gyre.model.network import Attend
-from gyre.model.packed import Packed
+from gyre.model.packed_batch import Packed
 from gyre.model.plans import pairs_in_blocks, tiles
 from gyre.model.tiled import GRAIN, TileAttention
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from gyre.model.packed import Packed
+from gyre.model.packed_batch import Packed
 
 BLOCK = 128
 """Queries and keys are masked in squares of this many; packs are padded to a multiple of it."""

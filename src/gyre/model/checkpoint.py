@@ -12,12 +12,12 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from gyre.durable import sync
-from gyre.model.description import CONFIG
+from gyre.model.hf_config import CONFIG
 from gyre.model.manifest import FORMAT, Manifest, Shard, Stands, describe_file, write_manifest
 from gyre.model.network import Network
 from gyre.model.weights import INDEX, SINGLE, digest_of, parameters
-from gyre.words.errors import ModelError
+from gyre.storage.durable import sync
+from gyre.types.errors import ModelError
 
 SHARD_BYTES = 2**30
 Named = Iterable[tuple[str, Tensor]]

@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from gyre.words.errors import ModelError
+from gyre.types.errors import ModelError
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)

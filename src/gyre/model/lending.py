@@ -20,8 +20,8 @@ from torch import Tensor
 
 from gyre.model.devices import current
 from gyre.model.readers import Readers, reading
-from gyre.words.errors import Outdated, TransferError
-from gyre.words.transfers import Lent, Place
+from gyre.types.errors import Outdated, TransferError
+from gyre.types.transfers import Lent, Place
 
 DRIVER = "libcuda.so.1"
 HANDLE_BYTES = 64

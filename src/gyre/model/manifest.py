@@ -8,7 +8,7 @@ from typing import Any
 
 import xxhash
 
-from gyre.words.errors import ModelError
+from gyre.types.errors import ModelError
 
 MANIFEST = "gyre.json"
 FORMAT = 2

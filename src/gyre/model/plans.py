@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gyre.model.packed import Segment
+from gyre.model.packed_batch import Segment
 
 Indices = NDArray[np.int64]
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gyre.words.errors import Outdated, TransferError
+from gyre.types.errors import Outdated, TransferError
 
 LOOKS_S = 0.002
 """How often a lender looks whether its readers are through."""

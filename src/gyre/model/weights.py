@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from gyre.model.manifest import read_manifest, verify
 from gyre.model.network import Network
-from gyre.words.errors import ModelError
+from gyre.types.errors import ModelError
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"

@@ -1,1 +1,1 @@
-"""Harness calls in, engine answers out, every token kept."""
+"""The recording proxy: dialects, sessions, routing."""

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gyre.proxy.dialect import Dialect
+from gyre.net.asgi import ClientGone, Exchange
+from gyre.proxy.dialects.dialect import Dialect
 from gyre.proxy.executions import Execution
-from gyre.proxy.http import ClientGone, Exchange
-from gyre.words.errors import GyreError, Unauthorized
+from gyre.types.errors import GyreError, Unauthorized
 
 
 class Ends:

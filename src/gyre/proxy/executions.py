@@ -8,12 +8,13 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gyre import calls
-from gyre.calls import CallLog
-from gyre.durable import sync
-from gyre.proxy.commit import GroupCommit
-from gyre.proxy.session import Session
-from gyre.words.errors import (
+from gyre.config.sections import LimitsSection, ProxySection
+from gyre.proxy.session.session import Session
+from gyre.storage import call_log as calls
+from gyre.storage.call_log import CallLog
+from gyre.storage.commit import GroupCommit
+from gyre.storage.durable import sync
+from gyre.types.errors import (
     ConfigError,
     LogDamaged,
     NotFound,
@@ -22,12 +23,11 @@ from gyre.words.errors import (
     Unavailable,
     Unreadable,
 )
-from gyre.words.ids import ExecutionId
-from gyre.words.ports import Renderer
-from gyre.words.records import FORMAT, CallFailed, CallRecord, LogOpened, LogSealed
-from gyre.words.samples import Sampling
-from gyre.words.sections import LimitsSection, ProxySection
-from gyre.words.shards import shard_of
+from gyre.types.ids import ExecutionId
+from gyre.types.ports import Renderer
+from gyre.types.records import FORMAT, CallFailed, CallRecord, LogOpened, LogSealed
+from gyre.types.sampling import Sampling
+from gyre.types.shards import shard_of
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 

@@ -6,19 +6,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from gyre.proxy.commit import GroupCommit
-from gyre.proxy.dialect import Dialect, Wire
+from gyre.net.asgi import EVENTS, Exchange
+from gyre.proxy.dialects.dialect import Dialect, Wire
 from gyre.proxy.ends import Ends, Pinger
 from gyre.proxy.executions import Execution
-from gyre.proxy.http import EVENTS, Exchange
 from gyre.proxy.metrics import Metrics
-from gyre.proxy.router import Router
-from gyre.proxy.seats import Call
-from gyre.proxy.session import Pending
-from gyre.words.conversation import Reply
-from gyre.words.errors import EngineError, Unavailable
-from gyre.words.records import CallClosed, CallDelivered, CallOpened, CallRecord
-from gyre.words.samples import Output
+from gyre.proxy.routing.router import Router
+from gyre.proxy.routing.seats import Call
+from gyre.proxy.session.session import Pending
+from gyre.storage.commit import GroupCommit
+from gyre.types.conversation import Reply
+from gyre.types.errors import EngineError, Unavailable
+from gyre.types.records import CallClosed, CallDelivered, CallOpened, CallRecord
+from gyre.types.sampling import Output
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

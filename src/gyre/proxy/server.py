@@ -6,19 +6,19 @@ from collections.abc import Iterator
 
 import msgspec
 
-from gyre.proxy.admin import PREFIX, Admin
-from gyre.proxy.chat import Chat
-from gyre.proxy.dialect import Dialect, Wire
+from gyre.config.sections import LimitsSection
+from gyre.harnesses.classify import classify
+from gyre.net.asgi import ClientGone, Exchange, Receive, Scope, Send
+from gyre.proxy.admin_api import PREFIX, Admin
+from gyre.proxy.dialects.anthropic import Messages
+from gyre.proxy.dialects.dialect import Dialect, Wire
+from gyre.proxy.dialects.fields import identifying
+from gyre.proxy.dialects.openai_chat import Chat
+from gyre.proxy.dialects.responses import Responses
 from gyre.proxy.executions import Executions
-from gyre.proxy.fields import identifying
 from gyre.proxy.handle import Desk, answer, as_request_error
-from gyre.proxy.http import ClientGone, Exchange, Receive, Scope, Send
-from gyre.proxy.messages import Messages
 from gyre.proxy.metrics import labels, text
-from gyre.proxy.responses import Responses
-from gyre.tree.roles.classify import classify
-from gyre.words.errors import EngineError, NotFound, Overloaded, RequestError, TooLarge
-from gyre.words.sections import LimitsSection
+from gyre.types.errors import EngineError, NotFound, Overloaded, RequestError, TooLarge
 
 MESSAGES, CHAT, RESPONSES = Messages(), Chat(), Responses()
 ROUTES: dict[str, Dialect] = {

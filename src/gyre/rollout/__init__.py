@@ -1,1 +1,1 @@
-"""A task becomes an execution: workspace, deadlines, and the facts of its end."""
+"""The supervisor process: one execution from task to outcome."""

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
 from typing import assert_never
 
-from gyre.words.errors import BrokenPromise, ConfigError
-from gyre.words.ids import ExecutionId
-from gyre.words.outcomes import (
+from gyre.types.errors import BrokenPromise, ConfigError
+from gyre.types.ids import ExecutionId
+from gyre.types.outcomes import (
     Assessed,
     Assessment,
     Closed,

@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from gyre.durable import sync
-from gyre.words.errors import LogDamaged
-from gyre.words.outcomes import (
+from gyre.storage.durable import sync
+from gyre.types.errors import LogDamaged
+from gyre.types.outcomes import (
     Assessed,
     Closed,
     Fact,

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import msgspec
 
-from gyre.durable import replace
-from gyre.words.errors import LogDamaged
-from gyre.words.outcomes import OutcomeRecord
+from gyre.storage.durable import replace
+from gyre.types.errors import LogDamaged
+from gyre.types.outcomes import OutcomeRecord
 
 OUTCOME_FILE = "outcome.json"
 FORMAT = 1

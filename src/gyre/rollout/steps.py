@@ -8,8 +8,8 @@ would pay for not reaching the others.
 from collections.abc import Mapping
 from statistics import fmean
 
-from gyre.words.outcomes import Ending, StepEnded
-from gyre.words.tasks import Step, Task
+from gyre.types.outcomes import Ending, StepEnded
+from gyre.types.tasks import Step, Task
 
 
 def steps_of(task: Task) -> tuple[Step, ...]:

@@ -5,13 +5,13 @@ import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from gyre.rollout.deadlines import Clock, Times
 from gyre.rollout.execution import Execution, Stage
-from gyre.rollout.order import Order, Told
+from gyre.rollout.spec import Order, Told
 from gyre.rollout.steps import steps_of, why_over
-from gyre.rollout.times import Clock, Times
 from gyre.rollout.workspace import Workspace
-from gyre.words.errors import BoundaryError, SandboxError
-from gyre.words.outcomes import (
+from gyre.types.errors import BoundaryError, SandboxError
+from gyre.types.outcomes import (
     Ending,
     Fact,
     Launched,
@@ -21,10 +21,10 @@ from gyre.words.outcomes import (
     StepStarted,
     Terminated,
 )
-from gyre.words.places import Sandbox
-from gyre.words.sandboxes import Level
-from gyre.words.tasks import Command, Step
-from gyre.words.visible import visible
+from gyre.types.places import Sandbox
+from gyre.types.sandboxes import Level
+from gyre.types.tasks import Command, Step
+from gyre.types.visible import visible
 
 STEPS = "steps"
 """Folder with a folder for each step of a task that has several."""

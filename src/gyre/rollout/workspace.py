@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from gyre import folders
-from gyre.words.errors import SandboxError
-from gyre.words.outcomes import State
+from gyre.storage import safe_dir as folders
+from gyre.types.errors import SandboxError
+from gyre.types.outcomes import State
 
 CHUNK_BYTES = 2**20
 PLACE = "place"

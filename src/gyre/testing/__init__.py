@@ -1,1 +1,1 @@
-"""Verified fakes for every port, for tests here and elsewhere."""
+"""Verified fakes, public."""

@@ -10,23 +10,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gyre.config.sections import EngineSection, ObjectiveSection, OptimizerSection, TrainerSection
 from gyre.model.network import Network
 from gyre.testing.options import number, refuse_unknown
 from gyre.testing.pace import TimedReply
 from gyre.testing.script import Conversation, Reply, Script
 from gyre.testing.steered import ENGINE_OPTIONS, ScriptedSteered, playing
-from gyre.train.cell import LocalTrainer
-from gyre.train.meter import BACKWARD
-from gyre.train.passes import check_claim
-from gyre.words.errors import CellError
-from gyre.words.packs import Claim, Score
-from gyre.words.reports import ClaimReport, Measures, Work
-from gyre.words.sections import (
-    EngineSection,
-    ObjectiveSection,
-    OptimizerSection,
-    TrainerSection,
-)
+from gyre.trainer.cell import LocalTrainer
+from gyre.trainer.meter import BACKWARD
+from gyre.trainer.passes import check_claim
+from gyre.types.errors import CellError
+from gyre.types.packs import Claim, Score
+from gyre.types.reports import ClaimReport, Measures, Work
 
 WORDS = 4
 """Of a reply whose agent does not say how many."""

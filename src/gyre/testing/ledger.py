@@ -5,7 +5,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from gyre.words.errors import ConfigError
+from gyre.types.errors import ConfigError
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection, Mapping
 
-from gyre.words.errors import ConfigError
+from gyre.types.errors import ConfigError
 
 
 def refuse_unknown(options: Mapping[str, str], known: Collection[str]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from gyre.engine.request import Request, refusal
+from gyre.inference.engine.request import Request, refusal
 from gyre.testing.engine_server import load_script
 from gyre.testing.options import count, number, positive
 from gyre.testing.script import (
@@ -19,8 +19,8 @@ from gyre.testing.script import (
     Script,
     ScriptedModel,
 )
-from gyre.words.errors import ConfigError
-from gyre.words.samples import Chunk
+from gyre.types.errors import ConfigError
+from gyre.types.sampling import Chunk
 
 WHOLE = 2**31 - 1
 """More tokens than any reply has."""

@@ -8,8 +8,8 @@ import json
 from collections.abc import Sequence
 from typing import Literal
 
-from gyre.words.conversation import Message, Tool
-from gyre.words.ports import GENERATION, PREFACE, Bridged, Parsed, ParsedCall, Rendered
+from gyre.types.conversation import Message, Tool
+from gyre.types.ports import GENERATION, PREFACE, Bridged, Parsed, ParsedCall, Rendered
 
 OPEN, CLOSE, CALL, CALL_END, THINK, THINK_END = range(256, 262)
 TWICE = 512

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gyre.testing.script import NoReply, Plan, ScriptedModel
-from gyre.words.errors import EngineError
-from gyre.words.ids import EngineName
-from gyre.words.samples import Ask, Chunk, EngineHealth
+from gyre.types.errors import EngineError
+from gyre.types.ids import EngineName
+from gyre.types.sampling import Ask, Chunk, EngineHealth
 
 FaultKind = Literal[
     "gone",  # the connection is refused, also to health

@@ -12,25 +12,20 @@ from pathlib import Path
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from gyre.engine.reports import Capacity, KVBlocks, Pin
-from gyre.engine.request import admitted, refusal
+from gyre.config.sections import EngineSection
+from gyre.inference.engine.reports import Capacity, KVBlocks, Pin
+from gyre.inference.engine.request import admitted, refusal
 from gyre.model.manifest import read_manifest, verify
 from gyre.model.network import Network
 from gyre.model.weights import load_into
-from gyre.testing.computed import BYTES_PER_TOKEN, Computed
+from gyre.testing.fake_kv import BYTES_PER_TOKEN, Computed
 from gyre.testing.ledger import Counts, Ledger
 from gyre.testing.options import refuse_unknown
 from gyre.testing.pace import PACE_OPTIONS, Clock, Pace, Played, Player, read_pace, read_script
 from gyre.testing.script import Coder, FastCoder, Script
-from gyre.words.errors import (
-    BoundaryError,
-    EngineDraining,
-    EngineError,
-    ModelError,
-)
-from gyre.words.ids import EngineName
-from gyre.words.samples import Ask, Chunk, EngineHealth
-from gyre.words.sections import EngineSection
+from gyre.types.errors import BoundaryError, EngineDraining, EngineError, ModelError
+from gyre.types.ids import EngineName
+from gyre.types.sampling import Ask, Chunk, EngineHealth
 
 ANY_VOCABULARY = 2**31 - 1
 CONTEXT_TOKENS = 2**17

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from math import exp, fsum, isfinite, log, sqrt
 from typing import Literal
 
-from gyre.words.errors import BrokenPromise, CellError, NotFinite, OutOfMemory
-from gyre.words.packs import Claim, Pack, Score, Share
-from gyre.words.reports import ClaimReport, Measures, StepReport, Work
-from gyre.words.sections import ObjectiveSection, OptimizerSection
+from gyre.config.sections import ObjectiveSection, OptimizerSection
+from gyre.types.errors import BrokenPromise, CellError, NotFinite, OutOfMemory
+from gyre.types.packs import Claim, Pack, Score, Share
+from gyre.types.reports import ClaimReport, Measures, StepReport, Work
 
 Fault = Literal["out of memory", "not finite", "lost"]
 """What goes wrong with a call: no room, a value that is no number, or the cell is gone."""

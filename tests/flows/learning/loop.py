@@ -8,27 +8,27 @@ from random import Random
 import torch
 from tests.flows.learning.task import TOOL, Talk, journeys, travel
 
-from gyre.backends.renderers.load import load_renderer
-from gyre.engine.loop import Loop
-from gyre.engine.reports import Said
-from gyre.model.known import model_folder
-from gyre.model.load import load_network
+from gyre.batching.advantages import advantages
+from gyre.batching.packing import Admitted, pack
+from gyre.config.sections import EngineSection, ObjectiveSection, OptimizerSection, TrainerSection
+from gyre.inference.engine.loop import Loop
+from gyre.inference.engine.reports import Said
+from gyre.model.loader import load_network
+from gyre.model.registry import model_folder
 from gyre.model.weights import digest
-from gyre.proxy.chat import Chat
-from gyre.proxy.sampled import Sampled
-from gyre.proxy.session import Pending, Session
-from gyre.stream.advantages import advantages
-from gyre.stream.packing import Admitted, pack
-from gyre.train.cell import LocalTrainer
-from gyre.tree.draw import draw, generator
-from gyre.tree.rows import Row, row
-from gyre.words.ids import EngineName, ExecutionId
-from gyre.words.ports import Renderer
-from gyre.words.records import CallDelivered, LogOpened
-from gyre.words.reports import ClaimReport
-from gyre.words.roles import Classified
-from gyre.words.samples import Ask, Chunk, Sampling
-from gyre.words.sections import EngineSection, ObjectiveSection, OptimizerSection, TrainerSection
+from gyre.proxy.dialects.openai_chat import Chat
+from gyre.proxy.routing.call_output import Sampled
+from gyre.proxy.session.session import Pending, Session
+from gyre.renderers.registry import load_renderer
+from gyre.trainer.cell import LocalTrainer
+from gyre.trajectory.draw import draw, generator
+from gyre.trajectory.rows import Row, row
+from gyre.types.ids import EngineName, ExecutionId
+from gyre.types.ports import Renderer
+from gyre.types.records import CallDelivered, LogOpened
+from gyre.types.reports import ClaimReport
+from gyre.types.roles import Classified
+from gyre.types.sampling import Ask, Chunk, Sampling
 
 MODEL = "tiny"
 ENGINE = EngineName("engine")

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import uvloop
 
-from gyre.run.controller import Controller
-from gyre.run.runfile import read_run
-from gyre.words.errors import ModelError
+from gyre.controller.controller import Controller
+from gyre.controller.runfile import read_run
+from gyre.types.errors import ModelError
 
 MEANWHILE_S = 0.01
 """An order has begun by then, and has not ended."""

@@ -1,14 +1,14 @@
 """What the weights of a run must be by its journal alone: every step again, by one trainer."""
 
-from gyre.model.load import load_network
+from gyre.batching.claim_codec import unpacked
+from gyre.batching.group_buffer import Group
+from gyre.batching.group_packer import Kept
+from gyre.controller.process_specs import Places, packer_for
+from gyre.model.loader import load_network
 from gyre.model.weights import digest
-from gyre.plan.messages import GroupAssigned, OfferGroup, StepTaken
-from gyre.run.claims import unpacked
-from gyre.run.materialise import Kept
-from gyre.run.plans import Places, packer_for
-from gyre.stream.groups import Group
-from gyre.train.cell import LocalTrainer
-from gyre.words.events import GroupDrawn, RewardGiven
+from gyre.scheduler.messages import GroupAssigned, OfferGroup, StepTaken
+from gyre.trainer.cell import LocalTrainer
+from gyre.types.run_events import GroupDrawn, RewardGiven
 
 
 def digests(ran, config):

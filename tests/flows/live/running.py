@@ -9,12 +9,12 @@ from typing import Any
 import uvloop
 
 from gyre.config.toml import spelled
+from gyre.controller.controller import KINDS, Controller
+from gyre.controller.runfile import read_run
 from gyre.journal.reading import Reading, read
-from gyre.plan.messages import StopReason
-from gyre.plan.replay import EVENTS
-from gyre.plan.shape import Shape
-from gyre.run.controller import KINDS, Controller
-from gyre.run.runfile import read_run
+from gyre.scheduler.config import Shape
+from gyre.scheduler.messages import StopReason
+from gyre.scheduler.replay import EVENTS
 from gyre.testing.emulated_run import tables, workload, write_tasks
 
 Heard = Callable[[float, Any], None]

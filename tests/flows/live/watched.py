@@ -1,8 +1,8 @@
-"""A live run's events in the world that watches a scheduler's promises (tests/plan)."""
+"""A live run's events in the world that watches a scheduler's promises (tests/scheduler)."""
 
-from tests.plan.world import World
+from tests.scheduler.world import World
 
-from gyre.plan.messages import (
+from gyre.scheduler.messages import (
     CellRecovered,
     EngineReturned,
     EvaluationEnded,

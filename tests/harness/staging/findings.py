@@ -17,13 +17,13 @@ from staging.program import argv
 from staging.scene import Outcome, Scene
 from staging.scripts import Voice
 
-from gyre import calls
+from gyre.storage import call_log as calls
 from gyre.testing.script import FastCoder, Reply, ScriptedModel, logprobs
 from gyre.testing.tokenizer import tokenizer
-from gyre.tree.draw import draw
-from gyre.tree.tree import CallNode, Tree, grow
-from gyre.words.ids import CallId
-from gyre.words.roles import CallRole
+from gyre.trajectory.draw import draw
+from gyre.trajectory.tree import CallNode, Tree, grow
+from gyre.types.ids import CallId
+from gyre.types.roles import CallRole
 
 VERSIONS = {
     "claude-code-2.1.220": "2.1.220 (Claude Code)",

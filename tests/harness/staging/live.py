@@ -17,8 +17,8 @@ from staging.program import NAMES
 
 from gyre.config.toml import spelled
 from gyre.model.checkpoint import save
-from gyre.model.description import describe
-from gyre.model.load import new_network
+from gyre.model.hf_config import describe
+from gyre.model.loader import new_network
 from gyre.testing.tokenizer import tokenizer, write_tokenizer
 
 STAGE = Path(__file__).with_name("live_stage.py")

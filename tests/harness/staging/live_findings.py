@@ -13,17 +13,17 @@ from staging.findings import CODER, Shape, shape_of
 from staging.live import LEDGER, Tour, Toured
 from staging.live_script import live
 
-from gyre import calls
+from gyre.controller.controller import KINDS
 from gyre.journal.reading import Reading, path_of, read
-from gyre.plan import replay
-from gyre.plan.cells import CORE
-from gyre.plan.messages import CellTraining, EnterTraining, GroupAssigned, StepTaken
 from gyre.rollout import facts
-from gyre.run.controller import KINDS
+from gyre.scheduler import replay
+from gyre.scheduler.cells import CORE
+from gyre.scheduler.messages import CellTraining, EnterTraining, GroupAssigned, StepTaken
+from gyre.storage import call_log as calls
 from gyre.testing.script import ScriptedModel, logprobs
-from gyre.tree.tree import CallNode, Tree, grow
-from gyre.words.events import ClaimTrained, TransitionTimed
-from gyre.words.outcomes import Fact
+from gyre.trajectory.tree import CallNode, Tree, grow
+from gyre.types.outcomes import Fact
+from gyre.types.run_events import ClaimTrained, TransitionTimed
 
 COLUMNS = ("midway", "hand_overs", "carried_bytes", "carried_tokens", "again_tokens")
 """Of what moved with each transition."""

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from staging import cut
 from staging.live import Tour, Toured, Witnessed
 
-from gyre.run.supervise import LOG_FILE
+from gyre.rollout.main import LOG_FILE
 
 LOOK_S = 0.2
 TICKS_AT = 19

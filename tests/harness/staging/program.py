@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gyre.backends.harnesses.command import CommandHarness
-from gyre.backends.harnesses.open import open_harness, picked
-from gyre.backends.harnesses.prepare import asked_version
-from gyre.backends.harnesses.prepared import Prepared, cache, find
-from gyre.backends.harnesses.program import Window
-from gyre.backends.sandboxes.home import write_home
-from gyre.run.control import environment
-from gyre.words.run_sections import HarnessSection
-from gyre.words.tasks import Endpoint, Evaluation, Task
+from gyre.config.run_sections import HarnessSection
+from gyre.harnesses.command import CommandHarness
+from gyre.harnesses.install import asked_version
+from gyre.harnesses.open import open_harness, picked
+from gyre.harnesses.prepared import Prepared, cache, find
+from gyre.harnesses.program import Window
+from gyre.proxy.admin_client import environment
+from gyre.sandboxes.home import write_home
+from gyre.types.tasks import Endpoint, Evaluation, Task
 
 INSTALLER = Path(__file__).parents[3] / "scripts" / "harnesses"
 NAMES = {

@@ -15,15 +15,15 @@ from staging import cut
 from staging.scripts import ANSWER
 from staging.stage import EXECUTION, SCRIPTS, ProxyProcess
 
-from gyre.backends.harnesses.open import open_harness
-from gyre.backends.harnesses.program import Window
-from gyre.rollout.order import Order, write_order
-from gyre.run.supervise import LOG_FILE
+from gyre.config.run_sections import HarnessSection
+from gyre.harnesses.open import open_harness
+from gyre.harnesses.program import Window
+from gyre.rollout.main import LOG_FILE
+from gyre.rollout.spec import Order, write_order
 from gyre.testing.engine_process import EngineProcess
 from gyre.testing.tokenizer import write_tokenizer
-from gyre.words.run_sections import HarnessSection
-from gyre.words.sandboxes import SandboxOrder
-from gyre.words.tasks import Evaluation, Task
+from gyre.types.sandboxes import SandboxOrder
+from gyre.types.tasks import Evaluation, Task
 
 LIMIT_S = 240.0
 JUDGE = f'test "$(rev nonce.txt)" = "$(cat {ANSWER})"'
@@ -73,7 +73,7 @@ async def perform(folder: Path, errand: Errand) -> None:
 def _supervise(path: Path, key: str) -> None:
     with (path.parent / LOG_FILE).open("ab") as log:
         subprocess.run(
-            [sys.executable, "-m", "gyre.run.supervise", str(path)],
+            [sys.executable, "-m", "gyre.rollout.main", str(path)],
             input=msgspec.json.encode({"key": key}),
             stdout=log,
             stderr=log,

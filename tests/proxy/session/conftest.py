@@ -7,17 +7,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from gyre.calls import frame
-from gyre.proxy.chat import Chat
-from gyre.proxy.dialect import Dialect
-from gyre.proxy.session import Pending, Session
+from gyre.proxy.dialects.dialect import Dialect
+from gyre.proxy.dialects.openai_chat import Chat
+from gyre.proxy.session.session import Pending, Session
+from gyre.storage.call_log import frame
 from gyre.testing.renderer import ByteRenderer
-from gyre.tree.tree import Tree, grow
-from gyre.words.conversation import Reply
-from gyre.words.ids import CallId, EngineName, ExecutionId
-from gyre.words.records import CallDelivered, CallRecord, LogOpened
-from gyre.words.roles import CallRole, Classified
-from gyre.words.samples import Output, Sampling, Span
+from gyre.trajectory.tree import Tree, grow
+from gyre.types.conversation import Reply
+from gyre.types.ids import CallId, EngineName, ExecutionId
+from gyre.types.records import CallDelivered, CallRecord, LogOpened
+from gyre.types.roles import CallRole, Classified
+from gyre.types.sampling import Output, Sampling, Span
 
 OPENED = LogOpened(
     format=1,

@@ -4,10 +4,10 @@ import itertools
 
 import pytest
 
-from gyre.proxy.messages import Messages
+from gyre.proxy.dialects.anthropic import Messages
 from gyre.testing.renderer import CLOSE, reply_ids
-from gyre.tree.tree import grow
-from gyre.words.errors import RequestError
+from gyre.trajectory.tree import grow
+from gyre.types.errors import RequestError
 
 SYSTEM = {"role": "system", "content": "be brief"}
 USER = {"role": "user", "content": "do it"}

@@ -6,18 +6,18 @@ import json
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
 
-from gyre.proxy.chat import Chat
-from gyre.proxy.compose import associate
-from gyre.proxy.keys import plain_id
-from gyre.proxy.session import Session
-from gyre.proxy.trails import Trails
+from gyre.proxy.dialects.openai_chat import Chat
+from gyre.proxy.session.compose import associate
+from gyre.proxy.session.keys import plain_id
+from gyre.proxy.session.session import Session
+from gyre.proxy.session.trails import Trails
 from gyre.testing.renderer import CLOSE, ByteRenderer, reply_ids, twice
-from gyre.tree.draw import draw, generator
-from gyre.tree.tree import grow
-from gyre.words.ids import ExecutionId
-from gyre.words.records import CallDelivered, LogOpened
-from gyre.words.roles import Classified
-from gyre.words.samples import Output, Sampling
+from gyre.trajectory.draw import draw, generator
+from gyre.trajectory.tree import grow
+from gyre.types.ids import ExecutionId
+from gyre.types.records import CallDelivered, LogOpened
+from gyre.types.roles import Classified
+from gyre.types.sampling import Output, Sampling
 
 CHAT = Chat()
 MAIN = Classified(role="main", harness="t")

@@ -5,10 +5,10 @@ import copy
 import pytest
 
 from gyre.testing.renderer import CLOSE, OPEN, reply_ids, text_ids, twice
-from gyre.tree.draw import draw, generator
-from gyre.tree.rows import row
-from gyre.words.errors import ContextOverflow, RequestError
-from gyre.words.ids import CallId
+from gyre.trajectory.draw import draw, generator
+from gyre.trajectory.rows import row
+from gyre.types.errors import ContextOverflow, RequestError
+from gyre.types.ids import CallId
 
 SYSTEM = {"role": "system", "content": "be brief"}
 USER = {"role": "user", "content": "do it"}

@@ -1,0 +1,1 @@
+"""Small asyncio tools: background tasks, condition variable, race, overlapping-wait timer."""

@@ -1,1 +1,0 @@
-"""Adapters to the outside, one family per file, with no decisions of their own."""

@@ -1,1 +1,0 @@
-"""Clusters: where the processes of a run are started, on one machine or on many."""

@@ -1,1 +1,0 @@
-"""Engines behind the Engine port."""

@@ -1,1 +1,0 @@
-"""Judges behind the Evaluator port."""

@@ -1,1 +1,0 @@
-"""Agent programs behind the Harness port."""

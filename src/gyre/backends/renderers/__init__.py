@@ -1,1 +1,0 @@
-"""Renderers behind the Renderer port: messages to token ids and back, per model family."""

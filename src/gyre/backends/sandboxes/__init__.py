@@ -1,1 +1,0 @@
-"""Places to run programs in, behind the Sandbox port."""

@@ -1,1 +1,0 @@
-"""Tasks behind the TaskSource port."""

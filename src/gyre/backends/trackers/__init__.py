@@ -1,1 +1,0 @@
-"""Places for metrics behind the Tracker port."""

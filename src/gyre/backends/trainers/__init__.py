@@ -1,1 +1,0 @@
-"""Trainers behind the Trainer port."""

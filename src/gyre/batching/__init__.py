@@ -1,0 +1,1 @@
+"""Ready groups become claims for training cells."""

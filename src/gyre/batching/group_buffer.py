@@ -1,0 +1,196 @@
+"""The trajectory buffer: groups from admission to the step that consumes them.
+
+Rule 1: a group is consumed by one step, which may be replayed but is never taken back.
+Rule 2: admitted = trained + void + outstanding, after every call (SPEC 10).
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from heapq import heappop, heappush
+from typing import Generic, TypeVar
+
+from gyre.types.errors import BrokenPromise
+
+Kept = TypeVar("Kept")
+"""What an execution leaves for the trainer: a record and its reward, or only a size."""
+
+
+class Stage(Enum):
+    """How far a group has come."""
+
+    OPEN = "open"
+    """Its executions close one by one."""
+    READY = "ready"
+    ASSIGNED = "assigned"
+    """The batch in hand has pulled it (SPEC 3.4)."""
+    CONSUMED = "consumed"
+    """A step was taken with it; it is kept until a durable checkpoint covers that step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group(Generic[Kept]):
+    """A ready group, on its way to a batch."""
+
+    number: int
+    version: int
+    """v_d: the version last published when it was admitted."""
+    kept: tuple[Kept | None, ...]
+    """Per execution, in the order of members; None where nothing is left to train on."""
+    is_void: bool
+    """Too few valid rewards: it counts as a group of its batch, with all advantages 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """Groups by where they are (SPEC 10)."""
+
+    admitted: int
+    trained: int
+    void: int
+    """Consumed, without a gradient."""
+    outstanding: int
+
+
+@dataclass(slots=True)
+class _Entry(Generic[Kept]):
+    version: int
+    kept: list[Kept | None]
+    open_members: set[int]
+    is_void: bool = False
+    stage: Stage = Stage.OPEN
+
+
+class GroupBuffer(Generic[Kept]):
+    """Groups by number, with what their executions left; the scheduler says which are ready."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, _Entry[Kept]] = {}
+        self._ready: list[tuple[int, int]] = []
+        """A heap of (version, number); groups that have left it otherwise are skipped later."""
+        self._assigned: dict[int, None] = {}
+        """In order of assignment."""
+        self._steps: dict[int, tuple[int, ...]] = {}
+        """Groups that each step consumed, in order, until a durable checkpoint covers it."""
+        self._num_in = dict.fromkeys(Stage, 0)
+        self._num_admitted = 0
+        self._num_trained = 0
+        self._num_void = 0
+
+    @property
+    def num_ready(self) -> int:
+        """Ready and unassigned."""
+        return self._num_in[Stage.READY]
+
+    @property
+    def assigned(self) -> tuple[int, ...]:
+        """Groups of the batch in hand, in the order in which it pulled them."""
+        return tuple(self._assigned)
+
+    @property
+    def ledger(self) -> Ledger:
+        held = self._num_in[Stage.OPEN] + self._num_in[Stage.READY] + self._num_in[Stage.ASSIGNED]
+        return Ledger(
+            admitted=self._num_admitted,
+            trained=self._num_trained,
+            void=self._num_void,
+            outstanding=held,
+        )
+
+    def stage(self, number: int) -> Stage | None:
+        """None for a group that was never admitted, or is forgotten."""
+        entry = self._entries.get(number)
+        return None if entry is None else entry.stage
+
+    def admit(self, number: int, *, version: int, size: int) -> None:
+        """A group of `size` executions, surplus included, dispatched under a published version."""
+        if number in self._entries:
+            raise BrokenPromise(f"group {number}: admitted twice")
+        if size < 1:
+            raise BrokenPromise(f"group {number}: admitted with {size} executions")
+        self._entries[number] = _Entry(version, [None] * size, set(range(size)))
+        self._num_admitted += 1
+        self._num_in[Stage.OPEN] += 1
+
+    def close(self, number: int, member: int, kept: Kept | None) -> None:
+        """An execution has closed, and left this."""
+        entry = self._entry(number, Stage.OPEN)
+        if member not in entry.open_members:
+            raise BrokenPromise(f"group {number}: execution {member} closed twice or is no member")
+        entry.open_members.remove(member)
+        entry.kept[member] = kept
+
+    def offer(self, number: int, *, is_void: bool) -> None:
+        """The group is ready, which it cannot be before all its executions closed (SPEC 6.5)."""
+        entry = self._entry(number, Stage.OPEN)
+        if entry.open_members:
+            waiting = ", ".join(map(str, sorted(entry.open_members)))
+            raise BrokenPromise(f"group {number}: ready before executions {waiting} closed")
+        entry.is_void = is_void
+        self._move(entry, Stage.READY)
+        heappush(self._ready, (entry.version, number))
+
+    def oldest(self) -> int | None:
+        """The ready group of the oldest version, the lowest number among equals."""
+        while self._ready:
+            _, number = self._ready[0]
+            if self.stage(number) is Stage.READY:
+                return number
+            heappop(self._ready)
+        return None
+
+    def assign(self, number: int) -> Group[Kept]:
+        """A ready group becomes part of the batch in hand."""
+        entry = self._entry(number, Stage.READY)
+        if self._ready[0][1] == number:
+            heappop(self._ready)
+        self._move(entry, Stage.ASSIGNED)
+        self._assigned[number] = None
+        return self._group(number, entry)
+
+    def assigned_group(self, number: int) -> Group[Kept]:
+        """A group of the batch in hand, once more."""
+        return self._group(number, self._entry(number, Stage.ASSIGNED))
+
+    def consume(self, step: int) -> tuple[Group[Kept], ...]:
+        """The step from version `step` is taken: all assigned groups are consumed by it."""
+        if step in self._steps:
+            raise BrokenPromise(f"step {step}: taken twice")
+        self._steps[step] = tuple(self._assigned)
+        for number in self._assigned:
+            entry = self._entries[number]
+            self._move(entry, Stage.CONSUMED)
+            if entry.is_void:
+                self._num_void += 1
+            else:
+                self._num_trained += 1
+        self._assigned.clear()
+        return self.consumed_by(step)
+
+    def consumed_by(self, step: int) -> tuple[Group[Kept], ...]:
+        """The groups of a step that no durable checkpoint covers yet, in the order it had them."""
+        if step not in self._steps:
+            raise BrokenPromise(f"step {step}: not taken, or forgotten")
+        return tuple(self._group(number, self._entries[number]) for number in self._steps[step])
+
+    def forget(self, version: int) -> None:
+        """This version is durable: the steps that led to it need no replay."""
+        for step in [step for step in self._steps if step < version]:
+            for number in self._steps.pop(step):
+                del self._entries[number]
+                self._num_in[Stage.CONSUMED] -= 1
+
+    def _entry(self, number: int, stage: Stage) -> _Entry[Kept]:
+        found = self.stage(number)
+        if found is not stage:
+            what = "unknown" if found is None else found.value
+            raise BrokenPromise(f"group {number}: is {what}, not {stage.value}")
+        return self._entries[number]
+
+    def _group(self, number: int, entry: _Entry[Kept]) -> Group[Kept]:
+        kept = tuple(entry.kept)
+        return Group(number=number, version=entry.version, kept=kept, is_void=entry.is_void)
+
+    def _move(self, entry: _Entry[Kept], stage: Stage) -> None:
+        self._num_in[entry.stage] -= 1
+        self._num_in[stage] += 1
+        entry.stage = stage

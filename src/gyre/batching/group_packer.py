@@ -1,0 +1,127 @@
+"""A pulled group becomes claims: sealed logs to trees, trees to drawn rows, rows to packs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from gyre.batching.advantages import advantages
+from gyre.batching.claim_codec import packed
+from gyre.batching.group_buffer import Group
+from gyre.batching.packing import Admitted, pack
+from gyre.storage import call_log as calls
+from gyre.trajectory.draw import draw, generator
+from gyre.trajectory.rows import Row, row
+from gyre.trajectory.tree import Tree
+from gyre.types.errors import LogDamaged
+from gyre.types.ids import ExecutionId
+from gyre.types.packs import Claim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What a closed execution leaves for the trainer."""
+
+    execution: ExecutionId
+    reward: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WireClaim:
+    """A claim as it travels, and what the controller says of it."""
+
+    data: bytes
+    num_executions: int
+    num_tokens: int
+    oversize: bool
+    shares: tuple[ExecutionId, ...] = ()
+    """Whose they are: what its scores are of, in this order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Materialised:
+    """A group on its way to cells."""
+
+    claims: tuple[WireClaim, ...]
+    num_trajectories: int
+    num_tokens: int
+    num_targets: int
+    row_tokens: int
+    damaged: Mapping[ExecutionId, str] = field(default_factory=dict)
+    """Why nothing of an execution could be read; it counts, and has no targets (SPEC 7.3)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packer:
+    """How groups of one run are made into claims."""
+
+    folder: Path
+    """The run's, where call logs are."""
+    seed: int
+    max_trajectories: int | None
+    pack_tokens: int
+    claim_packs: int
+    divide_by_std: bool
+    by_trajectory: bool
+    shuffle_rewards: bool
+
+    def __call__(self, group: Group[Kept]) -> Materialised:
+        """A function of the group and the run alone (SPEC 3.6)."""
+        kept = [] if group.is_void else [one for one in group.kept if one is not None]
+        rewards = [one.reward for one in kept]
+        if self.shuffle_rewards:
+            Random(f"{self.seed}/rewards/{group.number}").shuffle(rewards)
+        found = advantages(rewards, divide_by_std=self.divide_by_std)
+        admitted = []
+        damaged: dict[ExecutionId, str] = {}
+        for one, advantage in zip(kept, found, strict=True):
+            assert advantage is not None
+            # An advantage of zero costs nothing, not even the reading of a log (SPEC 7.3).
+            rows: tuple[Row, ...] = ()
+            if advantage:
+                try:
+                    rows = self._rows(one.execution)
+                except LogDamaged as error:
+                    damaged[one.execution] = str(error)
+            admitted.append(Admitted(execution=one.execution, advantage=advantage, rows=rows))
+        packing = pack(
+            admitted,
+            pack_tokens=self.pack_tokens,
+            claim_tokens=self.pack_tokens * self.claim_packs,
+            sharing=True,
+            by_trajectory=self.by_trajectory,
+        )
+        return Materialised(
+            claims=tuple(map(_on_the_wire, packing.claims)),
+            num_trajectories=sum(len(one.rows) for one in admitted),
+            num_tokens=packing.num_tokens,
+            num_targets=packing.num_targets,
+            row_tokens=packing.row_tokens,
+            damaged=damaged,
+        )
+
+    def _rows(self, execution: ExecutionId) -> tuple[Row, ...]:
+        path = calls.path_of(self.folder, execution)
+        if not path.exists():
+            return ()
+        tree = Tree()
+        for record in calls.read(path).records:
+            tree.apply(record)
+        drawn = draw(tree, generator(self.seed, execution), max_trajectories=self.max_trajectories)
+        return tuple(row(tree, one) for one in drawn)
+
+
+def _on_the_wire(claim: Claim) -> WireClaim:
+    return WireClaim(
+        data=packed(claim),
+        num_executions=len({share.execution for share in claim.shares}),
+        num_tokens=sum(pack.num_tokens for pack in claim.packs),
+        oversize=claim.oversize,
+        shares=tuple(share.execution for share in claim.shares),
+    )
+
+
+def mean_reward(groups: Sequence[Group[Kept]]) -> float | None:
+    """Over all rewards of the groups; None without any."""
+    rewards = [one.reward for group in groups for one in group.kept if one is not None]
+    return sum(rewards) / len(rewards) if rewards else None

@@ -1,0 +1,1 @@
+"""The cell process: serves or trains one replica."""

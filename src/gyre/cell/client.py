@@ -1,0 +1,227 @@
+"""Cells as their controller sees them: orders over HTTP, and errors that keep their kind."""
+
+import asyncio
+import json
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+
+from gyre.cell.protocol import ABOUT, Exposed, Saved
+from gyre.cell.ranks.protocol import Refusal, made
+from gyre.cluster.liveness import heard_of
+from gyre.types.errors import CellError, CellGone
+from gyre.types.ids import EngineName
+from gyre.types.packs import Score
+from gyre.types.reports import ClaimReport, StepReport
+
+HEALTH_S = 5.0
+"""A cell that takes longer to say how it is does not answer."""
+ORDER_S = 900.0
+"""A cell that takes longer over an order never ends it, however well it says it is."""
+WRITES = ("save", "checkpoint")
+"""Orders that a disk may hold up, and that are waited for as long as the cell answers others."""
+T = TypeVar("T")
+
+
+class Loaded(msgspec.Struct):
+    """Weights that an engine has taken."""
+
+    digest: str
+    seconds: float
+
+
+class Health(msgspec.Struct):
+    """How a cell is."""
+
+    engine_ready: bool
+    engine_version: int | None
+    trainer_version: int | None
+    claims_at_once: int = 1
+    """Claims that it works on together."""
+
+
+class _Scores(msgspec.Struct):
+    scores: tuple[Score, ...]
+
+
+class _About(msgspec.Struct):
+    context_length: int
+
+
+class _Sent(msgspec.Struct):
+    num_bytes: int
+
+
+class CellClient:
+    """One cell process; every order may raise CellGone, and what the cell itself raised."""
+
+    def __init__(
+        self,
+        number: int,
+        url: str,
+        session: aiohttp.ClientSession,
+        *,
+        order_s: float = ORDER_S,
+        engine: EngineName | None = None,
+    ) -> None:
+        """`engine` is what the proxy has called it since it was elsewhere."""
+        self.number = number
+        self.url = url
+        self.engine = EngineName(urlsplit(url).netloc) if engine is None else engine
+        """As the proxy knows it."""
+        self._session = session
+        self._order_s = order_s
+
+    async def health(self) -> Health:
+        with self._boundary("health"):
+            async with (
+                asyncio.timeout(HEALTH_S),
+                self._session.get(f"{self.url}/cell/health") as answer,
+            ):
+                return self._decoded("health", answer.status, await answer.read(), Health)
+
+    async def claims_at_once(self) -> int:
+        """Claims that it works on together; one of a cell that does not say."""
+        try:
+            return (await self.health()).claims_at_once
+        except CellError:
+            return 1  # Which will tell whether it is gone, or only slow to say how it is.
+
+    async def context_tokens(self) -> int:
+        """Most tokens of one call."""
+        with self._boundary("model_info"):
+            async with (
+                asyncio.timeout(self._order_s),
+                self._session.get(f"{self.url}/model_info") as answer,
+            ):
+                found = await answer.read()
+                return self._decoded("model_info", answer.status, found, _About).context_length
+
+    async def enter(self) -> dict[str, float]:
+        return await self._order("enter", {}, dict[str, float])
+
+    async def leave(self, *, keep_sum: bool) -> dict[str, float]:
+        return await self._order("leave", {"keep_sum": keep_sum}, dict[str, float])
+
+    async def expose(self) -> Exposed:
+        return await self._order("expose", {}, Exposed)
+
+    async def pull(self, exposed: Exposed) -> None:
+        await self._order("pull", exposed, dict[str, float])
+
+    async def meet(self, epoch: int, order: Sequence[int]) -> None:
+        await self._order("meet", {"epoch": epoch, "order": order}, dict[str, float])
+
+    async def reduce(
+        self, epoch: int, members: Sequence[int], leases: Mapping[int, Sequence[int]]
+    ) -> int:
+        body = {"epoch": epoch, "members": members, "leases": leases}
+        return (await self._order("reduce", body, _Sent)).num_bytes
+
+    async def step(self, version: int) -> StepReport:
+        return await self._order("step", {"version": version}, StepReport)
+
+    async def spread(self, epoch: int, members: Sequence[int], version: int) -> None:
+        body = {"epoch": epoch, "members": members, "version": version}
+        await self._order("spread", body, dict[str, float])
+
+    async def save(self, folder: Path, *, version: int | None = None) -> Saved:
+        """The weights are durable, written now or by a checkpoint of them under way."""
+        return await self._order("save", {"folder": str(folder), "version": version}, Saved)
+
+    async def checkpoint(self, folder: Path, *, version: int | None = None) -> Saved:
+        """Weights and optimizer are durable; other orders go on meanwhile."""
+        return await self._order("checkpoint", {"folder": str(folder), "version": version}, Saved)
+
+    async def offer(self, folder: Path, *, version: int) -> Exposed:
+        """A checkpoint's weights are in its memory, for engines of other cells."""
+        return await self._order("offer", {"folder": str(folder), "version": version}, Exposed)
+
+    async def load(
+        self, folder: Path, *, version: int, digest: str, given: Exposed | None = None
+    ) -> Loaded:
+        """The engine has a checkpoint's weights, from where they are given if they are."""
+        body = {"folder": str(folder), "version": version, "digest": digest, "given": given}
+        return await self._order("load", body, Loaded)
+
+    async def score(self, claim: bytes) -> tuple[Score, ...]:
+        about = {"lease": 0, "num_executions": 1}
+        return (await self._claim("score", claim, about, _Scores)).scores
+
+    async def train(
+        self, claim: bytes, *, lease: int, num_executions: int, scores: Sequence[Score] | None
+    ) -> ClaimReport:
+        about = {"lease": lease, "num_executions": num_executions, "scores": scores}
+        return await self._claim("train", claim, about, ClaimReport)
+
+    async def _claim(self, what: str, claim: bytes, about: Mapping[str, Any], kind: type[T]) -> T:
+        headers = {ABOUT: json.dumps(msgspec.to_builtins(about))}
+        return await self._post(what, claim, headers, kind)
+
+    async def _order(self, what: str, body: object, kind: type[T]) -> T:
+        headers = {"content-type": "application/json"}
+        return await self._post(what, msgspec.json.encode(body), headers, kind)
+
+    async def _post(self, what: str, body: bytes, headers: Mapping[str, str], kind: type[T]) -> T:
+        with self._boundary(what):
+            if what in WRITES:
+                return await self._while_it_lives(self._posted(what, body, headers, kind))
+            async with asyncio.timeout(self._order_s):
+                return await self._posted(what, body, headers, kind)
+
+    async def _posted(self, what: str, body: bytes, headers: Mapping[str, str], kind: type[T]) -> T:
+        url = f"{self.url}/cell/{what}"
+        async with self._session.post(url, data=body, headers=headers) as answer:
+            return self._decoded(what, answer.status, await answer.read(), kind)
+
+    async def _while_it_lives(self, order: Coroutine[Any, Any, T]) -> T:
+        """However long it takes; TimeoutError once the cell says nothing at all any more."""
+        doing = asyncio.ensure_future(order)
+
+        async def done() -> None:
+            await asyncio.wait((doing,))
+
+        async def give_up() -> None:
+            doing.cancel()
+
+        try:
+            await heard_of(done, self.answers, give_up)
+            if doing.cancelled():
+                raise TimeoutError("no word of it for too long")
+            return doing.result()
+        finally:
+            doing.cancel()
+            await asyncio.gather(doing, return_exceptions=True)
+
+    async def answers(self) -> bool:
+        """Whether it says anything at all in time, asked once."""
+        try:
+            await self.health()
+        except CellGone:
+            return False
+        except CellError:
+            pass  # Which is an answer.
+        return True
+
+    def _decoded(self, what: str, status: int, text: bytes, kind: type[T]) -> T:
+        try:
+            if status == 200:
+                return msgspec.json.decode(text, type=kind)
+            refusal = msgspec.json.decode(text, type=Refusal)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            message = f"cell {self.number}: {what}: {status}, not the JSON expected: {error}"
+            raise CellError(message) from error
+        raise made(refusal, f"cell {self.number}: {what}")
+
+    @contextmanager
+    def _boundary(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            found = str(error) or type(error).__name__
+            raise CellGone(f"cell {self.number}: {what}: {found}") from error

@@ -1,0 +1,345 @@
+"""A cell process: the engine that serves a network and the trainer that changes it.
+
+    python -m gyre.cell.main PLAN.json
+
+It prints `ready URL` once it takes orders, and runs until SIGINT or SIGTERM.
+"""
+
+import asyncio
+import hmac
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from shutil import rmtree
+from typing import Any
+from urllib.parse import parse_qsl
+
+import msgspec
+import torch
+import uvloop
+
+from gyre.cell.api import PREFIX, Orders
+from gyre.cell.ranks.main import planned_network
+from gyre.cell.ranks.protocol import refusal
+from gyre.cell.ranks.ranked import Ranked, open_ranked
+from gyre.cell.spec import CellPlan
+from gyre.cell.state_files import read_state
+from gyre.cell.training_worker import Learning, Trains
+from gyre.cluster import fork_server as nursery
+from gyre.cluster.addresses import interface_of
+from gyre.inference.carried import Folder, Shelf
+from gyre.inference.carried_over import TransportShelf
+from gyre.inference.engine.embedded import EmbeddedEngine
+from gyre.inference.engine.kv_cache import carried_bytes, free_bytes, kv_bytes_per_token
+from gyre.inference.engine.loop import Loop
+from gyre.inference.engine.open import device_of, dtype_of
+from gyre.inference.external.launch import ServerKind, Wanted
+from gyre.inference.external.registry import KINDS, Opening, open_served, private_folder
+from gyre.inference.lent import LentBlocks
+from gyre.inference.server.control_api import Steered
+from gyre.inference.server.main import TokenizerFile, end_ids
+from gyre.inference.server.server import Server
+from gyre.inference.server.wire import Served
+from gyre.model.lending import DeviceMemory, Memory
+from gyre.model.manifest import read_manifest
+from gyre.model.network import Network
+from gyre.model.registry import model_folder
+from gyre.model.state_manifest import require_state_manifest
+from gyre.net.asgi import ClientGone, Exchange, Receive, Scope, Send
+from gyre.net.http_server import listener, serve_until_told
+from gyre.proxy.admin_client import read_key
+from gyre.storage.plan_file import read_plan
+from gyre.trainer.cell import LocalTrainer
+from gyre.trainer.distributed.cell_comm import Between
+from gyre.transports.registry import open_transport
+from gyre.types.errors import (
+    ConfigError,
+    GyreError,
+    ModelError,
+    RequestError,
+    TransferError,
+    Unauthorized,
+)
+from gyre.types.ports import Transport
+
+EMBEDDED = "embedded"
+SERVERS: dict[str, ServerKind] = {kind: kind for kind in KINDS}
+
+
+class Application:
+    """Orders to the cell under /cell/, everything else to its engine; all of it needs the key."""
+
+    def __init__(self, server: Server, orders: Orders, key: str) -> None:
+        self._server = server
+        self._orders = orders
+        self._key = key
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        exchange = Exchange(scope, receive, send)
+        try:
+            if not exchange.path.startswith(PREFIX):
+                await self._server.answer(exchange)
+                return
+            try:
+                self._check_key(exchange)
+                await self._orders.answer(exchange)
+            except GyreError as error:
+                await exchange.answer(_status(error), msgspec.json.encode(refusal(error)))
+        except ClientGone:
+            return
+
+    def _check_key(self, exchange: Exchange) -> None:
+        given = exchange.headers.get("authorization", "").removeprefix("Bearer ")
+        if not hmac.compare_digest(given.encode(), self._key.encode()):
+            message = "expected the run's token"
+            raise Unauthorized(message)
+
+
+def _status(error: GyreError) -> int:
+    return error.status if isinstance(error, RequestError) else 500
+
+
+def made_by(factory: str) -> tuple[Callable[..., Any], Mapping[str, str]]:
+    """The function that "MODULE:FUNCTION?key=value" names, and its options."""
+    place, _, query = factory.partition("?")
+    module, _, name = place.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        message = f"{factory}: expected MODULE:FUNCTION that can be imported: {error}"
+        raise ConfigError(message) from error
+    return found, dict(parse_qsl(query, keep_blank_values=True))
+
+
+async def open_engine(plan: CellPlan, network: Network, tokenizer: TokenizerFile | None) -> Steered:
+    if plan.serves_with in SERVERS:
+        opening = _opening(plan, network)
+        with ExitStack() as undo:
+            # A server that never began leaves its folder, and what it was to be told in it.
+            undo.callback(rmtree, opening.wanted.folder, ignore_errors=True)
+            served = await open_served(opening, network)
+            undo.pop_all()
+            return served
+    if plan.serves_with != EMBEDDED:
+        make, options = made_by(plan.serves_with)
+        folder = model_folder(plan.source)
+        found: Steered = make(
+            network, name=plan.name, section=plan.engine, folder=folder, options=options
+        )
+        return found
+    loop = Loop(
+        network,
+        plan.engine,
+        model=plan.model,
+        version=plan.version,
+        seed=plan.seed,
+        decode=None if tokenizer is None else tokenizer.whole,
+    )
+    return EmbeddedEngine(plan.name, loop)
+
+
+def _opening(plan: CellPlan, network: Network) -> Opening:
+    """The server that the plan names, on the plan's device."""
+    wanted = Wanted(
+        model=model_folder(plan.source),
+        version=plan.version,
+        dtype=str(network.dtype).removeprefix("torch."),
+        device=str(device_of(plan.device)),
+        seed=plan.seed,
+        kv_token_bytes=kv_bytes_per_token(network.shape, network.dtype),
+        engine=plan.engine,
+        server=plan.server,
+        folder=private_folder(),
+        python=sys.executable,
+    )
+    return Opening(name=plan.name, kind=SERVERS[plan.serves_with], wanted=wanted)
+
+
+def open_network(plan: CellPlan) -> Network:
+    """What engine and trainer have in common, or else what the engine's weights are checked by."""
+    is_shared = plan.serves_with not in SERVERS or (plan.trains and not plan.has_own_weights)
+    if is_shared:
+        return planned_network(plan)
+    # The server has the device, and whoever trains has weights of its own.
+    dtype = str(dtype_of(plan.dtype, device_of(plan.device))).removeprefix("torch.")
+    return planned_network(replace(plan, device="cpu", dtype=dtype))
+
+
+def open_trainer(plan: CellPlan, network: Network) -> LocalTrainer:
+    settings: dict[str, Any] = {
+        "section": plan.trainer,
+        "objective": plan.objective,
+        "optimizer": plan.optimizer,
+        "temperature": plan.temperature,
+    }
+    if plan.trainer_factory is None:
+        trainer = LocalTrainer(network, **settings)
+    else:
+        make, options = made_by(plan.trainer_factory)
+        trainer = make(network, **settings, options=options)
+    trainer.version = plan.version
+    if plan.checkpoint is not None and plan.optimizer is not None:
+        trainer.load(read_state(plan.checkpoint, 0, stages=1, shards=1), version=plan.version)
+    return trainer
+
+
+def open_learning(plan: CellPlan, network: Network, transport: Transport) -> Trains | None:
+    """The training half: on the engine's own network, or on ranks that have theirs."""
+    if not plan.trains:
+        return None
+    if plan.has_own_weights:
+        if plan.trainer_factory is not None:
+            kind = plan.trainer.kind
+            message = f"cells.trainer: expected none for cells of {plan.ranks} ranks of {kind}"
+            raise ConfigError(message)
+        # As if it were told to end: calls in flight end with the tokens they have.
+        return open_ranked(plan, network, on_failure=lambda: os.kill(os.getpid(), signal.SIGTERM))
+    memory = open_memory(plan, network)
+    between = Between(plan.store, cell=plan.cell, timeout_s=plan.timeout_s, memory=memory)
+    trainer = open_trainer(plan, network)
+    trainer.rest()
+    return Learning(trainer, between, transport=transport, cell=plan.cell, memory=memory)
+
+
+def open_memory(plan: CellPlan, network: Network) -> Memory | None:
+    """What cells lend each other of their devices, where the plan says that they do."""
+    if plan.transport.kind != "cuda":
+        return None
+    if network.device.type != "cuda":
+        found = f"found {network.device}"
+        message = f'transport.kind: "cuda" is for cells whose network is on a CUDA device, {found}'
+        raise ConfigError(message)
+    return checked(DeviceMemory(network.device, plan.share), network.device)
+
+
+def checked(memory: Memory, device: torch.device) -> Memory:
+    """The same; ConfigError where the device's memory, as torch takes it here, cannot be lent."""
+    try:
+        memory.lend([torch.zeros(1, device=device)]).end()
+    except TransferError as error:
+        message = f'transport.kind: "cuda" cannot lend memory of {device}: {error}; '
+        wanted = "expected PYTORCH_CUDA_ALLOC_CONF without expandable_segments and cudaMallocAsync"
+        raise ConfigError(message + wanted) from error
+    return memory
+
+
+def open_shelf(plan: CellPlan, network: Network, transport: Transport, *, kv_bytes: int) -> Shelf:
+    """Where engines lay cached blocks for each other."""
+    match plan.transport.kind:
+        case "cuda":
+            memory = open_memory(plan, network)
+            assert memory is not None
+            free = partial(free_bytes, network.device)
+            return LentBlocks(memory, network.device, kv_bytes=kv_bytes, free_bytes=free)
+        case "shared":
+            # Files of one machine go straight to the device, without copies on the way.
+            return Folder(plan.share, network.device)
+        case _:
+            return TransportShelf(transport, kv_bytes=kv_bytes)
+
+
+def begun(plan: CellPlan) -> CellPlan:
+    """The plan with the version of what it begins with; ModelError if that is no checkpoint."""
+    if plan.checkpoint is None:
+        return plan
+    manifest = read_manifest(plan.checkpoint)
+    if manifest is None:
+        message = f"{plan.checkpoint}: expected a checkpoint, found no manifest"
+        raise ModelError(message)
+    if plan.optimizer is not None:
+        found = require_state_manifest(plan.checkpoint).version
+        if found != manifest.version:
+            message = f"{plan.checkpoint}: expected the optimizer's state of version "
+            raise ModelError(f"{message}{manifest.version}, found that of {found}")
+    return replace(plan, version=manifest.version)
+
+
+async def serve(plan: CellPlan, on_start: Callable[[str], None]) -> None:
+    """Runs until SIGINT or SIGTERM; raises what a cell of several ranks was lost by."""
+    if plan.threads is not None:
+        torch.set_num_threads(plan.threads)
+    key = read_key(plan.key_file)
+    assert key is not None
+    plan = begun(plan)
+    network = open_network(plan)
+    folder = model_folder(plan.source)
+    path = folder / "tokenizer.json"
+    tokenizer = TokenizerFile(path) if path.is_file() else None
+    # First, because what it lacks is told at once, and a server takes minutes to start.
+    transport = open_transport(plan.transport, owner=plan.name, host=plan.host, share=plan.share)
+    engine = await open_engine(plan, network, tokenizer)
+    learning = open_learning(plan, network, transport)
+    capacity = await engine.capacity()
+    num_tokens = capacity.blocks * capacity.block_tokens
+    kv_bytes = carried_bytes(network.shape, num_tokens)
+    shelf = open_shelf(plan, network, transport, kv_bytes=kv_bytes)
+    orders = Orders(engine, network, learning, transport, shelf=shelf)
+    server = Server(
+        engine,
+        Served(
+            model=plan.model,
+            name=plan.name,
+            context_tokens=capacity.context_tokens,
+            tokenizer=tokenizer,
+            end_ids=tuple(sorted(set(end_ids(folder, tokenizer)))),
+        ),
+        limits=plan.limits,
+        kv_bytes=kv_bytes,
+        key=key,
+        shelf=shelf,
+    )
+    on = listener(plan.host, plan.port)
+    port = on.getsockname()[1]
+    try:
+        await serve_until_told(
+            Application(server, orders, key),
+            on,
+            on_start=lambda: on_start(f"http://{plan.host}:{port}"),
+            stopping=server.stop,
+        )
+    finally:
+        on.close()
+        failure = learning.failure if isinstance(learning, Ranked) else None
+        orders.close()
+        await engine.close()
+        transport.close()
+    if failure is not None:
+        raise failure
+
+
+def live(arguments: Sequence[str], ready: Callable[[str], None]) -> int:
+    """The process's whole life; `ready` is told where it takes orders."""
+    if len(arguments) != 1:
+        sys.stderr.write("gyre cell: expected one argument, the file with its plan\n")
+        return 2
+    try:
+        plan = read_plan(Path(arguments[0]), CellPlan)
+        # Else groups listen wherever the name of this machine leads, and ask nobody for a key.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_of(plan.host))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve(plan, ready))
+    except GyreError as error:
+        sys.stderr.write(f"gyre cell: {type(error).__name__}: {error}\n")
+        return 2 if isinstance(error, ConfigError) else 1
+    return 0
+
+
+def born(arguments: Sequence[str], told: str) -> int:
+    """The same in a process that a nursery forked."""
+    return live(arguments, nursery.ready)
+
+
+def main(arguments: Sequence[str]) -> int:
+    return live(arguments, lambda url: print(f"ready {url}", flush=True))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,112 @@
+"""What a controller and a cell say to each other, as typed bodies; light, because both read it."""
+
+from dataclasses import dataclass
+
+import msgspec
+
+from gyre.types.packs import Score
+from gyre.types.transfers import Bundle, Lent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exposed:
+    """Weights that a cell holds for others to read."""
+
+    version: int
+    parts: tuple[Bundle, ...] = ()
+    """By rank; whoever takes them puts together what it needs of all of them."""
+    lent: Lent | None = None
+    """In place of parts: where they lie on a device, in the order of their names."""
+
+    @property
+    def num_bytes(self) -> int:
+        there = 0 if self.lent is None else self.lent.num_bytes
+        return there + sum(one.num_bytes for one in self.parts)
+
+
+class Leave(msgspec.Struct, forbid_unknown_fields=True):
+    """The cell goes home, with its sum if it will come back to the same batch (SPEC 2.5)."""
+
+    keep_sum: bool = False
+
+
+class Meet(msgspec.Struct, forbid_unknown_fields=True):
+    """The cells of an epoch in their order."""
+
+    epoch: int
+    order: list[int]
+
+
+class Reduce(msgspec.Struct, forbid_unknown_fields=True):
+    """Sums go to the first member, each of exactly these leases."""
+
+    epoch: int
+    members: list[int]
+    leases: dict[int, list[int]]
+
+
+class StepOrder(msgspec.Struct, forbid_unknown_fields=True):
+    """An update from this version."""
+
+    version: int
+
+
+class Spread(msgspec.Struct, forbid_unknown_fields=True):
+    """The first member's weights, of this version, go to the others."""
+
+    epoch: int
+    members: list[int]
+    version: int
+
+
+class Save(msgspec.Struct, forbid_unknown_fields=True):
+    """The trainer's weights, or all of its state, are durable in a folder."""
+
+    folder: str
+    version: int | None = None
+    """Which they must be; none: whichever the trainer has."""
+
+
+class Saved(msgspec.Struct):
+    """A checkpoint that a core has written."""
+
+    digest: str
+    """Of the weights."""
+    seconds: float
+    """From the order until it was on the disk."""
+    num_bytes: int
+    has_optimizer: bool = False
+    stalled_s: float = 0.0
+    """That training stood still for it."""
+    copied_s: float = 0.0
+    """That copying into main memory took, beside the training."""
+
+
+class Load(msgspec.Struct, forbid_unknown_fields=True):
+    """The engine takes a checkpoint's weights, which have this digest."""
+
+    folder: str
+    version: int
+    digest: str
+    keep_kv: bool = False
+    given: Exposed | None = None
+    """Where another cell holds them, to be read in place of the folder."""
+
+
+class Offer(msgspec.Struct, forbid_unknown_fields=True):
+    """A checkpoint's weights are held in memory for engines of other cells."""
+
+    folder: str
+    version: int
+
+
+class About(msgspec.Struct, forbid_unknown_fields=True):
+    """What comes with a claim, in a header."""
+
+    lease: int
+    num_executions: int
+    scores: list[Score] | None = None
+
+
+ABOUT = "x-gyre-claim"
+"""The header with it, in JSON."""

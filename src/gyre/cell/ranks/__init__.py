@@ -1,0 +1,1 @@
+"""A cell of several ranks."""

@@ -1,0 +1,164 @@
+"""A rank of a cell that follows its driver: orders come in as lines, and its end is theirs.
+
+python -m gyre.cell.ranks.main PLAN.json RANK STORE
+"""
+
+import os
+import queue
+import sys
+import threading
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from threading import Lock, Thread
+from typing import BinaryIO
+
+import msgspec
+import torch
+from torch.distributed import FileStore  # type: ignore[attr-defined]
+
+from gyre.cell.cell_weights import cuts_of, shapes_of
+from gyre.cell.ranks.protocol import BESIDE, READY, Answer, Asked, Expose, refusal
+from gyre.cell.ranks.rank_part import Part
+from gyre.cell.spec import CellPlan
+from gyre.cell.state_files import read_state
+from gyre.inference.engine.open import device_of, dtype_of
+from gyre.model.loader import load_network
+from gyre.model.network import Network
+from gyre.model.registry import model_folder
+from gyre.storage.plan_file import read_plan
+from gyre.trainer.distributed.cell_comm import Between
+from gyre.trainer.distributed.rank import RankTrainer
+from gyre.trainer.distributed.rank_comm import Lines, Place
+from gyre.trainer.megatron.trainer import megatron_rank
+from gyre.transports.registry import open_transport
+from gyre.types.errors import GyreError
+
+
+def open_part(plan: CellPlan, rank: int, store: Path, network: Network) -> Part:
+    """Its place in the cell; returns when all ranks are there."""
+    place = Place.of(rank, stages=plan.stages, shards=plan.shards)
+    lines = Lines(
+        FileStore(str(store), place.size), place, device=network.device, timeout_s=plan.timeout_s
+    )
+    whole = shapes_of(network.module)
+    open_trainer = megatron_rank if plan.trainer.kind == "megatron" else RankTrainer
+    trainer = open_trainer(
+        network,
+        lines,
+        section=plan.trainer,
+        objective=plan.objective,
+        optimizer=plan.optimizer,
+        temperature=plan.temperature,
+        version=plan.version,
+    )
+    if plan.checkpoint is not None and plan.optimizer is not None:
+        state = read_state(plan.checkpoint, rank, stages=plan.stages, shards=plan.shards)
+        trainer.load(state, version=plan.version)
+    trainer.rest(weights=True)
+    between = Between(plan.store, cell=plan.cell, rank=rank, timeout_s=plan.timeout_s)
+    host, owner = plan.host_of(rank), f"{plan.name}-{rank}"
+    transport = open_transport(plan.transport, owner=owner, host=host, share=plan.share)
+    cuts = cuts_of(shapes_of(network.module), whole, shard=place.shard)
+    return Part(trainer, lines, between, transport, cuts=cuts, share=plan.share, cell=plan.cell)
+
+
+def planned_network(plan: CellPlan, rank: int = 0) -> Network:
+    """The network that a cell's plan begins with, on the device of a rank.
+
+    Files that go with every later version, a tokenizer's above all, are those of the plan's model:
+    the checkpoint that it begins with may be removed meanwhile.
+    """
+    place = device_of(plan.device)
+    if str(place) == "cuda" and plan.ranks > 1:
+        # Each on its own, because NCCL refuses two ranks on one device.
+        place = device_of(f"cuda:{plan.seat_of(rank)}")
+        torch.cuda.set_device(place)
+    network = load_network(plan.source, device=place, dtype=dtype_of(plan.dtype, place))
+    network.module.name_or_path = str(model_folder(plan.model))
+    return network
+
+
+class _Follower:
+    """The loop of orders; exposing goes on beside it, and so do checkpoints."""
+
+    def __init__(self, part: Part, says: "_Says") -> None:
+        self._part = part
+        self._says = says
+        self._orders: queue.SimpleQueue[Asked] = queue.SimpleQueue()
+        self._beside: queue.SimpleQueue[Asked] = queue.SimpleQueue()
+
+    def work(self) -> None:
+        Thread(target=self._read, name="orders", daemon=True).start()
+        Thread(target=self._obey_all, args=[self._beside], name="saver", daemon=True).start()
+        self._obey_all(self._orders)
+
+    def _obey_all(self, orders: "queue.SimpleQueue[Asked]") -> None:
+        while True:
+            self._obey(orders.get())
+
+    def _read(self) -> None:
+        for line in sys.stdin.buffer:
+            asked = msgspec.json.decode(line, type=Asked)
+            if isinstance(asked.order, Expose):
+                self._obey(asked)
+            elif isinstance(asked.order, BESIDE):
+                self._beside.put(asked)
+            else:
+                self._orders.put(asked)
+        # The driver is gone; whatever is under way here is of no use to anybody.
+        os._exit(0)
+
+    def _obey(self, asked: Asked) -> None:
+        try:
+            answer = self._part.obey(asked.order, asked.number)
+        except GyreError as error:
+            version = self._part.trainer.version
+            answer = Answer(number=asked.number, version=version, refusal=refusal(error))
+        self._says.say(answer)
+
+
+class _Says:
+    """The way back to the driver."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._lock = Lock()
+
+    def say(self, answer: Answer) -> None:
+        with self._lock:
+            self._file.write(msgspec.json.encode(answer) + b"\n")
+            self._file.flush()
+
+
+def _end_with(failed: threading.ExceptHookArgs) -> None:
+    """A thread that fails takes its process with it, because the driver waits for its answer."""
+    traceback.print_exception(failed.exc_value)
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The process's whole life."""
+    if len(arguments) != 3:
+        sys.stderr.write("gyre rank: expected the file with its plan, a rank and a store\n")
+        return 2
+    # Whatever a library prints must not be taken for an answer.
+    says = _Says(os.fdopen(os.dup(1), "wb"))
+    os.dup2(2, 1)
+    threading.excepthook = _end_with
+    try:
+        plan = read_plan(Path(arguments[0]), CellPlan)
+        if plan.threads is not None:
+            torch.set_num_threads(plan.threads)
+        network = planned_network(plan, int(arguments[1]))
+        says.say(Answer(number=READY, version=plan.version))
+        part = open_part(plan, int(arguments[1]), Path(arguments[2]), network)
+        _Follower(part, says).work()
+    except GyreError as error:
+        sys.stderr.write(f"gyre rank: {type(error).__name__}: {error}\n")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,246 @@
+"""The training half of a cell of several ranks, which does the same as one rank alone."""
+
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from threading import Lock
+
+from gyre.cell.protocol import Exposed, Saved
+from gyre.cell.ranks import protocol as rank_orders
+from gyre.cell.ranks.main import open_part, planned_network
+from gyre.cell.ranks.ranked_copies import Crewed
+from gyre.cell.ranks.ranked_crew import Crew
+from gyre.cell.ranks.ranked_driver import Driver
+from gyre.cell.ranks.ranked_feed import Claimed, Found
+from gyre.cell.ranks.ranked_followers import Follower
+from gyre.cell.saving import Saving
+from gyre.cell.spec import CellPlan
+from gyre.cell.training_worker import Leases, check_held, check_version
+from gyre.model.network import Network
+from gyre.storage.plan_file import write_plan
+from gyre.trainer.meter import BACKWARD
+from gyre.trainer.passes import CUDA_MULTIPLE_TOKENS, check_claim
+from gyre.types.errors import CellError, CellGone, NotFinite, Outdated
+from gyre.types.packs import Claim, Score
+from gyre.types.reports import ClaimReport, StepReport, Work
+
+SIGNS_OF_LIFE = 4
+"""Times that a paused stream says so within the time-out of the cell's lines."""
+FAR = ("-m", "gyre.cluster.far")
+PATIENCE = 4
+"""Time-outs of lines after which a rank that has not answered an order never will."""
+
+
+class Ranked:
+    """A cell's driver and its crew; every method may be called from any thread."""
+
+    shares_network = False
+
+    def __init__(
+        self, plan: CellPlan, crew: Crew, network: Network, *, on_failure: Callable[[], None]
+    ) -> None:
+        """`network` is the engine's, whole; `on_failure` is called once, when the cell is lost."""
+        self.claims_at_once = plan.stages + 1
+        self._plan = plan
+        self._crew = crew
+        self._trainer = crew.part.trainer
+        self._network = network
+        life_s = plan.timeout_s / SIGNS_OF_LIFE
+        self._driver = Driver(crew, plan.objective, life_s=life_s, on_failure=on_failure)
+        copies = Crewed(crew, network, share=plan.share)
+        self._saving = Saving(copies, network, stages=plan.stages, shards=plan.shards)
+        self._exposing = Lock()
+        self._exposed: Exposed | None = None
+
+    @property
+    def version(self) -> int:
+        return self._trainer.version
+
+    @property
+    def failure(self) -> CellError | None:
+        """What the cell was lost by."""
+        return self._driver.failure
+
+    def ended(self, what: str) -> None:
+        """Another rank's process is gone."""
+        self._driver.fail(CellGone(what))
+
+    def restore(self) -> None:
+        def act() -> None:
+            try:
+                self._crew.all(rank_orders.Restore())
+            except CellGone:
+                raise
+            except CellError:
+                self._crew.surely(rank_orders.Rest())
+                raise
+
+        self._driver.do(act)
+
+    def rest(self) -> None:
+        """All ranks' memory is free; a sum that holds anything is kept (SPEC 2.5)."""
+        self._driver.do(lambda: self._crew.surely(rank_orders.Rest()))
+
+    def clear(self) -> None:
+        def act() -> None:
+            self._crew.surely(rank_orders.Clear())
+            self._driver.held.clear()
+
+        self._driver.do(act)
+
+    def score(self, claim: Claim) -> tuple[Score, ...]:
+        one = Claimed(claim=claim, num_executions=1, lease=None, scores=None)
+        return self._claimed(one).scores
+
+    def train(
+        self, claim: Claim, *, lease: int, num_executions: int, scores: Sequence[Score] | None
+    ) -> ClaimReport:
+        """The last stage is through with it; its gradient is where the next order finds it."""
+        given = None if scores is None else tuple(scores)
+        if given is not None and len(given) != len(claim.shares):
+            counts = f"{len(given)} scores for {len(claim.shares)} shares"
+            raise CellError(f"lease {lease}: expected as many, found {counts}", retryable=False)
+        found = self._claimed(
+            Claimed(claim=claim, num_executions=num_executions, lease=lease, scores=given)
+        )
+        return ClaimReport(
+            loss=found.loss,
+            scores=found.scores,
+            measures=found.measures,
+            work=self._work_of(claim, found),
+        )
+
+    def meet(self, epoch: int, order: Sequence[int]) -> None:
+        meet = rank_orders.Meet(epoch=epoch, order=list(order))
+        self._driver.do(lambda: self._crew.all(meet))
+
+    def reduce(self, epoch: int, members: Sequence[int], leases: Leases) -> int:
+        """The first member's sum is that of all; bytes that this cell sent there."""
+
+        def act() -> int:
+            check_held(self._plan.cell, self._driver.held, leases)
+            order = rank_orders.Reduce(epoch=epoch, members=list(members))
+            answers = self._crew.agreed(order)
+            if members[0] == self._plan.cell:
+                self._driver.held.update(lease for held in leases.values() for lease in held)
+            return sum(one.num_bytes for one in answers)
+
+        return self._driver.do(act)
+
+    def step(self, version: int) -> StepReport:
+        """One update from this version, and from no other; on all ranks or on none."""
+
+        def act() -> StepReport:
+            check_version(self.version, version)
+            if self._plan.optimizer is None:
+                raise CellError("this cell has no optimizer: the core's has", retryable=False)
+            self._crew.surely(rank_orders.Step(), but=(NotFinite,))
+            self._driver.held.clear()
+            assert self._crew.part.stepped is not None
+            return self._crew.part.stepped
+
+        return self._driver.do(act)
+
+    def spread(self, epoch: int, members: Sequence[int], version: int) -> None:
+        """Everybody has the first member's weights, which are of this version."""
+
+        def act() -> None:
+            self._crew.agreed(
+                rank_orders.Spread(epoch=epoch, members=list(members), version=version)
+            )
+            if members[0] != self._plan.cell:
+                self._driver.held.clear()
+
+        self._driver.do(act)
+
+    def expose(self) -> Exposed:
+        """Every rank's weights for others to read; beside the thread that drives (SPEC 3.1)."""
+        with self._exposing:
+            version = self.version
+            if self._exposed is None or self._exposed.version != version:
+                answers = self._crew.all(rank_orders.Expose())
+                if {version} != {one.version for one in answers}:
+                    raise Outdated("the weights changed while they were exposed")
+                parts = tuple(one.bundle for one in answers if one.bundle is not None)
+                self._exposed = Exposed(version=version, parts=parts)
+            return self._exposed
+
+    def pull(self, given: Exposed) -> None:
+        """The weights are those of another cell, and no others (SPEC 3.1)."""
+
+        def act() -> None:
+            if self._trainer.is_resting:
+                raise CellError("the trainer rests: restore it first")
+            self._crew.agreed(rank_orders.Pull(parts=list(given.parts), version=given.version))
+            self._driver.held.clear()
+
+        self._driver.do(act)
+
+    def save(self, folder: Path, version: int | None) -> Saved:
+        """The weights are durable."""
+        return self._saving.save(folder, self.version if version is None else version)
+
+    def checkpoint(self, folder: Path, version: int | None) -> Saved:
+        """Weights and optimizer are durable; every rank copies beside what it is driven to do."""
+        return self._saving.checkpoint(folder, self.version if version is None else version)
+
+    def drop(self) -> None:
+        """The other ranks have ended, and nobody waits for this one."""
+        self._driver.end()
+
+    def _claimed(self, one: Claimed) -> Found:
+        check_claim(one.claim, self._trainer.network)
+        return self._driver.claimed(one)
+
+    def _work_of(self, claim: Claim, found: Found) -> Work:
+        shape, packs = self._network.shape, claim.packs
+        multiple = CUDA_MULTIPLE_TOKENS if self._network.device.type == "cuda" else 1
+        flops = [
+            shape.forward_flops(one.num_tokens, one.num_targets, one.num_pairs) for one in packs
+        ]
+        return Work(
+            num_packs=len(packs),
+            num_skipped=found.num_skipped,
+            num_tokens=sum(one.num_tokens for one in packs),
+            num_padding=sum(-one.num_tokens % multiple for one in packs),
+            num_targets=sum(one.num_targets for one in packs),
+            model_flops=sum(flops) * (1 + BACKWARD),
+            # Passes of both kinds overlap over the stages, so all of the time stands here.
+            forward_s=found.seconds,
+            backward_s=0.0,
+        )
+
+
+def open_ranked(plan: CellPlan, network: Network, *, on_failure: Callable[[], None]) -> Ranked:
+    """All ranks are there; a failure on the way ends those that were."""
+    folder = Path(tempfile.mkdtemp(prefix=f"{plan.name}-", dir=plan.share))
+    path = write_plan(folder / "plan.json", plan)
+    store = folder / "store"
+    ended: list[str] = []
+    made: list[Ranked] = []
+
+    def on_end(what: str) -> None:
+        ended.append(what)
+        for one in made:
+            one.ended(what)
+
+    with ExitStack() as stack:
+        followers = []
+        for rank in range(1, plan.ranks):
+            far = () if (door := plan.door_of(rank)) is None else (*FAR, door, str(plan.key_file))
+            follower = Follower(path, rank, store, through=far, on_end=on_end)
+            stack.callback(follower.end)
+            followers.append(follower)
+        own = planned_network(plan)
+        for follower in followers:
+            follower.ready.result()
+        part = open_part(plan, 0, store, own)
+        crew = Crew(part, followers, patience_s=PATIENCE * plan.timeout_s)
+        ranked = Ranked(plan, crew, network, on_failure=on_failure)
+        stack.pop_all()
+    made.append(ranked)
+    # One that ended before anybody listened has not been noticed otherwise.
+    for what in ended:
+        ranked.ended(what)
+    return ranked

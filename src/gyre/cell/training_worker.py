@@ -1,0 +1,211 @@
+"""The half of a cell that trains: one sum of gradients, whose claims are known by their leases.
+
+Rule 1: a sum that does not consist of exactly the leases it should is sent nowhere (SPEC 3.2).
+Rule 2: an error leaves the sum and the weights as they were.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from torch import Tensor
+
+from gyre.cell.protocol import Exposed, Saved
+from gyre.cell.saving import Saving, Single
+from gyre.cell.shown import Shown
+from gyre.model.lending import Memory
+from gyre.trainer.cell import LocalTrainer
+from gyre.trainer.distributed.cell_comm import Between, num_bytes
+from gyre.trainer.room import synchronize, with_room
+from gyre.trainer.snapshot import Snapshot
+from gyre.types.errors import CellError
+from gyre.types.packs import Claim, Score
+from gyre.types.ports import Transport
+from gyre.types.reports import ClaimReport, StepReport
+
+Leases = Mapping[int, Collection[int]]
+"""By cell, what its sum must consist of."""
+
+
+class Trains(Protocol):
+    """What a cell's orders ask of its training half, however many ranks it has.
+
+    Methods may be called from as many threads as it takes claims at once, and one more; `expose`,
+    `save` and `checkpoint` from any beside them.
+    """
+
+    @property
+    def version(self) -> int: ...
+
+    @property
+    def claims_at_once(self) -> int:
+        """Claims that it works on together."""
+        ...
+
+    @property
+    def shares_network(self) -> bool:
+        """Whether the engine's weights are its own."""
+        ...
+
+    def restore(self) -> None: ...
+
+    def rest(self) -> None: ...
+
+    def clear(self) -> None: ...
+
+    def score(self, claim: Claim) -> tuple[Score, ...]: ...
+
+    def train(
+        self, claim: Claim, *, lease: int, num_executions: int, scores: Sequence[Score] | None
+    ) -> ClaimReport: ...
+
+    def meet(self, epoch: int, order: Sequence[int]) -> None: ...
+
+    def reduce(self, epoch: int, members: Sequence[int], leases: Leases) -> int: ...
+
+    def step(self, version: int) -> StepReport: ...
+
+    def spread(self, epoch: int, members: Sequence[int], version: int) -> None: ...
+
+    def expose(self) -> Exposed: ...
+
+    def pull(self, given: Exposed) -> None: ...
+
+    def save(self, folder: Path, version: int | None) -> Saved: ...
+
+    def checkpoint(self, folder: Path, version: int | None) -> Saved: ...
+
+    def drop(self) -> None: ...
+
+
+class Learning:
+    """A trainer on one device, what its sum holds, and the ways to other cells."""
+
+    claims_at_once = 1
+    shares_network = True
+
+    def __init__(
+        self,
+        trainer: LocalTrainer,
+        between: Between,
+        *,
+        transport: Transport,
+        cell: int,
+        memory: Memory | None = None,
+    ) -> None:
+        """Weights go to other cells by the transport, or by memory that all of them can lend."""
+        self._trainer = trainer
+        self._between = between
+        self._cell = cell
+        self._held: set[int] = set()
+        self._shown = Shown(trainer, transport, memory)
+        self._snapshot = Snapshot(trainer)
+        self._saving = Saving(Single(self._snapshot), trainer.network)
+
+    @property
+    def version(self) -> int:
+        return self._trainer.version
+
+    def restore(self) -> None:
+        """The trainer has its memory, and the network its weights, whatever an engine loaded."""
+        with self._snapshot.changing():
+            self._trainer.restore()
+            self._trainer.rewrite()
+            # Copies run behind the host, and what this took is what a transition says it took.
+            synchronize()
+        self._shown.restore()
+
+    def rest(self) -> None:
+        """Its memory is free; a sum that holds anything is kept (SPEC 2.5)."""
+        self._shown.rest()
+        with self._snapshot.changing():
+            self._trainer.rest()
+
+    def clear(self) -> None:
+        self._trainer.clear()
+        self._held.clear()
+
+    def score(self, claim: Claim) -> tuple[Score, ...]:
+        return self._trainer.score(claim)
+
+    def train(
+        self, claim: Claim, *, lease: int, num_executions: int, scores: Sequence[Score] | None
+    ) -> ClaimReport:
+        if lease in self._held:
+            raise CellError(f"lease {lease} is in the sum already", retryable=False)
+        report = self._trainer.train(claim, num_executions=num_executions, scores=scores)
+        self._held.add(lease)
+        return report
+
+    def meet(self, epoch: int, order: Sequence[int]) -> None:
+        self._between.meet(epoch, order)
+
+    def reduce(self, epoch: int, members: Sequence[int], leases: Leases) -> int:
+        """The first member's sum is that of all; bytes that this cell sent there."""
+        check_held(self._cell, self._held, leases)
+        sums = self._trainer.gradients
+        total = self._between.reduced(epoch, members, sums)
+        if members[0] != self._cell:
+            return num_bytes(total)
+        self._trainer.replace_gradients(total)
+        self._held = {lease for held in leases.values() for lease in held}
+        return 0
+
+    def step(self, version: int) -> StepReport:
+        """One update from this version, and from no other."""
+        check_version(self._trainer.version, version)
+        with self._snapshot.changing():
+            report = self._trainer.step()
+        self._shown.changed()
+        self._held.clear()
+        return report
+
+    def spread(self, epoch: int, members: Sequence[int], version: int) -> None:
+        """Everybody has the first member's weights, which are of this version."""
+        named = sorted(self._trainer.network.module.named_parameters())
+        found = self._between.spread(epoch, members, [one for _, one in named])
+        if members[0] != self._cell:
+            tensors = {name: one for (name, _), one in zip(named, found, strict=True)}
+            self._load(tensors, version)
+
+    def expose(self) -> Exposed:
+        """The weights as they are, in a copy; they are fixed while a batch is trained (SPEC 3.1).
+
+        Runs beside the thread that trains.
+        """
+        return self._shown.expose()
+
+    def pull(self, given: Exposed) -> None:
+        """The weights are those of another cell, and no others (SPEC 3.1)."""
+        self._load(with_room("taking weights", lambda: self._shown.taken(given)), given.version)
+
+    def save(self, folder: Path, version: int | None) -> Saved:
+        """The weights are durable."""
+        return self._saving.save(folder, self.version if version is None else version)
+
+    def checkpoint(self, folder: Path, version: int | None) -> Saved:
+        """Weights and optimizer are durable; the copy is made beside the thread that trains."""
+        return self._saving.checkpoint(folder, self.version if version is None else version)
+
+    def drop(self) -> None:
+        self._between.drop()
+
+    def _load(self, tensors: Mapping[str, Tensor], version: int) -> None:
+        with self._snapshot.changing():
+            self._trainer.load_weights(tensors, version=version)
+        self._shown.changed()
+        self.clear()
+
+
+def check_held(cell: int, held: set[int], leases: Leases) -> None:
+    """The cell's sum is of its leases, no more and no fewer."""
+    mine = set(leases.get(cell, ()))
+    if mine != held:
+        odd = sorted(mine ^ held)
+        raise CellError(f"the sum of cell {cell} is not of its leases: {odd} differ")
+
+
+def check_version(found: int, wanted: int) -> None:
+    if found != wanted:
+        message = f"a step from version {wanted}: the trainer has version {found}"
+        raise CellError(message, retryable=False)

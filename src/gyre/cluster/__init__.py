@@ -1,0 +1,1 @@
+"""Where processes start, and process handles."""

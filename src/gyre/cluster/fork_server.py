@@ -1,0 +1,147 @@
+"""A process that has imported what many others need, and forks them when it is asked to.
+
+    python -m gyre.cluster.fork_server MODULE [--tied]
+
+Requests are lines of JSON on its standard input, answers lines of JSON on its standard output.
+Every child is a session of its own, runs MODULE's `born(arguments, told)`, and lives on when this
+process ends, unless it is one that should not; such a one that is tied does not live on when this
+process is killed either. Nothing here has threads, so that forking is safe.
+"""
+
+import ctypes
+import importlib
+import json
+import os
+import select
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+Born = Callable[[Sequence[str], str], int]
+"""A process's whole life: its arguments and what it is told in secret, to its exit status."""
+_LINE = 65_536
+PR_SET_PDEATHSIG = 1
+TIED = "--tied"
+
+
+class Nursery:
+    """Forks on request and says when a child has ended."""
+
+    def __init__(
+        self, born: Born, orders: Collection[signal.Signals], *, ties: bool = False
+    ) -> None:
+        """`orders` are signals that wait until a child can take them."""
+        self._born = born
+        self._orders = orders
+        self._ties = ties
+        self._pid = os.getpid()
+        self._lasting: dict[int, bool] = {}
+        self._read, self._write = os.pipe()
+
+    def work(self) -> None:
+        """Until nobody can ask any more."""
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        os.set_blocking(self._write, False)
+        signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        waiting = b""
+        while True:
+            ready, _, _ = select.select([0, self._read], [], [])
+            if self._read in ready:
+                os.read(self._read, _LINE)
+                self._reap()
+            if 0 in ready:
+                data = os.read(0, _LINE)
+                if not data:
+                    break
+                *lines, waiting = (waiting + data).split(b"\n")
+                for line in lines:
+                    self._fork(json.loads(line))
+        for pid, lasts in self._lasting.items():
+            if not lasts:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM)
+
+    def _fork(self, asked: Mapping[str, Any]) -> None:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, self._orders)
+        pid = os.fork()
+        if pid == 0:
+            self._be_born(asked)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        self._lasting[pid] = asked["lasts"]
+        say({"request": asked["request"], "pid": pid})
+
+    def _reap(self) -> None:
+        while self._lasting:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            del self._lasting[pid]
+            say({"pid": pid, "ended": os.waitstatus_to_exitcode(status)})
+
+    def _be_born(self, asked: Mapping[str, Any]) -> None:
+        """In the child: nothing of the parent is left but what it has imported."""
+        status = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGCHLD, signal.SIGINT):
+                signal.signal(number, signal.SIG_DFL)
+            os.setsid()
+            if self._ties and not asked["lasts"]:
+                _end_with(self._pid)
+            os.close(self._read)
+            os.close(self._write)
+            with Path(os.devnull).open("rb") as nothing, Path(asked["log"]).open("ab") as log:
+                os.dup2(nothing.fileno(), 0)
+                os.dup2(log.fileno(), 2)
+                if asked["lasts"]:
+                    # Whoever listens must see an end, although this process lives on.
+                    os.dup2(log.fileno(), 1)
+            status = self._born(asked["arguments"], asked["told"])
+        except SystemExit as ended:
+            status = ended.code if isinstance(ended.code, int) else 1
+        finally:
+            if sys.exc_info()[0] is not None:
+                # Nobody above this will, because the process ends here.
+                traceback.print_exc()
+            sys.stderr.flush()
+            # Not sys.exit, because what the parent registered to be done at its end is its own.
+            os._exit(status)
+
+
+def say(answer: Mapping[str, Any]) -> None:
+    """One line, written whole, because children say theirs to the same reader."""
+    os.write(1, json.dumps(answer).encode() + b"\n")
+
+
+def ready(url: str) -> None:
+    """Said by a child that takes requests now; all else that it says is for its log."""
+    say({"pid": os.getpid(), "ready": url})
+    # Whoever listens must see the nursery's end, although this process lives on.
+    os.dup2(2, 1)
+
+
+def _end_with(parent: int) -> None:
+    """However the parent ends, this process is killed then, or now if that has happened."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main(arguments: Sequence[str]) -> int:
+    name, *how = arguments
+    # Whoever started it may have left copies of the three, which children would hold on to.
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    module = importlib.import_module(name)
+    if hasattr(module, "warm"):
+        module.warm()
+    Nursery(module.born, getattr(module, "ORDERS", ()), ties=how == [TIED]).work()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,116 @@
+"""A cluster of one machine, this one: everything starts here, and everybody listens here alone."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from gyre.cluster.pids import end_pid, holder_of, holds_log
+from gyre.types.ports import Spot
+
+HOST = "127.0.0.1"
+
+
+class LocalProcess:
+    """A child of this process."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_over(self) -> bool:
+        return self._process.returncode is not None
+
+    async def tell(self, line: bytes) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(line)
+        await self._process.stdin.drain()
+
+    def hang_up(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+    async def lines(self) -> AsyncIterator[bytes]:
+        assert self._process.stdout is not None
+        async for line in self._process.stdout:
+            yield line
+
+    async def read(self, most_bytes: int) -> bytes:
+        """The next of what it prints, however it is cut; nothing at its end."""
+        assert self._process.stdout is not None
+        return await self._process.stdout.read(most_bytes)
+
+    async def wait(self) -> int:
+        return await self._process.wait()
+
+
+class Here:
+    """This machine, at an address by which it is reached."""
+
+    doors: Sequence[str] = ()
+
+    def __init__(self, host: str = HOST) -> None:
+        self.host = host
+
+    @property
+    def is_lost(self) -> bool:
+        return False
+
+    async def spawn(
+        self, argv: Sequence[str], *, log: str, environment: Mapping[str, str] | None = None
+    ) -> LocalProcess:
+        """`environment` is put over this process's own."""
+        Path(log).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with Path(log).open("ab") as errors:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *argv,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=errors,
+                env=None if environment is None else {**os.environ, **environment},
+                start_new_session=True,
+            )
+        return LocalProcess(process)
+
+    def signal(self, pid: int, number: int, *, group: bool = False) -> None:
+        with suppress(ProcessLookupError):
+            if group:
+                os.killpg(pid, number)
+            else:
+                os.kill(pid, number)
+
+    async def holds(self, pid: int, log: str) -> bool:
+        return holds_log(pid, Path(log))
+
+    def order(self, log: str, number: int) -> None:
+        if (pid := holder_of(Path(log))) is not None:
+            end_pid(pid, signal.Signals(number))
+
+
+class LocalCluster:
+    """Every spot is the same."""
+
+    is_shared = True
+
+    def __init__(self) -> None:
+        self.here: Spot = Here()
+
+    async def cell(self, cell: int, *, nodes: int = 1) -> Spot:
+        return self.here
+
+    async def agents(self) -> Spot:
+        return self.here
+
+    def order(self, log: str, number: int) -> None:
+        self.here.order(log, number)
+
+    async def close(self) -> None:
+        pass

@@ -1,0 +1,124 @@
+"""Processes of a run: started with a plan, heard when they are ready, ended with the run."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+from gyre.cluster.local import Here
+from gyre.cluster.pids import end_pid, holds_log
+from gyre.types.errors import ConfigError
+from gyre.types.ports import Spawned, Spot
+
+READY = b"ready "
+STOP_S = 15.0
+"""How long a process may take to end after it was told to."""
+TAIL_BYTES = 2_000
+LOOK_S = 0.1
+"""How often a process that is nobody's child is looked for."""
+
+
+class Process:
+    """One process with a log of its own, in a session of its own."""
+
+    def __init__(self, name: str, process: Spawned, log: Path, spot: Spot) -> None:
+        self.name = name
+        self._process = process
+        self._log = log
+        self._spot = spot
+
+    @classmethod
+    async def start(
+        cls, name: str, arguments: Sequence[str], log: Path, *, at: Spot | None = None
+    ) -> "Process":
+        """A Python program of this installation, `-m MODULE ARGUMENT...`; here, unless it says."""
+        spot = Here() if at is None else at
+        process = await spot.spawn(arguments, log=str(log))
+        process.hang_up()
+        return cls(name, process, log, spot)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def ready(self, within_s: float) -> str:
+        """What it says it is ready at; ConfigError with the end of its log if it never is."""
+        try:
+            async with asyncio.timeout(within_s):
+                async for line in self._process.lines():
+                    if line.startswith(READY):
+                        return line.removeprefix(READY).decode().strip()
+        except TimeoutError as error:
+            message = f"{self.name}: not ready within {within_s:g} s\n{self._tail()}"
+            raise ConfigError(message) from error
+        status = await self._process.wait()
+        raise ConfigError(f"{self.name}: ended with status {status}\n{self._tail()}".rstrip())
+
+    async def wait(self) -> int:
+        return await self._process.wait()
+
+    async def stop(self) -> None:
+        """It is told to end, and made to if it does not; so is everything it started."""
+        if not self._process.is_over:
+            self._spot.signal(self.pid, signal.SIGTERM)
+            try:
+                async with asyncio.timeout(STOP_S):
+                    await self._process.wait()
+            except TimeoutError:
+                self._spot.signal(self.pid, signal.SIGKILL)
+                await self._process.wait()
+        self._spot.signal(self.pid, signal.SIGKILL, group=True)
+
+    async def kill(self) -> None:
+        """It is gone, and so is everything it started."""
+        self._spot.signal(self.pid, signal.SIGKILL, group=True)
+        await self._process.wait()
+
+    def _tail(self) -> str:
+        return self._log.read_bytes()[-TAIL_BYTES:].decode(errors="replace").strip()
+
+
+class Found:
+    """A process that an earlier controller of the run started, known by its log."""
+
+    def __init__(self, name: str, pid: int, log: Path) -> None:
+        self.name = name
+        self.pid = pid
+        self._log = log
+
+    async def wait(self) -> int | None:
+        """Until it has ended; nobody but its parent can know with which status."""
+        while holds_log(self.pid, self._log):
+            await asyncio.sleep(LOOK_S)
+        return None
+
+    async def stop(self) -> None:
+        """It is told to end, and made to if it does not; so is everything it started."""
+        if holds_log(self.pid, self._log):
+            end_pid(self.pid, signal.SIGTERM)
+        try:
+            async with asyncio.timeout(STOP_S):
+                await self.wait()
+        except TimeoutError:
+            await self.kill()
+
+    async def kill(self) -> None:
+        """It is gone, and so is everything it started."""
+        if holds_log(self.pid, self._log):
+            end_pid(self.pid, signal.SIGKILL)
+        await self.wait()
+
+
+def lock_holder(path: Path) -> int | None:
+    """The process that has locked the file, if this machine knows one."""
+    try:
+        found, lines = path.stat(), Path("/proc/locks").read_text().splitlines()
+    except OSError:
+        return None
+    place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    for line in lines:
+        _, kind, _, _, pid, where, *_ = line.replace("-> ", "").split()
+        if (kind, where) == ("FLOCK", place) and int(pid) > 0:
+            return int(pid)
+    return None

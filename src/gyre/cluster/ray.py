@@ -1,0 +1,305 @@
+"""A cluster of Ray: a placement group for each cell, and a small actor wherever processes start.
+
+Rule 1: Ray places and starts, and nothing else; what travels through it are texts and numbers.
+Rule 2: no actor is detached: what is kept for a run is given back when its controller ends.
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.util import get_node_ip_address
+from ray.util.placement_group import (
+    PlacementGroup,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
+from ray.util.scheduling_strategies import (
+    NodeAffinitySchedulingStrategy,
+    PlacementGroupSchedulingStrategy,
+)
+
+from gyre.cluster.local import Here
+from gyre.cluster.ray_spots import RaySpot, first_line
+from gyre.cluster.steward import Steward
+from gyre.config.run_sections import ClusterSection
+from gyre.types.errors import ConfigError
+from gyre.types.ports import Spot
+
+_log = logging.getLogger(__name__)
+MODE, TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
+SEEN = "cluster.seen"
+"""File of the run's folder that every node must find there."""
+START_S = 60.0
+"""How long an actor may take to begin on a node that has room for it."""
+LIST_S = 5.0
+"""How often it is asked which nodes there are, at most."""
+
+
+class RayCluster:
+    """The nodes of a Ray cluster, as one run uses them; made by `opened`."""
+
+    is_shared = False
+
+    def __init__(self, section: ClusterSection, *, run: str, folder: Path, key_file: Path) -> None:
+        self.here: Spot = Here(get_node_ip_address())
+        self._section = section
+        self._run = run
+        self._key_file = key_file
+        self._seen = folder / SEEN
+        self._mark = secrets.token_hex(16)
+        self._seen.write_text(self._mark)
+        self._cells: dict[int, tuple[PlacementGroup, RaySpot]] = {}
+        self._nodes: dict[str, RaySpot] = {}
+        self._unfit: dict[str, BaseException] = {}
+        """Nodes that are not asked again, and why."""
+        self._silent: dict[str, BaseException] = {}
+        """Nodes on which nothing started when that was last tried, and why."""
+        self._for_agents: set[str] = set()
+        self._listed_at: float | None = None
+        self._listing = asyncio.Lock()
+        self._beginning: dict[str, asyncio.Task[None]] = {}
+        """Nodes that are new, and whose stewards are on their way."""
+        self._num_agents = 0
+
+    async def cell(self, cell: int, *, nodes: int = 1) -> Spot:
+        if cell in self._cells:
+            group, spot = self._cells[cell]
+            if not spot.is_lost:
+                return spot
+            del self._cells[cell]
+            spot.end()
+            remove_placement_group(group)
+        found = await self._kept(cell, nodes)
+        self._cells[cell] = found
+        return found[1]
+
+    async def agents(self) -> Spot:
+        """The nodes in turn."""
+        if self._section.agents == "beside":
+            return self.here
+        await self._list()
+        nodes = self._free()
+        if not nodes:
+            # One that takes its time is waited for only where there is no other.
+            await self.look()
+            nodes = self._free()
+        if not nodes:
+            wanted = self._section.agents_resource
+            what = "is there" if wanted is None else f"has {wanted}"
+            message = f"cluster.agents: no node {what} on which executions can be started"
+            reasons = [*self._unfit.values(), *self._silent.values()]
+            raise ConfigError("\n  ".join([message, *map(str, reasons)]))
+        self._num_agents += 1
+        return nodes[self._num_agents % len(nodes)]
+
+    def order(self, log: str, number: int) -> None:
+        self.here.order(log, number)
+        for spot in self._nodes.values():
+            spot.order(log, number)
+
+    async def look(self) -> None:
+        """A steward stands on each node that is there now, but those that are not fit for it.
+
+        One that does not answer is about to leave, or is busy and asked again.
+        """
+        await self._list()
+        if self._beginning:
+            # Whoever waits may be told to end, and the stewards come all the same.
+            await asyncio.wait(self._beginning.values())
+
+    def _free(self) -> list[RaySpot]:
+        """Where executions can be started now."""
+        found = self._nodes.items()
+        return [one for name, one in found if name in self._for_agents and not one.is_lost]
+
+    async def _list(self) -> None:
+        """Stewards are on their way to nodes that are new."""
+        async with self._listing:
+            now = asyncio.get_running_loop().time()
+            if self._listed_at is not None and now < self._listed_at + LIST_S:
+                return
+            self._listed_at = now
+            nodes = await _nodes()
+            hosts = {one["NodeID"]: one["NodeManagerAddress"] for one in nodes}
+            self._for_agents = {one["NodeID"] for one in nodes if self._has_agents(one)}
+            self._nodes = {name: spot for name, spot in self._nodes.items() if not spot.is_lost}
+            self._silent = {name: why for name, why in self._silent.items() if name in hosts}
+            for name in hosts.keys() - {*self._nodes, *self._unfit, *self._beginning}:
+                self._beginning[name] = asyncio.create_task(self._begin(name, hosts[name]))
+
+    async def _begin(self, node: str, host: str) -> None:
+        try:
+            self._nodes[node] = await self._on(node, host)
+            self._silent.pop(node, None)
+        except ConfigError as error:
+            if error.__cause__ is None:
+                self._unfit[node] = error
+                return
+            if node not in self._silent:
+                _log.warning("%s", error)
+            self._silent[node] = error
+        finally:
+            del self._beginning[node]
+
+    def unfit(self) -> BaseException | None:
+        """What is wrong with a node, if anything is."""
+        return next(iter(self._unfit.values()), None)
+
+    async def close(self) -> None:
+        begun = list(self._beginning.values())
+        for one in begun:
+            one.cancel()
+        await asyncio.gather(*begun, return_exceptions=True)
+        for group, spot in self._cells.values():
+            spot.end()
+            remove_placement_group(group)
+        for spot in self._nodes.values():
+            spot.end()
+        await asyncio.to_thread(ray.shutdown)
+        with suppress(OSError):
+            self._seen.unlink()
+
+    def _has_agents(self, node: Mapping[str, Any]) -> bool:
+        wanted = self._section.agents_resource
+        return wanted is None or wanted in node["Resources"]
+
+    async def _kept(self, cell: int, nodes: int) -> tuple[PlacementGroup, RaySpot]:
+        """Room for one cell, a bundle on each of its nodes, and a steward in each."""
+        bundles, place_s = [self._bundle()] * nodes, self._section.place_s
+        # On one node there is one bundle; several may share a node where that has room for two.
+        strategy = "STRICT_PACK" if nodes == 1 else "PACK"
+        # A name for people; another each time, because the one before may not be gone yet.
+        name = f"{self._run}-cell-{cell}-{secrets.token_hex(4)}"
+        group = placement_group(bundles, strategy=strategy, name=name)
+        with ExitStack() as stack:
+            stack.callback(remove_placement_group, group)
+            if not await asyncio.to_thread(group.wait, ceil(place_s)):
+                free = await asyncio.to_thread(ray.available_resources)
+                which = "no node has" if nodes == 1 else f"no {nodes} nodes have, each,"
+                raise ConfigError(
+                    f"cell {cell}: {which} {_amounts(bundles[0])} free within {place_s:g} s; "
+                    f"all nodes together have {_amounts(free, bundles[0])}"
+                )
+            spot = await self._in(cell, group, stack)
+            stack.pop_all()
+        return group, spot
+
+    async def _in(self, cell: int, group: PlacementGroup, stack: ExitStack) -> RaySpot:
+        """Stewards of a group's bundles, sorted by node so that ranks next to each other share."""
+        table = await asyncio.to_thread(placement_group_table, group)
+        places = {int(index): node for index, node in table["bundles_to_node_id"].items()}
+        hosts = {one["NodeID"]: one["NodeManagerAddress"] for one in await _nodes()}
+        if not set(places.values()) <= set(hosts):
+            raise ConfigError(f"cell {cell}: a node that was kept for it is gone again")
+        spots = []
+        for index in sorted(places, key=lambda index: (hosts[places[index]], index)):
+            strategy = PlacementGroupSchedulingStrategy(
+                placement_group=group, placement_group_bundle_index=index
+            )
+            spot = await self._spot(hosts[places[index]], strategy, self._bundle())
+            stack.callback(spot.end)
+            spots.append(spot)
+        first, *others = spots
+        if not others:
+            return first
+        doors = [await self._door(one) for one in others]
+        stewards = [one.steward for one in others]
+        return RaySpot(first.steward, first.host, others=stewards, doors=doors)
+
+    async def _door(self, spot: RaySpot) -> str:
+        try:
+            port = await spot.steward.door.remote(spot.host, str(self._key_file))
+        except RayError as error:
+            raise ConfigError(f"node {spot.host}: no door there: {first_line(error)}") from error
+        return f"{spot.host}:{port}"
+
+    def _bundle(self) -> dict[str, float]:
+        section = self._section
+        wanted = {"CPU": section.cell_cpus, "GPU": section.cell_gpus}
+        if section.cell_resource is not None:
+            wanted[section.cell_resource] = 1.0
+        return {name: amount for name, amount in wanted.items() if amount > 0}
+
+    async def _on(self, node: str, host: str) -> RaySpot:
+        strategy = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
+        return await self._spot(host, strategy, {})
+
+    async def _spot(self, host: str, strategy: Any, bundle: dict[str, float]) -> RaySpot:
+        """Its steward has all of its bundle, so that what it starts sees the GPUs of its own."""
+        amounts = dict(bundle)
+        actor = ray.remote(Steward).options(
+            num_cpus=amounts.pop("CPU", 0.0),
+            num_gpus=amounts.pop("GPU", 0.0),
+            resources=amounts,
+            max_restarts=0,
+            scheduling_strategy=strategy,
+        )
+        steward = actor.remote()
+        try:
+            async with asyncio.timeout(START_S):
+                sees = await steward.sees.remote(str(self._seen), self._mark)
+        except (RayError, TimeoutError) as error:
+            ray.kill(steward)
+            raise ConfigError(f"node {host}: nothing starts there: {first_line(error)}") from error
+        if not sees:
+            ray.kill(steward)
+            raise ConfigError(
+                f"node {host}: does not see {self._seen}; expected the run's folder on a file "
+                "system that all nodes share"
+            )
+        return RaySpot(steward, host)
+
+
+async def opened(section: ClusterSection, *, run: str, folder: Path, key_file: Path) -> RayCluster:
+    """Connected, with a steward on every node; ConfigError where that cannot be."""
+    _check_auth()
+    try:
+        # Not in the main thread, where Ray would take signals that are meant for the controller.
+        await asyncio.to_thread(
+            ray.init,
+            address=section.address,
+            namespace=section.namespace,
+            configure_logging=False,
+            logging_level=logging.ERROR,
+            log_to_driver=False,
+        )
+    except (RayError, ConnectionError, RuntimeError, ValueError) as error:
+        raise ConfigError(f"cluster.address: {section.address}: {first_line(error)}") from error
+    cluster = RayCluster(section, run=run, folder=folder, key_file=key_file)
+    await cluster.look()
+    if (wrong := cluster.unfit()) is not None:
+        await cluster.close()
+        raise wrong
+    return cluster
+
+
+def _check_auth() -> None:
+    """Said and not guessed, because whoever may start actors may start anything."""
+    mode = os.environ.get(MODE)
+    if mode not in ("token", "disabled"):
+        raise ConfigError(
+            f'cluster.kind: "ray" expects {MODE} in the environment, as the cluster was started '
+            f"with: token, with {TOKEN}, or disabled where the network lets nobody else in"
+        )
+    if mode == "token" and not os.environ.get(TOKEN):
+        raise ConfigError(f"{TOKEN}: missing; expected in the environment, because {MODE} is token")
+
+
+def _amounts(found: Mapping[str, float], of: Mapping[str, float] | None = None) -> str:
+    """So much of each resource, of those that are asked for."""
+    return ", ".join(f"{name} {found.get(name, 0.0):g}" for name in of or found)
+
+
+async def _nodes() -> list[dict[str, Any]]:
+    """Those that are alive."""
+    return [node for node in await asyncio.to_thread(ray.nodes) if node["Alive"]]

@@ -1,0 +1,1 @@
+"""The controller process of a run."""

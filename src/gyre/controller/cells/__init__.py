@@ -1,0 +1,1 @@
+"""The cells of a run: processes, roles, health, checkpoints."""

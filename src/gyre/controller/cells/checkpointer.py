@@ -1,0 +1,174 @@
+"""Checkpoints of a run as they are made: after its steps, beside the training, as few as will do.
+
+Rule 1: none is ordered before the journal has the step that made its weights.
+Rule 2: what is published, what somebody reads and what a core could begin from stays.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from gyre.batching.work_queue import CORE
+from gyre.cell.client import CellClient
+from gyre.cell.protocol import Saved
+from gyre.config.run_sections import CheckpointSection
+from gyre.controller.training.hall import Spawn
+from gyre.model import checkpoint_store as checkpoints
+from gyre.model.checkpoint_store import Checkpoint, name_of
+from gyre.types.errors import CellError, CellGone, CheckpointError
+from gyre.types.run_events import CheckpointFailed, CheckpointMade, CheckpointRefused
+
+RETRY_S = 5.0
+"""Pause before a checkpoint that nothing goes on without is tried again."""
+
+
+class Keeper:
+    """What of a run's weights is durable, and what is published of it."""
+
+    def __init__(
+        self,
+        cells: Mapping[int, CellClient],
+        *,
+        folder: Path,
+        section: CheckpointSection,
+        hear: Callable[[Any], None],
+        covered: Callable[[int], None],
+        spawn: Spawn,
+    ) -> None:
+        """`covered` is told from which version on steps may still have to be replayed."""
+        self._cells = cells
+        self._folder = folder
+        self._section = section
+        self._hear = hear
+        self._covered = covered
+        self._spawn = spawn
+        self._in_use: Counter[int] = Counter()
+        self._tidying = asyncio.Lock()
+        """Whoever removes files is alone."""
+        self._whole: list[int] = []
+        """Versions with the optimizer's state, as they became durable."""
+        self.published: Checkpoint
+        """What engines are given."""
+        self._acknowledged: int
+        """What the journal calls published."""
+
+    def publish(self, new: Checkpoint) -> None:
+        """Engines are given this from now on; what they had stays until all have it."""
+        self.published = new
+
+    def acknowledged(self, version: int) -> None:
+        """The journal has it that this version is published."""
+        self._acknowledged = version
+
+    def begin(self, version: int) -> None:
+        """The core is at this version; a checkpoint of it is made meanwhile, if one is due."""
+        if version % self._section.every == 0:
+            self._spawn(self._try(version))
+
+    async def made(self, version: int) -> None:
+        """The core's state of this version is durable, whatever it takes."""
+        saved = await self._insist(
+            version, lambda core, path: core.checkpoint(path, version=version)
+        )
+        await self._is_made(version, saved)
+
+    async def saved(self, version: int) -> tuple[Checkpoint, Saved]:
+        """The core's weights of this version are durable, whatever it takes."""
+        saved = await self._insist(version, lambda core, path: core.save(path, version=version))
+        found = Checkpoint(
+            version=version,
+            folder=self._path(version),
+            digest=saved.digest,
+            has_optimizer=saved.has_optimizer,
+        )
+        return found, saved
+
+    async def to_begin_from(self, most: int) -> Checkpoint | None:
+        """The newest that a core can begin from, when none is alive; damaged ones are set aside.
+
+        None before the first: then it begins as it did at the start of the run.
+        """
+
+        def refused(path: Path, reason: str) -> None:
+            aside.append((int(path.name[1:]), reason))
+            checkpoints.set_aside(path)
+
+        def found() -> Checkpoint | None:
+            checkpoints.sweep(self._folder)
+            return checkpoints.newest(self._folder, with_optimizer=True, most=most, refused=refused)
+
+        aside: list[tuple[int, str]] = []
+        async with self._tidying:
+            newest = await asyncio.to_thread(found)
+        for version, reason in aside:
+            self._hear(CheckpointRefused(version=version, reason=reason))
+        return newest
+
+    @contextmanager
+    def using(self, version: int) -> Iterator[None]:
+        """Somebody reads this version, which stays meanwhile."""
+        self._in_use[version] += 1
+        try:
+            yield
+        finally:
+            self._in_use[version] -= 1
+
+    async def prune(self) -> None:
+        """Of older versions the newest few stay."""
+        async with self._tidying:
+            await asyncio.to_thread(
+                checkpoints.prune,
+                self._folder,
+                keep=self._section.keep,
+                in_use={self.published.version, self._acknowledged, *(+self._in_use)},
+                optimizers=self._section.optimizers,
+            )
+
+    async def _try(self, version: int) -> None:
+        try:
+            saved = await self._cells[CORE].checkpoint(self._path(version), version=version)
+        except CellGone:
+            return  # Which is noticed by whoever watches the core.
+        except CellError as error:
+            self._hear(CheckpointFailed(version=version, reason=str(error)))
+            return
+        await self._is_made(version, saved)
+
+    async def _insist(self, version: int, write: Callable[[CellClient, Path], Any]) -> Saved:
+        told = None
+        while True:
+            try:
+                saved: Saved = await write(self._cells[CORE], self._path(version))
+            except CheckpointError as error:
+                if not error.retryable:
+                    raise
+                if str(error) != told:
+                    told = str(error)
+                    self._hear(CheckpointFailed(version=version, reason=told))
+                await asyncio.sleep(RETRY_S)
+            else:
+                return saved
+
+    async def _is_made(self, version: int, saved: Saved) -> None:
+        self._hear(
+            CheckpointMade(
+                version=version,
+                digest=saved.digest,
+                num_bytes=saved.num_bytes,
+                has_optimizer=saved.has_optimizer,
+                stalled_s=saved.stalled_s,
+                copied_s=saved.copied_s,
+                seconds=saved.seconds,
+            )
+        )
+        if version not in self._whole:
+            self._whole = [*self._whole[-1:], version]
+        # The one before it may have to do if this one turns out to be damaged.
+        self._covered(self._whole[0] if len(self._whole) > 1 else 0)
+        await self.prune()
+
+    def _path(self, version: int) -> Path:
+        return self._folder / name_of(version)

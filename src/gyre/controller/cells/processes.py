@@ -1,0 +1,217 @@
+"""The processes of a run: nurseries and cells, started somewhere, watched and ended."""
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from signal import SIGKILL
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from gyre.cell.client import CellClient
+from gyre.cell.spec import CellPlan
+from gyre.cluster.births import Child
+from gyre.cluster.nurseries import Nurseries
+from gyre.cluster.pids import holds_log
+from gyre.cluster.registry import open_cluster
+from gyre.config.run_sections import RunConfig
+from gyre.controller import run_dir as shares
+from gyre.controller.process_specs import Places, cell_plan
+from gyre.model.checkpoint_store import Checkpoint
+from gyre.storage import durable
+from gyre.storage.plan_file import write_plan
+from gyre.types.ids import EngineName
+from gyre.types.ports import Cluster
+
+READY_S = 300.0
+"""How long a process may take to be ready: large weights are read."""
+END_S = 5.0
+"""How long the end of a process that was killed may take to be heard of."""
+
+
+class Staff:
+    """Everybody who works on one run, but its proxy and the supervisors of its executions."""
+
+    def __init__(self, config: RunConfig, folder: Path) -> None:
+        self.config = config
+        """With what processes turned out to be like filled in."""
+        self.cells: dict[int, CellClient] = {}
+        self.places: Places
+        self.session: aiohttp.ClientSession
+        self.cluster: Cluster
+        self.supervisors: Nurseries
+        self.folder = folder.absolute()
+        self.moved: Callable[[EngineName, str], Awaitable[None]]
+        """Told where an engine is from now on, which its cell began to serve on another machine."""
+        self._births: Nurseries
+        self._processes: dict[int, Child] = {}
+
+    def prepare(self, stack: AsyncExitStack) -> None:
+        """The run's folder and what its processes share; nothing runs yet."""
+        in_memory = self.config.cluster.kind == "local"
+        self.places = shares.opened(self.folder, stack, in_memory=in_memory)
+
+    async def open(self, stack: AsyncExitStack) -> None:
+        """A new token, so that nobody obeys an earlier controller, and who can start the others."""
+        token = secrets.token_urlsafe(32)
+        durable.replace(self.places.token, token.encode(), is_secret=True)
+        self.session = await stack.enter_async_context(
+            aiohttp.ClientSession(
+                headers={"Authorization": f"Bearer {token}"},
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=5.0),
+                connector=aiohttp.TCPConnector(limit=0),
+            )
+        )
+        config = self.config
+        self.cluster = await open_cluster(
+            config.cluster,
+            run=config.run.name,
+            folder=self.folder,
+            key_file=self.places.token,
+        )
+        stack.push_async_callback(self.cluster.close)
+        self._end_elsewhere()
+        log = self.places.log
+        self.supervisors = Nurseries("gyre.rollout.main", self.cluster, log("nursery"))
+        stack.push_async_callback(self.supervisors.close)
+        self._births = Nurseries("gyre.cell.main", self.cluster, log("cells"))
+        stack.push_async_callback(self._births.close)
+        if self.cluster.is_shared:
+            # Their imports take seconds, which pass meanwhile.
+            await self.supervisors.at(self.cluster.here)
+            await self._births.at(self.cluster.here)
+
+    def _end_elsewhere(self) -> None:
+        """What an earlier controller left on other machines; here that has been seen to."""
+        if self.cluster.is_shared:
+            return
+        for path in self.places.pids.glob("*"):
+            log, text = self.places.log(path.name), path.read_text()
+            if not (text.isdecimal() and holds_log(int(text), log)):
+                self.cluster.order(str(log), SIGKILL)
+
+    async def start(self, stack: AsyncExitStack) -> None:
+        """All cells take requests; they end with the stack."""
+        self._stop_with(stack)
+        total = self.num_cells + len(self.config.cells.standalone)
+        starts = [asyncio.ensure_future(self._start_cell(cell)) for cell in range(total)]
+        try:
+            clients = await asyncio.gather(*starts)
+        finally:
+            # After a failure nobody goes on starting what the stack is about to end.
+            for one in starts:
+                one.cancel()
+            await asyncio.gather(*starts, return_exceptions=True)
+        self.cells.update(enumerate(clients))
+
+    def recall(self, stack: AsyncExitStack, urls: Sequence[tuple[EngineName, str]]) -> None:
+        """Cells of an earlier controller by their names and addresses, none of which is alive."""
+        self._stop_with(stack)
+        for cell, (name, url) in enumerate(urls):
+            self.cells[cell] = CellClient(cell, url, self.session, engine=name)
+
+    def _stop_with(self, stack: AsyncExitStack) -> None:
+        """Whatever runs by then ends with the stack."""
+        stack.push_async_callback(self._stop_cells)
+
+    @property
+    def num_cells(self) -> int:
+        """Standalone engines are numbered behind them."""
+        return self.config.cells.count
+
+    @property
+    def pids(self) -> dict[int, int]:
+        """Processes of cells and standalone engines on this machine, by cell."""
+        here = self.cluster.here.host
+        return {
+            cell: one.pid
+            for cell, one in self._processes.items()
+            if one.spot.host == here and not one.is_over
+        }
+
+    def log(self, cell: int) -> Path:
+        """What the cell's processes have to say."""
+        return self.places.log(self._plan(cell).name)
+
+    def is_over(self, cell: int) -> bool:
+        return cell not in self._processes or self._processes[cell].is_over
+
+    async def end(self, cell: int) -> None:
+        """Its process is gone for certain, however it is, and everything that it started."""
+        process = self._processes.pop(cell, None)
+        if process is not None:
+            process.signal(SIGKILL)
+            await process.end(END_S)
+
+    async def start_again(self, cell: int, checkpoint: Checkpoint | None) -> CellClient:
+        """Another process, at the address by which the proxy and its routes know the cell.
+
+        On another machine it keeps its name, and whoever asks its engine is told the new address.
+        """
+        before = self.cells[cell]
+        client = await self._start_cell(cell, checkpoint, before=before)
+        if client.url != before.url:
+            await self.moved(client.engine, client.url)
+        return client
+
+    async def ended(self, cell: int) -> bool:
+        """Waits for the end of a cell's present process; whether it ended by itself."""
+        process = self._processes.get(cell)
+        if process is None:
+            return False
+        await process.wait()
+        return self._processes.get(cell) is process
+
+    def _plan(self, cell: int) -> CellPlan:
+        return cell_plan(self.config, self.places, cell)
+
+    async def _start_cell(
+        self, cell: int, checkpoint: Checkpoint | None = None, *, before: CellClient | None = None
+    ) -> CellClient:
+        folder = None if checkpoint is None else checkpoint.folder
+        nodes = self.config.cluster.cell_nodes if cell < self.num_cells else 1
+        spot = await self.cluster.cell(cell, nodes=nodes)
+        plan = replace(
+            self._plan(cell),
+            checkpoint=folder,
+            host=spot.host,
+            port=_port(before, spot.host),
+            doors=tuple(spot.doors),
+        )
+        path = write_plan(self.places.plan(plan.name), plan)
+        births = await self._births.at(spot)
+        process = await births.birth(plan.name, [str(path)], log=self.places.log(plan.name))
+        self._processes[cell] = process
+        self.note_pid(plan.name, process.pid)
+        url = await process.ready(self._ready_s)
+        name = None if before is None else before.engine
+        return CellClient(cell, url, self.session, engine=name)
+
+    @property
+    def _ready_s(self) -> float:
+        """A cell with a server of its own is ready once that is."""
+        cells = self.config.cells
+        return READY_S + cells.server_start_s
+
+    async def _stop_cells(self) -> None:
+        stops: list[Coroutine[Any, Any, None]] = [one.stop() for one in self._processes.values()]
+        await asyncio.gather(*stops)
+
+    def note_pid(self, name: str, pid: int) -> None:
+        """Where people and tests find it."""
+        path = self.places.pid(name)
+        path.parent.mkdir(exist_ok=True, mode=0o700)
+        path.write_text(str(pid))
+
+
+def _port(before: CellClient | None, host: str) -> int:
+    """The one it had, if it is back where it was; else whichever is free."""
+    if before is None:
+        return 0
+    parts = urlsplit(before.url)
+    assert parts.port is not None
+    return parts.port if parts.hostname == host else 0

@@ -1,0 +1,162 @@
+"""A process in the place of one that is gone: started, brought up to date, and shown to be so."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, MutableMapping
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Protocol
+
+from gyre.cell.client import CellClient
+from gyre.controller.cells.checkpointer import Keeper
+from gyre.controller.training.hall import Hall
+from gyre.model.checkpoint_store import Checkpoint
+from gyre.scheduler.cells import CORE
+from gyre.types.errors import CellError, ConfigError, GyreError
+from gyre.types.run_events import CellRestarted
+
+MOST_STARTS = 5
+"""Of one cell in a row that come to nothing."""
+WELL_S = 10.0
+"""A process that lives on for so long after it is well has come to something."""
+
+
+class Starts(Protocol):
+    """Who has the processes of cells and standalone engines (`controller/cells/processes.py`)."""
+
+    @property
+    def num_cells(self) -> int: ...
+
+    def log(self, cell: int) -> Path: ...
+
+    def is_over(self, cell: int) -> bool: ...
+
+    async def end(self, cell: int) -> None: ...
+
+    async def start_again(self, cell: int, checkpoint: Checkpoint | None) -> CellClient: ...
+
+
+class Restarts:
+    """Starts in a row, by cell: each waits twice as long as the one before it."""
+
+    def __init__(self) -> None:
+        self._num_starts: Counter[int] = Counter()
+        self._well_since: dict[int, float] = {}
+
+    def begin(self, cell: int, now: float) -> float | None:
+        """Seconds to wait before this start; None when there were too many."""
+        since = self._well_since.pop(cell, None)
+        if since is not None and now - since >= WELL_S:
+            del self._num_starts[cell]
+        self._num_starts[cell] += 1
+        number = self._num_starts[cell]
+        if number > MOST_STARTS:
+            return None
+        return 0.0 if number == 1 else 2.0 ** (number - 2)
+
+    def attempt(self, cell: int) -> int:
+        """Starts in a row before the present one."""
+        return max(0, self._num_starts[cell] - 1)
+
+    def well(self, cell: int, now: float) -> None:
+        """What was started does its work."""
+        self._well_since[cell] = now
+
+
+class Reviving:
+    """Starts again what ended, until it is well or was started too often."""
+
+    def __init__(
+        self,
+        cells: MutableMapping[int, CellClient],
+        staff: Starts,
+        hall: Hall,
+        keeper: Keeper,
+        *,
+        lease_s: float,
+        hear: Callable[[Any], None],
+        watch: Callable[[int], None],
+        clock: Callable[[], float],
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """`watch` follows a process to its end, from when its cell is said to have recovered."""
+        self._cells = cells
+        self._staff = staff
+        self._hall = hall
+        self._keeper = keeper
+        self._lease_s = lease_s
+        self._hear = hear
+        self.watch = watch
+        self._clock = clock
+        self._pause = pause
+        self._restarts = Restarts()
+
+    def is_cell(self, engine: int) -> bool:
+        """And no standalone engine."""
+        return engine < self._staff.num_cells
+
+    def is_hopeless(self, engine: int, seconds: float) -> bool:
+        """An engine that took no weights for so long does not do so by waiting."""
+        return self._staff.is_over(engine) or seconds > self._lease_s
+
+    async def end(self, cell: int) -> None:
+        """Its process is gone for certain."""
+        await self._staff.end(cell)
+
+    async def revived(self, cell: int) -> int:
+        """The version that its engine serves, verified by digest; CellError if there is no hope."""
+        last: GyreError | None = None
+        while True:
+            wait_s = self._restarts.begin(cell, self._clock())
+            if wait_s is None:
+                raise self._hopeless(cell, last)
+            await self._pause(wait_s)
+            try:
+                version = await self._tried(cell)
+            except (CellError, ConfigError) as error:
+                last = error
+            else:
+                self._restarts.well(cell, self._clock())
+                return version
+
+    def _hopeless(self, cell: int, last: GyreError | None) -> CellError:
+        why = f"and ended within {WELL_S:g} s" if last is None else f"in vain: {last}"
+        message = f"cell {cell}: started {MOST_STARTS} times {why}; see {self._staff.log(cell)}"
+        return CellError(message, retryable=False)
+
+    async def _tried(self, cell: int) -> int:
+        began = perf_counter()
+        # Gone for certain, so that there are never two of one cell, nor two who write checkpoints.
+        await self.end(cell)
+        published = self._keeper.published
+        first: Checkpoint | None = published
+        if cell == CORE:
+            first = await self._keeper.to_begin_from(self._hall.version)
+        with self._keeper.using(published.version if first is None else first.version):
+            client = await self._staff.start_again(cell, first)
+        self._cells[cell] = client
+        health = await client.health()
+        self._hear(
+            CellRestarted(
+                cell=cell,
+                attempt=self._restarts.attempt(cell),
+                trainer_version=health.trainer_version,
+                seconds=perf_counter() - began,
+            )
+        )
+        if cell == CORE:
+            await self._replayed(client, health.trainer_version)
+        published = self._keeper.published
+        with self._keeper.using(published.version):
+            await client.load(published.folder, version=published.version, digest=published.digest)
+        return published.version
+
+    async def _replayed(self, core: CellClient, version: int | None) -> None:
+        """The core's trainer is where it was, and that is durable before its engine serves."""
+        assert version is not None
+        if version == self._hall.version:
+            return
+        await core.enter()
+        await self._hall.replay(core, version)
+        await self._keeper.made(self._hall.version)
+        await core.leave(keep_sum=False)

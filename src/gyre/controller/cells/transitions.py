@@ -1,0 +1,325 @@
+"""Cells change their roles, engines get weights: each order of the scheduler as steps in order.
+
+Rule 1: a cell does one of these at a time; an order that comes meanwhile waits for its end.
+Rule 2: every order is answered by exactly one event, failure included.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from contextlib import suppress
+from time import perf_counter
+from typing import Any
+
+from gyre.cell.client import CellClient
+from gyre.controller.cells.checkpointer import Keeper
+from gyre.controller.cells.restarts import Reviving
+from gyre.controller.routing import RouteTables
+from gyre.controller.training.hall import Hall
+from gyre.model.checkpoint_store import Checkpoint
+from gyre.proxy.sharded import Proxies
+from gyre.scheduler.cells import CORE
+from gyre.scheduler.messages import (
+    CellDied,
+    CellId,
+    CellRecovered,
+    CellServing,
+    CellTraining,
+    EngineId,
+    EngineReturned,
+    EnterTraining,
+    LeaveReason,
+    LeaveTraining,
+    LoadWeights,
+    Publish,
+    Published,
+    TransitionFailed,
+)
+from gyre.types.errors import CellError, CellGone, Outdated, TransferError
+from gyre.types.run_events import TransitionTimed, WeightsPublished
+
+VACATE_S = 60.0
+"""How long calls may take to leave an engine; each part of a hand-over has router.kv_s."""
+RETRY_S = 1.0
+"""Pause before weights are offered again to an engine that could not take them."""
+COUNTED = (
+    "reroutes",
+    "midway",
+    "hand_overs",
+    "lost_hand_overs",
+    "carried_bytes",
+    "carried_tokens",
+    "again_tokens",
+)
+"""What a proxy counts of calls that moved."""
+
+
+class Switching:
+    """Carries out what concerns cells and engines as a whole."""
+
+    def __init__(
+        self,
+        cells: Mapping[int, CellClient],
+        hall: Hall,
+        routes: RouteTables,
+        proxy: Proxies,
+        keeper: Keeper,
+        reviving: Reviving,
+        *,
+        publish_s: float,
+        offers: bool,
+        hear: Callable[[Any], None],
+        settled: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`settled` waits until the journal has all that was heard.
+
+        Where the core offers weights, engines of other cells read them from its memory.
+        """
+        self._cells = cells
+        self._hall = hall
+        self._routes = routes
+        self._proxy = proxy
+        self._keeper = keeper
+        self._reviving = reviving
+        self._publish_s = publish_s
+        self._offers = offers
+        self._hear = hear
+        self._settled = settled
+        self._order: dict[int, int] = {}
+        """By cell, the transition it was ordered last."""
+        self._publication: Publish | None = None
+        """The last that was ordered."""
+        self._locks: dict[int, asyncio.Lock] = {}
+        self._counts: dict[str, int] = dict.fromkeys(COUNTED, 0)
+
+    def ordered(self, command: EnterTraining | LeaveTraining) -> None:
+        """Said at once, so that whatever is under way for the cell knows that it is outdated."""
+        self._order[command.cell] = command.transition
+        if isinstance(command, LeaveTraining):
+            self._hall.going(command.cell)
+
+    async def enter(self, command: EnterTraining) -> None:
+        """SPEC 2.3, from the routes to the claim on work."""
+        cell, client = command.cell, self._cells[command.cell]
+        phases: dict[str, float] = {}
+        moved: dict[str, int] = {}
+        async with self._lock(cell):
+            try:
+                with _timing(phases, "reroute"):
+                    await self._routes.flushed()
+                with _timing(phases, "hand over"), suppress(TimeoutError):
+                    # What is still there afterwards ends with its engine, and goes on elsewhere.
+                    async with asyncio.timeout(VACATE_S):
+                        moved = self._moved(await self._proxy.vacated(client.engine))
+                if not self._is_current(command):
+                    return
+                phases |= await client.enter()
+                if cell != CORE:
+                    with _timing(phases, "pull"):
+                        if not await self._hall.pull(
+                            cell, wanted=lambda: self._is_current(command)
+                        ):
+                            return
+                else:
+                    await self._hall.between_updates()
+            except CellGone:
+                self._died(cell, client)
+                return
+            except CellError:
+                await self._back_home(command)
+                return
+            finally:
+                self._note(command, phases, moved, into_training=True)
+            if self._is_current(command):
+                self._hear(CellTraining(cell=cell, transition=command.transition))
+                self._hall.join(cell)
+
+    async def leave(self, command: LeaveTraining) -> None:
+        """Its sum is given up, or parked with the core; its engine is up with the right weights."""
+        cell, client = command.cell, self._cells[command.cell]
+        parks = cell == CORE and command.reason is LeaveReason.RESCUE
+        phases: dict[str, float] = {}
+        async with self._lock(cell):
+            try:
+                with _timing(phases, "finish claim"):
+                    await self._hall.leave(cell, parks=parks)
+                phases |= await client.leave(keep_sum=parks)
+                if command.reason is not LeaveReason.AFTER_BURST:
+                    with _timing(phases, "load"):
+                        await self._load(client)
+            except CellGone:
+                self._died(cell, client)
+                return
+            except CellError:
+                self._hear(TransitionFailed(cell=cell, transition=command.transition))
+                return
+            finally:
+                self._note(command, phases, {}, into_training=False)
+            self._hear(CellServing(cell=cell, transition=command.transition))
+
+    async def publish(self, command: Publish) -> None:
+        """Durable weights, then every engine acknowledges their digest (SPEC 2.4)."""
+        self._publication = command
+        core = self._cells[CORE]
+        try:
+            new, saved = await self._keeper.saved(command.version)
+        except CellGone:
+            self._died(CORE, core)
+            return
+        if self._publication is not command:
+            return
+        self._keeper.publish(new)
+        began = perf_counter()
+        taken = await asyncio.gather(*(self._takes(engine) for engine in command.engines))
+        if self._publication is not command:
+            # The core died meanwhile and came back, and other engines are asked now.
+            return
+        silent = tuple(
+            engine for engine, took in zip(command.engines, taken, strict=True) if not took
+        )
+        self._hear(
+            WeightsPublished(
+                version=command.version,
+                digest=new.digest,
+                save_s=saved.seconds,
+                load_s=perf_counter() - began,
+                num_bytes=saved.num_bytes,
+            )
+        )
+        self._hear(Published(version=command.version, silent=silent))
+        await self._settled()
+        self._keeper.acknowledged(command.version)
+        await self._keeper.prune()
+
+    async def load(self, command: LoadWeights) -> None:
+        """A fenced engine gets what is published, whenever it can take it."""
+        engine, version = command.engine, command.version
+        client = self._cells[engine]
+        clock = asyncio.get_running_loop().time
+        since = clock()
+        while self._cells[engine] is client and self._keeper.published.version == version:
+            if await self._takes(engine):
+                self._hear(EngineReturned(engine=engine, version=version))
+                return
+            if self._reviving.is_hopeless(engine, clock() - since):
+                await self._replace(engine, client)
+                return
+            await asyncio.sleep(RETRY_S)
+
+    async def revive(self, cell: int) -> None:
+        """A dead cell's processes are started again; it is home, with what is published."""
+        self._hall.lost(cell)
+        # An order that it hangs in ends with it, and whoever waits for that gives up the lock.
+        await self._reviving.end(cell)
+        async with self._lock(cell):
+            version = await self._reviving.revived(cell)
+            self._hear(CellRecovered(cell=CellId(cell), version=version))
+            self._reviving.watch(cell)
+
+    async def _replace(self, engine: EngineId, client: CellClient) -> None:
+        """Another process takes the place of an engine that takes no weights."""
+        if self._reviving.is_cell(engine):
+            self._died(engine, client)
+            return
+        async with self._lock(engine):
+            if self._cells[engine] is not client:
+                return  # Another order has led to another process, and answers for both.
+            version = await self._reviving.revived(engine)
+            self._hear(EngineReturned(engine=engine, version=version))
+            self._reviving.watch(engine)
+
+    def _died(self, cell: int, client: CellClient) -> None:
+        if self._cells[cell] is client:
+            self._hear(CellDied(cell=CellId(cell)))
+
+    async def _back_home(self, command: EnterTraining) -> None:
+        """A cell that could not enter is back where the transition found it."""
+        client = self._cells[command.cell]
+        try:
+            await client.leave(keep_sum=command.cell == CORE)
+            await self._load(client)
+        except CellError:
+            self._died(command.cell, client)
+            return
+        transition = command.transition
+        self._hear(TransitionFailed(cell=command.cell, transition=transition))
+
+    async def _takes(self, engine: EngineId) -> bool:
+        try:
+            async with asyncio.timeout(self._publish_s):
+                await self._load(self._cells[engine])
+        except (CellError, TimeoutError):
+            return False
+        return True
+
+    async def _load(self, client: CellClient) -> None:
+        """What is published, also where that changes while an engine loads what was."""
+        while True:
+            new = self._keeper.published
+            try:
+                await self._load_version(client, new)
+            except Outdated:
+                if self._keeper.published is new:
+                    raise
+            else:
+                return
+
+    async def _load_version(self, client: CellClient, new: Checkpoint) -> None:
+        with self._keeper.using(new.version):
+            if self._offers and client is not self._cells[CORE]:
+                # What the core cannot give, its folder has.
+                with suppress(TransferError):
+                    await self._load_offered(client, new)
+                    return
+            await client.load(new.folder, version=new.version, digest=new.digest)
+
+    async def _load_offered(self, client: CellClient, new: Checkpoint) -> None:
+        try:
+            given = await self._cells[CORE].offer(new.folder, version=new.version)
+        except CellError as error:
+            raise TransferError(f"the core offers no weights: {error}") from error
+        await client.load(new.folder, version=new.version, digest=new.digest, given=given)
+
+    def _is_current(self, command: EnterTraining | LeaveTraining) -> bool:
+        return self._order.get(command.cell) == command.transition
+
+    def _lock(self, cell: int) -> asyncio.Lock:
+        return self._locks.setdefault(cell, asyncio.Lock())
+
+    def _moved(self, counts: Mapping[str, Any]) -> dict[str, int]:
+        """Since it was asked last; another proxy begins to count anew."""
+        now = {name: int(counts[name]) for name in COUNTED}
+        found = {name: max(0, now[name] - self._counts[name]) for name in COUNTED}
+        self._counts = now
+        return found
+
+    def _note(
+        self,
+        command: EnterTraining | LeaveTraining,
+        phases: Mapping[str, float],
+        moved: Mapping[str, int],
+        *,
+        into_training: bool,
+    ) -> None:
+        self._hear(
+            TransitionTimed(
+                cell=command.cell,
+                transition=command.transition,
+                into_training=into_training,
+                phases=dict(phases),
+                moved=moved,
+            )
+        )
+
+
+class _timing:
+    """Seconds that a block takes, under its name."""
+
+    def __init__(self, phases: MutableMapping[str, float], name: str) -> None:
+        self._phases = phases
+        self._name = name
+
+    def __enter__(self) -> None:
+        self._began = perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self._phases[self._name] = perf_counter() - self._began

@@ -1,0 +1,166 @@
+"""Orders of the scheduler handed to whoever carries them out, and routes kept as they follow."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, assert_never
+
+from gyre.controller.cells.transitions import Switching
+from gyre.controller.executions.group_executions import Attempts
+from gyre.controller.executions.held_out_eval import Evaluations
+from gyre.controller.noted import Noted
+from gyre.controller.recovered_state import RecalledGroup
+from gyre.controller.routing import RouteTables
+from gyre.controller.training.hall import Hall, Spawn
+from gyre.scheduler.messages import (
+    AdmitGroup,
+    CancelExecution,
+    Command,
+    EngineId,
+    EnterTraining,
+    EvaluationMove,
+    GroupId,
+    LaunchEvaluation,
+    LaunchExecution,
+    LeaveTraining,
+    LoadWeights,
+    Move,
+    MoveExecutions,
+    OfferGroup,
+    OpenBatch,
+    Publish,
+    RestartCell,
+    StopReason,
+    StopRun,
+)
+from gyre.scheduler.scheduler import Scheduler
+from gyre.types.ids import ExecutionId
+from gyre.types.run_events import ExecutionRelaunched
+
+
+class Hands:
+    """Everything that acts; decides nothing."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        attempts: Attempts,
+        hall: Hall,
+        switching: Switching,
+        routes: RouteTables,
+        *,
+        evaluations: Evaluations | None,
+        spawn: Spawn,
+        stop: Callable[[StopReason], None],
+    ) -> None:
+        """`evaluations` is None where nothing is held out."""
+        self._scheduler = scheduler
+        self._attempts = attempts
+        self._hall = hall
+        self._switching = switching
+        self._routes = routes
+        self._evaluations = evaluations
+        self._spawn = spawn
+        self._stop = stop
+        self._seats = Noted[tuple[GroupId, int], EngineId]()
+        """Of launched members, until their group is offered."""
+        self._num_turns = 0
+        """Of engines, when routes followed them last."""
+
+    def recall(self, groups: Iterable[RecalledGroup]) -> None:
+        """Engines of what an earlier controller launched, in groups that are not ready."""
+        for group in groups:
+            number = group.admitted.group
+            for member, engine in group.running:
+                self._seats[number, member] = engine
+
+    def noticed(self, now: float, fact: Any) -> None:
+        """A fact is in the journal, and whoever acts because of it does so."""
+        self._attempts.noticed(now, fact)
+        if self._evaluations is not None:
+            self._evaluations.noticed(now, fact)
+        if isinstance(fact, ExecutionRelaunched):
+            # No event follows from it, and its calls need a route under the new name.
+            self.obey(())
+
+    def obey(self, commands: Sequence[Command]) -> None:
+        """Called after every event, also when it led to no order: engines may be ready since."""
+        for command in commands:
+            self._obey(command)
+        self._follow()
+
+    def _follow(self) -> None:
+        """Routes follow whatever has changed; what has not costs nothing, however much there is."""
+        engines = self._scheduler.engines
+        turned = engines.num_turns != self._num_turns
+        self._num_turns = engines.num_turns
+        self._routes.want(
+            self._changed(),
+            lambda engine: engines.is_ready(EngineId(engine)),
+            turned=turned,
+        )
+
+    def _changed(self) -> dict[ExecutionId, EngineId | None]:
+        """Seats of executions that have begun, moved or ended since; None of those that ended."""
+        running = self._attempts.running
+        moved = (self._attempts.name_at(*place) for place in self._seats.changed())
+        found: dict[ExecutionId, EngineId | None] = {}
+        for name in (*running.changed(), *(one for one in moved if one is not None)):
+            place = running.get(name)
+            found[name] = None if place is None else self._seats[place]
+        if self._evaluations is not None:
+            seats = self._evaluations.seats
+            found |= {name: seats.get(name) for name in seats.changed()}
+        return found
+
+    def _obey(self, command: Command) -> None:
+        match command:
+            case AdmitGroup(group=group, version=version, size=size):
+                self._hall.admit(group, version=version, size=size)
+                self._attempts.admit(command)
+            case LaunchExecution(group=group, member=member, engine=engine):
+                self._seats[group, member] = engine
+                self._attempts.launch(command)
+            case CancelExecution():
+                self._attempts.cancel(command)
+            case MoveExecutions(moves=moves, evaluations=evaluations):
+                self._move(moves, evaluations)
+            case OfferGroup(group=group):
+                size = self._scheduler.shape.group_size
+                self._hall.offer(command, self._attempts.take(group, size))
+                for member in range(size):
+                    self._seats.pop((group, member), None)
+            case OpenBatch(step=step):
+                self._hall.open(step)
+            case StopRun(reason=reason):
+                self._stop(reason)
+            case LaunchEvaluation():
+                assert self._evaluations is not None
+                self._evaluations.launch(command)
+            case _:
+                self._obey_for_cells(command)
+
+    def _obey_for_cells(
+        self, command: EnterTraining | LeaveTraining | Publish | LoadWeights | RestartCell
+    ) -> None:
+        switching = self._switching
+        match command:
+            case EnterTraining():
+                self._move(command.moves, command.evaluations)
+                switching.ordered(command)
+                self._spawn(switching.enter(command))
+            case LeaveTraining():
+                switching.ordered(command)
+                self._spawn(switching.leave(command))
+            case Publish():
+                self._spawn(switching.publish(command))
+            case LoadWeights():
+                self._spawn(switching.load(command))
+            case RestartCell(cell=cell):
+                self._spawn(switching.revive(cell))
+            case _:
+                assert_never(command)
+
+    def _move(self, moves: Sequence[Move], evaluations: Sequence[EvaluationMove]) -> None:
+        for one in moves:
+            self._seats[one.group, one.member] = one.engine
+        if self._evaluations is not None:
+            self._evaluations.move(evaluations)

@@ -1,0 +1,398 @@
+"""The controller: starts every process of a run, hosts the scheduler, and ends what it started.
+
+Rule 1: a run that is over, or told to stop, leaves no process; one that fails leaves its
+executions and its proxy to the controller that resumes it.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
+from socket import socket
+from typing import Any
+
+from gyre.aio.racing import Overtaken, unless
+from gyre.config.run_sections import RunConfig
+from gyre.config.show import as_toml
+from gyre.controller import resume as resuming
+from gyre.controller import run_dir as shares
+from gyre.controller import stop as stopping
+from gyre.controller.cells.processes import Staff
+from gyre.controller.executions import facts_server as desk
+from gyre.controller.executions.facts_server import Desk, Whereabouts
+from gyre.controller.parts import Around, Joining, Parts
+from gyre.controller.process_specs import Places, harness_for, open_tasks, proxy_plan
+from gyre.controller.recovered_state import Recalled, recall
+from gyre.controller.run_loop import Decided, Host, Listener
+from gyre.controller.run_status import SETTINGS, settings_of
+from gyre.controller.runfile import RunFile
+from gyre.controller.sharding import Sharding, recorded_plans
+from gyre.controller.using import Roots, Using
+from gyre.journal.entries import Header
+from gyre.journal.reading import Reading
+from gyre.journal.writer import Journal
+from gyre.model import checkpoint_store as checkpoints
+from gyre.model.checkpoint_store import Checkpoint
+from gyre.net.http_server import listener, serving, told_to_stop
+from gyre.proxy.proxy import ProxyPlan, engines_of
+from gyre.rollout.facts import Entry
+from gyre.scheduler.messages import StopReason
+from gyre.scheduler.replay import EVENTS, plain_shape
+from gyre.scheduler.scheduler import Scheduler
+from gyre.storage.durable import replace as replace_file
+from gyre.types.errors import ConfigError, GyreError, TakenOver
+from gyre.types.ids import ExecutionId
+from gyre.types.run_events import FACTS_FOR_PEOPLE, TOLD, RunEnded
+
+KINDS = (*EVENTS, *FACTS_FOR_PEOPLE)
+"""What a live run's journal holds."""
+BEAT_S = 1.0
+"""How often people hear that somebody is here."""
+SETTLE_S = 10.0
+"""How long the journal may take to hear that a run is told to stop."""
+
+
+class Controller:
+    """One run, from its first process to its last, or from where an earlier one left it."""
+
+    def __init__(
+        self,
+        run: RunFile,
+        folder: Path,
+        *,
+        resumes: bool = False,
+        listeners: Sequence[Listener] = (),
+        tick: Callable[[float], None] | None = None,
+        decided: Decided | None = None,
+        using: Using | None = None,
+    ) -> None:
+        """`tick` is called about once a second with the time of the run; `using` measures what
+        the run uses, where somebody wants to know."""
+        self._run = run
+        self._resumes = resumes
+        self._listeners = listeners
+        self._tick = tick
+        self._decided = decided
+        self._using = using
+        # Refused here and not at the first launch.
+        harness_for(run.config)
+        kind = run.config.sandbox.kind
+        self._tasks = open_tasks(run.config.tasks, sandbox=kind)
+        held_out = run.config.evaluation
+        self._held_out = (
+            open_tasks(held_out.tasks, sandbox=kind)
+            if held_out.slots and held_out.tasks is not None
+            else None
+        )
+        self._staff = Staff(run.config, folder)
+        self._cells = self._staff.cells
+        self._spawned: set[asyncio.Task[None]] = set()
+        self._desk: Whereabouts
+        self._proxying: Sharding
+        self._host: Host
+        self._group: asyncio.TaskGroup
+        self._stopped: asyncio.Future[StopReason | None]
+        self._has_begun = False
+        self._is_over = False
+        self._until_consumed = True
+
+    async def work(self) -> StopReason | None:
+        """Why the run ended; None when it was told to."""
+        self._stopped = asyncio.get_running_loop().create_future()
+        told = told_to_stop()
+        try:
+            async with AsyncExitStack() as stack:
+                stack.push(self._say_what_is_left)
+                return await self._work(stack, told)
+        except BaseExceptionGroup as group:
+            raise _named(group) from group
+
+    def _say_what_is_left(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
+        """With the error that ends it, unless all that is another controller's by now."""
+        if error is None or self._leaves_nothing:
+            return
+        named = _named(error)
+        if not isinstance(named, TakenOver):
+            named.add_note(_left(self._places.run))
+
+    async def _work(self, stack: AsyncExitStack, told: asyncio.Event) -> StopReason | None:
+        try:
+            self._staff.prepare(stack)
+            journal, reading = self._open_journal()
+            stack.enter_context(journal)
+            replace_file(self._places.file, ("\n".join(as_toml(self._config)) + "\n").encode())
+        except OSError as error:
+            raise ConfigError(f"{self._staff.folder}: cannot be written: {error}") from error
+        if reading is not None and reading.header is not None:
+            # As the run began: before format 1.1 queries came back when their groups were ready.
+            self._until_consumed = (reading.header.major, reading.header.minor) >= (1, 1)
+        found, since = self._recalled(reading)
+        self._has_begun = found is not None
+        is_over = found is not None and found.scheduler.stopped is not None
+        before = _text(self._places.token)
+        if reading is not None:
+            await resuming.clear_away(self._places, proxy=found is None or is_over)
+        await asyncio.to_thread(shares.remove_earlier, self._places)
+        if found is not None and is_over:
+            return found.scheduler.stopped
+        try:
+            # Told before anything works, it need not wait for what takes minutes to start.
+            await unless(told.wait(), self._start(stack, found, before))
+            on = self._open_desk(stack)
+            return await self._host_run(journal, found, since, told, on)
+        except Overtaken:
+            self._is_over = True
+            # Nobody has taken up what an earlier controller left, and it ends as by any stop.
+            await stopping.end_all(self._places, self._config.cluster, self._config.run.name)
+            return None
+
+    async def _start(self, stack: AsyncExitStack, found: Recalled | None, before: str) -> None:
+        """Every process that a run begins with, or goes on with."""
+        await self._staff.open(stack)
+        shards = self._config.proxy.shards
+        self._proxying = Sharding(
+            self._places, self._staff.session, note_pid=self._staff.note_pid, shards=shards
+        )
+        self._staff.moved = self._proxying.readdress
+        plans = None if found is None else recorded_plans(self._places, shards)
+        if found is None or plans is None:
+            await self._staff.start(stack)
+            await self._start_proxy(stack)
+        else:
+            plans = [self._reached(one) for one in plans]
+            await self._proxying.take_over(plans, before=before, now=_text(self._places.token))
+            stack.push_async_callback(self._stop_proxy)
+            self._staff.config = replace(self._config, proxy=plans[0].proxy)
+            self._staff.recall(stack, [(one.name, one.url) for one in engines_of(plans[0])])
+
+    @property
+    def _config(self) -> RunConfig:
+        return self._staff.config
+
+    @property
+    def _places(self) -> Places:
+        return self._staff.places
+
+    # What there was
+
+    def _open_journal(self) -> tuple[Journal, Reading | None]:
+        config = self._config
+        if self._resumes:
+            return Journal.resume(self._places.journal, at=time.time(), kinds=KINDS)
+        header = Header(
+            run=config.run.name,
+            seed=config.run.seed,
+            started_at=time.time(),
+            shape=plain_shape(self._run.shape),
+            notes={
+                "model": config.model.name,
+                "nodes_per_cell": config.cells.nodes,
+                SETTINGS: settings_of(self._run.config),
+            },
+        )
+        return Journal.create(self._places.journal, header, kinds=KINDS), None
+
+    def _recalled(self, reading: Reading | None) -> tuple[Recalled | None, int]:
+        """None of a run that has not begun; and the version from which on steps are known."""
+        if reading is None:
+            return None, 0
+        whole = [
+            one.version for one in checkpoints.listed(self._places.checkpoints) if one.has_optimizer
+        ]
+        # The one before the last, because the last may turn out to be damaged.
+        since = whole[-2] if len(whole) > 1 else 0
+        found = recall(self._run.shape, reading.facts(KINDS), since=since)
+        return (found, since) if found.has_started else (None, 0)
+
+    # Processes
+
+    async def _start_proxy(self, stack: AsyncExitStack) -> None:
+        cells = self._cells.values()
+        window = min(await asyncio.gather(*(one.context_tokens() for one in cells)))
+        plan = proxy_plan(
+            self._config,
+            self._places,
+            engines=tuple(f"gyre={one.url}" for one in cells),
+            context_tokens=window,
+        )
+        plan = self._reached(plan)
+        # What the window came to is what agent programs are told.
+        self._staff.config = replace(self._config, proxy=plan.proxy)
+        await self._proxying.start(plan)
+        stack.push_async_callback(self._stop_proxy)
+
+    def _reached(self, plan: ProxyPlan) -> ProxyPlan:
+        """It listens where agent programs of other machines reach it, if there are any."""
+        cluster = self._staff.cluster
+        if cluster.is_shared:
+            return plan
+        return replace(plan, proxy=replace(plan.proxy, host=cluster.here.host))
+
+    async def _stop_proxy(self) -> None:
+        if self._leaves_nothing:
+            await self._proxying.stop()
+
+    @property
+    def _leaves_nothing(self) -> bool:
+        """Nobody has to go on with what there is."""
+        return self._is_over or not self._has_begun
+
+    def _open_desk(self, stack: AsyncExitStack) -> socket:
+        """Where it was, so that supervisors find it; else they are read from the disk."""
+        found = desk.whereabouts(self._places.desk)
+        try:
+            on = listener(self._staff.cluster.here.host, found.port)
+        except ConfigError:
+            on = listener(self._staff.cluster.here.host, 0)
+        stack.callback(on.close)
+        self._desk = Whereabouts(port=on.getsockname()[1], token=found.token)
+        desk.note(self._places.desk, self._desk)
+        return on
+
+    # The run
+
+    async def _host_run(
+        self,
+        journal: Journal,
+        found: Recalled | None,
+        since: int,
+        told: asyncio.Event,
+        on: socket,
+    ) -> StopReason | None:
+        scheduler = Scheduler(self._run.shape) if found is None else found.scheduler
+        self._host = Host(
+            scheduler,
+            journal,
+            obey=lambda commands: parts.hands.obey(commands),
+            listeners=(*self._listeners, lambda now, fact: parts.hands.noticed(now, fact)),
+            decided=self._decided,
+        )
+        published = None if found is None else resuming.published(found, self._places)
+        parts = await unless(told.wait(), self._joined(scheduler, published))
+        if found is not None:
+            resuming.reopen(found, since, parts)
+
+        async def heard(execution: ExecutionId, entry: Entry) -> None:
+            for one in parts.executions:
+                await one.heard(execution, entry)
+
+        async with serving(Desk(self._desk.token, heard), on):
+            try:
+                return await self._until_over(told, parts, found)
+            finally:
+                if self._leaves_nothing:
+                    # One that is told to stop may be resumed, and any other end is for good.
+                    for_good = self._stopped.done() and self._stopped.result() is not None
+                    await asyncio.gather(*(one.end(for_good=for_good) for one in parts.executions))
+
+    async def _joined(self, scheduler: Scheduler, published: Checkpoint | None) -> Parts:
+        versions = await self._proxying.ask(lambda proxy: proxy.routes_version())
+        return await self._joining().parts(scheduler, published, routes_version=max(versions))
+
+    def _joining(self) -> Joining:
+        around = Around(
+            hear=self._hear,
+            settled=self._host.settled,
+            clock=lambda: self._host.now,
+            spawn=self._spawn,
+            stop=self._stop,
+        )
+        return Joining(
+            self._staff,
+            self._proxying.client,
+            self._run.shape,
+            around,
+            desk=self._desk,
+            tasks=self._tasks,
+            held_out=self._held_out,
+            until_consumed=self._until_consumed,
+        )
+
+    async def _until_over(
+        self,
+        told: asyncio.Event,
+        parts: Parts,
+        found: Recalled | None,
+    ) -> StopReason | None:
+        work = [self._host.work(), parts.hall.work(), parts.routes.work(), self._tick_on()]
+        work += [one.look_after() for one in parts.executions]
+        work.append(self._proxying.watch(hear=self._hear, again=parts.routes.again))
+        if self._using is not None:
+            measuring = self._using.work(self._roots, hear=self._hear, clock=lambda: self._host.now)
+            work.append(measuring)
+        async with asyncio.TaskGroup() as self._group:
+            always = [self._group.create_task(one) for one in work]
+            if found is None:
+                with suppress(Overtaken):
+                    await unless(told.wait(), parts.workshop.begin())
+            else:
+                resuming.go_on(found, parts, hear=self._hear, spawn=self._spawn)
+            self._has_begun = True
+            always.append(self._group.create_task(parts.workshop.watch.work()))
+            always.append(self._group.create_task(self._wait_to_be_told(told)))
+            reason = await self._stopped
+            self._hear(RunEnded(reason=TOLD if reason is None else reason.value))
+            # A disk that takes no more keeps nobody from stopping a run.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SETTLE_S if reason is None else None):
+                    await self._host.settled()
+            self._is_over = True
+            for task in (*always, *self._spawned):
+                task.cancel()
+        return reason
+
+    # Watching
+
+    async def _tick_on(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_S)
+            if self._tick is not None:
+                self._tick(self._host.now)
+
+    def _roots(self) -> Roots:
+        return Roots(
+            cells=self._staff.pids,
+            proxies=self._proxying.pids,
+            nurseries=self._staff.supervisors.pids,
+            attempts=self._places.attempts,
+        )
+
+    def _hear(self, fact: Any) -> None:
+        self._host.hear(fact)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = self._group.create_task(work)
+        self._spawned.add(task)
+        task.add_done_callback(self._spawned.discard)
+        return task
+
+    async def _wait_to_be_told(self, told: asyncio.Event) -> None:
+        await told.wait()
+        self._stop(None)
+
+    def _stop(self, reason: StopReason | None) -> None:
+        if not self._stopped.done():
+            self._stopped.set_result(reason)
+
+
+def _named(error: BaseException) -> BaseException:
+    """The first failure of a group that has a name of ours, or what there is as it is."""
+    for one in error.exceptions if isinstance(error, BaseExceptionGroup) else ():
+        found = _named(one)
+        if isinstance(found, GyreError):
+            return found
+    return error
+
+
+def _left(folder: Path) -> str:
+    """What follows from an end that is nobody's will."""
+    return (
+        f"  executions and the proxy go on without it: gyre resume {folder} goes on with them, "
+        f"gyre stop {folder} ends them"
+    )
+
+
+def _text(path: Path) -> str:
+    return path.read_text().strip() if path.exists() else ""

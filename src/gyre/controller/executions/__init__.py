@@ -1,0 +1,1 @@
+"""The executions of a run: groups, supervisors, held-out evaluation."""

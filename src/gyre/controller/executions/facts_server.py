@@ -1,0 +1,79 @@
+"""The controller's own address: supervisors post the facts of their executions there."""
+
+import hmac
+import secrets
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+
+from gyre.net.asgi import ClientGone, Exchange, Receive, Scope, Send
+from gyre.rollout.facts import Entry, decode
+from gyre.storage.durable import replace
+from gyre.types.errors import ConfigError, NotFound, RequestError, Unauthorized
+from gyre.types.ids import ExecutionId
+
+PATH = "/facts"
+MOST_BYTES = 2**20
+BODY_S = 10.0
+
+
+class _Named(msgspec.Struct):
+    execution: str
+
+
+class Whereabouts(msgspec.Struct, frozen=True):
+    """Where supervisors post facts; the same for every controller of a run, if it can be."""
+
+    port: int
+    token: str
+
+
+def whereabouts(path: Path) -> Whereabouts:
+    """Those of an earlier controller, or new ones: any port, and a token of their own."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Whereabouts)
+    except (OSError, msgspec.MsgspecError):
+        return Whereabouts(port=0, token=secrets.token_urlsafe(32))
+
+
+def note(path: Path, found: Whereabouts) -> None:
+    """For the next controller, and nobody else's eyes."""
+    replace(path, msgspec.json.encode(found), is_secret=True)
+
+
+class Desk:
+    """Takes facts from whoever shows the token."""
+
+    def __init__(self, token: str, heard: Callable[[ExecutionId, Entry], Awaitable[None]]) -> None:
+        if not token:
+            raise ConfigError("the token of facts is empty, and anybody could post them")
+        self._token = token
+        self._heard = heard
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        exchange = Exchange(scope, receive, send)
+        try:
+            await self._answer(exchange)
+        except RequestError as error:
+            said = {"error": {"message": str(error)}}
+            await exchange.answer(error.status, msgspec.json.encode(said))
+        except ClientGone:
+            return
+
+    async def _answer(self, exchange: Exchange) -> None:
+        given = exchange.headers.get("authorization", "").removeprefix("Bearer ")
+        if not hmac.compare_digest(given.encode(), self._token.encode()):
+            raise Unauthorized("expected the token that supervisors are told")
+        if (exchange.method, exchange.path) != ("POST", PATH):
+            raise NotFound(f"{exchange.method} {exchange.path}: no such path")
+        body = await exchange.body(most_bytes=MOST_BYTES, within_s=BODY_S)
+        try:
+            named = msgspec.json.decode(body, type=_Named)
+            entry = decode(body)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise RequestError(str(error)) from error
+        await self._heard(ExecutionId(named.execution), entry)
+        await exchange.answer(200, b"{}")

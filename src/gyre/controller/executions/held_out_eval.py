@@ -1,0 +1,307 @@
+"""Held-out evaluation: every so many publications all held-out tasks run once (SPEC 6.6).
+
+Rule 1: rounds do not overlap; one that is due while another is open begins when that has closed.
+Rule 2: numbers never repeat, and nothing here enters a buffer.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import sqrt
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from gyre.cluster.births import Bears
+from gyre.controller.executions.supervised import Supervised
+from gyre.controller.executions.supervisors import OrderOf, Supervisors
+from gyre.controller.noted import Noted
+from gyre.controller.training.hall import Spawn
+from gyre.proxy.sharded import Proxies
+from gyre.rollout.facts import Entry
+from gyre.scheduler.messages import (
+    EngineId,
+    EvaluationEnded,
+    EvaluationId,
+    EvaluationMove,
+    EvaluationRequested,
+    LaunchEvaluation,
+    Published,
+    RunStarted,
+    TimerFired,
+)
+from gyre.storage import call_log as calls
+from gyre.types.errors import LogDamaged
+from gyre.types.ids import ExecutionId, evaluation_name
+from gyre.types.outcomes import Closed, Outcome, Terminated
+from gyre.types.places import TaskSource
+from gyre.types.records import CallClosed
+from gyre.types.run_events import EvaluationRound, EvaluationScored
+from gyre.types.tasks import Task
+
+
+@dataclass(slots=True)
+class _Round:
+    """All held-out tasks, once."""
+
+    version: int
+    first: int
+    """Number of its first evaluation; the others follow in the order of their tasks."""
+    open: set[EvaluationId]
+    scores: list[float] = field(default_factory=list)
+
+
+class Evaluations:
+    """The held-out tasks of a run, and what became of them."""
+
+    def __init__(
+        self,
+        folder: Path,
+        tasks: TaskSource,
+        proxy: Proxies,
+        births: Bears,
+        *,
+        every: int,
+        last: int | None,
+        order_of: OrderOf,
+        facts_token: str,
+        hear: Callable[[Any], None],
+        spawn: Spawn,
+    ) -> None:
+        """`last` is the version that the run ends with, which nothing can be launched under."""
+        self._folder = folder
+        # Read at once, so that a bad task is known before the run starts.
+        self._tasks = [tasks.get(index) for index in range(len(tasks))]
+        self._every = every
+        self._last = last
+        self._hear = hear
+        self._numbers: dict[ExecutionId, EvaluationId] = {}
+        self._names: dict[EvaluationId, ExecutionId] = {}
+        """The same, the other way round."""
+        self.seats = Noted[ExecutionId, EngineId]()
+        """Engines of those that are launched and not terminated."""
+        self._round: _Round | None = None
+        self._is_due = False
+        self._next = 0
+        self._published = 0
+        self._publications = 0
+        self._supervisors = Supervisors(
+            proxy,
+            births,
+            order_of=order_of,
+            facts_token=facts_token,
+            terminated=self._terminated,
+            closed=self._closed,
+            spawn=spawn,
+            lost=self._lost,
+        )
+
+    def noticed(self, now: float, fact: Any) -> None:
+        """A fact is in the journal; the run's start and publications may begin a round."""
+        if self._notices(fact):
+            self._is_due = True
+            self._begin()
+
+    def launch(self, command: LaunchEvaluation) -> None:
+        number, name = command.evaluation, name_of(command.evaluation)
+        self._name(number, name)
+        self.seats[name] = command.engine
+        self._supervisors.launch(name, self._task(number), self._place(name))
+
+    def move(self, moves: Sequence[EvaluationMove]) -> None:
+        """One that has ended since has no calls to be moved."""
+        for one in moves:
+            name = self._names.get(one.evaluation)
+            if name is not None and name in self.seats:
+                self.seats[name] = one.engine
+
+    async def heard(self, execution: ExecutionId, entry: Entry) -> None:
+        """A supervisor posted a fact; those of other executions are passed over."""
+        await self._supervisors.heard(execution, entry)
+
+    async def look_after(self) -> None:
+        """Looks again and again."""
+        await self._supervisors.look_after()
+
+    async def look(self) -> None:
+        """Dead supervisors are revived, and the others told how long calls were held."""
+        await self._supervisors.look()
+
+    async def end(self, *, for_good: bool = False) -> None:
+        """What is unfinished is cancelled."""
+        await self._supervisors.end(for_good=for_good)
+
+    def recall(self, history: Iterable[Any]) -> None:
+        """Goes on from the facts and orders of an earlier controller; what runs, runs on."""
+        launched: dict[EvaluationId, EngineId] = {}
+        ended: set[EvaluationId] = set()
+        asked: set[EvaluationId] = set()
+        for one in history:
+            self._is_due = self._notices(one) or self._is_due
+            match one:
+                case EvaluationRequested(evaluation=number):
+                    asked.add(number)
+                    if self._round is None:
+                        self._is_due = False
+                        self._open(number)
+                case LaunchEvaluation() | EvaluationMove():
+                    launched[one.evaluation] = one.engine
+                case EvaluationEnded(evaluation=number):
+                    ended.add(number)
+                case EvaluationScored(evaluation=number, score=score):
+                    self._count(EvaluationId(number), score)
+                case EvaluationRound():
+                    self._round = None
+                case _:
+                    pass
+        self._go_on(asked, launched, ended)
+
+    def _go_on(
+        self,
+        asked: Collection[EvaluationId],
+        launched: Mapping[EvaluationId, EngineId],
+        ended: Collection[EvaluationId],
+    ) -> None:
+        if self._round is None:
+            self._begin()
+            return
+        for number in sorted(self._round.open):
+            if number not in asked:
+                self._hear(EvaluationRequested(evaluation=number))
+            elif number in launched:
+                name = self._newest(number)
+                self._name(number, name)
+                if number not in ended:
+                    self.seats[name] = launched[number]
+                self._supervisors.adopt(
+                    name, self._task(number), self._place(name), is_terminated=number in ended
+                )
+        self._close_round()
+
+    def _notices(self, fact: Any) -> bool:
+        """Whether a round is due because of it."""
+        match fact:
+            case RunStarted():
+                return True
+            case Published(version=version) if version > self._published:
+                self._published = version
+                self._publications += 1
+                return version != self._last and self._publications % self._every == 0
+            case _:
+                return False
+
+    def _begin(self) -> None:
+        if not self._is_due or self._round is not None or not self._tasks:
+            return
+        self._is_due = False
+        for number in self._open(self._next):
+            self._hear(EvaluationRequested(evaluation=number))
+
+    def _open(self, first: int) -> list[EvaluationId]:
+        """The numbers of a new round."""
+        self._next = first + len(self._tasks)
+        numbers = [EvaluationId(number) for number in range(first, self._next)]
+        self._round = _Round(version=self._published, first=first, open=set(numbers))
+        return numbers
+
+    def _count(self, number: EvaluationId, score: float | None) -> None:
+        assert self._round is not None
+        self._round.open.discard(number)
+        self._round.scores += [] if score is None else [score]
+
+    def _close_round(self) -> None:
+        """If nothing of it is open."""
+        if self._round is not None and not self._round.open:
+            self._hear(_summed(self._round, len(self._tasks)))
+            self._round = None
+            self._begin()
+
+    def _task(self, number: EvaluationId) -> Task:
+        assert self._round is not None
+        return self._tasks[number - self._round.first]
+
+    def _place(self, name: ExecutionId) -> Path:
+        return self._folder / "attempts" / name
+
+    def _name(self, number: EvaluationId, name: ExecutionId) -> None:
+        self._numbers[name], self._names[number] = number, name
+
+    def _newest(self, number: EvaluationId) -> ExecutionId:
+        """The name under which it was begun last."""
+        name = name_of(number)
+        while self._place(next_name(name)).is_dir():
+            name = next_name(name)
+        return name
+
+    def _lost(self, one: Supervised, reason: str) -> None:
+        """The same again, under a name that has neither a log nor a folder, on the same engine."""
+        number, engine = self._numbers.pop(one.name), self.seats.pop(one.name)
+        name = next_name(one.name)
+        self._name(number, name)
+        self.seats[name] = engine
+        self._supervisors.launch(name, one.task, self._place(name))
+        # No event follows from it, and its calls need a route under the new name.
+        self._hear(TimerFired())
+
+    async def _terminated(self, one: Supervised, fact: Terminated) -> None:
+        """Its slot is free, because judging needs no engine (SPEC 1.3)."""
+        del self.seats[one.name]
+        self._hear(EvaluationEnded(evaluation=self._numbers[one.name]))
+
+    async def _closed(self, one: Supervised, fact: Closed) -> None:
+        versions = await asyncio.to_thread(versions_of, self._folder, one.name)
+        number = self._numbers.pop(one.name)
+        del self._names[number]
+        self._supervisors.forget(one.name)
+        assert self._round is not None
+        score, version = _score(fact), self._round.version
+        self._count(number, score)
+        self._hear(
+            EvaluationScored(
+                evaluation=number,
+                execution=one.name,
+                task=one.task.id,
+                version=version,
+                versions=versions,
+                outcome=fact.outcome.value,
+                score=score,
+            )
+        )
+        self._close_round()
+
+
+def name_of(number: EvaluationId) -> ExecutionId:
+    return evaluation_name(number)
+
+
+def next_name(name: ExecutionId) -> ExecutionId:
+    """Of an evaluation that begins anew: eval-000001, eval-000001.1, eval-000001.2..."""
+    first, _, number = name.partition(".")
+    return ExecutionId(f"{first}.{int(number or 0) + 1}")
+
+
+def versions_of(folder: Path, execution: ExecutionId) -> tuple[int, ...]:
+    """Those that sampled its tokens, in ascending order; none where its log cannot tell."""
+    path = calls.path_of(folder, execution)
+    try:
+        records = calls.read(path).records if path.exists() else ()
+    except LogDamaged:
+        return ()
+    spans = [span for one in records if isinstance(one, CallClosed) for span in one.spans]
+    return tuple(sorted({one.version for one in spans if one.version is not None}))
+
+
+def _score(closed: Closed) -> float | None:
+    """A placeholder is a valid 0 here too (SPEC 6.4)."""
+    return 0.0 if closed.outcome is Outcome.PLACEHOLDER else closed.score
+
+
+def _summed(one: _Round, num_tasks: int) -> EvaluationRound:
+    scores = one.scores
+    return EvaluationRound(
+        version=one.version,
+        num_tasks=num_tasks,
+        num_valid=len(scores),
+        mean=fmean(scores) if scores else None,
+        standard_error=stdev(scores) / sqrt(len(scores)) if len(scores) > 1 else None,
+    )

@@ -1,0 +1,377 @@
+"""Executions under supervisors: started, heard of by their facts, revived, ended with the run.
+
+Rule 1: an execution's facts are taken in order, each once, however often they are posted.
+Rule 2: its key is closed and its log final before anybody hears that it is terminated.
+Rule 3: a supervisor of an earlier controller goes on undisturbed; no harness is started twice.
+"""
+
+import asyncio
+import errno
+import json
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from gyre.cluster.births import Bears
+from gyre.controller.executions.supervised import Holding, Supervised
+from gyre.controller.training.hall import Spawn
+from gyre.proxy.proxied import Sealed
+from gyre.proxy.sharded import Proxies
+from gyre.rollout import facts
+from gyre.rollout.facts import Entry
+from gyre.rollout.main import LOG_FILE, Secrets
+from gyre.rollout.spec import ORDER_FILE, Order, Told, read_told, tell, write_order
+from gyre.types.errors import BoundaryError, ConfigError, LogDamaged
+from gyre.types.ids import ExecutionId
+from gyre.types.outcomes import Closed, Ending, Fact, Launched, Outcome, Terminated
+from gyre.types.tasks import Task
+
+MOST_STARTING = 4
+"""Supervisors that are being started at once; more would only wait for the machine."""
+MOST_REVIVALS = 3
+"""Times that a dead supervisor is started again; then its execution is excluded."""
+LOOK_S = 1.0
+"""How often dead supervisors are looked for, and held calls told about."""
+FULL = (errno.ENOSPC, errno.EDQUOT)
+END_S = 10.0
+"""How long executions may take to end with the run."""
+
+
+OrderOf = Callable[[ExecutionId, Task, str], Order]
+"""Name, task and address become what a supervisor is told."""
+
+
+class Supervisors:
+    """Executions by name, until they are forgotten."""
+
+    def __init__(
+        self,
+        proxy: Proxies,
+        births: Bears,
+        *,
+        order_of: OrderOf,
+        facts_token: str,
+        terminated: Callable[[Supervised, Terminated], Awaitable[None]],
+        closed: Callable[[Supervised, Closed], Awaitable[None]],
+        spawn: Spawn,
+        lost: Callable[[Supervised, str], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`terminated` and `closed` hear of each execution once, in this order.
+
+        `lost` hears of one that never ran, or was ended with an earlier controller, and why; it is
+        forgotten here. Without it such an execution is excluded.
+        """
+        self._proxy = proxy
+        self._births = births
+        self._order_of = order_of
+        self._facts_token = facts_token
+        self._terminated = terminated
+        self._closed = closed
+        self._spawn = spawn
+        self._lost = lost
+        self._clock = clock
+        self._all: dict[ExecutionId, Supervised] = {}
+        self._starting = asyncio.Semaphore(MOST_STARTING)
+
+    def launch(self, name: ExecutionId, task: Task, folder: Path) -> None:
+        one = Supervised(name, folder, task, self._births)
+        self._all[name] = one
+        self._spawn(self._start(one))
+
+    def adopt(
+        self,
+        name: ExecutionId,
+        task: Task,
+        folder: Path,
+        *,
+        is_cancelled: bool = False,
+        is_terminated: bool = False,
+    ) -> None:
+        """One that an earlier controller launched, or was about to.
+
+        It is heard of as if it were our own, but not of what is known: that it was cancelled, and
+        that it terminated.
+        """
+        one = Supervised(name, folder, task, self._births, is_cancelled=is_cancelled)
+        one.was_terminated = is_terminated
+        self._all[name] = one
+        self._spawn(self._take_up(one))
+
+    def cancel(self, name: ExecutionId) -> None:
+        """It ends, unassessed, as surplus."""
+        one = self._all[name]
+        one.is_cancelled = True
+        one.surplus()
+
+    def forget(self, name: ExecutionId) -> None:
+        """Its supervisor has said everything and ends by itself."""
+        del self._all[name]
+
+    async def heard(self, name: ExecutionId, entry: Entry) -> None:
+        """A fact was posted; one that was missed before it is read from the disk."""
+        one = self._all.get(name)
+        if one is None:
+            return
+        async with one.lock:
+            if entry.sequence > one.num_heard:
+                await self._catch_up(one, upto=entry.sequence)
+            if entry.sequence == one.num_heard:
+                await self._apply(one, entry)
+
+    async def look_after(self) -> None:
+        """Supervisors that died or hang are started again, and told how long calls were held."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await self.look()
+
+    async def look(self) -> None:
+        """Once."""
+        for one in list(self._all.values()):
+            if one.closed is None and one.is_lost:
+                await self._revive(one)
+            elif one.closed is None and one.is_hung(self._clock()):
+                one.kill()
+            elif one.closed is None and one.is_adopted:
+                await self._listen(one)
+        await self._tell_held()
+
+    async def end(self, *, for_good: bool = False) -> None:
+        """Nothing of any execution runs any more.
+
+        What has ended and is not assessed yet can be when the run is resumed, unless it is over.
+        """
+        births = [one.birth for one in self._all.values() if one.birth is not None]
+        if births:
+            # One that is just being born may have nobody else left to wait for it.
+            await asyncio.wait(births, timeout=END_S)
+        for one in self._all.values():
+            one.is_cancelled = True
+            if not for_good:
+                one.stop()
+            elif one.terminated is None:
+                one.surplus()
+        await asyncio.gather(*(one.end(END_S) for one in self._all.values()))
+
+    # Of earlier controllers
+
+    async def _take_up(self, one: Supervised) -> None:
+        """Whatever became of it while nobody listened is heard, and then what follows."""
+        if not (one.folder / ORDER_FILE).exists():
+            await self._begin(one)
+            return
+        one.is_adopted = True
+        one.told = await asyncio.to_thread(read_told, one.folder)
+        one.held = Holding(one.told.held_s)
+        await self._listen(one)
+        if one.closed is None and one.is_cancelled:
+            one.surplus()
+
+    async def _begin(self, one: Supervised) -> None:
+        """It was never started; if that was heard of already, only how it closed is missing."""
+        if not one.was_terminated:
+            await self._start(one)
+            return
+        order = self._order_of(one.name, one.task, self._proxy.url_of(one.name))
+        async with one.lock:
+            outcome = Outcome.PLACEHOLDER if order.counts_placeholders else Outcome.EXCLUDED
+            outcome = Outcome.SURPLUS if one.is_cancelled else outcome
+            await self._give_up(one, Ending.NEVER_STARTED, outcome, "it never started")
+
+    async def _listen(self, one: Supervised) -> None:
+        """Facts that were not posted, or not here, are read where they lie.
+
+        An order names the address of whoever wrote it, and a revived supervisor posts there too.
+        """
+        try:
+            size = (one.folder / facts.FACTS_FILE).stat().st_size
+        except FileNotFoundError:
+            return
+        if size == one.read_bytes:
+            return
+        async with one.lock:
+            one.read_bytes = size
+            try:
+                await self._catch_up(one)
+            except LogDamaged as error:
+                await self._give_up(one, Ending.CRASHED, Outcome.EXCLUDED, str(error))
+
+    async def _abandon(self, one: Supervised, reason: str) -> None:
+        """It cannot go on, and nothing that it did counts."""
+        if self._lost is None or one.was_terminated:
+            await self._give_up(one, Ending.CRASHED, Outcome.EXCLUDED, reason)
+            return
+        await self._seal(one)
+        del self._all[one.name]
+        one.closed = Closed(outcome=Outcome.EXCLUDED, score=None, reason=reason)
+        self._lost(one, reason)
+
+    # Starting
+
+    async def _start(self, one: Supervised) -> None:
+        order = self._order_of(one.name, one.task, self._proxy.url_of(one.name))
+        async with self._starting:
+            try:
+                key = await self._proxy.open(one.name)
+                if one.is_cancelled:
+                    await self._cancelled(one)
+                    return
+                if key is None:
+                    async with one.lock:
+                        await self._abandon(one, "its key was told to nobody who lives")
+                    return
+                one.key = key
+                await self._with_room(one, order)
+                await self._try_to_supervise(one)
+            except (OSError, ConfigError, BoundaryError) as error:
+                counts = order.counts_placeholders
+                async with one.lock:
+                    await self._give_up(
+                        one,
+                        Ending.NEVER_STARTED,
+                        Outcome.PLACEHOLDER if counts else Outcome.EXCLUDED,
+                        str(error),
+                    )
+
+    async def _with_room(self, one: Supervised, order: Order) -> None:
+        """Its order is on the disk, which may be full for a while: that is not its doing."""
+        while True:
+            try:
+                await asyncio.to_thread(write_order, one.folder, order)
+            except OSError as error:
+                if error.errno not in FULL or one.is_cancelled:
+                    raise
+                await asyncio.sleep(LOOK_S)
+            else:
+                return
+
+    async def _cancelled(self, one: Supervised) -> None:
+        async with one.lock:
+            reason = "cancelled before launch"
+            await self._give_up(one, Ending.CANCELLED, Outcome.SURPLUS, reason)
+
+    async def _try_to_supervise(self, one: Supervised) -> None:
+        """A nursery may die while it is asked: then nobody knows yet whether there is one."""
+        try:
+            await self._supervise(one)
+        except ConfigError:
+            one.birth, one.is_adopted = None, True
+
+    async def _supervise(self, one: Supervised) -> None:
+        """A supervisor, which goes on from whatever the execution's facts say."""
+        told = Secrets(key=one.key, token=self._facts_token)
+        # Not given up with whoever waits, because a process that nobody knows would go on.
+        one.birth = asyncio.create_task(
+            self._births.birth(
+                one.name,
+                [str(one.folder / ORDER_FILE)],
+                log=one.folder / LOG_FILE,
+                told=json.dumps(asdict(told)),
+                lasts=True,
+            )
+        )
+        process = await asyncio.shield(one.birth)
+        if one.is_cancelled:
+            process.signal(signal.SIGUSR1)
+
+    async def _give_up(
+        self, one: Supervised, ending: Ending, outcome: Outcome, reason: str
+    ) -> None:
+        """Nobody else will say how it ended."""
+        ended = Terminated(ending=ending, reason=reason, elapsed_s=None, state=None)
+        over: list[Fact] = [Closed(outcome=outcome, score=None, reason=reason)]
+        for fact in over if one.terminated is not None else [ended, *over]:
+            await self._apply(one, Entry(sequence=one.num_heard, at=0.0, fact=fact))
+
+    async def _revive(self, one: Supervised) -> None:
+        """What its supervisor said last is heard, and another goes on if it was not the end."""
+        async with one.lock:
+            try:
+                await self._catch_up(one)
+            except LogDamaged as error:
+                await self._give_up(one, Ending.CRASHED, Outcome.EXCLUDED, str(error))
+            if one.closed is not None:
+                return
+            if one.is_adopted and not (one.key or one.has_run or one.terminated):
+                await self._abandon(one, "its supervisor died before the program ran")
+                return
+            if one.num_revivals >= MOST_REVIVALS:
+                reason = f"its supervisor died {MOST_REVIVALS + 1} times"
+                await self._give_up(one, Ending.CRASHED, Outcome.EXCLUDED, reason)
+                return
+            one.num_revivals += 1
+            with suppress(OSError):
+                await self._try_to_supervise(one)
+
+    async def _catch_up(self, one: Supervised, upto: int | None = None) -> None:
+        for entry in await asyncio.to_thread(facts.read, one.folder):
+            if one.closed is not None:
+                return
+            if entry.sequence >= one.num_heard and (upto is None or entry.sequence < upto):
+                await self._apply(one, entry)
+
+    async def _apply(self, one: Supervised, entry: Entry) -> None:
+        one.num_heard = entry.sequence + 1
+        match entry.fact:
+            case Launched():
+                one.has_run = True
+            case Terminated() as fact:
+                await self._apply_end(one, fact)
+            case Closed() as fact:
+                if fact.outcome is Outcome.SURPLUS and not one.is_cancelled:
+                    # Ended with its controller while it was assessed, which no other fact says.
+                    fact = replace(fact, outcome=Outcome.EXCLUDED)
+                one.closed = fact
+                await self._closed(one, fact)
+            case _:
+                pass
+
+    async def _apply_end(self, one: Supervised, fact: Terminated) -> None:
+        if one.was_terminated:
+            one.terminated = fact
+            return
+        if fact.ending is Ending.CANCELLED and one.is_adopted and not one.is_cancelled:
+            await self._abandon(one, "its program was ended with an earlier controller")
+            return
+        sealed = await self._seal(one)
+        held_s = one.held.counted(sealed.held_s)
+        one.told = Told(held_s=held_s, committed_calls=sealed.committed_calls)
+        if one.folder.exists():
+            await asyncio.to_thread(tell, one.folder, one.told)
+        one.terminated = fact
+        await self._terminated(one, fact)
+
+    async def _seal(self, one: Supervised) -> Sealed:
+        try:
+            return await self._proxy.seal(one.name)
+        except BoundaryError:
+            # Never opened.
+            return Sealed(committed_calls=0, held_s=0.0)
+
+    async def _tell_held(self) -> None:
+        """Deadlines move on by what calls waited (SPEC 6.1).
+
+        Also asked when nothing runs, because a proxy that nobody asks takes itself for left alone.
+        """
+        for name, held_s in (await self._proxy.held()).items():
+            one = self._all.get(ExecutionId(name))
+            if one is None or one.terminated is not None or not one.is_supervised:
+                continue
+            held_s = one.held.counted(held_s)
+            if held_s > one.told.held_s + LOOK_S:
+                one.told = Told(held_s=held_s)
+                await asyncio.to_thread(tell, one.folder, one.told)
+
+
+SupervisorsOf = Callable[
+    [
+        Callable[[Supervised, Terminated], Awaitable[None]],
+        Callable[[Supervised, Closed], Awaitable[None]],
+        Callable[[Supervised, str], None],
+    ],
+    Supervisors,
+]
+"""Supervisors whose executions are heard of by these: terminated, closed, lost."""

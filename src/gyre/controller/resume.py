@@ -1,0 +1,96 @@
+"""A run goes on under another controller: its books are opened again, and nothing is done twice.
+
+Rule 1: of the earlier controller's processes only the proxy and supervisors are left to go on.
+Rule 2: nothing is decided here; cells are said to have died, and the scheduler orders the rest.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from gyre.cluster.pids import holds_log
+from gyre.cluster.process import Found
+from gyre.controller.parts import Parts
+from gyre.controller.process_specs import Places
+from gyre.controller.recovered_state import Recalled
+from gyre.controller.training.hall import Spawn
+from gyre.model import checkpoint_store as checkpoints
+from gyre.model.checkpoint_store import Checkpoint
+from gyre.proxy.admin_client import is_proxy
+from gyre.scheduler.cells import CellState
+from gyre.scheduler.messages import CellDied, CellId, EngineId, EngineLost, LoadWeights
+from gyre.types.errors import ConfigError
+
+
+def reopen(found: Recalled, since: int, parts: Parts) -> None:
+    """Everybody knows what they knew, from the version on that a checkpoint covers."""
+    hall = parts.hall
+    left = parts.attempts.recall(found)
+    parts.hands.recall(found.outstanding)
+    hall.recall_version(since)
+    hall.recall_damaged(found.damaged)
+    for number, group in found.groups.items():
+        hall.admit(number, version=group.admitted.version, size=len(group.members))
+        if group.offered is not None:
+            hall.offer(group.offered, left[number])
+    for step, batch in sorted(found.steps.items()):
+        hall.open(step)
+        for number in batch.groups:
+            hall.recall_assigned(number, step)
+        hall.recall_step(step, gradient_norm=batch.gradient_norm)
+    if found.open is not None:
+        step, batch = found.open
+        hall.open(step)
+        for number in batch.groups:
+            hall.recall_assigned(number, step)
+        for executions, scores in batch.scores.items():
+            hall.recall_scored(step, executions, scores)
+
+
+def go_on(found: Recalled, parts: Parts, *, hear: Callable[[Any], None], spawn: Spawn) -> None:
+    """What was under way goes on; what was ordered and not answered is done now."""
+    scheduler = found.scheduler
+    cells, engines = scheduler.cells, scheduler.engines
+    # First, so that nothing is launched on engines that are not there.
+    for cell in map(CellId, range(len(cells))):
+        if cells.state(cell) is CellState.DEAD:
+            spawn(parts.switching.revive(cell))
+        else:
+            hear(CellDied(cell=cell))
+    for engine in map(EngineId, range(len(cells), len(engines))):
+        if engines.is_ready(engine):
+            hear(EngineLost(engine=engine))
+        else:
+            order = LoadWeights(engine=engine, version=found.published)
+            spawn(parts.switching.load(order))
+    for group in found.outstanding:
+        parts.attempts.resume(group)
+    if parts.evaluations is not None:
+        parts.evaluations.recall(found.evaluating)
+
+
+def published(found: Recalled, places: Places) -> Checkpoint:
+    """The weights that engines served last; ConfigError if they are not there any more."""
+    version = found.published
+    for one in checkpoints.listed(places.checkpoints):
+        if one.version == version and found.digest in (None, one.digest):
+            return one
+    message = f"{places.checkpoints}: expected version {version}, which engines served last"
+    raise ConfigError(message if found.digest is None else f"{message}, digest {found.digest}")
+
+
+async def clear_away(places: Places, *, proxy: bool) -> int:
+    """Cells of the earlier controller are gone for certain.
+
+    The proxy too, where nothing could go on with it. How many processes still lived.
+    """
+    left = []
+    for path in sorted(places.pids.glob("*")):
+        if is_proxy(path.name) and not proxy:
+            continue
+        log = places.log(path.name)
+        text = path.read_text()
+        if text.isdecimal() and holds_log(int(text), log):
+            left.append(Found(path.name, int(text), log))
+    await asyncio.gather(*(one.kill() for one in left))
+    return len(left)

@@ -1,0 +1,148 @@
+"""The live host of the scheduler: what is heard is journaled, then decided on, then carried out.
+
+Rule 1: nobody reacts to a fact before it is in the journal; a full disk makes everybody wait.
+Rule 2: the host decides nothing; the same journal through a fresh scheduler gives the same orders.
+"""
+
+import asyncio
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gyre.journal.writer import Journal
+from gyre.scheduler.messages import Command, TimerFired
+from gyre.scheduler.replay import EVENTS
+from gyre.scheduler.scheduler import Scheduler
+from gyre.types.run_events import JournalWaited
+
+RETRY_S = 1.0
+"""Pause before a disk that took nothing is tried again."""
+
+Listener = Callable[[float, Any], None]
+"""Hears every fact of the journal with its time, once it is there."""
+Decided = Callable[[float, Any, Sequence[Command]], None]
+"""Hears every event with its time and what was ordered because of it."""
+
+
+def warn(message: str) -> None:
+    """Where nobody else listens."""
+    sys.stderr.write(f"gyre: {message}\n")
+    sys.stderr.flush()
+
+
+class Host:
+    """One run's scheduler, its journal and its clock."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        journal: Journal,
+        *,
+        obey: Callable[[Sequence[Command]], None],
+        listeners: Sequence[Listener] = (),
+        decided: Decided | None = None,
+        alarm: Callable[[str], None] = warn,
+    ) -> None:
+        """`obey` starts what is ordered after an event, if anything is, and returns at once.
+
+        `alarm` tells people at once what they must mend before the run can go on.
+        """
+        self.scheduler = scheduler
+        self._journal = journal
+        self._obey = obey
+        self._listeners = tuple(listeners)
+        self._decided = decided
+        self._alarm = alarm
+        self._loop = asyncio.get_running_loop()
+        self._base_s = journal.now - self._loop.time()
+        self._inbox: deque[Any] = deque()
+        self._came = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._decided_at = journal.now
+
+    @property
+    def now(self) -> float:
+        """Seconds since the run began; time without a controller is not counted."""
+        return max(self._base_s + self._loop.time(), self._journal.now)
+
+    def hear(self, fact: Any) -> None:
+        """An event for the scheduler, or a fact for people, in the order in which they come."""
+        self._inbox.append(fact)
+        self._idle.clear()
+        self._came.set()
+
+    async def settled(self) -> None:
+        """All that was heard so far has been decided on, and its orders are under way."""
+        await self._idle.wait()
+
+    async def work(self) -> None:
+        """Hears and decides until it is cancelled."""
+        try:
+            while True:
+                await self._came.wait()
+                self._came.clear()
+                while self._inbox:
+                    await self._take()
+                self._idle.set()
+                self._set_timer()
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+
+    async def _take(self) -> None:
+        """One commit for all that has come, then one decision after the other."""
+        now = self.now
+        facts = list(self._inbox)
+        self._inbox.clear()
+        for fact in facts:
+            self._journal.append(fact, now=now)
+        await self._commit()
+        for fact in facts:
+            if isinstance(fact, EVENTS):
+                self._decide(fact, now)
+            for listener in self._listeners:
+                listener(now, fact)
+
+    async def _commit(self) -> None:
+        """As often as it takes: the facts are kept, and what follows from them waits (SPEC 10)."""
+        began: float | None = None
+        while True:
+            try:
+                self._journal.commit()
+            except OSError as error:
+                if began is None:
+                    began, reason = self._loop.time(), str(error)
+                    self._alarm(f"the journal cannot be written, and the run waits: {error}")
+                await asyncio.sleep(RETRY_S)
+            else:
+                break
+        if began is not None:
+            waited_s = self._loop.time() - began
+            self._alarm(f"the journal is written again after {waited_s:.0f} s")
+            self.hear(JournalWaited(seconds=waited_s, reason=reason))
+
+    def _decide(self, event: Any, now: float) -> None:
+        commands = self.scheduler.handle(event, now)
+        self._decided_at = now
+        if self._decided is not None:
+            self._decided(now, event, commands)
+        self._obey(commands)
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        # As of what it knows, because a slow disk may let a time go by between knowing and asking.
+        at = self.scheduler.wake_at(self._decided_at)
+        if at is not None:
+            self._timer = self._loop.call_later(max(0.0, at - self.now), self._fire, at)
+
+    def _fire(self, at: float) -> None:
+        self._timer = None
+        if self.now < at:
+            self._set_timer()  # The loop's clock is coarser than the scheduler's.
+        else:
+            self.hear(TimerFired())

@@ -1,0 +1,63 @@
+"""A run is stopped from outside: whoever works on it, its executions, its proxy and its cells.
+
+Rule 1: nothing is lost by it; what was interrupted begins anew when the run is resumed.
+"""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from gyre.cluster.registry import open_cluster
+from gyre.config.run_sections import ClusterSection
+from gyre.controller import resume as resuming
+from gyre.controller.executions import supervised
+from gyre.controller.process_specs import Places
+from gyre.controller.run_status import end_controller
+from gyre.controller.runfile import read_run
+from gyre.storage.lock import is_taken
+from gyre.types.errors import ConfigError
+
+END_S = 10.0
+"""How long an execution may take to end."""
+
+
+def stop(folder: Path, tell: Callable[[str], None]) -> int:
+    """How many executions and other processes were left without a controller; none is now.
+
+    A controller ends first, with all that is its own. ConfigError with what could not be ended.
+    `tell` says what is waited for, and what is passed over.
+    """
+    end_controller(folder, tell)
+    places = Places(run=folder.absolute(), share=folder)
+    if not places.file.is_file():
+        # Whatever became of it, what runs on this machine can be ended.
+        return asyncio.run(end_all(places, ClusterSection(), ""))
+    try:
+        config = read_run(places.file).config
+    except ConfigError as error:
+        tell(f"only what runs on this machine is ended, because of {error}")
+        return asyncio.run(end_all(places, ClusterSection(), ""))
+    return asyncio.run(end_all(places, config.cluster, config.run.name))
+
+
+async def end_all(places: Places, section: ClusterSection, run: str) -> int:
+    """The same for a run that has no controller, or whose controller is about to end."""
+    found = [one for one in sorted(places.attempts.glob("*/")) if is_taken(one)]
+    # Of others than this machine only what lasts can be left, and that are supervisors.
+    asked = section if found else ClusterSection()
+    cluster = await open_cluster(asked, run=run, folder=places.run, key_file=places.token)
+    try:
+        await asyncio.gather(*(_end(one, cluster) for one in found))
+    finally:
+        await cluster.close()
+    # The proxy last, so that programs that are being ended see no call fail.
+    num_others = await resuming.clear_away(places, proxy=True)
+    if stuck := [one.name for one in found if is_taken(one)]:
+        raise ConfigError(f"{places.run}: could not be ended: {', '.join(stuck)}")
+    return len(found) + num_others
+
+
+async def _end(folder: Path, by: supervised.Orders) -> None:
+    """What its program has done by now is assessed when the run is resumed."""
+    supervised.stop(folder, by)
+    await supervised.end(folder, END_S, by)

@@ -1,0 +1,206 @@
+"""Groups of a run on their way through training: waiting, in the open batch, or in a past step."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gyre.aio.news import News
+from gyre.batching.batch_assembler import PackingBuffer
+from gyre.batching.group_buffer import Group, GroupBuffer
+from gyre.batching.group_packer import Kept, Materialised, WireClaim, mean_reward
+from gyre.batching.work_queue import CORE, Offer
+from gyre.cell.client import CellClient
+from gyre.controller.training.update import Found, Queue
+from gyre.scheduler.messages import GroupAssigned, GroupId, OfferGroup
+from gyre.types.errors import BrokenPromise, LogDamaged
+from gyre.types.ids import ExecutionId
+from gyre.types.run_events import CallsDamaged, GroupPacked, StepReplayed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """How a run trains, and how long its cells wait for each other."""
+
+    groups_per_batch: int
+    batch_executions: int
+    """B*N of SPEC 8.2."""
+    scored_first: bool
+    """Every claim is scored by forward passes before it trains (SPEC 8.3)."""
+    lease_s: float
+    join_s: float
+    group_s: float
+
+
+class Batches:
+    """The trajectory buffer and the packing buffer, and what a replay of past steps needs."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        terms: Terms,
+        *,
+        packer: Callable[[Group[Kept]], Materialised],
+        hear: Callable[[Any], None],
+        news: News,
+    ) -> None:
+        self._queue = queue
+        self._batch_executions = terms.batch_executions
+        self._scored_first = terms.scored_first
+        self._packer = packer
+        self._hear = hear
+        self._news = news
+        self._groups: GroupBuffer[Kept] = GroupBuffer()
+        self._packing = PackingBuffer(self._groups, queue, groups_per_batch=terms.groups_per_batch)
+        self._scores: dict[tuple[int, tuple[str, ...]], Found] = {}
+        """Of claims that were scored before this process began, by step and executions."""
+        self._norms: dict[int, float] = {}
+        """Of the gradients of steps that may have to be replayed."""
+        self._damaged: set[ExecutionId] = set()
+        """Executions whose logs were when their groups were packed, and not trained."""
+        self.version = 0
+        """v_t: steps that are taken."""
+
+    def admit(self, group: GroupId, *, version: int, size: int) -> None:
+        self._groups.admit(group, version=version, size=size)
+
+    def offer(self, command: OfferGroup, kept: Mapping[int, Kept | None]) -> None:
+        """All executions of the group have closed and left this, by member."""
+        for member, one in kept.items():
+            counts = member in command.members
+            self._groups.close(command.group, member, one if counts else None)
+        self._groups.offer(command.group, is_void=command.is_void)
+        self._news.tell()
+
+    def open(self, step: int) -> None:
+        self._packing.open(step)
+        self._news.tell()
+
+    @property
+    def step(self) -> int:
+        """The step whose batch is open."""
+        step = self._packing.step
+        assert step is not None
+        return step
+
+    @property
+    def may_pull(self) -> bool:
+        return self._packing.wants_group and self._groups.oldest() is not None
+
+    @property
+    def may_pack(self) -> bool:
+        return self._packing.unpacked is not None
+
+    @property
+    def may_step(self) -> bool:
+        """Every claim of the batch is in the sum of a cell, and the core is there to step."""
+        is_done = self._packing.is_closed and self._queue.is_done
+        return is_done and self._queue.trains(CORE)
+
+    def pull(self) -> None:
+        group = self._packing.pull()
+        assert group is not None
+        self._hear(GroupAssigned(group=GroupId(group.number), step=self.step))
+
+    async def pack(self) -> None:
+        """A group that was pulled becomes claims."""
+        group, step = self._packing.unpacked, self.step
+        assert group is not None
+        made = await asyncio.to_thread(self._packer, group)
+        self._hear(
+            GroupPacked(
+                group=group.number,
+                step=step,
+                num_claims=len(made.claims),
+                num_trajectories=made.num_trajectories,
+                num_tokens=made.num_tokens,
+                num_targets=made.num_targets,
+                row_tokens=made.row_tokens,
+            )
+        )
+        for execution, reason in made.damaged.items():
+            # A group is packed again by who resumes its batch, and its damage is told once.
+            if execution not in self._damaged:
+                self._hear(CallsDamaged(group=group.number, execution=execution, reason=reason))
+        self._damaged |= made.damaged.keys()
+        self._packing.pack(group.number, [self._offer(one) for one in made.claims])
+        self._news.tell()
+
+    def _offer(self, claim: WireClaim) -> Offer[WireClaim, Found]:
+        is_scored = self._is_scored_first(claim)
+        known = self._scores.get((self.step, claim.shares)) if is_scored else None
+        return Offer(
+            work=claim, num_scorings=int(is_scored), scores=() if known is None else (known,)
+        )
+
+    def stepped(self, step: int, *, gradient_norm: float) -> float | None:
+        """The open batch is consumed; the mean of its rewards."""
+        reward = mean_reward(self._packing.stepped())
+        self._taken(step, gradient_norm)
+        return reward
+
+    def forget(self, version: int) -> None:
+        """This version is durable, with all that the next step needs."""
+        self._groups.forget(version)
+        self._norms = {step: norm for step, norm in self._norms.items() if step >= version}
+
+    def recall_assigned(self, group: GroupId, step: int) -> None:
+        """The group was pulled into the open batch before this process began."""
+        self._packing.recall(group, step)
+
+    def recall_scored(self, step: int, executions: tuple[str, ...], scores: Found) -> None:
+        """A claim of the batch was scored before this process began, for good (SPEC 8.3)."""
+        self._scores[step, executions] = scores
+
+    def recall_damaged(self, executions: Iterable[str]) -> None:
+        """Their logs could not be read before this process began: no step has them."""
+        self._damaged |= {ExecutionId(one) for one in executions}
+
+    def recall_step(self, step: int, *, gradient_norm: float | None) -> None:
+        """The step was taken before this process began."""
+        if self._packing.step != step:
+            raise BrokenPromise(f"step {step}: taken, and its batch is not open")
+        self._packing.recall_step()
+        self._taken(step, gradient_norm)
+
+    async def replay(self, core: CellClient, version: int) -> bool:
+        """A core of this version takes the steps since then again; whether they are the same."""
+        is_equal = True
+        for step in range(version, self.version):
+            is_equal &= await self._replay_step(core, step)
+        return is_equal
+
+    async def _replay_step(self, core: CellClient, step: int) -> bool:
+        """With the same groups in the same order, by the core alone (SPEC 3.6, 10).
+
+        Sums of several cells that were added in another order differ in their last bits, unless
+        the trainer is deterministic. LogDamaged where one has been since: without its execution
+        other weights would come under a version that engines may serve.
+        """
+        lease = 0
+        for group in self._groups.consumed_by(step):
+            made = await asyncio.to_thread(self._packer, group)
+            if since := made.damaged.keys() - self._damaged:
+                named = "; ".join(f"{one}: {made.damaged[one]}" for one in sorted(since))
+                raise LogDamaged(f"step {step} cannot be made again as it was: {named}")
+            for claim in made.claims:
+                is_scored = self._is_scored_first(claim)
+                await core.train(
+                    claim.data,
+                    lease=lease,
+                    num_executions=self._batch_executions,
+                    scores=await core.score(claim.data) if is_scored else None,
+                )
+                lease += 1
+        norm = (await core.step(step)).gradient_norm
+        is_equal = norm == self._norms.get(step, norm)
+        self._hear(StepReplayed(step=step, num_claims=lease, gradient_norm=norm, is_equal=is_equal))
+        return is_equal
+
+    def _is_scored_first(self, claim: WireClaim) -> bool:
+        return self._scored_first or claim.oversize
+
+    def _taken(self, step: int, gradient_norm: float | None) -> None:
+        self.version = step + 1
+        if gradient_norm is not None:
+            self._norms[step] = gradient_norm

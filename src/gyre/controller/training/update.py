@@ -1,0 +1,187 @@
+"""The update: sums meet at the core, it steps, and satellites that stay take the new weights.
+
+Rule 1: the core's word decides: what it has summed is in its sum, whatever became of the senders.
+Rule 2: a member that does not answer in time is given up, and the others meet in another epoch.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, TypeVar
+
+from gyre.batching.group_packer import WireClaim
+from gyre.batching.work_queue import CORE, MicroSteps
+from gyre.cell.client import CellClient
+from gyre.scheduler.messages import CellDied, CellId
+from gyre.types.errors import BrokenPromise, CellError, CellGone
+from gyre.types.packs import Score
+from gyre.types.reports import StepReport
+
+Found = tuple[Score, ...]
+Queue = MicroSteps[WireClaim, Found]
+MOST_FAILURES = 3
+"""Times that a thing may fail with every cell alive; then the run stops with its name."""
+PATIENCE = 10
+"""Times that `group_s` may pass before anybody answers; whoever steps alone may take long."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """An update that the core has taken."""
+
+    report: StepReport
+    claims: Mapping[int, int]
+    """By cell: how many of the claims it did."""
+    reduce_s: float
+    reduced_bytes: int
+
+
+class Updates:
+    """What training cells do together, and the epoch of the groups in which they meet."""
+
+    def __init__(
+        self,
+        cells: Mapping[int, CellClient],
+        queue: Queue,
+        *,
+        group_s: float,
+        outdated: Callable[[Iterable[int]], None],
+        hear: Callable[[Any], None],
+        settled: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`group_s`: how long the others are waited for once one member has answered.
+
+        `outdated` is told of satellites whose sums or weights are worth nothing any more.
+        """
+        self._cells = cells
+        self._queue = queue
+        self._group_s = group_s
+        self._outdated = outdated
+        self._hear = hear
+        self._settled = settled
+        self._num_failures = 0
+        """In a row, with every cell alive."""
+        self._asked: dict[int, CellClient] = {}
+        """By cell, whose answers these are: another process may have taken its place."""
+        self._lost: set[int] | None = None
+        """While sums are under way: cells that were lost meanwhile."""
+        self.epoch = 0
+        """Of groups of cells; a failure begins another."""
+
+    def lost(self, cell: int) -> None:
+        """The cell died: what it held returns, and groups that it was in are of an old epoch."""
+        self.epoch += 1
+        if self._lost is None:
+            self._queue.leave(cell)
+        else:
+            self._lost.add(cell)
+
+    @property
+    def is_summing(self) -> bool:
+        """Nobody knows now whether what a satellite held is at the core."""
+        return self._lost is not None
+
+    async def update(self, members: Sequence[int], step: int) -> Made | None:
+        """One step with the sums of all members; None if it did not come about."""
+        began = perf_counter()
+        claims = {cell: len(self._queue.holds(cell)) for cell in members}
+        sent = await self._reduced(members)
+        if sent is None:
+            return None
+        reduce_s = perf_counter() - began
+        report = await self._stepped(step) if self._is_summed else None
+        if report is None:
+            # What they sent went with the core, and their own sums still hold it.
+            self._outdated(members)
+            return None
+        self._num_failures = 0
+        return Made(report=report, claims=claims, reduce_s=reduce_s, reduced_bytes=sent)
+
+    async def spread(self, members: Sequence[int], version: int) -> None:
+        """Satellites have the core's weights; those that have not are outdated."""
+        if len(members) < 2:
+            return
+        answers = await self._together(
+            members, lambda cell: self._cells[cell].spread(self.epoch, members, version)
+        )
+        failed = [cell for cell, one in answers.items() if isinstance(one, BaseException)]
+        if failed:
+            self._outdated(failed)
+            await self._after_failure(answers)
+
+    @property
+    def _is_summed(self) -> bool:
+        return self._queue.trains(CORE) and self._queue.is_reduced
+
+    async def _reduced(self, members: Sequence[int]) -> int | None:
+        """Bytes that were sent; None if the sum did not come about, and must be tried again."""
+        leases = {cell: sorted(self._queue.holds(cell)) for cell in members}
+        self._lost = set()
+        try:
+            answers = await self._together(
+                members, lambda cell: self._cells[cell].reduce(self.epoch, members, leases)
+            )
+            has_sum = not isinstance(answers[CORE], BaseException)
+            for cell in members if has_sum else ():
+                if cell != CORE and not self._queue.reduce(cell, leases[cell]):
+                    raise BrokenPromise(f"cell {cell}: summed, and not what it held")
+        finally:
+            lost, self._lost = self._lost, None
+            for cell in lost:
+                self._queue.leave(cell)
+        if any(isinstance(one, BaseException) for one in answers.values()):
+            await self._after_failure(answers)
+        if not has_sum:
+            return None
+        return sum(one for one in answers.values() if isinstance(one, int))
+
+    async def _stepped(self, step: int) -> StepReport | None:
+        """None if the core died, and with it all that was summed."""
+        answers = await self._together((CORE,), lambda _: self._cells[CORE].step(step))
+        report = answers[CORE]
+        if isinstance(report, CellGone):
+            await self._after_failure(answers)
+            return None
+        if isinstance(report, BaseException):
+            raise report
+        # A core that was given up meanwhile has stepped for nobody.
+        return report if self._is_summed else None
+
+    async def _together(
+        self, members: Sequence[int], order: Callable[[int], Coroutine[Any, Any, T]]
+    ) -> dict[int, T | BaseException]:
+        """Each member's answer or error; one that is late by far counts as gone."""
+        self._asked = {cell: self._cells[cell] for cell in members}
+        doing = [asyncio.create_task(order(cell)) for cell in members]
+        most_s, first = PATIENCE * self._group_s, asyncio.FIRST_COMPLETED
+        try:
+            await asyncio.wait(doing, timeout=most_s, return_when=first)
+            await asyncio.wait(doing, timeout=self._group_s)
+        finally:
+            for one in doing:
+                one.cancel()
+        found = await asyncio.gather(*doing, return_exceptions=True)
+        return {
+            cell: _late(cell, self._group_s) if isinstance(one, asyncio.CancelledError) else one
+            for cell, one in zip(members, found, strict=True)
+        }
+
+    async def _after_failure(self, answers: Mapping[int, object]) -> None:
+        """Cells that are gone have died; others meet in another epoch, or their error ends it."""
+        self.epoch += 1
+        gone = [cell for cell, one in answers.items() if isinstance(one, CellGone)]
+        others = [one for one in answers.values() if isinstance(one, BaseException)]
+        self._num_failures = 0 if gone else self._num_failures + 1
+        for cell in gone:
+            if self._asked[cell] is self._cells[cell]:
+                self._hear(CellDied(cell=CellId(cell)))
+        await self._settled()
+        for error in others:
+            if not isinstance(error, CellError) or self._num_failures >= MOST_FAILURES:
+                raise error
+
+
+def _late(cell: int, group_s: float) -> CellGone:
+    return CellGone(f"cell {cell}: no answer within {group_s:g} s of the others")

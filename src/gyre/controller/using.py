@@ -1,0 +1,125 @@
+"""What a run uses, measured every few seconds for its journal: processors, and accelerators.
+
+Rule 1: measuring disturbs nobody: it is done beside the loop, less often the longer a run lasts,
+and what cannot be read is left out.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gyre.cluster.processors import Meter, Meters, Table
+from gyre.controller.devices import Device, Devices, use_of
+from gyre.types.run_events import DeviceUse, UseMeasured
+
+FIRST_S, MOST_S = 2.0, 30.0
+PART = 100
+"""A pause is this part of the run so far, so that a long one has not many more facts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roots:
+    """Processes of a run on this machine by their numbers; all they started counts with them."""
+
+    cells: Mapping[int, int]
+    proxies: Collection[int]
+    nurseries: Collection[int]
+    """Parents of the supervisors that this controller started."""
+    attempts: Path
+    """Folders of executions, where supervisors of earlier controllers have their logs."""
+
+
+class Using:
+    """Everything that one controller measures."""
+
+    def __init__(self, devices: Devices | None = None, *, first_s: float = FIRST_S) -> None:
+        """`first_s` is the pause of a run that has just begun."""
+        self._devices = devices
+        self._first_s = first_s
+        self._began_s = time.monotonic()
+        self._cells: dict[int, Meter] = {}
+        self._proxies = Meters()
+        self._executions = Meters()
+        self._controller_s = 0.0
+
+    @classmethod
+    def found(cls) -> "Using":
+        """With whatever this machine can tell."""
+        return cls(Devices.found())
+
+    async def work(
+        self,
+        roots: Callable[[], Roots],
+        *,
+        hear: Callable[[UseMeasured], None],
+        clock: Callable[[], float],
+    ) -> None:
+        """Measures until it is cancelled; the first time what there was before the run began."""
+        await asyncio.to_thread(self.measured, roots())
+        while True:
+            await asyncio.sleep(pause_s(clock(), self._first_s))
+            hear(await asyncio.to_thread(self.measured, roots()))
+
+    def measured(self, roots: Roots) -> UseMeasured:
+        """Since the last time, or since the processes began."""
+        now_s = time.monotonic()
+        seconds, self._began_s = now_s - self._began_s, now_s
+        table = Table.now()
+        devices = [] if self._devices is None else self._devices.now()
+        return UseMeasured(
+            seconds=seconds,
+            cells=self._of_cells(table, roots.cells),
+            # Supervisors that an earlier controller started are nobody's children.
+            executions_s=self._executions.took(table, {*roots.nurseries, *_adopted(table, roots)})
+            or 0.0,
+            proxy_s=self._proxies.took(table, roots.proxies),
+            controller_s=self._own(table),
+            devices=_by_cell(table, devices, roots.cells),
+        )
+
+    def _of_cells(self, table: Table, pids: Mapping[int, int]) -> dict[int, float]:
+        took = {
+            cell: self._cells.setdefault(cell, Meter()).took(table, pid)
+            for cell, pid in pids.items()
+        }
+        return {cell: seconds for cell, seconds in took.items() if seconds is not None}
+
+    def _own(self, table: Table) -> float:
+        """Without what it started."""
+        total = table.alone(os.getpid()) or 0.0
+        took, self._controller_s = total - self._controller_s, total
+        return took
+
+
+def pause_s(now_s: float, first_s: float = FIRST_S) -> float:
+    """Until the next measurement of a run that has gone on for so long."""
+    return max(first_s, min(MOST_S, now_s / PART))
+
+
+def _adopted(table: Table, roots: Roots) -> list[int]:
+    ours = {os.getpid(), *roots.cells.values()}
+    for root in (*roots.nurseries, *roots.proxies):
+        ours |= {one.pid for one in table.under(root)}
+    return [pid for pid in table.leaders(ours) if _logs_under(pid, roots.attempts)]
+
+
+def _logs_under(pid: int, folder: Path) -> bool:
+    """Whether it writes its errors there, as no other program would."""
+    try:
+        return folder in Path(f"/proc/{pid}/fd/2").readlink().parents
+    except OSError:
+        return False
+
+
+def _by_cell(
+    table: Table, devices: Sequence[Device], pids: Mapping[int, int]
+) -> dict[int, DeviceUse]:
+    if not devices:
+        return {}
+    found = {
+        cell: use_of(devices, {one.pid for one in table.under(pid)}) for cell, pid in pids.items()
+    }
+    return {cell: use for cell, use in found.items() if use is not None}

@@ -1,0 +1,1 @@
+"""Rollouts and evaluations without training; task checks."""

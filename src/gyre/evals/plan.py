@@ -1,0 +1,187 @@
+"""What a command line asks to be executed becomes the plan of a rollout, checked as a run file is.
+
+gyre rollout TASKS --model tiny --harness mini_swe_agent --n 4
+"""
+
+import tomllib
+from argparse import Namespace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gyre.config.loader import loaded
+from gyre.config.run_sections import RunConfig
+from gyre.model.checkpoint_store import CHECKPOINTS, VERSION
+from gyre.tasks.registry import section_for
+from gyre.types.errors import ConfigError
+
+OF_TRAINING = ("preset", "schedule", "cells", "evaluation", "checkpoint", "trackers")
+"""Tables of a run file that say nothing about executions."""
+MOST_FOLDERS = 10_000
+ASKED_FILE = "rollout.json"
+"""Says what the rollout of a folder is of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a command line says."""
+
+    tasks: str
+    engines: tuple[str, ...]
+    """Addresses of engines that are there already."""
+    harness: str | None
+    argv: tuple[str, ...]
+    """The command of a harness that has no name."""
+    members: int
+    concurrency: int
+    config: Path | None
+    """A run file whose tables hold where nothing else is said."""
+    overrides: tuple[str, ...]
+
+    @classmethod
+    def of(cls, args: Namespace) -> "Asked":
+        """The options that `gyre rollout` and `gyre evaluate` share."""
+        return cls(
+            tasks=args.tasks,
+            engines=tuple(args.engine),
+            harness=args.harness,
+            argv=tuple(args.argv),
+            members=args.n,
+            concurrency=args.concurrency,
+            config=args.config,
+            overrides=tuple(args.set),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """What is served: a model as it is named, or a version of which a run has a checkpoint."""
+
+    model: str
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutPlan:
+    """Executions without training: which, of what, and where they are kept."""
+
+    config: RunConfig
+    folder: Path
+    members: int
+    """N: executions of each task."""
+    concurrency: int
+    """Executions at once."""
+    weights: Weights
+    engines: tuple[str, ...] = ()
+    """Addresses; none: one engine is started."""
+    engine_key: Path | None = None
+    """File with the key that engines at these addresses ask for."""
+
+
+def planned(
+    asked: Asked, weights: Weights, folder: Path, *, where: str, engine_key: Path | None
+) -> RolloutPlan:
+    """What is to be done; ConfigError with all that is wrong."""
+    config = rollout_config(asked, where=where, model=weights.model)
+    return RolloutPlan(
+        config=replace(config, run=replace(config.run, folder=str(folder.absolute()))),
+        folder=folder,
+        members=asked.members,
+        concurrency=asked.concurrency,
+        weights=weights,
+        engines=asked.engines,
+        engine_key=engine_key,
+    )
+
+
+def rollout_config(asked: Asked, *, where: str, model: str) -> RunConfig:
+    """The tree that the command line and the run file beside it come to; or all its mistakes."""
+    if asked.members < 1 or asked.concurrency < 1:
+        message = f"expected --n and --concurrency of 1 or more, found {asked.members} and "
+        raise ConfigError(f"{message}{asked.concurrency}")
+    if asked.harness is not None and asked.argv:
+        message = f"expected --harness {asked.harness} or a command after --, found both"
+        raise ConfigError(message)
+    given = {} if asked.config is None else _read(asked.config)
+    tables: dict[str, Any] = {
+        name: dict(table) if isinstance(table, Mapping) else table
+        for name, table in given.items()
+        if name not in OF_TRAINING
+    }
+    cells = given.get("cells")
+    tables["model"] = {**tables.get("model", {}), "name": model}
+    tables["tasks"] = asdict(section_for(asked.tasks))
+    # One process, whatever the run has of which this is the file.
+    tables["proxy"] = {"port": 0, **tables.get("proxy", {}), "shards": 1}
+    # What a run has to say and a rollout has no use for.
+    tables["schedule"] = {"groups_per_batch": 1, "executions_per_group": 2}
+    tables["cells"] = {"count": 1, "capacity": asked.concurrency}
+    if isinstance(cells, Mapping) and "engine" in cells:
+        tables["cells"]["engine"] = cells["engine"]
+    if asked.argv:
+        tables["harness"] = {"kind": "command", "argv": list(asked.argv)}
+    elif asked.harness is not None:
+        tables["harness"] = {"kind": asked.harness}
+    elif "harness" not in tables:
+        message = "expected --harness NAME, a command after --, or --config with a [harness]"
+        raise ConfigError(message)
+    return loaded(where, tables, asked.overrides).config
+
+
+def folder_for(wanted: Path | None, *, beside: Path) -> Path:
+    """The folder that is asked for, new or a rollout's; without one the first free of a series."""
+    if wanted is not None:
+        is_new = not wanted.exists() or (wanted.is_dir() and not any(wanted.iterdir()))
+        if not is_new and not (wanted / ASKED_FILE).is_file():
+            message = (
+                f"--run {wanted}: expected a new folder, or one with a rollout that may go on, "
+                "found one with something else in it"
+            )
+            raise ConfigError(message)
+        return wanted
+    for number in range(1, MOST_FOLDERS):
+        folder = beside.parent / f"{beside.name}-{number:03d}"
+        if not folder.exists():
+            return folder
+    message = f"{beside}: expected fewer than {MOST_FOLDERS} folders"
+    raise ConfigError(message)
+
+
+def weights_of(subject: str, version: int | None) -> tuple[Weights, Path | None]:
+    """A model by name or folder, or the weights of a run's checkpoint and its folder."""
+    folder = Path(subject)
+    versions = folder / CHECKPOINTS
+    if not versions.is_dir():
+        if version is not None:
+            message = f"--version {version}: expected a run with weights, found {subject}"
+            raise ConfigError(message)
+        return Weights(model=subject), None
+    found = _kept(versions)
+    wanted = max(found, default=None) if version is None else version
+    if wanted is None or wanted not in found:
+        known = ", ".join(map(str, sorted(found))) or "none"
+        asked = "a checkpoint" if version is None else f"version {version}"
+        message = f"{versions}: expected {asked}; found versions: {known}"
+        raise ConfigError(message)
+    return Weights(model=str(found[wanted].resolve()), version=wanted), folder
+
+
+def _kept(folder: Path) -> dict[int, Path]:
+    named = ((VERSION.fullmatch(path.name), path) for path in sorted(folder.iterdir()))
+    return {int(name[1]): path for name, path in named if name and path.is_dir()}
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        message = f"--config {path}: expected a run file: {error}"
+        raise ConfigError(message) from error
+
+
+def model_in(config: Path | None) -> str | None:
+    """What a run file trains; None where it does not say, or there is none."""
+    model = None if config is None else _read(config).get("model")
+    name = model.get("name") if isinstance(model, Mapping) else None
+    return name if isinstance(name, str) else None

@@ -1,1 +1,0 @@
-"""What an execution left behind gets an assessment, or stays unresolved."""

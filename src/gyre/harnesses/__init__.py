@@ -1,0 +1,1 @@
+"""Agent programs: install, launch, recognise."""

@@ -1,0 +1,39 @@
+"""A call's evidence goes to the harness that recognises it, else to the generic rule (SPEC 5)."""
+
+from collections.abc import Container
+from typing import Protocol
+
+from gyre.harnesses import declared, generic
+from gyre.harnesses import roles_claude_code as claude_code
+from gyre.harnesses import roles_codex as codex
+from gyre.harnesses import roles_mini_swe_agent as mini_swe_agent
+from gyre.harnesses import roles_opencode as opencode
+from gyre.harnesses import roles_qwen_code as qwen_code
+from gyre.types.roles import Classified, Evidence
+
+
+class Table(Protocol):
+    """One harness's rules; a module is one."""
+
+    @property
+    def NAME(self) -> str: ...
+
+    def recognises(self, evidence: Evidence) -> bool: ...
+
+    def classify(self, evidence: Evidence, subagents: Container[str]) -> Classified: ...
+
+
+TABLES: tuple[Table, ...] = (declared, claude_code, codex, opencode, qwen_code, mini_swe_agent)
+"""What a program says of itself goes before what it can be recognised by."""
+
+
+def classify(evidence: Evidence, subagents: Container[str] = ()) -> Classified:
+    """The call's class; `known` is False where no table, version or marker covers it.
+
+    `subagents` are the agents that earlier calls of the execution were classified with, because
+    a harness may name an agent's parent in some of its calls only.
+    """
+    for table in TABLES:
+        if table.recognises(evidence):
+            return table.classify(evidence, subagents)
+    return generic.classify(evidence, subagents)

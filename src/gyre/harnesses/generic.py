@@ -1,0 +1,11 @@
+"""The rule for harnesses that nobody has looked at: every call is the main agent's, and counted."""
+
+from collections.abc import Container
+
+from gyre.types.roles import Classified, Evidence
+
+NAME = "generic"
+
+
+def classify(evidence: Evidence, subagents: Container[str]) -> Classified:
+    return Classified(role="main", harness=NAME, known=False)

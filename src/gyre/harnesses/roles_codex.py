@@ -1,0 +1,61 @@
+"""Codex: every request says in its turn metadata which thread it is of and of which kind."""
+
+import re
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+
+from gyre.harnesses.markers import of_version, version_in
+from gyre.types.roles import CallRole, Classified, Evidence
+
+NAME = "codex"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Markers:
+    """Values of the turn metadata."""
+
+    turn: str
+    """`request_kind` of an agent's own step."""
+    summary: str
+    """`request_kind` of a compaction; its tool list is empty."""
+    subagent: str
+    """`thread_source` of a spawned thread."""
+
+
+MARKERS: Mapping[str, Markers] = {
+    "0.166.0": Markers(turn="turn", summary="compaction", subagent="subagent"),
+}
+
+_USER_AGENT = re.compile(r"codex[\w-]*/(\d+\.\d+\.\d+)")
+
+
+def recognises(evidence: Evidence) -> bool:
+    return evidence.dialect == "responses" and _version(evidence) is not None
+
+
+def classify(evidence: Evidence, subagents: Container[str]) -> Classified:
+    markers, known = of_version(MARKERS, _version(evidence))
+    kind = evidence.metadata.get("request_kind")
+    is_subagent = evidence.metadata.get("thread_source") == markers.subagent
+    parent = evidence.metadata.get("parent_thread_id")
+    # The session is named after the main thread.
+    is_nested = parent is not None and parent != evidence.metadata.get("session_id")
+    return Classified(
+        role=_role(evidence, kind, markers, is_subagent=is_subagent),
+        harness=NAME,
+        agent=evidence.metadata.get("thread_id") if is_subagent else None,
+        parent_agent=parent if is_nested else None,
+        known=known and kind in (markers.turn, markers.summary),
+    )
+
+
+def _role(evidence: Evidence, kind: str | None, markers: Markers, *, is_subagent: bool) -> CallRole:
+    if kind == markers.summary:
+        return "sub-agent-summary" if is_subagent else "main-summary"
+    if kind != markers.turn and not evidence.tools:
+        return "aux"
+    return "sub-agent" if is_subagent else "main"
+
+
+def _version(evidence: Evidence) -> str | None:
+    return version_in(evidence.headers.get("user-agent", ""), _USER_AGENT)

@@ -1,0 +1,1 @@
+"""The built-in engine, its server, clients of SGLang/vLLM, external servers."""

@@ -1,0 +1,1 @@
+"""Clients of inference engines, behind the Engine protocol."""

@@ -1,0 +1,1 @@
+"""vLLM and SGLang as servers that a cell starts and steers."""

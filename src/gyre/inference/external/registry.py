@@ -1,0 +1,96 @@
+"""A cell's server is started and put behind the orders that an engine takes."""
+
+import secrets
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import mkdtemp
+
+import aiohttp
+
+from gyre.inference.clients.wire import client
+from gyre.inference.external import launch
+from gyre.inference.external.child import ServerChild
+from gyre.inference.external.launch import Launch, ServerKind, Wanted
+from gyre.inference.external.remote import Remote
+from gyre.inference.external.served import ServedEngine
+from gyre.inference.external.sglang_remote import SglangRemote
+from gyre.inference.external.vllm_remote import VllmRemote
+from gyre.model.network import Network
+
+KINDS: tuple[ServerKind, ...] = ("vllm", "sglang")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """Which server, for whom, and with what."""
+
+    name: str
+    kind: ServerKind
+    wanted: Wanted
+
+
+async def open_served(opening: Opening, network: Network) -> ServedEngine:
+    """The engine, once its server answers; EngineError if it does not come up in time."""
+    wanted = opening.wanted
+    launched = _launched(opening)
+    child = await ServerChild.start(
+        opening.name, launched.command, launched.variables, folder=wanted.folder
+    )
+    remote = _remote(opening, launched, _session(launched))
+    is_up = False
+    try:
+        await child.wait_answering(remote.answers, wanted.server.start_s)
+        room = await remote.room()
+        if isinstance(remote, VllmRemote):
+            await remote.name_version(wanted.version)
+        is_up = True
+    finally:
+        if not is_up:
+            await child.end()
+            await remote.close()
+    return ServedEngine(
+        opening.name,
+        remote,
+        child,
+        network,
+        room,
+        model=str(wanted.model),
+        version=wanted.version,
+        most_running=wanted.engine.capacity,
+        weights=wanted.server.weights,
+    )
+
+
+def private_folder() -> Path:
+    """A new one in memory where there is such a place, for nobody else to read."""
+    in_memory = Path("/dev/shm")
+    return Path(mkdtemp(prefix="gyre-server-", dir=in_memory if in_memory.is_dir() else None))
+
+
+def free_port() -> int:
+    with socket.socket() as held:
+        held.bind((launch.HOST, 0))
+        port: int = held.getsockname()[1]
+    return port
+
+
+def _launched(opening: Opening) -> Launch:
+    if opening.kind == "vllm":
+        return launch.vllm(opening.wanted)
+    return launch.sglang(opening.wanted, port=free_port(), key=secrets.token_urlsafe(32))
+
+
+def _session(launched: Launch) -> aiohttp.ClientSession:
+    if launched.socket is not None:
+        return client(socket_path=launched.socket)
+    return client(key=launched.key)
+
+
+def _remote(opening: Opening, launched: Launch, session: aiohttp.ClientSession) -> Remote:
+    wanted = opening.wanted
+    if opening.kind == "vllm":
+        return VllmRemote(
+            opening.name, launched.url, session, share=wanted.folder, version=wanted.version
+        )
+    return SglangRemote(opening.name, launched.url, session)

@@ -1,0 +1,1 @@
+"""HTTP server and ASGI plumbing shared by every process."""

@@ -1,0 +1,1 @@
+"""The dashboard: its process, its API, its panels."""

@@ -1,0 +1,137 @@
+"""Panels on updates: what was learnt, how old the groups were, what was published and measured."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
+from typing import Any
+
+from gyre.observability.ages import in_order
+from gyre.observability.dashboard.phases import admission_phase, completion_phase
+from gyre.observability.dashboard.view import View, columns, named
+from gyre.observability.expected import in_a_whole_run, in_the_long_run
+from gyre.observability.history.run import Publication, Story
+from gyre.observability.history.steps import StepTold, until
+from gyre.scheduler.dispatch import Boundary
+from gyre.scheduler.messages import StopReason
+from gyre.scheduler.staleness import Staleness
+from gyre.types.run_events import WeightsPublished
+
+
+def _inside(part: str, name: str) -> Callable[[StepTold], Any]:
+    """A field of a part that only a live run's steps have."""
+
+    def value(step: StepTold) -> Any:
+        found = getattr(step, part)
+        return None if found is None else getattr(found, name)
+
+    return value
+
+
+STEP: dict[str, Callable[[StepTold], Any]] = {
+    "step": attrgetter("number"),
+    **named("at_s", "took_s", "staleness", "num_training", "num_void", "claim_s"),
+    **{one: _inside("made", one) for one in ("reward", "loss", "gradient_norm", "is_clipped")},
+    "num_claims": lambda one: None if one.made is None else sum(one.made.claims.values()),
+    "reduce_s": _inside("made", "reduce_s"),
+    "update_s": _inside("made", "step_s"),
+    **{one: _inside("packed", one) for one in ("trajectories", "tokens", "row_tokens", "targets")},
+    **{
+        one: _inside("objective", one)
+        for one in (
+            "mean_ratio",
+            "capped",
+            "raised_clipped",
+            "lowered_clipped",
+            "clipped",
+            "max_gap",
+        )
+    },
+}
+"""Columns of the panel of steps."""
+
+
+def steps(story: Story, view: View) -> dict[str, list[Any]]:
+    """Every update up to the moment, whatever the window: learning is seen as a whole."""
+    return columns(story.steps.until(view.at_s), STEP)
+
+
+def evaluation(story: Story, view: View) -> dict[str, list[Any]]:
+    """Rounds of held-out evaluation."""
+    names = ("version", "mean", "standard_error", "num_valid", "num_tasks")
+    values = {name: attrgetter(f"fact.{name}") for name in names}
+    return columns(until(story.steps.rounds, view.at_s), named("at_s") | values)
+
+
+def publications(story: Story, view: View) -> dict[str, list[Any]]:
+    """Every publication; what it took is known where a journal has facts for people."""
+    told = {
+        one.fact.version: one.fact
+        for one in until(story.steps.publications, view.at_s)
+        if isinstance(one.fact, WeightsPublished)
+    }
+
+    def of_fact(name: str) -> Callable[[Publication], Any]:
+        return lambda one: getattr(told.get(one.version), name, None)
+
+    values = {name: of_fact(name) for name in ("save_s", "load_s", "num_bytes")}
+    return columns(story.publications_until(view.at_s), named("version", "at_s") | values)
+
+
+def checkpoints(story: Story, view: View) -> dict[str, list[Any]]:
+    """Every version that is durable, and what that took."""
+    names = ("version", "seconds", "stalled_s", "copied_s", "num_bytes", "has_optimizer")
+    values = {name: attrgetter(f"fact.{name}") for name in names}
+    return columns(until(story.steps.checkpoints, view.at_s), named("at_s") | values)
+
+
+def staleness(story: Story, view: View) -> dict[str, Any]:
+    """Ages of consumed groups beside what dispatch alone decides (SPEC 1.4)."""
+    shape, taken = story.shape, story.steps.until(view.at_s)
+    ages: Counter[int] = Counter()
+    for one in taken:
+        ages.update(dict(one.ages))
+    expected = in_order(shape, steps=len(taken))
+    is_whole = len(taken) == shape.steps and story.scheduler.stopped is StopReason.FINISHED
+    whole = in_a_whole_run(shape) if is_whole else None
+    is_boundary = isinstance(shape.dispatch, Boundary)
+    mean = sum(a * n for a, n in ages.items()) / ages.total() if ages else None
+    alpha = admission_phase(story, view.at_s)
+    published = _published(story, view.at_s)
+    return {
+        "histogram": _pairs(ages),
+        "in_order": None if expected is None else _pairs(expected),
+        "mean": mean,
+        "predicted": in_the_long_run(shape, published),
+        "whole_run": None if whole is None else float(whole),
+        "mean_ready": published.ready_at_publication / published.publications
+        if published.publications
+        else None,
+        "admission_phase": alpha,
+        "completion_phase": completion_phase(story, view.at_s),
+        "interpolated": None if mean is None or alpha is None else mean - alpha,
+        "formula": "phi + (mu - 1)/2" if is_boundary else "(Q + R)/B + (mu - 1)/2",
+        "identity": _identity(taken),
+    }
+
+
+def _pairs(ages: Mapping[int, int]) -> list[list[int]]:
+    return [[age, groups] for age, groups in sorted(ages.items())]
+
+
+def _published(story: Story, at_s: float) -> Staleness:
+    """Ready groups at publications, as a prediction is made from them."""
+    found = Staleness()
+    for one in story.publications_until(at_s):
+        found.publish(ready=one.ready)
+    return found
+
+
+def _identity(taken: Sequence[StepTold]) -> dict[str, Any]:
+    found = taken[-1].identity if taken else Staleness().identity(0)
+    return {
+        "consumed": found.consumed,
+        "outstanding": found.outstanding,
+        "survivors": found.survivors,
+        "lag": found.lag,
+        "holds": all(one.identity.holds for one in taken),
+    }

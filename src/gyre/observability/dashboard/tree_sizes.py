@@ -1,0 +1,99 @@
+"""Sizes of a run's trees, read from its call logs in the background, one after the other.
+
+Rule 1: nothing is read before somebody looks, and of a long run only so many, spread over it.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from gyre.observability.dashboard.journal_follower import Watched
+from gyre.observability.dashboard.panels_work import ENDINGS
+from gyre.observability.dashboard.sizes import Size, size, trees
+from gyre.observability.dashboard.view import View
+from gyre.trajectory.loading import load
+from gyre.types.errors import ConfigError, LogDamaged
+
+MOST_TREES = 2000
+"""That are read of one run."""
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True, slots=True)
+class _Sized:
+    size: Size
+    ending: str
+    closed_s: float
+
+
+class TreeSizes:
+    """Sizes by execution, as far as they are known."""
+
+    def __init__(self, run: Watched) -> None:
+        self._run = run
+        self._sizes: dict[str, _Sized | None] = {}
+        """None where a log cannot be read."""
+        self._reading: asyncio.Task[None] | None = None
+
+    def panel(self, view: View | None = None) -> dict[str, Any] | None:
+        """What is known now of executions that closed in the view, or at any time; what is not
+        known is being read."""
+        story = self._run.story
+        if story is None:
+            return None
+        chosen = self._chosen()
+        missing = [one for one in chosen if one[0] not in self._sizes]
+        if missing and (self._reading is None or self._reading.done()):
+            self._reading = asyncio.create_task(self._read(missing))
+        closed_s = [at_s for times in story.work.closed.values() for at_s in times]
+        found = [one for name, *_ in chosen if (one := self._sizes.get(name)) is not None]
+        known = trees(
+            [(one.size, one.ending) for one in found if _is_in(one.closed_s, view)],
+            num_closed=sum(_is_in(at_s, view) for at_s in closed_s),
+            kinds=ENDINGS,
+        )
+        return known | {"is_reading": bool(missing)}
+
+    async def wait_read(self) -> None:
+        """Returns when all was read that somebody looked for."""
+        if self._reading is not None:
+            await self._reading
+
+    async def _read(self, missing: list[tuple[str, str, float]]) -> None:
+        for name, ending, closed_s in missing:
+            found = await asyncio.to_thread(self._size, name)
+            self._sizes[name] = None if found is None else _Sized(found, ending, closed_s)
+
+    def _chosen(self) -> list[tuple[str, str, float]]:
+        """Closed executions among those that are looked at."""
+        assert self._run.story is not None
+        return [
+            (one.name, one.ending.value, one.closed_s)
+            for one in spread(self._run.story.work.attempts, most=MOST_TREES)
+            if one.closed_s is not None and one.name is not None and one.ending is not None
+        ]
+
+    def _size(self, name: str) -> Size | None:
+        path = self._run.log_of(name)
+        if path is None:
+            return None
+        try:
+            return size(load(path).tree)
+        except (ConfigError, LogDamaged):
+            return None
+
+
+def _is_in(closed_s: float, view: View | None) -> bool:
+    return view is None or view.from_s <= closed_s <= view.to_s
+
+
+def spread(found: Sequence[Found], *, most: int) -> Sequence[Found]:
+    """At most so many of them, at even distances; when more come, all or a third of those are
+    among them that were before."""
+    stride = 1
+    while len(found) > most * stride:
+        # Not two, because then of each group of eight the same member would be taken.
+        stride *= 3
+    return found[::stride]

@@ -1,0 +1,145 @@
+"""Faults and recoveries of a story: what went wrong, where, and when it was mended."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gyre.journal.entries import Resumed
+from gyre.observability.terminal.text import many
+from gyre.scheduler.cells import CellState
+from gyre.scheduler.messages import (
+    CellDied,
+    CellId,
+    CellRecovered,
+    Command,
+    EngineId,
+    EngineLost,
+    EngineReturned,
+    Heard,
+    LeaveReason,
+    LeaveTraining,
+    Published,
+    TransitionFailed,
+)
+from gyre.scheduler.scheduler import Scheduler
+from gyre.types.run_events import (
+    CallsDamaged,
+    CellRestarted,
+    CheckpointFailed,
+    CheckpointRefused,
+    EngineSlow,
+    ExecutionRelaunched,
+    JournalWaited,
+    ProxyRestarted,
+    StepReplayed,
+)
+
+
+@dataclass(slots=True)
+class Fault:
+    """Something that went wrong."""
+
+    at_s: float
+    kind: str
+    text: str
+    cell: int | None = None
+    engine: int | None = None
+    mended_at_s: float | None = None
+    """None while it is not, or where there is nothing to mend."""
+
+
+class Faults:
+    """All of them, in the order in which they were told."""
+
+    def __init__(self) -> None:
+        self.rows: list[Fault] = []
+        self._open: dict[tuple[str, int], Fault] = {}
+
+    def until(self, at_s: float) -> Iterator[Fault]:
+        return (one for one in self.rows if one.at_s <= at_s)
+
+    def heard(self, now: float, event: Heard, scheduler: Scheduler) -> None:
+        """What the scheduler has heard too; an engine that it did not fence was not missed."""
+        match event:
+            case CellDied(cell=cell):
+                self._break("cell died", cell, Fault(now, "cell died", f"cell {cell} died", cell))
+            case CellRecovered(cell=cell):
+                self._mend(now, "cell died", cell)
+                self._mend(now, "engine lost", cell)
+            case EngineLost(engine=engine):
+                self._lose(now, engine, f"engine {engine} stopped answering", scheduler)
+            case EngineReturned(engine=engine):
+                self._mend(now, "engine lost", engine)
+            case Published(silent=silent, version=version):
+                for engine in silent:
+                    text = f"engine {engine} was silent at the publication of version {version}"
+                    self._lose(now, engine, text, scheduler)
+            case TransitionFailed(cell=cell, transition=transition):
+                text = f"transition {transition} of cell {cell} failed"
+                self.rows.append(Fault(now, "transition failed", text, cell))
+            case _:
+                pass
+
+    def ordered(self, now: float, order: Command) -> None:
+        match order:
+            case LeaveTraining(cell=cell, reason=LeaveReason.RESCUE):
+                text = f"nobody served, and cell {cell} was called home"
+                self.rows.append(Fault(now, "rescue", text, cell))
+            case _:
+                pass
+
+    def told(self, now: float, fact: object) -> None:
+        if (found := _told(now, fact)) is not None:
+            self.rows.append(found)
+
+    def _lose(self, now: float, engine: EngineId, text: str, scheduler: Scheduler) -> None:
+        is_cell = engine < scheduler.shape.num_cells
+        if is_cell and scheduler.cells.state(CellId(engine)) is not CellState.FENCED:
+            return
+        if not scheduler.engines.is_ready(engine):
+            fault = Fault(now, "engine lost", text, int(engine) if is_cell else None, int(engine))
+            self._break("engine lost", engine, fault)
+
+    def _break(self, kind: str, who: int, fault: Fault) -> None:
+        if (kind, who) not in self._open:
+            self._open[kind, who] = fault
+            self.rows.append(fault)
+
+    def _mend(self, now: float, kind: str, who: int) -> None:
+        if (fault := self._open.pop((kind, who), None)) is not None:
+            fault.mended_at_s = now
+
+
+def _told(now: float, fact: object) -> Fault | None:
+    """Facts for people that speak of a fault; those that say how long it took end with it."""
+    match fact:
+        case EngineSlow(engine=engine, token_s=token_s, peers_token_s=peers_s):
+            text = f"engine {engine} takes {token_s:.3g} s for a token, its peers {peers_s:.3g} s"
+            return Fault(now, "engine slow", text, engine=engine)
+        case CellRestarted(cell=cell, attempt=attempt, seconds=seconds):
+            after = f" after {many(attempt, 'start')} in vain" if attempt else ""
+            text = f"cell {cell} was started again{after}"
+            return Fault(now - seconds, "cell restarted", text, cell, mended_at_s=now)
+        case StepReplayed(step=step, is_equal=is_equal):
+            how = "with the same result" if is_equal else "with another result"
+            return Fault(now, "step replayed", f"step {step + 1} was taken again {how}", cell=0)
+        case CheckpointFailed(version=version, reason=reason):
+            text = f"checkpoint of version {version} was not written: {reason}"
+            return Fault(now, "checkpoint failed", text)
+        case CheckpointRefused(version=version, reason=reason):
+            text = f"checkpoint of version {version} is damaged: {reason}"
+            return Fault(now, "checkpoint refused", text)
+        case ExecutionRelaunched(execution=name, reason=reason):
+            return Fault(now, "execution relaunched", f"{name} began anew: {reason}")
+        case CallsDamaged(execution=name, reason=reason):
+            text = f"calls of {name} cannot be read and are not trained: {reason}"
+            return Fault(now, "calls damaged", text)
+        case ProxyRestarted(seconds=seconds):
+            text = f"the proxy was away for {seconds:.1f} s"
+            return Fault(now - seconds, "proxy restarted", text, mended_at_s=now)
+        case JournalWaited(seconds=seconds, reason=reason):
+            text = f"the disk did not take the journal for {seconds:.1f} s: {reason}"
+            return Fault(now - seconds, "journal waited", text, mended_at_s=now)
+        case Resumed():
+            return Fault(now, "resumed", "another controller went on with the run")
+        case _:
+            return None

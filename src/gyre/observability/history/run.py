@@ -1,0 +1,237 @@
+"""A run's story: what its journal says, kept so that any moment of it can be asked for.
+
+Rule 1: a fact is taken in at a cost that does not grow with the run, and rows are only added.
+Rule 2: the scheduler's state is learnt by telling its events to another scheduler, so that the
+story cannot disagree with the run; a simulated run's events are enough.
+Rule 3: a fact that comes twice, as after a resume, counts once.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from gyre.journal.entries import Resumed
+from gyre.observability.history.faults import Faults
+from gyre.observability.history.steps import Steps
+from gyre.observability.history.story_cells import Fleet
+from gyre.observability.history.story_held_out import HeldOut
+from gyre.observability.history.story_work import Work
+from gyre.observability.history.stretches import Stretches
+from gyre.observability.resource_use import Used, used
+from gyre.scheduler import rules
+from gyre.scheduler.burst import Phase
+from gyre.scheduler.config import Shape
+from gyre.scheduler.messages import Command, EnterTraining, Heard, OpenBatch
+from gyre.scheduler.replay import EVENTS
+from gyre.scheduler.scheduler import Scheduler
+from gyre.types.run_events import RunEnded, UseMeasured
+
+_EVENTS = frozenset(EVENTS)
+
+
+class Level(NamedTuple):
+    """What a run's counts are from one moment to the next."""
+
+    at_s: float
+    version: int
+    published: int
+    phase: Phase
+    is_batch_open: bool
+    assigned: int
+    """Groups that the batch has."""
+    ready: int
+    """Groups that are ready and in no batch."""
+    waterlevel: int
+    """w, as the rules see it."""
+    running: int
+    queued: int
+    evaluations: int
+    capacity: int
+    """C_R."""
+    switching: int
+    """Cells on their way into training or home."""
+    supply_since_s: float | None
+    queued_groups: int
+    """Outstanding groups of which nothing was launched."""
+    running_groups: int
+    assessing_groups: int
+    """All of them ended, not all of them closed."""
+    trained: int
+    """Groups, so far."""
+    void: int
+    dispatched: int
+    """d."""
+    launched: int
+    """p."""
+    terminated: int
+    """f."""
+
+
+class Publication(NamedTuple):
+    """Weights are at the engines."""
+
+    at_s: float
+    version: int
+    ready: int
+    """Groups that were ready then; their mean is R."""
+
+
+class Story:
+    """A run up to its last fact."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+        self.scheduler = Scheduler(shape)
+        self.now_s = 0.0
+        """Of the last fact."""
+        self.is_started = False
+        self.ended: str | None = None
+        """Why, once the run has said so, and until it goes on."""
+        self.entered: list[tuple[float, int]] = []
+        """When which cell was sent into training."""
+        self.opened_s: list[float] = []
+        """When the batch of each step was opened."""
+        self.publications: list[Publication] = []
+        self.publishing = Stretches()
+        """From the last update of a burst until its weights are published."""
+        self.publishing_since_s: float | None = None
+        self.work = Work(shape)
+        self.held_out = HeldOut()
+        self.fleet = Fleet(self.scheduler)
+        self.steps = Steps(shape)
+        self.faults = Faults()
+        self.uses: list[Used] = []
+        """What was measured of processors and devices."""
+        self.levels: list[Level] = [self._level(0.0)]
+
+    def heard(self, now: float, fact: object) -> None:
+        """Takes in the next fact of the journal; raises BrokenPromise where it cannot be."""
+        if type(fact) in _EVENTS:
+            self._event(now, fact)  # type: ignore[arg-type]
+        else:
+            self._told(now, fact)
+        self.now_s = max(self.now_s, now)
+
+    def heard_all(self, facts: Iterable[tuple[float, object]]) -> None:
+        for now, fact in facts:
+            self.heard(now, fact)
+
+    def level_at(self, at_s: float) -> Level:
+        """The counts at a moment, after all that happened in it."""
+        return self.levels[self.num_levels(at_s) - 1]
+
+    def num_levels(self, at_s: float) -> int:
+        """Rows up to a moment; there is one from the beginning."""
+        return max(1, bisect_right(self.levels, at_s, key=_at))
+
+    def publications_until(self, at_s: float) -> list[Publication]:
+        return self.publications[: bisect_right(self.publications, at_s, key=_at)]
+
+    @property
+    def is_over(self) -> bool:
+        return self.ended is not None or self.scheduler.stopped is not None
+
+    def _event(self, now: float, event: Heard) -> None:
+        scheduler = self.scheduler
+        version, published = scheduler.burst.version, scheduler.burst.published
+        void = scheduler.ledger.void
+        orders = scheduler.handle(event, now)
+        self.is_started = True
+        self.work.heard(now, event)
+        self.held_out.heard(now, event, published=published)
+        self.faults.heard(now, event, scheduler)
+        for order in orders:
+            self._ordered(now, order)
+        self.fleet.note(now)
+        if scheduler.burst.version > version:
+            self.steps.taken(now, scheduler, num_void=scheduler.ledger.void - void)
+        if scheduler.burst.published > published:
+            burst = scheduler.burst
+            self.publications.append(Publication(now, burst.published, burst.ready))
+        self._note_phase(now)
+        self._note_level(now)
+
+    def _ordered(self, now: float, order: Command) -> None:
+        self.work.ordered(now, order)
+        self.held_out.ordered(now, order)
+        self.faults.ordered(now, order)
+        match order:
+            case EnterTraining(cell=cell):
+                self.entered.append((now, cell))
+            case OpenBatch():
+                self.opened_s.append(now)
+            case _:
+                pass
+
+    def _told(self, now: float, fact: object) -> None:
+        self.work.told(fact)
+        self.held_out.told(now, fact)
+        self.fleet.told(now, fact)
+        self.steps.told(now, fact)
+        self.faults.told(now, fact)
+        match fact:
+            case UseMeasured() if fact.seconds > 0:
+                num = len(self.fleet.capacities)
+                self.uses.append(used(now, fact, self.fleet.spans, num=num))
+            case RunEnded(reason=reason):
+                self.ended = reason
+            case Resumed():
+                self.ended = None
+            case _:
+                pass
+
+    def _note_phase(self, now: float) -> None:
+        is_over = self.scheduler.burst.phase is Phase.TRAINING
+        if self.publishing_since_s is None and not is_over:
+            self.publishing_since_s = now
+        elif self.publishing_since_s is not None and is_over:
+            self.publishing.add(self.publishing_since_s, now)
+            self.publishing_since_s = None
+
+    def _note_level(self, now: float) -> None:
+        """A row for whatever changed; of several in one moment the last is what it came to."""
+        level = self._level(now)
+        last = self.levels[-1]
+        if last[1:] == level[1:]:
+            return
+        if last.at_s == now:
+            self.levels[-1] = level
+        else:
+            self.levels.append(level)
+
+    def _level(self, now: float) -> Level:
+        scheduler = self.scheduler
+        burst, counters, groups = scheduler.burst, scheduler.counters, self.work.states
+        return Level(
+            now,
+            burst.version,
+            burst.published,
+            burst.phase,
+            burst.batch_open,
+            len(burst.assigned),
+            burst.ready,
+            scheduler.waterlevel,
+            counters.running,
+            counters.queued,
+            scheduler.num_evaluations,
+            scheduler.engines.capacity,
+            scheduler.cells.num_switching,
+            scheduler.supply_since,
+            groups.queued,
+            groups.running,
+            groups.assessing,
+            scheduler.ledger.trained,
+            scheduler.ledger.void,
+            counters.dispatched,
+            counters.launched,
+            counters.terminated,
+        )
+
+
+def supply(level: Level, shape: Shape) -> int:
+    """Ready groups, as far as the batch has use for them (SPEC 2.1)."""
+    return rules.supply(ready=level.ready, needed=shape.groups_per_batch - level.assigned)
+
+
+def _at(row: Level | Publication) -> float:
+    return row.at_s

@@ -1,0 +1,190 @@
+"""Updates of a story, and what was measured with them: objective, staleness, publications."""
+
+from bisect import bisect_right
+from collections import Counter
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gyre.scheduler.cells import CellState
+from gyre.scheduler.config import Shape
+from gyre.scheduler.scheduler import Scheduler
+from gyre.scheduler.staleness import Identity
+from gyre.types.run_events import (
+    CheckpointMade,
+    ClaimTrained,
+    EvaluationRound,
+    GroupPacked,
+    StepMade,
+    WeightsPublished,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """What the claims of a step showed, summed."""
+
+    num_targets: int
+    mean_ratio: float | None
+    capped: float | None
+    """Part of the targets whose loss is at its cap."""
+    raised_clipped: float | None
+    """Part of the targets with a positive advantage."""
+    lowered_clipped: float | None
+    """Part of those with a negative one."""
+    clipped: float | None
+    """Part of all targets."""
+    max_gap: float | None
+    """Largest |log-probability now - when sampled|."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """What the groups of a step came to, summed."""
+
+    trajectories: int
+    tokens: int
+    row_tokens: int
+    targets: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTold:
+    """One update."""
+
+    number: int
+    """From 1; the version it led to."""
+    at_s: float
+    took_s: float
+    """Since the step before, or since the start."""
+    ages: tuple[tuple[int, int], ...]
+    """(staleness, groups), the lowest first."""
+    num_training: int
+    """Cells in training when it was taken."""
+    num_void: int
+    identity: Identity
+    made: StepMade | None
+    """None in a journal without facts for people."""
+    packed: Packed | None
+    objective: Objective | None
+    claim_s: float | None
+    """Time that cells spent on its claims."""
+
+    @property
+    def staleness(self) -> float | None:
+        """Mean over its groups."""
+        groups = sum(many for _, many in self.ages)
+        return sum(age * many for age, many in self.ages) / groups if groups else None
+
+
+class At(NamedTuple):
+    """A fact with its time."""
+
+    at_s: float
+    fact: WeightsPublished | EvaluationRound | CheckpointMade
+
+
+class Steps:
+    """All updates, in order."""
+
+    def __init__(self, shape: Shape) -> None:
+        self._shape = shape
+        self.rows: list[StepTold] = []
+        self.publications: list[At] = []
+        self.rounds: list[At] = []
+        """Of held-out evaluation."""
+        self.checkpoints: list[At] = []
+        self._seen: set[tuple[str, int]] = set()
+        self._made: StepMade | None = None
+        self._packed: dict[int, GroupPacked] = {}
+        self._claims: dict[int, ClaimTrained] = {}
+        self._ages: Counter[int] = Counter()
+
+    def told(self, now: float, fact: object) -> None:
+        match fact:
+            case StepMade():
+                self._made = fact
+            case GroupPacked(group=group):
+                self._packed[group] = fact
+            case ClaimTrained(claim=claim):
+                self._claims[claim] = fact
+            case WeightsPublished(version=version) if ("weights", version) not in self._seen:
+                self._seen.add(("weights", version))
+                self.publications.append(At(now, fact))
+            case CheckpointMade(version=version) if ("checkpoint", version) not in self._seen:
+                self._seen.add(("checkpoint", version))
+                self.checkpoints.append(At(now, fact))
+            case EvaluationRound(version=version) if ("round", version) not in self._seen:
+                self._seen.add(("round", version))
+                self.rounds.append(At(now, fact))
+            case _:
+                pass
+
+    def taken(self, now: float, scheduler: Scheduler, *, num_void: int) -> None:
+        """An update was taken; what was told of it came before."""
+        version = scheduler.burst.version
+        ages = Counter(scheduler.staleness.histogram)
+        made = self._made if self._made is not None and self._made.step == version - 1 else None
+        packed = [one for one in self._packed.values() if one.step == version - 1]
+        claims = [one for one in self._claims.values() if one.step == version - 1]
+        cells = scheduler.cells
+        self.rows.append(
+            StepTold(
+                number=version,
+                at_s=now,
+                took_s=now - (self.rows[-1].at_s if self.rows else 0.0),
+                ages=tuple(sorted((ages - self._ages).items())),
+                num_training=sum(cells.state(one) is CellState.TRAINING for one in cells),
+                num_void=num_void,
+                identity=scheduler.staleness.identity(version),
+                made=made,
+                packed=_packed(packed) if packed else None,
+                objective=_objective(claims) if claims else None,
+                claim_s=sum(one.seconds for one in claims) if claims else None,
+            )
+        )
+        self._ages = ages
+        self._packed.clear()
+        self._claims.clear()
+
+    def until(self, at_s: float) -> list[StepTold]:
+        return self.rows[: bisect_right(self.rows, at_s, key=_at)]
+
+
+def until(rows: list[At], at_s: float) -> list[At]:
+    """Those up to a moment."""
+    return rows[: bisect_right(rows, at_s, key=_at)]
+
+
+def _at(row: StepTold | At) -> float:
+    return row.at_s
+
+
+def _packed(groups: list[GroupPacked]) -> Packed:
+    return Packed(
+        trajectories=sum(one.num_trajectories for one in groups),
+        tokens=sum(one.num_tokens for one in groups),
+        row_tokens=sum(one.row_tokens for one in groups),
+        targets=sum(one.num_targets for one in groups),
+    )
+
+
+def _objective(claims: list[ClaimTrained]) -> Objective:
+    measures = [one.measures for one in claims]
+    targets = sum(one.num_targets for one in measures)
+    raised = sum(one.num_raised for one in measures)
+    lowered = sum(one.num_lowered for one in measures)
+    clipped = sum(one.num_raised_clipped + one.num_lowered_clipped for one in measures)
+    gaps = [one.max_gap for one in measures if one.max_gap is not None]
+    return Objective(
+        num_targets=targets,
+        mean_ratio=_part(sum(one.sum_ratio for one in measures), targets),
+        capped=_part(sum(one.num_capped for one in measures), targets),
+        raised_clipped=_part(sum(one.num_raised_clipped for one in measures), raised),
+        lowered_clipped=_part(sum(one.num_lowered_clipped for one in measures), lowered),
+        clipped=_part(clipped, targets),
+        max_gap=max(gaps, default=None),
+    )
+
+
+def _part(part: float, whole: int) -> float | None:
+    return part / whole if whole else None

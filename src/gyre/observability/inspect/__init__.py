@@ -1,0 +1,1 @@
+"""Trajectory trees and calls, for people."""

@@ -1,0 +1,125 @@
+"""Facts of a run as numbers by step, for trackers."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+from gyre.types.run_events import (
+    ClaimTrained,
+    EvaluationRound,
+    GroupPacked,
+    RewardGiven,
+    StepMade,
+    TransitionTimed,
+    WeightsPublished,
+)
+
+
+class Logs(Protocol):
+    """Whoever takes numbers."""
+
+    def log(self, values: Mapping[str, float], *, step: int) -> None: ...
+
+
+class _Nobody:
+    def log(self, values: Mapping[str, float], *, step: int) -> None:
+        pass
+
+
+def next_step(facts: Iterable[tuple[float, Any]]) -> int:
+    """The step that is logged next when these have been."""
+    return max((fact.step + 2 for _, fact in facts if isinstance(fact, StepMade)), default=1)
+
+
+class Metrics:
+    """Collects what happens between two steps, and logs it with the step.
+
+    Work that is done again, because what did it was lost, counts once.
+    """
+
+    def __init__(self, tracker: Logs, *, before: Iterable[tuple[float, Any]] = ()) -> None:
+        """`before` are facts with their times that were logged already."""
+        self._tracker: Logs = _Nobody()
+        self._step = 0
+        self._stepped_s = 0.0
+        self._claims: dict[int, ClaimTrained] = {}
+        self._packed: dict[int, GroupPacked] = {}
+        self._ran_s: list[float] = []
+        for now, fact in before:
+            self.heard(now, fact)
+        self._tracker = tracker
+
+    def heard(self, now: float, fact: Any) -> None:
+        match fact:
+            case ClaimTrained():
+                self._claims[fact.claim] = fact
+            case GroupPacked():
+                self._packed[fact.group] = fact
+            case RewardGiven(ran_s=float(ran_s)):
+                self._ran_s.append(ran_s)
+            case StepMade():
+                self._step = fact.step + 1
+                self._tracker.log(self._of_step(fact, now), step=self._step)
+                self._claims.clear()
+                self._packed.clear()
+                self._ran_s.clear()
+            case WeightsPublished():
+                values = {
+                    "publication/save_s": fact.save_s,
+                    "publication/load_s": fact.load_s,
+                    "publication/bytes": float(fact.num_bytes),
+                }
+                self._tracker.log(values, step=fact.version)
+            case EvaluationRound():
+                self._tracker.log(_of_round(fact), step=fact.version)
+            case TransitionTimed(into_training=into, phases=phases):
+                name = "into_training" if into else "home"
+                values = {f"transition/{name}_s": sum(phases.values())}
+                self._tracker.log(values, step=self._step)
+            case _:
+                pass
+
+    def _of_step(self, fact: StepMade, now: float) -> dict[str, float]:
+        measures = [one.measures for one in self._claims.values() if one.step == fact.step]
+        packed = [one for one in self._packed.values() if one.step == fact.step]
+        targets = sum(one.num_targets for one in measures)
+        found: dict[str, float | None] = {
+            "reward": fact.reward,
+            "loss": fact.loss,
+            "gradient_norm": fact.gradient_norm,
+            "clipped_step": float(fact.is_clipped),
+            "step/seconds": now - self._stepped_s,
+            "step/reduce_s": fact.reduce_s,
+            "step/update_s": fact.step_s,
+            "step/cells": float(len(fact.claims)),
+            "step/tokens": float(sum(one.num_tokens for one in packed)),
+            "step/targets": float(targets),
+            "objective/mean_ratio": _ratio(sum(one.sum_ratio for one in measures), targets),
+            "objective/capped": _ratio(sum(one.num_capped for one in measures), targets),
+            "objective/raised_clipped": _ratio(
+                sum(one.num_raised_clipped for one in measures),
+                sum(one.num_raised for one in measures),
+            ),
+            "objective/lowered_clipped": _ratio(
+                sum(one.num_lowered_clipped for one in measures),
+                sum(one.num_lowered for one in measures),
+            ),
+            "objective/max_gap": max(
+                (one.max_gap for one in measures if one.max_gap is not None), default=None
+            ),
+            "executions/mean_s": _ratio(sum(self._ran_s), len(self._ran_s)),
+        }
+        self._stepped_s = now
+        return {name: value for name, value in found.items() if value is not None}
+
+
+def _of_round(fact: EvaluationRound) -> dict[str, float]:
+    found = {
+        "evaluation/score": fact.mean,
+        "evaluation/standard_error": fact.standard_error,
+        "evaluation/valid": _ratio(fact.num_valid, fact.num_tasks),
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _ratio(part: float, whole: int) -> float | None:
+    return part / whole if whole else None

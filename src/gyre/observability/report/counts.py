@@ -1,0 +1,305 @@
+"""Pictures that count: how old groups were, how long executions took, how large trees became."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from gyre.observability.report.part import Part, Table, count, number
+from gyre.observability.report.plotting import (
+    figure,
+    filled,
+    from_zero,
+    legend,
+    numbers,
+    percent,
+    run_colour,
+    run_dots,
+    run_line,
+    unit_of,
+    whole_numbers,
+)
+from gyre.observability.report.told import Told
+from gyre.observability.terminal.palette import colour
+from gyre.observability.terminal.text import many, spoken
+
+LATE = "timed-out"
+
+
+# Staleness
+
+
+def _staleness(runs: Sequence[Told]) -> Figure:
+    made = figure(2.9)
+    ages, steps = made.subplots(1, 2)
+    if runs[0].place is None:
+        _ages(ages, runs[0])
+    else:
+        _ages_beside(ages, runs)
+    for run in runs:
+        found = run.panels["steps"]
+        steps.plot(
+            found["step"],
+            numbers(found["staleness"]),
+            label="mean of the step" if run.place is None else run.label,
+            **run_line(run.place, "groups"),
+            **run_dots(run.place, len(found["step"])),
+        )
+        predicted = run.panels["staleness"]["predicted"]
+        if predicted is not None:
+            shade = run_colour(run.place, "expected")
+            label = "predicted" if run.place is None else None
+            steps.axhline(predicted, color=shade, linestyle=(0, (5, 2.5)), label=label)
+    steps.set_title("mean by step")
+    steps.set_xlabel("step")
+    from_zero(steps)
+    whole_numbers(steps, x=True)
+    legend(steps, most=3)
+    return made
+
+
+def _ages(axes: Axes, run: Told) -> None:
+    found = run.panels["staleness"]
+    ages, groups = zip(*found["histogram"], strict=True)
+    axes.bar(ages, groups, width=0.8, label="groups", **filled("groups"))
+    if found["in_order"] is not None:
+        expected = dict(found["in_order"])
+        last = max([*expected, *ages])
+        edges = [age - 0.5 for age in range(last + 2)]
+        heights = [expected.get(age, 0) for age in range(last + 1)]
+        axes.stairs(
+            heights,
+            edges,
+            color=colour("expected"),
+            linestyle=(0, (5, 2.5)),
+            linewidth=1.2,
+            label="consumed in order",
+        )
+    axes.axvline(found["mean"], color=colour("step"), linewidth=1.0, label="mean")
+    _counted(axes, "groups")
+    whole_numbers(axes, y=True)
+
+
+def _ages_beside(axes: Axes, runs: Sequence[Told]) -> None:
+    width = 0.84 / len(runs)
+    for place, run in enumerate(runs):
+        found = run.panels["staleness"]["histogram"]
+        whole = sum(groups for _, groups in found)
+        axes.bar(
+            [age - 0.42 + width * (place + 0.5) for age, _ in found],
+            [groups / whole for _, groups in found],
+            width=width,
+            color=run_colour(run.place, "groups"),
+            label=run.label,
+        )
+    _counted(axes, "part of groups")
+    percent(axes)
+
+
+def _counted(axes: Axes, title: str) -> None:
+    axes.set_title(title)
+    axes.set_xlabel("steps between dispatch and training")
+    whole_numbers(axes, x=True)
+    legend(axes, most=3)
+
+
+def _staleness_says(run: Told) -> str:
+    found = run.panels["staleness"]
+    groups = sum(one for _, one in found["histogram"])
+    text = f"The mean staleness of {many(groups, 'group')} is {found['mean']:.3f}"
+    if found["predicted"] is not None:
+        text += f"; {found['formula']} predicts {found['predicted']:.3f} in the long run"
+    if found["whole_run"] is not None:
+        text += f" and {found['whole_run']:.3f} exactly for a run of this length"
+    how = "holds at every step" if found["identity"]["holds"] else "IS BROKEN"
+    return f"{text}. The identity of ages {how}."
+
+
+def _staleness_tables(run: Told) -> list[Table]:
+    found = run.panels["staleness"]
+    expected = dict(found["in_order"] or ())
+    counted = dict(found["histogram"])
+    rows = [
+        [str(age), count(counted.get(age, 0))]
+        + ([count(expected.get(age, 0))] if found["in_order"] is not None else [])
+        for age in range(max([*counted, *expected]) + 1)
+    ]
+    head = ["staleness", "groups"] + (["consumed in order"] if found["in_order"] else [])
+    return [Table(caption="Groups by staleness", head=head, rows=rows)]
+
+
+# Durations and sizes
+
+
+def _histograms(
+    axes: Axes, found: Mapping[str, Any], *, scale: float = 1.0, is_whole: bool = False
+) -> list[Patch]:
+    """Counts by ending upon each other, what has timed out on top; what a legend shows of them."""
+    width = (found["edges"][1] - found["edges"][0]) / scale
+    # A bar of one whole number stands on it.
+    shift = width / 2 if is_whole and width == 1 else 0.0
+    edges = [one / scale - shift for one in found["edges"]]
+    lower = [0] * (len(edges) - 1)
+    kinds = sorted(found["counts"], key=lambda one: one == LATE)
+    handles = []
+    for kind in kinds:
+        bins = found["counts"][kind]
+        axes.bar(edges[:-1], bins, width=width * 0.94, bottom=lower, align="edge", **filled(kind))
+        lower = [below + one for below, one in zip(lower, bins, strict=True)]
+        name = "in time" if kind == "all" else kind
+        handles.append(Patch(label=f"{name}, {sum(bins):,}", **filled(kind)))
+    if found["is_open"]:
+        _open_end(axes, edges, lower)
+    whole_numbers(axes, y=True)
+    axes.set_xlim(edges[0], edges[-1])
+    axes.axvline(found["mean"] / scale, color=colour("step"), linewidth=0.9, linestyle=(0, (4, 2)))
+    return handles
+
+
+def _open_end(axes: Axes, edges: Sequence[float], heights: Sequence[int]) -> None:
+    """The last bin takes in whatever is longer."""
+    axes.annotate(
+        "≥",
+        ((edges[-1] + edges[-2]) / 2, heights[-1]),
+        ha="center",
+        va="bottom",
+        xytext=(0, 1),
+        textcoords="offset points",
+        fontsize=9,
+    )
+
+
+def _whose(run: Told) -> str:
+    return "executions" if run.place is None else run.label
+
+
+def _durations(runs: Sequence[Told]) -> Figure:
+    made = figure(2.4 * len(runs) + 0.3)
+    grid = made.subplots(len(runs), 2, squeeze=False)
+    for row, run in zip(grid, runs, strict=True):
+        found = run.panels["durations"]
+        for axes, name, title in (
+            (row[0], "executions", "each execution"),
+            (row[1], "queries", "longest of each group"),
+        ):
+            if not found[name]["num"]:
+                axes.set_visible(False)
+                continue
+            unit_s, unit = unit_of(found[name]["edges"][-1])
+            handles = _histograms(axes, found[name], scale=unit_s)
+            legend(axes, handles, most=2)
+            axes.set_title(title)
+            axes.set_xlabel(unit)
+        row[0].set_ylabel(_whose(run))
+    return made
+
+
+def _durations_says(run: Told) -> str:
+    found = run.panels["durations"]
+    executions, queries = found["executions"], found["queries"]
+    late = sum(executions["counts"].get(LATE, ()))
+    text = (
+        f"{many(executions['num'], 'execution')} ran {spoken(executions['mean'])} on average, half "
+        f"of them up to {spoken(executions['median'])}, 95% up to {spoken(executions['p95'])}; "
+        f"{late:,} timed out"
+    )
+    if queries["num"]:
+        text += f". The longest of each group took {spoken(queries['mean'])} on average"
+    return f"{text}."
+
+
+def _durations_tables(run: Told) -> list[Table]:
+    found = run.panels["durations"]
+    named = {"executions": "executions", "queries": "longest of each group"}
+    rows = [
+        [title, count(one["num"]), *(spoken(one[key]) for key in ("mean", *_QUANTILES))]
+        for name, title in named.items()
+        if (one := found[name])["num"]
+    ]
+    head = ["", "number", "mean", "median", "95%", "longest"]
+    return [Table(caption="Durations", head=head, rows=rows)]
+
+
+_QUANTILES = ("median", "p95", "max")
+_SIZES = {
+    "tokens": "tokens of a tree, shared once",
+    "sampled": "tokens that engines gave",
+    "calls": "calls",
+    "tool_calls": "tool calls",
+    "leaves": "leaves of a tree",
+}
+
+
+def _trees(runs: Sequence[Told]) -> Figure:
+    shown = [name for name in _SIZES if name != "calls"]
+    made = figure(2.3 * 2 * len(runs) + 0.2)
+    grid = made.subplots(2 * len(runs), 2, squeeze=False)
+    for place, run in enumerate(runs):
+        assert run.trees is not None
+        for axes, name in zip(grid[2 * place : 2 * place + 2].flat, shown, strict=True):
+            found = run.trees[name]
+            handles = _histograms(axes, found, is_whole=True)
+            axes.set_title(_SIZES[name])
+            whole_numbers(axes, x=True)
+            axes.set_ylabel(_whose(run))
+            if name == shown[0]:
+                legend(axes, handles, most=2)
+    return made
+
+
+def _trees_says(run: Told) -> str:
+    assert run.trees is not None
+    tokens, leaves, tools = (run.trees[one] for one in ("tokens", "leaves", "tool_calls"))
+    read = many(run.trees["num_read"], "tree")
+    return (
+        f"{read} of {many(run.trees['num_closed'], 'closed execution')}: "
+        f"{tokens['mean']:,.0f} tokens, {tools['mean']:,.1f} tool calls and {leaves['mean']:,.1f} "
+        f"leaves on average; the largest has {tokens['max']:,.0f} tokens, the widest "
+        f"{leaves['max']:,.0f} leaves."
+    )
+
+
+def _trees_tables(run: Told) -> list[Table]:
+    assert run.trees is not None
+    rows = [
+        [title, *(number(run.trees[name][key], 4) for key in ("mean", *_QUANTILES))]
+        for name, title in _SIZES.items()
+    ]
+    return [
+        Table(caption="Sizes of trees", head=["", "mean", "median", "95%", "largest"], rows=rows)
+    ]
+
+
+STALENESS = Part(
+    name="staleness",
+    title="Staleness against its prediction",
+    how="How many updates were taken between a group's dispatch and the one that it was trained "
+    "in. Dashed: the same groups consumed in the order of their dispatch, and the mean that "
+    "dispatch alone predicts.",
+    needs=lambda run: bool(run.panels["staleness"]["histogram"]),
+    draw=_staleness,
+    says=_staleness_says,
+    tables=_staleness_tables,
+)
+DURATIONS = Part(
+    name="durations",
+    title="How long executions took",
+    how="From launch to termination, by how they ended; a hatched bar has timed out. The dashed "
+    "line is the mean, and a bin with ≥ takes in all that is longer.",
+    needs=lambda run: bool(run.panels["durations"]["executions"]["num"]),
+    draw=_durations,
+    says=_durations_says,
+    tables=_durations_tables,
+)
+TREES = Part(
+    name="trees",
+    title="How large trees became",
+    how="Of executions that have closed, by how they ended; a hatched bar has timed out. What "
+    "several paths of a tree share counts once. Of a long run some are read, spread over it.",
+    needs=lambda run: run.trees is not None and bool(run.trees["num_read"]),
+    draw=_trees,
+    says=_trees_says,
+    tables=_trees_tables,
+)

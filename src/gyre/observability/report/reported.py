@@ -1,0 +1,90 @@
+"""Runs as a report is made of them: journals read, trees sized, the work simulated elsewhere.
+
+Rule 1: nothing of a run is written or locked, so that a report can be made while it goes.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gyre.journal.reading import path_of, read
+from gyre.observability.dashboard.journal_follower import Watched, watched
+from gyre.observability.dashboard.tree_sizes import TreeSizes
+from gyre.observability.report.files import NUMBERS, PICTURES
+from gyre.observability.report.told import Told, panels_of
+from gyre.observability.terminal.board import KINDS
+from gyre.observability.terminal.summary import Simulated
+from gyre.observability.what_if import compared
+from gyre.storage.replacing import replacing
+from gyre.types.errors import ConfigError
+
+
+def reported(places: Sequence[Path], say: Callable[[str], None]) -> list[Told]:
+    """Every run up to the last fact of its journal; raises ConfigError where one has none."""
+    runs = watched(list(places)).values()
+    return [_told(run, say, num_runs=len(runs)) for run in runs]
+
+
+def _told(run: Watched, say: Callable[[str], None], *, num_runs: int) -> Told:
+    say(f"{run.place}: reading")
+    trees = asyncio.run(_read(run))
+    story = run.story
+    if story is None or not story.is_started or story.now_s <= 0:
+        why = "nothing is recorded yet" if run.problem is None else run.problem
+        raise ConfigError(why if str(run.place) in why else f"{run.place}: {why}")
+    say(f"{run.place}: simulating its work under each placement")
+    return Told(
+        label=run.name,
+        story=story,
+        panels=panels_of(story, num_runs=num_runs),
+        trees=trees,
+        compared=_compared(run),
+        state=run.state,
+        ended=run.ended,
+        problem=run.problem,
+        seed=run.seed,
+        started_at=None if run.is_simulated else run.started_at,
+        is_simulated=run.is_simulated,
+    )
+
+
+async def _read(run: Watched) -> dict[str, Any] | None:
+    """All that the journal holds is told; returns what the trees of its executions are like."""
+    await run.look()
+    if run.story is None or run.folder is None:
+        return None
+    sizes = TreeSizes(run)
+    sizes.panel()
+    await sizes.wait_read()
+    return sizes.panel()
+
+
+def _compared(run: Watched) -> tuple[Simulated, ...]:
+    """Of a journal that makes no run to its end, nothing can be simulated."""
+    if run.problem is not None:
+        return ()
+    place = run.place
+    return compared(read(path_of(place) if place.is_dir() else place, kinds=KINDS))
+
+
+def refuse_other(folder: Path) -> None:
+    """Raises ConfigError where something lies that is no report."""
+    nearest = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+    if not nearest.is_dir():
+        raise ConfigError(f"{nearest}: expected a folder, found a file")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / NUMBERS).is_file():
+        raise ConfigError(f"{folder}: holds something else than a report; --out names another")
+
+
+def placed(folder: Path, files: Mapping[str, bytes]) -> None:
+    """The files are in the folder, and no picture of an older report."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{folder}: cannot be made: {error.strerror}") from error
+    for name in PICTURES - set(files):
+        (folder / name).unlink(missing_ok=True)
+    for name, data in files.items():
+        with replacing(folder / name) as part:
+            part.write_bytes(data)

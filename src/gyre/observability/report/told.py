@@ -1,0 +1,69 @@
+"""A run as a report is made of it: its story, its panels at the end, and what was simulated."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gyre.observability.dashboard.panels import PANELS, panels
+from gyre.observability.dashboard.view import View
+from gyre.observability.history.run import Story
+from gyre.observability.terminal.paint import cut, safe
+from gyre.observability.terminal.summary import Simulated
+
+MOST_POINTS = 1200
+"""Of a picture over time."""
+WIDEST_LABEL = 40
+"""Columns of what a run is called, which has a place in pictures too."""
+ALL_POINTS = 2400
+"""Of those of all runs, so that a page of many stays small."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """One run."""
+
+    label: str
+    """What it is called; no other run of its report is called so."""
+    place: int | None = None
+    """Among the runs of its report; None of one alone."""
+    story: Story = field(repr=False)
+    panels: Mapping[str, Any] = field(repr=False)
+    """As a page has them, at the last fact."""
+    trees: Mapping[str, Any] | None = None
+    """Sizes of trees; None where no call logs are kept."""
+    compared: Sequence[Simulated] = ()
+    state: str = "ended"
+    """ended, running, or silent where nobody works on it."""
+    ended: str | None = None
+    """Why it is over."""
+    problem: str | None = None
+    """Why its journal was not read to the end."""
+    seed: int | None = None
+    started_at: float | None = None
+    """Seconds of the calendar; None of a simulated run."""
+    is_simulated: bool = False
+
+    @property
+    def end_s(self) -> float:
+        return self.story.now_s
+
+
+def panels_of(story: Story, *, num_runs: int = 1) -> dict[str, Any]:
+    """All of them, over the whole run, which is one of so many."""
+    points = min(MOST_POINTS, ALL_POINTS // num_runs)
+    view = View(at_s=story.now_s, from_s=0.0, to_s=story.now_s, points=points)
+    return panels(story, view, PANELS)
+
+
+def beside_each_other(runs: Sequence[Told]) -> list[Told]:
+    """The same runs in their places; those that share a name have a number behind it."""
+    names = [cut(safe(one.label), WIDEST_LABEL) for one in runs]
+    shared = {name for name, many in Counter(names).items() if many > 1}
+    seen: Counter[str] = Counter()
+    found = []
+    for place, (name, one) in enumerate(zip(names, runs, strict=True)):
+        seen[name] += 1
+        label = f"{name} ({seen[name]})" if name in shared else name
+        found.append(replace(one, label=label, place=place if len(runs) > 1 else None))
+    return found

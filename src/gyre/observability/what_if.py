@@ -1,0 +1,77 @@
+"""A recorded run's work once more under each placement, simulated on the same machines."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from gyre.journal.reading import Reading
+from gyre.observability.terminal.summary import Simulated
+from gyre.scheduler.messages import StopReason
+from gyre.simulator.durations import HOUR_S
+from gyre.simulator.recorded import recorded
+from gyre.simulator.scenario import Scenario
+from gyre.simulator.variants import Refused, described, placements
+from gyre.simulator.world import run
+from gyre.types.errors import ConfigError
+
+MINUTE_S = 60.0
+
+
+def compared(reading: Reading) -> tuple[Simulated, ...]:
+    """Elastic first, then the best split of Async, then Colocate; a row without minutes says why.
+
+    All keep the mean staleness of the run where their bursts can.
+    """
+    try:
+        given = recorded(reading).scenario
+    except ConfigError as error:
+        why = str(error).removeprefix(f"{reading.path}: ")
+        return (Simulated(placement="elastic", how=why),)
+    found = placements(given)
+    rows = [_simulated("elastic", found["elastic"])]
+    rows.append(_best_split(found["elastic"]))
+    rows.append(_simulated("colocate", found["colocate"]))
+    return tuple(rows)
+
+
+def _simulated(name: str, asked: Scenario | Refused, *, how: str = "") -> Simulated:
+    if isinstance(asked, Refused):
+        return Simulated(placement=name, how=asked.reason)
+    record = run(asked)
+    steps = asked.shape.steps
+    _, *pace = described(asked.shape)
+    shape = "; ".join([*([how] if how else []), ", ".join(pace)])
+    if record.stopped is not StopReason.FINISHED:
+        reason = "nothing left to wait for" if record.stopped is None else record.stopped.value
+        return Simulated(placement=name, how=f"{shape}; did not finish: {reason}", steps=steps)
+    return Simulated(
+        placement=name,
+        how=shape,
+        steps=steps,
+        minutes=record.hours * HOUR_S / MINUTE_S,
+        staleness=record.staleness.mean,
+    )
+
+
+def _best_split(elastic: Scenario | Refused) -> Simulated:
+    """The soonest of all ways to have some cells only train and the others only serve."""
+    if isinstance(elastic, Refused):
+        return Simulated(placement="async", how=elastic.reason)
+    halves = placements(elastic)["async"]
+    if isinstance(halves, Refused):
+        return Simulated(placement="async", how=halves.reason)
+    splits = dict(_splits(elastic, halves))
+    mark = " (best)" if len(splits) > 1 else ""
+    rows = [_simulated("async", one, how=how + mark) for how, one in splits.items()]
+    finished = [one for one in rows if one.minutes is not None]
+    return min(finished, key=lambda one: one.minutes or 0.0, default=rows[0])
+
+
+def _splits(elastic: Scenario, halves: Scenario) -> Iterator[tuple[str, Scenario]]:
+    """Every number of cells that train, the rest being standalone engines of the same size."""
+    shape = elastic.shape
+    for training in range(1, shape.num_cells + 1):
+        serving = shape.num_cells - training
+        alone = (*shape.standalone_capacities, *(shape.cell_capacity,) * serving)
+        if alone:
+            split = replace(halves.shape, num_cells=training, standalone_capacities=alone)
+            yield f"{training} train, {serving} serve", replace(halves, shape=split)

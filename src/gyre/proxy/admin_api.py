@@ -1,0 +1,201 @@
+"""The proxy's own controls: executions, routes and engines, and how things stand."""
+
+import hmac
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from gyre.net.asgi import Exchange
+from gyre.proxy.executions import Executions
+from gyre.proxy.routing.router import Router
+from gyre.types.errors import ConfigError, NotFound, RequestError, Unauthorized, Unavailable
+from gyre.types.ids import EngineName, ExecutionId
+from gyre.types.ports import Engine
+from gyre.version import fingerprint
+
+PREFIX = "/gyre/"
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What a body that is no order of ours may lead to."""
+MOST_ROUTES_BYTES = 64 * 2**20
+"""More than a hundred thousand executions at once take."""
+
+
+class OpenExecution(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a request to open an execution."""
+
+    id: str | None = None
+
+
+class NewRoutes(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of an order: executions with their engines, None for those that lose theirs."""
+
+    version: int
+    routes: dict[str, str | None]
+
+
+class NewController(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a request that hands the proxy over: the token that counts from now on."""
+
+    token: str
+
+
+class NewAddress(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of an order: where an engine is from now on."""
+
+    url: str
+
+
+class Admin:
+    """Answers requests under /gyre/ that carry the run's admin token."""
+
+    def __init__(
+        self,
+        executions: Executions,
+        router: Router,
+        token: str,
+        *,
+        taken_over: Callable[[str], None] | None = None,
+        connect: Callable[[EngineName, str], Awaitable[Engine]] | None = None,
+    ) -> None:
+        """`taken_over` hears the token of each further controller; without it there is none.
+
+        `connect` makes an engine of this name at another address; without it none moves.
+        """
+        if not token:
+            raise ConfigError("the admin token is empty, and nobody could be told apart")
+        self._executions = executions
+        self._router = router
+        self._token = token
+        self._taken_over = taken_over
+        self._connect = connect
+        self._version = fingerprint()
+        self.num_asked = 0
+        """Requests with the right token."""
+
+    async def answer(self, exchange: Exchange) -> None:
+        try:
+            await self._answer(exchange)
+        except OSError as error:
+            raise Unavailable(f"the disk does not take it: {error}") from error
+
+    async def _answer(self, exchange: Exchange) -> None:
+        given = exchange.headers.get("authorization", "").removeprefix("Bearer ")
+        if not hmac.compare_digest(given.encode(), self._token.encode()):
+            message = "expected the run's admin token"
+            raise Unauthorized(message)
+        self.num_asked += 1
+        match exchange.method, exchange.path.removeprefix(PREFIX).split("/"):
+            case "POST", ["executions"]:
+                found = await self._open(exchange)
+            case "PUT", ["executions", name]:
+                found = self._open_once(name)
+            case "POST", ["executions", name, "close"]:
+                found = self._close(ExecutionId(name))
+            case "GET", ["status"]:
+                found = self._status()
+            case "PUT", ["routes"]:
+                found = await self._assign(exchange)
+            case "POST", ["take-over"] if self._taken_over is not None:
+                found = await self._hand_over(exchange, self._taken_over)
+            case "POST", ["engines", name, "vacated"]:
+                await self._router.vacated(EngineName(name))
+                found = {"engine": name, "counts": msgspec.to_builtins(self._router.counts)}
+            case "PUT", ["engines", name] if self._connect is not None:
+                found = await self._readdress(exchange, EngineName(name), self._connect)
+            case "POST", ["engines", name, "drain"]:
+                await self._router.drain(EngineName(name))
+                found = self._status()
+            case "POST", ["engines", name, "resume"]:
+                self._router.resume(EngineName(name))
+                found = self._status()
+            case _:
+                message = f"{exchange.method} {exchange.path}: no such control"
+                raise NotFound(message)
+        await exchange.answer(200, msgspec.json.encode(found))
+
+    def held(self) -> dict[str, float]:
+        """Seconds that calls waited without an engine, by open execution."""
+        held = self._router.held
+        return {one.id: held.of(one.id) for one in self._executions.loaded}
+
+    async def _open(self, exchange: Exchange) -> dict[str, Any]:
+        body = await exchange.body(most_bytes=65536, within_s=10)
+        try:
+            asked = msgspec.json.decode(body or b"{}", type=OpenExecution)
+            execution, key = self._executions.create(asked.id)
+        except (*_UNREADABLE, ConfigError) as error:
+            raise RequestError(str(error)) from error
+        return {"id": execution.id, "key": key, "path": f"/exec/{execution.id}"}
+
+    def _open_once(self, name: str) -> dict[str, Any]:
+        """A key is told once: whoever asks again because the answer was lost gets none."""
+        try:
+            key = None if self._executions.exists(name) else self._executions.create(name)[1]
+        except ConfigError as error:
+            raise RequestError(str(error)) from error
+        return {"id": name, "key": key, "path": f"/exec/{name}"}
+
+    async def _hand_over(
+        self, exchange: Exchange, taken_over: Callable[[str], None]
+    ) -> dict[str, Any]:
+        """An earlier controller that wakes up is refused from now on."""
+        body = await exchange.body(most_bytes=65536, within_s=10)
+        try:
+            asked = msgspec.json.decode(body, type=NewController)
+        except _UNREADABLE as error:
+            raise RequestError(str(error)) from error
+        if not asked.token or not (asked.token.isascii() and asked.token.isprintable()):
+            raise RequestError("expected a token of printable ASCII", where="token")
+        taken_over(asked.token)
+        self._token = asked.token
+        return {"version": self._version}
+
+    async def _readdress(
+        self,
+        exchange: Exchange,
+        name: EngineName,
+        connect: Callable[[EngineName, str], Awaitable[Engine]],
+    ) -> dict[str, Any]:
+        body = await exchange.body(most_bytes=65536, within_s=10)
+        try:
+            asked = msgspec.json.decode(body, type=NewAddress)
+        except _UNREADABLE as error:
+            raise RequestError(str(error)) from error
+        if not asked.url.startswith("http://"):
+            raise RequestError("expected an address that begins with http://", where="url")
+        self._router.readdress(await connect(name, asked.url))
+        return {"engine": name, "url": asked.url}
+
+    def _close(self, execution: ExecutionId) -> dict[str, Any]:
+        committed = self._executions.seal(execution)
+        held_s = self._router.held.of(execution)
+        self._router.held.forget(execution)
+        return {"id": execution, "closed": True, "committed": committed, "held_s": held_s}
+
+    async def _assign(self, exchange: Exchange) -> dict[str, Any]:
+        body = await exchange.body(most_bytes=MOST_ROUTES_BYTES, within_s=10)
+        try:
+            asked = msgspec.json.decode(body, type=NewRoutes)
+        except _UNREADABLE as error:
+            raise RequestError(str(error)) from error
+        changes = {
+            execution: None if name is None else EngineName(name)
+            for execution, name in asked.routes.items()
+        }
+        return {"version": asked.version, "moved": self._router.assign(asked.version, changes)}
+
+    def _status(self) -> dict[str, Any]:
+        return {
+            "executions": {
+                one.id: {
+                    "calls": len(one.session.tree.calls),
+                    "in_flight": one.in_flight,
+                    "tokens": one.session.tree.num_tokens,
+                    "held_s": self._router.held.of(one.id),
+                }
+                for one in self._executions.loaded
+            },
+            "routes": self._router.routes_version,
+            "engines": [msgspec.to_builtins(status) for status in self._router.engines()],
+        }

@@ -1,0 +1,91 @@
+"""Talks to a running proxy's controls, found through its run folder."""
+
+import json
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from gyre.types.errors import ConfigError
+from gyre.types.shards import named, shard_of
+
+TOKEN_FILE = "admin.token"
+PROXY = "proxy"
+"""What the first, or only, process of a proxy is called."""
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""Goes to the run's own proxy, whatever proxy the environment names for the web."""
+
+
+def is_proxy(name: str) -> bool:
+    """Whether a process of this name is one of the proxy's."""
+    return name == PROXY or name.startswith(f"{PROXY}-")
+
+
+def address_file(folder: Path, shard: int = 0) -> Path:
+    """Says where a shard of the run's proxy listens."""
+    return folder / f"{named(PROXY, shard)}.url"
+
+
+def address_of(folder: Path, execution: str | None) -> str:
+    """Where the shard listens that an execution belongs to; the first, if none is named."""
+    # A run has as many shards for as long as it lasts.
+    shards = 1 + len(list(folder.glob(f"{PROXY}-*.url")))
+    shard = 0 if execution is None else shard_of(execution, shards)
+    return address_file(folder, shard).read_text().strip()
+
+
+def control(
+    folder: Path, method: str, path: str, body: dict[str, Any], *, execution: str | None = None
+) -> dict[str, Any]:
+    """What the proxy answers; `url` is where its execution is reached, if it names one."""
+    try:
+        base = address_of(folder, execution)
+        token = (folder / TOKEN_FILE).read_text().strip()
+    except OSError as error:
+        message = f"{folder}: expected the run folder of a proxy: {error.strerror}"
+        raise ConfigError(message) from error
+    request = urllib.request.Request(
+        f"{base}/gyre/{path}",
+        method=method,
+        data=json.dumps(body).encode(),
+        headers={"authorization": f"Bearer {token}", "content-type": "application/json"},
+    )
+    try:
+        with _DIRECT.open(request, timeout=30) as answer:
+            found: dict[str, Any] = json.load(answer)
+    except urllib.error.HTTPError as error:
+        message = f"{base}: {json.load(error)['error']['message']}"
+        raise ConfigError(message) from error
+    except OSError as error:
+        message = f"no proxy answers at {base}: {error}"
+        raise ConfigError(message) from error
+    if "path" in found:
+        found["url"] = base + found["path"]
+    return found
+
+
+def environment(url: str, key: str) -> dict[str, str]:
+    """Variables that point the usual agent programs at an execution."""
+    return {
+        "ANTHROPIC_BASE_URL": url,
+        "ANTHROPIC_AUTH_TOKEN": key,
+        "ANTHROPIC_MODEL": "policy",
+        "OPENAI_BASE_URL": f"{url}/v1",
+        "OPENAI_API_BASE": f"{url}/v1",
+        "OPENAI_API_KEY": key,
+    }
+
+
+def read_key(path: Path | None) -> str | None:
+    """The key in a file; None without one."""
+    if path is None:
+        return None
+    try:
+        key = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        message = f"{path}: expected a file with a key: {error}"
+        raise ConfigError(message) from error
+    if not key or not key.isascii():
+        message = f"{path}: expected a key of ASCII letters, found none"
+        raise ConfigError(message)
+    return key

@@ -1,0 +1,1 @@
+"""The API dialects that agent programs speak."""

@@ -1,0 +1,242 @@
+"""A proxy process: engines, renderer, executions and server, joined until it is told to stop."""
+
+import asyncio
+import gc
+import os
+import resource
+import secrets
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import aiohttp
+import msgspec
+import uvloop
+
+from gyre.config.sections import LimitsSection, ProxySection, RouterSection
+from gyre.inference.clients.registry import EngineAddress, connect, read_address
+from gyre.inference.clients.wire import client
+from gyre.net.http_server import listener, serve_until_told
+from gyre.proxy.admin_api import Admin
+from gyre.proxy.admin_client import TOKEN_FILE, address_file, read_key
+from gyre.proxy.alone import Alone
+from gyre.proxy.executions import Executions
+from gyre.proxy.handle import Desk
+from gyre.proxy.metrics import Metrics
+from gyre.proxy.routing.router import Router
+from gyre.proxy.routing.routes import Routes
+from gyre.proxy.server import Proxy
+from gyre.renderers.registry import load_renderer
+from gyre.storage.commit import GroupCommit
+from gyre.storage.commits import CommitJournal
+from gyre.storage.durable import replace
+from gyre.storage.plan_file import read_plan
+from gyre.types.errors import ConfigError, GyreError
+from gyre.types.ids import EngineName
+from gyre.types.ports import Engine, Renderer
+from gyre.types.sampling import Sampling
+
+MANIFEST = "proxy.json"
+MANY_FILES = 65_536
+SEND_BYTES = 2**17
+"""Kept small, because a reply counts as delivered once the kernel has taken it (SPEC 4.5)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyPlan:
+    """Everything a proxy process is told."""
+
+    folder: Path
+    model: str
+    """Folder with the policy's tokenizer.json, or that file."""
+    engines: tuple[str, ...]
+    family: str | None
+    thinking: Literal["all", "tool_cycle", "template"]
+    sampling: Sampling
+    proxy: ProxySection
+    router: RouterSection
+    limits: LimitsSection
+    open: tuple[str, ...]
+    """Executions to open at the start, if they do not exist."""
+    engine_key: Path | None = None
+    """File with the key that engines ask for."""
+    moved: Mapping[str, str] = field(default_factory=dict)
+    """By the name of an engine, where it is now, if that is not where it was at first."""
+    routed: bool = False
+    """A controller says which execution has which engine; without a route its calls wait."""
+    shard: int = 0
+    """Which of `proxy.shards` this one is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """A proxy that takes calls."""
+
+    url: str
+    folder: Path
+    renderer: str
+    opened: dict[str, str]
+    """Key of each execution opened at the start."""
+    restored: int
+    """Records that logs had lost with the machine and got back from the journal."""
+
+
+async def serve(plan: ProxyPlan, on_start: Callable[[Started], None]) -> None:
+    """Runs until SIGINT or SIGTERM; calls in flight are finished first."""
+    renderer = load_renderer(plan.model, family=plan.family, thinking=plan.thinking)
+    token = prepare(plan, renderer)
+    _many_files()
+    # Trees are long-lived and acyclic; scanning them often costs more than it finds.
+    gc.set_threshold(50_000, 50, 100)
+    journal = CommitJournal(plan.folder, shard=plan.shard)
+    commit = GroupCommit(journal)
+    executions = Executions(
+        plan.folder,
+        renderer,
+        model=plan.model,
+        sampling=plan.sampling,
+        settings=plan.proxy,
+        limits=plan.limits,
+        commit=commit,
+        shard=plan.shard,
+    )
+    try:
+        routes = Routes() if plan.routed else None
+        async with (
+            client() as session,
+            Router(
+                await engines_at(engines_of(plan), session, key_file=plan.engine_key),
+                plan.router,
+                routes=routes,
+            ) as router,
+        ):
+            desk = Desk(router=router, commit=commit, metrics=Metrics(), ping_s=plan.proxy.ping_s)
+            admin = Admin(
+                executions,
+                router,
+                token,
+                taken_over=(lambda now: show(session, now)) if plan.routed else None,
+                connect=lambda name, url: connect(_moved(name, url), session),
+            )
+            app = Proxy(executions, desk, admin, model=plan.model, limits=plan.limits)
+            on = listener(plan.proxy.host, plan.proxy.port, send_bytes=SEND_BYTES)
+            opened = {
+                name: executions.create(name)[1]
+                for name in plan.open
+                if not executions.exists(name)
+            }
+            host, port = on.getsockname()[:2]
+            url = f"http://{host}:{port}"
+            address_file(plan.folder, plan.shard).write_text(url)
+            started = Started(
+                url=url,
+                folder=plan.folder,
+                renderer=renderer.name,
+                opened=opened,
+                restored=journal.num_restored,
+            )
+            alone = Alone(plan.folder, admin, alone_s=plan.proxy.alone_s)
+            async with alone.watching() if plan.routed else nullcontext():
+                await serve_until_told(app, on, on_start=lambda: on_start(started))
+    finally:
+        executions.close()
+        commit.close()
+
+
+def prepare(plan: ProxyPlan, renderer: Renderer) -> str:
+    """The run folder with its manifest and admin token, made once and then checked."""
+    plan.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    manifest = {"format": 1, "model": plan.model, "renderer": renderer.name}
+    path = plan.folder / MANIFEST
+    if path.exists():
+        found = msgspec.json.decode(path.read_bytes())
+        if found.get("renderer") != renderer.name:
+            message = (
+                f"{plan.folder}: recorded with renderer {found.get('renderer')!r}, "
+                f"asked to go on with {renderer.name!r}"
+            )
+            raise ConfigError(message)
+    elif plan.shard == 0:
+        # Whole at once, because other shards start meanwhile.
+        replace(path, msgspec.json.encode(manifest))
+    secret = plan.folder / TOKEN_FILE
+    if not secret.exists():
+        replace(secret, secrets.token_urlsafe(32).encode(), is_secret=True)
+    token = secret.read_text().strip()
+    if not token:
+        raise ConfigError(f"{secret}: expected the admin token, found nothing")
+    return token
+
+
+@asynccontextmanager
+async def connected(
+    addresses: Sequence[str], *, key_file: Path | None = None
+) -> AsyncIterator[list[Engine]]:
+    """Engines at their addresses, over one client session that shows the key, if there is one."""
+    async with client() as session:
+        found = [read_address(one) for one in addresses]
+        yield await engines_at(found, session, key_file=key_file)
+
+
+def _moved(name: EngineName, url: str) -> EngineAddress:
+    return EngineAddress(url=url, kind="gyre", known_as=name)
+
+
+def engines_of(plan: ProxyPlan) -> list[EngineAddress]:
+    """The plan's engines under the names that they began with, where they are now."""
+    found = [read_address(one) for one in plan.engines]
+    moved = plan.moved
+    return [_moved(one.name, moved[one.name]) if one.name in moved else one for one in found]
+
+
+async def engines_at(
+    addresses: Sequence[EngineAddress], session: aiohttp.ClientSession, *, key_file: Path | None
+) -> list[Engine]:
+    if not addresses:
+        message = "engine: expected at least one, such as sglang=http://127.0.0.1:30000"
+        raise ConfigError(message)
+    key = read_key(key_file)
+    if key is not None:
+        show(session, key)
+    return [await connect(address, session) for address in addresses]
+
+
+def show(session: aiohttp.ClientSession, key: str) -> None:
+    """The session shows this key from now on."""
+    session.headers["Authorization"] = f"Bearer {key}"
+
+
+def _many_files() -> None:
+    """One log and one connection per execution need more files than a shell allows by default."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MANY_FILES if hard == resource.RLIM_INFINITY else min(hard, MANY_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def run(plan: ProxyPlan, on_start: Callable[[Started], None]) -> None:
+    """The process's whole life; what it writes is for its own user alone."""
+    os.umask(0o077)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve(plan, on_start))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The same for a plan in a file; prints `ready URL` once it takes calls."""
+    if len(arguments) != 1:
+        sys.stderr.write("gyre proxy: expected one argument, the file with its plan\n")
+        return 2
+    try:
+        plan = read_plan(Path(arguments[0]), ProxyPlan)
+        run(plan, lambda started: print(f"ready {started.url}", flush=True))
+    except GyreError as error:
+        sys.stderr.write(f"gyre proxy: {type(error).__name__}: {error}\n")
+        return 2 if isinstance(error, ConfigError) else 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

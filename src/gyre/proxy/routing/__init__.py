@@ -1,0 +1,1 @@
+"""Which engine a call goes to, and how it moves."""

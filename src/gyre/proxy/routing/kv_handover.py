@@ -1,0 +1,117 @@
+"""Cached blocks follow the calls that move; what cannot be had in time is computed again.
+
+Rule 1: blocks are pinned before the call is cancelled, and let go after the destination has them
+or kv_s have passed (SPEC 2.3).
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+
+from gyre.proxy.counts import RouterCounts
+from gyre.proxy.routing.seats import Call, Pinned
+from gyre.types.errors import EngineError
+from gyre.types.ids import EngineName
+from gyre.types.ports import Carries, Engine
+from gyre.types.sampling import HeldBlocks
+
+
+class Carrying:
+    """Hand-overs between the engines of one proxy."""
+
+    def __init__(
+        self, engines: Mapping[EngineName, Engine], counts: RouterCounts, *, kv_s: float
+    ) -> None:
+        self._engines = engines
+        self._counts = counts
+        self._kv_s = kv_s
+        self._kept: Counter[EngineName] = Counter()
+        """Calls by engine that keeps blocks for them, or is asked to."""
+        self._let_go = asyncio.Event()
+
+    async def wait_free(self, name: EngineName) -> None:
+        """No call that left needs anything of this engine any more."""
+        while self._kept[name]:
+            self._let_go.clear()
+            await self._let_go.wait()
+
+    def can(self, name: EngineName) -> bool:
+        """Whether blocks of this engine can be had."""
+        return self._kv_s > 0 and isinstance(self._engines[name], Carries)
+
+    async def pin(self, call: Call, name: EngineName) -> None:
+        """What the engine has computed of the call stays there for a while."""
+        engine = self._engines[name]
+        assert isinstance(engine, Carries)
+        self._kept[name] += 1
+        try:
+            async with asyncio.timeout(self._kv_s):
+                call.pinned = Pinned(engine=name, held=await engine.pin(call.ask_id))
+        except TimeoutError:
+            call.is_unpinned = True
+        except EngineError:
+            # Nothing is lost yet: it may have been the call's last token. Nor is there anything to
+            # lose of a call without any, which an engine refuses to pin before it has arrived.
+            call.is_unpinned = bool(call.sampled.ids)
+        finally:
+            if call.pinned is None:
+                self._free(name)
+
+    async def carry(self, call: Call, name: EngineName) -> HeldBlocks | None:
+        """The blocks are at this engine too, held there, and let go where they were."""
+        pinned, call.pinned = call.pinned, None
+        self._counts.lost_hand_overs += call.is_unpinned
+        call.is_unpinned = False
+        if pinned is None:
+            return None
+        found = None
+        if pinned.engine != name and pinned.held.tokens and self.can(name):
+            try:
+                found = await self._hand_over(pinned, name, f"{call.ask_id}-{pinned.held.pin}")
+            except asyncio.CancelledError:
+                # Nobody wants the call any more: what is kept for it is dropped at its end.
+                call.pinned = pinned
+                raise
+        await self._forget(pinned)
+        return found
+
+    async def drop(self, call: Call) -> None:
+        """What an engine keeps for a call that does not need it is let go."""
+        pinned, call.pinned = call.pinned, None
+        if pinned is not None:
+            await self._forget(pinned)
+
+    async def _forget(self, pinned: Pinned) -> None:
+        try:
+            await self.let_go(pinned.engine, pinned.held)
+        finally:
+            self._free(pinned.engine)
+
+    async def let_go(self, name: EngineName, held: HeldBlocks) -> None:
+        engine = self._engines[name]
+        assert isinstance(engine, Carries)
+        try:
+            async with asyncio.timeout(self._kv_s):
+                await engine.let_go(held.pin)
+        except (EngineError, TimeoutError):
+            pass  # An engine that cannot hear it has lost the blocks as well.
+
+    def _free(self, name: EngineName) -> None:
+        self._kept[name] -= 1
+        self._let_go.set()
+
+    async def _hand_over(self, pinned: Pinned, name: EngineName, file: str) -> HeldBlocks | None:
+        source, destination = self._engines[pinned.engine], self._engines[name]
+        assert isinstance(source, Carries)
+        assert isinstance(destination, Carries)
+        try:
+            async with asyncio.timeout(self._kv_s):
+                laid = await source.put(pinned.held.pin, file)
+                found = await destination.take(laid.name)
+        except (EngineError, TimeoutError):
+            self._counts.lost_hand_overs += 1
+            return None
+        self._counts.hand_overs += 1
+        self._counts.carried_bytes += laid.num_bytes
+        self._counts.carried_tokens += found.tokens
+        return found

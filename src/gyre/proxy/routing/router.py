@@ -1,0 +1,398 @@
+"""Calls find engines and outlive them: held, moved and continued from the tokens they have.
+
+Rule 1: a token that was sampled is kept; a call ends once, with every token once (T07).
+Rule 2: nothing polls; a call waits for a seat, a drain for its last call, a probe for its pause.
+Rule 3: a stream that makes progress is never cut, except to drain its engine or to move it.
+"""
+
+import asyncio
+import itertools
+import random
+import time
+import uuid
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, Self
+
+from gyre.aio.chores import Chores
+from gyre.config.sections import RouterSection
+from gyre.proxy.counts import RouterCounts
+from gyre.proxy.routing.call_output import Sampled
+from gyre.proxy.routing.circuit_breaker import Breaker
+from gyre.proxy.routing.held import Held
+from gyre.proxy.routing.kv_handover import Carrying
+from gyre.proxy.routing.routes import Routes
+from gyre.proxy.routing.seats import ORDERED, Call, Cut, EngineStatus, Room, Stream
+from gyre.proxy.routing.waiting import WaitingLine
+from gyre.types.errors import (
+    BrokenPromise,
+    ConfigError,
+    EngineDraining,
+    EngineError,
+    NotFound,
+    Unavailable,
+)
+from gyre.types.ids import EngineName
+from gyre.types.ports import Engine
+from gyre.types.sampling import Ask, Chunk, HeldBlocks, Output, Sampling
+
+MOST_REMEMBERED = 65_536
+"""Executions whose last engine is remembered; the oldest is forgotten beyond."""
+
+
+class Router:
+    """The engines of one proxy; entered by its owner, and its probes end with it."""
+
+    def __init__(
+        self,
+        engines: Sequence[Engine],
+        settings: RouterSection,
+        *,
+        routes: Routes | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        jitter: random.Random | None = None,
+    ) -> None:
+        """With routes, every execution has the engine they say, and waits while they say none."""
+        self._settings = settings
+        self._routes = routes
+        self._clock = clock
+        self._jitter = random.Random() if jitter is None else jitter
+        self._engines = {engine.name: engine for engine in engines}
+        if len(self._engines) != len(engines):
+            raise ConfigError(f"engines: a name occurs twice in {[e.name for e in engines]}")
+        self._rooms = {
+            name: Room(
+                name=name,
+                capacity=settings.capacity,
+                breaker=Breaker(break_after=settings.break_after, probe_s=settings.probe_s),
+            )
+            for name in self._engines
+        }
+        self._line = WaitingLine(list(self._rooms.values()), routes)
+        self._streams: dict[Call, Stream] = {}
+        self._orders = itertools.count(1)
+        self._homes: dict[str, EngineName] = {}
+        self._inspected: set[EngineName] = set()
+        # Ids of asks have one length, so that none is the beginning of another.
+        self._prefix = uuid.uuid4().hex[:12]
+        self._chores = Chores()
+        self.counts = RouterCounts()
+        self.held = Held(clock, self.counts)
+        self._carrying = Carrying(self._engines, self.counts, kv_s=settings.kv_s)
+
+    async def __aenter__(self) -> Self:
+        await self._chores.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self._chores.__aexit__(*error)
+
+    @property
+    def waiting(self) -> int:
+        """Calls without a seat."""
+        return len(self._line)
+
+    @property
+    def routes_version(self) -> int:
+        """Of the order about routes that was carried out last."""
+        return 0 if self._routes is None else self._routes.version
+
+    def engines(self) -> list[EngineStatus]:
+        """Every engine as it stands, in the order listed."""
+        return [room.status() for room in self._rooms.values()]
+
+    async def accept(self, execution: str) -> Call:
+        """A call seated at an engine; raises Unavailable after hold_s without one.
+
+        The seat is kept until `generate` ends or `release` is called.
+        """
+        if not self._chores.is_open:
+            raise Unavailable("the proxy is not running")
+        call = Call(
+            execution=execution,
+            order=next(self._orders),
+            progress_at=self._clock(),
+            last=self._homes.get(execution),
+        )
+        self.counts.calls += 1
+        await self._seated(call)
+        return call
+
+    def release(self, call: Call) -> None:
+        """Gives the seat of a call back; nothing happens when it has none."""
+        self._line.release(call)
+
+    async def generate(self, call: Call, *, input_ids: bytes, sampling: Sampling) -> Output:
+        """The whole output of the call, from one engine or several.
+
+        Cancelling aborts at the engine; `call.output_so_far()` then has what was sampled.
+        """
+        call.sampled = Sampled(sampling)
+        call.progress_at = self._clock()
+        fruitless = 0
+        try:
+            while call.sampled.finish is None:
+                await self._seated(call)
+                known = len(call.sampled.ids)
+                pauses = await self._attempt(call, input_ids)
+                fruitless = 0 if len(call.sampled.ids) > known else fruitless + 1
+                if pauses and call.sampled.finish is None:
+                    await self._back_off(call, fruitless)
+        finally:
+            self.release(call)
+            self._chores.start(self._carrying.drop(call))
+        return call.output_so_far()
+
+    async def drain(self, name: EngineName) -> None:
+        """The engine gets no more calls, and those it has go on elsewhere; returns when empty."""
+        room = self._named(name)
+        room.draining = True
+        for call in list(room.calls):
+            self._send_away(call, "drain")
+        await self._line.wait_empty(room)
+
+    def assign(self, version: int, changes: Mapping[str, EngineName | None]) -> int:
+        """Executions get other engines, and their calls go on there; how many calls moved.
+
+        None takes an execution's engine away. Nothing is changed by an order that is refused.
+        """
+        if self._routes is None:
+            raise NotFound("this proxy chooses engines itself and takes no routes")
+        for name in changes.values():
+            if name is not None:
+                self._named(name)
+        if not self._routes.put(version, changes):
+            return 0
+        moved = self._routes.misplaced(self._rooms.values())
+        for call in moved:
+            self._send_away(call, "move")
+        self._line.fill()
+        return len(moved)
+
+    async def vacated(self, name: EngineName) -> None:
+        """Returns when the engine has no call, and none that left needs its cache (SPEC 2.3)."""
+        await self._line.wait_empty(self._named(name), although_open=True)
+        await self._carrying.wait_free(name)
+
+    def resume(self, name: EngineName) -> None:
+        """The engine takes calls again."""
+        self._line.reopen(self._named(name))
+
+    def readdress(self, engine: Engine) -> None:
+        """One that is known by its name is elsewhere; what it had in flight ended with it."""
+        self._named(engine.name)
+        self._engines[engine.name] = engine
+
+    def _send_away(self, call: Call, reason: Cut) -> None:
+        """Its blocks are pinned before the cut, where they can follow it."""
+        room = call.room
+        if room is None or call not in self._streams:
+            self.release(call)
+        elif reason == "move" and not call.moving and self._carrying.can(room.name):
+            call.moving = True
+            self._chores.start(self._move(call, room))
+        elif not call.moving:
+            self._cut(call, reason)
+
+    async def _move(self, call: Call, room: Room) -> None:
+        await self._carrying.pin(call, room.name)
+        call.moving = False
+        if call in self._streams and call.room is room:
+            self._cut(call, "move")
+        else:
+            # It has ended meanwhile, or is on its way already.
+            await self._carrying.drop(call)
+
+    def _named(self, name: EngineName) -> Room:
+        if name not in self._rooms:
+            raise NotFound(f"no engine {name!r}; known are {', '.join(self._rooms)}")
+        return self._rooms[name]
+
+    async def _seated(self, call: Call) -> None:
+        """Waits for a seat, behind the calls that came earlier."""
+        if call.room is None:
+            self._line.seat_at_once(call)
+        with self.held.holding(call):
+            while call.room is None:
+                left_s = call.progress_at + self._settings.hold_s - self._clock()
+                if left_s <= 0:
+                    self.counts.unavailable += 1
+                    raise Unavailable(f"no engine within {self._settings.hold_s:g} s; try again")
+                await self._line.wait(call, left_s)
+        self._homes.pop(call.execution, None)
+        self._homes[call.execution] = call.room.name
+        if len(self._homes) > MOST_REMEMBERED:
+            del self._homes[next(iter(self._homes))]
+
+    async def _back_off(self, call: Call, fruitless: int) -> None:
+        longest = self._settings.retry_first_s * 2 ** min(max(fruitless - 1, 0), 30)
+        longest = min(longest, self._settings.retry_most_s)
+        with self.held.holding(call):
+            await asyncio.sleep(longest * self._jitter.uniform(0.5, 1.0))
+
+    async def _attempt(self, call: Call, input_ids: bytes) -> bool:
+        """One engine is asked for the rest; whether to back off before the next is asked."""
+        room = call.room
+        if room is None:
+            raise BrokenPromise("a call without a seat asks an engine")
+        call.attempts += 1
+        self.counts.attempts += 1
+        self.counts.reroutes += call.attempts > 1
+        held, began = None, self._clock()
+        try:
+            held = await self._carried(call, room, input_ids)
+            began = self._clock()
+            await self._stream(call, room, input_ids)
+            return self._ended(call, room)
+        except EngineError as error:
+            return self._judge(call, room, error)
+        finally:
+            call.engine_s += self._clock() - began
+            self.release(call)
+            if held is not None:
+                self._chores.start(self._carrying.let_go(room.name, held))
+
+    async def _carried(self, call: Call, room: Room, input_ids: bytes) -> HeldBlocks | None:
+        """Blocks that followed a call to the engine it was sent to."""
+        if call.cut != "move":
+            return None
+        with self.held.holding(call):
+            held = await self._carrying.carry(call, room.name)
+        tokens = len(input_ids) // 4 + len(call.sampled.ids)
+        self.counts.again_tokens += tokens - (0 if held is None else held.tokens)
+        return held
+
+    async def _stream(self, call: Call, room: Room, input_ids: bytes) -> None:
+        """Takes chunks until one is the last, or the stream is cut from this side."""
+        call.ask_id = f"{self._prefix}-{call.order:010x}-{call.attempts:06x}"
+        ask = Ask(
+            id=call.ask_id,
+            input_ids=input_ids + array("i", call.sampled.ids).tobytes(),
+            sampling=call.sampled.rest,
+            execution=call.execution,
+        )
+        loop = asyncio.get_running_loop()
+        call.heard_at = self._clock()
+        call.cut = None
+        try:
+            async with asyncio.timeout(None) as scope:
+                watch = loop.call_later(self._settings.idle_s, self._look, call, room)
+                self._streams[call] = Stream(scope=scope, watch=watch)
+                async with aclosing(self._engines[room.name].generate(ask)) as chunks:
+                    async for chunk in chunks:
+                        self._take(call, room, chunk)
+                        if chunk.finish is not None:
+                            break
+        except TimeoutError:
+            if call.cut is None:
+                raise
+        finally:
+            self._streams.pop(call).watch.cancel()
+
+    def _take(self, call: Call, room: Room, chunk: Chunk) -> None:
+        call.heard_at = self._clock()
+        call.sampled.take(room.name, chunk)
+        if chunk.ids:
+            call.progress_at = call.heard_at
+            if room.sampled(len(chunk.ids)):
+                self._line.fill()
+
+    def _ended(self, call: Call, room: Room) -> bool:
+        """What a stream without an error came to."""
+        if call.sampled.finish is not None:
+            room.breaker.finished()
+            return False
+        if call.cut is None:
+            return self._failed(call, room, "abort")
+        call.failed_at = room.name
+        self.counts.midway += call.cut == "move" and bool(call.sampled.ids)
+        if call.cut not in ORDERED:
+            self._count(call.cut)
+        return False
+
+    def _judge(self, call: Call, room: Room, error: EngineError) -> bool:
+        """What an engine's failure means for the call; raises it when nobody else may help."""
+        if call.cut is not None:
+            return self._ended(call, room)
+        if isinstance(error, EngineDraining):
+            call.failed_at = room.name
+            return True
+        if error.retryable:
+            refused = isinstance(error.__cause__, ConnectionRefusedError)
+            return self._failed(call, room, "refused" if refused else "error", at_once=refused)
+        self._count("bad request")
+        call.refused_by.add(room.name)
+        others = (other for other in self._rooms.values() if other.name not in call.refused_by)
+        if self._routes is not None or not any(other.is_open for other in others):
+            raise error
+        return False
+
+    def _failed(self, call: Call, room: Room, kind: str, *, at_once: bool = False) -> bool:
+        self._count(kind)
+        call.failed_at = room.name
+        self._distrust(room, at_once=at_once)
+        return True
+
+    def _count(self, kind: str) -> None:
+        self.counts.failures[kind] = self.counts.failures.get(kind, 0) + 1
+
+    def _distrust(self, room: Room, *, at_once: bool) -> None:
+        if room.breaker.failed(at_once=at_once):
+            self.counts.breaker_opens += 1
+            self._chores.start(self._probe(room))
+
+    def _cut(self, call: Call, reason: Cut) -> None:
+        """Ends the call's stream from this side; the call itself goes on."""
+        if call.cut is None:
+            call.cut = reason
+            self._streams[call].scope.reschedule(asyncio.get_running_loop().time())
+
+    def _look(self, call: Call, room: Room) -> None:
+        """After a silence the engine is asked how it is; after a very long one the call moves.
+
+        A healthy engine may have lost the call: half of hold_s is left to find another.
+        """
+        idle_s = self._settings.idle_s
+        silent_s = self._clock() - call.heard_at
+        if silent_s >= max(self._settings.hold_s / 2, idle_s):
+            self._cut(call, "stall")
+            self._distrust(room, at_once=False)
+            return
+        if silent_s >= idle_s and room.name not in self._inspected:
+            self._inspected.add(room.name)
+            self._chores.start(self._inspect(room))
+        next_s = idle_s - silent_s if silent_s < idle_s else idle_s
+        loop = asyncio.get_running_loop()
+        self._streams[call].watch = loop.call_later(next_s, self._look, call, room)
+
+    async def _inspect(self, room: Room) -> None:
+        """Moves the silent calls of an engine whose health does not answer either."""
+        try:
+            healthy = await self._is_healthy(room)
+        finally:
+            self._inspected.discard(room.name)
+        quiet_since = self._clock() - self._settings.idle_s
+        silent = [
+            call for call in room.calls if call in self._streams and call.heard_at <= quiet_since
+        ]
+        if healthy or not silent:
+            return
+        for call in silent:
+            self._cut(call, "hang")
+        self._distrust(room, at_once=True)
+
+    async def _probe(self, room: Room) -> None:
+        """Asks a broken engine from time to time, until it may be tried again."""
+        while not room.breaker.admits:
+            await asyncio.sleep(room.breaker.pause_s)
+            room.breaker.probed(await self._is_healthy(room))
+        self._line.fill()
+
+    async def _is_healthy(self, room: Room) -> bool:
+        # Half of idle_s, so that a hang is known one and a half idle_s after the last token.
+        try:
+            async with asyncio.timeout(self._settings.idle_s / 2):
+                return (await self._engines[room.name].health()).ready
+        except (EngineError, TimeoutError):
+            return False

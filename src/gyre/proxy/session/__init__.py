@@ -1,0 +1,1 @@
+"""The pure session: histories matched to a tree of tokens."""

@@ -1,0 +1,1 @@
+"""What an execution left behind becomes a reward."""

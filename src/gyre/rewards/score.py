@@ -1,0 +1,132 @@
+"""What an evaluator wrote becomes a score, or the reason why it is none.
+
+Rule 1: what is not a score is refused and never 0; a 0 that was said stays 0 (SPEC 6.3).
+Rule 2: one who could not tell, by a sentinel or by leaving out what would prove it, said nothing.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, TypeGuard
+
+from gyre.rewards.report import cases_of, share_of
+from gyre.types.outcomes import Said
+from gyre.types.tasks import Evaluation
+
+REPORTS = ("junit.xml", "tests.json")
+"""Scores that are counted from a report of tests."""
+PLAIN = "reward"
+"""What a number that stands alone is called."""
+MOST_TEXT = 200
+
+
+def score_of(said: Said, evaluation: Evaluation) -> float:
+    """The one score that was said; ValueError with the reason otherwise."""
+    missing = [name for name in evaluation.evidence if name not in said.evidence]
+    if missing:
+        message = f"evidence is missing: {', '.join(missing)}"
+        raise ValueError(message)
+    if evaluation.score in REPORTS:
+        cases = cases_of(said.text, is_junit=evaluation.score == "junit.xml")
+        part = share_of(cases, evaluation.tests)
+        found = evaluation.lowest + part * (evaluation.highest - evaluation.lowest)
+    else:
+        found = _reward(said.text, evaluation)
+    return _above_baseline(found, evaluation)
+
+
+def reaches(said: Said, evaluation: Evaluation, score: float, least: Mapping[str, float]) -> bool:
+    """Whether every number that is named is there and no less; a number alone is the score's."""
+    if not least:
+        return True
+    found = None if evaluation.score in REPORTS else _read(said.text)
+    if not isinstance(found, dict):
+        found = dict.fromkeys((evaluation.reward_key, PLAIN), score if found is None else found)
+    return all(_is_number(found.get(name)) and found[name] >= low for name, low in least.items())
+
+
+def _is_number(said: object) -> TypeGuard[int | float]:
+    return isinstance(said, int | float) and not isinstance(said, bool)
+
+
+def _read(text: str) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=_object)
+    except (ValueError, RecursionError):
+        return _plain(text)
+
+
+def _reward(text: str, evaluation: Evaluation) -> float:
+    """A number alone, or one of several by its key and behind its gate."""
+    said = _read(text)
+    if not isinstance(said, dict):
+        if evaluation.gate is not None:
+            message = (
+                f"expected numbers by name, {evaluation.gate!r} among them, found {_cut(text)}"
+            )
+            raise ValueError(message)
+        return _score(said, evaluation, text)
+    score = _score(_at(said, evaluation.reward_key), evaluation, text)
+    if evaluation.gate is None:
+        return score
+    gate = _score(_at(said, evaluation.gate), evaluation, text)
+    return score if gate >= evaluation.highest else evaluation.lowest
+
+
+def _score(said: object, evaluation: Evaluation, text: str) -> float:
+    """A finite number within bounds that is no sentinel."""
+    if not _is_number(said):
+        message = f"expected a number, found {_cut(text)}"
+        raise ValueError(message)
+    try:
+        score = float(said)
+    except OverflowError:
+        score = math.inf
+    if math.isnan(score) or score in evaluation.sentinels:
+        message = f"the evaluator could not tell: it said {score}"
+        raise ValueError(message)
+    if not math.isfinite(score) or not evaluation.lowest <= score <= evaluation.highest:
+        message = (
+            f"expected a score from {evaluation.lowest} to {evaluation.highest}, found {score}"
+        )
+        raise ValueError(message)
+    return score
+
+
+def _above_baseline(score: float, evaluation: Evaluation) -> float:
+    """What doing nothing earns is worth nothing, and the rest is stretched to the same range."""
+    base, lowest, highest = evaluation.baseline, evaluation.lowest, evaluation.highest
+    if base is None:
+        return score
+    if score <= base:
+        return lowest
+    return lowest + (score - base) / (highest - base) * (highest - lowest)
+
+
+def _at(said: Mapping[str, Any], key: str) -> object:
+    if key not in said:
+        message = f"expected {key!r} among {', '.join(sorted(said)) or 'no names at all'}"[
+            :MOST_TEXT
+        ]
+        raise ValueError(message)
+    return said[key]
+
+
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        message = "one name twice"
+        raise ValueError(message)
+    return found
+
+
+def _plain(text: str) -> float | None:
+    """A number that is none in JSON: `.5`, `+1`, `nan`."""
+    try:
+        return None if "_" in text else float(text)
+    except ValueError:
+        return None
+
+
+def _cut(text: str) -> str:
+    return repr(text.strip()[:MOST_TEXT])

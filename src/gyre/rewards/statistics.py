@@ -1,0 +1,111 @@
+"""Scores of many executions as a mean with its spread, by task and in all (SPEC 6.6).
+
+Rule 1: what has no valid score is counted and is in no mean.
+Rule 2: executions of one task hang together, so the spread in all is that of the tasks' means.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from statistics import fmean, stdev
+
+from gyre.types.outcomes import Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """One execution that has closed."""
+
+    task: str
+    outcome: Outcome
+    score: float | None
+    """Of a valid one, and 0 of a placeholder (SPEC 6.4)."""
+    highest: float
+    """What a score must reach to pass."""
+
+    @property
+    def is_passed(self) -> bool:
+        return self.score is not None and self.score >= self.highest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mean:
+    """Over so many values; none of both without any, and no error of one alone."""
+
+    num: int
+    mean: float | None
+    standard_error: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """What a set of executions came to."""
+
+    num_executions: int
+    num_valid: int
+    """Placeholders included."""
+    num_placeholders: int
+    score: Mean
+    passed: Mean
+    """The part that reached the highest score."""
+    any_passed: float | None
+    """The part of the tasks that at least one execution passed."""
+    tasks: tuple["TaskSpread", ...]
+    """In the order in which they were met."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSpread:
+    """What the executions of one task came to."""
+
+    task: str
+    num_executions: int
+    num_passed: int
+    score: Mean
+    """Over its valid scores."""
+
+
+def spread(executions: Iterable[Scored]) -> Spread:
+    """Of any number of executions, in any order."""
+    known = list(executions)
+    by_task: dict[str, list[Scored]] = {}
+    for one in known:
+        by_task.setdefault(one.task, []).append(one)
+    valid = {task: [one for one in ones if one.score is not None] for task, ones in by_task.items()}
+    rated = [ones for ones in valid.values() if ones]
+    return Spread(
+        num_executions=len(known),
+        num_valid=sum(map(len, rated)),
+        num_placeholders=sum(one.outcome is Outcome.PLACEHOLDER for one in known),
+        score=_over([[_score(one) for one in ones] for ones in rated]),
+        passed=_over([[float(one.is_passed) for one in ones] for ones in rated]),
+        any_passed=fmean(any(one.is_passed for one in ones) for ones in rated) if rated else None,
+        tasks=tuple(
+            TaskSpread(
+                task=task,
+                num_executions=len(ones),
+                num_passed=sum(one.is_passed for one in ones),
+                score=mean_of([_score(one) for one in valid[task]]),
+            )
+            for task, ones in by_task.items()
+        ),
+    )
+
+
+def mean_of(values: Sequence[float]) -> Mean:
+    """With the standard error of the mean, by the spread of the values."""
+    return Mean(
+        num=len(values),
+        mean=fmean(values) if values else None,
+        standard_error=stdev(values) / sqrt(len(values)) if len(values) > 1 else None,
+    )
+
+
+def _over(tasks: Sequence[Sequence[float]]) -> Mean:
+    """Every task weighs the same; of one task alone, its executions spread."""
+    return mean_of(tasks[0] if len(tasks) == 1 else [fmean(values) for values in tasks])
+
+
+def _score(one: Scored) -> float:
+    assert one.score is not None
+    return one.score

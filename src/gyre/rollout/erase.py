@@ -1,0 +1,84 @@
+"""What an execution said and left behind is removed from a run folder; that it was there stays.
+
+Rule 1: its log is sealed and nothing of it runs, or nothing is erased.
+Rule 2: after a death half way, asking again finishes it.
+"""
+
+import secrets
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from gyre.rollout import outcome
+from gyre.rollout.facts import FACTS_FILE
+from gyre.rollout.spec import ORDER_FILE
+from gyre.storage import call_log as calls
+from gyre.storage import lock
+from gyre.storage import safe_dir as folders
+from gyre.storage.commits import CommitJournal, shards
+from gyre.storage.durable import replace, sync
+from gyre.types.errors import ConfigError
+from gyre.types.records import LogOpened, LogSealed
+
+ATTEMPTS = "attempts"
+KEPT = frozenset({ORDER_FILE, FACTS_FILE, outcome.OUTCOME_FILE, lock.LOCK_FILE})
+"""Files that say which task it was, how it ended and what it scored, which others count on."""
+
+
+def erase(run: Path, names: Sequence[str]) -> None:
+    """Of each execution only its task, ending and score are left.
+
+    ConfigError if one is unknown or not over, or if a proxy serves the run; then none is erased.
+    """
+    if not (run / "executions").is_dir():
+        message = f"{run}: expected a run folder with call logs in executions/, found none"
+        raise ConfigError(message)
+    with ExitStack() as stack:
+        # Keeps proxies out, and forgets the copies of records that they hold themselves.
+        for shard in shards(run):
+            stack.callback(CommitJournal(run, shard=shard).close)
+        opened = {name: _over(run, name) for name in names}
+        for name, first in opened.items():
+            _erase(run, name, first)
+
+
+def _over(run: Path, name: str) -> LogOpened:
+    """The first record of an execution's log, which nobody will add to."""
+    path = calls.path_of(run, name)
+    if "/" in name or not path.is_file():
+        message = f"{run}: no execution {name}"
+        raise ConfigError(message)
+    records = calls.read(path).records
+    if not records or not isinstance(records[0], LogOpened):
+        message = f"{path}: expected the record that opens a log, found none"
+        raise ConfigError(message)
+    attempt = run / ATTEMPTS / name
+    if not isinstance(records[-1], LogSealed) or lock.is_taken(attempt):
+        message = f"execution {name} is open: close it, or end its run, before it is erased"
+        raise ConfigError(message)
+    return records[0]
+
+
+def _erase(run: Path, name: str, opened: LogOpened) -> None:
+    attempt = run / ATTEMPTS / name
+    if attempt.is_dir():
+        for path in attempt.iterdir():
+            if path.name not in KEPT:
+                folders.remove(path)
+        sync(attempt)
+    path = calls.path_of(run, name)
+    for aside in path.parent.glob(f"{path.name}.*"):
+        aside.unlink()
+    # Neither its key nor its messages can be guessed from what is written now.
+    blank = LogOpened(
+        format=opened.format,
+        execution=opened.execution,
+        key_hash=secrets.token_bytes(32),
+        salt=secrets.token_bytes(16),
+        model=opened.model,
+        renderer=opened.renderer,
+        at=opened.at,
+    )
+    sealed = LogSealed(at=time.time())
+    replace(path, calls.MAGIC + calls.frame(blank) + calls.frame(sealed), is_secret=True)

@@ -1,0 +1,305 @@
+"""The supervisor process of one execution: launches it, ends it, has it assessed, and closes it.
+
+    python -m gyre.rollout.main FOLDER/order.json < secrets
+
+It has a session of its own and outlives whoever started it; started again after a death it goes on
+from the facts. SIGTERM cancels the harness; SIGUSR1 cancels it as surplus, which is not assessed.
+SIGUSR2 says that the run is stopped and may be resumed: a harness that runs is cancelled, one that
+has ended keeps what it did, and whoever resumes has it assessed.
+"""
+
+import asyncio
+import os
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import msgspec
+
+from gyre.harnesses.command import CommandHarness
+from gyre.proxy.admin_client import environment
+from gyre.rewards.assessment import closing
+from gyre.rewards.retry import attempts
+from gyre.rollout import outcome
+from gyre.rollout.evaluating import evaluator_for
+from gyre.rollout.execution import Execution, Stage
+from gyre.rollout.fact_reporter import Teller
+from gyre.rollout.facts import FactsFile
+from gyre.rollout.heartbeat import Beating, last_spent_s
+from gyre.rollout.placing import address_of, agent_sandbox, judging_sandbox
+from gyre.rollout.spec import Order, Told, read_order, read_told
+from gyre.rollout.steps import steps_of, worth
+from gyre.rollout.supervisor import Supervisor
+from gyre.sandboxes.local.sandbox import warm as warm_sandboxes
+from gyre.sandboxes.members import adopt_orphans
+from gyre.sandboxes.relay import Upstream
+from gyre.storage import lock
+from gyre.types.errors import BoundaryError, ConfigError, LogDamaged
+from gyre.types.outcomes import Assessed, Closed, Fact, Outcome, StepAssessed, Terminated
+from gyre.types.sandboxes import Keep
+from gyre.types.tasks import Command, Endpoint, Step
+
+LOG_FILE = "supervisor.log"
+ORDERS = {signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2}
+"""Signals that are orders; they wait until the supervisor can take them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Secrets:
+    """What a supervisor is told on its standard input, and nobody can read from the disk."""
+
+    key: str = field(default="", repr=False)
+    """The execution's own, for its harness (SPEC 4.7)."""
+    token: str = field(default="", repr=False)
+    """For posting facts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MonotonicClock:
+    """The machine's, which all its processes share until it starts again."""
+
+    boot: str
+
+    def now(self) -> float:
+        return time.monotonic()
+
+
+class Supervision:
+    """One execution, from wherever its facts say it stands to its closure."""
+
+    def __init__(self, folder: Path, order: Order, told: Secrets, teller: Teller) -> None:
+        self._folder = folder
+        self._order = order
+        self._secrets = told
+        self._teller = teller
+        self._facts = FactsFile(folder)
+        known = [entry.fact for entry in self._facts.entries]
+        self._execution = Execution(
+            order.execution, order.task.id, known, worth=lambda scores: worth(order.task, scores)
+        )
+        prepared = self._execution.prepared
+        self._mark = secrets.token_hex(16) if prepared is None else prepared.mark
+        # What the image has was put into the workspace before the first step.
+        fills = not self._execution.steps
+        self._proxy = Upstream(address_of(order))
+        self._sandbox = agent_sandbox(order, self._mark, folder, self._proxy, fills=fills)
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        self._supervisor = Supervisor(
+            order,
+            folder,
+            self._execution,
+            sandbox=self._sandbox,
+            clock=MonotonicClock(boot=boot),
+            say=self._say,
+            told=lambda: all_told(folder, self._proxy),
+            spent_s=last_spent_s(folder),
+        )
+        self._harness = CommandHarness(
+            order.harness, order.variables, home=order.home, layers=order.layers
+        )
+        self._surplus = asyncio.Event()
+        self._stopped = asyncio.Event()
+        """The run is, and this execution closes when it is resumed."""
+
+    def spent_s(self) -> float:
+        """Of the overall budget, without what programs waited for a proxy: only the relay of this
+        supervisor has counted that, and whoever follows could not leave it out."""
+        return self._supervisor.spent_s() - self._proxy.waited_s
+
+    async def work(self) -> None:
+        """The execution is closed and its outcome file says so, unless the run is stopped."""
+        self._take_orders()
+        for entry in self._facts.entries:
+            self._teller.tell(entry)
+        if self._execution.stage is Stage.CLOSED:
+            outcome.write(self._folder, self._execution.record)
+            self._tidy()
+            return
+        await self._sandbox.kill()
+        if self._execution.stage is Stage.TERMINATED:
+            outcome.write(self._folder, self._execution.record)
+        while self._execution.terminated is None:
+            if self._execution.state is not None:
+                if not await self._is_assessed():
+                    return
+                self._supervisor.settle(has_key=bool(self._secrets.key))
+            if self._execution.terminated is None:
+                await self._supervisor.advance(self._mark, self._command)
+        if not await self._is_assessed():
+            return
+        self._say(
+            closing(
+                self._execution.terminated,
+                self._execution.assessments,
+                worth=lambda: worth(self._order.task, self._execution.scores),
+                is_surplus=self._surplus.is_set(),
+                committed_calls=read_told(self._folder).committed_calls,
+                counts_placeholders=self._order.counts_placeholders,
+            )
+        )
+        self._tidy()
+        self._facts.close()
+
+    def _tidy(self) -> None:
+        """The disk holds what the run wants to keep of it."""
+        assert self._execution.closed is not None
+        is_scored = self._execution.closed.outcome is Outcome.VALID
+        kept: dict[Keep, bool] = {
+            "all": True,
+            "scored": is_scored,
+            "unscored": not is_scored,
+            "none": False,
+        }
+        keeps = kept[self._order.sandbox.keep] or self._order.task.preserve
+        for workspace in self._supervisor.workspaces:
+            workspace.tidy(keeps=keeps)
+
+    def _take_orders(self) -> None:
+        def surplus() -> None:
+            self._surplus.set()
+            self._supervisor.cancelled.set()
+
+        def stopped() -> None:
+            self._stopped.set()
+            self._supervisor.cancelled.set()
+
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._supervisor.cancelled.set)
+        loop.add_signal_handler(signal.SIGUSR1, surplus)
+        loop.add_signal_handler(signal.SIGUSR2, stopped)
+        # A handler, because children inherit it when a signal is ignored.
+        loop.add_signal_handler(signal.SIGHUP, lambda: None)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ORDERS)
+
+    def _say(self, fact: Fact) -> None:
+        """The fact is durable, and then told; one that cannot be written ends this process."""
+        self._execution.apply(fact)
+        entry = self._facts.append(fact, at=time.time())
+        if isinstance(fact, Terminated | Closed):
+            outcome.write(self._folder, self._execution.record)
+        self._teller.tell(entry)
+
+    def _command(self, step: Step) -> Command:
+        if not self._secrets.key:
+            message = "expected the execution's key on standard input, found none"
+            raise ConfigError(message)
+        endpoint = Endpoint(url=self._sandbox.address(self._order.url), key=self._secrets.key)
+        task = replace(self._order.task, instruction=step.instruction)
+        wanted = self._harness.command(task, endpoint)
+        usual = environment(endpoint.url, endpoint.key)
+        return replace(wanted, variables=task.variables | usual | wanted.variables)
+
+    async def _is_assessed(self) -> bool:
+        """Until it is valid or there is no further attempt, or it becomes surplus.
+
+        False where the run is stopped before that: then it can be assessed when that is resumed.
+        """
+        if self._stopped.is_set():
+            return False
+        assessed = asyncio.create_task(self._assess())
+        told = [asyncio.create_task(one.wait()) for one in (self._surplus, self._stopped)]
+        try:
+            await asyncio.wait({assessed, *told}, return_when=asyncio.FIRST_COMPLETED)
+            if assessed.done():
+                assessed.result()
+                return True
+            return self._surplus.is_set()
+        finally:
+            for task in (assessed, *told):
+                task.cancel()
+            await asyncio.gather(assessed, *told, return_exceptions=True)
+
+    async def _assess(self) -> None:
+        """The state that waits for it, by the rule of its step."""
+        state, number = self._execution.state, self._execution.step
+        if state is None or self._surplus.is_set():
+            return
+        step = steps_of(self._order.task)[number]
+        task = replace(self._order.task, instruction=step.instruction, evaluation=step.evaluation)
+        order = replace(self._order, task=task)
+        workspace = self._supervisor.workspace
+        sandbox = judging_sandbox(order, self._mark, workspace)
+        evaluator = evaluator_for(order, sandbox, self._supervisor.folder_of(number))
+        async for one in attempts(
+            evaluator,
+            step.evaluation,
+            state,
+            made=self._execution.assessments,
+            copies=workspace.fresh,
+            left_s=self._supervisor.left_s,
+            least=step.least,
+        ):
+            if self._execution.terminated is None:
+                self._say(
+                    StepAssessed(step=number, assessment=one.assessment, is_enough=one.is_enough)
+                )
+            else:
+                self._say(Assessed(assessment=one.assessment))
+
+
+def all_told(folder: Path, proxy: Upstream) -> Told:
+    """With the time in which there was no proxy that could have counted it (SPEC 6.1)."""
+    told = read_told(folder)
+    return replace(told, held_s=told.held_s + proxy.waited_s)
+
+
+def warm() -> None:
+    """What every supervisor needs and none changes is there before any is born."""
+    warm_sandboxes()
+
+
+def born(arguments: Sequence[str], told: str) -> int:
+    """The process's whole life."""
+    os.umask(0o077)
+    try:
+        path = _order_file(arguments)
+        order = read_order(path)
+        known = msgspec.json.decode(told or "{}", type=Secrets)
+        adopt_orphans()
+        with (
+            Teller(order.facts_url, known.token, order.execution) as teller,
+            Beating(path.parent) as beating,
+        ):
+            asyncio.run(_supervise(path.parent, order, known, teller, beating))
+    except (ConfigError, BoundaryError, LogDamaged, msgspec.MsgspecError, OSError) as error:
+        sys.stderr.write(f"gyre supervise: {type(error).__name__}: {error}\n")
+        return 2 if isinstance(error, ConfigError) else 1
+    return 0
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The same for a process that was not forked; secrets come over its standard input."""
+    with suppress(PermissionError):
+        os.setsid()
+    return born(arguments, sys.stdin.read())
+
+
+def _order_file(arguments: Sequence[str]) -> Path:
+    """The order's; the lock of its folder is held for as long as the process lives."""
+    if len(arguments) != 1:
+        message = "expected one argument, the order file"
+        raise ConfigError(message)
+    path = Path(arguments[0]).absolute()
+    lock.take(path.parent)
+    return path
+
+
+async def _supervise(
+    folder: Path, order: Order, told: Secrets, teller: Teller, beating: Beating
+) -> None:
+    turning = asyncio.create_task(beating.turn())
+    try:
+        supervision = Supervision(folder, order, told, teller)
+        beating.charge(supervision.spent_s)
+        await supervision.work()
+    finally:
+        turning.cancel()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,96 @@
+"""What a supervisor is told: in its order file, and later by two numbers that grow."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from gyre.config.sections import JudgeSection
+from gyre.storage.durable import replace
+from gyre.types.errors import ConfigError
+from gyre.types.ids import ExecutionId
+from gyre.types.sandboxes import SandboxOrder
+from gyre.types.tasks import Task
+
+ORDER_FILE = "order.json"
+TOLD_FILE = "told.json"
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """One execution to supervise; its secrets are not here, because this lies on the disk."""
+
+    execution: ExecutionId
+    task: Task
+    url: str
+    """Where its calls go."""
+    harness: tuple[str, ...]
+    """The agent program's arguments, with `{instruction}`, `{task}` and `{url}` to be filled in."""
+    variables: dict[str, str]
+    """The agent program's environment, besides the usual."""
+    home: dict[str, str] = field(default_factory=dict)
+    """Files in the agent program's home, by their paths there, filled in as variables are."""
+    layers: tuple[str, ...] = ()
+    """Folders that the agent program reads, whatever else its sandbox hides."""
+    agent_s: float
+    """How long the harness may run."""
+    overall_s: float
+    """How long harness and evaluation may take together."""
+    output_bytes: int = 2**20
+    """How much is kept of what a program prints."""
+    counts_placeholders: bool = True
+    """Whether what left nothing to assess is a placeholder, or excluded (SPEC 6.4)."""
+    judge: JudgeSection | None = None
+    """Who judges a task that has a rubric."""
+    sandbox: SandboxOrder = field(default_factory=SandboxOrder)
+    """Where its programs run."""
+    address_file: str | None = None
+    """File that says where the proxy is now; without one it stays where `url` says."""
+    facts_url: str | None = None
+    """Where facts are posted too."""
+    format: int = FORMAT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What only others know of a running execution."""
+
+    held_s: float = 0.0
+    """Time its calls were held with no engine, which it is not charged for (SPEC 6.1)."""
+    committed_calls: int | None = None
+    """None: nobody has said."""
+
+
+def write_order(folder: Path, order: Order) -> Path:
+    """The order file of an execution's folder, which exists from now on."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = folder / ORDER_FILE
+    replace(path, msgspec.json.encode(order))
+    return path
+
+
+def read_order(path: Path) -> Order:
+    """ConfigError if it is not an order."""
+    try:
+        order = msgspec.json.decode(path.read_bytes(), type=Order)
+    except (OSError, msgspec.MsgspecError) as error:
+        message = f"{path}: expected an order: {error}"
+        raise ConfigError(message) from error
+    if order.format != FORMAT:
+        message = f"{path}: expected an order of format {FORMAT}, found {order.format}"
+        raise ConfigError(message)
+    return order
+
+
+def tell(folder: Path, told: Told) -> None:
+    """The supervisor reads it when a deadline comes, and when it closes the execution."""
+    replace(folder / TOLD_FILE, msgspec.json.encode(told))
+
+
+def read_told(folder: Path) -> Told:
+    """What was told last; nothing, if nothing was or it cannot be read."""
+    try:
+        return msgspec.json.decode((folder / TOLD_FILE).read_bytes(), type=Told)
+    except (OSError, msgspec.MsgspecError):
+        return Told()

@@ -1,1 +1,0 @@
-"""Where rooms are joined into running processes."""

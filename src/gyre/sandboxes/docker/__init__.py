@@ -1,0 +1,1 @@
+"""Sandboxes that are containers of Docker or Podman."""

@@ -1,0 +1,1 @@
+"""Sandboxes of namespaces on this machine."""

@@ -1,0 +1,73 @@
+"""A recorded run again: its shape from plain values, its events through a fresh scheduler."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, get_args
+
+from gyre.scheduler.config import Shape
+from gyre.scheduler.dispatch import Boundary, Continuous
+from gyre.scheduler.launching import LongestFirst, OldestFirst
+from gyre.scheduler.messages import Command, Heard
+from gyre.scheduler.placements import Async, Colocate, Elastic, Resumable
+from gyre.scheduler.scheduler import Scheduler
+from gyre.types.errors import ConfigError
+
+EVENTS: tuple[type, ...] = get_args(Heard)
+"""Every kind of event that a scheduler hears."""
+
+_CHOICES: dict[str, dict[str, type]] = {
+    "dispatch": {"boundary": Boundary, "continuous": Continuous},
+    "placement": {
+        "elastic": Elastic,
+        "async": Async,
+        "colocate": Colocate,
+        "resumable": Resumable,
+    },
+    "launch_order": {"oldest": OldestFirst, "longest": LongestFirst},
+}
+
+
+def plain_shape(shape: Shape) -> dict[str, Any]:
+    """The shape as text, numbers, lists and tables; `shape_of` gives it back."""
+    return {one.name: _plain(one.name, getattr(shape, one.name)) for one in fields(shape)}
+
+
+def shape_of(plain: Mapping[str, Any]) -> Shape:
+    """The shape that was written down; a field that was not has its default."""
+    known = {one.name for one in fields(Shape)}
+    if unknown := sorted(set(plain) - known):
+        raise ConfigError(f"shape: unknown {', '.join(unknown)}")
+    try:
+        return Shape(**{name: _value(name, value) for name, value in plain.items()})
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ConfigError(f"shape: {plain} describes none: {error}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """A scheduler that has heard a recorded run, and what it ordered."""
+
+    scheduler: Scheduler
+    orders: tuple[tuple[Command, ...], ...]
+    """After each event."""
+
+
+def replay(shape: Shape, events: Iterable[tuple[float, Heard]]) -> Replay:
+    """The same orders as in the run, because they follow from events and their times alone."""
+    scheduler = Scheduler(shape)
+    orders = tuple(tuple(scheduler.handle(event, now)) for now, event in events)
+    return Replay(scheduler=scheduler, orders=orders)
+
+
+def _plain(name: str, value: Any) -> Any:
+    if name in _CHOICES:
+        (kind,) = [kind for kind, made in _CHOICES[name].items() if type(value) is made]
+        return {"kind": kind} | {one.name: getattr(value, one.name) for one in fields(value)}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _value(name: str, plain: Any) -> Any:
+    if name in _CHOICES:
+        rest = {key: value for key, value in plain.items() if key != "kind"}
+        return _CHOICES[name][plain["kind"]](**rest)
+    return tuple(plain) if isinstance(plain, list) else plain

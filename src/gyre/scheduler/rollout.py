@@ -1,0 +1,227 @@
+"""Executions from dispatch to closure: queued, launched, moved, cancelled, ended.
+
+Rule 1: each execution moves d, p and f exactly once (SPEC 1.2).
+Rule 2: a duplicate or late event changes nothing; an impossible one is refused before it does.
+"""
+
+from collections.abc import Iterator
+
+from gyre.scheduler import rules
+from gyre.scheduler.burst import Burst
+from gyre.scheduler.config import Shape
+from gyre.scheduler.counters import Counters
+from gyre.scheduler.engines import Engines, Seat
+from gyre.scheduler.evaluations import Evaluations
+from gyre.scheduler.groups import COUNTED, Group, Ledger, Stage
+from gyre.scheduler.launching import LaunchQueue
+from gyre.scheduler.messages import (
+    AdmitGroup,
+    CancelExecution,
+    Command,
+    EngineId,
+    EvaluationMove,
+    ExecutionClosed,
+    ExecutionTerminated,
+    GroupAdmitted,
+    GroupId,
+    LaunchEvaluation,
+    LaunchExecution,
+    Move,
+    MoveExecutions,
+    OfferGroup,
+)
+from gyre.types.errors import BrokenPromise
+from gyre.types.outcomes import Ending, Outcome
+
+Moves = tuple[tuple[Move, ...], tuple[EvaluationMove, ...]]
+
+
+class Rollout:
+    """All outstanding groups and their executions."""
+
+    def __init__(self, shape: Shape, burst: Burst, engines: Engines) -> None:
+        self._shape = shape
+        self._burst = burst
+        self._engines = engines
+        self._groups: dict[GroupId, Group] = {}
+        self._queue = LaunchQueue(shape.launch_order)
+        self._unanswered = 0
+        self._held = 0
+        self.counters = Counters()
+        self.ledger = Ledger(window=2 * shape.groups_per_batch)
+        self.evaluations = Evaluations(shape.evaluation_slots)
+
+    @property
+    def waterlevel(self) -> int:
+        """w, held slots and evaluations included; continuous dispatch counts its whole depth."""
+        own = self.counters.waterlevel + self._held
+        standing = self._shape.dispatch.standing_groups() if self.num_allowed(1) else 0
+        return max(own, standing * self._shape.group_size) + self.evaluations.num_running
+
+    def num_allowed(self, wanted: int) -> int:
+        """How many of the wanted groups the rest of the run needs (SPEC 1.6)."""
+        left = None
+        if self._shape.steps is not None and not self._shape.endless_dispatch:
+            left = (self._shape.steps - self._burst.version) * self._shape.groups_per_batch
+        return rules.groups_to_admit(
+            wanted=wanted, outstanding=self.ledger.outstanding, groups_left=left
+        )
+
+    def group(self, number: GroupId) -> Group | None:
+        """An outstanding group; None when it is consumed already."""
+        if not 0 <= number < self.ledger.admitted:
+            raise BrokenPromise(f"group {number} was never dispatched")
+        return self._groups.get(number)
+
+    def admit(self) -> AdmitGroup:
+        version = self._burst.published
+        size = self._shape.group_size
+        group = Group(GroupId(self.ledger.admitted), version, [Stage.QUEUED] * size)
+        self._groups[group.id] = group
+        self.ledger.admitted += 1
+        self.counters.dispatched += size
+        self._unanswered += 1
+        return AdmitGroup(group=group.id, version=version, size=size)
+
+    def admitted(self, event: GroupAdmitted) -> None:
+        group = self.group(event.group)
+        if group is None or group.is_admitted:
+            return
+        group.is_admitted = True
+        self._unanswered -= 1
+        self._queue.add(group.id, version=group.version, estimate_s=event.estimate_s)
+
+    def terminated(self, event: ExecutionTerminated) -> None:
+        group = self._find(event.group, event.member)
+        if group is None or group.stages[event.member] in (Stage.TERMINATED, Stage.CLOSED):
+            return
+        if group.stages[event.member] is Stage.QUEUED:
+            if event.ending not in (Ending.CANCELLED, Ending.NEVER_STARTED):
+                raise BrokenPromise(f"{_name(event)} ended {event.ending.value} before its launch")
+            self.counters.launched += 1
+        elif self._shape.evaluation_holds_slot:
+            self._held += 1
+        else:
+            self._engines.unseat((event.group, event.member))
+        self.counters.terminated += 1
+        group.stages[event.member] = Stage.TERMINATED
+
+    def closed(self, event: ExecutionClosed) -> Group | None:
+        """The group, unless the event said nothing new."""
+        group = self._find(event.group, event.member)
+        if group is None or group.stages[event.member] is Stage.CLOSED:
+            return None
+        if group.stages[event.member] is not Stage.TERMINATED:
+            raise BrokenPromise(f"{_name(event)} closed before it terminated")
+        is_full = len(group.counted) >= self._shape.executions_per_group
+        if event.outcome is Outcome.SURPLUS and not is_full:
+            raise BrokenPromise(f"{_name(event)} is surplus in a group that lacks rewards")
+        if self._holds((event.group, event.member)):
+            self._engines.unseat((event.group, event.member))
+            self._held -= 1
+        # After the N-th counted reward all others are surplus, whatever they came to meanwhile.
+        self._close(group, event.member, Outcome.SURPLUS if is_full else event.outcome)
+        return group
+
+    def cancels(self, group: Group) -> Iterator[Command]:
+        """Ends the members that a full group has no use for (SPEC 6.5)."""
+        if len(group.counted) < self._shape.executions_per_group:
+            return
+        for member, stage in enumerate(group.stages):
+            if stage is Stage.QUEUED:
+                self.counters.launched += 1
+                self.counters.terminated += 1
+                self._close(group, member, Outcome.SURPLUS)
+            elif stage is not Stage.CLOSED and member not in group.cancelled:
+                group.cancelled.add(member)
+                yield CancelExecution(group=group.id, member=member)
+
+    def offer(self, group: Group) -> OfferGroup:
+        group.is_void = rules.is_void(counted=len(group.counted), min_valid=self._shape.min_valid)
+        self.ledger.became_ready(is_void=group.is_void)
+        return OfferGroup(
+            group=group.id,
+            version=group.version,
+            members=tuple(sorted(group.counted)),
+            is_void=group.is_void,
+        )
+
+    def consume(self, group: Group) -> None:
+        self.ledger.consume(is_void=group.is_void)
+        del self._groups[group.id]
+
+    def settle(self, *, cells_away: int) -> Iterator[Command]:
+        """Seats whoever has none, then starts evaluations, then launches what fits."""
+        if self._engines.num_stranded:
+            moves, evaluations = self.moves(self._engines.rehouse_stranded())
+            if moves or evaluations:
+                yield MoveExecutions(moves=moves, evaluations=evaluations)
+        while (
+            self.evaluations.may_start
+            and self._engines.occupied < self._engines.limit
+            and rules.may_start_evaluation(
+                waterlevel=self.waterlevel,
+                capacity=self._engines.capacity,
+                cells_away=cells_away,
+            )
+        ):
+            evaluation = self.evaluations.start()
+            yield LaunchEvaluation(evaluation=evaluation, engine=self._engines.seat(evaluation))
+        yield from self._launch()
+
+    def moves(self, places: dict[Seat, EngineId]) -> Moves:
+        """As orders; a terminated execution that holds its slot makes no calls to be moved."""
+        moves = []
+        evaluations = []
+        for seat, engine in places.items():
+            if not isinstance(seat, tuple):
+                evaluations.append(EvaluationMove(evaluation=seat, engine=engine))
+            elif not self._holds(seat):
+                moves.append(Move(group=seat[0], member=seat[1], engine=engine))
+        return tuple(moves), tuple(evaluations)
+
+    def _launch(self) -> Iterator[Command]:
+        if self._shape.launch_order.waits_for_estimates and self._unanswered:
+            return
+        free = rules.executions_to_launch(
+            queued=self.counters.queued,
+            capacity=self._engines.limit,
+            occupied=self._engines.occupied,
+        )
+        while free > 0 and (number := self._queue.first()) is not None:
+            group = self._groups.get(number)
+            member = None if group is None else group.next_queued()
+            if group is None or member is None:
+                self._queue.drop_first()
+                continue
+            group.stages[member] = Stage.RUNNING
+            self.counters.launched += 1
+            free -= 1
+            engine = self._engines.seat((number, member))
+            yield LaunchExecution(group=number, member=member, engine=engine)
+
+    def _holds(self, seat: tuple[GroupId, int]) -> bool:
+        """Whether an ended execution still has a slot."""
+        if not self._shape.evaluation_holds_slot:
+            return False
+        group = self._groups[seat[0]]
+        return group.stages[seat[1]] is Stage.TERMINATED and self._engines.knows(seat)
+
+    def _close(self, group: Group, member: int, outcome: Outcome) -> None:
+        group.stages[member] = Stage.CLOSED
+        group.num_closed += 1
+        self.ledger.outcomes[outcome] += 1
+        if outcome in COUNTED:
+            group.counted.append(member)
+
+    def _find(self, number: GroupId, member: int) -> Group | None:
+        group = self.group(number)
+        if not 0 <= member < self._shape.group_size:
+            raise BrokenPromise(f"group {number} has no member {member}")
+        if group is not None and not group.is_admitted:
+            raise BrokenPromise(f"group {number} was heard of before it was admitted")
+        return group
+
+
+def _name(event: ExecutionTerminated | ExecutionClosed) -> str:
+    return f"execution {event.member} of group {event.group}"

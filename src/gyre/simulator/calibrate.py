@@ -1,0 +1,230 @@
+"""Few numbers fitted to chosen published hours, and what the same numbers predict of the rest."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import log, pi, sin
+from statistics import NormalDist, fmean, median, stdev
+
+import numpy as np
+
+from gyre.simulator.costs import ByGroups
+from gyre.simulator.durations import LogNormal
+from gyre.simulator.result import Record
+from gyre.simulator.scenario import Scenario
+from gyre.simulator.world import run
+from gyre.types.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """A number of a scenario that may be fitted."""
+
+    name: str
+    start: float
+    step: float
+    """The first change that is tried; halved until it is below `finest`."""
+    finest: float
+    put: Callable[[Scenario, float], Scenario]
+
+
+def _put_rate(scenario: Scenario, value: float) -> Scenario:
+    training = ByGroups(groups_per_node_hour=value)
+    return replace(scenario, costs=replace(scenario.costs, training=training))
+
+
+def _put_drift(scenario: Scenario, value: float) -> Scenario:
+    drift = replace(scenario.workload.drift, to=value)
+    return replace(scenario, workload=replace(scenario.workload, drift=drift))
+
+
+TRAINING_RATE = Parameter(
+    name="groups_per_node_hour", start=2.5, step=0.2, finest=0.05, put=_put_rate
+)
+DRIFT = Parameter(name="drift.to", start=0.92, step=0.04, finest=0.01, put=_put_drift)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One scenario beside its published hours."""
+
+    name: str
+    published_h: float
+    simulated_h: tuple[float, ...]
+    """Per seed."""
+    is_fitted: bool
+    """Whether the fit has seen its published hours; else they are predicted."""
+
+    @property
+    def mean_h(self) -> float:
+        return fmean(self.simulated_h)
+
+    @property
+    def spread_h(self) -> float:
+        """Standard deviation over seeds."""
+        return stdev(self.simulated_h) if len(self.simulated_h) > 1 else 0.0
+
+    @property
+    def error(self) -> float:
+        """Relative, above 0 where the simulation is slower."""
+        return self.mean_h / self.published_h - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Rows beside their published hours."""
+
+    rows: tuple[Row, ...]
+
+    @property
+    def mean_error(self) -> float:
+        """Mean of absolute relative errors over all rows."""
+        return fmean(abs(row.error) for row in self.rows)
+
+    @property
+    def predicted_error(self) -> float | None:
+        """The same over rows that were not fitted."""
+        errors = [abs(row.error) for row in self.rows if not row.is_fitted]
+        return fmean(errors) if errors else None
+
+    def misordered(self, *, apart: float) -> tuple[tuple[str, str], ...]:
+        """Pairs (faster, slower as published) further apart than that, simulated otherwise."""
+        return tuple(
+            (fast.name, slow.name)
+            for fast in self.rows
+            for slow in self.rows
+            if slow.published_h > fast.published_h * (1 + apart) and slow.mean_h <= fast.mean_h
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """What was found, and how far from the published hours it is."""
+
+    values: tuple[tuple[str, float], ...]
+    """By parameter."""
+    fitted_error: float
+    """Mean over the rows it was fitted to."""
+    num_tried: int
+    """Settings that were simulated."""
+
+
+def compare(
+    scenarios: Mapping[str, Scenario],
+    published_h: Mapping[str, float],
+    *,
+    seeds: Sequence[int],
+    fitted: Sequence[str] = (),
+) -> Comparison:
+    """Every scenario that has published hours, over seeds."""
+    return Comparison(
+        rows=tuple(
+            Row(
+                name=name,
+                published_h=published_h[name],
+                simulated_h=tuple(one.hours for one in over_seeds(scenario, seeds)),
+                is_fitted=name in fitted,
+            )
+            for name, scenario in scenarios.items()
+            if name in published_h
+        )
+    )
+
+
+def over_seeds(scenario: Scenario, seeds: Sequence[int]) -> list[Record]:
+    return [run(replace(scenario, seed=seed)) for seed in seeds]
+
+
+def fit(
+    scenarios: Mapping[str, Scenario],
+    published_h: Mapping[str, float],
+    *,
+    parameters: Sequence[Parameter],
+    seeds: Sequence[int],
+) -> Fit:
+    """The least mean relative error that a search with ever smaller steps finds.
+
+    All trials meet the same seeds, so that they differ by their parameters alone.
+    """
+    if missing := sorted(set(scenarios) - set(published_h)):
+        raise ConfigError(f"no published hours to fit {', '.join(missing)} to")
+    tried: dict[tuple[float, ...], float] = {}
+
+    def error(values: tuple[float, ...]) -> float:
+        if values not in tried:
+            changed = dict(scenarios)
+            for parameter, value in zip(parameters, values, strict=True):
+                changed = {name: parameter.put(one, value) for name, one in changed.items()}
+            tried[values] = compare(changed, published_h, seeds=seeds).mean_error
+        return tried[values]
+
+    best = tuple(one.start for one in parameters)
+    steps = [one.step for one in parameters]
+    while any(step >= one.finest for step, one in zip(steps, parameters, strict=True)):
+        nearest = min(_around(best, steps), key=error)
+        if error(nearest) < error(best):
+            best = nearest
+        else:
+            steps = [step / 2 for step in steps]
+    names = [one.name for one in parameters]
+    return Fit(
+        values=tuple(zip(names, best, strict=True)),
+        fitted_error=error(best),
+        num_tried=len(tried),
+    )
+
+
+def _around(values: Sequence[float], steps: Sequence[float]) -> list[tuple[float, ...]]:
+    """The corners and edges of a box around these values."""
+    choices = [
+        (round(value - step, 6), value, round(value + step, 6))
+        for value, step in zip(values, steps, strict=True)
+    ]
+    return [one for one in product(*choices) if one != tuple(values)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedDurations:
+    """A log-normal through recorded durations."""
+
+    durations: LogNormal
+    between: float
+    """Share of the variance of logarithms that is between groups."""
+
+
+def fit_durations(
+    groups_h: Sequence[Sequence[float]], *, deadline_h: float | None = None
+) -> FittedDurations:
+    """From hours recorded per group; those at the deadline count as being at least as long.
+
+    The line through the quantiles that a deadline did not cut gives mean and sigma.
+    """
+    hours = sorted(one for group in groups_h for one in group)
+    if len(hours) < 8 or hours[0] <= 0:
+        raise ConfigError(f"recorded durations: at least 8, all above 0; found {len(hours)}")
+    known = [one for one in hours if deadline_h is None or one < deadline_h]
+    if len(known) <= len(hours) / 2:
+        raise ConfigError(
+            f"recorded durations: only {len(known)} of {len(hours)} beat the deadline"
+        )
+    normal = NormalDist()
+    quantiles = [normal.inv_cdf((at + 0.5) / len(hours)) for at in range(len(known))]
+    sigma, log_mean = (float(one) for one in np.polyfit(quantiles, [log(one) for one in known], 1))
+    return FittedDurations(
+        durations=LogNormal(log_mean=log_mean, sigma=sigma),
+        between=_between(groups_h, median(hours)),
+    )
+
+
+def _between(groups_h: Sequence[Sequence[float]], median_h: float) -> float:
+    """By how often two of a group are above the median together, which no deadline changes.
+
+    For normals with correlation r that is 1/4 + asin(r) / 2 pi of the pairs.
+    """
+    shares = [
+        num * (num - 1) / (len(group) * (len(group) - 1))
+        for group in groups_h
+        if len(group) > 1
+        for num in [sum(one > median_h for one in group)]
+    ]
+    return max(0.0, sin(2 * pi * (fmean(shares) - 0.25))) if shares else 0.0

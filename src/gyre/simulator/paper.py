@@ -1,0 +1,131 @@
+"""The paper's runs as named scenarios: the presets, and the work that their settings met.
+
+Rule 1: results as published stand in `paper_results` and nowhere else.
+"""
+
+from dataclasses import dataclass, replace
+
+from gyre.config import words_presets as presets
+from gyre.config.words_presets import ABLATION, PRESETS, Machines, PlacementName, Preset
+from gyre.scheduler.config import Shape
+from gyre.scheduler.dispatch import Boundary
+from gyre.scheduler.placements import Async, Colocate, Elastic, Placement
+from gyre.simulator.costs import ByGroups, Costs
+from gyre.simulator.durations import Drift, LogNormal
+from gyre.simulator.scenario import Scenario
+from gyre.simulator.workload import NL2REPO_122B, Deadlines, Evaluations, Workload
+
+INTO_TRAINING_S = 8.52
+OUT_OF_TRAINING_S = 3.46
+
+FITTED = ("A0", "C0", "C2", "E0")
+"""Rows whose published hours the fit has seen: one of each idea, along the paper's path from its
+baselines to its own schedule. They were chosen after errors of all rows had been seen on a grid,
+so the others are predicted, but not blindly."""
+GROUPS_PER_NODE_HOUR = 2.35
+"""Fitted to the published hours of those rows (benchmarks/sim/paper.py)."""
+DRIFT_TO = 0.82
+"""Fitted to the same: the length of executions at step 12, as a part of that at step 1."""
+
+_PLACEMENTS: dict[PlacementName, type[Placement]] = {
+    "elastic": Elastic,
+    "async": Async,
+    "colocate": Colocate,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """A model, a benchmark and the machines they had."""
+
+    machines: Machines
+    workload: Workload
+    groups_per_node_hour: float
+
+    @property
+    def name(self) -> str:
+        return self.machines.name
+
+    def scenario(self, preset: Preset) -> Scenario:
+        """The preset's schedule and machines under this setting's work."""
+        machines = preset.machines
+        return Scenario(
+            name=preset.name,
+            shape=Shape(
+                groups_per_batch=machines.groups_per_batch,
+                executions_per_group=machines.executions_per_group,
+                num_cells=machines.num_cells - preset.standalone,
+                cell_capacity=machines.cell_capacity,
+                standalone_capacities=(machines.cell_capacity,) * preset.standalone,
+                steps_per_burst=preset.steps_per_burst,
+                steps=machines.steps,
+                dispatch=Boundary(extra_dispatch=preset.extra_dispatch),
+                placement=_PLACEMENTS[preset.placement](streaming=preset.streaming),
+                evaluation_holds_slot=preset.evaluation_holds_slot,
+                endless_dispatch=preset.endless_dispatch,
+            ),
+            workload=self.workload,
+            costs=Costs(
+                training=ByGroups(groups_per_node_hour=self.groups_per_node_hour),
+                into_training_s=INTO_TRAINING_S,
+                out_of_training_s=OUT_OF_TRAINING_S,
+            ),
+            nodes_per_cell=machines.nodes_per_cell,
+        )
+
+
+NL2REPO = Setting(
+    machines=presets.NL2REPO,
+    workload=replace(NL2REPO_122B, drift=Drift(to=DRIFT_TO, first_step=1, last_step=12)),
+    groups_per_node_hour=GROUPS_PER_NODE_HOUR,
+)
+
+DEEPSWE = Setting(
+    machines=presets.DEEPSWE,
+    workload=Workload(
+        durations=LogNormal(log_mean=-0.9, sigma=0.6),
+        between=0.43,
+        deadlines=Deadlines(harness_h=2.0, overall_h=2.5),
+        evaluations=Evaluations(mean_h=0.05, sigma=0.8),
+    ),
+    groups_per_node_hour=8.0,
+)
+"""The paper gives neither durations nor training rates here; these are stand-ins."""
+
+TERMINALBENCH = replace(
+    DEEPSWE,
+    machines=presets.TERMINALBENCH,
+    workload=replace(DEEPSWE.workload, durations=LogNormal(log_mean=-1.2, sigma=0.7)),
+)
+"""Stand-ins likewise."""
+
+NL2REPO_MAX = Setting(
+    machines=presets.NL2REPO_MAX,
+    workload=Workload(
+        durations=LogNormal(log_mean=0.85, sigma=0.33),
+        between=0.43,
+        deadlines=Deadlines(harness_h=3.9, overall_h=4.45),
+        evaluations=Evaluations(mean_h=0.15, sigma=0.8, stuck_queries=0.47, stuck_within=0.09),
+    ),
+    groups_per_node_hour=0.4,
+)
+"""The 2.4T model: durations by the few shares that are published, a training rate chosen with its
+published hours in view, so that these are matched by hand and not predicted.
+"""
+
+
+def compared(setting: Setting, *, staleness: float) -> dict[str, Scenario]:
+    """Gyre and its two baselines in a setting, at one target of mean staleness: 1 or 1.5."""
+    rows = presets.beside_each_other(setting.machines, staleness=staleness)
+    return {name: setting.scenario(row) for name, row in rows.items()}
+
+
+_SETTINGS = {one.name: one for one in (NL2REPO, DEEPSWE, TERMINALBENCH, NL2REPO_MAX)}
+
+PAPER: dict[str, Scenario] = {
+    name: _SETTINGS[row.machines.name].scenario(row) for name, row in PRESETS.items()
+}
+"""Every preset by name."""
+
+TABLE: dict[str, Scenario] = {name: PAPER[name] for name in ABLATION}
+"""The eleven rows of the ablation, in the paper's order."""

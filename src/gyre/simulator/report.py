@@ -1,0 +1,261 @@
+"""What runs left, for people as a table and for programs as JSON, alone or beside each other."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
+from statistics import fmean, stdev
+from typing import Any
+
+from gyre.scheduler.messages import StopReason
+from gyre.simulator.durations import HOUR_S
+from gyre.simulator.report_timeline import timeline
+from gyre.simulator.result import Record, StalenessReport, Step
+from gyre.simulator.scenario import Scenario
+from gyre.simulator.variants import described
+
+FORMAT = 1
+"""Of the JSON; a key may be added under the same number, and none is renamed or taken away."""
+MOST_STEPS = 12
+"""Lines of the table of steps; longer runs have several steps in a line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """A scenario under a name, and what its runs left."""
+
+    name: str
+    scenario: Scenario
+    records: tuple[Record, ...]
+    """One per seed, at least one."""
+
+    @property
+    def hours(self) -> "Spread":
+        return Spread.of([one.hours for one in self.records])
+
+    @property
+    def staleness(self) -> float | None:
+        found = [one.staleness.mean for one in self.records if one.staleness.mean is not None]
+        return fmean(found) if found else None
+
+    @property
+    def busy_share(self) -> float:
+        return fmean(one.node_s.busy_share for one in self.records)
+
+    @property
+    def bound_h(self) -> float:
+        """The higher of both bounds, for the batches that each run made; mean over seeds."""
+        return fmean(max(one.bounds.packing_s, one.bounds.latency_s) for one in self.records) / (
+            HOUR_S
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """A mean and how far single runs are from it."""
+
+    mean: float
+    deviation: float | None
+    """Standard deviation; None of one run."""
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread":
+        return cls(mean=fmean(values), deviation=stdev(values) if len(values) > 1 else None)
+
+    def __str__(self) -> str:
+        shown = "" if self.deviation is None else f" ± {self.deviation:.2f}"
+        return f"{self.mean:.2f}{shown}"
+
+
+def table(ran: Ran) -> list[str]:
+    """One scenario: its shape, its first run in numbers, and hours over all seeds."""
+    record = ran.records[0]
+    rows = [*_shape(ran.scenario), ("hours", _hours(ran)), *_numbers(record)]
+    width = max(len(title) for title, _ in rows)
+    lines = [f"{ran.name}, seed {record.seed}"]
+    lines += [f"  {title:<{width}}  {text}" for title, text in rows]
+    return [*lines, "", *_steps(record.steps)]
+
+
+def _shape(scenario: Scenario) -> Iterator[tuple[str, str]]:
+    shape = scenario.shape
+    alone = f", {shape.standalone_capacity} standalone" if shape.standalone_capacities else ""
+    cells = _many(shape.num_cells, "cell")
+    yield (
+        "machines",
+        f"{cells} of {shape.cell_capacity} executions{alone}; {scenario.num_nodes:g} nodes",
+    )
+    groups = f"{_many(shape.groups_per_batch, 'group')} of {shape.executions_per_group} a batch"
+    yield "schedule", "; ".join(described(shape))
+    yield "batches", f"{groups}; {_many(shape.steps or 0, 'step')}"
+
+
+def _hours(ran: Ran) -> str:
+    record = ran.records[0]
+    over = "" if len(ran.records) == 1 else f"; over {len(ran.records)} seeds {ran.hours}"
+    return f"{record.hours:.2f} to the last step{_ended(record)}{over}"
+
+
+def _unfinished(ran: Ran) -> str:
+    """Said beside hours that would be taken for fast."""
+    return next((how for how in map(_ended, ran.records) if how), "")
+
+
+def _ended(record: Record) -> str:
+    """How, where it is not as it should be."""
+    match record.stopped:
+        case StopReason.FINISHED:
+            return ""
+        case None:
+            return "; NOT FINISHED: there was nothing left to wait for"
+        case reason:
+            return f"; NOT FINISHED: {reason.value}"
+
+
+def _numbers(record: Record) -> Iterator[tuple[str, str]]:
+    bounds = record.bounds
+    yield (
+        "bounds",
+        f"{bounds.packing_s / HOUR_S:.2f} by packing, {bounds.latency_s / HOUR_S:.2f} by latency",
+    )
+    yield from _staleness(record.staleness)
+    yield "identity", "holds after every step" if record.identity_holds else "BROKEN"
+    spent = record.node_s
+    if spent.total:
+        shares = {
+            one.name.replace("_", " "): getattr(spent, one.name) / spent.total
+            for one in fields(spent)
+        }
+        yield "nodes", ", ".join(f"{name} {share:.1%}" for name, share in list(shares.items())[:3])
+        yield "", ", ".join(f"{name} {share:.1%}" for name, share in list(shares.items())[3:])
+    counts = record.counts
+    yield (
+        "groups",
+        f"{counts.groups_admitted:,} admitted, {counts.groups_trained:,} trained, "
+        f"{counts.groups_void:,} void",
+    )
+    yield (
+        "executions",
+        f"{counts.executions_launched:,} launched, {counts.executions_timed_out:,} timed out, "
+        f"{counts.executions_excluded:,} excluded",
+    )
+    yield (
+        "cells",
+        f"{counts.cells_entered:,} entered, {counts.cells_turned_back:,} turned back, "
+        f"{counts.rescues:,} rescued, {counts.cells_died:,} died; "
+        f"{counts.executions_moved:,} moves",
+    )
+
+
+def _staleness(found: StalenessReport) -> Iterator[tuple[str, str]]:
+    if found.mean is None:
+        yield "staleness", "no group was consumed"
+        return
+    predicted = found.predicted
+    long_run = "" if predicted is None else f", {predicted:.2f} predicted for the long run"
+    yield "staleness", f"mean {found.mean:.2f}{long_run}"
+    ages = [f"{age}: {_many(groups, 'group')}" for age, groups in found.histogram]
+    most = 5
+    for at in range(0, len(ages), most):
+        yield "by age" if at == 0 else "", ", ".join(ages[at : at + most])
+
+
+def _steps(steps: Sequence[Step]) -> list[str]:
+    """When steps were taken, and what training waited for."""
+    if not steps:
+        return ["no step was taken"]
+    many = -(-len(steps) // MOST_STEPS)
+    lines = ["  step       at h   took h   staleness   cells   training idle"]
+    for at in range(0, len(steps), many):
+        part = steps[at : at + many]
+        name = f"{part[0].number}-{part[-1].number}" if len(part) > 1 else f"{part[0].number}"
+        ages = [(age, groups) for one in part for age, groups in one.staleness]
+        groups = sum(groups for _, groups in ages)
+        mean = sum(age * groups for age, groups in ages) / groups if groups else 0.0
+        idle_s = sum(one.idle_cell_s for one in part)
+        spent_s = idle_s + sum(one.training_cell_s for one in part)
+        idle = idle_s / spent_s if spent_s else 0.0
+        took_h = fmean(one.took_s for one in part) / HOUR_S
+        cells = fmean(one.num_cells for one in part)
+        lines.append(
+            f"  {name:<8} {part[-1].at_s / HOUR_S:>6.2f}   {took_h:>6.2f}   {mean:>9.2f}   "
+            f"{cells:>5.1f}   {idle:>13.0%}"
+        )
+    return lines
+
+
+def beside(rans: Sequence[Ran]) -> list[str]:
+    """Several scenarios, a line each, the first being what the others are measured by."""
+    width = max(len("hours"), *(len(str(one.hours)) for one in rans))
+    name = max(len(one.name) for one in rans)
+    heading = f"  {'':<{name}}  {'hours':>{width}}  speed  bound h  staleness  busy"
+    lines = [heading]
+    for one in rans:
+        speed = rans[0].hours.mean / one.hours.mean if one.hours.mean else 0.0
+        staleness = "-" if one.staleness is None else f"{one.staleness:.2f}"
+        lines.append(
+            f"  {one.name:<{name}}  {one.hours!s:>{width}}  {speed:>4.2f}x  {one.bound_h:>7.2f}  "
+            f"{staleness:>9}  {one.busy_share:>4.0%}{_unfinished(one)}"
+        )
+    lines.append("")
+    lines += [f"  {one.name:<{name}}  {'; '.join(_machines(one.scenario))}" for one in rans]
+    return lines
+
+
+def _machines(scenario: Scenario) -> Iterator[str]:
+    shape = scenario.shape
+    yield from described(shape)
+    alone = f" + {len(shape.standalone_capacities)} alone" if shape.standalone_capacities else ""
+    yield f"{_many(shape.num_cells, 'cell')}{alone}"
+
+
+def page(rans: Sequence[Ran], notes: Sequence[str] = ()) -> list[str]:
+    """A table, the timeline of every first run on one scale, and what else is to be known."""
+    lines = table(rans[0]) if len(rans) == 1 else beside(rans)
+    until_s = max(ran.records[0].end_s for ran in rans)
+    for ran in rans:
+        alone = len(ran.scenario.shape.standalone_capacities)
+        heading = [] if len(rans) == 1 else [ran.name]
+        drawn = timeline(ran.records[0], standalone=alone, until_s=until_s)
+        lines += ["", *heading, *drawn]
+    return [*lines, *([""] if notes else []), *notes]
+
+
+def as_json(rans: Sequence[Ran]) -> dict[str, Any]:
+    """All records of all scenarios, in plain values."""
+    return {
+        "format": FORMAT,
+        "scenarios": [
+            {
+                "name": one.name,
+                "hours": plain(one.hours),
+                "records": [record_json(record) for record in one.records],
+            }
+            for one in rans
+        ],
+    }
+
+
+def record_json(record: Record) -> dict[str, Any]:
+    """Every field under its name, and what follows from them that people ask for."""
+    derived = {
+        "hours": record.hours,
+        "identity_holds": record.identity_holds,
+        "busy_share": record.node_s.busy_share,
+        "interpolated_staleness": record.staleness.interpolated,
+    }
+    return {**plain(record), **derived}
+
+
+def plain(value: Any) -> Any:
+    """Dataclasses as objects, tuples as lists, members of an enumeration by their value."""
+    if is_dataclass(value):
+        return {one.name: plain(getattr(value, one.name)) for one in fields(value)}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, tuple | list):
+        return [plain(one) for one in value]
+    return value
+
+
+def _many(count: int, word: str) -> str:
+    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"

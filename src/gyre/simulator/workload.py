@@ -1,0 +1,237 @@
+"""Made-up or recorded work: what executions take, how they end, and when a reward is there.
+
+Rule 1: an execution's work depends on seed, group and member alone, so that two policies meet
+the same work in whatever order they ask; drift then scales it by the step of admission.
+"""
+
+from dataclasses import dataclass, field
+from math import exp, inf, sqrt
+
+import numpy as np
+
+from gyre.simulator.durations import HOUR_S, Drift, Durations, LogNormal
+from gyre.types.errors import ConfigError
+from gyre.types.outcomes import Ending, Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deadlines:
+    """From launch, finite (SPEC 6.1)."""
+
+    harness_h: float
+    overall_h: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.harness_h <= self.overall_h < inf:
+            found = f"harness {self.harness_h} h, overall {self.overall_h} h"
+            raise ConfigError(f"deadlines: finite, the harness's first; found {found}")
+
+    @property
+    def harness_s(self) -> float:
+        return self.harness_h * HOUR_S
+
+    @property
+    def overall_s(self) -> float:
+        return self.overall_h * HOUR_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluations:
+    """How long a reward takes once the harness has ended."""
+
+    mean_h: float = 0.0
+    sigma: float = 0.0
+    """Of the logarithm of hours; the mean stays."""
+    stuck_queries: float = 0.0
+    """Share of queries that are hard to evaluate."""
+    stuck_within: float = 0.0
+    """Share of their executions whose evaluation lasts until the overall deadline."""
+
+    def __post_init__(self) -> None:
+        _require_shares(stuck_queries=self.stuck_queries, stuck_within=self.stuck_within)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failures:
+    """Shares of what goes wrong."""
+
+    crashed: float = 0.0
+    """Of executions: they end somewhere in their work, and are assessed as they stand."""
+    never_started: float = 0.0
+    """Of executions: they end as placeholders at once."""
+    void: float = 0.0
+    """Of groups: nothing of them gets a valid reward."""
+
+    def __post_init__(self) -> None:
+        _require_shares(crashed=self.crashed, never_started=self.never_started, void=self.void)
+        _require_shares(**{"crashed + never_started": self.crashed + self.never_started})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decode:
+    """How progress depends on how full an engine is."""
+
+    share: float = 0.0
+    """Of an execution's time on a full engine: what stretches in proportion to load."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 0.8:
+            raise ConfigError(f"decode share: from 0 to 0.8, not {self.share}")
+
+    def rate(self, load: float) -> float:
+        """Progress per second; `load` is calls over capacity, and at 1 the rate is 1."""
+        return 1 / (1 - self.share + self.share * load)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """Everything about the work of a run that a policy cannot change."""
+
+    durations: Durations
+    deadlines: Deadlines
+    between: float = 0.0
+    """Share of the variance that is between queries, by the normal behind each duration."""
+    evaluations: Evaluations = field(default_factory=Evaluations)
+    failures: Failures = field(default_factory=Failures)
+    drift: Drift = field(default_factory=Drift)
+    decode: Decode = field(default_factory=Decode)
+    tokens_per_hour: float = 0.0
+    """Tokens to train per hour of an execution's work."""
+
+    def __post_init__(self) -> None:
+        _require_shares(between=self.between)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Closing:
+    """What happens to an execution after its harness has ended."""
+
+    evaluation_s: float
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """An execution from launch to closing, where nothing slows it."""
+
+    rollout_s: float
+    ending: Ending
+    closing: Closing
+
+    @property
+    def total_s(self) -> float:
+        return self.rollout_s + self.closing.evaluation_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """What was drawn for one execution, before any deadline cuts it."""
+
+    work_s: float
+    """Seconds at rate 1 until its harness ends by itself."""
+    ending: Ending
+    """How it ends by itself."""
+    evaluation_s: float
+    """Infinite where no evaluation comes to an end."""
+    is_assessable: bool
+    """Whether its evaluation, if it ends, gives a valid reward."""
+    tokens: float
+
+    def course(self, deadlines: Deadlines) -> Course:
+        """On an engine where progress has rate 1."""
+        is_late = self.work_s > deadlines.harness_s
+        rollout_s = min(self.work_s, deadlines.harness_s)
+        ending = Ending.TIMED_OUT if is_late else self.ending
+        return Course(
+            rollout_s=rollout_s, ending=ending, closing=self.closing(rollout_s, deadlines)
+        )
+
+    def closing(self, elapsed_s: float, deadlines: Deadlines) -> Closing:
+        """Of an execution whose harness ended that long after its launch."""
+        if self.ending is Ending.NEVER_STARTED:
+            return Closing(evaluation_s=0.0, outcome=Outcome.PLACEHOLDER)
+        left_s = max(0.0, deadlines.overall_s - elapsed_s)
+        if self.evaluation_s > left_s:
+            return Closing(evaluation_s=left_s, outcome=Outcome.EXCLUDED)
+        outcome = Outcome.VALID if self.is_assessable else Outcome.EXCLUDED
+        return Closing(evaluation_s=self.evaluation_s, outcome=outcome)
+
+
+class Draws:
+    """The executions of any group, by seed."""
+
+    def __init__(self, workload: Workload, *, seed: int, group_size: int) -> None:
+        self.workload = workload
+        self._seed = seed
+        self._group_size = group_size
+
+    def group(self, number: int, *, step: int = 1) -> tuple[Execution, ...]:
+        """The group's executions, had it been admitted when this step was to come.
+
+        A larger group has the executions of a smaller one, and more.
+        """
+        normals, uniforms, evaluations = (
+            np.random.default_rng([self._seed, number, stream]) for stream in range(3)
+        )
+        size = self._group_size
+        shared, *own = normals.standard_normal(1 + size).tolist()
+        is_void, is_stuck, *chances = uniforms.random(2 + 3 * size).tolist()
+        spread = evaluations.standard_normal(size).tolist()
+        work = self.workload
+        factor = work.drift.factor(step)
+        within = sqrt(1 - work.between)
+        found = []
+        for member in range(size):
+            normal = sqrt(work.between) * shared + within * own[member]
+            hours = factor * work.durations.hours(number, member, normal)
+            stuck, fate, cut = chances[3 * member : 3 * member + 3]
+            found.append(
+                self._execution(
+                    hours,
+                    fate=fate,
+                    cut=cut,
+                    evaluation_h=inf
+                    if is_stuck < work.evaluations.stuck_queries
+                    and stuck < work.evaluations.stuck_within
+                    else _log_normal(work.evaluations, spread[member]),
+                    is_assessable=is_void >= work.failures.void,
+                )
+            )
+        return tuple(found)
+
+    def _execution(
+        self, hours: float, *, fate: float, cut: float, evaluation_h: float, is_assessable: bool
+    ) -> Execution:
+        """`fate` chooses among endings, `cut` says where in its work a crash comes."""
+        failures = self.workload.failures
+        ending = Ending.COMPLETED
+        if fate < failures.never_started:
+            ending, hours = Ending.NEVER_STARTED, 0.0
+        elif fate < failures.never_started + failures.crashed:
+            ending, hours = Ending.CRASHED, hours * cut
+        return Execution(
+            work_s=hours * HOUR_S,
+            ending=ending,
+            evaluation_s=evaluation_h * HOUR_S,
+            is_assessable=is_assessable,
+            tokens=hours * self.workload.tokens_per_hour,
+        )
+
+
+def _log_normal(evaluations: Evaluations, normal: float) -> float:
+    return evaluations.mean_h * exp(evaluations.sigma * normal - evaluations.sigma**2 / 2)
+
+
+def _require_shares(**shares: float) -> None:
+    for name, share in shares.items():
+        if not 0 <= share <= 1:
+            raise ConfigError(f"{name}: a share from 0 to 1, not {share}")
+
+
+NL2REPO_122B = Workload(
+    durations=LogNormal(log_mean=0.508, sigma=0.385),
+    between=0.43,
+    deadlines=Deadlines(harness_h=3.0, overall_h=4.25),
+    evaluations=Evaluations(mean_h=0.15, sigma=0.8, stuck_queries=0.152, stuck_within=0.0545),
+)
+"""Fitted to the published durations of repositories built by a 122B model."""

@@ -1,0 +1,1 @@
+"""Durable files: atomic replace, framed logs, call log, write-ahead log."""

@@ -1,1 +1,0 @@
-"""A ready group becomes work for cells."""

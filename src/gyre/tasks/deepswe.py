@@ -1,0 +1,67 @@
+"""DeepSWE's folders, which are Harbor's: fail-to-pass counts if everything else still works.
+
+Its own `partial` pays for tests that pass untouched, and its collector sees commits alone; here
+everything that was left is committed in the copy that is judged.
+"""
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+from gyre.tasks import safe_paths as within
+from gyre.tasks.harbor import FOLDERS_DEEP, different, read_task
+from gyre.tasks.harbor_toml import TASK_FILE
+from gyre.types.errors import TaskError
+from gyre.types.tasks import Task
+
+COLLECT = """set -e
+git config --global --add safe.directory {workdir}
+cd {workdir}
+git -c core.hooksPath=/dev/null add -A
+git -c core.hooksPath=/dev/null -c user.name=gyre -c user.email=gyre@localhost \\
+  commit --quiet --no-verify --allow-empty --message state
+mkdir -p /logs/artifacts
+git diff --binary {base} HEAD > /logs/artifacts/model.patch
+git -c core.hooksPath=/dev/null checkout --quiet --force {base}
+git clean --quiet --force -d
+exec bash "$GYRE_EVALUATION/test.sh"
+"""
+"""Puts the base back in place, because the task's grader applies the patch to it."""
+
+
+class DeepSweTasks:
+    """The tasks of a checkout, in the order of their folders; read at once."""
+
+    def __init__(self, folder: Path) -> None:
+        folders = list(within.folders_with(folder, TASK_FILE, depth=FOLDERS_DEEP))
+        if not folders:
+            message = f"{folder}: expected folders with a {TASK_FILE}, found none"
+            raise TaskError(message)
+        self._tasks = different((_read(one) for one in folders), str(folder))
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def get(self, index: int) -> Task:
+        return self._tasks[index]
+
+
+def _read(folder: Path) -> Task:
+    task = read_task(folder)
+    base = task.metadata.get("base_commit_hash")
+    if base is None or not base.isalnum():
+        message = f"{folder / TASK_FILE}: metadata.base_commit_hash: expected a commit"
+        raise TaskError(message)
+    workdir = task.needs.workdir
+    assert workdir is not None
+    script = COLLECT.format(workdir=shlex.quote(workdir), base=base)
+    return replace(
+        task,
+        evaluation=replace(
+            task.evaluation,
+            argv=("bash", "-c", script),
+            reward_key="f2p",
+            gate="p2p",
+            sentinels=(-1.0,),
+        ),
+    )

@@ -1,0 +1,82 @@
+"""Tasks that a function makes, as a source or a list, named as MODULE:FUNCTION?key=value."""
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from urllib.parse import parse_qsl
+
+from gyre.tasks.harbor import different
+from gyre.types.errors import TaskError
+from gyre.types.places import TaskSource
+from gyre.types.tasks import Task
+
+
+class ListedTasks:
+    """Tasks that are all there already, in their order."""
+
+    def __init__(self, tasks: Sequence[object], where: str) -> None:
+        found = [one for one in tasks if isinstance(one, Task)]
+        if len(found) != len(tasks):
+            message = f"{where}: expected tasks and nothing else"
+            raise TaskError(message)
+        self._tasks = different(found, where)
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def get(self, index: int) -> Task:
+        return self._tasks[index]
+
+
+def generated(source: str) -> TaskSource:
+    """What the function gives for the options; TaskError if that is no source of tasks.
+
+    FILE.py may stand for the module. The same options must give the same tasks in every process.
+    """
+    place, _, query = source.partition("?")
+    module, _, name = place.rpartition(":")
+    if not module or not name:
+        message = f"{source}: expected MODULE:FUNCTION or FILE.py:FUNCTION"
+        raise TaskError(message)
+    try:
+        make: Callable[..., Any] = getattr(_module(module), name)
+    except (ImportError, AttributeError, OSError, SyntaxError, ValueError) as error:
+        message = f"{source}: expected a function that can be imported: {error}"
+        raise TaskError(message) from error
+    try:
+        found = make(**dict(parse_qsl(query, keep_blank_values=True)))
+    except (TypeError, ValueError, LookupError) as error:
+        message = f"{source}: {type(error).__name__}: {error}"
+        raise TaskError(message) from error
+    if isinstance(found, list | tuple):
+        found = ListedTasks(found, source)
+    if not (hasattr(found, "get") and hasattr(found, "__len__")):
+        message = f"{source}: expected a source of tasks or a list, found a {type(found).__name__}"
+        raise TaskError(message)
+    if len(found) == 0 or not isinstance(found.get(0), Task):
+        message = f"{source}: expected at least one task"
+        raise TaskError(message)
+    checked: TaskSource = found
+    return checked
+
+
+def _module(name: str) -> ModuleType:
+    if not name.endswith(".py"):
+        # As with `python -m`, because an installed command looks only among what is installed.
+        if (here := str(Path.cwd())) not in sys.path:
+            sys.path.insert(0, here)
+        return importlib.import_module(name)
+    path = Path(name)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        message = f"{name}: no such file"
+        raise ImportError(message)
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses of the module look it up by its name.
+    sys.modules.setdefault(path.stem, module)
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,90 @@
+"""A source of tasks from what a run file or a command line says of it."""
+
+from pathlib import Path
+from typing import assert_never
+
+from gyre.config.task_sections import (
+    DeepSweTasksSection,
+    FolderTasksSection,
+    HarborTasksSection,
+    JsonlTasksSection,
+    Nl2RepoTasksSection,
+    PythonTasksSection,
+    TasksSection,
+)
+from gyre.tasks import safe_paths as within
+from gyre.tasks.deepswe import DeepSweTasks
+from gyre.tasks.folder import FolderTasks
+from gyre.tasks.generated import generated
+from gyre.tasks.harbor import HarborTasks
+from gyre.tasks.harbor_dataset import DATASET_FILE
+from gyre.tasks.jsonl import JsonlTasks
+from gyre.tasks.nl2repo import SPECIFICATION, Nl2RepoTasks
+from gyre.types.errors import ConfigError
+from gyre.types.places import TaskSource
+
+WITH_IMAGES = ("docker",)
+"""Kinds of sandboxes in which a task gets its own image."""
+CACHE = Path("~/.cache/gyre/tasks")
+"""Where archives are unpacked."""
+
+
+def open_tasks(section: TasksSection, *, where: str = "tasks") -> TaskSource:
+    """The tasks that a table of the run file names; `where` is the table, for mistakes."""
+    match section:
+        case PythonTasksSection():
+            return generated(section.source)
+        case FolderTasksSection():
+            return FolderTasks(_place(section.path, where))
+        case JsonlTasksSection():
+            return JsonlTasks(_place(section.path, where))
+        case HarborTasksSection():
+            return HarborTasks(_place(section.path, where))
+        case DeepSweTasksSection():
+            return DeepSweTasks(_place(section.path, where))
+        case Nl2RepoTasksSection():
+            tests = _place(section.tests, f"{where}.tests")
+            return Nl2RepoTasks(_place(section.path, where), tests=tests)
+        case _:
+            assert_never(section)
+
+
+def refuse_unfit(tasks: TaskSource, *, sandbox: str) -> None:
+    """ConfigError for the first task that a sandbox of this kind cannot run as it is meant."""
+    for task in (tasks.get(index) for index in range(len(tasks))):
+        if not task.needs.portable and sandbox not in WITH_IMAGES:
+            message = (
+                f"task {task.id}: needs its image and paths of its own, which a sandbox of kind "
+                f"{sandbox} has not; expected sandbox.kind = {' or '.join(WITH_IMAGES)}, or "
+                "metadata.rl.portable in its task.toml"
+            )
+            raise ConfigError(message)
+
+
+def section_for(text: str) -> TasksSection:
+    """What a command line means by it: MODULE:FUNCTION, a .jsonl file, or a folder by its look."""
+    path = Path(text)
+    if not path.exists() and ":" in text:
+        return PythonTasksSection(kind="python", source=text)
+    if path.suffix == ".jsonl":
+        return JsonlTasksSection(kind="jsonl", path=text)
+    folder = _place(text, "tasks")
+    if folder.is_dir() and next(within.folders_with(folder, SPECIFICATION, depth=2), None):
+        return Nl2RepoTasksSection(kind="nl2repo", path=text, tests=f"{text}/tests")
+    is_harbor = (folder / DATASET_FILE).is_file() or (folder / "instruction.md").is_file()
+    if is_harbor or any(_of_harbor(folder)):
+        return HarborTasksSection(kind="harbor", path=text)
+    return FolderTasksSection(kind="folder", path=text)
+
+
+def _of_harbor(folder: Path) -> list[Path]:
+    return [*folder.glob("*/instruction.md"), *folder.glob("*/steps")]
+
+
+def _place(text: str, where: str) -> Path:
+    """What exists there; an archive is unpacked first."""
+    path = Path(text).expanduser()
+    if not path.exists():
+        message = f"{where}.path: {path}: expected a file or folder of tasks, found none"
+        raise ConfigError(message)
+    return within.unpacked(path, CACHE.expanduser()) if within.is_archive(path) else path

@@ -1,1 +1,0 @@
-"""Cells turn micro-steps into one update."""

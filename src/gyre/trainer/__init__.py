@@ -1,0 +1,1 @@
+"""Loss, optimizer, gradients, pipeline and tensor parallelism."""

@@ -1,0 +1,222 @@
+"""A trainer on one device: claims become a sum of gradients, and the sum becomes a step."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import fsum
+
+import torch
+from torch import Tensor
+
+from gyre.config.sections import ObjectiveSection, OptimizerSection, TrainerSection
+from gyre.model.network import Network
+from gyre.model.packed_batch import Packed
+from gyre.model.weights import load_into
+from gyre.trainer.activation_checkpointing import recompute_for
+from gyre.trainer.gradients import GradientSums
+from gyre.trainer.loss import Weighed, add_scores, log_ratio_sums, total, weigh
+from gyre.trainer.meter import Meter
+from gyre.trainer.optimizer import Adam, OptimizerState, norm
+from gyre.trainer.passes import check_claim, on_device, target_logprobs
+from gyre.trainer.resting import Weights
+from gyre.trainer.room import with_room
+from gyre.trainer.update import Held, arithmetic, core, stepped
+from gyre.types.packs import Claim, Score
+from gyre.types.reports import ClaimReport, StepReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """A claim, what is known of its executions, and the size of the batch it belongs to."""
+
+    claim: Claim
+    scores: tuple[Score, ...]
+    num_executions: int
+
+
+class LocalTrainer:
+    """A network, the sum of gradients of the batch in hand, and the optimizer, if it has one.
+
+    Rule 1: a claim counts whole or not at all; an error leaves the sum as it was (SPEC 3.2).
+    Rule 2: a step that is refused changes nothing (SPEC 3.3).
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        *,
+        section: TrainerSection,
+        objective: ObjectiveSection,
+        optimizer: OptimizerSection | None,
+        temperature: float = 1.0,
+        version: int = 0,
+    ) -> None:
+        """Without an optimizer it is a satellite's: it sums, and the core steps (SPEC 3.1).
+
+        `temperature` is that of the rollouts, so that ratios compare like with like.
+        """
+        self.network = network
+        self.version = version
+        self.recompute = recompute_for(network, checkpoint=section.checkpoint)
+        self._section = section
+        self._objective = objective
+        self._temperature = temperature
+        parameters = dict(network.module.named_parameters())
+        self._sums = GradientSums(parameters, exact=section.deterministic)
+        self._adam = None if optimizer is None else Adam(parameters, optimizer)
+        self._held = Held(self._sums, self._adam, Weights(network))
+
+    def score(self, claim: Claim) -> tuple[Score, ...]:
+        """Sum of log rho per share, by forward passes alone (SPEC 8.3)."""
+        self._held.require_awake()
+        check_claim(claim, self.network)
+        with arithmetic(deterministic=self._section.deterministic), torch.no_grad():
+            return with_room("scoring a claim", lambda: self._score(claim))
+
+    def train(
+        self, claim: Claim, *, num_executions: int, scores: Sequence[Score] | None = None
+    ) -> ClaimReport:
+        """Adds the claim's gradient; `num_executions` is B*N of the batch.
+
+        Scores that are given stand for the claim's own; then, as for a claim over its budget, one
+        pack at a time is held, and otherwise all of them are until the claim's ratios are known.
+        """
+        self._held.require_awake()
+        check_claim(claim, self.network)
+        if scores is None and claim.oversize:
+            scores = self.score(claim)
+
+        def work() -> ClaimReport:
+            with self._sums.claim():
+                return self._train(claim, num_executions, scores)
+
+        with arithmetic(deterministic=self._section.deterministic):
+            return with_room("training on a claim", work)
+
+    def step(self) -> StepReport:
+        """The sum is clipped and applied, and is zero again; NotFinite leaves all as it was."""
+        adam = core(self._adam)
+        report = stepped(adam, self._sums, lambda: norm(self._sums.floats()), version=self.version)
+        self.version = report.version
+        return report
+
+    def clear(self) -> None:
+        """Forgets the claims of this batch, whose work then returns to the queue."""
+        self._sums.clear()
+
+    @property
+    def gradients(self) -> list[Tensor]:
+        """The sum as flat buckets, the same for every cell of one model; not a copy.
+
+        In deterministic mode whole numbers, which any reduction sums to the same (SPEC 3.6).
+        """
+        return self._sums.flats
+
+    @property
+    def gradient_views(self) -> Mapping[str, Tensor]:
+        """The sum by parameter; not a copy."""
+        return self._sums.views
+
+    def add_gradients(self, buckets: Sequence[Tensor]) -> None:
+        """Adds the sum of another cell."""
+        self._sums.add(buckets)
+
+    def replace_gradients(self, buckets: Sequence[Tensor]) -> None:
+        """The sum is this one, which was reduced elsewhere; refused whole or taken whole."""
+        self._sums.replace(buckets)
+
+    def load_weights(self, tensors: Mapping[str, Tensor], *, version: int) -> None:
+        """Weights of another version take the place of these; moments stay as they are."""
+        self._held.require_awake()
+        load_into(self.network, tensors)
+        if self._adam is not None:
+            self._adam.read(tensors)
+        self.version = version
+
+    @property
+    def has_optimizer(self) -> bool:
+        return self._adam is not None
+
+    def export(self) -> OptimizerState:
+        """What a checkpoint must hold for the next step to be the same; not a copy."""
+        return core(self._adam).export()
+
+    def load(self, state: OptimizerState, *, version: int) -> None:
+        """Goes on from a checkpoint, weights included."""
+        core(self._adam).load(state)
+        self._sums.clear()
+        self.version = version
+
+    @property
+    def is_resting(self) -> bool:
+        return self._held.is_resting
+
+    def rest(self, *, weights: bool = False) -> None:
+        """Sums and optimizer state, on request weights too, leave the device for host memory."""
+        self._held.rest(weights=weights)
+
+    def restore(self) -> None:
+        """Everything is back on the device; OutOfMemory leaves it resting, to be tried again."""
+        self._held.restore()
+
+    def rewrite(self) -> None:
+        """The network's weights are the optimizer's, whatever was loaded into it meanwhile."""
+        if self._adam is not None:
+            self._adam.write_parameters()
+
+    def _score(self, claim: Claim) -> tuple[Score, ...]:
+        found = []
+        for pack in claim.packs:
+            made = on_device(pack, self.network.device)
+            found.append(_scores(made, self._forward(made), claim))
+        return add_scores(found)
+
+    def _forward(self, made: Packed) -> Tensor:
+        return target_logprobs(
+            self.network,
+            made,
+            recompute=self.recompute,
+            logits_tokens=self._section.logits_tokens,
+            temperature=self._temperature,
+        )
+
+    def _train(
+        self, claim: Claim, num_executions: int, scores: Sequence[Score] | None
+    ) -> ClaimReport:
+        meter = Meter(self.network.shape)
+        packs = [on_device(pack, self.network.device) for pack in claim.packs]
+        # All graphs are held until the ratios are known, so a claim's budget bounds memory.
+        held: list[Tensor] = []
+        if scores is None:
+            held = [self._forward(made) for made in packs]
+            scores = add_scores([_scores(*one, claim) for one in zip(packs, held, strict=True)])
+        held.reverse()
+        batch = Batch(claim=claim, scores=tuple(scores), num_executions=num_executions)
+        weighed = [self._back(made, held, batch, meter) for made in packs]
+        return ClaimReport(
+            loss=fsum(one.loss for one in weighed),
+            scores=batch.scores,
+            measures=total(one.measures for one in weighed),
+            work=meter.work(),
+        )
+
+    def _back(self, made: Packed, held: list[Tensor], batch: Batch, meter: Meter) -> Weighed:
+        """One pack's gradient is in the sum, and its graph is gone; `held` has the next last."""
+        logprobs = held.pop() if held else self._forward(made)
+        found = weigh(
+            logprobs,
+            made.behaviour,
+            made.shares,
+            shares=batch.claim.shares,
+            scores=batch.scores,
+            num_executions=batch.num_executions,
+            section=self._objective,
+        )
+        meter.forward_done(made)
+        if found.has_gradient:
+            logprobs.backward(found.gradient)  # type: ignore[no-untyped-call]
+            meter.backward_done(made)
+        return found
+
+
+def _scores(made: Packed, logprobs: Tensor, claim: Claim) -> tuple[Score, ...]:
+    return log_ratio_sums(logprobs, made.behaviour, made.shares, claim.shares)

@@ -1,0 +1,270 @@
+"""Micro-steps stream through the stages of a cell, forward and back (SPEC 3.5).
+
+Rule 1: the driver, rank 0, tells every rank what comes next; all act on the same headers.
+Rule 2: a pause leaves what is in flight where it is; closing brings it back, once per batch.
+Rule 3: what one micro-step came to reaches the driver, whether it is a result or a failure.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gyre.config.sections import ObjectiveSection
+from gyre.model.packed_batch import Packed, check
+from gyre.trainer.distributed import messages
+from gyre.trainer.distributed.messages import MicroStep, Result
+from gyre.trainer.distributed.pipeline_schedule import Backward, Forward, Kind, Schedule
+from gyre.trainer.distributed.pipeline_stage import Passed, Stage
+from gyre.trainer.distributed.rank_comm import Lines
+from gyre.trainer.loss import Measures, log_ratio_sums, sum_of_ratios, weigh
+from gyre.trainer.passes import on_device
+from gyre.types.errors import BrokenPromise, CellError, NotFinite
+
+
+class Ended(Enum):
+    """Why a stream stands still."""
+
+    PAUSED = auto()
+    """There is no data; what is in flight stays."""
+    CLOSED = auto()
+    """The batch is done; nothing is in flight."""
+
+
+class Source(Protocol):
+    """Where the driver finds micro-steps."""
+
+    def take(self) -> MicroStep | Ended:
+        """The next one, or why there is none now."""
+        ...
+
+    def finished(self, result: Result) -> None:
+        """One that was taken has come to this; in the order they were taken."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _InFlight:
+    """A micro-step between its forward and its backward on this stage."""
+
+    packed: Packed
+    passed: Passed
+    gradient: Tensor | None
+    """Of the log-probabilities, on the last stage; elsewhere it is yet to come."""
+
+
+class Pipeline:
+    """This rank's part in the stream; the driver drives, all others follow.
+
+    After a CellError that is no NotFinite the cell's lines are down and it must be built anew.
+    Whatever the error, what the batch has added to gradients is to be thrown away.
+    """
+
+    def __init__(self, stage: Stage, lines: Lines, section: ObjectiveSection) -> None:
+        self._stage = stage
+        self._lines = lines
+        self._place = lines.place
+        self._section = section
+        self._schedule = Schedule(self._place.stage, self._place.stages)
+        self._in_flight: dict[int, _InFlight] = {}
+        self._unreported: deque[MicroStep] = deque()
+        """Told to all and not yet finished; of the driver only."""
+        self._reports: deque[Result | str] = deque()
+        """Of the last stage's own, where the driver is it."""
+
+    @property
+    def in_flight(self) -> int:
+        """Micro-steps whose activations this stage holds."""
+        return len(self._in_flight)
+
+    def drive(self, source: Source) -> Ended:
+        """The source is exhausted for now or for this batch; every rank has stopped there.
+
+        A pack that cannot be computed and a loss that is no number close the batch, then raise.
+        While it is paused, the driver drives again within the time-out: each time it finds
+        nothing, it tells the others so, and that is the sign of life they wait for.
+        """
+        if not self._place.is_driver:
+            message = f"rank {self._place.rank} cannot drive; it follows"
+            raise BrokenPromise(message)
+        with self._lines.dropped_on_failure():
+            outcome = self._drive(source)
+        if isinstance(outcome, CellError):
+            raise outcome
+        return outcome
+
+    def follow(self) -> Ended:
+        """The driver has paused or closed the stream, and this rank has done its part."""
+        sign = torch.empty(messages.NUM_HEADER, dtype=torch.int64)
+        with self._lines.dropped_on_failure():
+            while True:
+                header = self._lines.control.receive(sign.clone(), 0)
+                match messages.kind_of(header):
+                    case Kind.RUN | Kind.SCORE:
+                        payload = torch.empty(messages.num_bytes(header), dtype=torch.uint8)
+                        self._lines.control.receive(payload, 0)
+                        self._act(messages.work_from(header, payload))
+                    case Kind.PAUSE:
+                        return Ended.PAUSED
+                    case Kind.CLOSE:
+                        self._close()
+                        return Ended.CLOSED
+
+    def _drive(self, source: Source) -> Ended | CellError:
+        failure: CellError | None = None
+        while failure is None:
+            match source.take():
+                case MicroStep() as work:
+                    failure = self._start(work) or self._collect(source, self._place.stages)
+                case Ended.PAUSED if self._unreported:
+                    # A result may be what the source waits for.
+                    failure = self._collect(source, len(self._unreported) - 1)
+                case Ended.PAUSED:
+                    self._tell(messages.header(Kind.PAUSE))
+                    return Ended.PAUSED
+                case Ended.CLOSED:
+                    break
+        self._tell(messages.header(Kind.CLOSE))
+        self._close()
+        while self._unreported:
+            failure = self._collect(None if failure else source, 0) or failure
+        return failure or Ended.CLOSED
+
+    def _start(self, work: MicroStep) -> CellError | None:
+        try:
+            check(work.pack, self._stage.network.shape)
+        except CellError as error:
+            return error
+        self._tell(messages.header(work), messages.payload(work))
+        self._unreported.append(work)
+        self._act(work)
+        return None
+
+    def _tell(self, *parts: Tensor) -> None:
+        for rank in range(1, self._place.size):
+            for part in parts:
+                self._lines.control.send(part, rank)
+
+    def _collect(self, source: Source | None, most: int) -> CellError | None:
+        """Results reach the source, oldest first, until `most` are outstanding or one failed.
+
+        After a failure there is no source any more, and they are only taken off the line.
+        """
+        while len(self._unreported) > most:
+            work = self._unreported.popleft()
+            outcome = self._reports.popleft() if self._place.is_last else self._receive(work)
+            if isinstance(outcome, str):
+                return NotFinite(outcome)
+            if source is not None:
+                source.finished(outcome)
+        return None
+
+    def _receive(self, work: MicroStep) -> Result | str:
+        sender, control = self._place.reporter, self._lines.control
+        room = torch.empty(messages.num_report(work), dtype=torch.float64)
+        report = control.receive(room, sender)
+        if not (length := messages.num_failure(report)):
+            return messages.result_from(report, work)
+        return messages.failure_from(
+            control.receive(torch.empty(length, dtype=torch.uint8), sender)
+        )
+
+    def _close(self) -> None:
+        self._perform(Kind.CLOSE, None)
+        self._lines.settle()
+
+    def _act(self, work: MicroStep) -> None:
+        self._perform(work.kind, work)
+
+    def _perform(self, kind: Kind, work: MicroStep | None) -> None:
+        for action in self._schedule.hear(kind):
+            match action:
+                case Forward(serial, keep) if work is not None:
+                    self._forward(serial, work, keep=keep)
+                case Forward():
+                    message = f"{kind.name} asks for a forward pass of nothing"
+                    raise BrokenPromise(message)
+                case Backward(serial):
+                    self._backward(serial)
+
+    def _forward(self, serial: int, work: MicroStep, *, keep: bool) -> None:
+        stage, place = self._stage, self._place
+        made = on_device(work.pack, stage.device)
+        incoming = None
+        if not place.is_first:
+            incoming = self._lines.ahead.receive(stage.empty_states(made), place.stage - 1)
+        passed = stage.forward(made, incoming, keep=keep)
+        gradient = None
+        if place.is_last:
+            gradient = self._weigh(work, made, passed.outgoing.detach())
+        else:
+            self._lines.ahead.send(passed.outgoing, place.stage + 1)
+        if keep:
+            self._in_flight[serial] = _InFlight(packed=made, passed=passed, gradient=gradient)
+
+    def _backward(self, serial: int) -> None:
+        stage, place = self._stage, self._place
+        one = self._in_flight.pop(serial)
+        gradient = one.gradient
+        if gradient is None:
+            gradient = self._lines.back.receive(stage.empty_states(one.packed), place.stage + 1)
+        before = stage.backward(one.passed, gradient)
+        if before is not None:
+            self._lines.back.send(before, place.stage - 1)
+
+    def _weigh(self, work: MicroStep, made: Packed, logprobs: Tensor) -> Tensor:
+        """The gradient of each log-probability; the driver is told what it comes from.
+
+        After a failure it is zero, so that the stages before get what they wait for.
+        """
+        gradient = torch.zeros_like(logprobs)
+        outcome: Result | str
+        try:
+            scores = log_ratio_sums(logprobs, made.behaviour, made.shares, work.shares)
+            loss, measures = None, _seen(work, logprobs.double().cpu())
+            if work.scores is not None:
+                weighed = weigh(
+                    logprobs,
+                    made.behaviour,
+                    made.shares,
+                    shares=work.shares,
+                    scores=work.scores,
+                    num_executions=work.num_executions,
+                    section=self._section,
+                )
+                gradient, loss, measures = weighed.gradient, weighed.loss, weighed.measures
+            outcome = Result(work=work, scores=scores, loss=loss, measures=measures)
+        except NotFinite as error:
+            outcome = str(error)
+        self._report(work, outcome)
+        return gradient
+
+    def _report(self, work: MicroStep, outcome: Result | str) -> None:
+        if self._place.is_driver:
+            self._reports.append(outcome)
+        elif self._place.rank == self._place.reporter:
+            self._lines.control.send(messages.report(outcome, work), 0)
+            if isinstance(outcome, str):
+                self._lines.control.send(messages.text_of(outcome), 0)
+
+
+def _seen(work: MicroStep, logprobs: Tensor) -> Measures:
+    """What a scoring pass shows before anything is known of clipping."""
+    pack = work.pack
+    gaps = logprobs - torch.from_numpy(pack.behaviour.astype(np.float64))
+    advantages = torch.tensor([one.advantage for one in work.shares], dtype=torch.float64)
+    of_target = advantages[torch.from_numpy(pack.shares.astype(np.int64))]
+    return Measures(
+        num_targets=pack.num_targets,
+        num_capped=0,
+        num_raised=int((of_target > 0).sum()),
+        num_raised_clipped=0,
+        num_lowered=int((of_target < 0).sum()),
+        num_lowered_clipped=0,
+        sum_ratio=sum_of_ratios(gaps),
+        max_gap=float(gaps.abs().max()) if pack.num_targets else None,
+    )

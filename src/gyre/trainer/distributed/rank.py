@@ -1,0 +1,200 @@
+"""The trainer of one rank of a cell: its part of the network, the gradient and the optimizer."""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from math import nan
+
+import torch
+from torch import Tensor
+
+from gyre.config.sections import ObjectiveSection, OptimizerSection, TrainerSection
+from gyre.model.network import Network
+from gyre.trainer.distributed.holdings import Holdings
+from gyre.trainer.distributed.messages import MicroStep, Result
+from gyre.trainer.distributed.pipeline import Ended, Pipeline, Source
+from gyre.trainer.distributed.pipeline_stage import Stage
+from gyre.trainer.distributed.rank_comm import Lines
+from gyre.trainer.distributed.tensor_parallel import split_network
+from gyre.trainer.gradients import GradientSums
+from gyre.trainer.loss import add_scores
+from gyre.trainer.optimizer import Adam, OptimizerState
+from gyre.trainer.passes import check_claim
+from gyre.trainer.resting import Weights
+from gyre.trainer.room import with_room
+from gyre.trainer.update import Held, arithmetic, core, stepped
+from gyre.types.errors import CellError, NotFinite
+from gyre.types.packs import Claim, Score
+from gyre.types.reports import StepReport
+
+
+class RankTrainer:
+    """All ranks of a cell call the same methods in the same order; the driver alone drives.
+
+    Rule 1: an error in a batch leaves its sum useless; `clear` it, and its work returns.
+    Rule 2: every rank takes the same step or none does, because all know the same norm.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        lines: Lines,
+        *,
+        section: TrainerSection,
+        objective: ObjectiveSection,
+        optimizer: OptimizerSection | None,
+        temperature: float = 1.0,
+        version: int = 0,
+    ) -> None:
+        """The network, whole when it comes, is cut down to this rank's part.
+
+        Without an optimizer it is a satellite's: it sums, and the core steps (SPEC 3.1).
+        """
+        place = lines.place
+        # Asked for its device while it is whole, because other stages keep no head.
+        weights = Weights(network)
+        self.version = version
+        self.network = network
+        self._section = section
+        self._lines = lines
+        self._is_paused = False
+        split = split_network(network, lines.within, shard=place.shard, shards=place.shards)
+        stage = Stage(network, place, section, temperature=temperature)
+        parameters = dict(network.module.named_parameters())
+        self._pipeline = Pipeline(stage, lines, objective)
+        self._holdings = Holdings(stage, split, lines)
+        self._sums = GradientSums(parameters, exact=section.deterministic)
+        self._adam = None if optimizer is None else Adam(parameters, optimizer)
+        self._held = Held(self._sums, self._adam, weights)
+
+    def drive(self, source: Source) -> Ended:
+        """As `Pipeline.drive`: the gradients of what was closed are in the ranks' sums."""
+        return self._streamed(lambda: self._pipeline.drive(source))
+
+    def follow(self) -> Ended:
+        """As `Pipeline.follow`."""
+        return self._streamed(self._pipeline.follow)
+
+    def score(self, claim: Claim) -> tuple[Score, ...]:
+        """Sum of log rho per share, on the driver; the others follow (SPEC 8.3).
+
+        It closes the stream. `Releases` scores the claims of a batch without doing so.
+        """
+        check_claim(claim, self.network)
+        source = _Scoring(claim)
+        self.drive(source)
+        return add_scores(source.found)
+
+    def step(self) -> StepReport:
+        """The cell's sum is clipped and applied, and is zero again; NotFinite steps nowhere."""
+        adam = core(self._adam)
+
+        def norm() -> float:
+            if not self._all_have_sums():
+                return nan
+            self._holdings.settle(self._sums.views)
+            return self._holdings.norm(self._sums.views) * self._sums.unit
+
+        report = stepped(adam, self._sums, norm, version=self.version)
+        self.version = report.version
+        return report
+
+    def clear(self) -> None:
+        """Forgets the claims of this batch, whose work then returns to the queue."""
+        self._sums.clear()
+
+    @property
+    def gradients(self) -> list[Tensor]:
+        """This rank's sum as flat buckets, the same for this rank of every cell; not a copy.
+
+        In deterministic mode whole numbers, which any reduction sums to the same (SPEC 3.6).
+        """
+        return self._sums.flats
+
+    def replace_gradients(self, buckets: Sequence[Tensor]) -> None:
+        """This rank's sum is this one, which was reduced elsewhere, whole or not at all."""
+        self._sums.replace(buckets)
+
+    @property
+    def gradient_views(self) -> Mapping[str, Tensor]:
+        """This rank's sum by parameter; not a copy."""
+        return self._sums.views
+
+    def whole_weights(self) -> dict[str, Tensor] | None:
+        """This stage's weights in full, on its shard 0; None on other shards."""
+        return self._holdings.whole()
+
+    def load_weights(self, whole: Mapping[str, Tensor], *, version: int) -> None:
+        """This rank's part of a whole model's weights; moments stay as they are."""
+        self._held.require_awake()
+        parts = self._holdings.take(whole)
+        if self._adam is not None:
+            self._adam.read(parts)
+        self.version = version
+
+    @property
+    def has_optimizer(self) -> bool:
+        return self._adam is not None
+
+    def export(self) -> OptimizerState:
+        """What this rank must find again for the next step to be the same; not a copy."""
+        return core(self._adam).export()
+
+    def load(self, state: OptimizerState, *, version: int) -> None:
+        """Goes on from what this place of a cell of the same layout has exported."""
+        core(self._adam).load(state)
+        self._sums.clear()
+        self.version = version
+
+    @property
+    def is_resting(self) -> bool:
+        return self._held.is_resting
+
+    def rest(self, *, weights: bool = False) -> None:
+        """This rank's part leaves the device; every rank refuses while the stream is paused."""
+        if self._is_paused:
+            raise CellError("the trainer cannot rest: its stream is paused; close it first")
+        self._held.rest(weights=weights)
+
+    def restore(self) -> None:
+        """Everything is back on the device; OutOfMemory leaves it resting, to be tried again."""
+        self._held.restore()
+
+    def _streamed(self, work: Callable[[], Ended]) -> Ended:
+        self._held.require_awake()
+        # An error closes the stream, unless it ends the cell.
+        self._is_paused = False
+        with arithmetic(deterministic=self._section.deterministic):
+            ended = with_room("a micro-step", work)
+        # Not whether this stage holds any in flight, because the last one never does.
+        self._is_paused = ended is Ended.PAUSED
+        return ended
+
+    def _all_have_sums(self) -> bool:
+        """Whether no rank of the cell has an exact sum that is none; all ranks ask together."""
+        if not self._section.deterministic:
+            return True
+        mine = 0.0
+        try:
+            self._sums.check()
+        except NotFinite:
+            mine = 1.0
+        with self._lines.dropped_on_failure():
+            return not self._lines.control.add_up(torch.tensor([mine])).any()
+
+
+class _Scoring:
+    """A claim's packs, to be scored and nothing else."""
+
+    def __init__(self, claim: Claim) -> None:
+        self._waiting = deque(
+            # Of B*N nothing depends here.
+            MicroStep(pack=pack, shares=claim.shares, num_executions=1, scores=None)
+            for pack in claim.packs
+        )
+        self.found: list[tuple[Score, ...]] = []
+
+    def take(self) -> MicroStep | Ended:
+        return self._waiting.popleft() if self._waiting else Ended.CLOSED
+
+    def finished(self, result: Result) -> None:
+        self.found.append(result.scores)

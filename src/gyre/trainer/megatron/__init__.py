@@ -1,0 +1,1 @@
+"""Trainers whose layers are computed by Megatron-core."""

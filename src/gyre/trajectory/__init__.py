@@ -1,0 +1,1 @@
+"""Calls as a token tree; which trajectories are trained."""

@@ -1,0 +1,76 @@
+"""A run as it lies on the disk: its call logs, and the tree that each of them makes."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gyre.storage import call_log as calls
+from gyre.trajectory.tree import Tree
+from gyre.types.errors import ConfigError, LogDamaged
+from gyre.types.ids import ExecutionId
+from gyre.types.records import CallRecord
+
+MOST_NAMED = 8
+"""How many executions an error lists."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """One execution read back from its log."""
+
+    execution: ExecutionId
+    path: Path
+    records: tuple[CallRecord, ...]
+    tree: Tree
+    torn_bytes: int
+    """Bytes of a last record that was not whole when the log was read."""
+
+
+def find(run: Path, execution: str | None = None) -> list[Path]:
+    """Logs of a run folder, or the one log that `run` is; raises ConfigError when there is none."""
+    if run.is_file():
+        found = [run]
+    elif run.is_dir():
+        found = list(calls.logs(run))
+    else:
+        message = f"{run}: no such run folder or call log"
+        raise ConfigError(message)
+    if not found:
+        message = f"{run}: expected a run folder with call logs in executions/, found none"
+        raise ConfigError(message)
+    if execution is None:
+        return found
+    named = [path for path in found if path.name.removesuffix(calls.SUFFIX) == execution]
+    if not named:
+        message = f"{run}: no execution {execution}; it has {_listed(found)}"
+        raise ConfigError(message)
+    return named
+
+
+def load(path: Path) -> Loaded:
+    """The execution of one log; raises LogDamaged, or ConfigError when it cannot be read."""
+    try:
+        reading = calls.read(path)
+    except OSError as error:
+        message = f"{path}: cannot be read: {error.strerror}"
+        raise ConfigError(message) from error
+    tree = Tree()
+    for number, record in enumerate(reading.records, start=1):
+        try:
+            tree.apply(record)
+        except LookupError as error:
+            message = f"{path}: record {number} refers to a call or segment that is not there"
+            raise LogDamaged(message) from error
+    name = path.name.removesuffix(calls.SUFFIX)
+    return Loaded(
+        execution=tree.opened.execution if tree.opened else ExecutionId(name),
+        path=path,
+        records=reading.records,
+        tree=tree,
+        torn_bytes=reading.torn_bytes,
+    )
+
+
+def _listed(paths: list[Path]) -> str:
+    names = [path.name.removesuffix(calls.SUFFIX) for path in paths]
+    more = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

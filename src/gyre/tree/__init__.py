@@ -1,1 +1,0 @@
-"""Calls become a tree of tokens, and the tree becomes trajectories."""

@@ -1,0 +1,1 @@
+"""Shared dataclasses, errors and protocols; imports nothing of Gyre."""

@@ -1,1 +1,0 @@
-"""The nouns every room shares; imports nothing else of Gyre."""

@@ -1,0 +1,308 @@
+"""Claims become micro-steps in order, scored before they are trained, and counted once."""
+
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from threading import Event
+
+import numpy as np
+import pytest
+
+from gyre.cell.ranks.ranked_driver import Driver
+from gyre.cell.ranks.ranked_feed import Claimed, Feed
+from gyre.config.sections import ObjectiveSection
+from gyre.trainer.distributed.messages import MicroStep, Result
+from gyre.trainer.distributed.pipeline import Ended
+from gyre.types.errors import CellError, CellGone, NotFinite
+from gyre.types.packs import Claim, Pack, Score, Share
+from gyre.types.reports import Measures
+
+SECTION = ObjectiveSection()
+INSIDE, BEYOND = 0.0, 1.0
+"""Log-ratios of a target: one within the bounds, one that clips a positive advantage."""
+
+
+def pack_of(*shares):
+    """One token and one target of each share."""
+    ints = np.zeros(len(shares), np.int32)
+    names = ("ids", "positions", "tout", "predictors", "labels")
+    return Pack(
+        **dict.fromkeys(names, ints),
+        behaviour=np.zeros(len(shares), np.float32),
+        shares=np.array(shares, np.int32),
+    )
+
+
+def claim_of(*packs):
+    num_shares = 1 + max(share for pack in packs for share in pack)
+    counts = [sum(pack.count(share) for pack in packs) for share in range(num_shares)]
+    shares = tuple(
+        Share(execution=f"e{share}", advantage=1.0, num_targets=count)
+        for share, count in enumerate(counts)
+    )
+    return Claim(shares=shares, packs=tuple(pack_of(*pack) for pack in packs))
+
+
+def claimed(claim, lease=0, scores=None):
+    return Claimed(claim=claim, num_executions=4, lease=lease, scores=scores)
+
+
+def result_of(work, ratios):
+    """What a last stage says; `ratios` are log-ratios by share."""
+    counts = np.bincount(work.pack.shares, minlength=len(work.shares)).tolist()
+    scores = tuple(
+        Score(sum_log_ratio=ratios[share] * count, count=count)
+        for share, count in enumerate(counts)
+    )
+    measures = Measures(
+        num_targets=work.pack.num_targets,
+        num_capped=0,
+        num_raised=work.pack.num_targets,
+        num_raised_clipped=0,
+        num_lowered=0,
+        num_lowered_clipped=0,
+        sum_ratio=1.0,
+        max_gap=0.0,
+    )
+    loss = None if work.scores is None else 0.5
+    return Result(work=work, scores=scores, loss=loss, measures=measures)
+
+
+def feed_of(*claims, held=None):
+    waiting = deque(claims)
+    return Feed(
+        SECTION, lambda: waiting.popleft() if waiting else None, set() if held is None else held
+    )
+
+
+def through(feed, ratios=(INSIDE,) * 4):
+    """Everything, one micro-step at a time, as a pipeline that is closed would take it."""
+    taken = []
+    feed.is_closing = True
+    while isinstance(work := feed.take(), MicroStep):
+        taken.append(work)
+        feed.finished(result_of(work, ratios))
+    assert Ended.CLOSED is work
+    return taken
+
+
+def test_a_claim_is_scored_and_then_trained_with_the_scores_of_all_its_packs():
+    held = set()
+    one = claimed(claim_of([0], [0, 1]), lease=7)
+    taken = through(feed_of(one, held=held), ratios=[INSIDE, 0.001])
+
+    assert [None, None] == [work.scores for work in taken[:2]]
+    expected = (Score(sum_log_ratio=0.0, count=2), Score(sum_log_ratio=0.001, count=1))
+    assert [expected, expected] == [work.scores for work in taken[2:]]
+    assert expected == one.done.result().scores
+    assert 1.0 == one.done.result().loss
+    assert {7} == held
+
+
+def test_scores_that_came_along_are_not_made_again():
+    scores = (Score(sum_log_ratio=0.0, count=1),)
+    taken = through(feed_of(claimed(claim_of([0]), scores=scores)))
+
+    assert [scores] == [work.scores for work in taken]
+
+
+def test_a_claim_that_is_only_scored_is_in_no_sum():
+    held = set()
+    one = claimed(claim_of([0], [0]), lease=None)
+    taken = through(feed_of(one, held=held), ratios=[0.25])
+
+    assert 2 == len(taken)
+    assert (Score(sum_log_ratio=0.5, count=2),) == one.done.result().scores
+    assert set() == held
+
+
+def test_a_pack_without_gradient_passes_forward_only_and_counts_as_clipped():
+    """SPEC 8.3."""
+    one = claimed(claim_of([0, 0], [1]))
+    taken = through(feed_of(one), ratios=[BEYOND, INSIDE])
+    found = one.done.result()
+
+    assert [True, True, True, False] == [work.scores is None for work in taken]
+    assert (2, 3) == (found.measures.num_raised_clipped, found.measures.num_targets)
+    assert (1, 0.5) == (found.num_skipped, found.loss)
+
+
+def test_a_lease_that_is_in_the_sum_is_refused_and_counted_once():
+    one = claimed(claim_of([0]), lease=3)
+    taken = through(feed_of(one, held={3}))
+
+    assert [] == taken
+    with pytest.raises(CellError, match="lease 3 is in the sum already"):
+        one.done.result()
+
+
+def test_a_stream_without_claims_pauses_and_one_that_waits_for_scores_never_closes():
+    feed = feed_of(claimed(claim_of([0])))
+    scoring = feed.take()
+    feed.is_closing = True
+
+    assert Ended.PAUSED is feed.take()
+    feed.finished(result_of(scoring, [INSIDE]))
+    training = feed.take()
+    assert Ended.CLOSED is feed.take()
+    feed.finished(result_of(training, [INSIDE]))
+    feed.is_closing = False
+    assert Ended.PAUSED is feed.take()
+
+
+def test_claims_are_trained_in_the_order_in_which_they_came():
+    one, two = (claimed(claim_of([0], [0]), lease=lease) for lease in (0, 1))
+    taken = through(feed_of(one, two))
+    of_two = [work for work in taken if work.shares is two.claim.shares]
+
+    assert 4 == len(of_two)
+    assert taken[4:] == of_two
+
+
+def test_what_was_not_finished_is_named_oldest_first():
+    claims = [claimed(claim_of([0], [0]), lease=lease) for lease in range(3)]
+    feed = feed_of(*claims)
+    feed.take()
+    feed.take()
+    feed.take()
+
+    assert claims[:2] == feed.unfinished()
+    assert [] == feed.unfinished()
+
+
+class Trainer:
+    """Drives alone: every micro-step comes to something at once, or two of them to an error."""
+
+    is_resting = False
+
+    def __init__(self):
+        self.num_drives = 0
+        self.error = None
+        self.again = Event()
+
+    def drive(self, source):
+        self.num_drives += 1
+        if self.num_drives > 3:
+            self.again.set()
+        num_taken = 0
+        while self.error is not None:
+            num_taken += isinstance(source.take(), MicroStep)
+            if num_taken == 2:
+                raise self.error
+        while isinstance(work := source.take(), MicroStep):
+            source.finished(result_of(work, [INSIDE]))
+        return work
+
+
+class Crew:
+    """Ranks that are all one."""
+
+    def __init__(self):
+        self.trainer = Trainer()
+        self.part = self
+        self.is_streaming = False
+        self.is_dropped = False
+
+    def stream(self):
+        self.is_streaming = True
+
+    def streamed(self):
+        self.is_streaming = False
+
+    def drop(self):
+        self.is_dropped = True
+
+    def end(self):
+        self.drop()
+
+
+@pytest.fixture
+def crew():
+    return Crew()
+
+
+@pytest.fixture
+def failed():
+    return Event()
+
+
+@pytest.fixture
+def driver(crew, failed):
+    made = Driver(crew, SECTION, life_s=0.01, on_failure=failed.set)
+    yield made
+    made.end()
+
+
+def test_an_order_finds_the_stream_closed_and_all_claims_in_the_sum(driver, crew):
+    driver.claimed(claimed(claim_of([0]), lease=5))
+    assert crew.is_streaming
+
+    assert (False, {5}) == driver.do(lambda: (crew.is_streaming, set(driver.held)))
+
+
+def test_a_stream_that_is_paused_says_so_again_and_again(driver, crew):
+    """Or the other ranks would take the silence for death."""
+    driver.claimed(claimed(claim_of([0])))
+
+    assert crew.trainer.again.wait(180)
+
+
+def test_an_order_that_is_refused_leaves_the_cell_as_it_was(driver):
+    def refuse():
+        raise CellError("not now")
+
+    with pytest.raises(CellError, match="not now"):
+        driver.do(refuse)
+
+    assert 1.0 == driver.do(lambda: 1.0)
+    assert driver.failure is None
+
+
+def test_a_claim_for_a_trainer_that_rests_is_refused_alone(driver, crew):
+    crew.trainer.is_resting = True
+    with pytest.raises(CellError, match="restore it first"):
+        driver.claimed(claimed(claim_of([0])))
+    crew.trainer.is_resting = False
+
+    assert 0.5 == driver.claimed(claimed(claim_of([0]))).loss
+
+
+def test_a_failure_in_the_stream_loses_the_cell_and_blames_the_oldest_claim(driver, crew, failed):
+    """The others return to the queue with all that the cell held (SPEC 3.2)."""
+    crew.trainer.error = NotFinite("no number", retryable=False)
+    with ThreadPoolExecutor(2) as pool:
+        asked = [
+            pool.submit(driver.claimed, claimed(claim_of([0]), lease=lease)) for lease in (0, 1)
+        ]
+        errors = [one.exception(30) for one in asked]
+
+    assert {NotFinite, CellGone} == {type(one) for one in errors}
+    assert failed.wait(180)
+    with pytest.raises(CellGone, match="no number"):
+        driver.do(lambda: None)
+
+
+def test_ranks_that_no_longer_stand_together_lose_the_cell(driver, crew, failed):
+    def part():
+        raise CellGone("rank 1 of the cell ended")
+
+    with pytest.raises(CellGone, match="rank 1"):
+        driver.do(part)
+
+    assert failed.wait(180)
+    assert crew.is_dropped
+
+
+def test_whoever_waits_is_answered_when_the_cell_ends(crew, failed):
+    driver = Driver(crew, SECTION, life_s=60.0, on_failure=failed.set)
+    driver.end()
+
+    with pytest.raises(CellGone, match="the cell ends"):
+        driver.claimed(claimed(claim_of([0])))
+    assert not failed.is_set()
+
+
+def test_packs_of_a_claim_may_be_none(driver):
+    empty = replace(claim_of([0]), packs=(), shares=())
+
+    assert 0.0 == driver.claimed(claimed(empty)).loss

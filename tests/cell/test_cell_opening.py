@@ -1,0 +1,48 @@
+"""A cell that cannot be opened says why at once, and leaves nothing behind."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from tests.cell.live_cells import Started
+from tests.inference.engine import slow_engine
+from tests.inference.server.serving import write_model
+
+from gyre.cell import main as cell
+from gyre.config.sections import ServerSection, TransportSection
+from gyre.types.errors import ConfigError
+
+NO_ADDRESS_HERE = "192.0.2.1"
+"""Kept for examples: no machine has it."""
+
+
+@pytest.fixture
+def plan(tmp_path):
+    model = tmp_path / "model"
+    write_model(model, slow_engine.network())
+    return Started(tmp_path, model).plan(0)
+
+
+def test_a_transport_that_cannot_be_is_told_before_an_engine_is_started(plan):
+    plan = replace(
+        plan,
+        host=NO_ADDRESS_HERE,
+        transport=TransportSection(kind="tcp"),
+        serves_with="nowhere:nothing",
+    )
+
+    with pytest.raises(ConfigError, match=f"transport: cannot listen on {NO_ADDRESS_HERE}"):
+        asyncio.run(cell.serve(plan, print))
+
+
+@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+def test_a_server_that_never_begins_leaves_no_folder(plan, kind, monkeypatch, tmp_path):
+    folder = tmp_path / "private"
+    folder.mkdir()
+    monkeypatch.setattr(cell, "private_folder", lambda: folder)
+    plan = replace(plan, serves_with=kind, server=ServerSection(python="/no/python"))
+
+    with pytest.raises(ConfigError, match="found no file /no/python"):
+        asyncio.run(cell.open_engine(plan, slow_engine.network(), None))
+
+    assert not folder.exists()

@@ -1,0 +1,35 @@
+"""What a nursery of the tests forks."""
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from gyre.cluster import fork_server as nursery
+
+ORDERS = {signal.SIGUSR1}
+IMPORTED_BY = os.getpid()
+
+
+def born(arguments: Sequence[str], told: str) -> int:
+    match arguments:
+        case ["say", path]:
+            Path(path).write_text(f"{IMPORTED_BY} {os.getpid()} {os.getsid(0)} {told}")
+            return 7
+        case ["serve"]:
+            nursery.ready("http://here")
+            time.sleep(60)
+        case ["hold on"]:
+            time.sleep(60)
+        case ["wait for order", path]:
+            signal.signal(signal.SIGUSR1, lambda *_: Path(path).write_text("heard"))
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, ORDERS)
+            # The order may still be on its way to a child that was quick.
+            while not Path(path).exists():
+                time.sleep(0.01)
+            return 0
+        case ["fail"]:
+            message = "a newborn that cannot be"
+            raise RuntimeError(message)
+    return 0

@@ -1,0 +1,155 @@
+"""A nursery forks what it has imported; its children are processes like any others."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from gyre.cluster.births import LOST, Births
+from gyre.types.errors import ConfigError
+
+pytestmark = pytest.mark.slow
+
+
+def with_nursery(work, folder):
+    async def live():
+        births = await Births.open("tests.cluster.newborn", folder / "nursery.log")
+        try:
+            return await work(births)
+        finally:
+            await births.close()
+
+    # The loop of a real controller, which starts processes in a way of its own.
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(live())
+
+
+def is_alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_a_child_is_a_session_of_its_own_and_its_status_is_heard(tmp_path):
+    async def work(births):
+        children = [
+            await births.birth(
+                "one", ["say", str(tmp_path / name)], log=tmp_path / "log", told=f"secret {name}"
+            )
+            for name in "ab"
+        ]
+        return [(one.pid, await one.wait()) for one in children]
+
+    ended = with_nursery(work, tmp_path)
+
+    assert [7, 7] == [status for _, status in ended]
+    said = [(tmp_path / name).read_text().split(" ", 3) for name in "ab"]
+    assert [str(pid) for pid, _ in ended] == [pid for _, pid, _, _ in said]
+    assert [pid for _, pid, _, _ in said] == [session for _, _, session, _ in said]
+    assert ["secret a", "secret b"] == [told for *_, told in said]
+    assert 1 == len({parent for parent, *_ in said}), "both were forked from what was imported once"
+
+
+def test_a_child_says_when_it_is_ready_and_ends_when_it_is_told_to(tmp_path):
+    async def work(births):
+        child = await births.birth("server", ["serve"], log=tmp_path / "log")
+        url = await child.ready(180)
+        await child.stop()
+        return url, await child.wait()
+
+    assert ("http://here", -signal.SIGTERM) == with_nursery(work, tmp_path)
+
+
+def test_a_child_that_ends_before_it_is_ready_is_refused_with_its_last_words(tmp_path):
+    async def work(births):
+        child = await births.birth("cell-3", ["fail"], log=tmp_path / "log")
+        await child.ready(180)
+
+    with pytest.raises(ConfigError, match=r"cell-3: not ready: ended with status 1") as refused:
+        with_nursery(work, tmp_path)
+
+    assert str(refused.value).endswith("RuntimeError: a newborn that cannot be")
+
+
+def test_an_order_that_comes_too_early_waits(tmp_path):
+    async def work(births):
+        child = await births.birth("x", ["wait for order", str(tmp_path / "o")], log=tmp_path / "l")
+        child.signal(signal.SIGUSR1)
+        return await child.wait()
+
+    assert 0 == with_nursery(work, tmp_path)
+    assert "heard" == (tmp_path / "o").read_text()
+
+
+def test_only_what_lasts_outlives_its_nursery(tmp_path):
+    async def work(births):
+        return [
+            (await births.birth("x", ["serve"], log=tmp_path / "log", lasts=lasts)).pid
+            for lasts in (True, False)
+        ]
+
+    lasting, other = with_nursery(work, tmp_path)
+
+    try:
+        assert is_alive(lasting)
+        for _ in range(3600):
+            if not is_alive(other):
+                break
+            asyncio.run(asyncio.sleep(0.05))
+        assert not is_alive(other)
+    finally:
+        os.kill(lasting, signal.SIGKILL)
+
+
+def parent_of(pid):
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+async def kill_nursery_of(child, births):
+    os.kill(parent_of(child.pid), signal.SIGKILL)
+    while not births.is_over:
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("lasts", [True, False])
+def test_ends_of_children_are_still_heard_after_their_nursery_was_killed(tmp_path, lasts):
+    """Of each by itself, whether or not another nursery was opened meanwhile."""
+
+    async def work(births):
+        first, second = [
+            await births.birth(name, ["serve"], log=tmp_path / f"{name}.log", lasts=lasts)
+            for name in ("first", "second")
+        ]
+        if not lasts:
+            await asyncio.gather(first.ready(180), second.ready(180))
+        await kill_nursery_of(first, births)
+        first.signal(signal.SIGKILL)
+        ends = [await asyncio.wait_for(first.wait(), 180)]
+        new = await births.birth("new", ["say", str(tmp_path / "a")], log=tmp_path / "new.log")
+        ends.append(await new.wait())
+        assert not second.is_over
+        second.signal(signal.SIGKILL)
+        return [*ends, await asyncio.wait_for(second.wait(), 180)]
+
+    assert [LOST, 7, LOST] == with_nursery(work, tmp_path)
+
+
+def test_a_killed_nursery_takes_nothing_from_the_one_that_is_opened_in_its_place(tmp_path):
+    """What it leaves behind is about its own children, however late it is read."""
+
+    async def work(births):
+        old = await births.birth("old", ["hold on"], log=tmp_path / "old.log")
+        await kill_nursery_of(old, births)
+        new = await births.birth("new", ["serve"], log=tmp_path / "new.log")
+        old.signal(signal.SIGKILL)
+        url = await new.ready(180)
+        assert LOST == await asyncio.wait_for(old.wait(), 180)
+        await new.stop()
+        return url, await new.wait()
+
+    assert ("http://here", -signal.SIGTERM) == with_nursery(work, tmp_path)

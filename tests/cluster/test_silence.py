@@ -1,0 +1,148 @@
+"""Who lives and does not answer is gone after a bounded while, and nobody else is."""
+
+import asyncio
+
+import pytest
+
+from gyre.cluster.liveness import SILENT_S, Silence, ending, until_gone
+
+MOST_S = 60.0
+LONG_S = 100 * MOST_S
+"""A pause."""
+
+
+class Hung:
+    """A process that answers at some times of a clock, which moves on whenever it is asked."""
+
+    def __init__(self, answers_until):
+        self.now = 0.0
+        self.answers_until = answers_until
+        self.killed_at = None
+        self.was_silent = None
+        self._over = asyncio.Event()
+
+    async def ended(self):
+        await self._over.wait()
+
+    async def answers(self):
+        self.now += 7.0
+        return self.now <= self.answers_until
+
+    async def kill(self):
+        self.killed_at = self.now
+        self._over.set()
+
+
+def lived(one):
+    async def work():
+        process = one()
+        process.was_silent = await until_gone(
+            process.ended,
+            process.answers,
+            process.kill,
+            most_s=MOST_S,
+            every_s=0.0,
+            clock=lambda: process.now,
+        )
+        return process
+
+    return asyncio.run(work())
+
+
+def test_one_that_hangs_is_ended_when_its_silence_has_lasted_too_long():
+    found = [lived(lambda until=until: Hung(answers_until=until)) for until in (70.0, 0.0)]
+
+    assert [70.0 + 63.0, 63.0] == [one.killed_at for one in found]
+    assert [True, True] == [one.was_silent for one in found]
+
+
+def test_one_that_ends_by_itself_is_not_ended():
+    class Ends(Hung):
+        async def answers(self):
+            if self.now > 20.0:
+                self._over.set()
+            return await super().answers()
+
+    found = lived(lambda: Ends(answers_until=0.0))
+
+    assert (None, False) == (found.killed_at, found.was_silent)
+
+
+def test_one_that_ends_while_it_is_asked_for_the_last_time_is_not_ended():
+    """Nobody is told that it was."""
+
+    class Ends(Hung):
+        async def answers(self):
+            if self.now + 7.0 >= MOST_S:
+                self._over.set()
+                for _ in range(10):
+                    await asyncio.sleep(0)
+            return await super().answers()
+
+    found = lived(lambda: Ends(answers_until=0.0))
+
+    assert (None, False) == (found.killed_at, found.was_silent)
+
+
+@pytest.mark.parametrize("paused", range(3))
+def test_one_whose_asker_stood_still_is_asked_again_before_it_is_ended(paused):
+    """A time-out that passed during a pause fires before the answer is read."""
+
+    class Paused(Hung):
+        """It answers every question, but the one over which everything stood still."""
+
+        num_asked = 0
+
+        async def answers(self):
+            self.num_asked += 1
+            if self.num_asked > 8:
+                self._over.set()
+            if self.num_asked == paused + 1:
+                self.now += LONG_S
+                return False
+            return await super().answers()
+
+    found = lived(lambda: Paused(answers_until=2 * LONG_S))
+
+    assert (None, False) == (found.killed_at, found.was_silent)
+
+
+def test_whoever_stands_still_again_and_again_asks_several_times_before_it_ends_anybody():
+    """And still comes to an end: one that hangs is found out however seldom it is asked."""
+
+    class Paused(Hung):
+        num_asked = 0
+
+        async def answers(self):
+            self.num_asked += 1
+            self.now += LONG_S
+            return False
+
+    found = lived(lambda: Paused(answers_until=0.0))
+
+    assert (4, True) == (found.num_asked, found.was_silent)
+
+
+def test_silence_is_counted_from_the_first_question_and_anew_from_every_word():
+    silence = Silence(MOST_S)
+    found = [silence.is_over(one) for one in (1000.0, 1000.0 + MOST_S - 1, 1000.0 + MOST_S)]
+    silence.heard(2000.0)
+
+    assert [False, False, True] == found
+    assert not silence.is_over(2000.0 + MOST_S - 1)
+
+
+def test_time_in_which_nobody_asked_counts_for_no_more_than_one_question():
+    silence = Silence(MOST_S, questions=4)
+    silence.heard(0.0)
+    paused = silence.is_over(LONG_S)
+    awake = [silence.is_over(LONG_S + after_s) for after_s in (10.0, 20.0, 30.0, 44.0, 45.0)]
+
+    assert [False, *[False] * 4, True] == [paused, *awake]
+
+
+def test_people_read_who_was_made_to_end_and_why():
+    made = f"ended with status -9, because it did not answer for {SILENT_S:g} s and was ended"
+
+    assert made == ending(-9, was_silent=True)
+    assert "ended with status 1" == ending(1, was_silent=False)

@@ -1,9 +1,0 @@
-"""Real nodes run with -m cluster only; a run in which every promise is kept is written down."""
-
-import pytest
-from tests.clusters import result
-from tests.promises import Promises
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(Promises("cluster", result.write))

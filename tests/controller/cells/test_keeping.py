@@ -1,0 +1,164 @@
+"""Checkpoints as a run makes them: beside the training, tried again, and as few as will do."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+from tests.cell.fake_cells import FakeCell, FakeWorld
+
+from gyre.config.run_sections import CheckpointSection
+from gyre.controller.cells.checkpointer import Keeper
+from gyre.model import checkpoint_store as checkpoints
+from gyre.model.checkpoint_store import Checkpoint, name_of
+from gyre.types.errors import CellError, CheckpointError
+from gyre.types.run_events import CheckpointFailed, CheckpointMade, CheckpointRefused
+
+
+class Scene:
+    """A core that writes nothing, and folders by name alone."""
+
+    def __init__(self, folder, *, every=1):
+        self.world = FakeWorld()
+        self.cells = {0: FakeCell(self.world, 0)}
+        self.heard = []
+        self.covered = []
+        self.tasks = []
+        self.folder = folder
+        self.keeper = Keeper(
+            self.cells,
+            folder=folder,
+            section=CheckpointSection(keep=2, every=every),
+            hear=self.heard.append,
+            covered=self.covered.append,
+            spawn=self.spawn,
+        )
+        self.keeper.publish(
+            Checkpoint(version=0, folder=folder / name_of(0), digest="d", has_optimizer=False)
+        )
+        self.keeper.acknowledged(0)
+
+    def spawn(self, work):
+        self.tasks.append(asyncio.ensure_future(work))
+        return self.tasks[-1]
+
+    async def begin(self, *versions):
+        for version in versions:
+            self.keeper.begin(version)
+            await asyncio.gather(*self.tasks)
+
+
+def kept(folder, work, **changed):
+    async def live():
+        scene = Scene(folder, **changed)
+        await work(scene)
+        return scene
+
+    return asyncio.run(live())
+
+
+def test_the_steps_before_the_last_checkpoint_but_one_need_no_replay(tmp_path):
+    """The last may turn out to be damaged."""
+    scene = kept(tmp_path, lambda scene: scene.begin(1, 2, 3))
+
+    assert [1, 2, 3] == [one.version for one in scene.heard]
+    assert [0, 1, 2] == scene.covered
+
+
+def test_only_every_so_many_steps_make_one(tmp_path):
+    scene = kept(tmp_path, lambda scene: scene.begin(1, 2, 3, 4), every=2)
+
+    assert [2, 4] == [one.version for one in scene.heard]
+
+
+@pytest.mark.parametrize("kind", [CheckpointError, CellError])
+def test_one_that_fails_is_said_to_and_the_next_is_made(tmp_path, kind):
+    async def work(scene):
+        async def full():
+            message = "no space left, or an answer that is none"
+            raise kind(message)
+
+        scene.cells[0].faults.append(("checkpoint", full))
+        await scene.begin(1, 2)
+
+    scene = kept(tmp_path, work)
+
+    assert [CheckpointFailed, CheckpointMade] == [type(one) for one in scene.heard]
+    assert [0] == scene.covered
+
+
+def test_a_core_that_dies_meanwhile_is_for_others_to_notice(tmp_path):
+    async def work(scene):
+        scene.cells[0].faults.append(("checkpoint", "die"))
+        await scene.begin(1)
+
+    assert [] == kept(tmp_path, work).heard
+
+
+def test_what_can_never_be_written_is_not_tried_for_ever(tmp_path):
+    async def work(scene):
+        async def other():
+            message = "of another version"
+            raise CheckpointError(message, retryable=False)
+
+        scene.cells[0].faults.append(("save", other))
+        await scene.keeper.saved(1)
+
+    with pytest.raises(CheckpointError, match="another version"):
+        kept(tmp_path, work)
+
+
+def test_what_is_published_stays_until_the_journal_knows_the_next(tmp_path, monkeypatch):
+    """A controller that ends in between goes on with what the journal says."""
+    asked = []
+    monkeypatch.setattr(
+        checkpoints, "prune", lambda folder, *, in_use, **_: asked.append(sorted(in_use))
+    )
+
+    async def work(scene):
+        with scene.keeper.using(7):
+            scene.keeper.publish(
+                Checkpoint(version=2, folder=Path("v"), digest="d", has_optimizer=True)
+            )
+            await scene.keeper.prune()
+        scene.keeper.acknowledged(2)
+        await scene.keeper.prune()
+
+    kept(tmp_path, work)
+
+    assert [[0, 2, 7], [2]] == asked
+
+
+def test_files_are_removed_by_one_at_a_time(tmp_path, monkeypatch):
+    """Two who remove one folder would each find files of it gone."""
+    at_once = []
+
+    def prune(folder, **_):
+        at_once.append("begins")
+        time.sleep(0.02)
+        at_once.append("ends")
+
+    monkeypatch.setattr(checkpoints, "prune", prune)
+
+    async def work(scene):
+        await asyncio.gather(*(scene.keeper.prune() for _ in range(3)))
+
+    kept(tmp_path, work)
+
+    assert ["begins", "ends"] * 3 == at_once
+
+
+def test_a_core_begins_from_none_that_is_damaged(tmp_path):
+    """It is set aside, so that its version can be written again, and reported."""
+    for version in (1, 2):
+        (tmp_path / name_of(version) / "optimizer").mkdir(parents=True)
+
+    async def work(scene):
+        assert await scene.keeper.to_begin_from(2) is None
+
+    scene = kept(tmp_path, work)
+
+    assert [(CheckpointRefused, 2), (CheckpointRefused, 1)] == [
+        (type(one), one.version) for one in scene.heard
+    ]
+    assert ["v000001.damaged", "v000002.damaged"] == sorted(one.name for one in tmp_path.iterdir())

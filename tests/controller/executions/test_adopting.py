@@ -1,0 +1,421 @@
+"""Executions that an earlier controller launched: each goes on, or begins anew, and none twice."""
+
+import asyncio
+import json
+import os
+import signal
+
+import pytest
+from tests.controller.executions.supervised import PATIENCE_S, order, supervised
+
+from gyre.cluster.local import Here
+from gyre.controller.executions.supervised import SILENT_S, Holding
+from gyre.controller.executions.supervisors import Supervisors
+from gyre.proxy.proxied import Sealed
+from gyre.rollout.facts import FACTS_FILE, Entry, FactsFile
+from gyre.rollout.heartbeat import BEAT_FILE
+from gyre.rollout.spec import Told, read_told, tell, write_order
+from gyre.storage import lock
+from gyre.types.outcomes import Closed, Ending, Launched, Outcome, Prepared, Terminated
+
+NAME = "g00000-00"
+PREPARED = Prepared(mark="m")
+LAUNCHED = Launched(monotonic_s=1.0, boot="b")
+ENDED = Terminated(ending=Ending.COMPLETED, reason="exit status 0", elapsed_s=1.0, state=None)
+CANCELLED = Terminated(ending=Ending.CANCELLED, reason="told", elapsed_s=1.0, state=None)
+VALID = Closed(outcome=Outcome.VALID, score=0.0, reason=None)
+SURPLUS = Closed(outcome=Outcome.SURPLUS, score=None, reason=None)
+
+
+class Proxy:
+    """Its executions exist from before, if `opened` says so."""
+
+    def __init__(self, opened=()):
+        self.opened, self.sealed, self.held_s = set(opened), [], 0.0
+
+    async def open(self, execution):
+        if execution in self.opened:
+            return None
+        self.opened.add(execution)
+        return "key"
+
+    async def seal(self, execution):
+        self.sealed.append(execution)
+        return Sealed(committed_calls=2, held_s=self.held_s)
+
+    async def held(self):
+        return {NAME: self.held_s}
+
+    def url_of(self, execution):
+        return f"http://proxy/exec/{execution}"
+
+
+class Child:
+    """A supervisor that is alive until it is told to end."""
+
+    def __init__(self):
+        self.signals, self.is_over = [], False
+
+    def signal(self, number):
+        self.signals.append(number)
+
+
+class Nursery:
+    is_over = False
+
+    def __init__(self):
+        self.keys, self.children = [], []
+
+    async def birth(self, name, arguments, *, log, told, lasts):
+        assert lasts
+        self.keys.append(json.loads(told)["key"])
+        self.children.append(Child())
+        return self.children[-1]
+
+    def order(self, log, number):
+        Here().order(log, number)
+
+
+class Scene:
+    """Supervisors of one execution, in a folder that is as an earlier controller left it."""
+
+    def __init__(self, folder, *, opened=(NAME,)):
+        self.folder = folder / "attempts" / NAME
+        self.proxy, self.nursery = Proxy(opened), Nursery()
+        self.heard, self.lost, self._spawned = [], [], set()
+        self.now = 0.0
+        self.supervisors = Supervisors(
+            self.proxy,
+            self.nursery,
+            order_of=lambda name, task, url: order("true"),
+            facts_token="t",
+            terminated=self._hear,
+            closed=self._hear,
+            spawn=self._spawn,
+            lost=lambda one, reason: self.lost.append((one.name, reason)),
+            clock=lambda: self.now,
+        )
+
+    async def _hear(self, one, fact):
+        self.heard.append(fact)
+
+    def _spawn(self, work):
+        task = asyncio.ensure_future(work)
+        self._spawned.add(task)
+        return task
+
+    def left(self, *facts):
+        """What the disk says of it."""
+        write_order(self.folder, order("true"))
+        file = FactsFile(self.folder)
+        for fact in facts:
+            file.append(fact, at=0.0)
+        file.close()
+
+    async def adopt(self, **known):
+        self.supervisors.adopt(NAME, order("true").task, self.folder, **known)
+        await asyncio.gather(*self._spawned)
+
+    async def look(self, times=1):
+        for _ in range(times):
+            await self.supervisors.look()
+
+
+@pytest.fixture
+def scene(tmp_path):
+    def play(scenario, **how):
+        async def work():
+            made = Scene(tmp_path, **how)
+            await asyncio.wait_for(scenario(made), PATIENCE_S)
+            return made
+
+        return asyncio.run(work())
+
+    return play
+
+
+def test_a_supervisor_that_lives_goes_on_and_is_heard_from_the_disk(scene):
+    async def scenario(one):
+        one.left(PREPARED, LAUNCHED)
+        held = lock.take(one.folder)
+        await one.adopt()
+        await one.look(2)
+        assert [] == one.heard
+        one.left(ENDED, VALID)
+        await one.look(2)
+        os.close(held)
+
+    found = scene(scenario)
+
+    assert [ENDED, VALID] == found.heard
+    assert ([], [NAME], []) == (found.nursery.keys, found.proxy.sealed, found.lost)
+
+
+def test_what_is_posted_and_read_from_the_disk_counts_once(scene):
+    async def scenario(one):
+        one.left(PREPARED, LAUNCHED, ENDED)
+        held = lock.take(one.folder)
+        await one.adopt()
+        await one.supervisors.heard(NAME, Entry(sequence=2, at=0.0, fact=ENDED))
+        one.left(VALID)
+        await one.supervisors.heard(NAME, Entry(sequence=3, at=0.0, fact=VALID))
+        await one.look(2)
+        os.close(held)
+
+    assert [ENDED, VALID] == scene(scenario).heard
+
+
+def test_an_end_that_was_written_down_is_not_heard_again(scene):
+    async def scenario(one):
+        one.left(PREPARED, LAUNCHED, ENDED, VALID)
+        await one.adopt(is_terminated=True)
+
+    found = scene(scenario)
+
+    assert [VALID] == found.heard
+    assert [] == found.proxy.sealed
+
+
+def test_a_dead_one_whose_program_ran_is_revived_without_its_key(scene):
+    """Nothing is launched twice, so nobody needs the key any more."""
+
+    async def scenario(one):
+        one.left(PREPARED, LAUNCHED)
+        await one.adopt()
+        await one.look(2)
+
+    found = scene(scenario)
+
+    assert [""] == found.nursery.keys
+    assert [] == found.lost
+
+
+def test_what_a_revived_one_says_is_read_from_the_disk(scene):
+    """It posts where its order says, to the address of a controller that is gone."""
+
+    async def scenario(one):
+        one.left(PREPARED, LAUNCHED)
+        await one.adopt()
+        await one.look()
+        one.left(ENDED, VALID)
+        await one.look()
+
+    found = scene(scenario)
+
+    assert [ENDED, VALID] == found.heard
+    assert [""] == found.nursery.keys
+
+
+def test_a_dead_one_that_failed_to_start_is_revived_to_be_closed(scene):
+    never = Terminated(ending=Ending.NEVER_STARTED, reason="no image", elapsed_s=None, state=None)
+
+    async def scenario(one):
+        one.left(never)
+        await one.adopt()
+        await one.look()
+
+    found = scene(scenario)
+
+    assert [never] == found.heard
+    assert [""] == found.nursery.keys
+
+
+def test_a_dead_one_whose_program_never_ran_begins_anew(scene):
+    async def scenario(one):
+        one.left(PREPARED)
+        await one.adopt()
+        await one.look()
+
+    found = scene(scenario)
+
+    assert [(NAME, "its supervisor died before the program ran")] == found.lost
+    assert ([NAME], [], []) == (found.proxy.sealed, found.heard, found.nursery.keys)
+
+
+def test_one_that_was_ordered_and_not_begun_is_launched(scene):
+    found = scene(lambda one: one.adopt(), opened=())
+
+    assert (["key"], []) == (found.nursery.keys, found.lost)
+
+
+def test_one_whose_key_was_told_to_a_dead_controller_begins_anew(scene):
+    found = scene(lambda one: one.adopt())
+
+    assert [(NAME, "its key was told to nobody who lives")] == found.lost
+    assert [] == found.nursery.keys
+
+
+def test_a_program_that_was_ended_with_its_controller_begins_anew(scene):
+    """It got no score for what somebody else's end interrupted."""
+
+    async def scenario(one):
+        one.left(PREPARED, LAUNCHED, CANCELLED, SURPLUS)
+        await one.adopt()
+
+    found = scene(scenario)
+
+    assert [(NAME, "its program was ended with an earlier controller")] == found.lost
+    assert [] == found.heard
+
+
+def test_one_that_was_cancelled_by_order_is_surplus(scene):
+    async def scenario(one):
+        one.left(PREPARED, LAUNCHED, CANCELLED, SURPLUS)
+        await one.adopt(is_cancelled=True)
+
+    assert [CANCELLED, SURPLUS] == scene(scenario).heard
+
+
+def test_an_assessment_that_was_ended_with_its_controller_is_no_score(scene):
+    async def scenario(one):
+        one.left(PREPARED, LAUNCHED, ENDED, SURPLUS)
+        await one.adopt(is_terminated=True)
+
+    (closed,) = scene(scenario).heard
+
+    assert (Outcome.EXCLUDED, None) == (closed.outcome, closed.score)
+
+
+def test_one_that_never_started_and_whose_end_was_written_down_is_only_closed(scene):
+    found = scene(lambda one: one.adopt(is_terminated=True))
+
+    assert [Outcome.PLACEHOLDER] == [one.outcome for one in found.heard]
+    assert ([], []) == (found.nursery.keys, found.lost)
+
+
+def test_facts_that_are_damaged_exclude_it(scene):
+    async def scenario(one):
+        one.left(PREPARED)
+        (one.folder / FACTS_FILE).write_text("no fact\n")
+        await one.adopt()
+
+    ended, closed = scene(scenario).heard
+
+    assert (Ending.CRASHED, Outcome.EXCLUDED) == (ended.ending, closed.outcome)
+
+
+def test_what_it_was_told_before_is_not_taken_back_by_a_new_proxy(scene):
+    async def scenario(one):
+        one.left(PREPARED, LAUNCHED)
+        tell(one.folder, Told(held_s=50.0))
+        held = lock.take(one.folder)
+        await one.adopt()
+        one.proxy.held_s = 7.0
+        await one.look()
+        os.close(held)
+
+    assert 57.0 == read_told(scene(scenario).folder).held_s
+
+
+def test_seconds_of_one_proxy_after_another_add_up():
+    held = Holding()
+
+    assert [1.0, 5.0, 6.0, 8.0, 9.0] == [held.counted(one) for one in (1.0, 5.0, 1.0, 3.0, 4.0)]
+
+
+def test_a_supervisor_that_is_nobodys_child_hears_that_it_is_surplus(tmp_path):
+    """A real one, found by its log."""
+    folder = tmp_path / "attempts" / NAME
+
+    async def adopt():
+        one = Scene(tmp_path)
+        await one.adopt(is_cancelled=True)
+        while SURPLUS.outcome not in [getattr(fact, "outcome", None) for fact in one.heard]:
+            await asyncio.sleep(0.05)
+            await one.look()
+        return one.heard
+
+    with supervised(folder, order("echo line > work; sleep 600")) as running:
+        running.wait_for_work()
+        ended, closed = asyncio.run(asyncio.wait_for(adopt(), PATIENCE_S))
+        assert 0 == running.process.wait(PATIENCE_S)
+
+    assert (Ending.CANCELLED, Outcome.SURPLUS) == (ended.ending, closed.outcome)
+
+
+def test_a_supervisor_that_hangs_is_followed_by_another(scene):
+    """FAULTS I10: it lives by its process and shows no more that it does."""
+
+    async def scenario(one):
+        def beats_at(seconds):
+            os.utime(one.folder / BEAT_FILE, (seconds, seconds))
+
+        one.left(PREPARED, LAUNCHED)
+        (one.folder / BEAT_FILE).touch()
+        await one.adopt()
+        await one.look()
+        (hung,) = one.nursery.children
+        for one.now in range(0, 3 * int(SILENT_S), 10):
+            beats_at(min(one.now, 2 * SILENT_S))
+            await one.look()
+        before = list(hung.signals)
+        one.now = 3 * SILENT_S
+        await one.look()
+        hung.is_over = True
+        await one.look(2)
+        (_, second) = one.nursery.children
+        return before, hung.signals, second.signals
+
+    found = []
+
+    async def noted(one):
+        found.append(await scenario(one))
+
+    scene(noted)
+
+    assert [([], [signal.SIGKILL], [])] == found
+
+
+def test_a_supervisor_is_not_taken_for_hung_because_everything_stood_still(scene):
+    """The looker may be awake before it; it counts as hung after a silence that was heard."""
+
+    async def scenario(one):
+        one.left(PREPARED, LAUNCHED)
+        (one.folder / BEAT_FILE).touch()
+        await one.adopt()
+        await one.look(2)
+        one.now = 10 * SILENT_S
+        await one.look(2)
+        (child,) = one.nursery.children
+        found.append(list(child.signals))
+        for after_s in range(0, int(SILENT_S), 10):
+            one.now = 10 * SILENT_S + after_s
+            await one.look()
+        found.append(child.signals)
+
+    found = []
+    scene(scenario)
+
+    assert [[], [signal.SIGKILL]] == found
+
+
+def test_a_supervisor_that_never_showed_that_it_lives_is_not_taken_for_hung(scene):
+    """It may be of a Gyre that knew of no such thing."""
+
+    async def scenario(one):
+        one.left(PREPARED, LAUNCHED)
+        await one.adopt()
+        await one.look()
+        one.now = 10 * SILENT_S
+        await one.look()
+
+        assert [[]] == [child.signals for child in one.nursery.children]
+
+    scene(scenario)
+
+
+def test_at_the_end_of_a_run_no_supervisor_of_an_earlier_controller_is_left(tmp_path):
+    folder = tmp_path / "attempts" / NAME
+
+    async def end():
+        one = Scene(tmp_path)
+        await one.adopt()
+        await one.supervisors.end()
+
+    with supervised(folder, order("echo line > work; sleep 600")) as running:
+        running.wait_for_work()
+        asyncio.run(asyncio.wait_for(end(), PATIENCE_S))
+        running.process.wait(PATIENCE_S)
+
+        assert not lock.is_taken(folder)
+        assert signal.SIGKILL != -running.process.returncode

@@ -1,0 +1,112 @@
+"""Processes as a run starts its cells: forked by a nursery that has imported what they need."""
+
+import atexit
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 300.0
+
+
+class Nursed:
+    """One process that the nursery has forked."""
+
+    def __init__(self, news):
+        self._news = news
+        self.pid = None
+        self.url = None
+        self.returncode = None
+
+    def heard(self, answer):
+        self.pid = answer["pid"]
+        self.url = answer.get("ready", self.url)
+        self.returncode = answer.get("ended", self.returncode)
+
+    def is_ready(self):
+        """Whether it takes orders, once it says so or has ended."""
+        with self._news:
+            self._news.wait_for(lambda: self.url or self.returncode is not None, PATIENCE_S)
+        return self.url is not None
+
+    def wait(self, timeout=None):
+        with self._news:
+            if not self._news.wait_for(lambda: self.returncode is not None, timeout):
+                raise subprocess.TimeoutExpired(str(self.pid), timeout)
+        return self.returncode
+
+    def terminate(self):
+        self._send(signal.SIGTERM)
+
+    def kill(self):
+        self._send(signal.SIGKILL)
+
+    def _send(self, number):
+        if self.returncode is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+
+class Nursery:
+    """Starts processes of a module, and hears of their lives in a thread."""
+
+    def __init__(self, module):
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "gyre.cluster.fork_server", module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=ROOT,
+            start_new_session=True,
+        )
+        self._news = threading.Condition()
+        self._asked = []
+        self._by_pid = {}
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def birth(self, *arguments, log):
+        """A process with these arguments, once it has a pid."""
+        child = Nursed(self._news)
+        with self._news:
+            request = len(self._asked)
+            self._asked.append(child)
+            asked = {"request": request, "arguments": [*map(str, arguments)], "told": ""}
+            asked |= {"log": str(log), "lasts": False}
+            self._process.stdin.write(json.dumps(asked).encode() + b"\n")
+            self._process.stdin.flush()
+            assert self._news.wait_for(lambda: child.pid is not None, PATIENCE_S)
+        return child
+
+    def close(self):
+        self._process.stdin.close()
+        self._process.wait()
+
+    def _listen(self):
+        early = {}
+        for line in self._process.stdout:
+            answer = json.loads(line)
+            pid = answer["pid"]
+            with self._news:
+                if "request" in answer:
+                    self._by_pid[pid] = self._asked[answer["request"]]
+                    for one in (answer, *early.pop(pid, ())):
+                        self._by_pid[pid].heard(one)
+                elif pid in self._by_pid:
+                    self._by_pid[pid].heard(answer)
+                else:
+                    # Its own first word may be spoken before its parent tells of it.
+                    early.setdefault(pid, []).append(answer)
+                self._news.notify_all()
+
+
+@cache
+def nursery(module):
+    """The one of a module, which ends with this process."""
+    made = Nursery(module)
+    atexit.register(made.close)
+    return made

@@ -1,0 +1,92 @@
+"""Folders of runs whose proxies are real processes, and whoever controls them."""
+
+import asyncio
+import os
+import signal
+from contextlib import asynccontextmanager, suppress
+
+import aiohttp
+from tests.flows.live.running import SCHEDULE, tasks_of, write_run
+
+from gyre.cluster.process import holds_log
+from gyre.controller.process_specs import Places, proxy_plan
+from gyre.controller.proxying import Proxying
+from gyre.controller.runfile import read_run
+from gyre.controller.sharding import Sharding
+from gyre.proxy.admin_client import PROXY
+from gyre.testing.emulated_run import tables
+from gyre.types.shards import named
+
+PATIENCE_S = 180.0
+NOWHERE = "gyre=http://127.0.0.1:9"
+"""An engine that is never asked for anything."""
+
+
+class Run:
+    """The folder of a run, and whoever controls its proxy now."""
+
+    def __init__(self, folder, *, shards=1):
+        tasks = tasks_of(folder, seed=1, mean_s=1)
+        found = tables(folder / "run", tasks, {"schedule": SCHEDULE, "proxy": {"shards": shards}})
+        self.shards = shards
+        self.config = read_run(write_run(folder / "run.toml", found)).config
+        self.places = Places(run=folder / "run", share=folder)
+        self.places.pids.mkdir(parents=True)
+
+    @property
+    def plan(self):
+        return proxy_plan(self.config, self.places, engines=(NOWHERE,), context_tokens=4096)
+
+    @property
+    def pid(self):
+        return self.pid_of(0)
+
+    def pid_of(self, shard):
+        return int(self.places.pid(named(PROXY, shard)).read_text())
+
+    @property
+    def is_alive(self):
+        return self.lives(0)
+
+    def lives(self, shard):
+        return holds_log(self.pid_of(shard), self.places.log(named(PROXY, shard)))
+
+    @asynccontextmanager
+    async def controlled(self, token):
+        """By somebody who shows this token."""
+        headers = {"Authorization": f"Bearer {token}"}
+        async with aiohttp.ClientSession(headers=headers) as session:
+            made = Proxying(self.places, session, note_pid=self._note_pid)
+            yield made
+            await self._hear([made])
+
+    @asynccontextmanager
+    async def controlled_shards(self, token):
+        headers = {"Authorization": f"Bearer {token}"}
+        async with aiohttp.ClientSession(headers=headers) as session:
+            made = Sharding(self.places, session, note_pid=self._note_pid, shards=self.shards)
+            yield made
+            await self._hear(made._all)
+
+    async def _hear(self, proxies):
+        """Children that another controller has ended: while there is a loop that can be told."""
+        for shard, one in enumerate(proxies):
+            process = getattr(one, "_process", None)
+            if process is not None and not holds_log(
+                process.pid, self.places.log(named(PROXY, shard))
+            ):
+                await process.wait()
+
+    def _note_pid(self, name, pid):
+        self.places.pid(name).write_text(str(pid))
+
+    def end(self):
+        for shard in range(self.shards):
+            with suppress(OSError, ValueError):
+                if self.lives(shard):
+                    os.kill(self.pid_of(shard), signal.SIGKILL)
+
+
+async def by(run, token, scenario):
+    async with asyncio.timeout(PATIENCE_S), run.controlled(token) as first:
+        return await scenario(first)

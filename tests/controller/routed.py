@@ -1,0 +1,185 @@
+"""Hands that obey a scheduler beside its world, and plain routes to compare theirs with."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+from tests.controller.plain_routes import PlainSeats, PlainTable, Told
+from tests.scheduler.world import World
+
+from gyre.batching.task_sampler import Queries
+from gyre.controller.command_executor import Hands
+from gyre.controller.executions.group_executions import Attempts
+from gyre.controller.noted import Noted
+from gyre.controller.routing import RouteTables
+from gyre.scheduler.messages import EvaluationEnded, ExecutionTerminated
+from gyre.types.ids import evaluation_name
+from gyre.types.outcomes import Ending, Terminated
+from gyre.types.run_events import ExecutionRelaunched
+from gyre.types.shards import shard_of
+from gyre.types.tasks import Evaluation, Task
+
+ENDED = Terminated(ending=Ending.COMPLETED, reason="", elapsed_s=1.0, state=None)
+SHARDS = 2
+
+
+class Tasks:
+    def __init__(self, count):
+        self._count = count
+
+    def __len__(self):
+        return self._count
+
+    def get(self, index):
+        judge = Evaluation(argv=("true",))
+        return Task(id=f"task-{index}", instruction="", files=None, evaluation=judge)
+
+
+class Supervisors:
+    """Executions end when the world says so."""
+
+    def __init__(self, terminated, closed, lost):
+        self.terminated, self.lost = terminated, lost
+
+    def launch(self, name, task, folder):
+        pass
+
+    def adopt(self, name, task, folder, *, is_cancelled, is_terminated):
+        pass
+
+    def cancel(self, name):
+        pass
+
+    def forget(self, name):
+        pass
+
+
+class Evaluations:
+    """Seats as held-out evaluations keep them."""
+
+    def __init__(self):
+        self.seats = Noted()
+
+    def launch(self, order):
+        self.seats[evaluation_name(order.evaluation)] = order.engine
+
+    def move(self, moves):
+        for one in moves:
+            if (name := evaluation_name(one.evaluation)) in self.seats:
+                self.seats[name] = one.engine
+
+    def noticed(self, now, fact):
+        pass
+
+
+class Anybody:
+    """Does at once, and without a trace, whatever it is asked."""
+
+    def __getattr__(self, name):
+        return lambda *_, **__: None
+
+
+def engine_name(engine):
+    return f"engine-{engine}"
+
+
+def attempts_in(folder, tasks):
+    return Attempts(
+        folder, Tasks(tasks), Queries(tasks, seed=3), Supervisors, hear=lambda fact: None
+    )
+
+
+def hands_of(scheduler, attempts, routes, evaluations=None):
+    return Hands(
+        scheduler,
+        attempts,
+        Anybody(),
+        Anybody(),
+        routes,
+        evaluations=evaluations,
+        spawn=lambda work: None,
+        stop=lambda reason: None,
+    )
+
+
+class Routed(World):
+    """The scheduler's world with hands that obey beside it, and plain routes to compare."""
+
+    def __init__(self, shape, folder):
+        self.shards = [[Told() for _ in range(SHARDS)] for _ in ("hands", "plain")]
+        for shard in range(SHARDS):
+            self.answer(shard, waits=False)
+        self.plain, self.seats = [], PlainSeats()
+        self.attempts = attempts_in(folder, 5)
+        self.evaluations = Evaluations()
+        self.hands = None
+        super().__init__(shape)
+
+    def _obey(self, commands, burst_just_ended):
+        super()._obey(commands, burst_just_ended)
+        if self.hands is None:
+            self._join()
+        self._forget(self.log[-1][0])
+        self.hands.obey(commands)
+        self.seats.obey(commands, self.attempts.name_at)
+        self.compare()
+
+    def _join(self):
+        hands, plain = self.shards
+        self.routes = RouteTables(hands, engine_name)
+        self.plain = [PlainTable(one, engine_name) for one in plain]
+        self.hands = hands_of(self.scheduler, self.attempts, self.routes, self.evaluations)
+
+    def _forget(self, event):
+        """Whoever has ended is gone before the scheduler decides on it."""
+        match event:
+            case ExecutionTerminated(group=group, member=member):
+                name = self.attempts.name_at(group, member)
+                if name in self.seats.running:
+                    one = SimpleNamespace(name=name)
+                    finish(self.attempts.supervisors.terminated(one, ENDED))
+                    del self.seats.running[name]
+            case EvaluationEnded(evaluation=number):
+                self.evaluations.seats.pop(evaluation_name(number), None)
+                self.seats.evaluations.pop(evaluation_name(number), None)
+
+    def compare(self):
+        parts = [{} for _ in range(SHARDS)]
+        for name, engine in self.seats.all().items():
+            parts[shard_of(name, SHARDS)][name] = engine
+        for table, part in zip(self.plain, parts, strict=True):
+            table.want(part, self.scheduler.engines.is_ready)
+
+    async def work_plainly(self):
+        async with asyncio.TaskGroup() as group:
+            for table in self.plain:
+                group.create_task(table.work())
+
+    def relaunch(self, name):
+        """Under a new name, which the world knows nothing of."""
+        group, member = place = self.seats.running.pop(name)
+        self.attempts.supervisors.lost(SimpleNamespace(name=name), "lost")
+        new = self.attempts.name_at(group, member)
+        self.seats.running[new] = place
+        fact = ExecutionRelaunched(group=group, member=member, execution=new, reason="lost")
+        self.hands.noticed(self.now, fact)
+        self.compare()
+
+    def another(self, shard):
+        self.routes.again(shard)
+        self.plain[shard].again()
+
+    def answer(self, shard, *, waits):
+        for shards in self.shards:
+            if waits:
+                shards[shard].go.clear()
+            else:
+                shards[shard].go.set()
+
+    def orders(self, whose):
+        return [one.orders for one in self.shards[whose]]
+
+
+def finish(work):
+    with pytest.raises(StopIteration):
+        work.send(None)

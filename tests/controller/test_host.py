@@ -1,0 +1,225 @@
+"""The live host: the journal first, then the scheduler, then its orders."""
+
+import asyncio
+import errno
+
+import pytest
+
+from gyre.controller.controller import KINDS
+from gyre.controller.run_loop import Host
+from gyre.journal.entries import Header
+from gyre.journal.reading import read
+from gyre.journal.writer import Journal
+from gyre.scheduler.config import Shape
+from gyre.scheduler.messages import (
+    AdmitGroup,
+    GroupAdmitted,
+    LaunchExecution,
+    RunStarted,
+    TimerFired,
+)
+from gyre.scheduler.replay import plain_shape, replay
+from gyre.scheduler.scheduler import Scheduler
+from gyre.types.run_events import JournalWaited, RunEnded
+
+SHAPE = Shape(
+    groups_per_batch=2, executions_per_group=2, num_cells=1, cell_capacity=4, supply_dwell_s=0.05
+)
+
+
+def journal(path):
+    header = Header(run="r", seed=0, started_at=0.0, shape=plain_shape(SHAPE))
+    return Journal.create(path, header, kinds=KINDS)
+
+
+def hosted(path, work, **how):
+    """What `work` gives of a host whose orders are collected."""
+
+    async def live():
+        obeyed = []
+        with journal(path) as written:
+            host = Host(Scheduler(SHAPE), written, obey=obeyed.append, **how)
+            working = asyncio.create_task(host.work())
+            try:
+                await work(host)
+                await host.settled()
+            finally:
+                working.cancel()
+                await asyncio.gather(working, return_exceptions=True)
+        return obeyed
+
+    return asyncio.run(live())
+
+
+def test_what_is_heard_is_journaled_before_anybody_reacts(tmp_path):
+    path = tmp_path / "journal"
+    seen = []
+
+    async def work(host):
+        host.hear(RunStarted())
+
+    def listener(now, fact):
+        seen.append((fact, [one.event for one in read(path, kinds=KINDS).entries]))
+
+    hosted(path, work, listeners=[listener])
+
+    assert [(RunStarted(), [RunStarted()])] == seen
+
+
+def test_facts_for_people_are_journaled_in_their_place_and_decide_nothing(tmp_path):
+    path = tmp_path / "journal"
+
+    async def work(host):
+        host.hear(RunStarted())
+        host.hear(RunEnded(reason="enough"))
+        host.hear(GroupAdmitted(group=0))
+
+    obeyed = hosted(path, work)
+
+    entries = [one.event for one in read(path, kinds=KINDS).entries]
+    assert [RunStarted(), RunEnded(reason="enough"), GroupAdmitted(group=0)] == entries
+    assert [AdmitGroup, LaunchExecution] == sorted(
+        {type(one) for orders in obeyed for one in orders}, key=lambda one: one.__name__
+    )
+
+
+def test_orders_that_lead_to_events_are_followed_to_their_end(tmp_path):
+    """An answer heard while an order is obeyed is decided on before `settled` returns."""
+    heard = []
+
+    async def live():
+        with journal(tmp_path / "journal") as written:
+
+            def obey(orders):
+                for one in orders:
+                    heard.append(one)
+                    if isinstance(one, AdmitGroup):
+                        host.hear(GroupAdmitted(group=one.group))
+
+            host = Host(Scheduler(SHAPE), written, obey=obey)
+            working = asyncio.create_task(host.work())
+            host.hear(RunStarted())
+            await host.settled()
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
+
+    asyncio.run(live())
+
+    launched = [one for one in heard if isinstance(one, LaunchExecution)]
+    assert 4 == len(launched)
+
+
+def test_the_same_journal_gives_the_same_orders(tmp_path):
+    decided = []
+
+    async def work(host):
+        host.hear(RunStarted())
+        host.hear(GroupAdmitted(group=0))
+        await host.settled()
+        host.hear(TimerFired())
+
+    hosted(tmp_path / "j", work, decided=lambda *one: decided.append(one))
+
+    facts = [(one.now, one.event) for one in read(tmp_path / "j", kinds=KINDS).entries]
+    assert [(now, event) for now, event, _ in decided] == facts
+    assert [tuple(orders) for _, _, orders in decided] == list(replay(SHAPE, facts).orders)
+
+
+def test_an_impossible_event_ends_the_host_with_its_name(tmp_path):
+    async def live():
+        with journal(tmp_path / "journal") as written:
+            host = Host(Scheduler(SHAPE), written, obey=lambda orders: None)
+            host.hear(GroupAdmitted(group=5))
+            await host.work()
+
+    with pytest.raises(Exception, match="came before the run started"):
+        asyncio.run(live())
+
+
+class FullDisk:
+    """A journal whose file takes nothing for a while."""
+
+    def __init__(self, written, refusals):
+        self._written, self._left = written, refusals
+        self.append = written.append
+
+    @property
+    def now(self):
+        return self._written.now
+
+    def commit(self):
+        if self._left:
+            self._left -= 1
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return self._written.commit()
+
+
+def test_a_full_disk_stops_everything_until_there_is_room_again(tmp_path, monkeypatch):
+    """FAULTS 31: nothing is decided on what is not in the journal, and nothing of it is lost."""
+    monkeypatch.setattr("gyre.controller.run_loop.RETRY_S", 0.01)
+    path, alarms, obeyed, seen = tmp_path / "journal", [], [], []
+
+    def obey(commands):
+        seen.append([one.event for one in read(path, kinds=KINDS).entries])
+        obeyed.extend(commands)
+
+    async def live():
+        with journal(path) as written:
+            disk = FullDisk(written, refusals=3)
+            host = Host(Scheduler(SHAPE), disk, obey=obey, alarm=alarms.append)
+            working = asyncio.create_task(host.work())
+            host.hear(RunStarted())
+            await host.settled()
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
+
+    asyncio.run(live())
+    found = [one.event for one in read(path, kinds=KINDS).entries]
+
+    assert [[RunStarted()]] == seen
+    assert [AdmitGroup] * len(obeyed) == [type(one) for one in obeyed]
+    assert obeyed
+    assert [RunStarted, JournalWaited] == [type(one) for one in found]
+    assert ["cannot be written", "is written again"] == [
+        words
+        for one in alarms
+        for words in ("cannot be written", "is written again")
+        if words in one
+    ]
+
+
+class Dwelling:
+    """A scheduler that waits for a moment from the first event on, and for nothing else."""
+
+    def __init__(self):
+        self.due = None
+        self.woken = asyncio.Event()
+
+    def handle(self, event, now):
+        if isinstance(event, TimerFired):
+            self.woken.set()
+        elif self.due is None:
+            self.due = now + 0.05
+        return []
+
+    def wake_at(self, now):
+        return self.due if self.due is not None and self.due > now else None
+
+
+def test_a_moment_that_goes_by_while_the_journal_waits_is_not_missed(tmp_path, monkeypatch):
+    """FAULTS 31: the run goes on, although nothing else will ever happen."""
+    monkeypatch.setattr("gyre.controller.run_loop.RETRY_S", 0.1)
+
+    async def live():
+        with journal(tmp_path / "journal") as written:
+            scheduler = Dwelling()
+            disk = FullDisk(written, refusals=1)
+            host = Host(scheduler, disk, obey=lambda orders: None, alarm=lambda message: None)
+            working = asyncio.create_task(host.work())
+            host.hear(RunStarted())
+            async with asyncio.timeout(180):
+                await scheduler.woken.wait()
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
+
+    asyncio.run(live())

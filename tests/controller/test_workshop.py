@@ -1,0 +1,22 @@
+"""What the parts of a run's training half have in common."""
+
+from gyre.controller.workshop import deaths_once
+from gyre.scheduler.messages import CellDied, CellId, RunStarted
+
+
+def test_a_death_that_several_notice_is_heard_once_for_each_process():
+    cells = {0: object(), 1: object()}
+    heard = []
+    hear = deaths_once(heard.append, cells)
+
+    for cell in (1, 1, 0, 1):
+        hear(CellDied(cell=CellId(cell)))
+    hear(RunStarted())
+    hear(RunStarted())
+    cells[1] = object()
+    hear(CellDied(cell=CellId(1)))
+    hear(CellDied(cell=CellId(1)))
+
+    died = [one.cell for one in heard if isinstance(one, CellDied)]
+    assert [1, 0, 1] == died
+    assert 2 == len(heard) - len(died)

@@ -1,0 +1,119 @@
+"""Steps that are made again are the same steps, or the run stops by name."""
+
+import asyncio
+
+import pytest
+from tests.cell.fake_cells import FakeCell, FakeWorld
+
+from gyre.aio.news import News
+from gyre.batching.group_packer import Kept, Materialised, WireClaim
+from gyre.batching.work_queue import CORE
+from gyre.controller.training.batches import Batches, Terms
+from gyre.controller.training.update import Queue
+from gyre.scheduler.messages import OfferGroup
+from gyre.types.errors import LogDamaged
+from gyre.types.run_events import CallsDamaged, StepReplayed
+
+TERMS = Terms(
+    groups_per_batch=1,
+    batch_executions=2,
+    scored_first=False,
+    lease_s=60.0,
+    join_s=60.0,
+    group_s=60.0,
+)
+DAMAGE = "a frame has another checksum"
+
+
+class Packer:
+    """A claim for every execution whose log can be read."""
+
+    def __init__(self):
+        self.damaged = set()
+
+    def __call__(self, group):
+        claims = tuple(
+            WireClaim(data=one.execution.encode(), num_executions=1, num_tokens=1, oversize=False)
+            for one in group.kept
+            if one.execution not in self.damaged
+        )
+        return Materialised(
+            claims=claims,
+            num_trajectories=len(claims),
+            num_tokens=1,
+            num_targets=1,
+            row_tokens=1,
+            damaged=dict.fromkeys(sorted(self.damaged), DAMAGE),
+        )
+
+
+async def taken(packer, recalled=()):
+    """One step with one group of the executions `a` and `b`; what was heard comes too."""
+    heard, queue = [], Queue(lease_s=TERMS.lease_s)
+    queue.join(CORE, 0.0)
+    batches = Batches(queue, TERMS, packer=packer, hear=heard.append, news=News())
+    batches.recall_damaged(recalled)
+    batches.admit(0, version=0, size=2)
+    kept = {number: Kept(execution=name, reward=1.0) for number, name in enumerate("ab")}
+    batches.offer(OfferGroup(group=0, version=0, members=(0, 1), is_void=False), kept)
+    batches.open(0)
+    batches.pull()
+    await batches.pack()
+    while (lease := queue.claim(CORE, 0.0)) is not None:
+        queue.done(lease.lease)
+    batches.stepped(0, gradient_norm=1.0)
+    return batches, heard
+
+
+def trained(core):
+    return [claim.decode() for claim, _ in core.trained]
+
+
+def test_a_log_that_was_damaged_since_stops_the_replay_by_name():
+    """SPEC 3.6, 10: engines may serve this version, and without the log its weights differ."""
+
+    async def work():
+        packer, core = Packer(), FakeCell(FakeWorld(), 0)
+        batches, heard = await taken(packer)
+        packer.damaged.add("b")
+        with pytest.raises(LogDamaged, match=f"step 0 cannot be made again as it was: b: {DAMAGE}"):
+            await batches.replay(core, 0)
+        return core, heard
+
+    core, heard = asyncio.run(work())
+
+    assert [] == trained(core)
+    assert (0, []) == (core.version, [one for one in heard if isinstance(one, StepReplayed)])
+
+
+def test_a_log_that_a_controller_before_this_one_found_damaged_is_left_out_again():
+    """Otherwise no resume could take its step again."""
+
+    async def work():
+        packer, core = Packer(), FakeCell(FakeWorld(), 0)
+        packer.damaged.add("b")
+        batches, heard = await taken(packer, recalled=["b"])
+        await core.enter()
+        await batches.replay(core, 0)
+        return core, heard
+
+    core, heard = asyncio.run(work())
+
+    assert ["a"] == trained(core)
+    assert [] == [one for one in heard if isinstance(one, CallsDamaged)]
+
+
+def test_a_log_that_was_damaged_when_its_group_was_packed_is_left_out_again():
+    async def work():
+        packer, core = Packer(), FakeCell(FakeWorld(), 0)
+        packer.damaged.add("b")
+        batches, heard = await taken(packer)
+        await core.enter()
+        await batches.replay(core, 0)
+        return core, heard
+
+    core, heard = asyncio.run(work())
+
+    assert ["a"] == trained(core)
+    assert ["b"] == [one.execution for one in heard if isinstance(one, CallsDamaged)]
+    assert [0] == [one.step for one in heard if isinstance(one, StepReplayed)]

@@ -1,0 +1,9 @@
+"""Real nodes run with -m cluster only; a run in which every promise is kept is written down."""
+
+import pytest
+from tests.hardware.clusters import result
+from tests.promises import Promises
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Promises("cluster", result.write))

@@ -1,0 +1,9 @@
+"""Mooncake runs with -m transports only; a run in which every promise is kept is written down."""
+
+import pytest
+from tests.hardware.transports import result
+from tests.promises import Promises
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Promises("transports", result.write))

@@ -1,0 +1,320 @@
+"""Panels of a page: true rows, nothing from the future, and sums that come out."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from tests.observability.terminal.journaled import SMALL, reward_of, simulated, told
+
+from gyre.observability.dashboard.account import CAUSES, Account, Cause
+from gyre.observability.dashboard.listing import ORDERS, Asked, listed
+from gyre.observability.dashboard.moment import moment, plain_shape
+from gyre.observability.dashboard.newest import Newest
+from gyre.observability.dashboard.panels import PANELS, panels
+from gyre.observability.dashboard.view import View
+from gyre.observability.history.run import Story
+from gyre.observability.history.story_cells import Change
+from gyre.scheduler.cells import CellState
+from gyre.scheduler.messages import EnterTraining, RunStarted
+from gyre.scheduler.scheduler import Scheduler
+from gyre.types.outcomes import Ending, Outcome
+from gyre.types.reports import Measures
+from gyre.types.run_events import CheckpointFailed, CheckpointMade, ClaimTrained, RunEnded
+
+
+def story_of(facts, one=SMALL):
+    story = Story(one.shape)
+    story.heard_all(facts)
+    return story
+
+
+@pytest.fixture(scope="module")
+def facts():
+    found = list(told(simulated(SMALL)[1]))
+    middle = len(found) // 2
+    fault = (found[middle][0], CheckpointFailed(version=3, reason="the disk is full"))
+    return [*found[:middle], fault, *found[middle:]]
+
+
+@pytest.fixture(scope="module")
+def story(facts):
+    return story_of(facts)
+
+
+def view(at_s, *, points=600):
+    return View(at_s=at_s, from_s=0.0, to_s=at_s, points=points)
+
+
+def test_the_past_is_shown_as_it_was(facts, story):
+    """As a story shows it that has heard nothing since; names, seats and what time went to may be
+    known later."""
+    names = [name for name in PANELS if name != "idle"]
+    later = {"engine": None, "execution": None}
+    for part in (0.0, 0.1, 0.35, 0.5, 0.77, 1.0):
+        at_s = story.now_s * part
+        then = story_of(fact for fact in facts if fact[0] <= at_s)
+        wanted = Asked(at_s=at_s, limit=1000, order="ended")
+        rows = [[row | later for row in listed(one, wanted)["rows"]] for one in (then, story)]
+
+        assert panels(then, view(at_s), names) == panels(story, view(at_s), names)
+        assert moment(then, at_s) == moment(story, at_s)
+        assert rows[0] == rows[1]
+
+
+def test_everything_is_plain_json(story):
+    found = panels(story, view(story.now_s), PANELS)
+    whole = {"panels": found, "moment": moment(story, 0.0), "shape": plain_shape(story.shape)}
+
+    assert whole == json.loads(json.dumps(whole, allow_nan=False))
+
+
+def test_few_points_are_true_points_and_keep_the_peaks(story):
+    whole = PANELS["water"](story, view(story.now_s, points=10**6))
+    few = PANELS["water"](story, view(story.now_s, points=60))
+    rows = set(zip(*whole.values(), strict=True))
+    kept = list(zip(*few.values(), strict=True))
+
+    assert len(kept) <= 66 < len(rows)
+    assert set(kept) <= rows
+    assert kept == sorted(kept)
+    for name in ("waterlevel", "capacity"):
+        assert (max(whole[name]), min(whole[name])) == (max(few[name]), min(few[name]))
+
+
+def test_a_window_begins_with_what_held_before_it(story):
+    from_s, to_s = story.now_s * 0.4, story.now_s * 0.45
+    found = PANELS["water"](story, View(at_s=story.now_s, from_s=from_s, to_s=to_s, points=10**6))
+
+    assert found["at_s"][0] <= from_s < found["at_s"][1]
+    assert found["at_s"][-1] <= to_s
+    assert story.level_at(from_s).waterlevel == found["waterlevel"][0]
+
+
+def test_the_line_is_what_the_scheduler_admits_cells_by(story):
+    """Whenever a cell was sent into training the water stood at the line or below it."""
+    scheduler = Scheduler(SMALL.shape)
+    entered = []
+    for now, event in simulated(SMALL)[1]:
+        before = scheduler.engines.capacity
+        orders = scheduler.handle(event, now)
+        sent = [one for one in orders if isinstance(one, EnterTraining)]
+        entered += [[now, one.cell] for one in sent]
+        assert all(scheduler.waterlevel <= before - SMALL.shape.cell_capacity for _ in sent)
+
+    assert entered == PANELS["supply"](story, view(story.now_s))["entered"] != []
+
+
+def test_of_stretches_too_short_to_be_seen_what_there_is_most_of_is_shown():
+    """Two seconds of three are training, then two are serving; nine seconds can be seen."""
+    serving, training = CellState.SERVING, CellState.TRAINING
+    states = [serving, training, training] * 45 + [serving, serving, training] * 45
+    story = Story(SMALL.shape)
+    story.fleet.changes[1] = [Change(float(at), state) for at, state in enumerate(states)]
+    story.now_s = 270.0
+    found = PANELS["roles"](story, view(270.0, points=30))["cells"][1]
+
+    assert [[0.0, 135.0, "training"], [135.0, 270.0, "serving"]] == found["spans"]
+    assert 0.5 == found["training_share"]
+
+
+def test_rewards_are_those_of_the_steps(story):
+    found = PANELS["steps"](story, view(story.now_s))
+
+    assert list(range(1, 13)) == found["step"]
+    assert [reward_of(step) for step in range(12)] == found["reward"]
+    assert [8 * 600] * 12 == found["tokens"]
+    assert [16] * 12 == found["num_claims"]
+    assert [None] * 12 == found["max_gap"]
+
+
+def test_staleness_stands_beside_its_prediction(story):
+    found = PANELS["staleness"](story, view(story.now_s))
+    groups = sum(many for _, many in found["histogram"])
+
+    assert groups == 12 * 8 == sum(many for _, many in found["in_order"])
+    assert (
+        found["whole_run"]
+        == found["mean"]
+        == pytest.approx(sum(age * many for age, many in found["in_order"]) / groups)
+    )
+    assert 0.5 + (3 - 1) / 2 == found["predicted"]
+    assert found["identity"]["holds"]
+
+
+def test_durations_count_every_execution_by_its_ending(story):
+    found = PANELS["durations"](story, view(story.now_s))["executions"]
+    endings = story.work.endings_at(story.now_s)
+
+    assert {name: sum(bins) for name, bins in found["counts"].items()} == {
+        name: many for name, many in endings.items() if many
+    }
+    assert found["counts"]["timed-out"][-1] == endings["timed-out"] > 0
+    assert found["max"] == max(one.ran_s for one in story.work.attempts)
+
+
+def test_the_account_of_time_loses_none(story):
+    edges = [story.now_s * one / 37 for one in range(38)]
+    account = Account(story, edges)
+    for cell in range(4):
+        assert story.now_s == pytest.approx(sum(account.of(cell)))
+        assert all(spent >= 0 for spent in account.of(cell))
+        for part in account.seconds[cell]:
+            assert story.now_s / 37 == pytest.approx(sum(part))
+    total = dict(zip(CAUSES, account.total(), strict=True))
+
+    assert all(sum(account.by_slice(one)) == pytest.approx(total[one]) for one in Cause)
+
+
+def test_time_goes_to_the_cause_it_has(story):
+    """Invented facts say 3 s for each of 16 claims a step, 0.6 s for an update, 1.5 s to load."""
+    account = dict(zip(CAUSES, Account(story, [0.0, story.now_s]).total(), strict=True))
+    spans = [one for cell in range(4) for one in story.fleet.spans(cell, 0.0, story.now_s)]
+
+    def spent(*states):
+        return sum(one.end_s - one.start_s for one in spans if one.state in states)
+
+    assert account[Cause.TRAINING] == pytest.approx(12 * (16 * 3.0 + 0.6), rel=0.2)
+    assert account[Cause.SWITCHING] + account[Cause.WEIGHTS] == pytest.approx(
+        spent(CellState.ENTERING, CellState.LEAVING)
+    )
+    homes = PANELS["transitions"](story, view(story.now_s))["rows"]["into_training"].count(False)
+    assert account[Cause.WEIGHTS] == pytest.approx(1.5 * homes)
+    assert account[Cause.SERVING] + account[Cause.EMPTY] == pytest.approx(spent(CellState.SERVING))
+    assert account[Cause.SERVING] == pytest.approx(
+        sum(one.ran_s for one in story.work.attempts) / SMALL.shape.cell_capacity, rel=0.25
+    )
+
+
+def test_without_facts_on_claims_all_time_in_training_is_work():
+    story = story_of(simulated(SMALL)[1])
+    found = dict(zip(CAUSES, Account(story, [0.0, story.now_s]).total(), strict=True))
+
+    assert found[Cause.TRAINING] > 0 == found[Cause.ROLLOUTS]
+
+
+def test_what_keeps_the_next_cell_at_home_is_said(story):
+    seen = {moment(story, one.at_s)["entering"]["why"] for one in story.levels}
+
+    assert {"waterlevel", "supply", "burst end", "switching"} <= seen
+    for at_s, _ in story.entered:
+        just_before = moment(story, at_s - 1e-3)["entering"]
+        assert just_before["why"] in ("waterlevel", "dwell", "supply", "switching", "burst end")
+
+
+def test_of_a_run_that_stopped_itself_nothing_is_left(facts):
+    half = facts[: len(facts) // 2]
+    now = half[-1][0]
+    stopped = moment(story_of([*half, (now, RunEnded(reason="the disk"))]), now)
+
+    assert moment(story_of(half), now)["left_s"] > 0
+    assert (0.0, "over") == (stopped["left_s"], stopped["entering"]["why"])
+
+
+def test_targets_that_were_clipped_are_a_part_of_all_targets(facts):
+    """Which of raised and of lowered ones were clipped are parts of each."""
+    measures = Measures(
+        num_targets=50,
+        num_capped=5,
+        num_raised=10,
+        num_raised_clipped=8,
+        num_lowered=30,
+        num_lowered_clipped=12,
+        sum_ratio=50.0,
+        max_gap=0.5,
+    )
+    told = [
+        (now, replace(fact, measures=measures) if isinstance(fact, ClaimTrained) else fact)
+        for now, fact in facts
+    ]
+    found = PANELS["steps"](story_of(told), view(told[-1][0]))
+    parts = [found[name][0] for name in ("raised_clipped", "lowered_clipped", "clipped", "capped")]
+
+    assert [0.8, 0.4, 0.4, 0.1] == parts
+
+
+def test_faults_are_told_with_their_time(story):
+    found = PANELS["faults"](story, view(story.now_s))
+
+    assert {"checkpoint failed": 1} == found["counts"]
+    assert "checkpoint of version 3 was not written: the disk is full" == found["rows"][0]["text"]
+    assert [] == PANELS["faults"](story, view(1.0))["rows"]
+
+
+def test_a_checkpoint_is_told_once_and_with_its_time():
+    made = CheckpointMade(
+        version=3,
+        digest="d",
+        num_bytes=100,
+        has_optimizer=True,
+        stalled_s=0.5,
+        copied_s=1.0,
+        seconds=4.0,
+    )
+    story = story_of([(0.0, RunStarted()), (9.0, made), (12.0, made)])
+    found = panels(story, view(20.0), ["checkpoints"])["checkpoints"]
+
+    assert {"at_s": [9.0], "version": [3], "seconds": [4.0], "stalled_s": [0.5]} == {
+        name: found[name] for name in ("at_s", "version", "seconds", "stalled_s")
+    }
+    assert [] == panels(story, view(8.0), ["checkpoints"])["checkpoints"]["at_s"]
+    assert [{"at_s": 9.0, "text": "checkpoint of version 3 is durable, 100 bytes in 4.0 s"}] == (
+        Newest().lines(story)
+    )
+
+
+def test_executions_are_listed_page_by_page(story):
+    whole = listed(story, Asked(at_s=story.now_s, limit=1000))
+    pages = [
+        row
+        for offset in range(0, whole["total"], 100)
+        for row in listed(story, Asked(at_s=story.now_s, offset=offset))["rows"]
+    ]
+
+    assert whole["total"] == len(story.work.attempts) == len(pages)
+    assert whole["rows"] == pages
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_executions_are_listed_in_the_order_asked_for(story, order):
+    rows = listed(story, Asked(at_s=story.now_s, limit=1000, order=order))["rows"]
+    keys = {
+        "group": [(one["group"], one["member"]) for one in rows],
+        "name": [one["execution"] for one in rows],
+        "ended": [-one["ended_s"] for one in rows],
+        "ran": [-one["ran_s"] for one in rows],
+        "score": [2.0 if one["score"] is None else one["score"] for one in rows],
+    }
+
+    assert sorted(keys[order]) == keys[order]
+
+
+def test_executions_are_chosen_by_group_ending_and_outcome(story):
+    def rows(**chosen):
+        return listed(story, Asked(at_s=story.now_s, limit=1000, **chosen))["rows"]
+
+    assert [3] * 8 == [one["group"] for one in rows(group=3)]
+    assert {"timed-out"} == {one["ending"] for one in rows(ending=Ending.TIMED_OUT)}
+    assert {"excluded"} == {one["outcome"] for one in rows(outcome=Outcome.EXCLUDED)}
+
+
+def test_news_is_what_was_not_told_before(facts):
+    story, newest = Story(SMALL.shape), Newest()
+    told_of = []
+    for at, (now, fact) in enumerate(facts):
+        story.heard(now, fact)
+        if at % 500 == 0:
+            told_of += newest.lines(story)
+    told_of += newest.lines(story)
+    texts = [one["text"] for one in told_of]
+
+    assert 12 == sum(text.startswith("step ") for text in texts)
+    assert 4 == sum("published" in text for text in texts)
+    assert 1 == sum("disk is full" in text for text in texts)
+    assert [] == newest.lines(story)
+
+
+def test_a_run_that_nothing_happened_in_has_panels():
+    story = Story(replace(SMALL.shape, steps=None))
+
+    assert set(PANELS) == set(panels(story, view(0.0), PANELS))
+    assert 0 == moment(story, 0.0)["waterlevel"]

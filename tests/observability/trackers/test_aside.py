@@ -1,0 +1,138 @@
+"""A run goes on whatever its trackers do."""
+
+import threading
+import time
+
+from gyre.observability.trackers import aside
+from gyre.observability.trackers.aside import Trackers
+from gyre.testing.trackers import Logged, MemoryTracker
+
+LOST = "tracker bad: logs that were lost: {}"
+
+
+def around(**trackers):
+    return Trackers({name: lambda one=one: one for name, one in trackers.items()})
+
+
+def steps(tracker):
+    return [one.step for one in tracker.logged]
+
+
+def test_every_tracker_gets_everything_in_order():
+    one, two = MemoryTracker(), MemoryTracker()
+    trackers = around(one=one, two=two)
+    for step in range(50):
+        trackers.log({"a": step / 2}, step=step)
+    trackers.close()
+
+    assert [Logged(name="a", step=step, value=step / 2) for step in range(50)] == one.logged
+    assert one.logged == two.logged
+    assert (1, 1, ()) == (one.num_closed, two.num_closed, trackers.warnings)
+
+
+def test_what_is_logged_may_change_afterwards():
+    gate, values = threading.Event(), {"a": 1.0}
+    tracker = MemoryTracker(open_gate=gate)
+    trackers = around(slow=tracker)
+    trackers.log(values, step=0)
+    values["a"] = 2.0
+    gate.set()
+    trackers.close()
+
+    assert [Logged(name="a", step=0, value=1.0)] == tracker.logged
+
+
+def test_one_that_fails_is_a_warning_once_and_the_others_go_on():
+    good, bad = MemoryTracker(), MemoryTracker(failing={"log"})
+    trackers = around(bad=bad, good=good)
+    for step in range(3):
+        trackers.log({"a": 0.0}, step=step)
+    trackers.close()
+
+    assert ("tracker bad: log: OSError: no space left", LOST.format(3)) == trackers.warnings
+    assert [0, 1, 2] == steps(good)
+    assert 1 == bad.num_closed
+
+
+def test_one_that_recovers_gets_what_comes_then():
+    warned = threading.Event()
+    tracker = MemoryTracker(failing={"log"})
+
+    class Watched:
+        def log(self, values, *, step):
+            try:
+                tracker.log(values, step=step)
+            finally:
+                warned.set()
+
+        close = tracker.close
+
+    trackers = Trackers({"bad": Watched})
+    trackers.log({"a": 0.0}, step=0)
+    warned.wait()
+    tracker.failing.clear()
+    trackers.log({"a": 0.0}, step=1)
+    trackers.close()
+
+    assert [1] == steps(tracker)
+    assert LOST.format(1) == trackers.warnings[-1]
+
+
+def test_one_that_cannot_be_opened_is_a_warning():
+    def refuse():
+        raise ValueError("no key\nand a page of advice")
+
+    trackers = Trackers({"bad": refuse})
+    trackers.log({"a": 0.0}, step=0)
+    trackers.close()
+
+    assert ("tracker bad: open: ValueError: no key", LOST.format(1)) == trackers.warnings
+
+
+def test_one_that_cannot_be_closed_is_a_warning():
+    trackers = around(bad=MemoryTracker(failing={"close"}))
+    trackers.close()
+
+    assert ("tracker bad: close: OSError: gone",) == trackers.warnings
+
+
+def test_one_that_hangs_neither_holds_a_log_nor_the_end():
+    gate = threading.Event()
+    good = MemoryTracker()
+    trackers = around(bad=MemoryTracker(open_gate=gate), good=good)
+    for step in range(3):
+        trackers.log({"a": 0.0}, step=step)
+    while len(steps(good)) < 3:
+        time.sleep(0.001)
+    trackers.close(within_s=0.5)
+    gate.set()
+
+    assert [0, 1, 2] == steps(good)
+    assert "tracker bad: did not finish in time" == trackers.warnings[0]
+    assert trackers.warnings[1].startswith("tracker bad: logs that were lost: ")
+
+
+def test_what_waits_is_bounded(monkeypatch):
+    monkeypatch.setattr(aside, "MOST_WAITING", 2)
+    gate = threading.Event()
+    tracker = MemoryTracker(open_gate=gate)
+    trackers = around(bad=tracker)
+    for step in range(20):
+        trackers.log({"a": 0.0}, step=step)
+    gate.set()
+    trackers.close()
+
+    assert "tracker bad: 2 logs wait for it, more are lost" == trackers.warnings[0]
+    assert LOST.format(20 - len(tracker.logged)) == trackers.warnings[1]
+    assert sorted(steps(tracker)) == steps(tracker)
+    assert 2 <= len(tracker.logged) <= 3
+
+
+def test_closing_again_and_logging_afterwards_do_nothing():
+    tracker = MemoryTracker()
+    trackers = around(one=tracker)
+    trackers.close()
+    trackers.close()
+    trackers.log({"a": 0.0}, step=0)
+
+    assert (1, [], ()) == (tracker.num_closed, tracker.logged, trackers.warnings)

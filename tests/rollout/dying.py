@@ -1,0 +1,74 @@
+"""Supervisors that die by SIGKILL around the n-th thing they do to the disk, and who follows them.
+
+    python -m tests.rollout.dying FOLDER < order
+
+FOLDER/N/order.json is supervised by a process that dies at the N-th moment, and then by one that
+does not die, for N = 1, 2, ... until one comes to its end before its moment.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import msgspec
+
+from gyre.rollout.main import born
+from gyre.rollout.spec import Order, write_order
+
+TOLD = '{"key": "k"}'
+MOMENTS = ("fsync", "rename", "replace")
+"""Calls of `os` before and after each of which a process may die."""
+MOST = 100
+"""A life with more moments than this does not end."""
+
+
+def dies_at(number):
+    """From now on this process dies at that moment."""
+    left = number
+
+    def moment():
+        nonlocal left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def around(call):
+        def done(*given, **named):
+            moment()
+            call(*given, **named)
+            moment()
+
+        return done
+
+    for name in MOMENTS:
+        setattr(os, name, around(getattr(os, name)))
+
+
+def lived(folder, number=None):
+    """How a supervisor of this folder ended: minus the signal, or its exit status."""
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        if number is not None:
+            dies_at(number)
+        os._exit(born([str(folder / "order.json")], TOLD))
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def main(folder):
+    order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
+    for number in range(1, MOST):
+        own = folder / str(number)
+        write_order(own, order)
+        if lived(own, number) == 0:
+            return 0
+        if (status := lived(own)) != 0:
+            sys.stderr.write(f"the one after death {number} ended with {status}\n")
+            return 1
+    sys.stderr.write(f"more than {MOST} moments\n")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,0 +1,78 @@
+"""Programs of a local sandbox try to take all there is."""
+
+import asyncio
+
+import pytest
+from tests.sandboxes.local.inside import Inside, ran
+
+from gyre.sandboxes.watchdog import descendants
+from gyre.types.errors import SandboxError
+from gyre.types.sandboxes import Limits
+
+BY_WATCHDOG = {"groups": {}}
+"""As on a machine without control groups."""
+GUARDS = [{}, BY_WATCHDOG]
+
+
+@pytest.mark.parametrize("guard", GUARDS, ids=["cgroup", "watchdog"])
+def test_a_fork_bomb_stays_small(guard, tmp_path):
+    """It is refused more processes, or killed for them, which takes longer the more there are."""
+    bomb = "while :; do sleep 60 & done" if guard else "f() { f | f & }; f; sleep 1"
+    inside = Inside(tmp_path, made={"most": Limits(processes=50)} | guard)
+
+    async def explode():
+        await inside.start(bomb)
+        most = 0
+        waiting = asyncio.create_task(inside.sandbox.wait())
+        while not waiting.done():
+            most = max(most, len(descendants(inside.sandbox.init, most=100)))
+            await asyncio.sleep(0.02)
+        await inside.sandbox.kill()
+        return most, waiting.exception()
+
+    most, error = asyncio.run(explode())
+
+    assert 2 < most
+    if guard is BY_WATCHDOG:
+        assert isinstance(error, SandboxError)
+        assert "processes" in str(error)
+    else:
+        assert most <= 51
+
+
+@pytest.mark.parametrize("guard", GUARDS, ids=["cgroup", "watchdog"])
+def test_a_memory_bomb_is_ended(guard, tmp_path):
+    bomb = "x = []\nwhile True: x.append(bytearray(2**22))"
+    (tmp_path / "workspace").mkdir()
+    (tmp_path / "workspace" / "bomb.py").write_text(bomb)
+
+    with pytest.raises(SandboxError, match="bytes of memory"):
+        ran(
+            tmp_path,
+            "exec /usr/bin/python3 bomb.py",
+            made={"most": Limits(memory_bytes=2**27)} | guard,
+        )
+
+
+def test_memory_without_a_process_is_little(tmp_path):
+    status, _ = ran(tmp_path, "head -c 200000000 /dev/zero > /dev/shm/x")
+
+    assert 0 != status
+
+
+@pytest.mark.parametrize("where", [".", "$HOME", "/tmp"])
+def test_filling_the_disk_is_ended(where, tmp_path):
+    """Its one file is not over; all together are."""
+    fill = f"cd {where}; i=0; while :; do head -c 5000000 /dev/zero > $i; i=$((i+1)); done"
+
+    with pytest.raises(SandboxError, match="bytes on disk"):
+        ran(tmp_path, fill, made={"most": Limits(disk_bytes=2**25)})
+
+
+def test_a_file_over_the_limit_ends_its_writer(tmp_path):
+    status, _ = ran(
+        tmp_path, "exec head -c 50000000 /dev/zero > x", made={"most": Limits(disk_bytes=2**25)}
+    )
+
+    assert -25 == status
+    assert 2**25 == (tmp_path / "workspace" / "x").stat().st_size

@@ -1,0 +1,139 @@
+"""Fits that find what was planted, and published results in one file only."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.simulator.scenes import scenario
+
+import gyre.simulator
+from gyre.simulator import paper_results
+from gyre.simulator.calibrate import (
+    DRIFT,
+    TRAINING_RATE,
+    Comparison,
+    Row,
+    compare,
+    fit,
+    fit_durations,
+)
+from gyre.simulator.durations import Drift
+from gyre.types.errors import ConfigError
+
+
+def small(**changes):
+    """A run whose time follows its training rate and its drift."""
+    shape = {"groups_per_batch": 2, "cell_capacity": 4, "steps": 6, "executions_per_group": 2}
+    drift = Drift(to=0.9, first_step=1, last_step=4)
+    one = scenario([(1.0, 2.0), (0.5, 1.5), (1.0, 0.75)], drift=drift, **shape)
+    return replace(one, **changes)
+
+
+def planted(one, *, rate, drift):
+    return DRIFT.put(TRAINING_RATE.put(one, rate), drift)
+
+
+def test_a_fit_finds_the_numbers_that_made_the_hours():
+    rows = {"one": small(), "two": small(nodes_per_cell=3.0)}
+    truth = {name: planted(one, rate=2.3, drift=0.84) for name, one in rows.items()}
+    published = {row.name: row.mean_h for row in compare(truth, _zero(truth), seeds=[0]).rows}
+
+    found = fit(rows, published, parameters=(TRAINING_RATE, DRIFT), seeds=[0])
+
+    values = dict(found.values)
+    assert 2.3 == pytest.approx(values["groups_per_node_hour"], abs=0.05)
+    assert 0.84 == pytest.approx(values["drift.to"], abs=0.01)
+    assert found.fitted_error < 0.005
+
+
+def _zero(rows):
+    return dict.fromkeys(rows, 1.0)
+
+
+def test_rows_that_were_not_fitted_are_told_apart():
+    rows = {"one": small(), "two": small(nodes_per_cell=3.0)}
+    hours = {row.name: row.mean_h for row in compare(rows, _zero(rows), seeds=[0]).rows}
+    published = {"one": hours["one"], "two": hours["two"] * 1.25}
+
+    found = compare(rows, published, seeds=[0, 1], fitted=["one"])
+
+    assert [True, False] == [row.is_fitted for row in found.rows]
+    assert 0.1 == pytest.approx(found.mean_error)
+    assert 0.2 == pytest.approx(found.predicted_error)
+    assert all(2 == len(row.simulated_h) for row in found.rows)
+
+
+def test_a_fit_without_published_hours_is_refused():
+    with pytest.raises(ConfigError, match="no published hours to fit two"):
+        fit({"two": small()}, {"one": 1.0}, parameters=(DRIFT,), seeds=[0])
+
+
+def test_pairs_in_the_wrong_order_are_found_if_they_are_far_enough_apart():
+    def row(name, published, simulated):
+        return Row(name=name, published_h=published, simulated_h=(simulated,), is_fitted=False)
+
+    found = Comparison(rows=(row("a", 10.0, 12.0), row("b", 10.4, 11.0), row("c", 20.0, 11.5)))
+
+    assert (("a", "c"),) == found.misordered(apart=0.05)
+    assert (("a", "b"), ("a", "c")) == found.misordered(apart=0.01)
+
+
+@pytest.mark.parametrize("deadline_h", [None, 2.0])
+def test_durations_are_fitted_from_recorded_ones(deadline_h):
+    """The truth is known; a deadline cuts a third of what was recorded."""
+    rng = np.random.default_rng(1)
+    shared = rng.standard_normal((600, 1)) * np.sqrt(0.4)
+    normal = shared + rng.standard_normal((600, 16)) * np.sqrt(0.6)
+    hours = np.exp(0.5 + 0.4 * normal)
+    recorded = np.minimum(hours, np.inf if deadline_h is None else deadline_h)
+
+    found = fit_durations(recorded.tolist(), deadline_h=deadline_h)
+
+    assert 0.5 == pytest.approx(found.durations.log_mean, abs=0.03)
+    assert 0.4 == pytest.approx(found.durations.sigma, abs=0.02)
+    assert 0.4 == pytest.approx(found.between, abs=0.05)
+
+
+def test_a_fit_that_ignores_the_deadline_is_off():
+    rng = np.random.default_rng(1)
+    hours = np.minimum(np.exp(0.5 + 0.4 * rng.standard_normal((600, 16))), 2.0).tolist()
+
+    assert abs(fit_durations(hours).durations.sigma - 0.4) > 0.05
+
+
+@pytest.mark.parametrize("hours", [[[1.0] * 4], [[1.0] * 8, [0.0] * 8]])
+def test_too_few_or_impossible_durations_are_refused(hours):
+    with pytest.raises(ConfigError, match="at least 8, all above 0"):
+        fit_durations(hours)
+
+
+def numbers(text):
+    return set(re.findall(r"\d+\.\d+", text))
+
+
+def strays(sources, results):
+    """Published numbers outside the fitting file, by file."""
+    published = {number for number in numbers(results) if len(number) >= 5}
+    return {name: sorted(numbers(text) & published) for name, text in sources.items()}
+
+
+def sources():
+    room = Path(gyre.simulator.__file__).parent
+    found = {path.name: path.read_text() for path in sorted(room.rglob("*.py"))}
+    return found, found.pop(Path(paper_results.__file__).name)
+
+
+def test_published_results_stand_in_one_file():
+    found, results = sources()
+
+    assert len(numbers(results)) > 20
+    assert {} == {name: stray for name, stray in strays(found, results).items() if stray}
+
+
+def test_a_published_result_elsewhere_is_found():
+    found, results = sources()
+    found["paper.py"] += "\nHOURS = 16.12\n"
+
+    assert ["16.12"] == strays(found, results)["paper.py"]
