@@ -15,7 +15,6 @@ from gyre.scheduler.messages import (
     ExecutionTerminated,
     GroupAdmitted,
     GroupAssigned,
-    GroupId,
     LaunchExecution,
     OfferGroup,
     OpenBatch,
@@ -26,6 +25,7 @@ from gyre.scheduler.messages import (
 )
 from gyre.scheduler.placements import Async
 from gyre.scheduler.scheduler import Scheduler
+from gyre.types.ids import GroupId
 from gyre.types.outcomes import Ending, Outcome
 
 ENGINES = 512

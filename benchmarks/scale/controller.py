@@ -31,17 +31,10 @@ from gyre.journal.reading import read
 from gyre.journal.writer import Journal
 from gyre.rollout.facts import FACTS_FILE, Entry
 from gyre.rollout.spec import ORDER_FILE, Order
-from gyre.scheduler.messages import (
-    AdmitGroup,
-    EngineId,
-    GroupId,
-    LaunchExecution,
-    Move,
-    MoveExecutions,
-)
+from gyre.scheduler.messages import AdmitGroup, LaunchExecution, Move, MoveExecutions
 from gyre.scheduler.replay import plain_shape
 from gyre.storage import lock
-from gyre.types.ids import EngineName, ExecutionId
+from gyre.types.ids import EngineId, EngineName, ExecutionId, GroupId
 from gyre.types.outcomes import Fact, Launched, Prepared
 from gyre.types.run_events import GroupDrawn, RewardGiven
 from gyre.types.tasks import Evaluation, Task

@@ -23,7 +23,7 @@ from benchmarks.peers.scenarios import Plan, many_short, quantiles
 from gyre.config.sections import LimitsSection, ProxySection, RouterSection
 from gyre.controller.sharding import shard_plan
 from gyre.proxy.admin_client import control
-from gyre.proxy.proxy import ProxyPlan
+from gyre.proxy.spec import ProxyPlan
 from gyre.storage.plan_file import write_plan
 from gyre.types.sampling import Sampling
 from gyre.types.shards import shard_of

@@ -10,8 +10,8 @@ from tests.chaos_sim.loop import NODE
 
 from gyre.net.http_server import told_to_stop
 from gyre.proxy import proxy as real
-from gyre.proxy.proxy import ProxyPlan
 from gyre.proxy.routing.router import Router
+from gyre.proxy.spec import ProxyPlan
 from gyre.storage.call_log import SUFFIX
 from gyre.storage.commit import GroupCommit
 from gyre.storage.plan_file import read_plan

@@ -9,8 +9,9 @@ import aiohttp
 from tests.flows.live.running import SCHEDULE, tasks_of, write_run
 
 from gyre.cluster.process import holds_log
-from gyre.controller.process_specs import Places, proxy_plan
+from gyre.controller.process_specs import proxy_plan
 from gyre.controller.proxying import Proxying
+from gyre.controller.run_dir import Places
 from gyre.controller.runfile import read_run
 from gyre.controller.sharding import Sharding
 from gyre.proxy.admin_client import PROXY

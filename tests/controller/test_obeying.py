@@ -27,16 +27,9 @@ from gyre.controller.recovered_state import recall
 from gyre.controller.routing import RouteTable, RouteTables
 from gyre.scheduler.dispatch import Continuous
 from gyre.scheduler.engines import Engines
-from gyre.scheduler.messages import (
-    AdmitGroup,
-    EngineId,
-    GroupId,
-    LaunchExecution,
-    Move,
-    MoveExecutions,
-    OfferGroup,
-)
+from gyre.scheduler.messages import AdmitGroup, LaunchExecution, Move, MoveExecutions, OfferGroup
 from gyre.scheduler.placements import Elastic
+from gyre.types.ids import EngineId, GroupId
 
 SIZE = 8
 FAULTS = ("kill", "lose", "relaunch", "another shard", "evaluate", "answer")

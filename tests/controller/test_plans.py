@@ -7,7 +7,8 @@ import pytest
 from tests.config.tables import read
 from tests.harnesses.installed import pretend_prepared
 
-from gyre.controller.process_specs import Places, cell_plan, order_for
+from gyre.controller.process_specs import cell_plan, order_for
+from gyre.controller.run_dir import Places
 from gyre.harnesses.prepared import PROGRAMS
 from gyre.types.errors import ConfigError
 from gyre.types.tasks import Evaluation, Task

@@ -10,7 +10,7 @@ import pytest
 from tests.flows.live.running import SCHEDULE, tasks_of, write_run
 
 from gyre.cli.main import main
-from gyre.cluster.process import lock_holder
+from gyre.cluster.pids import lock_holder
 from gyre.config.show import as_toml
 from gyre.controller.controller import KINDS
 from gyre.controller.run_status import (

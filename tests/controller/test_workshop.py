@@ -1,7 +1,8 @@
 """What the parts of a run's training half have in common."""
 
 from gyre.controller.workshop import deaths_once
-from gyre.scheduler.messages import CellDied, CellId, RunStarted
+from gyre.scheduler.messages import CellDied, RunStarted
+from gyre.types.ids import CellId
 
 
 def test_a_death_that_several_notice_is_heard_once_for_each_process():

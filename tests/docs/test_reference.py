@@ -9,7 +9,7 @@ import sys
 from tests.docs.pages import ROOT
 
 from gyre.cli.main import COMMANDS, ends
-from gyre.proxy.admin_client import environment
+from gyre.harnesses.command import environment
 from gyre.rewards import command
 from gyre.sandboxes import members, process
 from gyre.sandboxes.local import sandbox as local

@@ -22,8 +22,6 @@ from gyre.journal.reading import read
 from gyre.journal.writer import Durability, Journal, write
 from gyre.scheduler.messages import (
     CellDied,
-    CellId,
-    EngineId,
     ExecutionTerminated,
     GroupAdmitted,
     Heard,
@@ -34,6 +32,7 @@ from gyre.scheduler.messages import (
 from gyre.scheduler.replay import EVENTS
 from gyre.storage.frames import framed
 from gyre.types.errors import BrokenPromise, ConfigError, LogDamaged, TakenOver
+from gyre.types.ids import CellId, EngineId
 from gyre.types.outcomes import Ending
 
 HEADER = Header(run="one", seed=3, started_at=1.5, shape={"a": [1, 2]}, notes={"host": "here"})

@@ -9,14 +9,9 @@ from gyre.journal.reading import read
 from gyre.observability.ledgers import Executions, Groups, ledgers, ledgers_of
 from gyre.observability.terminal.summary import summary
 from gyre.scheduler.dispatch import Boundary
-from gyre.scheduler.messages import (
-    ExecutionClosed,
-    GroupAdmitted,
-    GroupAssigned,
-    GroupId,
-    StepTaken,
-)
+from gyre.scheduler.messages import ExecutionClosed, GroupAdmitted, GroupAssigned, StepTaken
 from gyre.scheduler.replay import replay
+from gyre.types.ids import GroupId
 from gyre.types.outcomes import Outcome
 from gyre.types.run_events import RewardGiven
 

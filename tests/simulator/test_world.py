@@ -12,11 +12,9 @@ from gyre.batching.batch_assembler import PackingBuffer
 from gyre.scheduler.dispatch import Boundary, Continuous
 from gyre.scheduler.launching import LongestFirst
 from gyre.scheduler.messages import (
-    EngineId,
     EnterTraining,
     ExecutionClosed,
     GroupAssigned,
-    GroupId,
     LeaveReason,
     LeaveTraining,
     StopReason,
@@ -33,6 +31,7 @@ from gyre.simulator.world import EventLog, World, run
 from gyre.simulator.world_agenda import Agenda
 from gyre.simulator.world_engines import Serving
 from gyre.types.errors import BrokenPromise, ConfigError
+from gyre.types.ids import EngineId, GroupId
 from gyre.types.outcomes import Ending
 
 HOUR = 3600.0

@@ -9,9 +9,9 @@ from typing import Any
 
 from gyre.config.toml import spelled
 from gyre.controller.controller import KINDS
-from gyre.evals.rollout_report import EVALUATIONS
 from gyre.evals.rollout_results import SUMMARY_FILE
 from gyre.journal.reading import Reading, read
+from gyre.model.checkpoint_store import EVALUATIONS
 from gyre.types.run_events import ClaimTrained, EvaluationRound, GroupPacked, StepMade
 
 BUDGETS: Mapping[str, int | str] = {"J=1": 1, "J=5": 5, "uncapped": "all"}

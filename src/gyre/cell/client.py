@@ -11,8 +11,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
-from gyre.cell.protocol import ABOUT, Exposed, Saved
-from gyre.cell.ranks.protocol import Refusal, made
+from gyre.cell.protocol import ABOUT, Exposed, Refusal, Saved, made
 from gyre.cluster.liveness import heard_of
 from gyre.types.errors import CellError, CellGone
 from gyre.types.ids import EngineName

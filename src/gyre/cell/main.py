@@ -25,8 +25,8 @@ import torch
 import uvloop
 
 from gyre.cell.api import PREFIX, Orders
+from gyre.cell.protocol import refusal
 from gyre.cell.ranks.main import planned_network
-from gyre.cell.ranks.protocol import refusal
 from gyre.cell.ranks.ranked import Ranked, open_ranked
 from gyre.cell.spec import CellPlan
 from gyre.cell.state_files import read_state
@@ -53,8 +53,7 @@ from gyre.model.registry import model_folder
 from gyre.model.state_manifest import require_state_manifest
 from gyre.net.asgi import ClientGone, Exchange, Receive, Scope, Send
 from gyre.net.http_server import listener, serve_until_told
-from gyre.proxy.admin_client import read_key
-from gyre.storage.plan_file import read_plan
+from gyre.storage.plan_file import read_key, read_plan
 from gyre.trainer.cell import LocalTrainer
 from gyre.trainer.distributed.cell_comm import Between
 from gyre.transports.registry import open_transport

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+from gyre.types import errors
+from gyre.types.errors import BoundaryError, CellError, GyreError
 from gyre.types.packs import Score
 from gyre.types.transfers import Bundle, Lent
 
@@ -110,3 +112,24 @@ class About(msgspec.Struct, forbid_unknown_fields=True):
 
 ABOUT = "x-gyre-claim"
 """The header with it, in JSON."""
+
+
+class Refusal(msgspec.Struct):
+    """An error by the name of its type, from which the other side makes it again."""
+
+    kind: str
+    message: str
+    retryable: bool
+
+
+def refusal(error: GyreError) -> Refusal:
+    retryable = error.retryable if isinstance(error, BoundaryError) else False
+    return Refusal(kind=type(error).__name__, message=str(error), retryable=retryable)
+
+
+def made(refused: Refusal, where: str) -> CellError:
+    """The error as it was raised there, if it is of a kind that passes between processes."""
+    kind = getattr(errors, refused.kind, CellError)
+    if not (isinstance(kind, type) and issubclass(kind, CellError)):
+        kind = CellError
+    return kind(f"{where}: {refused.message}", retryable=refused.retryable)

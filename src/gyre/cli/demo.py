@@ -48,7 +48,8 @@ def _record(folder: Path) -> None:
     import time
 
     from gyre.cli.children import Child
-    from gyre.proxy.admin_client import control, environment
+    from gyre.harnesses.command import environment
+    from gyre.proxy.admin_client import control
     from gyre.testing.tokenizer import write_tokenizer
 
     model = write_tokenizer(folder / "model").resolve()

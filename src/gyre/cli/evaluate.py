@@ -25,8 +25,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from gyre.evals.plan import Asked, folder_for, planned, weights_of
-    from gyre.evals.rollout_report import EVALUATIONS, curve
-    from gyre.model.checkpoint_store import name_of
+    from gyre.evals.rollout_report import curve
+    from gyre.model.checkpoint_store import EVALUATIONS, name_of
     from gyre.storage.plan_file import RUN_FILE
 
     weights, of_run = weights_of(args.subject, args.version)

@@ -14,7 +14,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     import json
 
-    from gyre.proxy.admin_client import control, environment
+    from gyre.harnesses.command import environment
+    from gyre.proxy.admin_client import control
 
     body = {"id": args.name} if args.name else {}
     found = control(args.run, "POST", "executions", body, execution=args.name)

@@ -82,8 +82,9 @@ def _numbers() -> list[tuple[str, float, str]]:
 
 
 def run(args: argparse.Namespace) -> None:
-    from gyre.proxy.proxy import ProxyPlan, Started
+    from gyre.proxy.proxy import Started
     from gyre.proxy.proxy import run as run_proxy
+    from gyre.proxy.spec import ProxyPlan
 
     def on_start(started: Started) -> None:
         print(f"gyre proxy: {started.url}  run {started.folder}  renderer {started.renderer}")

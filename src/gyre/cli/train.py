@@ -116,7 +116,7 @@ def shown(run: Any, reason: object) -> int:
     """
     import sys
 
-    from gyre.controller.train import folder_of, report
+    from gyre.controller.train import folder_of
     from gyre.scheduler.messages import StopReason
 
     failed = _measured(run) if reason is StopReason.FINISHED else None
@@ -127,6 +127,23 @@ def shown(run: Any, reason: object) -> int:
     if reason is None:
         return 130
     return 0 if reason is StopReason.FINISHED else 1
+
+
+def report(run: Any, *, encoding: str | None = None) -> str:
+    """What a run's journal says of it, and what other placements would have made of its work.
+
+    Behind it the curve of its held-out scores, if it was measured.
+    """
+    from gyre.controller.controller import KINDS
+    from gyre.controller.train import folder_of
+    from gyre.evals.rollout_report import curve
+    from gyre.journal.reading import read
+    from gyre.observability.terminal.summary import summary
+    from gyre.observability.what_if import compared
+
+    reading = read(folder_of(run) / "journal", kinds=KINDS)
+    page = summary(reading, compared(reading), encoding=encoding)
+    return "\n".join([page, *(f"  {line}" for line in curve(folder_of(run)))])
 
 
 def _measured(run: Any) -> str | None:

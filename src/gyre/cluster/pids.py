@@ -35,3 +35,17 @@ def end_pid(pid: int, number: signal.Signals) -> None:
             os.killpg(pid, number)
         else:
             os.kill(pid, number)
+
+
+def lock_holder(path: Path) -> int | None:
+    """The process that has locked the file, if this machine knows one."""
+    try:
+        found, lines = path.stat(), Path("/proc/locks").read_text().splitlines()
+    except OSError:
+        return None
+    place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    for line in lines:
+        _, kind, _, _, pid, where, *_ = line.replace("-> ", "").split()
+        if (kind, where) == ("FLOCK", place) and int(pid) > 0:
+            return int(pid)
+    return None

@@ -1,7 +1,6 @@
 """Processes of a run: started with a plan, heard when they are ready, ended with the run."""
 
 import asyncio
-import os
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -108,17 +107,3 @@ class Found:
         if holds_log(self.pid, self._log):
             end_pid(self.pid, signal.SIGKILL)
         await self.wait()
-
-
-def lock_holder(path: Path) -> int | None:
-    """The process that has locked the file, if this machine knows one."""
-    try:
-        found, lines = path.stat(), Path("/proc/locks").read_text().splitlines()
-    except OSError:
-        return None
-    place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
-    for line in lines:
-        _, kind, _, _, pid, where, *_ = line.replace("-> ", "").split()
-        if (kind, where) == ("FLOCK", place) and int(pid) > 0:
-            return int(pid)
-    return None

@@ -3,21 +3,20 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, assert_never
 
+from gyre.aio.chores import Spawn
 from gyre.controller.cells.transitions import Switching
 from gyre.controller.executions.group_executions import Attempts
 from gyre.controller.executions.held_out_eval import Evaluations
 from gyre.controller.noted import Noted
 from gyre.controller.recovered_state import RecalledGroup
 from gyre.controller.routing import RouteTables
-from gyre.controller.training.hall import Hall, Spawn
+from gyre.controller.training.hall import Hall
 from gyre.scheduler.messages import (
     AdmitGroup,
     CancelExecution,
     Command,
-    EngineId,
     EnterTraining,
     EvaluationMove,
-    GroupId,
     LaunchEvaluation,
     LaunchExecution,
     LeaveTraining,
@@ -32,7 +31,7 @@ from gyre.scheduler.messages import (
     StopRun,
 )
 from gyre.scheduler.scheduler import Scheduler
-from gyre.types.ids import ExecutionId
+from gyre.types.ids import EngineId, ExecutionId, GroupId
 from gyre.types.run_events import ExecutionRelaunched
 
 

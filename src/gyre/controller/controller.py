@@ -23,8 +23,9 @@ from gyre.controller.cells.processes import Staff
 from gyre.controller.executions import facts_server as desk
 from gyre.controller.executions.facts_server import Desk, Whereabouts
 from gyre.controller.parts import Around, Joining, Parts
-from gyre.controller.process_specs import Places, harness_for, open_tasks, proxy_plan
+from gyre.controller.process_specs import harness_for, open_tasks, proxy_plan
 from gyre.controller.recovered_state import Recalled, recall
+from gyre.controller.run_dir import Places
 from gyre.controller.run_loop import Decided, Host, Listener
 from gyre.controller.run_status import SETTINGS, settings_of
 from gyre.controller.runfile import RunFile
@@ -36,7 +37,7 @@ from gyre.journal.writer import Journal
 from gyre.model import checkpoint_store as checkpoints
 from gyre.model.checkpoint_store import Checkpoint
 from gyre.net.http_server import listener, serving, told_to_stop
-from gyre.proxy.proxy import ProxyPlan, engines_of
+from gyre.proxy.spec import ProxyPlan, engines_of
 from gyre.rollout.facts import Entry
 from gyre.scheduler.messages import StopReason
 from gyre.scheduler.replay import EVENTS, plain_shape

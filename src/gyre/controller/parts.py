@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from gyre.aio.chores import Spawn
 from gyre.batching.task_sampler import Queries
 from gyre.controller.cells.processes import Staff
 from gyre.controller.cells.transitions import Switching
@@ -14,7 +15,7 @@ from gyre.controller.executions.held_out_eval import Evaluations
 from gyre.controller.executions.supervisors import OrderOf, Supervisors
 from gyre.controller.process_specs import order_for
 from gyre.controller.routing import RouteTables
-from gyre.controller.training.hall import Hall, Spawn
+from gyre.controller.training.hall import Hall
 from gyre.controller.workshop import Workshop
 from gyre.model.checkpoint_store import Checkpoint
 from gyre.proxy.sharded import Proxies

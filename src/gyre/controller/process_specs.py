@@ -1,7 +1,7 @@
 """What a run file means for each process of its run: cells, proxy and executions."""
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from gyre.batching.group_packer import Packer
@@ -9,14 +9,13 @@ from gyre.cell.spec import CellPlan
 from gyre.config.run_sections import DeadlinesSection, RunConfig, SandboxSection
 from gyre.config.sections import ServerSection
 from gyre.config.task_sections import TasksSection
+from gyre.controller.run_dir import Places
 from gyre.harnesses.open import open_harness
 from gyre.harnesses.program import Window
-from gyre.model.checkpoint_store import CHECKPOINTS
 from gyre.model.registry import model_folder
 from gyre.proxy.admin_client import address_file
-from gyre.proxy.proxy import ProxyPlan
+from gyre.proxy.spec import ProxyPlan
 from gyre.rollout.spec import Order
-from gyre.storage.plan_file import RUN_FILE
 from gyre.tasks.registry import open_tasks as open_source
 from gyre.tasks.registry import refuse_unfit
 from gyre.types.errors import ConfigError
@@ -26,62 +25,6 @@ from gyre.types.sampling import Sampling
 from gyre.types.sandboxes import Limits, SandboxOrder
 from gyre.types.shards import shard_of
 from gyre.types.tasks import Command, Evaluation, Task
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
-    """Where a run keeps what its processes share."""
-
-    run: Path
-    share: Path
-    """In memory; gone with the run."""
-
-    @property
-    def token(self) -> Path:
-        return self.run / "admin.token"
-
-    @property
-    def checkpoints(self) -> Path:
-        """A folder for each version that stays."""
-        return self.run / CHECKPOINTS
-
-    @property
-    def file(self) -> Path:
-        """What the run was told, every default written out."""
-        return self.run / RUN_FILE
-
-    @property
-    def desk(self) -> Path:
-        """Where supervisors post facts, and the token that they show; a secret."""
-        return self.run / "desk.json"
-
-    @property
-    def shares(self) -> Path:
-        """Says where in memory its processes share things."""
-        return self.run / "share"
-
-    @property
-    def journal(self) -> Path:
-        return self.run / "journal"
-
-    @property
-    def attempts(self) -> Path:
-        """Folders of executions, by name."""
-        return self.run / "attempts"
-
-    def plan(self, name: str) -> Path:
-        return self.run / "plans" / f"{name}.json"
-
-    @property
-    def pids(self) -> Path:
-        return self.run / "pids"
-
-    def pid(self, name: str) -> Path:
-        """Holds the process id of whoever has that name now."""
-        return self.pids / name
-
-    def log(self, name: str) -> Path:
-        return self.run / "logs" / f"{name}.log"
 
 
 def cell_plan(config: RunConfig, places: Places, cell: int) -> CellPlan:

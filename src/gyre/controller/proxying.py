@@ -20,11 +20,11 @@ from gyre.cluster.liveness import heard_of, not_heard
 from gyre.cluster.pids import holds_log
 from gyre.cluster.ports import holder_of_port
 from gyre.cluster.process import Found, Process
-from gyre.controller.process_specs import Places
+from gyre.controller.run_dir import Places
 from gyre.controller.run_loop import warn
 from gyre.proxy.admin_client import PROXY, address_file
 from gyre.proxy.proxied import ProxyClient
-from gyre.proxy.proxy import ProxyPlan
+from gyre.proxy.spec import ProxyPlan
 from gyre.storage.plan_file import read_plan, write_plan
 from gyre.types.errors import BoundaryError, ConfigError, TakenOver
 from gyre.types.ids import EngineName

@@ -13,7 +13,6 @@ from gyre.scheduler.messages import (
     AdmitGroup,
     CancelExecution,
     Command,
-    EngineId,
     EnterTraining,
     EvaluationEnded,
     EvaluationRequested,
@@ -21,7 +20,6 @@ from gyre.scheduler.messages import (
     ExecutionTerminated,
     GroupAdmitted,
     GroupAssigned,
-    GroupId,
     LaunchEvaluation,
     LaunchExecution,
     MoveExecutions,
@@ -33,6 +31,7 @@ from gyre.scheduler.messages import (
 )
 from gyre.scheduler.replay import EVENTS
 from gyre.scheduler.scheduler import Scheduler
+from gyre.types.ids import EngineId, GroupId
 from gyre.types.outcomes import Outcome
 from gyre.types.packs import Score
 from gyre.types.run_events import (

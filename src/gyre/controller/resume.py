@@ -8,18 +8,19 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from gyre.aio.chores import Spawn
 from gyre.cluster.pids import holds_log
 from gyre.cluster.process import Found
 from gyre.controller.parts import Parts
-from gyre.controller.process_specs import Places
 from gyre.controller.recovered_state import Recalled
-from gyre.controller.training.hall import Spawn
+from gyre.controller.run_dir import Places
 from gyre.model import checkpoint_store as checkpoints
 from gyre.model.checkpoint_store import Checkpoint
 from gyre.proxy.admin_client import is_proxy
 from gyre.scheduler.cells import CellState
-from gyre.scheduler.messages import CellDied, CellId, EngineId, EngineLost, LoadWeights
+from gyre.scheduler.messages import CellDied, EngineLost, LoadWeights
 from gyre.types.errors import ConfigError
+from gyre.types.ids import CellId, EngineId
 
 
 def reopen(found: Recalled, since: int, parts: Parts) -> None:

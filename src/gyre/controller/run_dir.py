@@ -4,10 +4,69 @@ import secrets
 import shutil
 import tempfile
 from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from gyre.controller.process_specs import Places
+from gyre.model.checkpoint_store import CHECKPOINTS
 from gyre.storage.durable import replace
+from gyre.storage.plan_file import RUN_FILE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Where a run keeps what its processes share."""
+
+    run: Path
+    share: Path
+    """In memory; gone with the run."""
+
+    @property
+    def token(self) -> Path:
+        return self.run / "admin.token"
+
+    @property
+    def checkpoints(self) -> Path:
+        """A folder for each version that stays."""
+        return self.run / CHECKPOINTS
+
+    @property
+    def file(self) -> Path:
+        """What the run was told, every default written out."""
+        return self.run / RUN_FILE
+
+    @property
+    def desk(self) -> Path:
+        """Where supervisors post facts, and the token that they show; a secret."""
+        return self.run / "desk.json"
+
+    @property
+    def shares(self) -> Path:
+        """Says where in memory its processes share things."""
+        return self.run / "share"
+
+    @property
+    def journal(self) -> Path:
+        return self.run / "journal"
+
+    @property
+    def attempts(self) -> Path:
+        """Folders of executions, by name."""
+        return self.run / "attempts"
+
+    def plan(self, name: str) -> Path:
+        return self.run / "plans" / f"{name}.json"
+
+    @property
+    def pids(self) -> Path:
+        return self.run / "pids"
+
+    def pid(self, name: str) -> Path:
+        """Holds the process id of whoever has that name now."""
+        return self.pids / name
+
+    def log(self, name: str) -> Path:
+        return self.run / "logs" / f"{name}.log"
+
 
 MEMORY = Path("/dev/shm")
 PREFIX = "gyre-"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from gyre.cluster.process import lock_holder
+from gyre.cluster.pids import lock_holder
 from gyre.config.run_sections import RunConfig
 from gyre.controller.runfile import RunFile, read_run
 from gyre.journal.entries import Header

@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 
 import aiohttp
 
-from gyre.controller.process_specs import Places
 from gyre.controller.proxying import Proxying, recorded_plan
+from gyre.controller.run_dir import Places
 from gyre.proxy.proxied import ProxyClient
-from gyre.proxy.proxy import ProxyPlan
 from gyre.proxy.sharded import Proxies
+from gyre.proxy.spec import ProxyPlan
 from gyre.types.ids import EngineName
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from gyre.cluster.registry import open_cluster
 from gyre.config.run_sections import ClusterSection
 from gyre.controller import resume as resuming
 from gyre.controller.executions import supervised
-from gyre.controller.process_specs import Places
+from gyre.controller.run_dir import Places
 from gyre.controller.run_status import end_controller
 from gyre.controller.runfile import read_run
 from gyre.storage.lock import is_taken

@@ -10,14 +10,12 @@ import uvloop
 from gyre.controller import resume as resuming
 from gyre.controller.controller import KINDS, Controller
 from gyre.controller.layout import check_layout
-from gyre.controller.process_specs import Places, sandbox_for
+from gyre.controller.process_specs import sandbox_for
+from gyre.controller.run_dir import Places
 from gyre.controller.run_loop import Listener
 from gyre.controller.runfile import RunFile
 from gyre.controller.using import Using
-from gyre.evals.rollout_report import curve
 from gyre.journal.reading import read
-from gyre.observability.terminal.summary import summary
-from gyre.observability.what_if import compared
 from gyre.rollout.placing import check
 from gyre.scheduler.messages import StopReason
 from gyre.types.run_events import RunEnded
@@ -59,13 +57,3 @@ def heard_so_far(run: RunFile) -> list[tuple[float, Any]]:
     stopped before is none of them, because it goes on."""
     found = read(folder_of(run) / "journal", kinds=KINDS).facts(KINDS)
     return [(now, fact) for now, fact in found if not isinstance(fact, RunEnded)]
-
-
-def report(run: RunFile, *, encoding: str | None = None) -> str:
-    """What a run's journal says of it, and what other placements would have made of its work.
-
-    Behind it the curve of its held-out scores, if it was measured.
-    """
-    reading = read(folder_of(run) / "journal", kinds=KINDS)
-    page = summary(reading, compared(reading), encoding=encoding)
-    return "\n".join([page, *(f"  {line}" for line in curve(folder_of(run)))])

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from gyre.aio.chores import Spawn
 from gyre.cell.client import CellClient
 from gyre.config.run_sections import RunConfig
 from gyre.controller.cells.checkpointer import Keeper
@@ -15,11 +16,12 @@ from gyre.controller.cells.watching import Watch
 from gyre.controller.process_specs import packer_for
 from gyre.controller.routing import RouteTables
 from gyre.controller.training.batches import Terms
-from gyre.controller.training.hall import Hall, Spawn
+from gyre.controller.training.hall import Hall
 from gyre.model.checkpoint_store import Checkpoint
 from gyre.proxy.sharded import Proxies
 from gyre.scheduler.config import Shape
-from gyre.scheduler.messages import CellDied, CellId, RunStarted
+from gyre.scheduler.messages import CellDied, RunStarted
+from gyre.types.ids import CellId
 
 
 class Workshop:

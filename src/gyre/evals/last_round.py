@@ -8,10 +8,9 @@ from pathlib import Path
 
 from gyre.config.run_sections import RunConfig
 from gyre.evals.plan import RolloutPlan, Weights
-from gyre.evals.rollout_report import EVALUATIONS
 from gyre.evals.rollout_results import Summary, read_summary, summed_up
 from gyre.evals.rollout_run import roll_out
-from gyre.model.checkpoint_store import CHECKPOINTS, name_of
+from gyre.model.checkpoint_store import CHECKPOINTS, EVALUATIONS, name_of
 from gyre.types.errors import GyreError
 
 

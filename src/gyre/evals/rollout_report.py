@@ -5,12 +5,11 @@ from pathlib import Path
 
 from gyre.evals.rollout_results import Result, read_summary
 from gyre.journal.reading import path_of, read
+from gyre.model.checkpoint_store import EVALUATIONS
 from gyre.rewards.statistics import Mean, Spread
 from gyre.types.outcomes import Outcome
 from gyre.types.run_events import EvaluationRound, StepMade
 
-EVALUATIONS = "evaluations"
-"""Folder of a run in which evaluations of its weights are kept."""
 MOST_TASKS = 60
 WIDEST = 32
 

@@ -8,11 +8,11 @@ from typing import Self
 
 import msgspec
 
-from gyre.controller.executions.held_out_eval import versions_of
 from gyre.controller.executions.supervised import Supervised
 from gyre.evals.plan import RolloutPlan
 from gyre.rewards.statistics import Scored, Spread, spread
 from gyre.storage.durable import replace
+from gyre.trajectory.loading import versions_of
 from gyre.types.errors import LogDamaged
 from gyre.types.outcomes import Closed, Outcome
 

@@ -29,7 +29,6 @@ from gyre.controller.executions.group_executions import name_of, next_name
 from gyre.controller.executions.supervised import Supervised
 from gyre.controller.executions.supervisors import Supervisors
 from gyre.controller.process_specs import (
-    Places,
     cell_plan,
     harness_for,
     open_tasks,
@@ -37,6 +36,7 @@ from gyre.controller.process_specs import (
     proxy_plan,
     sandbox_for,
 )
+from gyre.controller.run_dir import Places
 from gyre.evals.plan import RolloutPlan
 from gyre.evals.rollout_before import begun, remember, slot_of
 from gyre.evals.rollout_results import Result, Results, result_of

@@ -52,3 +52,15 @@ class CommandHarness:
             home={path: fill(text) for path, text in self._home.items()},
             layers=self._layers,
         )
+
+
+def environment(url: str, key: str) -> dict[str, str]:
+    """Variables that point the usual agent programs at an execution."""
+    return {
+        "ANTHROPIC_BASE_URL": url,
+        "ANTHROPIC_AUTH_TOKEN": key,
+        "ANTHROPIC_MODEL": "policy",
+        "OPENAI_BASE_URL": f"{url}/v1",
+        "OPENAI_API_BASE": f"{url}/v1",
+        "OPENAI_API_KEY": key,
+    }

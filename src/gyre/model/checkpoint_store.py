@@ -15,6 +15,9 @@ from gyre.model.state_manifest import OPTIMIZER, require_state_manifest, verify_
 from gyre.storage.durable import sync
 from gyre.types.errors import ModelError
 
+EVALUATIONS = "evaluations"
+"""Folder of a run in which evaluations of its weights are kept."""
+
 CHECKPOINTS = "checkpoints"
 """Folder of a run's."""
 VERSION = re.compile(r"v(\d{6,})")

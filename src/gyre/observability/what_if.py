@@ -1,10 +1,9 @@
 """A recorded run's work once more under each placement, simulated on the same machines."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from gyre.journal.reading import Reading
-from gyre.observability.terminal.summary import Simulated
 from gyre.scheduler.messages import StopReason
 from gyre.simulator.durations import HOUR_S
 from gyre.simulator.recorded import recorded
@@ -12,6 +11,21 @@ from gyre.simulator.scenario import Scenario
 from gyre.simulator.variants import Refused, described, placements
 from gyre.simulator.world import run
 from gyre.types.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulated:
+    """The recorded work under one placement."""
+
+    placement: str
+    how: str
+    """Pace and split in a few words, or why there are no minutes."""
+    steps: int | None = None
+    """Updates that were simulated."""
+    minutes: float | None = None
+    """To the last of them; None where it could not be or did not finish."""
+    staleness: float | None = None
+
 
 MINUTE_S = 60.0
 

@@ -62,30 +62,3 @@ def control(
     if "path" in found:
         found["url"] = base + found["path"]
     return found
-
-
-def environment(url: str, key: str) -> dict[str, str]:
-    """Variables that point the usual agent programs at an execution."""
-    return {
-        "ANTHROPIC_BASE_URL": url,
-        "ANTHROPIC_AUTH_TOKEN": key,
-        "ANTHROPIC_MODEL": "policy",
-        "OPENAI_BASE_URL": f"{url}/v1",
-        "OPENAI_API_BASE": f"{url}/v1",
-        "OPENAI_API_KEY": key,
-    }
-
-
-def read_key(path: Path | None) -> str | None:
-    """The key in a file; None without one."""
-    if path is None:
-        return None
-    try:
-        key = path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        message = f"{path}: expected a file with a key: {error}"
-        raise ConfigError(message) from error
-    if not key or not key.isascii():
-        message = f"{path}: expected a key of ASCII letters, found none"
-        raise ConfigError(message)
-    return key

@@ -6,22 +6,20 @@ import os
 import resource
 import secrets
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import aiohttp
 import msgspec
 import uvloop
 
-from gyre.config.sections import LimitsSection, ProxySection, RouterSection
 from gyre.inference.clients.registry import EngineAddress, connect, read_address
 from gyre.inference.clients.wire import client
 from gyre.net.http_server import listener, serve_until_told
 from gyre.proxy.admin_api import Admin
-from gyre.proxy.admin_client import TOKEN_FILE, address_file, read_key
+from gyre.proxy.admin_client import TOKEN_FILE, address_file
 from gyre.proxy.alone import Alone
 from gyre.proxy.executions import Executions
 from gyre.proxy.handle import Desk
@@ -29,46 +27,19 @@ from gyre.proxy.metrics import Metrics
 from gyre.proxy.routing.router import Router
 from gyre.proxy.routing.routes import Routes
 from gyre.proxy.server import Proxy
+from gyre.proxy.spec import ProxyPlan, _moved, engines_of
 from gyre.renderers.registry import load_renderer
 from gyre.storage.commit import GroupCommit
 from gyre.storage.commits import CommitJournal
 from gyre.storage.durable import replace
-from gyre.storage.plan_file import read_plan
+from gyre.storage.plan_file import read_key, read_plan
 from gyre.types.errors import ConfigError, GyreError
-from gyre.types.ids import EngineName
 from gyre.types.ports import Engine, Renderer
-from gyre.types.sampling import Sampling
 
 MANIFEST = "proxy.json"
 MANY_FILES = 65_536
 SEND_BYTES = 2**17
 """Kept small, because a reply counts as delivered once the kernel has taken it (SPEC 4.5)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProxyPlan:
-    """Everything a proxy process is told."""
-
-    folder: Path
-    model: str
-    """Folder with the policy's tokenizer.json, or that file."""
-    engines: tuple[str, ...]
-    family: str | None
-    thinking: Literal["all", "tool_cycle", "template"]
-    sampling: Sampling
-    proxy: ProxySection
-    router: RouterSection
-    limits: LimitsSection
-    open: tuple[str, ...]
-    """Executions to open at the start, if they do not exist."""
-    engine_key: Path | None = None
-    """File with the key that engines ask for."""
-    moved: Mapping[str, str] = field(default_factory=dict)
-    """By the name of an engine, where it is now, if that is not where it was at first."""
-    routed: bool = False
-    """A controller says which execution has which engine; without a route its calls wait."""
-    shard: int = 0
-    """Which of `proxy.shards` this one is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,17 +150,6 @@ async def connected(
     async with client() as session:
         found = [read_address(one) for one in addresses]
         yield await engines_at(found, session, key_file=key_file)
-
-
-def _moved(name: EngineName, url: str) -> EngineAddress:
-    return EngineAddress(url=url, kind="gyre", known_as=name)
-
-
-def engines_of(plan: ProxyPlan) -> list[EngineAddress]:
-    """The plan's engines under the names that they began with, where they are now."""
-    found = [read_address(one) for one in plan.engines]
-    moved = plan.moved
-    return [_moved(one.name, moved[one.name]) if one.name in moved else one for one in found]
 
 
 async def engines_at(

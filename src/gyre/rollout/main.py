@@ -21,8 +21,7 @@ from pathlib import Path
 
 import msgspec
 
-from gyre.harnesses.command import CommandHarness
-from gyre.proxy.admin_client import environment
+from gyre.harnesses.command import CommandHarness, environment
 from gyre.rewards.assessment import closing
 from gyre.rewards.retry import attempts
 from gyre.rollout import outcome

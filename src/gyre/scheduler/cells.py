@@ -3,9 +3,7 @@
 from collections.abc import Iterator
 from enum import Enum
 
-from gyre.scheduler.messages import CellId
-
-CORE = CellId(0)
+from gyre.types.ids import CORE, CellId
 
 STRIKES = 3
 """Failed transitions in a row after which a cell is not asked again (SPEC 2.1)."""

@@ -11,8 +11,9 @@ from heapq import heapify, heappop, heappush
 from math import floor
 
 from gyre.scheduler.dispatch import TOLERANCE
-from gyre.scheduler.messages import EngineId, EvaluationId, GroupId
+from gyre.scheduler.messages import EvaluationId
 from gyre.types.errors import BrokenPromise
+from gyre.types.ids import EngineId, GroupId
 
 Seat = tuple[GroupId, int] | EvaluationId
 """Who sits there: a member of a group, or a held-out evaluation."""

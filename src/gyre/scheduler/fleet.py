@@ -7,18 +7,16 @@ restarted, and the core's failure is the caller's to act on. Entering without a 
 
 from collections.abc import Iterable, Iterator
 
-from gyre.scheduler.cells import CORE, Cells, CellState
+from gyre.scheduler.cells import Cells, CellState
 from gyre.scheduler.config import Shape
 from gyre.scheduler.engines import Engines, Seat
 from gyre.scheduler.messages import (
     CallsReported,
     CellDied,
-    CellId,
     CellRecovered,
     CellServing,
     CellTraining,
     Command,
-    EngineId,
     EngineLost,
     EngineReturned,
     LeaveReason,
@@ -28,6 +26,7 @@ from gyre.scheduler.messages import (
     TransitionFailed,
 )
 from gyre.types.errors import BrokenPromise
+from gyre.types.ids import CORE, CellId, EngineId
 
 _HOME = (CellState.SERVING, CellState.WAITING, CellState.FENCED)
 

@@ -4,7 +4,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 
-from gyre.scheduler.messages import GroupId
+from gyre.types.ids import GroupId
 from gyre.types.outcomes import Outcome
 
 

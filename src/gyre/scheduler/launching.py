@@ -5,7 +5,7 @@ from heapq import heappop, heappush
 from math import inf
 from typing import ClassVar
 
-from gyre.scheduler.messages import GroupId
+from gyre.types.ids import GroupId
 
 Rank = tuple[float, ...]
 

@@ -4,16 +4,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NewType
 
+from gyre.types.ids import CellId, EngineId, GroupId
 from gyre.types.outcomes import Ending, Outcome
-
-GroupId = NewType("GroupId", int)
-"""A group, numbered by the scheduler from 0 in the order of dispatch."""
-
-CellId = NewType("CellId", int)
-"""A cell by its place in the order, 0 the core."""
-
-EngineId = NewType("EngineId", int)
-"""An engine: cell c's is number c, standalone ones follow from K on."""
 
 EvaluationId = NewType("EvaluationId", int)
 """A held-out evaluation execution, numbered by the host."""

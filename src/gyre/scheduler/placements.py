@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from gyre.scheduler.cells import Cells
-from gyre.scheduler.messages import CellId
+from gyre.types.ids import CellId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

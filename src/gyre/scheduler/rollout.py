@@ -18,12 +18,10 @@ from gyre.scheduler.messages import (
     AdmitGroup,
     CancelExecution,
     Command,
-    EngineId,
     EvaluationMove,
     ExecutionClosed,
     ExecutionTerminated,
     GroupAdmitted,
-    GroupId,
     LaunchEvaluation,
     LaunchExecution,
     Move,
@@ -31,6 +29,7 @@ from gyre.scheduler.messages import (
     OfferGroup,
 )
 from gyre.types.errors import BrokenPromise
+from gyre.types.ids import EngineId, GroupId
 from gyre.types.outcomes import Ending, Outcome
 
 Moves = tuple[tuple[Move, ...], tuple[EvaluationMove, ...]]

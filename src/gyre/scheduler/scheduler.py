@@ -10,7 +10,7 @@ from typing import assert_never
 
 from gyre.scheduler import rules
 from gyre.scheduler.burst import Burst, Phase
-from gyre.scheduler.cells import CORE, Cells, CellState
+from gyre.scheduler.cells import Cells, CellState
 from gyre.scheduler.config import Shape
 from gyre.scheduler.counters import Counters
 from gyre.scheduler.engines import Engines
@@ -31,7 +31,6 @@ from gyre.scheduler.messages import (
     ExecutionTerminated,
     GroupAdmitted,
     GroupAssigned,
-    GroupId,
     Heard,
     LeaveReason,
     OpenBatch,
@@ -48,6 +47,7 @@ from gyre.scheduler.rollout import Rollout
 from gyre.scheduler.staleness import Staleness
 from gyre.scheduler.transitions import Switching
 from gyre.types.errors import BrokenPromise
+from gyre.types.ids import CORE, GroupId
 
 
 class Scheduler:

@@ -10,8 +10,9 @@ from gyre.scheduler.burst import Burst, Phase
 from gyre.scheduler.cells import CellState
 from gyre.scheduler.config import Shape
 from gyre.scheduler.fleet import Fleet
-from gyre.scheduler.messages import CellId, Command, EnterTraining, LeaveReason
+from gyre.scheduler.messages import Command, EnterTraining, LeaveReason
 from gyre.scheduler.rollout import Rollout
+from gyre.types.ids import CellId
 
 
 class Switching:

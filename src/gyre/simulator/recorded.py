@@ -18,13 +18,13 @@ from gyre.journal.entries import Header
 from gyre.journal.reading import Reading
 from gyre.scheduler.config import Shape
 from gyre.scheduler.dispatch import Boundary, Continuous
-from gyre.scheduler.messages import GroupId
 from gyre.scheduler.replay import EVENTS, plain_shape, shape_of
 from gyre.simulator.durations import HOUR_S
 from gyre.simulator.recorded_times import Ran, Times, times
 from gyre.simulator.scenario import Scenario
 from gyre.simulator.scenario_tables import scenario_of
 from gyre.types.errors import BrokenPromise, ConfigError
+from gyre.types.ids import GroupId
 from gyre.types.outcomes import Ending, Outcome
 
 _LEAST_S = 1e-6

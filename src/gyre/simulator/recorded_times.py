@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from math import ceil
 
-from gyre.scheduler.cells import CORE, CellState
+from gyre.scheduler.cells import CellState
 from gyre.scheduler.config import Shape
 from gyre.scheduler.messages import (
     AdmitGroup,
@@ -24,7 +24,6 @@ from gyre.scheduler.messages import (
     ExecutionTerminated,
     GroupAdmitted,
     GroupAssigned,
-    GroupId,
     Heard,
     LaunchExecution,
     LeaveTraining,
@@ -37,6 +36,7 @@ from gyre.scheduler.messages import (
     TransitionFailed,
 )
 from gyre.scheduler.scheduler import Scheduler
+from gyre.types.ids import CORE, GroupId
 from gyre.types.outcomes import Ending, Outcome
 
 

@@ -4,11 +4,11 @@ from dataclasses import dataclass, field
 from math import inf
 
 from gyre.scheduler.config import Shape
-from gyre.scheduler.messages import EngineId
 from gyre.scheduler.placements import Async
 from gyre.simulator.costs import Costs
 from gyre.simulator.workload import Workload
 from gyre.types.errors import ConfigError
+from gyre.types.ids import EngineId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,11 +13,12 @@ from math import inf
 from gyre.batching.batch_assembler import PackingBuffer
 from gyre.batching.group_buffer import GroupBuffer
 from gyre.batching.work_queue import CORE, MicroSteps, Offer
-from gyre.scheduler.messages import CellId, GroupAssigned, GroupId, Heard, OfferGroup, StepTaken
+from gyre.scheduler.messages import GroupAssigned, Heard, OfferGroup, StepTaken
 from gyre.simulator.costs import Size, sizes
 from gyre.simulator.scenario import Scenario
 from gyre.simulator.workload import Execution
 from gyre.simulator.world_agenda import Action, Agenda
+from gyre.types.ids import CellId, GroupId
 
 
 @dataclass(frozen=True, slots=True)

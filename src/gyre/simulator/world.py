@@ -14,24 +14,20 @@ from typing import assert_never
 
 import numpy as np
 
-from gyre.scheduler.cells import CORE
 from gyre.scheduler.messages import (
     AdmitGroup,
     CancelExecution,
     CellDied,
-    CellId,
     CellRecovered,
     CellServing,
     CellTraining,
     Command,
-    EngineId,
     EngineReturned,
     EnterTraining,
     ExecutionClosed,
     ExecutionTerminated,
     GroupAdmitted,
     GroupAssigned,
-    GroupId,
     Heard,
     LaunchEvaluation,
     LaunchExecution,
@@ -60,6 +56,7 @@ from gyre.simulator.world_agenda import Agenda
 from gyre.simulator.world_books import Books
 from gyre.simulator.world_engines import Key, Running, Serving
 from gyre.types.errors import BrokenPromise, ConfigError
+from gyre.types.ids import CORE, CellId, EngineId, GroupId
 from gyre.types.outcomes import Ending, Outcome
 
 _ESTIMATES, _FAULTS = 101, 102

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gyre.scheduler.cells import CellState
-from gyre.scheduler.messages import CellId, GroupId, StopReason
+from gyre.scheduler.messages import StopReason
 from gyre.scheduler.scheduler import Scheduler
 from gyre.simulator.costs import sizes
 from gyre.simulator.result import (
@@ -28,6 +28,7 @@ from gyre.simulator.theory_bounds import (
 )
 from gyre.simulator.workload import Execution
 from gyre.simulator.world_phases import Phases
+from gyre.types.ids import CellId, GroupId
 
 ROLES = {
     CellState.SERVING: Role.ROLLOUT,

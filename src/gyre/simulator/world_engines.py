@@ -10,9 +10,9 @@ from functools import partial
 from heapq import heappop, heappush
 from typing import TypeAlias
 
-from gyre.scheduler.messages import EngineId, GroupId
 from gyre.simulator.workload import Deadlines, Decode, Execution
 from gyre.simulator.world_agenda import Agenda
+from gyre.types.ids import EngineId, GroupId
 from gyre.types.outcomes import Ending
 
 Key: TypeAlias = tuple[GroupId, int]

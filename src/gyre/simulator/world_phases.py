@@ -4,10 +4,10 @@ from collections.abc import Iterable
 
 from gyre.scheduler.config import Shape
 from gyre.scheduler.dispatch import Boundary, Continuous
-from gyre.scheduler.messages import GroupId
 from gyre.scheduler.staleness import Staleness
 from gyre.simulator.result import StalenessReport
 from gyre.simulator.theory import boundary_staleness, continuous_staleness
+from gyre.types.ids import GroupId
 
 
 class Phases:

@@ -38,3 +38,18 @@ def _value(kind: type, plain: Any) -> Any:
     if issubclass(kind, Path):
         return Path(plain)
     raise NotImplementedError
+
+
+def read_key(path: Path | None) -> str | None:
+    """The key in a file; None without one."""
+    if path is None:
+        return None
+    try:
+        key = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        message = f"{path}: expected a file with a key: {error}"
+        raise ConfigError(message) from error
+    if not key or not key.isascii():
+        message = f"{path}: expected a key of ASCII letters, found none"
+        raise ConfigError(message)
+    return key

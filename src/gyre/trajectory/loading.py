@@ -7,7 +7,7 @@ from gyre.storage import call_log as calls
 from gyre.trajectory.tree import Tree
 from gyre.types.errors import ConfigError, LogDamaged
 from gyre.types.ids import ExecutionId
-from gyre.types.records import CallRecord
+from gyre.types.records import CallClosed, CallRecord
 
 MOST_NAMED = 8
 """How many executions an error lists."""
@@ -74,3 +74,14 @@ def _listed(paths: list[Path]) -> str:
     names = [path.name.removesuffix(calls.SUFFIX) for path in paths]
     more = len(names) - MOST_NAMED
     return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def versions_of(folder: Path, execution: ExecutionId) -> tuple[int, ...]:
+    """Those that sampled its tokens, in ascending order; none where its log cannot tell."""
+    path = calls.path_of(folder, execution)
+    try:
+        records = calls.read(path).records if path.exists() else ()
+    except LogDamaged:
+        return ()
+    spans = [span for one in records if isinstance(one, CallClosed) for span in one.spans]
+    return tuple(sorted({one.version for one in spans if one.version is not None}))

@@ -2,6 +2,16 @@
 
 from typing import NewType
 
+GroupId = NewType("GroupId", int)
+"""A group, numbered by the scheduler from 0 in the order of dispatch."""
+CellId = NewType("CellId", int)
+"""A cell by its place in the order, 0 the core."""
+EngineId = NewType("EngineId", int)
+"""An engine: cell c's is number c, standalone ones follow from K on."""
+
+
+CORE = CellId(0)
+
 ExecutionId = NewType("ExecutionId", str)
 """One attempt at a task: letters, digits, '-', '_' and '.', at most 128 of them."""
 

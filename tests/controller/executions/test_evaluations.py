@@ -13,14 +13,13 @@ from tests.controller.executions.supervised import PATIENCE_S, order
 
 from gyre.cluster.births import Births
 from gyre.cluster.local import Here
-from gyre.controller.executions.held_out_eval import Evaluations, name_of, versions_of
+from gyre.controller.executions.held_out_eval import Evaluations, name_of
 from gyre.controller.executions.supervisors import MOST_REVIVALS
 from gyre.proxy.proxied import Sealed
 from gyre.rollout.facts import Entry, FactsFile
 from gyre.rollout.spec import Order, read_order, read_told, write_order
 from gyre.scheduler.config import Shape
 from gyre.scheduler.messages import (
-    EngineId,
     EvaluationEnded,
     EvaluationMove,
     EvaluationRequested,
@@ -32,8 +31,10 @@ from gyre.scheduler.messages import (
 from gyre.scheduler.replay import EVENTS
 from gyre.scheduler.scheduler import Scheduler
 from gyre.storage.call_log import CallLog, path_of
+from gyre.trajectory.loading import versions_of
 from gyre.types.conversation import Message
 from gyre.types.errors import ConfigError, EngineError
+from gyre.types.ids import EngineId
 from gyre.types.outcomes import Closed, Ending, Launched, Outcome, Prepared, Terminated
 from gyre.types.records import CallClosed
 from gyre.types.run_events import EvaluationRound, EvaluationScored

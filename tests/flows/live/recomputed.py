@@ -3,7 +3,8 @@
 from gyre.batching.claim_codec import unpacked
 from gyre.batching.group_buffer import Group
 from gyre.batching.group_packer import Kept
-from gyre.controller.process_specs import Places, packer_for
+from gyre.controller.process_specs import packer_for
+from gyre.controller.run_dir import Places
 from gyre.model.loader import load_network
 from gyre.model.weights import digest
 from gyre.scheduler.messages import GroupAssigned, OfferGroup, StepTaken

@@ -17,11 +17,11 @@ from gyre.controller.controller import KINDS
 from gyre.journal.reading import Reading, path_of, read
 from gyre.rollout import facts
 from gyre.scheduler import replay
-from gyre.scheduler.cells import CORE
 from gyre.scheduler.messages import CellTraining, EnterTraining, GroupAssigned, StepTaken
 from gyre.storage import call_log as calls
 from gyre.testing.script import ScriptedModel, logprobs
 from gyre.trajectory.tree import CallNode, Tree, grow
+from gyre.types.ids import CORE
 from gyre.types.outcomes import Fact
 from gyre.types.run_events import ClaimTrained, TransitionTimed
 

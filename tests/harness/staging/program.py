@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gyre.config.run_sections import HarnessSection
-from gyre.harnesses.command import CommandHarness
+from gyre.harnesses.command import CommandHarness, environment
 from gyre.harnesses.install import asked_version
 from gyre.harnesses.open import open_harness, picked
 from gyre.harnesses.prepared import Prepared, cache, find
 from gyre.harnesses.program import Window
-from gyre.proxy.admin_client import environment
 from gyre.sandboxes.home import write_home
 from gyre.types.tasks import Endpoint, Evaluation, Task
 

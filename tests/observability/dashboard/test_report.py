@@ -28,9 +28,10 @@ from gyre.observability.report.plotting import themed
 from gyre.observability.report.saved import SAVED
 from gyre.observability.report.tables import as_json, difference, in_numbers, stands
 from gyre.observability.report.told import Told, beside_each_other, panels_of
-from gyre.observability.terminal.summary import Simulated
 from gyre.observability.terminal.text import spoken
-from gyre.scheduler.messages import CellDied, CellId, CellRecovered
+from gyre.observability.what_if import Simulated
+from gyre.scheduler.messages import CellDied, CellRecovered
+from gyre.types.ids import CellId
 from gyre.types.run_events import (
     CheckpointFailed,
     EvaluationRound,

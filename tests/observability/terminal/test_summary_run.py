@@ -10,9 +10,10 @@ from gyre.journal.reading import read
 from gyre.journal.writer import Journal
 from gyre.observability.terminal.board import KINDS, Board
 from gyre.observability.terminal.curve import curve
-from gyre.observability.terminal.summary import WIDTH, Simulated, summary
+from gyre.observability.terminal.summary import WIDTH, summary
 from gyre.observability.terminal.text import bar, clock, sized, spark, spoken, squeezed
 from gyre.observability.terminal.timeline import timeline
+from gyre.observability.what_if import Simulated
 from gyre.scheduler.dispatch import Continuous
 from gyre.scheduler.messages import RunStarted, StepTaken
 

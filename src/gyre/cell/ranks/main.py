@@ -18,7 +18,8 @@ import torch
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from gyre.cell.cell_weights import cuts_of, shapes_of
-from gyre.cell.ranks.protocol import BESIDE, READY, Answer, Asked, Expose, refusal
+from gyre.cell.protocol import refusal
+from gyre.cell.ranks.protocol import BESIDE, READY, Answer, Asked, Expose
 from gyre.cell.ranks.rank_part import Part
 from gyre.cell.spec import CellPlan
 from gyre.cell.state_files import read_state

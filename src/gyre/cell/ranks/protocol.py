@@ -4,9 +4,8 @@ from typing import TypeAlias
 
 import msgspec
 
+from gyre.cell.protocol import Refusal
 from gyre.model.manifest import Shard
-from gyre.types import errors
-from gyre.types.errors import BoundaryError, CellError, GyreError
 from gyre.types.transfers import Bundle
 
 
@@ -117,14 +116,6 @@ class Asked(msgspec.Struct, forbid_unknown_fields=True):
     order: Order
 
 
-class Refusal(msgspec.Struct):
-    """An error by the name of its type, from which the other side makes it again."""
-
-    kind: str
-    message: str
-    retryable: bool
-
-
 class Answer(msgspec.Struct):
     """What came of an order; whatever does not concern it is absent."""
 
@@ -148,16 +139,3 @@ class Answer(msgspec.Struct):
 
 READY = 0
 """Number of the answer that nobody asked for: the rank has its weights."""
-
-
-def refusal(error: GyreError) -> Refusal:
-    retryable = error.retryable if isinstance(error, BoundaryError) else False
-    return Refusal(kind=type(error).__name__, message=str(error), retryable=retryable)
-
-
-def made(refused: Refusal, where: str) -> CellError:
-    """The error as it was raised there, if it is of a kind that passes between processes."""
-    kind = getattr(errors, refused.kind, CellError)
-    if not (isinstance(kind, type) and issubclass(kind, CellError)):
-        kind = CellError
-    return kind(f"{where}: {refused.message}", retryable=refused.retryable)

@@ -10,7 +10,8 @@ from threading import Lock, Thread
 
 import msgspec
 
-from gyre.cell.ranks.protocol import READY, Answer, Asked, Order, made
+from gyre.cell.protocol import made
+from gyre.cell.ranks.protocol import READY, Answer, Asked, Order
 from gyre.types.errors import CellError, CellGone
 
 END_S = 5.0

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from gyre.aio.chores import Spawn
 from gyre.batching.work_queue import CORE
 from gyre.cell.client import CellClient
 from gyre.cell.protocol import Saved
 from gyre.config.run_sections import CheckpointSection
-from gyre.controller.training.hall import Spawn
 from gyre.model import checkpoint_store as checkpoints
 from gyre.model.checkpoint_store import Checkpoint, name_of
 from gyre.types.errors import CellError, CellGone, CheckpointError

@@ -20,7 +20,8 @@ from gyre.cluster.pids import holds_log
 from gyre.cluster.registry import open_cluster
 from gyre.config.run_sections import RunConfig
 from gyre.controller import run_dir as shares
-from gyre.controller.process_specs import Places, cell_plan
+from gyre.controller.process_specs import cell_plan
+from gyre.controller.run_dir import Places
 from gyre.model.checkpoint_store import Checkpoint
 from gyre.storage import durable
 from gyre.storage.plan_file import write_plan

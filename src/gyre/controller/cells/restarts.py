@@ -11,8 +11,8 @@ from gyre.cell.client import CellClient
 from gyre.controller.cells.checkpointer import Keeper
 from gyre.controller.training.hall import Hall
 from gyre.model.checkpoint_store import Checkpoint
-from gyre.scheduler.cells import CORE
 from gyre.types.errors import CellError, ConfigError, GyreError
+from gyre.types.ids import CORE
 from gyre.types.run_events import CellRestarted
 
 MOST_STARTS = 5

@@ -17,14 +17,11 @@ from gyre.controller.routing import RouteTables
 from gyre.controller.training.hall import Hall
 from gyre.model.checkpoint_store import Checkpoint
 from gyre.proxy.sharded import Proxies
-from gyre.scheduler.cells import CORE
 from gyre.scheduler.messages import (
     CellDied,
-    CellId,
     CellRecovered,
     CellServing,
     CellTraining,
-    EngineId,
     EngineReturned,
     EnterTraining,
     LeaveReason,
@@ -35,6 +32,7 @@ from gyre.scheduler.messages import (
     TransitionFailed,
 )
 from gyre.types.errors import CellError, CellGone, Outdated, TransferError
+from gyre.types.ids import CORE, CellId, EngineId
 from gyre.types.run_events import TransitionTimed, WeightsPublished
 
 VACATE_S = 60.0

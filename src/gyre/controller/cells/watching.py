@@ -10,12 +10,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
+from gyre.aio.chores import Spawn
 from gyre.cell.client import CellClient
 from gyre.cluster.liveness import Silence
 from gyre.controller.cells.pacing import Pacing
-from gyre.controller.training.hall import Hall, Spawn
-from gyre.scheduler.messages import CellDied, CellId, EngineId, EngineLost
+from gyre.controller.training.hall import Hall
+from gyre.scheduler.messages import CellDied, EngineLost
 from gyre.types.errors import CellError
+from gyre.types.ids import CellId, EngineId
 
 BEAT_S = 1.0
 """How often cells are asked how they are."""

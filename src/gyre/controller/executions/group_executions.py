@@ -22,12 +22,11 @@ from gyre.scheduler.messages import (
     ExecutionTerminated,
     GroupAdmitted,
     GroupAssigned,
-    GroupId,
     LaunchExecution,
     StepTaken,
 )
 from gyre.types.errors import ConfigError
-from gyre.types.ids import ExecutionId
+from gyre.types.ids import ExecutionId, GroupId
 from gyre.types.outcomes import Closed, Ending, Outcome, Terminated
 from gyre.types.places import TaskSource
 from gyre.types.run_events import ExecutionRelaunched, GroupDrawn, RewardGiven

@@ -12,15 +12,14 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from gyre.aio.chores import Spawn
 from gyre.cluster.births import Bears
 from gyre.controller.executions.supervised import Supervised
 from gyre.controller.executions.supervisors import OrderOf, Supervisors
 from gyre.controller.noted import Noted
-from gyre.controller.training.hall import Spawn
 from gyre.proxy.sharded import Proxies
 from gyre.rollout.facts import Entry
 from gyre.scheduler.messages import (
-    EngineId,
     EvaluationEnded,
     EvaluationId,
     EvaluationMove,
@@ -30,12 +29,10 @@ from gyre.scheduler.messages import (
     RunStarted,
     TimerFired,
 )
-from gyre.storage import call_log as calls
-from gyre.types.errors import LogDamaged
-from gyre.types.ids import ExecutionId, evaluation_name
+from gyre.trajectory.loading import versions_of
+from gyre.types.ids import EngineId, ExecutionId, evaluation_name
 from gyre.types.outcomes import Closed, Outcome, Terminated
 from gyre.types.places import TaskSource
-from gyre.types.records import CallClosed
 from gyre.types.run_events import EvaluationRound, EvaluationScored
 from gyre.types.tasks import Task
 
@@ -278,17 +275,6 @@ def next_name(name: ExecutionId) -> ExecutionId:
     """Of an evaluation that begins anew: eval-000001, eval-000001.1, eval-000001.2..."""
     first, _, number = name.partition(".")
     return ExecutionId(f"{first}.{int(number or 0) + 1}")
-
-
-def versions_of(folder: Path, execution: ExecutionId) -> tuple[int, ...]:
-    """Those that sampled its tokens, in ascending order; none where its log cannot tell."""
-    path = calls.path_of(folder, execution)
-    try:
-        records = calls.read(path).records if path.exists() else ()
-    except LogDamaged:
-        return ()
-    spans = [span for one in records if isinstance(one, CallClosed) for span in one.spans]
-    return tuple(sorted({one.version for one in spans if one.version is not None}))
 
 
 def _score(closed: Closed) -> float | None:

@@ -15,9 +15,9 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from gyre.aio.chores import Spawn
 from gyre.cluster.births import Bears
 from gyre.controller.executions.supervised import Holding, Supervised
-from gyre.controller.training.hall import Spawn
 from gyre.proxy.proxied import Sealed
 from gyre.proxy.sharded import Proxies
 from gyre.rollout import facts

@@ -12,9 +12,9 @@ from gyre.batching.group_packer import Kept, Materialised, WireClaim, mean_rewar
 from gyre.batching.work_queue import CORE, Offer
 from gyre.cell.client import CellClient
 from gyre.controller.training.update import Found, Queue
-from gyre.scheduler.messages import GroupAssigned, GroupId, OfferGroup
+from gyre.scheduler.messages import GroupAssigned, OfferGroup
 from gyre.types.errors import BrokenPromise, LogDamaged
-from gyre.types.ids import ExecutionId
+from gyre.types.ids import ExecutionId, GroupId
 from gyre.types.run_events import CallsDamaged, GroupPacked, StepReplayed
 
 

@@ -6,9 +6,10 @@ Rule 2: while an update is under way nobody claims, joins, pulls or leaves (SPEC
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
+from gyre.aio.chores import Spawn
 from gyre.aio.news import News
 from gyre.batching.group_buffer import Group
 from gyre.batching.group_packer import Kept, Materialised
@@ -18,13 +19,13 @@ from gyre.cell.protocol import Exposed
 from gyre.controller.training.batches import Batches, Terms
 from gyre.controller.training.claiming import Claims, Granted
 from gyre.controller.training.update import MOST_FAILURES, Found, Made, Queue, Updates
-from gyre.scheduler.messages import CellDied, CellId, GroupId, OfferGroup, StepTaken
+from gyre.scheduler.messages import CellDied, OfferGroup, StepTaken
 from gyre.types.errors import CellError, CellGone, TransferError
+from gyre.types.ids import CellId, GroupId
 from gyre.types.run_events import StepMade
 
 MOST_READS = 5
 """Times that a satellite tries to read what the core exposes, before a pull has failed."""
-Spawn = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 
 
 class Hall:

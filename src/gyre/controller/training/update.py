@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 from gyre.batching.group_packer import WireClaim
 from gyre.batching.work_queue import CORE, MicroSteps
 from gyre.cell.client import CellClient
-from gyre.scheduler.messages import CellDied, CellId
+from gyre.scheduler.messages import CellDied
 from gyre.types.errors import BrokenPromise, CellError, CellGone
+from gyre.types.ids import CellId
 from gyre.types.packs import Score
 from gyre.types.reports import StepReport
 

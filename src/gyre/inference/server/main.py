@@ -22,7 +22,7 @@ from gyre.inference.server.wire import Served
 from gyre.model.registry import model_folder
 from gyre.net.asgi import ClientGone, Exchange, Receive, Scope, Send
 from gyre.net.http_server import listener, serve_until_told
-from gyre.proxy.admin_client import read_key
+from gyre.storage.plan_file import read_key
 from gyre.types.errors import ConfigError, ModelError
 
 

@@ -7,7 +7,7 @@ import asyncio
 import time
 from pathlib import Path
 
-from gyre.cluster.process import lock_holder
+from gyre.cluster.pids import lock_holder
 from gyre.journal.following import Following
 from gyre.journal.reading import path_of
 from gyre.observability.history.run import Story

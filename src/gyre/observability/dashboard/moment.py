@@ -7,10 +7,11 @@ from gyre.observability.dashboard.panels_use import latest
 from gyre.observability.history.run import Level, Story, supply
 from gyre.scheduler import rules
 from gyre.scheduler.burst import Phase
-from gyre.scheduler.cells import CORE, CellState
+from gyre.scheduler.cells import CellState
 from gyre.scheduler.config import Shape
 from gyre.scheduler.dispatch import Boundary
 from gyre.scheduler.placements import Elastic
+from gyre.types.ids import CORE
 
 _JOINED = (CellState.ENTERING, CellState.TRAINING)
 

@@ -10,7 +10,8 @@ from gyre.observability.dashboard.view import View, columns
 from gyre.observability.history.run import Story
 from gyre.observability.history.seen import Span
 from gyre.observability.history.story_cells import Timed
-from gyre.scheduler.cells import CORE, CellState
+from gyre.scheduler.cells import CellState
+from gyre.types.ids import CORE
 
 SLICES = 120
 """Of the account of time."""

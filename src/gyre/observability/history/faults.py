@@ -8,10 +8,8 @@ from gyre.observability.terminal.text import many
 from gyre.scheduler.cells import CellState
 from gyre.scheduler.messages import (
     CellDied,
-    CellId,
     CellRecovered,
     Command,
-    EngineId,
     EngineLost,
     EngineReturned,
     Heard,
@@ -21,6 +19,7 @@ from gyre.scheduler.messages import (
     TransitionFailed,
 )
 from gyre.scheduler.scheduler import Scheduler
+from gyre.types.ids import CellId, EngineId
 from gyre.types.run_events import (
     CallsDamaged,
     CellRestarted,

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from gyre.observability.history.seen import Span
 from gyre.observability.history.stretches import Stretches
-from gyre.scheduler.cells import CORE, CellState
-from gyre.scheduler.messages import CellId, EngineId
+from gyre.scheduler.cells import CellState
 from gyre.scheduler.scheduler import Scheduler
+from gyre.types.ids import CORE, CellId, EngineId
 from gyre.types.run_events import ClaimTrained, StepMade, TransitionTimed
 
 WEIGHT_PHASES = ("pull", "load")

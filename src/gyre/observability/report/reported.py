@@ -14,8 +14,7 @@ from gyre.observability.dashboard.tree_sizes import TreeSizes
 from gyre.observability.report.files import NUMBERS, PICTURES
 from gyre.observability.report.told import Told, panels_of
 from gyre.observability.terminal.board import KINDS
-from gyre.observability.terminal.summary import Simulated
-from gyre.observability.what_if import compared
+from gyre.observability.what_if import Simulated, compared
 from gyre.storage.replacing import replacing
 from gyre.types.errors import ConfigError
 

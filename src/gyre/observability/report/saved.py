@@ -8,8 +8,9 @@ from matplotlib.figure import Figure
 from gyre.observability.report.part import ABSENT, Part, Table, number
 from gyre.observability.report.plotting import FAINT, figure, run_colour, time_axes
 from gyre.observability.report.told import Told
-from gyre.observability.terminal.summary import ELASTIC, Simulated, beside
+from gyre.observability.terminal.summary import ELASTIC, beside
 from gyre.observability.terminal.text import MINUTE_S, spoken
+from gyre.observability.what_if import Simulated
 
 BAR_IN = 0.3
 FOR_NUMBERS = 1.17

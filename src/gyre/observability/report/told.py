@@ -9,7 +9,7 @@ from gyre.observability.dashboard.panels import PANELS, panels
 from gyre.observability.dashboard.view import View
 from gyre.observability.history.run import Story
 from gyre.observability.terminal.paint import cut, safe
-from gyre.observability.terminal.summary import Simulated
+from gyre.observability.what_if import Simulated
 
 MOST_POINTS = 1200
 """Of a picture over time."""

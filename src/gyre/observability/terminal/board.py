@@ -14,7 +14,6 @@ from gyre.observability.resource_use import Used, used
 from gyre.scheduler.cells import CellState
 from gyre.scheduler.config import Shape
 from gyre.scheduler.messages import (
-    CellId,
     Command,
     EnterTraining,
     ExecutionTerminated,
@@ -28,6 +27,7 @@ from gyre.scheduler.messages import (
 from gyre.scheduler.replay import EVENTS
 from gyre.scheduler.scheduler import Scheduler
 from gyre.scheduler.staleness import Identity
+from gyre.types.ids import CellId
 from gyre.types.outcomes import Outcome
 from gyre.types.run_events import (
     FACTS_FOR_PEOPLE,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from gyre.cluster.process import lock_holder
+from gyre.cluster.pids import lock_holder
 from gyre.journal.following import Following
 from gyre.journal.reading import path_of
 from gyre.observability.history.faults import Fault, Faults

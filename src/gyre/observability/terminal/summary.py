@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 from textwrap import wrap
 
@@ -25,11 +24,13 @@ from gyre.observability.terminal.text import (
     spoken,
 )
 from gyre.observability.terminal.timeline import timeline
-from gyre.scheduler.cells import CORE, CellState
+from gyre.observability.what_if import Simulated
+from gyre.scheduler.cells import CellState
 from gyre.scheduler.dispatch import Boundary
 from gyre.scheduler.messages import StopReason
 from gyre.scheduler.replay import shape_of
 from gyre.types.errors import BrokenPromise
+from gyre.types.ids import CORE
 from gyre.types.outcomes import Ending, Outcome
 from gyre.types.run_events import TransitionTimed
 
@@ -46,20 +47,6 @@ MOST_ROUNDS = 12
 """Rows of held-out evaluation, spread over the run."""
 MOST_FAULTS = 4
 """Notes of ledgers that do not balance."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Simulated:
-    """The recorded work under one placement."""
-
-    placement: str
-    how: str
-    """Pace and split in a few words, or why there are no minutes."""
-    steps: int | None = None
-    """Updates that were simulated."""
-    minutes: float | None = None
-    """To the last of them; None where it could not be or did not finish."""
-    staleness: float | None = None
 
 
 def summary(

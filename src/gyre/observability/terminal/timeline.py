@@ -9,7 +9,8 @@ from math import ceil
 from gyre.observability.history.seen import Span
 from gyre.observability.terminal.board import Board
 from gyre.observability.terminal.text import EIGHTHS, GAP, ROLES, STEP, spoken
-from gyre.scheduler.cells import CORE, CellState
+from gyre.scheduler.cells import CellState
+from gyre.types.ids import CORE
 
 MOST_ROWS = 24
 """Of cells; where there are more, several share a row."""
