@@ -6,8 +6,8 @@ from contextlib import contextmanager
 import torch
 
 from gyre.model.lending import sums_of
-from gyre.types.errors import Outdated
-from gyre.types.transfers import Lent, Place
+from gyre.types.errors import ExposureGone
+from gyre.types.transfers import IpcHandle, MemoryRange
 
 
 class ThreadsMemory:
@@ -33,17 +33,17 @@ class ThreadsMemory:
 
     def _check(self, lent):
         if lent.key not in self.open:
-            raise Outdated("it is not lent any more")
+            raise ExposureGone("it is not lent any more")
 
 
 class Loan:
     def __init__(self, open_, tensors, with_sums):
         self.tensors, self._open = list(tensors), open_
-        places = [Place(piece=0, at=0, num_bytes=one.nbytes) for one in self.tensors]
-        self.lent = Lent(
+        places = [MemoryRange(piece=0, at=0, num_bytes=one.nbytes) for one in self.tensors]
+        self.lent = IpcHandle(
             key=secrets.token_hex(16),
             pieces=("00" * 64,),
-            stamp=Place(piece=0, at=0, num_bytes=16),
+            stamp=MemoryRange(piece=0, at=0, num_bytes=16),
             parts=tuple(places),
             sums=sums_of(self.tensors) if with_sums else (),
         )

@@ -8,18 +8,18 @@ from array import array
 import torch
 from benchmarks.cpu.work import NUM_OUTPUT, NUM_PROMPT, SIZES, THREADS, prompts
 
-from gyre.config.sections import EngineSection
-from gyre.inference.engine.loop import Loop
+from gyre.config.sections import EngineConfig
+from gyre.inference.engine.loop import EngineCore
 from gyre.model.loader import load_network
-from gyre.types.sampling import Ask, Sampling
+from gyre.types.sampling import GenerateRequest, SamplingParams
 
 
 def main() -> None:
     model, runs = sys.argv[1], int(sys.argv[2])
     torch.set_num_threads(THREADS)
     tokens = max(SIZES) * (NUM_PROMPT + NUM_OUTPUT + 16)
-    section = EngineSection(capacity=max(SIZES), kv_tokens=tokens)
-    loop = Loop(load_network(model, dtype=torch.bfloat16), section, model="smollm2")
+    section = EngineConfig(capacity=max(SIZES), kv_tokens=tokens)
+    loop = EngineCore(load_network(model, dtype=torch.bfloat16), section, model="smollm2")
     for count in SIZES:
         for run in range(runs + 1):
             began = time.perf_counter()
@@ -30,13 +30,13 @@ def main() -> None:
                 print("measured " + json.dumps(line), flush=True)
 
 
-def _generate(loop: Loop, count: int, run: int) -> int:
+def _generate(loop: EngineCore, count: int, run: int) -> int:
     for number, ids in enumerate(prompts(count, run)):
         loop.submit(
-            Ask(
+            GenerateRequest(
                 id=f"{count}-{run}-{number}",
                 input_ids=array("i", ids).tobytes(),
-                sampling=Sampling(max_tokens=NUM_OUTPUT),
+                sampling=SamplingParams(max_tokens=NUM_OUTPUT),
                 execution=str(number),
             )
         )

@@ -10,14 +10,14 @@ import torch
 from benchmarks.gpu.networks import qwen3
 from torch import Tensor
 
-from gyre.config.sections import EngineSection
-from gyre.inference.engine.loop import Loop
-from gyre.inference.engine.reports import Said
+from gyre.config.sections import EngineConfig
+from gyre.inference.engine.loop import EngineCore
+from gyre.inference.engine.reports import RequestOutput
 from gyre.model.network import Network
-from gyre.trainer.activation_checkpointing import Recompute
+from gyre.trainer.activation_checkpointing import ActivationCheckpointing
 from gyre.trainer.passes import on_device, target_logprobs
 from gyre.types.packs import Pack
-from gyre.types.sampling import Ask, Chunk, Sampling
+from gyre.types.sampling import Chunk, GenerateRequest, SamplingParams
 
 SETTINGS = {
     "model": "Qwen3-0.6B's size, random weights, bf16",
@@ -53,9 +53,9 @@ class Scene:
         tokens = num_calls * (num_prompt + NUM_OUTPUT + 256)
         # So many that no call is over before the last one has begun.
         prefill = num_calls * num_prompt // CUT
-        section = EngineSection(kv_tokens=tokens, capacity=num_calls, prefill_tokens=prefill)
-        self.one = Loop(network, section, model="one")
-        self.two = Loop(network, section, model="two", seed=1)
+        section = EngineConfig(kv_tokens=tokens, capacity=num_calls, prefill_tokens=prefill)
+        self.one = EngineCore(network, section, model="one")
+        self.two = EngineCore(network, section, model="two", seed=1)
         self._num_calls = num_calls
         self._num_prompt = num_prompt
 
@@ -71,17 +71,17 @@ class Scene:
             for number, size in enumerate(sizes)
         }
 
-    def ask(self, loop: Loop, calls: Mapping[str, Sampled]) -> None:
+    def ask(self, loop: EngineCore, calls: Mapping[str, Sampled]) -> None:
         for name, call in calls.items():
             ids = array("i", call.prompt + call.ids).tobytes()
-            sampling = Sampling(max_tokens=NUM_OUTPUT - len(call.ids))
-            loop.submit(Ask(id=name, input_ids=ids, sampling=sampling, execution=name))
+            sampling = SamplingParams(max_tokens=NUM_OUTPUT - len(call.ids))
+            loop.submit(GenerateRequest(id=name, input_ids=ids, sampling=sampling, execution=name))
 
-    def run(self, loop: Loop, calls: Mapping[str, Sampled], until: int = NUM_OUTPUT) -> None:
+    def run(self, loop: EngineCore, calls: Mapping[str, Sampled], until: int = NUM_OUTPUT) -> None:
         """Steps until every call has that many tokens."""
         while any(len(call.ids) < until for call in calls.values()):
             for report in loop.step():
-                assert isinstance(report, Said), report
+                assert isinstance(report, RequestOutput), report
                 calls[report.id].take(report.chunk)
 
     def differences(self, calls: Mapping[str, Sampled], version: int | None = None) -> Tensor:
@@ -111,7 +111,7 @@ class Scene:
         return target_logprobs(
             self.network,
             on_device(pack, self.network.device),
-            recompute=Recompute.NOTHING,
+            recompute=ActivationCheckpointing.NOTHING,
             logits_tokens=2048,
             temperature=1.0,
         )

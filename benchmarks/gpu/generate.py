@@ -10,10 +10,10 @@ from benchmarks.gpu.clock import ceilings, timed
 from benchmarks.gpu.networks import qwen3
 from transformers import GenerationConfig
 
-from gyre.config.sections import EngineSection
-from gyre.inference.engine.loop import Loop
+from gyre.config.sections import EngineConfig
+from gyre.inference.engine.loop import EngineCore
 from gyre.model.network import Network
-from gyre.types.sampling import Ask, Sampling
+from gyre.types.sampling import GenerateRequest, SamplingParams
 
 NUM_REQUESTS, NUM_PROMPT, NUM_OUTPUT = 256, 256, 256
 SETTINGS = {
@@ -47,10 +47,10 @@ def _sample(num_tokens: int, seconds: float) -> dict[str, Any]:
 
 def _engine(runs: int, bytes_per_s: float) -> Iterator[tuple[str, dict[str, Any]]]:
     network = Network(qwen3())
-    section = EngineSection(
+    section = EngineConfig(
         capacity=NUM_REQUESTS, kv_tokens=NUM_REQUESTS * 640, prefill_tokens=16_384
     )
-    loop = Loop(network, section, model="qwen3")
+    loop = EngineCore(network, section, model="qwen3")
     shape = network.shape
     for run in range(runs + 1):
         tokens, taken = timed(lambda run=run: _drain(loop, run))
@@ -66,13 +66,13 @@ def _engine(runs: int, bytes_per_s: float) -> Iterator[tuple[str, dict[str, Any]
         yield "gyre", sample | {"floor_s": floor_s, "peak_bytes": taken.peak_bytes}
 
 
-def _drain(loop: Loop, run: int) -> int:
+def _drain(loop: EngineCore, run: int) -> int:
     for number, ids in enumerate(prompts(run)):
         loop.submit(
-            Ask(
+            GenerateRequest(
                 id=f"{run}-{number}",
                 input_ids=array("i", ids).tobytes(),
-                sampling=Sampling(max_tokens=NUM_OUTPUT),
+                sampling=SamplingParams(max_tokens=NUM_OUTPUT),
                 execution=str(number),
             )
         )

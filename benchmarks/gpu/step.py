@@ -9,9 +9,9 @@ import torch
 from benchmarks.gpu.clock import ceilings, timed
 from benchmarks.gpu.networks import H200_BF16_FLOPS, qwen3
 
-from gyre.config.sections import ObjectiveSection, OptimizerSection, TrainerSection
+from gyre.config.sections import LossConfig, OptimizerConfig, TrainerConfig
 from gyre.model.network import Network
-from gyre.trainer.cell import LocalTrainer
+from gyre.trainer.cell import Trainer
 from gyre.types.errors import OutOfMemory
 from gyre.types.ids import ExecutionId
 from gyre.types.packs import Claim, Pack, Share
@@ -80,11 +80,11 @@ def _sample(network: Network, seconds: float, peak_bytes: int) -> dict[str, Any]
 
 def _ours(runs: int, name: str, *, checkpoint: bool) -> Iterator[tuple[str, dict[str, Any]]]:
     network = Network(qwen3())
-    trainer = LocalTrainer(
+    trainer = Trainer(
         network,
-        section=TrainerSection(pack_tokens=NUM_TOKENS, checkpoint=checkpoint),
-        objective=ObjectiveSection(),
-        optimizer=OptimizerSection(),
+        section=TrainerConfig(pack_tokens=NUM_TOKENS, checkpoint=checkpoint),
+        objective=LossConfig(),
+        optimizer=OptimizerConfig(),
     )
     claim = row(0)
 

@@ -6,10 +6,10 @@ from typing import Any
 from benchmarks.gpu.clock import timed
 from benchmarks.gpu.networks import qwen3
 
-from gyre.config.sections import EngineSection, ObjectiveSection, OptimizerSection, TrainerSection
-from gyre.inference.engine.loop import Loop
+from gyre.config.sections import EngineConfig, LossConfig, OptimizerConfig, TrainerConfig
+from gyre.inference.engine.loop import EngineCore
 from gyre.model.network import Network
-from gyre.trainer.cell import LocalTrainer
+from gyre.trainer.cell import Trainer
 
 KV_TOKENS = 524_288
 SETTINGS = {
@@ -24,22 +24,22 @@ SETTINGS = {
 def measure(runs: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """A sample per direction and run; the first switches pin host memory and are named so."""
     network = Network(qwen3())
-    trainer = LocalTrainer(
+    trainer = Trainer(
         network,
-        section=TrainerSection(),
-        objective=ObjectiveSection(),
-        optimizer=OptimizerSection(),
+        section=TrainerConfig(),
+        objective=LossConfig(),
+        optimizer=OptimizerConfig(),
     )
-    trainer.rest()
-    loop = Loop(network, EngineSection(kv_tokens=KV_TOKENS), model="qwen3")
+    trainer.offload()
+    loop = EngineCore(network, EngineConfig(kv_tokens=KV_TOKENS), model="qwen3")
     state_bytes = 3 * 4 * network.shape.parameters
 
     def to_training() -> None:
-        loop.rest()
-        trainer.restore()
+        loop.offload()
+        trainer.reload()
 
     def to_rollout() -> None:
-        trainer.rest()
+        trainer.offload()
         loop.wake()
 
     for run in range(runs + 1):

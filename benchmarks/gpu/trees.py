@@ -11,10 +11,10 @@ from benchmarks.gpu.case_study import ADMITTED, MESSAGE_TOKENS, PATHS, SYSTEM_TO
 from benchmarks.gpu.clock import Taken, timed
 from benchmarks.gpu.networks import LARGE, SMALL, qwen3
 
-from gyre.batching.packing import Admitted, Packing, pack
-from gyre.config.sections import ObjectiveSection, TrainerSection
+from gyre.batching.packing import AdmittedExecution, PackingResult, pack
+from gyre.config.sections import LossConfig, TrainerConfig
 from gyre.model.network import Network
-from gyre.trainer.cell import LocalTrainer
+from gyre.trainer.cell import Trainer
 from gyre.trajectory.rows import Row
 from gyre.types.ids import ExecutionId
 
@@ -44,14 +44,16 @@ def measure(runs: int) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _ours(name: str, size: dict[str, Any], runs: int) -> Iterator[tuple[str, dict[str, Any]]]:
     network = Network(qwen3(size=size))
-    trainer = LocalTrainer(
+    trainer = Trainer(
         network,
-        section=TrainerSection(pack_tokens=PACK_TOKENS),
-        objective=ObjectiveSection(),
+        section=TrainerConfig(pack_tokens=PACK_TOKENS),
+        objective=LossConfig(),
         optimizer=None,
     )
     for case, chosen in CASES.items():
-        admitted = Admitted(execution=ExecutionId("e"), advantage=1.0, rows=tuple(rows(chosen)))
+        admitted = AdmittedExecution(
+            execution=ExecutionId("e"), advantage=1.0, rows=tuple(rows(chosen))
+        )
         ways = {
             way: pack([admitted], pack_tokens=PACK_TOKENS, claim_tokens=2**24, sharing=sharing)
             for way, sharing in (("rows", False), ("tree", True))
@@ -65,7 +67,7 @@ def _ours(name: str, size: dict[str, Any], runs: int) -> Iterator[tuple[str, dic
     torch.cuda.empty_cache()
 
 
-def _sample(network: Network, packing: Packing, taken: Taken) -> dict[str, Any]:
+def _sample(network: Network, packing: PackingResult, taken: Taken) -> dict[str, Any]:
     tokens, targets, pairs = packing.num_tokens, packing.num_targets, packing.num_pairs
     return {
         "seconds": taken.seconds,
@@ -77,7 +79,7 @@ def _sample(network: Network, packing: Packing, taken: Taken) -> dict[str, Any]:
     }
 
 
-def _train(trainer: LocalTrainer, packing: Packing) -> None:
+def _train(trainer: Trainer, packing: PackingResult) -> None:
     for claim in packing.claims:
         trainer.train(claim, num_executions=1)
     trainer.clear()

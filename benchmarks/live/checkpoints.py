@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from benchmarks.peers import results
 
-from gyre.cell.saving import Saving, Single
-from gyre.config.sections import ObjectiveSection, OptimizerSection, TrainerSection
+from gyre.cell.saving import CheckpointWriter, SingleRankCopies
+from gyre.config.sections import LossConfig, OptimizerConfig, TrainerConfig
 from gyre.model.checkpoint_store import name_of, prune
 from gyre.model.loader import load_network
-from gyre.trainer.cell import LocalTrainer
+from gyre.trainer.cell import Trainer
 from gyre.trainer.snapshot import Snapshot
 from gyre.types.ids import ExecutionId
 from gyre.types.packs import Claim, Pack, Share
@@ -53,14 +53,14 @@ def main() -> None:
 
 def measure(model: str, runs: int) -> Iterator[dict[str, Any]]:
     """Updates by turns without a checkpoint and with one of the weights they begin with."""
-    trainer = LocalTrainer(
+    trainer = Trainer(
         load_network(model, device="cpu", dtype=torch.float32),
-        section=TrainerSection(),
-        objective=ObjectiveSection(),
-        optimizer=OptimizerSection(),
+        section=TrainerConfig(),
+        objective=LossConfig(),
+        optimizer=OptimizerConfig(),
     )
     snapshot = Snapshot(trainer)
-    saving = Saving(Single(snapshot), trainer.network)
+    saving = CheckpointWriter(SingleRankCopies(snapshot), trainer.network)
     claims = [claim(number, WORK[model][1]) for number in range(WORK[model][0])]
 
     def update() -> float:

@@ -13,7 +13,7 @@ from benchmarks.live.compare import PACKAGES
 from benchmarks.live.running import Kept
 from benchmarks.peers import results
 
-from gyre.controller.controller import KINDS
+from gyre.controller.controller import JOURNAL_EVENTS
 from gyre.journal.reading import read
 from gyre.types.run_events import StepMade
 
@@ -63,7 +63,7 @@ def _run(folder: Path, seed: int, overrides: tuple[str, ...]) -> dict[str, Any]:
         stdout=subprocess.DEVNULL,
     )
     seconds = time.monotonic() - began
-    steps = [fact for _, fact in read(folder / "journal", kinds=KINDS).facts((StepMade,))]
+    steps = [fact for _, fact in read(folder / "journal", kinds=JOURNAL_EVENTS).facts((StepMade,))]
     rewards = [one.reward for one in steps]
     return {"seed": seed, "seconds": seconds, "rewards": rewards}
 

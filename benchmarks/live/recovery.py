@@ -23,9 +23,9 @@ from tests.chaos.victims import calls_in_flight, victims
 from tests.flows.live.running import write_run
 
 from gyre.journal.entries import Resumed
-from gyre.journal.reading import Reading, read
+from gyre.journal.reading import JournalContents, read
 from gyre.journal.writer import Journal
-from gyre.observability.terminal.board import KINDS
+from gyre.observability.terminal.board import JOURNAL_EVENTS
 from gyre.scheduler.messages import CellDied, CellRecovered, EngineLost, EngineReturned, StepTaken
 from gyre.testing.emulated_run import tables, workload, write_tasks
 from gyre.types.run_events import ProxyRestarted
@@ -123,7 +123,7 @@ def _measured(folder: Path, seed: int) -> dict[str, dict[str, Any]]:
             _wait(lambda: _has(place, lambda one: isinstance(one, StepTaken)))
             found = {kind: _struck(place, kind) for kind in FAULTS}
             found["controller"], controller = _controller(place, controller, start)
-            found["journal"] = _journal(folder, read(place / "journal", kinds=KINDS))
+            found["journal"] = _journal(folder, read(place / "journal", kinds=JOURNAL_EVENTS))
         finally:
             controller.send_signal(signal.SIGINT)
             controller.wait(PATIENCE_S)
@@ -136,7 +136,7 @@ def _struck(place: Path, kind: str) -> dict[str, Any]:
     time.sleep(SETTLE_S)
     _wait(lambda: bool(calls_in_flight(place)))
     calls = calls_in_flight(place)
-    after = len(read(place / "journal", kinds=KINDS).entries)
+    after = len(read(place / "journal", kinds=JOURNAL_EVENTS).entries)
     (victim,) = [one for one in victims(place) if one.name == name]
     began = time.monotonic()
     victim.send(signal.SIGKILL)
@@ -159,7 +159,7 @@ def _controller(
     calls = calls_in_flight(place)
     controller.kill()
     controller.wait()
-    after = len(read(place / "journal", kinds=KINDS).entries)
+    after = len(read(place / "journal", kinds=JOURNAL_EVENTS).entries)
     began = time.monotonic()
     controller = start("resume", str(place))
     sample = {
@@ -174,13 +174,13 @@ def _controller(
     return sample, controller
 
 
-def _journal(folder: Path, reading: Reading) -> dict[str, Any]:
+def _journal(folder: Path, reading: JournalContents) -> dict[str, Any]:
     """Its size by fact and by step, and the time to make its facts durable one at a time."""
     assert reading.header is not None
     facts = [(one.now, one.event) for one in reading.entries if not isinstance(one.event, Resumed)]
     steps = [now for now, event in facts if isinstance(event, StepTaken)]
     took: list[float] = []
-    with Journal.create(folder / "again", reading.header, kinds=KINDS) as journal:
+    with Journal.create(folder / "again", reading.header, kinds=JOURNAL_EVENTS) as journal:
         for now, event in facts:
             began = time.perf_counter()
             journal.append(event, now=now)
@@ -209,7 +209,7 @@ def _has(place: Path, sign: Sign, after: int = 0) -> bool:
     path = place / "journal"
     if not path.exists():
         return False
-    return any(sign(one.event) for one in read(path, kinds=KINDS).entries[after:])
+    return any(sign(one.event) for one in read(path, kinds=JOURNAL_EVENTS).entries[after:])
 
 
 def _wait(holds: Callable[[], bool]) -> None:

@@ -17,10 +17,10 @@ from benchmarks.live import left
 from benchmarks.live.left import Left
 from benchmarks.peers import results
 
-from gyre.batching.task_sampler import Queries
+from gyre.batching.task_sampler import TaskSampler
 from gyre.config.toml import spelled
-from gyre.controller.controller import KINDS
-from gyre.journal.reading import Reading, read
+from gyre.controller.controller import JOURNAL_EVENTS
+from gyre.journal.reading import JournalContents, read
 from gyre.scheduler.messages import StopReason
 from gyre.testing.emulated_run import Turn, tables, workload, write_tasks
 from gyre.types.errors import ConfigError
@@ -46,7 +46,7 @@ class Used:
 class Ran:
     """A run that is over."""
 
-    reading: Reading
+    reading: JournalContents
     wall_s: float
     """From the command to its end, with its start, and its summary if that was waited for."""
     used: Mapping[str, Used] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Ran:
 
 def work_in_order(work: Sequence[Sequence[Sequence[Turn]]], seed: int) -> list[list[list[Turn]]]:
     """The turns of each group's executions, in the order in which a run draws its queries."""
-    queries = Queries(len(work), seed=seed)
+    queries = TaskSampler(len(work), seed=seed)
     return [[list(one) for one in work[queries.draw()]] for _ in work]
 
 
@@ -106,7 +106,7 @@ def trained(
         sys.stderr.write((folder / "said").read_text())
         raise subprocess.CalledProcessError(status, command)
     return Ran(
-        reading=read(folder / "run" / "journal", kinds=KINDS),
+        reading=read(folder / "run" / "journal", kinds=JOURNAL_EVENTS),
         wall_s=wall_s,
         used=watch.used,
         around={**around, "leave_s": leave_s},
@@ -135,7 +135,7 @@ def over(process: "subprocess.Popen[bytes]", folder: Path, within_s: float | Non
         if process.poll() is not None:
             return process.returncode
         journal = folder / "journal"
-        facts = read(journal, kinds=KINDS).facts((RunEnded,)) if journal.exists() else ()
+        facts = read(journal, kinds=JOURNAL_EVENTS).facts((RunEnded,)) if journal.exists() else ()
         if any(fact.reason == StopReason.FINISHED.value for _, fact in facts):
             return 0
         time.sleep(SAMPLE_S)

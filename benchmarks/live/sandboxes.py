@@ -18,16 +18,16 @@ from typing import Any, Literal
 from benchmarks.live.compare import PACKAGES
 from benchmarks.peers import results
 
-from gyre.cluster.births import Births, Child
+from gyre.cluster.births import ForkClient, ForkedProcess
 from gyre.rollout.main import Secrets
-from gyre.rollout.spec import Order, write_order
+from gyre.rollout.spec import ExecutionSpec, write_order
 from gyre.sandboxes.local import launchers
-from gyre.sandboxes.local.sandbox import LocalSandbox, Place
+from gyre.sandboxes.local.sandbox import LocalSandbox, SandboxLayout
 from gyre.sandboxes.local.started import Launcher
 from gyre.sandboxes.watchdog import descendants
 from gyre.types.ids import ExecutionId
-from gyre.types.sandboxes import Limits, SandboxOrder
-from gyre.types.tasks import Command, Evaluation, Task
+from gyre.types.sandboxes import Limits, SandboxSpec
+from gyre.types.tasks import Command, EvaluationRule, Task
 
 AT_ONCE = 64
 ALONE = 100
@@ -71,7 +71,7 @@ def main() -> None:
 
 async def _supervised(folder: Path, kind: Literal["process", "local"]) -> dict[str, Any]:
     """Executions under supervisors: how soon they run, what they take, how soon they are over."""
-    births = await Births.open("gyre.rollout.main", folder / "nursery.log")
+    births = await ForkClient.open("gyre.rollout.main", folder / "nursery.log")
     try:
         # One first, so that the nursery has imported everything.
         await _end([(await _launch(births, folder / "first", kind))[0]], folder)
@@ -97,13 +97,13 @@ async def _supervised(folder: Path, kind: Literal["process", "local"]) -> dict[s
         await births.close()
 
 
-async def _launch(births: Births, folder: Path, kind: Any) -> tuple[Child, float]:
+async def _launch(births: ForkClient, folder: Path, kind: Any) -> tuple[ForkedProcess, float]:
     """An execution whose agent program has begun, and how long that took."""
     began = time.monotonic()
-    evaluation = Evaluation(
+    evaluation = EvaluationRule(
         argv=("sh", "-c", "echo 1 > $GYRE_RESULTS/reward.txt"), score="reward.txt"
     )
-    order = Order(
+    order = ExecutionSpec(
         execution=ExecutionId(folder.name),
         task=Task(id="wait", instruction="wait", files=None, evaluation=evaluation),
         url="http://127.0.0.1:9/exec/e",
@@ -111,16 +111,16 @@ async def _launch(births: Births, folder: Path, kind: Any) -> tuple[Child, float
         variables={},
         agent_s=600.0,
         overall_s=1200.0,
-        sandbox=SandboxOrder(kind=kind, limits=LIMITS),
+        sandbox=SandboxSpec(kind=kind, limits=LIMITS),
     )
     path = write_order(folder, order)
     told = json.dumps(asdict(Secrets(key="k")))
-    child = await births.birth(folder.name, [str(path)], log=folder / "supervisor.log", told=told)
+    child = await births.fork(folder.name, [str(path)], log=folder / "supervisor.log", told=told)
     await _until((folder / "workspace" / "work").exists)
     return child, time.monotonic() - began
 
 
-async def _end(children: list[Child], folder: Path) -> None:
+async def _end(children: list[ForkedProcess], folder: Path) -> None:
     """All are cancelled, assessed and closed."""
     for child in children:
         child.signal(signal.SIGTERM)
@@ -132,7 +132,7 @@ async def _alone(folder: Path, launcher: Launcher) -> dict[str, Any]:
     """Sandboxes without supervisors: how soon all programs have begun, and have ended."""
     made = []
     for number in range(ALONE):
-        place = Place(folder=folder / f"place{number}", home=folder / f"home{number}")
+        place = SandboxLayout(folder=folder / f"place{number}", home=folder / f"home{number}")
         made.append(LocalSandbox(secrets.token_hex(16), place, most=LIMITS, launcher=launcher))
         (folder / f"workspace{number}").mkdir()
 

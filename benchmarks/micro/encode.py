@@ -8,7 +8,7 @@ from benchmarks.micro.growing import Growing, qwen3
 
 from gyre.proxy.session.matching import TAIL_TOKENS
 from gyre.types.conversation import Message
-from gyre.types.ports import Bridged, Rendered
+from gyre.types.ports import Continuation, RenderedTokens
 
 BODY_BYTES = 900_000
 
@@ -30,10 +30,10 @@ def main() -> None:
         # Said anew every time, so that no cache of encoded text answers.
         return replace(message, text=f"{next(numbers)} {message.text}")
 
-    def everything() -> Rendered:
+    def everything() -> RenderedTokens:
         return renderer.render([system, *map(fresh, messages)], tools)
 
-    def bridge() -> Bridged:
+    def bridge() -> Continuation:
         bridged = renderer.bridge(tail, output, [fresh(messages[-1])], tools)
         if bridged is None:
             raise RuntimeError("the renderer cannot bridge this turn")

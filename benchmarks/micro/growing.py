@@ -9,14 +9,14 @@ from benchmarks.peers.tokenizer import fetch
 from tokenizers import Tokenizer
 
 from gyre.harnesses.classify import classify
-from gyre.proxy.dialects.dialect import Wire
-from gyre.proxy.dialects.openai_chat import Chat
-from gyre.proxy.session.session import Pending, Session
+from gyre.proxy.dialects.dialect import ParsedRequest
+from gyre.proxy.dialects.openai_chat import OpenAIChat
+from gyre.proxy.session.session import PositionedRequest, Session
 from gyre.renderers.registry import load_renderer
 from gyre.types.ids import EngineName, ExecutionId
 from gyre.types.ports import Renderer
 from gyre.types.records import FORMAT, CallClosed, CallDelivered, CallRecord, LogOpened
-from gyre.types.sampling import Output, Sampling, Span
+from gyre.types.sampling import Output, SamplingParams, Span
 
 MODEL = "policy"
 CONTEXT_TOKENS = 2_000_000
@@ -48,9 +48,11 @@ class Growing:
             renderer=renderer.name,
             at=0.0,
         )
-        self.session = Session(opened, renderer, sampling=Sampling(), context_tokens=CONTEXT_TOKENS)
+        self.session = Session(
+            opened, renderer, sampling=SamplingParams(), context_tokens=CONTEXT_TOKENS
+        )
         self.session.apply(opened)
-        self.dialect = Chat()
+        self.dialect = OpenAIChat()
         self.conversation = Conversation(tools=True, stream=False)
         self.conversation.ask()
         self.records: list[CallClosed] = []
@@ -63,7 +65,7 @@ class Growing:
             for index in range(NUM_REPLIES)
         ]
 
-    def call(self, output_chars: int) -> Pending:
+    def call(self, output_chars: int) -> PositionedRequest:
         """One whole call; the conversation then ends with a tool output of this length."""
         wire = self.dialect.split(self.conversation.body)
         classified = classify(self.dialect.evidence(wire, {}))
@@ -71,7 +73,7 @@ class Growing:
         self.close(wire, pending, output_chars)
         return pending
 
-    def close(self, wire: Wire, pending: Pending, output_chars: int) -> None:
+    def close(self, wire: ParsedRequest, pending: PositionedRequest, output_chars: int) -> None:
         """The request was answered, and its reply is in the conversation."""
         opened = self.session.open_call(pending, 0.0)
         self._apply(opened)
@@ -90,7 +92,7 @@ class Growing:
         if self._heard is not None:
             self._heard(record)
 
-    def grow_to(self, num_bytes: int, output_chars: int) -> Pending:
+    def grow_to(self, num_bytes: int, output_chars: int) -> PositionedRequest:
         """Calls until the body has this size; the last one's place."""
         while True:
             pending = self.call(output_chars)

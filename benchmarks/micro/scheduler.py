@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.micro.cases import measure
 
-from gyre.scheduler.config import Shape
+from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.dispatch import Continuous
 from gyre.scheduler.messages import (
     AdmitGroup,
@@ -35,9 +35,9 @@ EVENTS = 2_000
 LIVE = (1_024, 16_384, 102_400)
 
 
-def shape_of(live: int, engines: int) -> Shape:
+def shape_of(live: int, engines: int) -> SchedulerConfig:
     """A run that keeps so many executions alive, as many on each engine."""
-    return Shape(
+    return SchedulerConfig(
         groups_per_batch=BATCH,
         executions_per_group=SIZE,
         num_cells=1,
@@ -51,7 +51,7 @@ def shape_of(live: int, engines: int) -> Shape:
 class Host:
     """Answers every command at once, and ends the oldest execution when there is none."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: SchedulerConfig) -> None:
         self._scheduler = Scheduler(shape)
         self._events: deque[Any] = deque([RunStarted()])
         self._running: deque[LaunchExecution] = deque()

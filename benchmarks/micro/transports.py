@@ -19,12 +19,12 @@ import msgspec
 import numpy as np
 from benchmarks.peers import results
 
-from gyre.config.sections import TransportSection
-from gyre.transports.cuts import Cut
-from gyre.transports.moving import Part, expose, fetch
+from gyre.config.sections import TransportConfig
+from gyre.transports.cuts import TensorSlice
+from gyre.transports.moving import TensorBytes, expose, fetch
 from gyre.transports.registry import open_transport
 from gyre.types.ports import Transport
-from gyre.types.transfers import Bundle
+from gyre.types.transfers import TensorBundle
 
 HOST = "127.0.0.1"
 SOCKET = "socket"
@@ -34,16 +34,18 @@ TENSORS = 32
 
 
 def opened(kind: str, owner: str, share: str) -> Transport:
-    section = TransportSection(kind=kind)  # type: ignore[arg-type]
+    section = TransportConfig(kind=kind)  # type: ignore[arg-type]
     return open_transport(section, owner=owner, host=HOST, share=Path(share))
 
 
-def tensors(num_bytes: int) -> dict[str, Part]:
+def tensors(num_bytes: int) -> dict[str, TensorBytes]:
     rng = np.random.default_rng(7)
     size = num_bytes // TENSORS
     return {
-        f"layer.{at}": Part(
-            dtype="uint8", cut=Cut.all_of((size,)), data=rng.integers(0, 256, size, np.uint8)
+        f"layer.{at}": TensorBytes(
+            dtype="uint8",
+            cut=TensorSlice.all_of((size,)),
+            data=rng.integers(0, 256, size, np.uint8),
         )
         for at in range(TENSORS)
     }
@@ -103,9 +105,9 @@ def sample(kind: str, share: str, num_bytes: int) -> dict[str, float]:
             times = [received(int(said), num_bytes) for _ in range(2)]
             return {"bytes": num_bytes, "seconds": times[-1]}
         exposed_s, _, text = said.partition(" ")
-        bundle = msgspec.json.decode(text, type=Bundle)
+        bundle = msgspec.json.decode(text, type=TensorBundle)
         wanted = {
-            f"layer.{at}": (f"layer.{at}", Cut.all_of((num_bytes // TENSORS,)))
+            f"layer.{at}": (f"layer.{at}", TensorSlice.all_of((num_bytes // TENSORS,)))
             for at in range(TENSORS)
         }
         reader = opened(kind, "reader", share)

@@ -25,7 +25,7 @@ from tests.browser.serving import watching
 from tests.observability.terminal.journaled import told
 
 from gyre.journal.writer import Durability, Journal
-from gyre.observability.terminal.board import KINDS
+from gyre.observability.terminal.board import JOURNAL_EVENTS
 from gyre.simulator.paper import PAPER
 from gyre.simulator.recorded import header_of
 from gyre.simulator.world import EventLog, run
@@ -92,7 +92,7 @@ def _entries(path: Path) -> Iterator[tuple[float, Any]]:
 
 def _begun(path: Path, entries: list[tuple[float, Any]]) -> Journal:
     header = header_of(SCENARIO, started_at=0.0)
-    journal = Journal.create(path, header, kinds=KINDS, durability=Durability.PROCESS)
+    journal = Journal.create(path, header, kinds=JOURNAL_EVENTS, durability=Durability.PROCESS)
     for now, fact in entries:
         journal.append(fact, now=now)
     journal.commit()

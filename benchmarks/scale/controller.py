@@ -19,25 +19,25 @@ from benchmarks.live.compare import PACKAGES
 from benchmarks.micro.scheduler import SIZE, Host, shape_of
 from benchmarks.peers import results
 
-from gyre.controller.command_executor import Hands
-from gyre.controller.controller import KINDS
+from gyre.controller.command_executor import CommandExecutor
+from gyre.controller.controller import JOURNAL_EVENTS
 from gyre.controller.executions.group_executions import name_of
 from gyre.controller.executions.supervisors import Supervisors
-from gyre.controller.noted import Noted
-from gyre.controller.recovered_state import Recalled, recall
+from gyre.controller.noted import ChangeTrackingDict
+from gyre.controller.recovered_state import RecoveredState, recover
 from gyre.controller.routing import RouteTables
 from gyre.journal.entries import Header
 from gyre.journal.reading import read
 from gyre.journal.writer import Journal
-from gyre.rollout.facts import FACTS_FILE, Entry
-from gyre.rollout.spec import ORDER_FILE, Order
+from gyre.rollout.facts import FACTS_FILE, FactEntry
+from gyre.rollout.spec import ORDER_FILE, ExecutionSpec
 from gyre.scheduler.messages import AdmitGroup, LaunchExecution, Move, MoveExecutions
 from gyre.scheduler.replay import plain_shape
 from gyre.storage import lock
 from gyre.types.ids import EngineId, EngineName, ExecutionId, GroupId
 from gyre.types.outcomes import Fact, Launched, Prepared
 from gyre.types.run_events import GroupDrawn, RewardGiven
-from gyre.types.tasks import Evaluation, Task
+from gyre.types.tasks import EvaluationRule, Task
 
 LIVE = (512, 2_048, 8_192)
 WEIGHED = 2_048
@@ -51,7 +51,7 @@ TASK = Task(
     id="t",
     instruction="wait",
     files=None,
-    evaluation=Evaluation(argv=("true",), score="reward.txt"),
+    evaluation=EvaluationRule(argv=("true",), score="reward.txt"),
     variables={},
 )
 
@@ -117,7 +117,7 @@ def _weighed(sample: dict[str, Any], live: int) -> Iterator[list[Any]]:
 
 def _event(live: int) -> dict[str, Any]:
     """An order that gives one execution another engine is obeyed, and the proxy told of it."""
-    running = Noted[ExecutionId, tuple[GroupId, int]]()
+    running = ChangeTrackingDict[ExecutionId, tuple[GroupId, int]]()
     running.update({name_of(*place): place for place in _places(live)})
     attempts: Any = SimpleNamespace(running=running, name_at=name_of)
     engines = SimpleNamespace(is_ready=lambda engine: True, num_turns=1)
@@ -128,7 +128,7 @@ def _event(live: int) -> dict[str, Any]:
 
     async def scenario() -> None:
         routes = RouteTables([shard], lambda engine: EngineName(f"127.0.0.1:{40_000 + engine}"))
-        hands = Hands(
+        hands = CommandExecutor(
             scheduler,
             attempts,
             nobody,
@@ -140,12 +140,12 @@ def _event(live: int) -> dict[str, Any]:
         )
         moves = [_move(place, place[0]) for place in running.values()]
         working = asyncio.create_task(routes.work())
-        hands.obey((MoveExecutions(moves=tuple(moves), evaluations=()),))
+        hands.execute((MoveExecutions(moves=tuple(moves), evaluations=()),))
         await routes.flushed()
         first = next(iter(running.values()))
         with _timed(sample, calls=EVENTS):
             for number in range(1, EVENTS + 1):
-                hands.obey((MoveExecutions(moves=(_move(first, number),), evaluations=()),))
+                hands.execute((MoveExecutions(moves=(_move(first, number),), evaluations=()),))
                 await routes.flushed()
         working.cancel()
         assert shard.num_orders == EVENTS + 1
@@ -192,8 +192,8 @@ def _recalls(folder: Path, live: int) -> Callable[[], dict[str, Any]]:
                 kept.append(recalled())
         return sample
 
-    def recalled() -> Recalled:
-        return recall(recorded.shape, read(path, kinds=KINDS).facts(KINDS))
+    def recalled() -> RecoveredState:
+        return recover(recorded.shape, read(path, kinds=JOURNAL_EVENTS).facts(JOURNAL_EVENTS))
 
     return work
 
@@ -205,7 +205,7 @@ class _Recorded(Host):
         self.shape = shape_of(live, ENGINES)
         self.num_facts = 0
         header = Header(run="r", seed=0, started_at=0.0, shape=plain_shape(self.shape), notes={})
-        with Journal.create(path, header, kinds=KINDS) as self._journal:
+        with Journal.create(path, header, kinds=JOURNAL_EVENTS) as self._journal:
             super().__init__(self.shape)
             for _ in range(HISTORY * live):
                 self._end(self._running.popleft())
@@ -241,7 +241,7 @@ def _adopts(folder: Path, live: int) -> Callable[[], dict[str, Any]]:
     """Executions whose supervisors live are taken up, each by what lies in its folder."""
     folders = {name_of(*place): folder / "attempts" / name_of(*place) for place in _places(live)}
     facts: tuple[Fact, ...] = (Prepared(mark="m"), Launched(monotonic_s=1.0, boot="b"))
-    entries = [Entry(sequence=number, at=0.0, fact=fact) for number, fact in enumerate(facts)]
+    entries = [FactEntry(sequence=number, at=0.0, fact=fact) for number, fact in enumerate(facts)]
     said = b"".join(one.encode() + b"\n" for one in entries)
     for place in folders.values():
         place.mkdir(parents=True)
@@ -305,8 +305,8 @@ async def _nothing_held() -> dict[str, float]:
     return {}
 
 
-def _order(name: ExecutionId) -> Order:
-    return Order(
+def _order(name: ExecutionId) -> ExecutionSpec:
+    return ExecutionSpec(
         execution=name,
         task=TASK,
         url=f"http://127.0.0.1:9/exec/{name}",

@@ -18,9 +18,9 @@ from benchmarks.peers import results
 from tests.chaos.victims import calls_in_flight
 from tests.flows.live.running import write_run
 
-from gyre.controller.controller import KINDS
+from gyre.controller.controller import JOURNAL_EVENTS
 from gyre.journal.entries import Resumed
-from gyre.journal.following import Following
+from gyre.journal.following import JournalFollower
 from gyre.scheduler.messages import CellDied, CellRecovered
 from gyre.storage.lock import is_taken
 from gyre.testing.emulated_run import tables, write_tasks
@@ -142,7 +142,7 @@ class _Seen:
     """Kinds of events since the last controller was killed."""
 
     def __init__(self, path: Path) -> None:
-        self._journal = Following(path, kinds=KINDS)
+        self._journal = JournalFollower(path, kinds=JOURNAL_EVENTS)
         self._journal.news()
         self._found: Counter[type] = Counter()
 

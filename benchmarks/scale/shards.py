@@ -20,12 +20,12 @@ from benchmarks.peers.measure import upstream_process
 from benchmarks.peers.processes import free_port, rss_bytes, running, settled_cpu
 from benchmarks.peers.scenarios import Plan, many_short, quantiles
 
-from gyre.config.sections import LimitsSection, ProxySection, RouterSection
+from gyre.config.sections import LimitsConfig, ProxyConfig, RouterConfig
 from gyre.controller.sharding import shard_plan
 from gyre.proxy.admin_client import control
-from gyre.proxy.spec import ProxyPlan
+from gyre.proxy.spec import ProxySpec
 from gyre.storage.plan_file import write_plan
-from gyre.types.sampling import Sampling
+from gyre.types.sampling import SamplingParams
 from gyre.types.shards import shard_of
 
 SHARDS = (1, 2)
@@ -73,16 +73,16 @@ def _measured(shards: int, engine: int, port: int) -> dict[str, Any]:
 @contextmanager
 def _started(folder: Path, shards: int, engine: str) -> Iterator[list[Started]]:
     """Every shard in a process of its own, as a run starts them, with its executions open."""
-    first = ProxyPlan(
+    first = ProxySpec(
         folder=folder / "run",
         model=str(CACHE / "tokenizer"),
         engines=(f"sglang={engine}",),
         family="qwen3",
         thinking="all",
-        sampling=Sampling(),
-        proxy=ProxySection(port=0, context_tokens=1_000_000, shards=shards),
-        router=RouterSection(capacity=1024),
-        limits=LimitsSection(calls_per_minute=1_000_000),
+        sampling=SamplingParams(),
+        proxy=ProxyConfig(port=0, context_tokens=1_000_000, shards=shards),
+        router=RouterConfig(capacity=1024),
+        limits=LimitsConfig(calls_per_minute=1_000_000),
         open=(),
     )
     with ExitStack() as stack:

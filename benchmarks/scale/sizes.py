@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from gyre.simulator.costs import ByGroups
-from gyre.simulator.paper import GROUPS_PER_NODE_HOUR, NL2REPO, NL2REPO_MAX, Setting, compared
-from gyre.simulator.result import Record
+from gyre.simulator.paper import GROUPS_PER_NODE_HOUR, NL2REPO, NL2REPO_MAX, PaperSetting, compared
+from gyre.simulator.result import SimulationResult
 from gyre.simulator.scenario import Scenario
 from gyre.simulator.world import run
 
@@ -24,7 +24,7 @@ class Size:
     """A run's machines, model and work."""
 
     name: str
-    setting: Setting
+    setting: PaperSetting
     cells: int
     nodes_per_cell: float
     capacity: int
@@ -58,7 +58,7 @@ class Size:
         return 2 * layers * heads * size * 2
 
     @cached_property
-    def record(self) -> Record:
+    def record(self) -> SimulationResult:
         """A few steps of it in virtual time."""
         return run(self._scenario)
 

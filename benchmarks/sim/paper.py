@@ -20,7 +20,7 @@ from gyre.simulator.paper import (
     compared,
 )
 from gyre.simulator.paper_results import ABLATION_H
-from gyre.simulator.result import Record
+from gyre.simulator.result import SimulationResult
 from gyre.simulator.scenario import Scenario
 
 FIT_SEEDS = range(100, 104)
@@ -82,7 +82,7 @@ def _runs(scenario: Scenario, seeds: Sequence[int]) -> list[Sample]:
     return runs
 
 
-def sample(record: Record) -> Sample:
+def sample(record: SimulationResult) -> Sample:
     """What one run is judged by."""
     assert record.identity_holds
     assert record.staleness.mean is not None

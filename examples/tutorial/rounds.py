@@ -4,7 +4,7 @@ import json
 import random
 from pathlib import Path
 
-from gyre.types.tasks import Evaluation, Task
+from gyre.types.tasks import EvaluationRule, Task
 
 TESTS = Path(__file__).parent / "tasks" / "post-1" / "tests"
 
@@ -25,7 +25,7 @@ def one_round(name: str, right: str) -> Task:
         letter = files / "inbox" / f"{number}.json"
         letter.parent.mkdir(parents=True, exist_ok=True)
         letter.write_text(json.dumps({"place": box}, separators=(",", ":")))
-    evaluation = Evaluation(
+    evaluation = EvaluationRule(
         argv=("sh", "-c", 'exec sh "$GYRE_EVALUATION/test.sh"'),
         files=str(TESTS.absolute()),
         variables={"RIGHT": right},

@@ -7,8 +7,8 @@ from typing import Any, NewType, Union, get_args, get_origin
 
 from gyre.config.settings import sentence_of, settings
 from gyre.journal.entries import Header, Origin, Resumed
-from gyre.scheduler.messages import Heard
-from gyre.types.run_events import FACTS_FOR_PEOPLE
+from gyre.scheduler.messages import Event
+from gyre.types.run_events import RUN_EVENTS
 
 WORDS = {int: "whole number", float: "number", bool: "true or false", str: "text", Any: "anything"}
 PARTS = {
@@ -16,11 +16,11 @@ PARTS = {
     "The journal's own": ("About the file itself.", (Origin, Resumed)),
     "What the scheduler hears": (
         "Told to the [scheduler](../scheduler.md) in this order, they give the same orders again.",
-        get_args(Heard),
+        get_args(Event),
     ),
     "For people and reports": (
         "What the scheduler has no use for, with the numbers that reports are made of.",
-        FACTS_FOR_PEOPLE,
+        RUN_EVENTS,
     ),
 }
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from gyre.cli.main import main
 from gyre.observability.dashboard import api as page_api
-from gyre.observability.dashboard.journal_follower import Watched
+from gyre.observability.dashboard.journal_follower import FollowedRun
 from gyre.observability.dashboard.panels import PANELS
 from gyre.observability.dashboard.tree_sizes import TreeSizes
 
@@ -41,7 +41,7 @@ def _answers() -> Mapping[str, Any]:
         journal = Path(folder, "journal")
         with redirect_stdout(io.StringIO()):
             main(["simulate", str(ROOT / RUN), "--journal", str(journal)])
-        run = Watched(journal, key="a")
+        run = FollowedRun(journal, key="a")
         asyncio.run(run.look())
         return {
             "/api/runs": page_api.runs({"a": run}),

@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
-from gyre.aio.racing import Overtaken, unless
+from gyre.aio.racing import Interrupted, run_until
 
 
 def raced(work, other):
     async def live():
         async with asyncio.timeout(60.0):
-            return await unless(other(), work())
+            return await run_until(other(), work())
 
     return asyncio.run(live())
 
@@ -45,7 +45,7 @@ def test_the_other_ends_the_work_and_what_that_held():
             await asyncio.sleep(0)
             ended.append(True)
 
-    with pytest.raises(Overtaken):
+    with pytest.raises(Interrupted):
         raced(work, soon)
     assert [True] == ended
 

@@ -3,11 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gyre.aio.waits import Waits
+from gyre.aio.waits import WaitTimer
 
 
 def test_waits_that_overlap_count_once():
-    waits = Waits()
+    waits = WaitTimer()
     for now, change in ((1.0, waits.begin), (2.0, waits.begin), (4.0, waits.end), (5.0, waits.end)):
         change(now)
 
@@ -15,7 +15,7 @@ def test_waits_that_overlap_count_once():
 
 
 def test_a_wait_that_lasts_counts_until_now():
-    waits = Waits()
+    waits = WaitTimer()
     waits.begin(1.0)
     waits.begin(3.0)
 
@@ -24,7 +24,7 @@ def test_a_wait_that_lasts_counts_until_now():
 
 @given(st.lists(st.tuples(st.integers(0, 100), st.integers(1, 50))))
 def test_the_total_is_the_length_of_the_union(spans):
-    waits = Waits()
+    waits = WaitTimer()
     changes = [(start, 1) for start, _ in spans] + [(start + long, 0) for start, long in spans]
     # Whoever comes in the moment in which another leaves comes first.
     for now, begins in sorted(changes, key=lambda one: (one[0], -one[1])):

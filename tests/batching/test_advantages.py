@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gyre.batching.advantages import advantages
-from gyre.types.errors import BrokenPromise
+from gyre.types.errors import InternalError
 
 REWARDS = st.lists(st.none() | st.floats(-1e6, 1e6, allow_subnormal=False), max_size=9)
 
@@ -82,5 +82,5 @@ def test_no_order_of_executions_changes_an_advantage(rewards, random):
 
 @pytest.mark.parametrize("bad", [nan, inf, -inf])
 def test_a_reward_that_is_no_number_is_a_bug(bad):
-    with pytest.raises(BrokenPromise, match="rewards are"):
+    with pytest.raises(InternalError, match="rewards are"):
         advantages([1.0, bad], divide_by_std=True)

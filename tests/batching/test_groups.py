@@ -11,8 +11,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from gyre.batching.group_buffer import GroupBuffer, Ledger, Stage
-from gyre.types.errors import BrokenPromise
+from gyre.batching.group_buffer import BufferLedger, GroupBuffer, GroupStage
+from gyre.types.errors import InternalError
 
 
 def ready_buffer(versions):
@@ -82,7 +82,7 @@ def test_a_step_consumes_what_was_assigned_and_nothing_else():
 
     assert [0] == [group.number for group in buffer.consume(0)]
     assert () == buffer.consume(1)
-    assert Ledger(admitted=3, trained=1, void=0, outstanding=2) == buffer.ledger
+    assert BufferLedger(admitted=3, trained=1, void=0, outstanding=2) == buffer.ledger
 
 
 def test_a_step_gives_its_groups_again_in_the_order_it_had_them():
@@ -105,7 +105,7 @@ def test_groups_that_a_checkpoint_covers_are_forgotten_and_still_counted():
     buffer.forget(1)
 
     assert buffer.stage(0) is None
-    assert Stage.CONSUMED is buffer.stage(1)
+    assert GroupStage.CONSUMED is buffer.stage(1)
     assert 2 == buffer.ledger.trained
     assert [1] == [group.number for group in buffer.consumed_by(1)]
 
@@ -145,7 +145,7 @@ def test_what_breaks_a_rule_is_refused_and_changes_nothing(refused):
     buffer.assign(2)
     before = buffer.ledger, buffer.num_ready, buffer.assigned
 
-    with pytest.raises(BrokenPromise):
+    with pytest.raises(InternalError):
         refused(buffer)
 
     assert before == (buffer.ledger, buffer.num_ready, buffer.assigned)
@@ -277,7 +277,7 @@ class YoungestFirst(GroupBuffer):
     """The newest version is pulled."""
 
     def oldest(self):
-        ready = [entry for entry in self._ready if self.stage(entry[1]) is Stage.READY]
+        ready = [entry for entry in self._ready if self.stage(entry[1]) is GroupStage.READY]
         return max(ready, default=(0, None))[1]
 
     def assign(self, number):
@@ -317,5 +317,5 @@ def test_the_machine_finds_a_planted_fault(fault):
         buffer_class = fault
 
     tries = settings(max_examples=2000, derandomize=True, database=None, phases=[Phase.generate])
-    with pytest.raises((AssertionError, BrokenPromise)):
+    with pytest.raises((AssertionError, InternalError)):
         run_state_machine_as_test(Planted, settings=tries)

@@ -6,8 +6,8 @@ import pytest
 from tests.observability.conftest import Story
 
 from gyre.batching.claim_codec import unpacked
-from gyre.batching.group_buffer import Group
-from gyre.batching.group_packer import Kept, Packer, mean_reward
+from gyre.batching.group_buffer import ReadyGroup
+from gyre.batching.group_packer import ClosedExecution, GroupPacker, mean_reward
 from gyre.storage import call_log as calls
 
 REWARDS = {"a": 1.0, "b": 0.0, "c": 0.0, "d": 0.5}
@@ -27,7 +27,7 @@ def story(name, turns):
 def packer(tmp_path):
     for turns, name in enumerate("abc", start=1):
         story(name, turns).write(tmp_path)
-    return Packer(
+    return GroupPacker(
         folder=tmp_path,
         seed=0,
         max_trajectories=5,
@@ -41,9 +41,10 @@ def packer(tmp_path):
 
 def group(*members, is_void=False):
     kept = tuple(
-        None if name is None else Kept(execution=name, reward=REWARDS[name]) for name in members
+        None if name is None else ClosedExecution(execution=name, reward=REWARDS[name])
+        for name in members
     )
-    return Group(number=7, version=0, kept=kept, is_void=is_void)
+    return ReadyGroup(number=7, version=0, kept=kept, is_void=is_void)
 
 
 def shares(made):

@@ -15,17 +15,17 @@ from hypothesis.stateful import (
 )
 from tests.batching.test_packing import admitted, chain
 
-from gyre.batching.batch_assembler import PackingBuffer
+from gyre.batching.batch_assembler import BatchAssembler
 from gyre.batching.group_buffer import GroupBuffer
 from gyre.batching.packing import pack
-from gyre.batching.work_queue import CORE, MicroSteps, Offer, Scoring, Training
-from gyre.types.errors import BrokenPromise
+from gyre.batching.work_queue import CORE, MicroStepQueue, QueuedClaim, ScoreLease, TrainLease
+from gyre.types.errors import InternalError
 from gyre.types.packs import Claim, Score
 
 
 def queue_of(*works, cells=(0, 1), now=0.0):
-    queue = MicroSteps(lease_s=10.0)
-    queue.offer([Offer(work=work) for work in works])
+    queue = MicroStepQueue(lease_s=10.0)
+    queue.offer([QueuedClaim(work=work) for work in works])
     for cell in cells:
         queue.join(cell, now)
     return queue
@@ -157,7 +157,7 @@ def test_a_parked_core_keeps_its_sum_and_takes_no_claims():
 
     assert (1,) == queue.park(CORE)
     assert (0, 1) == (queue.num_cells, queue.num_unclaimed)
-    with pytest.raises(BrokenPromise):
+    with pytest.raises(InternalError):
         queue.claim(CORE, 0.0)
 
     queue.resume(CORE)
@@ -168,13 +168,13 @@ def test_a_parked_core_keeps_its_sum_and_takes_no_claims():
 
 
 def test_scorings_release_the_training_of_their_claim():
-    queue = MicroSteps(lease_s=10.0)
+    queue = MicroStepQueue(lease_s=10.0)
     queue.join(0, 0.0)
     queue.join(1, 0.0)
-    queue.offer([Offer(work="long", num_scorings=2), Offer(work="short")])
+    queue.offer([QueuedClaim(work="long", num_scorings=2), QueuedClaim(work="short")])
     first, second = queue.claim(0, 0.0), queue.claim(1, 0.0)
 
-    assert [0, 1] == [one.part for one in (first, second) if isinstance(one, Scoring)]
+    assert [0, 1] == [one.part for one in (first, second) if isinstance(one, ScoreLease)]
     assert queue.scored(second.lease, "of part 1")
     assert 1 == queue.num_unclaimed
     assert queue.scored(first.lease, "of part 0")
@@ -186,10 +186,10 @@ def test_scorings_release_the_training_of_their_claim():
 
 
 def test_scores_outlive_the_cell_that_found_them():
-    queue = MicroSteps(lease_s=10.0)
+    queue = MicroStepQueue(lease_s=10.0)
     queue.join(0, 0.0)
     queue.join(1, 0.0)
-    queue.offer([Offer(work="long", num_scorings=2)])
+    queue.offer([QueuedClaim(work="long", num_scorings=2)])
     queue.scored(queue.claim(1, 0.0).lease, "of part 0")
     lost = queue.claim(1, 0.0)
 
@@ -214,11 +214,11 @@ def test_scores_outlive_the_cell_that_found_them():
     ],
 )
 def test_what_breaks_a_rule_is_refused_and_changes_nothing(refused):
-    queue = MicroSteps(lease_s=10.0)
+    queue = MicroStepQueue(lease_s=10.0)
     queue.join(0, 0.0)
-    queue.offer([Offer(work="long", num_scorings=1), Offer(work="short")])
+    queue.offer([QueuedClaim(work="long", num_scorings=1), QueuedClaim(work="short")])
     scoring, training = queue.claim(0, 0.0).lease, queue.claim(0, 0.0).lease
-    with pytest.raises(BrokenPromise):
+    with pytest.raises(InternalError):
         refused(queue, scoring, training)
 
     assert queue.scored(scoring, "found")
@@ -230,7 +230,7 @@ def test_reports_of_an_earlier_batch_change_nothing():
     queue = queue_of("a", "b")
     done, under_way = take(queue, 1), queue.claim(1, 0.0)
     queue.clear()
-    queue.offer([Offer(work="next")])
+    queue.offer([QueuedClaim(work="next")])
 
     assert not queue.done(done)
     assert not queue.done(under_way.lease)
@@ -244,10 +244,10 @@ def packing(*, num_ready, groups_per_batch, cells=(0,)):
         groups.admit(number, version=0, size=1)
         groups.close(number, 0, number)
         groups.offer(number, is_void=False)
-    queue = MicroSteps(lease_s=10.0)
+    queue = MicroStepQueue(lease_s=10.0)
     for cell in cells:
         queue.join(cell, 0.0)
-    return PackingBuffer(groups, queue, groups_per_batch=groups_per_batch), queue
+    return BatchAssembler(groups, queue, groups_per_batch=groups_per_batch), queue
 
 
 def test_nothing_is_pulled_while_the_core_does_not_train():
@@ -268,11 +268,11 @@ def test_one_group_is_pulled_when_fewer_claims_wait_than_cells_train():
     assert 0 == buffer.pull().number
     assert buffer.pull() is None
 
-    buffer.pack(0, [Offer(work=one) for one in "ab"])
+    buffer.pack(0, [QueuedClaim(work=one) for one in "ab"])
 
     assert 1 == buffer.pull().number
 
-    buffer.pack(1, [Offer(work="c")])
+    buffer.pack(1, [QueuedClaim(work="c")])
 
     assert buffer.pull() is None
 
@@ -287,15 +287,15 @@ def test_nothing_is_pulled_for_the_next_batch_before_the_update():
     assert buffer.pull() is None
 
     buffer.open(1)
-    buffer.pack(buffer.pull().number, [Offer(work="a")])
+    buffer.pack(buffer.pull().number, [QueuedClaim(work="a")])
     lease = queue.claim(0, 0.0).lease
 
     assert buffer.is_closed
     assert not buffer.may_step
     assert buffer.pull() is None
-    with pytest.raises(BrokenPromise):
+    with pytest.raises(InternalError):
         buffer.open(2)
-    with pytest.raises(BrokenPromise):
+    with pytest.raises(InternalError):
         buffer.stepped()
 
     queue.done(lease)
@@ -321,14 +321,17 @@ def test_real_claims_pass_through_and_long_ones_are_scored_pack_by_pack():
     rows = [chain(100 * number, length) for number, length in enumerate((4, 5, 30))]
     batch = [admitted(f"e{number}", row) for number, row in enumerate(rows)]
     claims = pack(batch, pack_tokens=10, claim_tokens=20, sharing=True).claims
-    queue: MicroSteps[Claim, tuple[Score, ...]] = MicroSteps(lease_s=10.0)
+    queue: MicroStepQueue[Claim, tuple[Score, ...]] = MicroStepQueue(lease_s=10.0)
     queue.join(CORE, 0.0)
     queue.offer(
-        [Offer(work=one, num_scorings=len(one.packs) if one.oversize else 0) for one in claims]
+        [
+            QueuedClaim(work=one, num_scorings=len(one.packs) if one.oversize else 0)
+            for one in claims
+        ]
     )
     trained = []
     while (granted := queue.claim(CORE, 0.0)) is not None:
-        if isinstance(granted, Scoring):
+        if isinstance(granted, ScoreLease):
             found = Score(sum_log_ratio=0.0, count=granted.work.packs[granted.part].num_targets)
             queue.scored(granted.lease, (found,))
         else:
@@ -363,8 +366,8 @@ class Queue(RuleBasedStateMachine):
     compared with what the batch's groups became.
     """
 
-    queue_class = MicroSteps
-    buffer_class = PackingBuffer
+    queue_class = MicroStepQueue
+    buffer_class = BatchAssembler
 
     @initialize(groups_per_batch=st.integers(1, 3))
     def begin(self, groups_per_batch):
@@ -419,7 +422,7 @@ class Queue(RuleBasedStateMachine):
         self.batch.update(works)
         offers = zip(works, scorings, strict=True)
         self.buffer.pack(
-            group.number, [Offer(work=work, num_scorings=parts) for work, parts in offers]
+            group.number, [QueuedClaim(work=work, num_scorings=parts) for work, parts in offers]
         )
 
     @rule(cell=st.integers(0, 2), count=st.integers(1, 3))
@@ -452,11 +455,11 @@ class Queue(RuleBasedStateMachine):
         process = data.draw(st.sampled_from(busy))
         granted = process.under_way.pop(data.draw(st.sampled_from(sorted(process.under_way))))
         self.do(process, granted)
-        if twice and isinstance(granted, Training):
+        if twice and isinstance(granted, TrainLease):
             assert self.queue.done(granted.lease) == self.counts(granted.lease)
 
     def do(self, process, granted):
-        if isinstance(granted, Scoring):
+        if isinstance(granted, ScoreLease):
             self.queue.scored(granted.lease, (granted.work, granted.part))
             return
         found = tuple((granted.work, part) for part in range(len(granted.scores)))
@@ -613,7 +616,7 @@ class Queue(RuleBasedStateMachine):
 TestQueue = Queue.TestCase
 
 
-class ForgetsWhatWasDone(MicroSteps):
+class ForgetsWhatWasDone(MicroStepQueue):
     """The done claims of a cell that dies are not returned."""
 
     def leave(self, cell):
@@ -622,7 +625,7 @@ class ForgetsWhatWasDone(MicroSteps):
         return super().leave(cell)
 
 
-class AddsAnyGradient(MicroSteps):
+class AddsAnyGradient(MicroStepQueue):
     """The gradient of a ghost is added like any other."""
 
     def reduce(self, cell, leases):
@@ -632,7 +635,7 @@ class AddsAnyGradient(MicroSteps):
         return False
 
 
-class KeepsReducedWithoutCore(MicroSteps):
+class KeepsReducedWithoutCore(MicroStepQueue):
     """What was reduced is thought to survive the core."""
 
     def join(self, cell, now):
@@ -644,7 +647,7 @@ class KeepsReducedWithoutCore(MicroSteps):
         return ()
 
 
-class ReturnsOnlyOneClaim(MicroSteps):
+class ReturnsOnlyOneClaim(MicroStepQueue):
     """The other claims under way at a cell that is gone stay with it."""
 
     def leave(self, cell):
@@ -653,7 +656,7 @@ class ReturnsOnlyOneClaim(MicroSteps):
         return super().leave(cell)
 
 
-class LeasesTwice(MicroSteps):
+class LeasesTwice(MicroStepQueue):
     """A claim is handed out and still waits."""
 
     def claim(self, cell, now):
@@ -664,7 +667,7 @@ class LeasesTwice(MicroSteps):
         return granted
 
 
-class PullsEarly(PackingBuffer):
+class PullsEarly(BatchAssembler):
     """Groups are pulled however many claims wait."""
 
     @property
@@ -672,7 +675,7 @@ class PullsEarly(PackingBuffer):
         return self._batch.unpacked is None and self.num_needed > 0
 
 
-class StepsEarly(PackingBuffer):
+class StepsEarly(BatchAssembler):
     """The update does not wait for gradients on their way."""
 
     @property
@@ -694,9 +697,9 @@ class StepsEarly(PackingBuffer):
 )
 def test_the_machine_finds_a_planted_fault(fault):
     class Planted(Queue):
-        queue_class = fault if issubclass(fault, MicroSteps) else MicroSteps
-        buffer_class = fault if issubclass(fault, PackingBuffer) else PackingBuffer
+        queue_class = fault if issubclass(fault, MicroStepQueue) else MicroStepQueue
+        buffer_class = fault if issubclass(fault, BatchAssembler) else BatchAssembler
 
     tries = settings(max_examples=2000, derandomize=True, database=None, phases=[Phase.generate])
-    with pytest.raises((AssertionError, BrokenPromise, KeyError, TypeError)):
+    with pytest.raises((AssertionError, InternalError, KeyError, TypeError)):
         run_state_machine_as_test(Planted, settings=tries)

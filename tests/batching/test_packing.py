@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gyre.batching.packing import Admitted, pack
+from gyre.batching.packing import AdmittedExecution, pack
 from gyre.trajectory.rows import Row
-from gyre.types.errors import BrokenPromise, ConfigError
+from gyre.types.errors import ConfigError, InternalError
 from gyre.types.ids import CallId, ExecutionId
 
 
@@ -27,7 +27,7 @@ def row(ids, targets, logprobs=None, leaf=1):
 
 
 def admitted(name, *rows, advantage=1.0):
-    return Admitted(execution=ExecutionId(name), advantage=advantage, rows=rows)
+    return AdmittedExecution(execution=ExecutionId(name), advantage=advantage, rows=rows)
 
 
 def chain(start, length, prefix=()):
@@ -383,7 +383,7 @@ def test_a_row_ends_before_its_last_target():
     ],
 )
 def test_what_cannot_be_is_named(bad, said):
-    with pytest.raises(BrokenPromise, match=said):
+    with pytest.raises(InternalError, match=said):
         pack([admitted("a", chain(0, 3)), bad], pack_tokens=10, sharing=True)
 
 

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gyre.batching.task_sampler import Queries
-from gyre.types.errors import BrokenPromise
+from gyre.batching.task_sampler import TaskSampler
+from gyre.types.errors import InternalError
 
 
 def test_an_epoch_has_every_query_once_in_an_order_of_its_own():
-    queries = Queries(8, seed=3)
+    queries = TaskSampler(8, seed=3)
     epochs = []
     for _ in range(3):
         drawn = [queries.draw() for _ in range(8)]
@@ -25,7 +25,7 @@ def test_an_epoch_has_every_query_once_in_an_order_of_its_own():
 
 
 def test_one_seed_is_one_order():
-    first, again, other = (Queries(50, seed=seed) for seed in (1, 1, 2))
+    first, again, other = (TaskSampler(50, seed=seed) for seed in (1, 1, 2))
     drawn = [first.draw() for _ in range(50)]
 
     assert drawn == [again.draw() for _ in range(50)]
@@ -35,7 +35,7 @@ def test_one_seed_is_one_order():
 @given(st.integers(1, 9), st.integers(0, 3), st.lists(st.integers(0, 8), max_size=60))
 def test_no_query_is_out_twice_while_another_could_be(count, seed, plan):
     """Each number of the plan says how many are out before the next is drawn."""
-    queries = Queries(count, seed=seed)
+    queries = TaskSampler(count, seed=seed)
     out: list[int] = []
     for most in plan:
         while len(out) > most:
@@ -46,7 +46,7 @@ def test_no_query_is_out_twice_while_another_could_be(count, seed, plan):
 
 
 def test_what_is_passed_over_comes_in_its_epoch_all_the_same():
-    queries = Queries(3, seed=0)
+    queries = TaskSampler(3, seed=0)
     kept = queries.draw()
     counts = Counter({kept: 1})
     for _ in range(8):
@@ -61,16 +61,16 @@ def test_what_is_passed_over_comes_in_its_epoch_all_the_same():
 
 
 def test_more_queries_out_than_there_are_are_drawn_again():
-    queries = Queries(2, seed=0)
+    queries = TaskSampler(2, seed=0)
 
     assert Counter({0: 3, 1: 3}) == Counter(queries.draw() for _ in range(6))
 
 
 def test_what_is_not_out_cannot_be_done():
-    with pytest.raises(BrokenPromise, match="query 1: done, and not out"):
-        Queries(2, seed=0).done(1)
+    with pytest.raises(InternalError, match="query 1: done, and not out"):
+        TaskSampler(2, seed=0).done(1)
 
 
 def test_nothing_cannot_be_drawn_from():
-    with pytest.raises(BrokenPromise, match="there are none"):
-        Queries(0, seed=0)
+    with pytest.raises(InternalError, match="there are none"):
+        TaskSampler(0, seed=0)

@@ -5,7 +5,7 @@ from random import Random
 from benchmarks.gpu.learn import agent
 from benchmarks.gpu.learn.tasks import jobs_of
 
-from gyre.testing.script import Conversation, Reply, Script
+from gyre.testing.script import Conversation, Script, ScriptedReply
 
 SEED, LETTERS = "scripted", 6
 
@@ -19,13 +19,13 @@ def right() -> Script:
     return Script([_rule])
 
 
-def _rule(conversation: Conversation) -> Reply:
+def _rule(conversation: Conversation) -> ScriptedReply:
     system, last = conversation.turns[0].text, conversation.turns[-1].text
     if system.strip() == agent.HELPER:
         asked = last.rpartition(": ")[2].strip()
         if asked.startswith("delete") and agent.REFUSED not in last:
-            return Reply(text="I will.")
-        return Reply(text=commands()[asked])
+            return ScriptedReply(text="I will.")
+        return ScriptedReply(text=commands()[asked])
     if agent.SUM_UP in last:
-        return Reply(text="Some jobs are done.")
-    return Reply(text=last.rpartition("P.S. Please ")[2].strip().removesuffix("."))
+        return ScriptedReply(text="Some jobs are done.")
+    return ScriptedReply(text=last.rpartition("P.S. Please ")[2].strip().removesuffix("."))

@@ -27,8 +27,8 @@ from benchmarks.gpu.learn.runs import (
 from benchmarks.gpu.live.warmed import claim
 from tests.benchmarks.letters_script import LETTERS, SEED, commands
 
-from gyre.config.sections import ObjectiveSection, OptimizerSection, TrainerSection
-from gyre.controller.controller import KINDS
+from gyre.config.sections import LossConfig, OptimizerConfig, TrainerConfig
+from gyre.controller.controller import JOURNAL_EVENTS
 from gyre.controller.runfile import read_run
 from gyre.journal.entries import Header
 from gyre.journal.writer import write
@@ -37,17 +37,17 @@ from gyre.model.attention import attention_for
 from gyre.model.bushy import TreeAttention
 from gyre.model.loader import load_network
 from gyre.model.network import Attend
-from gyre.model.packed_batch import Packed
+from gyre.model.packed_batch import PackedBatch
 from gyre.model.registry import model_folder
 from gyre.model.tiled import TileAttention
 from gyre.storage import call_log as calls
 from gyre.tasks.registry import open_tasks
 from gyre.testing.engine_process import EngineProcess
-from gyre.testing.proxy_process import ProxyProcess
+from gyre.testing.proxy_process import StandaloneProxy
 from gyre.testing.tokenizer import write_tokenizer
 from gyre.trainer import passes
-from gyre.trainer.cell import LocalTrainer
-from gyre.trajectory.draw import draw, generator
+from gyre.trainer.cell import Trainer
+from gyre.trajectory.draw import generator, select_trajectories
 from gyre.trajectory.tree import grow
 from gyre.types.ids import ExecutionId
 from gyre.types.reports import Measures
@@ -144,7 +144,7 @@ def test_a_clerk_delegates_sums_up_and_goes_on_in_a_new_context(tmp_path: Path) 
             tokenizer=tokenizer,
             log=tmp_path / "asks.jsonl",
         ) as engine,
-        ProxyProcess(
+        StandaloneProxy(
             tmp_path / "run",
             model=tmp_path / "model",
             engines=[engine.address],
@@ -166,7 +166,11 @@ def test_a_clerk_delegates_sums_up_and_goes_on_in_a_new_context(tmp_path: Path) 
     assert 1 <= roles["main-summary"] == roles["main"] - 1
     assert LETTERS * 2 + deletes + roles["main-summary"] == len(tree.calls)
     assert [min(budget or sum(roles.values()), sum(roles.values())) for budget in (1, 5, None)] == [
-        len(list(draw(tree, generator(0, ExecutionId("one")), max_trajectories=budget)))
+        len(
+            list(
+                select_trajectories(tree, generator(0, ExecutionId("one")), max_trajectories=budget)
+            )
+        )
         for budget in (1, 5, None)
     ]
 
@@ -193,12 +197,12 @@ def test_a_trainer_that_compiles_nothing_has_its_attention_in_tiles(
     monkeypatch.setattr(attention_cuda, "TILE_SPEED", 0.0)
     monkeypatch.setattr(passes, "attention_for", noted := Noted())
     given: dict[str, Any] = {
-        "section": TrainerSection(),
-        "objective": ObjectiveSection(),
-        "optimizer": OptimizerSection(),
+        "section": TrainerConfig(),
+        "objective": LossConfig(),
+        "optimizer": OptimizerConfig(),
         "temperature": 0.7,
     }
-    plain = LocalTrainer(load_network(model_folder("tiny")), **given)
+    plain = Trainer(load_network(model_folder("tiny")), **given)
     in_tiles = eager.trainer(load_network(model_folder("tiny")), options={}, **given)
 
     for trainer in (plain, in_tiles, plain):
@@ -214,14 +218,14 @@ class Noted:
     def __init__(self) -> None:
         self.chosen: list[type] = []
 
-    def __call__(self, packed: Packed, dtype: torch.dtype) -> Attend:
+    def __call__(self, packed: PackedBatch, dtype: torch.dtype) -> Attend:
         self.chosen.append(type(attention_cuda.cuda_attention(packed, torch.bfloat16)))
         return attention_for(packed, dtype)
 
 
 def test_a_sample_says_step_by_step_what_the_journal_says(tmp_path: Path) -> None:
     header = Header(run="letters", seed=3, started_at=0.0, shape={})
-    write(tmp_path / "journal", header, facts_of_two_steps(), kinds=KINDS)
+    write(tmp_path / "journal", header, facts_of_two_steps(), kinds=JOURNAL_EVENTS)
 
     found = sample(tmp_path, seed=3)
 
@@ -237,7 +241,7 @@ def test_a_sample_says_step_by_step_what_the_journal_says(tmp_path: Path) -> Non
 def test_a_run_that_came_to_nothing_is_told_all_the_same(tmp_path: Path) -> None:
     header = Header(run="letters", seed=3, started_at=0.0, shape={})
     unscored = EvaluationRound(version=0, num_tasks=2, num_valid=0, mean=None, standard_error=None)
-    write(tmp_path / "journal", header, [(1.0, unscored)], kinds=KINDS)
+    write(tmp_path / "journal", header, [(1.0, unscored)], kinds=JOURNAL_EVENTS)
 
     assert "J=5: 0 steps, no pace; held out none; " == told("J=5", sample(tmp_path, seed=3))
 

@@ -21,9 +21,9 @@ from benchmarks.live import running
 from benchmarks.live.running import Ran, Used
 from benchmarks.peers import results
 
-from gyre.batching.task_sampler import Queries
-from gyre.config.sections import EngineSection, ObjectiveSection, OptimizerSection, TrainerSection
-from gyre.controller.controller import KINDS
+from gyre.batching.task_sampler import TaskSampler
+from gyre.config.sections import EngineConfig, LossConfig, OptimizerConfig, TrainerConfig
+from gyre.controller.controller import JOURNAL_EVENTS
 from gyre.journal.reading import read
 from gyre.journal.writer import write
 from gyre.model.loader import load_network
@@ -32,14 +32,14 @@ from gyre.scheduler.replay import EVENTS
 from gyre.simulator.durations import HOUR_S
 from gyre.simulator.recorded import header_of
 from gyre.simulator.request import journaled
-from gyre.simulator.workload import NL2REPO_122B, Draws
+from gyre.simulator.workload import NL2REPO_122B, WorkloadDraws
 from gyre.simulator.world import run
 from gyre.storage import call_log as calls
 from gyre.types.errors import ConfigError
 from gyre.types.ids import CallId, ExecutionId
 from gyre.types.records import FORMAT, CallFailed, LogOpened
 from gyre.types.run_events import RunEnded
-from gyre.types.sampling import Ask, Sampling
+from gyre.types.sampling import GenerateRequest, SamplingParams
 
 PLANTED = Calibration(
     costs={
@@ -60,7 +60,7 @@ SIZE = runs.Size(batch=8, group=4, capacity=18)
 
 def test_executions_take_what_the_simulator_draws_for_them():
     found = work.work(SCALE, groups=5, members=4, seed=7)
-    drawn = [Draws(NL2REPO_122B, seed=7, group_size=4).group(number) for number in range(5)]
+    drawn = [WorkloadDraws(NL2REPO_122B, seed=7, group_size=4).group(number) for number in range(5)]
     for group, expected in zip(found, drawn, strict=True):
         for one, execution in zip(group, expected, strict=True):
             hours = execution.course(NL2REPO_122B.deadlines).rollout_s / HOUR_S
@@ -73,7 +73,7 @@ def test_executions_take_what_the_simulator_draws_for_them():
 def test_the_nth_query_of_a_run_is_the_nth_group(tmp_path):
     groups = work.work(SCALE, groups=12, members=2, seed=3)
     tasks = work.write_tasks(tmp_path / "tasks.jsonl", groups, seed=3).read_text().splitlines()
-    queries = Queries(12, seed=3)
+    queries = TaskSampler(12, seed=3)
     drawn = [json.loads(tasks[queries.draw()]) for _ in range(12)]
     found = [json.loads(one["instruction"])["members"] for one in drawn]
 
@@ -121,9 +121,9 @@ def test_a_trainer_that_has_computed_begins_as_if_it_had_not(folder):
     before = {name: one.clone() for name, one in network.module.named_parameters()}
     found = warmed.trainer(
         network,
-        section=TrainerSection(pack_tokens=256),
-        objective=ObjectiveSection(),
-        optimizer=OptimizerSection(),
+        section=TrainerConfig(pack_tokens=256),
+        objective=LossConfig(),
+        optimizer=OptimizerConfig(),
         temperature=1.0,
         options={},
     )
@@ -140,13 +140,15 @@ async def sampled(engine, ask):
 
 
 def test_an_engine_that_has_served_samples_as_long_as_it_is_asked_to(folder):
-    section = EngineSection(capacity=3, kv_tokens=4096)
+    section = EngineConfig(capacity=3, kv_tokens=4096)
     network = load_network(folder)
     engine = warmed.engine(
         network, name="cell-1", section=section, folder=folder, options={"seed": "1"}
     )
     ids = array("i", range(20)).tobytes()
-    ask = Ask(id="a", input_ids=ids, sampling=Sampling(max_tokens=17), execution="e")
+    ask = GenerateRequest(
+        id="a", input_ids=ids, sampling=SamplingParams(max_tokens=17), execution="e"
+    )
 
     assert 17 == len(asyncio.run(sampled(engine, ask)))
 
@@ -215,7 +217,9 @@ def test_a_journal_says_what_its_result_says(tmp_path, packed):
     stem, name, seed = packed.stem.rsplit("-", 2)
     (tmp_path / "journal").write_bytes(gzip.decompress(packed.read_bytes()))
     ran = Ran(
-        reading=read(tmp_path / "journal", kinds=KINDS), wall_s=0.0, used={"controller": Used()}
+        reading=read(tmp_path / "journal", kinds=JOURNAL_EVENTS),
+        wall_s=0.0,
+        used={"controller": Used()},
     )
     path = calls.path_of(tmp_path, "g00000-00")
     path.parent.mkdir()
@@ -378,7 +382,7 @@ def test_runs_of_two_scales_are_not_compared(tmp_path):
 
 def test_a_run_is_over_as_soon_as_its_journal_says_so_and_its_processes_end_later(tmp_path):
     header = header_of(predict.foretold(PLANTED, SCALE, **GIVEN), started_at=0.0)
-    write(tmp_path / "journal", header, [(1.0, RunEnded(reason="finished"))], kinds=KINDS)
+    write(tmp_path / "journal", header, [(1.0, RunEnded(reason="finished"))], kinds=JOURNAL_EVENTS)
     with subprocess.Popen(["sleep", "90"]) as process:
         assert 0 == running.over(process, tmp_path, 60.0)
         assert None is process.poll()

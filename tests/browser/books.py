@@ -11,7 +11,7 @@ from statistics import fmean
 import numpy as np
 from tokenizers import Tokenizer
 
-from gyre.controller.controller import KINDS
+from gyre.controller.controller import JOURNAL_EVENTS
 from gyre.journal.reading import path_of, read
 from gyre.scheduler.messages import (
     AdmitGroup,
@@ -45,7 +45,7 @@ class Books:
 
     def __init__(self, place):
         place = Path(place)
-        reading = read(path_of(place) if place.is_dir() else place, kinds=KINDS)
+        reading = read(path_of(place) if place.is_dir() else place, kinds=JOURNAL_EVENTS)
         self.shape = shape_of(reading.header.shape)
         self.entries = [(entry.now, entry.event) for entry in reading.entries]
         events = [(now, event) for now, event in self.entries if isinstance(event, EVENTS)]

@@ -9,7 +9,7 @@ from tests.browser.books import Books, Recorded
 from tests.browser.serving import training, watching
 from tests.browser.shown import Shown, calls_in, number, rows_of, seconds
 
-from gyre.controller.controller import KINDS
+from gyre.controller.controller import JOURNAL_EVENTS
 from gyre.journal.reading import path_of, read
 from gyre.observability.dashboard.account import Cause
 from gyre.scheduler.messages import CellDied, StepTaken
@@ -24,7 +24,7 @@ ENDS_S = 900
 
 def has(folder, kind, more_than=0):
     """Whether a run's journal has so many facts of a kind by now."""
-    reading = read(path_of(folder), kinds=KINDS) if path_of(folder).exists() else None
+    reading = read(path_of(folder), kinds=JOURNAL_EVENTS) if path_of(folder).exists() else None
     return reading is not None and len(reading.facts((kind,))) > more_than
 
 
@@ -128,7 +128,9 @@ def test_the_run_is_none_the_worse_for_it(lived, books):
 
 
 def test_what_the_run_used_is_shown_as_it_was_measured(recorded, run):
-    found = [(now, one) for now, one in read(path_of(run), kinds=KINDS).facts((UseMeasured,))]
+    found = [
+        (now, one) for now, one in read(path_of(run), kinds=JOURNAL_EVENTS).facts((UseMeasured,))
+    ]
     head, rows = recorded.table("use", "Processors in use, in cores")
     executions = [one.executions_s / one.seconds for _, one in found]
     shown = [number(row[head.index("executions, cores")]) for row in rows]

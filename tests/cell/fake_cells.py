@@ -3,9 +3,9 @@
 import asyncio
 from collections import deque
 
-from gyre.cell.client import Health
-from gyre.cell.protocol import Exposed, Saved
-from gyre.types.errors import CellError, CellGone, Outdated
+from gyre.cell.client import CellHealth
+from gyre.cell.protocol import ExposedWeights, SavedCheckpoint
+from gyre.types.errors import CellError, CellGone, ExposureGone
 from gyre.types.reports import ClaimReport, Measures, StepReport, Work
 
 MEASURES = Measures(
@@ -93,7 +93,7 @@ class FakeCell:
             message = f"cell {self.number}: refused, as was asked for"
             raise CellError(message)
         if fault == "outdated":
-            raise Outdated(f"cell {self.number}: what was exposed is there no longer")
+            raise ExposureGone(f"cell {self.number}: what was exposed is there no longer")
         if callable(fault):
             await fault()
         self._check()
@@ -113,7 +113,7 @@ class FakeCell:
 
     async def health(self):
         await self._order("health")
-        return Health(
+        return CellHealth(
             engine_ready=self.engine_ready, engine_version=0, trainer_version=self.version
         )
 
@@ -164,7 +164,7 @@ class FakeCell:
         self._after(dies)
         return 0 if members[0] == self.number else 1
 
-    async def spread(self, epoch, members, version):
+    async def broadcast_weights(self, epoch, members, version):
         dies = await self._order("spread")
         meeting = self._meet("spread", epoch, members)
         await meeting.come(self.number, self.weights)
@@ -188,11 +188,13 @@ class FakeCell:
 
     async def save(self, folder, *, version):
         await self._order("save")
-        return Saved(digest=f"digest {version}", seconds=0.0, num_bytes=1)
+        return SavedCheckpoint(digest=f"digest {version}", seconds=0.0, num_bytes=1)
 
     async def checkpoint(self, folder, *, version):
         await self._order("checkpoint")
-        return Saved(digest=f"digest {version}", seconds=0.0, num_bytes=1, has_optimizer=True)
+        return SavedCheckpoint(
+            digest=f"digest {version}", seconds=0.0, num_bytes=1, has_optimizer=True
+        )
 
     async def offer(self, folder, *, version):
         await self._order("offer")
@@ -208,7 +210,7 @@ class FakeCell:
         return self.world.meetings[name]
 
 
-class Shown(Exposed):
+class Shown(ExposedWeights):
     """Weights that lie in memory."""
 
     def __init__(self, version, weights):

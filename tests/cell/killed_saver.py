@@ -14,9 +14,9 @@ from pathlib import Path
 
 from tests.model.folders import small
 
-from gyre.cell.saving import Saving, Single
-from gyre.config.sections import ObjectiveSection, OptimizerSection, TrainerSection
-from gyre.trainer.cell import LocalTrainer
+from gyre.cell.saving import CheckpointWriter, SingleRankCopies
+from gyre.config.sections import LossConfig, OptimizerConfig, TrainerConfig
+from gyre.trainer.cell import Trainer
 from gyre.trainer.snapshot import Snapshot
 
 WATCHED = {"open", "os.listdir", "os.mkdir", "os.rename", "os.rmdir", "os.remove", "os.scandir"}
@@ -37,13 +37,13 @@ def die_after(number):
 
 
 def main(folder):
-    trainer = LocalTrainer(
+    trainer = Trainer(
         small(),
-        section=TrainerSection(),
-        objective=ObjectiveSection(),
-        optimizer=OptimizerSection(),
+        section=TrainerConfig(),
+        objective=LossConfig(),
+        optimizer=OptimizerConfig(),
     )
-    saving = Saving(Single(Snapshot(trainer)), trainer.network)
+    saving = CheckpointWriter(SingleRankCopies(Snapshot(trainer)), trainer.network)
     trainer.version = 1
     saving.checkpoint(folder / "first" / "v000001", 1)
     number, was_killed = 0, True

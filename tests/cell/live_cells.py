@@ -17,20 +17,20 @@ from tests.trainer.scenes import NUM_EXECUTIONS, a_scene
 
 from gyre.batching.claim_codec import packed
 from gyre.cell.client import CellClient
-from gyre.cell.spec import CellPlan
+from gyre.cell.spec import CellSpec
 from gyre.config.sections import (
-    EngineSection,
-    LimitsSection,
-    ObjectiveSection,
-    OptimizerSection,
-    TrainerSection,
+    EngineConfig,
+    LimitsConfig,
+    LossConfig,
+    OptimizerConfig,
+    TrainerConfig,
 )
 from gyre.model.checkpoint import save
 from gyre.model.network import Network
 from gyre.storage.plan_file import write_plan
 
 KEY = "the-token-of-the-run"
-OPTIMIZER = OptimizerSection(lr=1e-5, eps=1e-6)
+OPTIMIZER = OptimizerConfig(lr=1e-5, eps=1e-6)
 """Steps that leave some ratios within their bounds, and no whole step from rounding."""
 CHANGE = 5e-2
 """How far changes of weights may be apart, relative to the largest: float32 weights near 1 tell
@@ -87,19 +87,19 @@ class Started:
             "share": self.share,
             "store": self.share / "store",
             "timeout_s": TIMEOUT_S,
-            "engine": EngineSection(capacity=2, kv_tokens=256),
-            "trainer": TrainerSection(logits_tokens=7, checkpoint=False),
-            "objective": ObjectiveSection(),
+            "engine": EngineConfig(capacity=2, kv_tokens=256),
+            "trainer": TrainerConfig(logits_tokens=7, checkpoint=False),
+            "objective": LossConfig(),
             "optimizer": OPTIMIZER if cell == 0 else None,
-            "limits": LimitsSection(),
+            "limits": LimitsConfig(),
         }
-        return CellPlan(**(settings | self._changes))
+        return CellSpec(**(settings | self._changes))
 
     def start(self, *cells):
         """All at once, because each takes seconds."""
         for cell in cells:
             path = write_plan(self.folder / f"{cell}.json", self.plan(cell))
-            born = nursery("gyre.cell.main").birth(path, log=self.folder / f"{cell}.log")
+            born = nursery("gyre.cell.main").fork(path, log=self.folder / f"{cell}.log")
             self.processes[cell] = born
         for cell in cells:
             assert self.processes[cell].is_ready(), (self.folder / f"{cell}.log").read_text()

@@ -18,14 +18,14 @@ from tests.cell.live_cells import (
 )
 from tests.trainer.scenes import NUM_EXECUTIONS
 
-from gyre.config.sections import ObjectiveSection, TrainerSection
+from gyre.config.sections import LossConfig, TrainerConfig
 from gyre.model.loader import load_network
-from gyre.trainer.cell import LocalTrainer
-from gyre.types.errors import CellError, CellGone, CheckpointError, Outdated, TransferError
+from gyre.trainer.cell import Trainer
+from gyre.types.errors import CellError, CellGone, CheckpointError, ExposureGone, TransferError
 from gyre.types.packs import Score
 
 pytestmark = pytest.mark.slow
-WIDE = ObjectiveSection(clip_low=0.02, clip_high=50.0)
+WIDE = LossConfig(clip_low=0.02, clip_high=50.0)
 """Bounds at which every claim gives a gradient, whatever tests before have made of the weights."""
 
 
@@ -115,7 +115,7 @@ def test_weights_that_are_exposed_no_longer_are_outdated(run, cells):
         exposed = await clients[0].expose()
         path = cells.share / exposed.parts[0].exposure.peer
         path.rename(cells.share / "away")
-        with pytest.raises(Outdated):
+        with pytest.raises(ExposureGone):
             await clients[1].pull(exposed)
         (cells.share / "away").rename(path)
 
@@ -137,7 +137,7 @@ def test_an_engine_takes_what_another_cell_offers_if_it_has_the_digest(run, tmp_
         after = (await clients[1].health()).engine_version
         # Whatever is offered next takes the place of this.
         await clients[0].offer(tmp_path / "new", version=5)
-        with pytest.raises(Outdated):
+        with pytest.raises(ExposureGone):
             await clients[1].load(nowhere, version=4, digest=found, given=given)
         return found, given == again, before, loaded.digest, after
 
@@ -153,13 +153,15 @@ def test_claims_of_three_cells_become_one_update(run, batch, tmp_path):
 
     async def scenario(clients):
         await join(clients, 0, 1, 2)
-        await asyncio.gather(*(one.meet(0, [0, 1, 2]) for one in clients.values()))
+        await asyncio.gather(*(one.form_groups(0, [0, 1, 2]) for one in clients.values()))
         version = (await clients[0].health()).trainer_version
         for claim in range(6):
             await train(clients[claim % 3], batch, claim)
         sent = await reduced(clients, 0, {0: [0, 3], 1: [1, 4], 2: [2, 5]})
         step = await clients[0].step(version)
-        await asyncio.gather(*(one.spread(0, [0, 1, 2], step.version) for one in clients.values()))
+        await asyncio.gather(
+            *(one.broadcast_weights(0, [0, 1, 2], step.version) for one in clients.values())
+        )
         digests = {(await weights(one, tmp_path / f"{cell}"))[0] for cell, one in clients.items()}
         versions = {(await one.health()).trainer_version for one in clients.values()}
         # Nothing of the batch is left in any sum.
@@ -332,15 +334,19 @@ def test_nobody_is_answered_without_the_token(cells):
 @pytest.mark.parametrize(
     ("order", "body", "says"),
     [
-        ("reduce", b"\xff\xfe", "expected Reduce"),
-        ("reduce", b"{}", "expected Reduce"),
-        ("reduce", b'{"epoch": 0, "members": [0], "leases": {}, "more": 1}', "expected Reduce"),
-        ("step", b'{"version": "one"}', "expected StepOrder"),
-        ("pull", b"[]", "expected Exposed"),
-        ("leave", b'{"keep_sum": 3}', "expected Leave"),
-        ("checkpoint", b'{"folder": ["/x"]}', "expected Save"),
-        ("save", b'{"folder": "/x", "version": "one"}', "expected Save"),
-        ("train", b"{}", "expected About"),
+        ("reduce", b"\xff\xfe", "expected ReduceRequest"),
+        ("reduce", b"{}", "expected ReduceRequest"),
+        (
+            "reduce",
+            b'{"epoch": 0, "members": [0], "leases": {}, "more": 1}',
+            "expected ReduceRequest",
+        ),
+        ("step", b'{"version": "one"}', "expected StepRequest"),
+        ("pull", b"[]", "expected ExposedWeights"),
+        ("leave", b'{"keep_sum": 3}', "expected LeaveRequest"),
+        ("checkpoint", b'{"folder": ["/x"]}', "expected SaveRequest"),
+        ("save", b'{"folder": "/x", "version": "one"}', "expected SaveRequest"),
+        ("train", b"{}", "expected ClaimHeader"),
         ("dance", b"{}", "no such order"),
     ],
 )
@@ -363,7 +369,7 @@ def test_a_cell_killed_in_a_reduction_fails_it_at_once_and_not_the_next(
     async def scenario(clients):
         await join(clients, 0, 1, 2)
         await clients[0].save(tmp_path / "before")
-        await asyncio.gather(*(one.meet(1, [0, 1, 2]) for one in clients.values()))
+        await asyncio.gather(*(one.form_groups(1, [0, 1, 2]) for one in clients.values()))
         for claim in range(3):
             await train(clients[claim], batch, claim)
         members, leases = [0, 1, 2], {0: [0], 1: [1], 2: [2]}
@@ -378,7 +384,7 @@ def test_a_cell_killed_in_a_reduction_fails_it_at_once_and_not_the_next(
         with pytest.raises(CellGone):
             await clients[2].health()
         old = await reduced({0: clients[0]}, 0, {0: [0]})
-        await asyncio.gather(*(clients[cell].meet(2, [0, 1]) for cell in (0, 1)))
+        await asyncio.gather(*(clients[cell].form_groups(2, [0, 1]) for cell in (0, 1)))
         sent = await reduced(clients, 2, {0: [0], 1: [1]})
         late = await reduced(clients, 1, {0: [0, 1], 1: [1]})
         norm = await clients[0].step((await clients[0].health()).trainer_version)
@@ -398,9 +404,9 @@ def test_a_cell_killed_in_a_reduction_fails_it_at_once_and_not_the_next(
 
 def norm_alone(folder, batch, claims):
     """Of the sum that one trainer of these weights has."""
-    trainer = LocalTrainer(
+    trainer = Trainer(
         load_network(folder),
-        section=TrainerSection(),
+        section=TrainerConfig(),
         objective=WIDE,
         optimizer=OPTIMIZER,
     )

@@ -4,7 +4,7 @@ import pytest
 import torch
 from tests.lending import ThreadsMemory
 
-from gyre.cell.main import checked
+from gyre.cell.main import require_ipc
 from gyre.types.errors import ConfigError, TransferError
 
 CPU = torch.device("cpu")
@@ -13,7 +13,7 @@ CPU = torch.device("cpu")
 def test_memory_that_can_be_lent_is_tried_and_nothing_of_it_stays_lent():
     memory = ThreadsMemory()
 
-    assert checked(memory, CPU) is memory
+    assert require_ipc(memory, CPU) is memory
     assert {} == memory.open
 
 
@@ -23,4 +23,4 @@ def test_an_allocator_whose_memory_has_no_handles_is_refused_by_name():
             raise TransferError("cuIpcGetMemHandle of CUDA's driver answered with status 1")
 
     with pytest.raises(ConfigError, match="status 1; expected PYTORCH_CUDA_ALLOC_CONF without"):
-        checked(Expandable(), CPU)
+        require_ipc(Expandable(), CPU)

@@ -9,7 +9,7 @@ from tests.inference.engine import slow_engine
 from tests.inference.server.serving import write_model
 
 from gyre.cell import main as cell
-from gyre.config.sections import ServerSection, TransportSection
+from gyre.config.sections import ServerConfig, TransportConfig
 from gyre.types.errors import ConfigError
 
 NO_ADDRESS_HERE = "192.0.2.1"
@@ -27,7 +27,7 @@ def test_a_transport_that_cannot_be_is_told_before_an_engine_is_started(plan):
     plan = replace(
         plan,
         host=NO_ADDRESS_HERE,
-        transport=TransportSection(kind="tcp"),
+        transport=TransportConfig(kind="tcp"),
         serves_with="nowhere:nothing",
     )
 
@@ -40,7 +40,7 @@ def test_a_server_that_never_begins_leaves_no_folder(plan, kind, monkeypatch, tm
     folder = tmp_path / "private"
     folder.mkdir()
     monkeypatch.setattr(cell, "private_folder", lambda: folder)
-    plan = replace(plan, serves_with=kind, server=ServerSection(python="/no/python"))
+    plan = replace(plan, serves_with=kind, server=ServerConfig(python="/no/python"))
 
     with pytest.raises(ConfigError, match="found no file /no/python"):
         asyncio.run(cell.open_engine(plan, slow_engine.network(), None))

@@ -13,9 +13,9 @@ from gyre.cell.cell_weights import (
     whole_cuts,
     withdraw,
 )
-from gyre.transports.cuts import Cut
+from gyre.transports.cuts import TensorSlice
 from gyre.transports.shared_memory import SharedTransport
-from gyre.types.errors import ModelError, Outdated, TransferError
+from gyre.types.errors import ExposureGone, ModelError, TransferError
 
 WHOLE = {"model.embed_tokens.weight": (8, 4), "layer.up.weight": (6, 4), "layer.norm.weight": (4,)}
 """Of a model whose head is its embedding."""
@@ -34,16 +34,16 @@ def test_a_shard_knows_its_parts_and_what_it_has_in_full():
     assert {
         "layer.up.weight": (
             "layer.up.weight",
-            Cut(whole=(6, 4), start=(3, 0), shape=(3, 4)),
+            TensorSlice(whole=(6, 4), start=(3, 0), shape=(3, 4)),
         ),
-        "layer.norm.weight": ("layer.norm.weight", Cut.all_of((4,))),
+        "layer.norm.weight": ("layer.norm.weight", TensorSlice.all_of((4,))),
     } == cuts
 
 
 def test_the_last_stage_has_the_embedding_as_its_head():
     cuts = cuts_of({"lm_head.weight": (8, 4)}, WHOLE, shard=0)
 
-    assert {"lm_head.weight": ("model.embed_tokens.weight", Cut.all_of((8, 4)))} == cuts
+    assert {"lm_head.weight": ("model.embed_tokens.weight", TensorSlice.all_of((8, 4)))} == cuts
 
 
 @pytest.mark.parametrize("own", [{"other.weight": (4,)}, {"layer.up.weight": (2, 2)}])
@@ -89,7 +89,7 @@ def test_weights_of_another_version_or_withdrawn_are_refused(tmp_path):
     with pytest.raises(TransferError, match="expected version 6, found 5"):
         fetched(transport, [bundle], cuts, version=6)
     transport.withdraw(bundle.exposure)
-    with pytest.raises(Outdated):
+    with pytest.raises(ExposureGone):
         fetched(transport, [bundle], cuts, version=5)
 
 
@@ -141,7 +141,7 @@ def test_lanes_are_withdrawn_together(tmp_path):
     withdraw(transport, parts)
 
     assert [] == [*tmp_path.iterdir()]
-    with pytest.raises(Outdated):
+    with pytest.raises(ExposureGone):
         fetched(transport, parts, cuts, version=3)
 
 

@@ -8,19 +8,19 @@ import msgspec
 import pytest
 import torch
 
-from gyre.cell.api import Orders
-from gyre.cell.protocol import Load
-from gyre.cell.training_worker import Learning
-from gyre.config.sections import EngineSection, ObjectiveSection, OptimizerSection, TrainerSection
+from gyre.cell.api import CellApi
+from gyre.cell.protocol import LoadRequest
+from gyre.cell.training_worker import SingleRankWorker
+from gyre.config.sections import EngineConfig, LossConfig, OptimizerConfig, TrainerConfig
 from gyre.inference.engine.embedded import EmbeddedEngine
-from gyre.inference.engine.loop import Loop
+from gyre.inference.engine.loop import EngineCore
 from gyre.model.loader import load_network
 from gyre.model.registry import model_folder
 from gyre.model.weights import digest
-from gyre.trainer.cell import LocalTrainer
-from gyre.trainer.distributed.cell_comm import Between
+from gyre.trainer.cell import Trainer
+from gyre.trainer.distributed.cell_comm import CellComm
 from gyre.transports.shared_memory import SharedTransport
-from gyre.types.errors import CellError, ModelError, Outdated
+from gyre.types.errors import CellError, ExposureGone, ModelError
 
 
 class Posted:
@@ -55,21 +55,21 @@ class Cell:
 
     def __init__(self, folder, *, served=False, trains=True):
         self.network = load_network(model_folder("tiny"))
-        loop = Loop(self.network, EngineSection(capacity=1, kv_tokens=256), model="tiny")
+        loop = EngineCore(self.network, EngineConfig(capacity=1, kv_tokens=256), model="tiny")
         engine = EmbeddedEngine("cell-0", loop)
         self.engine = Other(engine) if served else engine
         transport = SharedTransport(folder, owner="cell-0")
-        self.trainer = LocalTrainer(
+        self.trainer = Trainer(
             self.network,
-            section=TrainerSection(),
-            objective=ObjectiveSection(),
-            optimizer=OptimizerSection(),
+            section=TrainerConfig(),
+            objective=LossConfig(),
+            optimizer=OptimizerConfig(),
             version=3,
         )
-        between = Between(folder / "store", cell=0, timeout_s=180.0)
-        self.learning = Learning(self.trainer, between, transport=transport, cell=0)
+        between = CellComm(folder / "store", cell=0, timeout_s=180.0)
+        self.learning = SingleRankWorker(self.trainer, between, transport=transport, cell=0)
         learning = self.learning if trains else None
-        self.orders = Orders(self.engine, self.network, learning, transport)
+        self.orders = CellApi(self.engine, self.network, learning, transport)
 
     async def ordered(self, name, body):
         posted = Posted(name, body)
@@ -77,7 +77,7 @@ class Cell:
         return posted
 
     async def load(self, folder, version, digest):
-        load = Load(folder=str(folder), version=version, digest=digest)
+        load = LoadRequest(folder=str(folder), version=version, digest=digest)
         posted = await self.ordered("load", load)
         health = await self.engine.health()
         return posted.answered[1]["digest"], health.version
@@ -182,7 +182,7 @@ def test_a_load_that_comes_late_never_takes_an_engine_back(tmp_path):
         between = asyncio.ensure_future(one.load(tmp_path / "v3", 4, saved.digest))
         go_on.set()
         await asyncio.gather(first, second, between, return_exceptions=True)
-        with pytest.raises(Outdated, match="version 4: the engine has 5"):
+        with pytest.raises(ExposureGone, match="version 4: the engine has 5"):
             await one.load(tmp_path / "v3", 4, saved.digest)
         return second.result(), between.exception(), (await one.engine.health()).version
 
@@ -191,7 +191,7 @@ def test_a_load_that_comes_late_never_takes_an_engine_back(tmp_path):
         second, between, version = asyncio.run(scenario(one))
 
     assert (saved.digest, 5) == second
-    assert isinstance(between, Outdated)
+    assert isinstance(between, ExposureGone)
     assert 5 == version
 
 
@@ -202,7 +202,7 @@ def test_a_load_that_comes_late_leaves_the_network_to_the_trainer(tmp_path):
         await one.ordered("enter", {})
         changed(one.network)
         before = digest(one.network)
-        with pytest.raises(Outdated, match="the trainer has the network"):
+        with pytest.raises(ExposureGone, match="the trainer has the network"):
             await one.load(tmp_path / "v3", 3, saved.digest)
         is_same = before == digest(one.network)
         await one.ordered("leave", {"keep_sum": False})

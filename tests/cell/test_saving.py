@@ -12,13 +12,13 @@ from tests.cell.live_cells import Started
 from tests.model.folders import small
 from tests.trainer.scenes import NUM_EXECUTIONS, a_scene, a_trainer
 
-from gyre.cell.main import begun
+from gyre.cell.main import with_checkpoint_version
 from gyre.cell.ranks import protocol as rank_orders
 from gyre.cell.ranks.main import open_part, planned_network
 from gyre.cell.ranks.ranked_copies import joined
-from gyre.cell.saving import Saving, Single
+from gyre.cell.saving import CheckpointWriter, SingleRankCopies
 from gyre.cell.state_files import read_state
-from gyre.cell.training_worker import Learning
+from gyre.cell.training_worker import SingleRankWorker
 from gyre.model.checkpoint import save
 from gyre.model.checkpoint_store import newest, sweep, verified
 from gyre.model.loader import load_network
@@ -31,7 +31,7 @@ LIMIT_S = 180.0
 """For what another thread does at once."""
 
 
-class Held(Single):
+class Held(SingleRankCopies):
     """Copies whose next write or copy waits until it is let go."""
 
     def __init__(self, snapshot):
@@ -69,7 +69,7 @@ class Core:
         self.snapshot = Snapshot(self.trainer)
         self.copies = Held(self.snapshot)
         self.copies.holds = None
-        self.saving = Saving(self.copies, self.trainer.network)
+        self.saving = CheckpointWriter(self.copies, self.trainer.network)
 
     def step(self):
         for claim in self.scene.claims():
@@ -123,9 +123,9 @@ def test_the_step_after_a_checkpoint_is_the_one_of_a_core_that_was_never_stopped
 def test_a_checkpoint_of_a_trainer_at_rest_is_the_same(tmp_path, scene):
     core = Core(scene)
     core.step()
-    core.trainer.rest(weights=True)
+    core.trainer.offload(weights=True)
     at_rest = core.checkpoint(tmp_path / "rest")
-    core.trainer.restore()
+    core.trainer.reload()
 
     assert at_rest.digest == core.checkpoint(tmp_path / "awake").digest
     names = ("model.safetensors", "optimizer/rank-00000-00000.safetensors")
@@ -168,13 +168,15 @@ def held_export(trainer):
 def test_a_trainer_comes_back_after_a_copy_that_is_under_way(tmp_path, scene):
     """What is just on its way to the device would be missing in the copy."""
     trainer = a_trainer(scene)
-    learning = Learning(trainer, None, transport=SharedTransport(tmp_path, owner="cell-0"), cell=0)
-    learning.rest()
+    learning = SingleRankWorker(
+        trainer, None, transport=SharedTransport(tmp_path, owner="cell-0"), cell=0
+    )
+    learning.offload()
     entered, free = held_export(trainer)
     with ThreadPoolExecutor(2) as pool:
         writing = pool.submit(learning.checkpoint, tmp_path / "v000000", 0)
         assert entered.wait(LIMIT_S)
-        restoring = pool.submit(learning.restore)
+        restoring = pool.submit(learning.reload)
         with pytest.raises(TimeoutError):
             restoring.result(0.1)
         was_resting = trainer.is_resting
@@ -322,15 +324,18 @@ def test_a_core_begins_with_the_version_of_a_checkpoint_that_has_its_state(tmp_p
         replace(plan, checkpoint=tmp_path / name) for name in ("v000001", "v000002", "v000003")
     )
 
-    assert plan == begun(plan)
-    assert (1, str(tmp_path / "v000001")) == (begun(whole).version, begun(whole).source)
-    assert 2 == begun(replace(bare, optimizer=None)).version
+    assert plan == with_checkpoint_version(plan)
+    assert (1, str(tmp_path / "v000001")) == (
+        with_checkpoint_version(whole).version,
+        with_checkpoint_version(whole).source,
+    )
+    assert 2 == with_checkpoint_version(replace(bare, optimizer=None)).version
     with pytest.raises(
         ModelError, match="v000002/optimizer: expected the optimizer's state, found none"
     ):
-        begun(bare)
+        with_checkpoint_version(bare)
     with pytest.raises(ModelError, match="v000003: expected a checkpoint, found no manifest"):
-        begun(none)
+        with_checkpoint_version(none)
 
 
 def test_a_rank_that_cannot_write_says_that_it_is_the_checkpoint(tmp_path, scene):
@@ -339,10 +344,10 @@ def test_a_rank_that_cannot_write_says_that_it_is_the_checkpoint(tmp_path, scene
     save(scene.network, tmp_path / "model", version=0)
     plan = Started(tmp_path / "cell", tmp_path / "model").plan(0)
     part = open_part(plan, 0, tmp_path / "store", planned_network(plan))
-    part.obey(rank_orders.Copy(version=0))
+    part.execute(rank_orders.CopyCommand(version=0))
     with pytest.raises(CheckpointError, match="nowhere: the state of rank 0 cannot") as refused:
-        part.obey(rank_orders.Keep(folder=str(tmp_path / "nowhere")))
-    again = part.obey(rank_orders.Keep(folder=str(tmp_path)))
+        part.execute(rank_orders.WriteOptimizerCommand(folder=str(tmp_path / "nowhere")))
+    again = part.execute(rank_orders.WriteOptimizerCommand(folder=str(tmp_path)))
     part.drop()
 
     assert refused.value.retryable

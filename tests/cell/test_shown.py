@@ -5,11 +5,11 @@ import torch
 from tests.lending import ThreadsMemory
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from gyre.cell.protocol import Exposed
-from gyre.cell.shown import Shown
+from gyre.cell.protocol import ExposedWeights
+from gyre.cell.shown import WeightPublisher
 from gyre.model.network import Network
 from gyre.transports.shared_memory import SharedTransport
-from gyre.types.errors import Outdated, TransferError
+from gyre.types.errors import ExposureGone, TransferError
 
 SIZES = {
     "vocab_size": 40,
@@ -54,12 +54,12 @@ def memory(request):
 
 @pytest.fixture
 def shown(core, memory, tmp_path):
-    return Shown(core, SharedTransport(tmp_path, owner="cell-0"), memory)
+    return WeightPublisher(core, SharedTransport(tmp_path, owner="cell-0"), memory)
 
 
 @pytest.fixture
 def other(memory, tmp_path):
-    return Shown(Trainer(2), SharedTransport(tmp_path, owner="cell-1"), memory)
+    return WeightPublisher(Trainer(2), SharedTransport(tmp_path, owner="cell-1"), memory)
 
 
 def same(left, right):
@@ -94,37 +94,37 @@ def test_a_new_version_takes_the_place_of_the_one_before(shown, other, core):
     new = shown.expose()
 
     assert same(core.weights, other.taken(new))
-    with pytest.raises(Outdated):
+    with pytest.raises(ExposureGone):
         other.taken(old)
 
 
 def test_a_trainer_that_rests_lends_nothing_of_its_device(core, tmp_path):
     memory = ThreadsMemory()
-    shown = Shown(core, SharedTransport(tmp_path, owner="cell-0"), memory)
+    shown = WeightPublisher(core, SharedTransport(tmp_path, owner="cell-0"), memory)
     shown.expose()
-    shown.rest()
+    shown.offload()
 
     assert {} == memory.open
-    with pytest.raises(Outdated, match="the trainer rests"):
+    with pytest.raises(ExposureGone, match="the trainer rests"):
         shown.expose()
-    shown.restore()
+    shown.reload()
     assert same(core.weights, shown.taken(shown.expose()))
 
 
 def test_a_trainer_that_was_never_restored_lends_nothing(core, tmp_path):
     """The network has an engine's weights, which may be of any version."""
     core.is_resting = True
-    shown = Shown(core, SharedTransport(tmp_path, owner="cell-0"), ThreadsMemory())
+    shown = WeightPublisher(core, SharedTransport(tmp_path, owner="cell-0"), ThreadsMemory())
 
-    with pytest.raises(Outdated, match="the trainer rests"):
+    with pytest.raises(ExposureGone, match="the trainer rests"):
         shown.expose()
-    shown.restore()
+    shown.reload()
     assert core.version == shown.expose().version
 
 
 def test_weights_of_another_version_leave_no_copy_of_the_old_on_the_device(core, tmp_path):
     memory = ThreadsMemory()
-    shown = Shown(core, SharedTransport(tmp_path, owner="cell-0"), memory)
+    shown = WeightPublisher(core, SharedTransport(tmp_path, owner="cell-0"), memory)
     shown.expose()
     core.step()
     shown.changed()
@@ -139,14 +139,14 @@ def test_a_step_during_the_showing_leaves_nothing_shown(core, tmp_path):
             return super().lend(tensors, with_sums=with_sums)
 
     memory = Stepping()
-    with pytest.raises(Outdated, match="changed while they were exposed"):
-        Shown(core, SharedTransport(tmp_path, owner="cell-0"), memory).expose()
+    with pytest.raises(ExposureGone, match="changed while they were exposed"):
+        WeightPublisher(core, SharedTransport(tmp_path, owner="cell-0"), memory).expose()
     assert {} == memory.open
 
 
 def test_weights_on_a_device_are_refused_by_who_takes_none(core, tmp_path):
     transport = SharedTransport(tmp_path, owner="cell-0")
-    given: Exposed = Shown(core, transport, ThreadsMemory()).expose()
+    given: ExposedWeights = WeightPublisher(core, transport, ThreadsMemory()).expose()
 
     with pytest.raises(TransferError, match="expected weights in main memory"):
-        Shown(Trainer(2), transport, None).taken(given)
+        WeightPublisher(Trainer(2), transport, None).taken(given)

@@ -12,8 +12,8 @@ from random import Random
 from tests.chaos.held import Held, held
 from tests.chaos.victims import Kind, Victim, calls_in_flight, victims
 
-from gyre.journal.reading import Reading, read
-from gyre.observability.terminal.board import KINDS
+from gyre.journal.reading import JournalContents, read
+from gyre.observability.terminal.board import JOURNAL_EVENTS
 
 LOOK_S = 0.1
 
@@ -42,7 +42,7 @@ class Soaked:
     blows: Sequence[Blow]
     samples: Mapping[str, Sequence[Held]]
     """By process, over the whole run."""
-    reading: Reading
+    reading: JournalContents
     said: str
 
 
@@ -93,7 +93,7 @@ class Soak:
             seconds=self._elapsed_s,
             blows=tuple(self.blows),
             samples=self.samples,
-            reading=read(self.folder / "journal", kinds=KINDS),
+            reading=read(self.folder / "journal", kinds=JOURNAL_EVENTS),
             said=(self.file.parent / "said").read_text(errors="replace"),
         )
 

@@ -15,7 +15,7 @@ from tests.flows.test_engine_loss import streamed
 
 from gyre.storage.call_log import logs, read
 from gyre.testing.engine_process import EngineProcess
-from gyre.testing.proxy_process import OpenedExecution, ProxyProcess
+from gyre.testing.proxy_process import OpenedExecution, StandaloneProxy
 from gyre.testing.script import logprobs
 from gyre.trajectory.tree import grow
 
@@ -127,7 +127,7 @@ async def _asked(
 Meanwhile = Callable[[Talk], Awaitable[None]]
 
 
-def talked(proxy: ProxyProcess, *, agents: int, turns: int, meanwhile: Meanwhile) -> Talk:
+def talked(proxy: StandaloneProxy, *, agents: int, turns: int, meanwhile: Meanwhile) -> Talk:
     """Agents talk, half of them in streams, while `meanwhile` does what it does."""
     talk = Talk(turns=turns)
 
@@ -181,7 +181,7 @@ async def steer(engine: EngineProcess, path: str, body: object) -> Any:
     return await asyncio.to_thread(post)
 
 
-def count(proxy: ProxyProcess, name: str) -> float:
+def count(proxy: StandaloneProxy, name: str) -> float:
     """A count of the proxy over all its labels."""
     return sum(
         value for key, value in proxy.metrics().items() if key.partition("{")[0] == f"gyre_{name}"

@@ -10,7 +10,7 @@ import uvloop
 from tests.flows.live.running import SCHEDULE, Ran, pid_of, tasks_of, write_run
 from tests.flows.live.watched import watched
 
-from gyre.controller.controller import KINDS, Controller
+from gyre.controller.controller import JOURNAL_EVENTS, Controller
 from gyre.controller.runfile import read_run
 from gyre.journal.reading import read
 from gyre.observability.ledgers import ledgers
@@ -92,7 +92,7 @@ def ran(tmp_path_factory):
     controller = Controller(run, place, decided=blows)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         reason = runner.run(controller.work())
-    reading = read(place / "journal", kinds=KINDS)
+    reading = read(place / "journal", kinds=JOURNAL_EVENTS)
     over = Ran(folder=place, shape=run.shape, reason=reason, decided=blows.decided, reading=reading)
     return over, blows.struck
 

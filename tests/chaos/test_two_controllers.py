@@ -14,7 +14,7 @@ from tests.flows.live.running import SCHEDULE, tasks_of, write_run
 from gyre.journal.entries import Resumed
 from gyre.journal.reading import read
 from gyre.observability.ledgers import ledgers
-from gyre.observability.terminal.board import KINDS
+from gyre.observability.terminal.board import JOURNAL_EVENTS
 from gyre.scheduler.messages import ExecutionTerminated
 from gyre.testing.emulated_run import tables
 
@@ -56,7 +56,7 @@ def test_a_stopped_controller_is_named_and_taken_over_only_when_asked(tmp_path):
         if first.poll() is None:
             first.kill()
             first.wait()
-    reading = read(place / "journal", kinds=KINDS)
+    reading = read(place / "journal", kinds=JOURNAL_EVENTS)
     found = ledgers(reading)
 
     assert alive, "nothing was under way"
@@ -74,5 +74,6 @@ def has_terminated(place):
     if not path.exists():
         return False
     return any(
-        isinstance(one.event, ExecutionTerminated) for one in read(path, kinds=KINDS).entries
+        isinstance(one.event, ExecutionTerminated)
+        for one in read(path, kinds=JOURNAL_EVENTS).entries
     )

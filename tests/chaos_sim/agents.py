@@ -8,10 +8,10 @@ import aiohttp
 from tests.chaos_sim.loop import NODE
 
 from gyre.rollout import main as real
-from gyre.rollout.main import Secrets, Supervision
+from gyre.rollout.main import Secrets, SupervisorProcess
 from gyre.rollout.spec import read_order
 from gyre.types.errors import EvaluatorError, SandboxError
-from gyre.types.outcomes import Said, Silence
+from gyre.types.outcomes import EvaluatorAnswer, NoAnswer
 
 RETRY_S = 0.5
 """Pause of an agent program before it asks again."""
@@ -35,7 +35,7 @@ class Supervising:
             path = real._order_file(arguments)
             order, secrets = read_order(path), Secrets(**json.loads(told))
             async with SimTeller(self, order, secrets.token) as teller:
-                await Supervision(path.parent, order, secrets, teller).work()
+                await SupervisorProcess(path.parent, order, secrets, teller).work()
 
         return self.machine.start(
             f"supervisor/{name}", live, files=lambda file: file.parent == own, lasts=True
@@ -77,7 +77,7 @@ class SimTeller:
         self._entries.put_nowait(None)
         await asyncio.wait({self._telling}, timeout=LAST_S)
 
-    def tell(self, entry):
+    def report(self, entry):
         self._entries.put_nowait(entry)
 
     async def _work(self):
@@ -154,8 +154,8 @@ class SimEvaluator:
         if said == "crash":
             raise EvaluatorError("broke")
         if said == "silent":
-            return Silence(reason="said nothing")
-        return Said(text=said)
+            return NoAnswer(reason="said nothing")
+        return EvaluatorAnswer(text=said)
 
 
 class Agent:

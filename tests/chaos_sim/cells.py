@@ -16,7 +16,7 @@ from tests.chaos_sim.weights import (
 )
 
 from gyre.batching.claim_codec import unpacked
-from gyre.cell.spec import CellPlan
+from gyre.cell.spec import CellSpec
 from gyre.storage.plan_file import read_plan
 from gyre.types.errors import CellError, CheckpointError, ModelError
 
@@ -35,7 +35,7 @@ class Cells:
         self.by_number = {}
 
     def start(self, name, arguments, *, log):
-        plan = read_plan(Path(arguments[0]), CellPlan)
+        plan = read_plan(Path(arguments[0]), CellSpec)
         cell = Cell(self, plan)
         return self.machine.start(name, cell.live)
 

@@ -53,14 +53,14 @@ class SimBirths:
         self._simulation = simulation
         self._module = module
 
-    async def birth(self, name, arguments, *, log, told="", lasts=False):
+    async def fork(self, name, arguments, *, log, told="", lasts=False):
         simulation = self._simulation
         await asyncio.sleep(simulation.machine.rng.uniform(0.001, 0.02))
         if self._module == "gyre.cell.main":
             return simulation.cells.start(name, arguments, log=log)
         return simulation.supervising.start(name, arguments, told=told)
 
-    def order(self, log, number):
+    def signal_log_holder(self, log, number):
         pass
 
     async def close(self):

@@ -1,6 +1,6 @@
 """What a run that is over has left on the disk, read back and compared with what it did."""
 
-from gyre.controller.controller import KINDS
+from gyre.controller.controller import JOURNAL_EVENTS
 from gyre.journal.reading import read
 from gyre.scheduler.replay import EVENTS, replay
 from gyre.storage import call_log as calls
@@ -9,7 +9,7 @@ from gyre.trajectory.tree import Tree
 
 def check_journal(folder, shape, decided):
     """The journal through a fresh scheduler gives every order that was given (SPEC 10)."""
-    facts = read(folder / "journal", kinds=KINDS).facts(EVENTS)
+    facts = read(folder / "journal", kinds=JOURNAL_EVENTS).facts(EVENTS)
     again = replay(shape, facts)
     known = iter(zip(facts, again.orders, strict=True))
     for now, event, orders in decided:

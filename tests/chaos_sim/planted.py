@@ -12,24 +12,24 @@ from tests.chaos_sim.simulation import simulate
 
 from gyre.batching import group_packer as materialise
 from gyre.batching.group_buffer import GroupBuffer
-from gyre.batching.work_queue import MicroSteps
+from gyre.batching.work_queue import MicroStepQueue
 from gyre.cell.client import CellClient
-from gyre.controller.cells.checkpointer import Keeper
-from gyre.controller.cells.transitions import Switching
-from gyre.controller.executions.group_executions import Attempts
+from gyre.controller.cells.checkpointer import Checkpointer
+from gyre.controller.cells.transitions import RoleTransitions
+from gyre.controller.executions.group_executions import GroupExecutions
 from gyre.controller.executions.supervisors import Supervisors
 from gyre.controller.routing import RouteTable
-from gyre.controller.run_loop import Host
-from gyre.controller.training.hall import Hall
-from gyre.proxy.routing.call_output import Sampled
+from gyre.controller.run_loop import RunLoop
+from gyre.controller.training.hall import TrainingCoordinator
+from gyre.proxy.routing.call_output import CallOutput
 from gyre.proxy.routing.router import Router
 from gyre.rewards import assessment as assess
 from gyre.rollout.supervisor import Supervisor
 from gyre.scheduler import rules
 from gyre.scheduler.counters import Counters
-from gyre.scheduler.groups import Ledger
+from gyre.scheduler.groups import OutcomeLedger
 from gyre.scheduler.replay import EVENTS
-from gyre.scheduler.rollout import Rollout
+from gyre.scheduler.rollout import ExecutionTable
 from gyre.scheduler.staleness import Staleness
 from gyre.storage.frames import FramedFile
 from gyre.types.errors import Unavailable
@@ -79,8 +79,8 @@ def bug(name, *breaks, of, faults=()):
 # Counters, room and staleness (I1, I3, I4)
 
 
-@bug("a crash does not move f", "I1", of=(Rollout, "terminated"))
-def _terminated(self, event, real=Rollout.terminated):
+@bug("a crash does not move f", "I1", of=(ExecutionTable, "terminated"))
+def _terminated(self, event, real=ExecutionTable.terminated):
     before = self.counters.terminated
     real(self, event)
     if event.ending.value == "crashed":
@@ -133,8 +133,8 @@ def _oldest(self, real=GroupBuffer.oldest):
     return found
 
 
-@bug("void groups count as trained", "ledgers", of=(Ledger, "consume"))
-def _consume(self, *, is_void, real=Ledger.consume):
+@bug("void groups count as trained", "ledgers", of=(OutcomeLedger, "consume"))
+def _consume(self, *, is_void, real=OutcomeLedger.consume):
     real(self, is_void=False)
 
 
@@ -150,10 +150,10 @@ def _row(tree, drawn, real=materialise.row):
 @bug(
     "a moved call repeats a log-probability",
     "I5",
-    of=(Sampled, "take"),
+    of=(CallOutput, "take"),
     faults=("kill a satellite", "kill an engine"),
 )
-def _take(self, engine, chunk, real=Sampled.take):
+def _take(self, engine, chunk, real=CallOutput.take):
     has_moved = bool(self._spans) and self._spans[-1].engine != engine
     real(self, engine, chunk)
     if has_moved and chunk.ids:
@@ -181,8 +181,8 @@ def _score_of(said, evaluation, real=assess.score_of):
         return 0.0
 
 
-@bug("an excluded execution is given 0", "I7", of=(Attempts, "_closed"))
-async def _closed(self, one, fact, real=Attempts._closed):
+@bug("an excluded execution is given 0", "I7", of=(GroupExecutions, "_closed"))
+async def _closed(self, one, fact, real=GroupExecutions._closed):
     if fact.outcome is Outcome.EXCLUDED:
         fact = replace(fact, score=0.0)
     await real(self, one, fact)
@@ -195,10 +195,10 @@ async def _closed(self, one, fact, real=Attempts._closed):
     "what a lost cell has done is not done again",
     "I8",
     "I10",
-    of=(MicroSteps, "leave"),
+    of=(MicroStepQueue, "leave"),
     faults=("kill a satellite", "kill the core"),
 )
-def _leave(self, cell, real=MicroSteps.leave):
+def _leave(self, cell, real=MicroStepQueue.leave):
     done = dict(self._cells[cell].done) if cell in self._cells else {}
     found = real(self, cell)
     for claim in done.values():
@@ -207,8 +207,8 @@ def _leave(self, cell, real=MicroSteps.leave):
     return found
 
 
-@bug("a sum that was sent is kept, and sent again", "I8", "I10", of=(MicroSteps, "holds"))
-def _holds(self, cell, real=MicroSteps.holds):
+@bug("a sum that was sent is kept, and sent again", "I8", "I10", of=(MicroStepQueue, "holds"))
+def _holds(self, cell, real=MicroStepQueue.holds):
     found = real(self, cell)
     return frozenset(sorted(found)[1:]) if cell and len(found) > 1 else found
 
@@ -227,14 +227,14 @@ def _consumed_by(self, step, *, real=GroupBuffer.consumed_by):
     "a core begins from nothing",
     "I8",
     "I10",
-    of=(Keeper, "to_begin_from"),
+    of=(Checkpointer, "to_begin_from"),
     faults=("kill the core",),
 )
 async def _to_begin_from(self, most):
     return None
 
 
-@bug("nobody asks whether an engine took its weights", "I9", of=(Switching, "_takes"))
+@bug("nobody asks whether an engine took its weights", "I9", of=(RoleTransitions, "_takes"))
 async def _takes(self, engine):
     return True
 
@@ -242,8 +242,8 @@ async def _takes(self, engine):
 # Progress (I10)
 
 
-@bug("a cell that leaves waits for itself", "I10", of=(Hall, "leave"))
-async def _hall_leave(self, cell, *, parks=False, real=Hall.leave):
+@bug("a cell that leaves waits for itself", "I10", of=(TrainingCoordinator, "leave"))
+async def _hall_leave(self, cell, *, parks=False, real=TrainingCoordinator.leave):
     self._busy[cell] += 1
     await real(self, cell, parks=parks)
 
@@ -274,7 +274,7 @@ async def _revive(self, one):
     "I1",
     "books",
     "I10",
-    of=(Host, "_take"),
+    of=(RunLoop, "_take"),
     faults=("kill the controller at the journal",),
 )
 async def _host_take(self):

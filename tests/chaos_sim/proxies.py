@@ -11,9 +11,9 @@ from tests.chaos_sim.loop import NODE
 from gyre.net.http_server import told_to_stop
 from gyre.proxy import proxy as real
 from gyre.proxy.routing.router import Router
-from gyre.proxy.spec import ProxyPlan
+from gyre.proxy.spec import ProxySpec
 from gyre.storage.call_log import SUFFIX
-from gyre.storage.commit import GroupCommit
+from gyre.storage.commit import WalWriter
 from gyre.storage.plan_file import read_plan
 from gyre.testing.renderer import ByteRenderer, reply_ids
 from gyre.types.errors import EngineError
@@ -25,7 +25,7 @@ CHUNK = 4
 """Tokens that come together."""
 
 
-class InlineCommit(GroupCommit):
+class InlineCommit(WalWriter):
     """The same without a thread: a sync takes a moment of made-up time."""
 
     def __init__(self, journal, *, rng):
@@ -56,7 +56,7 @@ class Proxies:
         self._rng = rng
 
     def start(self, name, arguments, log):
-        plan = read_plan(Path(arguments[-1]), ProxyPlan)
+        plan = read_plan(Path(arguments[-1]), ProxySpec)
 
         async def live(process):
             await asyncio.sleep(self._rng.uniform(0.1, 0.5))
@@ -68,7 +68,7 @@ class Proxies:
         """By name, what stands in the real module where something of the machine did."""
         return {
             "load_renderer": lambda *said, **how: ByteRenderer(),
-            "GroupCommit": lambda journal: InlineCommit(journal, rng=self._rng),
+            "WalWriter": lambda journal: InlineCommit(journal, rng=self._rng),
             "Router": self._router,
             "client": self._network.session,
             "connect": self._connect,

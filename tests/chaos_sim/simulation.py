@@ -31,12 +31,12 @@ from tests.chaos_sim.proxies import Proxies
 from tests.chaos_sim.scenes import scene
 from tests.chaos_sim.watch import Watch
 
-from gyre.cluster.births import Births
-from gyre.cluster.process import Process
+from gyre.cluster.births import ForkClient
+from gyre.cluster.process import LoggedProcess
 from gyre.controller import run_dir as shares
 from gyre.controller.cells import processes as staffing
-from gyre.controller.controller import KINDS
-from gyre.controller.run_loop import Host
+from gyre.controller.controller import JOURNAL_EVENTS
+from gyre.controller.run_loop import RunLoop
 from gyre.journal.reading import read
 from gyre.journal.writer import Journal
 from gyre.proxy import proxy as proxying
@@ -187,7 +187,7 @@ class Simulation:
 
     def _catch_up(self):
         """What the dead controller wrote down and did not live to decide on is decided again."""
-        facts = read(self.folder / "run" / "journal", kinds=KINDS).facts(KINDS)
+        facts = read(self.folder / "run" / "journal", kinds=JOURNAL_EVENTS).facts(JOURNAL_EVENTS)
         scheduler = Scheduler(self.scene.run.shape)
         for number, (now, fact) in enumerate(facts):
             orders = scheduler.handle(fact, now) if isinstance(fact, EVENTS) else ()
@@ -203,12 +203,12 @@ class Simulation:
         def put(where, name, value):
             stack.enter_context(patch.object(where, name, value))
 
-        put(Births, "open", self._open_births)
-        put(Process, "start", self._start_process)
+        put(ForkClient, "open", self._open_births)
+        put(LoggedProcess, "start", self._start_process)
         put(staffing, "aiohttp", Http(self.network))
         put(shares, "MEMORY", self.folder / "memory")
         alarm = {"alarm": lambda text: self.trace(f"alarm: {text}")}
-        stack.enter_context(patch.dict(Host.__init__.__kwdefaults__, alarm))
+        stack.enter_context(patch.dict(RunLoop.__init__.__kwdefaults__, alarm))
         put(Journal, "commit", self.faults.at_journal.commit(Journal.commit))
         put(os, "pwrite", self.faults.disk.pwrite)
         put(os, "getpid", self.machine.getpid)

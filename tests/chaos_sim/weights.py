@@ -7,7 +7,13 @@ being seen. Checkpoints have the real manifests, which the real controller verif
 import hashlib
 import json
 
-from gyre.model.manifest import Manifest, describe_file, read_manifest, verify, write_manifest
+from gyre.model.manifest import (
+    CheckpointManifest,
+    describe_file,
+    read_manifest,
+    verify,
+    write_manifest,
+)
 from gyre.model.state_manifest import (
     OPTIMIZER,
     StateManifest,
@@ -34,7 +40,7 @@ def write_weights(folder, *, version, weights):
     beside = folder.with_name(f".{folder.name}.writing")
     beside.mkdir(parents=True, exist_ok=True)
     (beside / WEIGHTS).write_text(weights)
-    manifest = Manifest(
+    manifest = CheckpointManifest(
         format=2,
         version=version,
         dtype="float32",

@@ -15,7 +15,7 @@ from gyre.testing.tokenizer import tokenizer
 from gyre.types.conversation import Message
 from gyre.types.ids import CallId, EngineName, ExecutionId, SegmentId
 from gyre.types.records import CallClosed, CallDelivered, CallRecord, LogOpened, NewSegment
-from gyre.types.sampling import Sampling, Span
+from gyre.types.sampling import SamplingParams, Span
 
 Gyre = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -49,7 +49,7 @@ def closed(number: int, under: int, inputs: dict[str, str], reply: str) -> list[
         agent=None,
         fork=None if number == 1 else "branch",
         ambiguous=False,
-        sampling=Sampling(),
+        sampling=SamplingParams(),
         opened_at=1.0,
         closed_at=2.0,
     )

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import pytest
 
 from gyre.cli import children
-from gyre.cli.children import Child
+from gyre.cli.children import ChildProcess
 
 PYTHON = [sys.executable, "-c"]
 STUBBORN = """
@@ -27,7 +27,7 @@ inner.wait()
 
 
 def test_what_a_child_says_is_read_line_by_line():
-    with Child([*PYTHON, "print('one'); print('two')"]) as child:
+    with ChildProcess([*PYTHON, "print('one'); print('two')"]) as child:
         said = list(child.said())
         status = child.wait()
 
@@ -36,19 +36,19 @@ def test_what_a_child_says_is_read_line_by_line():
 
 def test_its_environment_is_ours_and_what_was_added():
     code = "import os; print(os.environ['ADDED'], os.environ['PATH'])"
-    with Child([*PYTHON, code], environment={"ADDED": "yes"}) as child:
+    with ChildProcess([*PYTHON, code], environment={"ADDED": "yes"}) as child:
         assert [f"yes {os.environ['PATH']}"] == list(child.said())
 
 
 def test_a_child_ends_with_its_context():
-    with Child([*PYTHON, "import signal; print('on', flush=True); signal.pause()"]) as child:
+    with ChildProcess([*PYTHON, "import signal; print('on', flush=True); signal.pause()"]) as child:
         assert "on" == next(child.said())
 
     assert -15 == child.wait()
 
 
 def test_what_a_child_started_ends_with_it():
-    with Child([*PYTHON, WITH_A_CHILD]) as child:
+    with ChildProcess([*PYTHON, WITH_A_CHILD]) as child:
         watch = os.pidfd_open(int(next(child.said())))
         assert [] == select.select([watch], [], [], 0)[0]
 
@@ -58,26 +58,26 @@ def test_what_a_child_started_ends_with_it():
 
 def test_a_child_that_does_not_listen_is_made_to_end(monkeypatch):
     monkeypatch.setattr(children, "STOP_S", 0.1)
-    with Child([*PYTHON, STUBBORN]) as child:
+    with ChildProcess([*PYTHON, STUBBORN]) as child:
         assert "ready" == next(child.said())
 
     assert -9 == child.wait()
 
 
 def test_a_child_is_in_a_session_of_its_own():
-    with Child([*PYTHON, "import os; print(os.getsid(0) == os.getpid())"]) as child:
+    with ChildProcess([*PYTHON, "import os; print(os.getsid(0) == os.getpid())"]) as child:
         assert ["True"] == list(child.said())
 
 
 def test_the_error_of_the_context_is_kept():
-    with pytest.raises(ZeroDivisionError), Child([*PYTHON, "input()"]):
+    with pytest.raises(ZeroDivisionError), ChildProcess([*PYTHON, "input()"]):
         raise ZeroDivisionError
 
 
 def interrupted_at_once(stack):
     """The signal is there before the child is, as when Ctrl-C comes at the wrong moment."""
 
-    class Interrupted(Child):
+    class Interrupted(ChildProcess):
         def __init__(self, command, **how):
             signal.raise_signal(signal.SIGINT)
             super().__init__(command, **how)

@@ -11,7 +11,7 @@ import pytest
 
 from gyre.cli.demo import EXECUTIONS
 from gyre.testing.example_agent_script import ANSWER, DONE
-from gyre.trajectory.draw import draw, generator
+from gyre.trajectory.draw import generator, select_trajectories
 from gyre.trajectory.loading import find, load
 from gyre.trajectory.rows import row
 
@@ -88,7 +88,7 @@ def test_the_exported_rows_are_those_of_the_trees(shown):
     expected = [
         (one.execution, row(one.tree, each))
         for one in loaded(folder)
-        for each in draw(one.tree, generator(0, one.execution))
+        for each in select_trajectories(one.tree, generator(0, one.execution))
     ]
 
     assert 8 == len(found)

@@ -9,7 +9,7 @@ from tests.observability.terminal.journaled import SMALL, simulated, told
 
 from gyre.journal.writer import Durability, Journal, write
 from gyre.observability.report.files import NUMBERS, PAGE, STEPS
-from gyre.observability.terminal.board import KINDS
+from gyre.observability.terminal.board import JOURNAL_EVENTS
 from gyre.simulator.recorded import header_of
 
 HEADER = header_of(SMALL, started_at=5.0)
@@ -37,7 +37,7 @@ def test_a_report_lies_in_the_run_that_it_is_of_and_says_how_that_stands(gyre, r
     """First of a run that goes on, then of the same when nobody works on it any more."""
     report = run / "report"
     with Journal.create(
-        run / "journal", HEADER, kinds=KINDS, durability=Durability.PROCESS
+        run / "journal", HEADER, kinds=JOURNAL_EVENTS, durability=Durability.PROCESS
     ) as journal:
         for now, fact in facts[:700]:
             journal.append(fact, now=now)
@@ -59,7 +59,7 @@ def test_a_report_lies_in_the_run_that_it_is_of_and_says_how_that_stands(gyre, r
 
 def test_the_work_is_simulated_under_every_placement(gyre, tmp_path, facts):
     """As far as its first whole burst goes."""
-    write(tmp_path / "part", HEADER, facts[:900], kinds=KINDS)
+    write(tmp_path / "part", HEADER, facts[:900], kinds=JOURNAL_EVENTS)
     done = gyre("report", tmp_path / "part", "--out", tmp_path / "out")
     (found,) = json.loads((tmp_path / "out" / NUMBERS).read_text())["runs"]
     minutes = {one["placement"]: one["minutes"] for one in found["compared"]}
@@ -73,7 +73,7 @@ def test_the_work_is_simulated_under_every_placement(gyre, tmp_path, facts):
 
 
 def test_a_run_in_which_nothing_happened_makes_no_report(gyre, tmp_path, run):
-    write(run / "journal", HEADER, [], kinds=KINDS)
+    write(run / "journal", HEADER, [], kinds=JOURNAL_EVENTS)
     nothing = gyre("report", run)
     nowhere = gyre("report", tmp_path / "nowhere")
 
@@ -87,7 +87,7 @@ def test_a_run_in_which_nothing_happened_makes_no_report(gyre, tmp_path, run):
 
 
 def test_what_is_no_report_is_not_written_over(gyre, tmp_path, run, facts):
-    write(run / "journal", HEADER, facts[:300], kinds=KINDS)
+    write(run / "journal", HEADER, facts[:300], kinds=JOURNAL_EVENTS)
     (tmp_path / "file").write_text("mine")
     for place, what, why in (
         (tmp_path, tmp_path, "holds something else than a report; --out names another"),
@@ -101,7 +101,7 @@ def test_what_is_no_report_is_not_written_over(gyre, tmp_path, run, facts):
 
 
 def test_without_matplotlib_a_report_says_what_to_install(run, facts):
-    write(run / "journal", HEADER, facts[:300], kinds=KINDS)
+    write(run / "journal", HEADER, facts[:300], kinds=JOURNAL_EVENTS)
     command = [sys.executable, "-c", NO_MATPLOTLIB, "report", str(run)]
     done = subprocess.run(command, capture_output=True, text=True)
 

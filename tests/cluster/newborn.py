@@ -12,7 +12,7 @@ ORDERS = {signal.SIGUSR1}
 IMPORTED_BY = os.getpid()
 
 
-def born(arguments: Sequence[str], told: str) -> int:
+def run_forked(arguments: Sequence[str], told: str) -> int:
     match arguments:
         case ["say", path]:
             Path(path).write_text(f"{IMPORTED_BY} {os.getpid()} {os.getsid(0)} {told}")

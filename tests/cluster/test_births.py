@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from gyre.cluster.births import LOST, Births
+from gyre.cluster.births import LOST, ForkClient
 from gyre.types.errors import ConfigError
 
 pytestmark = pytest.mark.slow
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 def with_nursery(work, folder):
     async def live():
-        births = await Births.open("tests.cluster.newborn", folder / "nursery.log")
+        births = await ForkClient.open("tests.cluster.newborn", folder / "nursery.log")
         try:
             return await work(births)
         finally:
@@ -38,7 +38,7 @@ def is_alive(pid):
 def test_a_child_is_a_session_of_its_own_and_its_status_is_heard(tmp_path):
     async def work(births):
         children = [
-            await births.birth(
+            await births.fork(
                 "one", ["say", str(tmp_path / name)], log=tmp_path / "log", told=f"secret {name}"
             )
             for name in "ab"
@@ -57,7 +57,7 @@ def test_a_child_is_a_session_of_its_own_and_its_status_is_heard(tmp_path):
 
 def test_a_child_says_when_it_is_ready_and_ends_when_it_is_told_to(tmp_path):
     async def work(births):
-        child = await births.birth("server", ["serve"], log=tmp_path / "log")
+        child = await births.fork("server", ["serve"], log=tmp_path / "log")
         url = await child.ready(180)
         await child.stop()
         return url, await child.wait()
@@ -67,7 +67,7 @@ def test_a_child_says_when_it_is_ready_and_ends_when_it_is_told_to(tmp_path):
 
 def test_a_child_that_ends_before_it_is_ready_is_refused_with_its_last_words(tmp_path):
     async def work(births):
-        child = await births.birth("cell-3", ["fail"], log=tmp_path / "log")
+        child = await births.fork("cell-3", ["fail"], log=tmp_path / "log")
         await child.ready(180)
 
     with pytest.raises(ConfigError, match=r"cell-3: not ready: ended with status 1") as refused:
@@ -78,7 +78,7 @@ def test_a_child_that_ends_before_it_is_ready_is_refused_with_its_last_words(tmp
 
 def test_an_order_that_comes_too_early_waits(tmp_path):
     async def work(births):
-        child = await births.birth("x", ["wait for order", str(tmp_path / "o")], log=tmp_path / "l")
+        child = await births.fork("x", ["wait for order", str(tmp_path / "o")], log=tmp_path / "l")
         child.signal(signal.SIGUSR1)
         return await child.wait()
 
@@ -89,7 +89,7 @@ def test_an_order_that_comes_too_early_waits(tmp_path):
 def test_only_what_lasts_outlives_its_nursery(tmp_path):
     async def work(births):
         return [
-            (await births.birth("x", ["serve"], log=tmp_path / "log", lasts=lasts)).pid
+            (await births.fork("x", ["serve"], log=tmp_path / "log", lasts=lasts)).pid
             for lasts in (True, False)
         ]
 
@@ -122,7 +122,7 @@ def test_ends_of_children_are_still_heard_after_their_nursery_was_killed(tmp_pat
 
     async def work(births):
         first, second = [
-            await births.birth(name, ["serve"], log=tmp_path / f"{name}.log", lasts=lasts)
+            await births.fork(name, ["serve"], log=tmp_path / f"{name}.log", lasts=lasts)
             for name in ("first", "second")
         ]
         if not lasts:
@@ -130,7 +130,7 @@ def test_ends_of_children_are_still_heard_after_their_nursery_was_killed(tmp_pat
         await kill_nursery_of(first, births)
         first.signal(signal.SIGKILL)
         ends = [await asyncio.wait_for(first.wait(), 180)]
-        new = await births.birth("new", ["say", str(tmp_path / "a")], log=tmp_path / "new.log")
+        new = await births.fork("new", ["say", str(tmp_path / "a")], log=tmp_path / "new.log")
         ends.append(await new.wait())
         assert not second.is_over
         second.signal(signal.SIGKILL)
@@ -143,9 +143,9 @@ def test_a_killed_nursery_takes_nothing_from_the_one_that_is_opened_in_its_place
     """What it leaves behind is about its own children, however late it is read."""
 
     async def work(births):
-        old = await births.birth("old", ["hold on"], log=tmp_path / "old.log")
+        old = await births.fork("old", ["hold on"], log=tmp_path / "old.log")
         await kill_nursery_of(old, births)
-        new = await births.birth("new", ["serve"], log=tmp_path / "new.log")
+        new = await births.fork("new", ["serve"], log=tmp_path / "new.log")
         old.signal(signal.SIGKILL)
         url = await new.ready(180)
         assert LOST == await asyncio.wait_for(old.wait(), 180)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gyre.cluster.liveness import SILENT_S, Silence, ending, until_gone
+from gyre.cluster.liveness import SILENT_S, SilenceTimer, ending, wait_or_kill_if_silent
 
 MOST_S = 60.0
 LONG_S = 100 * MOST_S
@@ -36,7 +36,7 @@ class Hung:
 def lived(one):
     async def work():
         process = one()
-        process.was_silent = await until_gone(
+        process.was_silent = await wait_or_kill_if_silent(
             process.ended,
             process.answers,
             process.kill,
@@ -124,7 +124,7 @@ def test_whoever_stands_still_again_and_again_asks_several_times_before_it_ends_
 
 
 def test_silence_is_counted_from_the_first_question_and_anew_from_every_word():
-    silence = Silence(MOST_S)
+    silence = SilenceTimer(MOST_S)
     found = [silence.is_over(one) for one in (1000.0, 1000.0 + MOST_S - 1, 1000.0 + MOST_S)]
     silence.heard(2000.0)
 
@@ -133,7 +133,7 @@ def test_silence_is_counted_from_the_first_question_and_anew_from_every_word():
 
 
 def test_time_in_which_nobody_asked_counts_for_no_more_than_one_question():
-    silence = Silence(MOST_S, questions=4)
+    silence = SilenceTimer(MOST_S, questions=4)
     silence.heard(0.0)
     paused = silence.is_over(LONG_S)
     awake = [silence.is_over(LONG_S + after_s) for after_s in (10.0, 20.0, 30.0, 44.0, 45.0)]

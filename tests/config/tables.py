@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from gyre.config.loader import Loaded, loaded
+from gyre.config.loader import LoadedConfig, loaded
 from gyre.config.settings import Section, settings
 from gyre.config.settings import tables as known_tables
 
@@ -20,7 +20,7 @@ def tables(**changes: Any) -> dict[str, Any]:
     return {name: one for name, one in (whole | changes).items() if one is not None}
 
 
-def read(*overrides: str, **changes: Any) -> Loaded:
+def read(*overrides: str, **changes: Any) -> LoadedConfig:
     return loaded("run.toml", tables(**changes), overrides)
 
 

@@ -8,7 +8,7 @@ from tests.config.tables import mistakes, read, sections, tables
 from gyre.config.loader import load
 from gyre.config.settings import settings
 from gyre.config.settings import tables as known_tables
-from gyre.config.task_sections import JsonlTasksSection
+from gyre.config.task_sections import JsonlTasksConfig
 from gyre.types.errors import ConfigError
 
 SOURCES = '"folder", "jsonl", "harbor", "deepswe", "nl2repo", "python"'
@@ -49,7 +49,7 @@ def test_values_have_the_types_that_their_fields_name():
         type(config.cells.nodes),
     )
     assert (("a", "b"), {"LANG": "C"}) == (config.harness.argv, config.harness.env)
-    assert JsonlTasksSection(kind="jsonl", path="held") == config.evaluation.tasks
+    assert JsonlTasksConfig(kind="jsonl", path="held") == config.evaluation.tasks
     assert "all" == config.draw.max_trajectories
 
 

@@ -3,9 +3,9 @@
 import pytest
 from tests.config.tables import sections
 
-from gyre.config.run_sections import DrawSection, RunSection, SamplingSection, ScheduleSection
+from gyre.config.run_sections import RunInfoConfig, SamplingConfig, ScheduleConfig, SelectionConfig
 from gyre.config.settings import sentence_of, setting_at, settings
-from gyre.types.sampling import Sampling
+from gyre.types.sampling import SamplingParams
 
 ALL = [
     pytest.param(one, id=f"{path}.{one.name}")
@@ -30,7 +30,7 @@ def test_every_table_has_a_sentence():
 
 def test_a_key_without_a_sentence_is_noticed():
     """The sentences come from the source, so a class that has none there has none here."""
-    made = type("Bare", (RunSection,), {})
+    made = type("Bare", (RunInfoConfig,), {})
 
     assert {""} == {one.says for one in settings(made).values()}
 
@@ -64,20 +64,20 @@ def test_keys_that_lead_nowhere_lead_to_nothing():
 
 
 def test_sampling_has_the_defaults_of_a_request():
-    section, plain = SamplingSection(), Sampling()
+    section, plain = SamplingConfig(), SamplingParams()
 
-    assert [getattr(plain, name) for name in settings(SamplingSection)] == [
-        getattr(section, name) for name in settings(SamplingSection)
+    assert [getattr(plain, name) for name in settings(SamplingConfig)] == [
+        getattr(section, name) for name in settings(SamplingConfig)
     ]
 
 
 def test_values_that_follow_from_others():
     schedule = {"groups_per_batch": 4, "executions_per_group": 2, "steps_per_burst": 3}
 
-    assert "runs/a" == RunSection(name="a").place
-    assert "b" == RunSection(name="a", folder="b").place
-    assert (5, None) == (DrawSection().limit, DrawSection(max_trajectories="all").limit)
-    assert 0.5 == ScheduleSection(**schedule).phi
-    assert 2 == ScheduleSection(**schedule, extra_dispatch=2).phi
-    assert 0.25 == ScheduleSection(**schedule, staleness=1.25).phi
-    assert None is ScheduleSection(**schedule, depth=2).phi
+    assert "runs/a" == RunInfoConfig(name="a").place
+    assert "b" == RunInfoConfig(name="a", folder="b").place
+    assert (5, None) == (SelectionConfig().limit, SelectionConfig(max_trajectories="all").limit)
+    assert 0.5 == ScheduleConfig(**schedule).phi
+    assert 2 == ScheduleConfig(**schedule, extra_dispatch=2).phi
+    assert 0.25 == ScheduleConfig(**schedule, staleness=1.25).phi
+    assert None is ScheduleConfig(**schedule, depth=2).phi

@@ -5,7 +5,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from hypothesis import strategies as st
 
-from gyre.config.bounds import Bounds, Filled
+from gyre.config.bounds import Bounds, NonEmpty
 from gyre.config.settings import Setting, marks_of, parts_of, plain_parts, settings
 from gyre.config.settings import tables as known_tables
 
@@ -56,7 +56,7 @@ def _value(setting: Setting) -> st.SearchStrategy[Any]:
 def _part(annotation: Any) -> st.SearchStrategy[Any]:
     (plain,) = plain_parts(annotation)
     marks = marks_of(annotation)
-    least = int(Filled() in marks)
+    least = int(NonEmpty() in marks)
     origin = get_origin(plain)
     if origin is Literal:
         return st.sampled_from(get_args(plain))

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol
 
-from gyre.types.ports import Cluster, Spawned
+from gyre.types.ports import Cluster, SpawnedProcess
 
 PATIENCE_S = 180.0
 NOBODY = 2**22 + 1
@@ -37,7 +37,7 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.05)
 
 
-async def first_line(process: Spawned) -> str:
+async def first_line(process: SpawnedProcess) -> str:
     async with asyncio.timeout(PATIENCE_S):
         async for line in process.lines():
             return line.decode().strip()
@@ -100,13 +100,15 @@ async def a_process_is_known_by_its_log_wherever_it_is(subject: Subject) -> None
         spot, log = await cluster.agents(), subject.folder / "d.log"
         process = await spot.spawn(("-c", SLEEP), log=str(log))
         assert "up" == await first_line(process)
-        found = [await spot.holds(process.pid, str(one)) for one in (log, subject.folder / "other")]
-        cluster.order(str(subject.folder / "other"), signal.SIGKILL)
-        cluster.order(str(log), signal.SIGUSR1)
+        found = [
+            await spot.is_running(process.pid, str(one)) for one in (log, subject.folder / "other")
+        ]
+        cluster.signal_log_holder(str(subject.folder / "other"), signal.SIGKILL)
+        cluster.signal_log_holder(str(log), signal.SIGUSR1)
         status = await process.wait()
 
         assert ([True, False], -signal.SIGUSR1) == (found, status)
-        assert not await spot.holds(process.pid, str(log))
+        assert not await spot.is_running(process.pid, str(log))
 
 
 async def a_cell_stays_where_it_is_and_many_start_at_once(subject: Subject) -> None:

@@ -12,12 +12,12 @@ from typing import Protocol
 
 import pytest
 
-from gyre.testing.script import FastCoder, Reply, Script, ScriptedModel, after
-from gyre.testing.scripted_engine import Fault
+from gyre.testing.script import FastCoder, Script, ScriptedModel, ScriptedReply, after
+from gyre.testing.scripted_engine import EngineFault
 from gyre.testing.tokenizer import tokenizer
 from gyre.types.errors import EngineError
 from gyre.types.ports import Engine
-from gyre.types.sampling import Ask, Sampling
+from gyre.types.sampling import GenerateRequest, SamplingParams
 
 CODER = FastCoder(tokenizer())
 STOP = CODER.encode("<|im_end|>")[0]
@@ -28,10 +28,10 @@ def script() -> Script:
     """A short reply, a long one, one that runs out, and silence."""
     return Script(
         [
-            after("say hello", Reply(text="hello, how do you do?")),
-            after("count", Reply(text=" ".join(str(number) for number in range(40)))),
-            after("run out", Reply(text="this goes on and", finish="length")),
-            after("be silent", Reply(ids=())),
+            after("say hello", ScriptedReply(text="hello, how do you do?")),
+            after("count", ScriptedReply(text=" ".join(str(number) for number in range(40)))),
+            after("run out", ScriptedReply(text="this goes on and", finish="length")),
+            after("be silent", ScriptedReply(ids=())),
         ]
     )
 
@@ -58,16 +58,18 @@ class Subject(Protocol):
     tolerance: float
     """Most that a log-probability may be off."""
 
-    def ask(self, said: str, *, sampled: Sequence[int] = (), max_tokens: int = 1000) -> Ask:
+    def ask(
+        self, said: str, *, sampled: Sequence[int] = (), max_tokens: int = 1000
+    ) -> GenerateRequest:
         """A prompt that depends on what is said, continued after what was sampled for it.
 
         "say hello" is answered shortly and ends with a stop id, "count" has twelve tokens or more.
         """
         ...
 
-    def expected(self, asked: Ask) -> Expected: ...
+    def expected(self, asked: GenerateRequest) -> Expected: ...
 
-    async def endless(self) -> Ask:
+    async def endless(self) -> GenerateRequest:
         """An ask that is not over before its reader ends it, and sends eight tokens or more."""
         ...
 
@@ -79,7 +81,7 @@ class Subject(Protocol):
 class ScriptedSubject(Subject, Protocol):
     """One whose engine follows the script, and fails as told."""
 
-    async def spoil(self, fault: Fault | None) -> None: ...
+    async def spoil(self, fault: EngineFault | None) -> None: ...
 
     def prompts(self) -> list[bytes]: ...
 
@@ -90,15 +92,17 @@ class FollowsTheScript:
     model = "scripted"
     tolerance = 0.0
 
-    def ask(self, said: str, *, sampled: Sequence[int] = (), max_tokens: int = 1000) -> Ask:
+    def ask(
+        self, said: str, *, sampled: Sequence[int] = (), max_tokens: int = 1000
+    ) -> GenerateRequest:
         return ask(said, sampled=sampled, max_tokens=max_tokens)
 
-    def expected(self, asked: Ask) -> Expected:
+    def expected(self, asked: GenerateRequest) -> Expected:
         plan = MODEL.plan(asked.input_ids, asked.sampling.max_tokens)
         return Expected(plan.ids, plan.logprobs, plan.finish)
 
-    async def endless(self: ScriptedSubject) -> Ask:
-        await self.spoil(Fault(kind="stall", after=8))
+    async def endless(self: ScriptedSubject) -> GenerateRequest:
+        await self.spoil(EngineFault(kind="stall", after=8))
         return ask("count")
 
 
@@ -116,13 +120,13 @@ class Answer:
     """Set once eight ids have come."""
 
 
-def ask(said: str, *, sampled: Sequence[int] = (), max_tokens: int = 1000) -> Ask:
+def ask(said: str, *, sampled: Sequence[int] = (), max_tokens: int = 1000) -> GenerateRequest:
     text = f"<|im_start|>user\n{said}<|im_end|>\n<|im_start|>assistant\n"
     ids = [*CODER.encode(text), *sampled]
-    return Ask(
+    return GenerateRequest(
         id=f"ask-{next(_numbers)}",
         input_ids=array("i", ids).tobytes(),
-        sampling=Sampling(max_tokens=max_tokens, stop_ids=(STOP,)),
+        sampling=SamplingParams(max_tokens=max_tokens, stop_ids=(STOP,)),
         execution="e",
     )
 
@@ -130,7 +134,7 @@ def ask(said: str, *, sampled: Sequence[int] = (), max_tokens: int = 1000) -> As
 _numbers = iter(range(10**6, 10**7))
 
 
-async def collect(engine: Engine, asked: Ask, into: Answer | None = None) -> Answer:
+async def collect(engine: Engine, asked: GenerateRequest, into: Answer | None = None) -> Answer:
     """Everything the engine says; `into` has what came before an error."""
     answer = into if into is not None else Answer()
     async for chunk in engine.generate(asked):
@@ -208,7 +212,7 @@ async def the_engine_gets_exactly_the_ids_it_was_sent(subject: ScriptedSubject) 
 async def a_wrong_echo_is_passed_on(subject: ScriptedSubject) -> None:
     """T01: whoever compares must see it."""
     asked = ask("say hello")
-    await subject.spoil(Fault(kind="echo"))
+    await subject.spoil(EngineFault(kind="echo"))
     answer = await collect(subject.engine, asked)
 
     assert [array("i", asked.input_ids).tolist()] != answer.echoes
@@ -246,7 +250,7 @@ async def cancelling_aborts_at_the_engine(subject: Subject) -> None:
 
 async def a_cut_keeps_the_tokens_before_it(subject: ScriptedSubject) -> None:
     asked = ask("count")
-    await subject.spoil(Fault(kind="die", after=10))
+    await subject.spoil(EngineFault(kind="die", after=10))
     answer = Answer()
     with pytest.raises(EngineError) as error:
         await collect(subject.engine, asked, answer)
@@ -260,7 +264,7 @@ async def garbage_is_refused_and_what_came_before_it_stands(subject: ScriptedSub
     """FAULTS 6, T27: of the event that is wrong nothing is yielded."""
     for kind in GARBAGE:
         asked = ask("count")
-        await subject.spoil(Fault(kind=kind, after=8))
+        await subject.spoil(EngineFault(kind=kind, after=8))
         answer = Answer()
         with pytest.raises(EngineError) as error:
             await collect(subject.engine, asked, answer)
@@ -272,7 +276,7 @@ async def garbage_is_refused_and_what_came_before_it_stands(subject: ScriptedSub
 
 async def absent_log_probabilities_stay_absent(subject: ScriptedSubject) -> None:
     """T27: never filled with zeros."""
-    await subject.spoil(Fault(kind="no logprobs"))
+    await subject.spoil(EngineFault(kind="no logprobs"))
     answer = await collect(subject.engine, ask("count"))
 
     assert answer.logprobs is None
@@ -281,7 +285,7 @@ async def absent_log_probabilities_stay_absent(subject: ScriptedSubject) -> None
 
 async def an_engine_that_aborts_by_itself_says_so(subject: ScriptedSubject) -> None:
     asked = ask("count")
-    await subject.spoil(Fault(kind="abort", after=6))
+    await subject.spoil(EngineFault(kind="abort", after=6))
     answer = await collect(subject.engine, asked)
 
     assert "abort" == answer.finish
@@ -293,7 +297,7 @@ async def a_busy_engine_may_be_asked_again_and_a_bad_request_may_not(
 ) -> None:
     retryable = {}
     for status in (400, 413, 422, 429, 500, 503):
-        await subject.spoil(Fault(kind="refuse", status=status))
+        await subject.spoil(EngineFault(kind="refuse", status=status))
         with pytest.raises(EngineError, match=str(status)) as error:
             await collect(subject.engine, ask("count"))
         retryable[status] = error.value.retryable

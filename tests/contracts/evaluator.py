@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 import pytest
 
 from gyre.types.errors import EvaluatorError
-from gyre.types.outcomes import Said, Silence
+from gyre.types.outcomes import EvaluatorAnswer, NoAnswer
 from gyre.types.places import Evaluator
 
 PATIENCE_S = 180.0
@@ -45,25 +45,25 @@ async def it_has_a_name(subject: Subject) -> None:
 async def what_it_says_is_passed_on(subject: Subject) -> None:
     (subject.workspace / "work").write_text("0.25")
 
-    assert Said(text="0.25") == await assess(subject, "says")
+    assert EvaluatorAnswer(text="0.25") == await assess(subject, "says")
 
 
 async def garbage_is_passed_on_for_others_to_judge(subject: Subject) -> None:
     """FAULTS 18."""
     (subject.workspace / "work").write_text("nan and more")
 
-    assert Said(text="nan and more") == await assess(subject, "says")
+    assert EvaluatorAnswer(text="nan and more") == await assess(subject, "says")
 
 
 async def no_answer_is_silence(subject: Subject) -> None:
     """SPEC 6.3: neither a zero nor an error."""
-    assert isinstance(await assess(subject, "silent"), Silence)
+    assert isinstance(await assess(subject, "silent"), NoAnswer)
 
 
 async def an_empty_answer_is_silence(subject: Subject) -> None:
     (subject.workspace / "work").write_text("")
 
-    assert isinstance(await assess(subject, "says"), Silence)
+    assert isinstance(await assess(subject, "says"), NoAnswer)
 
 
 async def breaking_may_be_tried_again(subject: Subject) -> None:
@@ -85,7 +85,7 @@ async def it_takes_no_longer_than_it_is_given_and_nothing_goes_on(subject: Subje
     begun = time.monotonic()
     found = await assess(subject, "hangs", within_s=0.2)
 
-    assert isinstance(found, Silence)
+    assert isinstance(found, NoAnswer)
     assert time.monotonic() - begun < PATIENCE_S / 2
     assert 0 == subject.num_left()
 

@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from gyre.renderers.tokens import Tokens
+from gyre.renderers.tokens import PackageTokenizer
 from gyre.testing.tokenizer import QWEN3, tokenizer_json
 
 VISION = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>", "<image>")
@@ -58,5 +58,5 @@ ADDED = {
 
 
 @cache
-def tokens_of(name: str) -> Tokens:
-    return Tokens(tokenizer_json(ADDED[name]), name=name)
+def tokens_of(name: str) -> PackageTokenizer:
+    return PackageTokenizer(tokenizer_json(ADDED[name]), name=name)

@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from gyre.types.places import Harness
-from gyre.types.tasks import Endpoint, Evaluation, Task
+from gyre.types.tasks import Endpoint, EvaluationRule, Task
 
 ENDPOINT = Endpoint(url="http://127.0.0.1:9/exec/e1", key="gyre-secret")
 HARD = "line one\nline 'two' \"three\" $HOME `id` {url} {key} {instruction} \\ ünï {0} %s"
@@ -17,7 +17,7 @@ class Subject(Protocol):
 
 def task(instruction: str) -> Task:
     return Task(
-        id="t-1", instruction=instruction, files=None, evaluation=Evaluation(argv=("true",))
+        id="t-1", instruction=instruction, files=None, evaluation=EvaluationRule(argv=("true",))
     )
 
 

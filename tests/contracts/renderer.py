@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from gyre.types.conversation import Message, Tool, ToolCall
-from gyre.types.ports import GENERATION, PREFACE, Bridged, Rendered, Renderer
+from gyre.types.ports import GENERATION, PREFACE, Continuation, RenderedTokens, Renderer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -431,7 +431,7 @@ def _bridge(
     output: Sequence[int],
     messages: Sequence[Message],
     prompt: Sequence[int] | None = None,
-) -> Bridged:
+) -> Continuation:
     opening = _after_thinking(subject) if prompt is None else prompt
     bridged = subject.renderer.bridge(opening, output, messages, TOOLS)
     assert bridged is not None
@@ -449,7 +449,9 @@ def _special(subject: Subject, text: str) -> list[int]:
     return [subject.added[text]] if text in subject.added else subject.renderer.encode(text)
 
 
-def _sampled(subject: Subject, prompt: Sequence[int], whole: Rendered, reply: int) -> list[int]:
+def _sampled(
+    subject: Subject, prompt: Sequence[int], whole: RenderedTokens, reply: int
+) -> list[int]:
     """The reply within a whole rendering, as an engine would have sampled it."""
     stops = subject.renderer.stop_ids
     end = max(at for at, owner in enumerate(whole.owners) if owner == reply) + 1
@@ -458,7 +460,7 @@ def _sampled(subject: Subject, prompt: Sequence[int], whole: Rendered, reply: in
     return output[: last[-1] + 1] if last else [*output, stops[0]]
 
 
-def _owned(rendered: Rendered | Bridged, owner: int) -> list[int]:
+def _owned(rendered: RenderedTokens | Continuation, owner: int) -> list[int]:
     pairs = zip(rendered.ids, rendered.owners, strict=True)
     return [token for token, whose in pairs if whose == owner]
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import pytest
 
-from gyre.types.errors import BrokenPromise, SandboxError
+from gyre.types.errors import InternalError, SandboxError
 from gyre.types.places import Sandbox
 from gyre.types.tasks import Command
 
@@ -138,7 +138,7 @@ async def a_program_that_cannot_start_is_an_error_and_not_the_end(subject: Subje
 
 async def one_program_runs_at_a_time(subject: Subject) -> None:
     sandbox = await started(subject, "sleep 60")
-    with pytest.raises(BrokenPromise):
+    with pytest.raises(InternalError):
         await sandbox.start(Command(argv=("true",)), output="/dev/null", most_bytes=10)
     await sandbox.kill()
 

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from gyre.inference.server.control_api import Steered
+from gyre.inference.server.control_api import ControllableEngine
 from gyre.model.network import Network
 from gyre.types.errors import EngineDraining, EngineError, ModelError
-from gyre.types.sampling import Ask, Chunk
+from gyre.types.sampling import Chunk, GenerateRequest
 
 Which = Literal["first", "second"]
 
@@ -27,11 +27,11 @@ Which = Literal["first", "second"]
 class Subject(Protocol):
     """An engine under test, and what its weights should make it say."""
 
-    engine: Steered
+    engine: ControllableEngine
     tolerance: float
     """Most that a log-probability may be off, in nats."""
 
-    def ask(self, *, max_tokens: int) -> Ask:
+    def ask(self, *, max_tokens: int) -> GenerateRequest:
         """Always of the same prompt, ended by nothing but its length; ids differ."""
         ...
 
@@ -49,7 +49,7 @@ class Subject(Protocol):
 class Said:
     """What an engine said to one ask so far."""
 
-    ask: Ask
+    ask: GenerateRequest
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int | None] = field(default_factory=list)
@@ -62,7 +62,7 @@ class Said:
         self.finish = chunk.finish
 
     @classmethod
-    def of(cls, ask: Ask, chunks: Sequence[Chunk]) -> "Said":
+    def of(cls, ask: GenerateRequest, chunks: Sequence[Chunk]) -> "Said":
         said = cls(ask)
         for chunk in chunks:
             said.take(chunk)
@@ -196,7 +196,7 @@ async def at_rest_calls_end_and_asks_are_refused_until_it_wakes(subject: Subject
         async for chunk in chunks:
             seen.take(chunk)
             if seen.finish is None and len(seen.ids) >= 8:
-                await subject.engine.rest()
+                await subject.engine.offload()
     with pytest.raises(EngineDraining):
         await answered(subject)
     health = await subject.engine.health()

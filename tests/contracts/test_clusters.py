@@ -8,7 +8,7 @@ import uvloop
 from tests.contracts import cluster as suite
 
 from gyre.cluster.registry import open_cluster
-from gyre.config.run_sections import ClusterSection
+from gyre.config.run_sections import ClusterConfig
 from gyre.types.errors import ConfigError
 
 pytestmark = pytest.mark.slow
@@ -21,7 +21,7 @@ class Machine:
     @asynccontextmanager
     async def opened(self):
         cluster = await open_cluster(
-            ClusterSection(), run="run", folder=self.folder, key_file=self.folder / "key"
+            ClusterConfig(), run="run", folder=self.folder, key_file=self.folder / "key"
         )
         yield cluster
         await cluster.close()
@@ -37,7 +37,7 @@ def test_this_machine_keeps_the_contract(promise, tmp_path):
 def test_a_cluster_whose_library_is_not_there_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     opening = open_cluster(
-        ClusterSection(kind="ray"), run="run", folder=tmp_path, key_file=tmp_path / "key"
+        ClusterConfig(kind="ray"), run="run", folder=tmp_path, key_file=tmp_path / "key"
     )
 
     with pytest.raises(ConfigError, match=r"pip install 'gyre-rl\[ray\]'"):
@@ -45,7 +45,7 @@ def test_a_cluster_whose_library_is_not_there_says_what_to_install(tmp_path, mon
 
 
 def test_an_address_for_clients_of_a_cluster_is_refused(tmp_path):
-    section = ClusterSection(kind="ray", address="ray://head:10001")
+    section = ClusterConfig(kind="ray", address="ray://head:10001")
     opening = open_cluster(section, run="run", folder=tmp_path, key_file=tmp_path / "key")
 
     with pytest.raises(ConfigError, match=r"ray://head:10001: expected auto, or HOST:PORT"):

@@ -21,9 +21,9 @@ from gyre.testing.engine_process import EngineProcess
 from gyre.testing.pace import TimedReply
 from gyre.testing.script import Script, after
 from gyre.testing.scripted_engine import ScriptedEngine
-from gyre.testing.steered import ScriptedSteered
+from gyre.testing.steered import TimedEngine
 from gyre.testing.tokenizer import write_tokenizer
-from gyre.types.ports import Carries
+from gyre.types.ports import KvMovable
 
 SUITE = Path(__file__).with_name("engine.py")
 
@@ -80,7 +80,7 @@ class Steered(suite.FollowsTheScript):
     def __init__(self):
         endless = after("go on", TimedReply(ids=(7,) * ENDLESS, reply_s=300.0))
         script = Script([endless, *suite.script().rules])
-        self.engine = ScriptedSteered("steered", script, suite.CODER)
+        self.engine = TimedEngine("steered", script, suite.CODER)
 
     async def endless(self):
         return suite.ask("go on", max_tokens=ENDLESS)
@@ -308,4 +308,4 @@ def test_our_own_engine_is_known_by_what_it_says(server):
         async with client() as session:
             return await connect(read_address(server[0].url), session)
 
-    assert isinstance(asyncio.run(ask()), Carries)
+    assert isinstance(asyncio.run(ask()), KvMovable)

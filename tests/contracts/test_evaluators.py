@@ -9,12 +9,12 @@ import pytest
 from tests.contracts import evaluator as suite
 from tests.rewards.judged import endpoint
 
-from gyre.config.sections import JudgeSection
+from gyre.config.sections import JudgeConfig
 from gyre.rewards.command import CommandEvaluator
 from gyre.rewards.judge import Judge
-from gyre.sandboxes.members import Members
+from gyre.sandboxes.members import SandboxProcesses
 from gyre.sandboxes.process import ProcessSandbox
-from gyre.types.tasks import Evaluation, Rubric, Task
+from gyre.types.tasks import EvaluationRule, Rubric, Task
 
 SCRIPTS = {
     "says": 'cat work > "$GYRE_RESULTS/reward.txt"',
@@ -36,7 +36,7 @@ class Commands:
         impossible = behaviour == "impossible"
         argv = ("/no/such/program",) if impossible else ("sh", "-c", SCRIPTS[behaviour])
         return CommandEvaluator(
-            Evaluation(argv=argv, score="reward.txt"),
+            EvaluationRule(argv=argv, score="reward.txt"),
             ProcessSandbox(self._mark, home=self.scratch / "home"),
             variables={},
             folder=self._folder,
@@ -44,7 +44,7 @@ class Commands:
         )
 
     def num_alive(self):
-        return len(Members(self._mark, owns_descendants=False).alive())
+        return len(SandboxProcesses(self._mark, owns_descendants=False).alive())
 
     num_left = num_alive
 
@@ -79,9 +79,9 @@ class Judges:
             "hangs": lambda body: None,
             "impossible": lambda body: (401, "no key"),
         }[behaviour]
-        evaluation = Evaluation(rubric=Rubric(text="Is it tidy?"))
+        evaluation = EvaluationRule(rubric=Rubric(text="Is it tidy?"))
         task = Task(id="t", instruction="Tidy up.", files=None, evaluation=evaluation)
-        settings = JudgeSection(url=self._endpoint.url, model="m")
+        settings = JudgeConfig(url=self._endpoint.url, model="m")
         return Judge(task, evaluation, settings, key=None, folder=self._folder)
 
     def num_alive(self):

@@ -4,11 +4,11 @@ import pytest
 from tests.contracts import harness as suite
 from tests.harnesses.installed import pretend_prepared
 
-from gyre.config.run_sections import HarnessSection
+from gyre.config.run_sections import HarnessConfig
 from gyre.harnesses.command import CommandHarness
 from gyre.harnesses.open import open_harness
 from gyre.harnesses.prepared import PROGRAMS
-from gyre.harnesses.program import Window
+from gyre.harnesses.program import ContextWindow
 
 
 class Command:
@@ -23,8 +23,8 @@ class Command:
 class Installed:
     def __init__(self, kind, root):
         pretend_prepared(PROGRAMS[kind], root)
-        window = Window.of(context_tokens=131_072, reply_tokens=8192)
-        opened = open_harness(HarnessSection(kind=kind), window, root=root)
+        window = ContextWindow.of(context_tokens=131_072, reply_tokens=8192)
+        opened = open_harness(HarnessConfig(kind=kind), window, root=root)
         self.harness = CommandHarness(
             opened.argv, opened.variables, home=opened.home, layers=opened.layers
         )

@@ -10,7 +10,7 @@ from tests.contracts.renderer import CHECKS, Subject
 from gyre.renderers.chatml import ChatML
 from gyre.renderers.families import FAMILIES
 from gyre.renderers.family import FamilyRenderer
-from gyre.renderers.tokens import Tokens
+from gyre.renderers.tokens import PackageTokenizer
 from gyre.testing.tokenizer import CHATML, QWEN3, tokenizer_json
 
 UNTESTED = {"gpt-oss": "its encoder loads a vocabulary file of its own, which is not at hand"}
@@ -38,7 +38,7 @@ OURS = ("chatml", "chatml markup as text", "chatml not thinking")
 @cache
 def subject(name: str) -> Subject:
     if name in OURS:
-        tokens = Tokens(tokenizer_json(CHATML if "as text" in name else QWEN3), name=name)
+        tokens = PackageTokenizer(tokenizer_json(CHATML if "as text" in name else QWEN3), name=name)
         quiet = "not thinking" in name
         renderer = ChatML(tokens, enable_thinking=False if quiet else None)
         return Subject(renderer=renderer, added=dict(tokens.added), thinks=not quiet)

@@ -10,8 +10,8 @@ from tests.contracts import sandbox as suite
 from tests.controller.executions.supervised import is_alive
 from tests.sandboxes.local.inside import LAUNCHERS
 
-from gyre.sandboxes.local.sandbox import LocalSandbox, Place
-from gyre.sandboxes.members import Members
+from gyre.sandboxes.local.sandbox import LocalSandbox, SandboxLayout
+from gyre.sandboxes.members import SandboxProcesses
 from gyre.sandboxes.process import ProcessSandbox
 from gyre.types.tasks import Command
 
@@ -39,7 +39,7 @@ class Namespaces:
 
     def make(self):
         self._marks.append(secrets.token_hex(16))
-        place = Place(folder=self._folder / self._marks[-1], home=self._folder / "home")
+        place = SandboxLayout(folder=self._folder / self._marks[-1], home=self._folder / "home")
         return LocalSandbox(self._marks[-1], place, launcher=self._launcher)
 
     def is_alive(self, pid):
@@ -100,7 +100,7 @@ def test_what_is_just_being_started_is_found(tmp_path):
             command = Command(argv=("sh", "-c", suite.ESCAPE))
             await one.start(command, output=str(tmp_path / "output"), most_bytes=1000)
             await one.kill()
-        return [Members(mark, owns_descendants=False) for mark in marks]
+        return [SandboxProcesses(mark, owns_descendants=False) for mark in marks]
 
     members = asyncio.run(killed())
     left = [one for each in members for one in each.alive()]

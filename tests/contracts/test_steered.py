@@ -19,8 +19,8 @@ from tests.inference.server import serving
 
 from gyre.inference.engine.embedded import EmbeddedEngine
 from gyre.inference.external.child import ServerChild
-from gyre.inference.external.remote import Room
-from gyre.inference.external.served import ServedEngine
+from gyre.inference.external.remote import ServerCapacity
+from gyre.inference.external.served import ExternalEngine
 from gyre.model.checkpoint import save
 from gyre.types.errors import EngineError
 
@@ -61,7 +61,7 @@ class Played:
         self.pause = engine.pause
         self.resume = engine.resume
         self.restore = engine.wake
-        self.release = engine.rest
+        self.release = engine.offload
         self.close = engine.close
 
     async def answers(self):
@@ -86,12 +86,12 @@ async def played(folders, how, kind=Played):
     folder = Path(mkdtemp())
     command = (sys.executable, "-c", "import time; time.sleep(600)")
     child = await ServerChild.start("played", command, {}, folder=folder)
-    subject.engine = ServedEngine(
+    subject.engine = ExternalEngine(
         "played",
         kind(subject.engine),
         child,
         networks()["first"],
-        Room(context_tokens=CONTEXT, blocks=CONTEXT // 4, block_tokens=4),
+        ServerCapacity(context_tokens=CONTEXT, blocks=CONTEXT // 4, block_tokens=4),
         model="small",
         version=0,
         most_running=8,

@@ -11,7 +11,7 @@ from tests.contracts import tracker as suite
 from tests.observability.trackers import event_files
 
 from gyre.observability.trackers.tracked import TrackedRun
-from gyre.testing.trackers import Logged, MemoryTracker
+from gyre.testing.trackers import LoggedValue, MemoryTracker
 
 BLOCK = 32768
 WHOLE, LAST = 1, 4
@@ -61,7 +61,7 @@ class Mlflow(Library):
         place = client.get_experiment_by_name(self._run.project).experiment_id
         (run,) = client.search_runs([place])
         return [
-            Logged(name=name, step=one.step, value=one.value)
+            LoggedValue(name=name, step=one.step, value=one.value)
             for name in run.data.metrics
             for one in client.get_metric_history(run.info.run_id, name)
         ]
@@ -77,7 +77,7 @@ class Trackio(Library):
 
         name = f"{self._run.name}-{self._run.id}"
         return [
-            Logged(name=key, step=one["step"], value=float(value))
+            LoggedValue(name=key, step=one["step"], value=float(value))
             for one in SQLiteStorage.get_logs(self._run.project, name)
             for key, value in one.items()
             if key not in ("step", "timestamp")
@@ -98,7 +98,7 @@ class Wandb(Library):
                     items = record.history.item
                     rows.append({one.key or one.nested_key[0]: one.value_json for one in items})
         return [
-            Logged(name=name, step=int(row["step"]), value=float(json.loads(text)))
+            LoggedValue(name=name, step=int(row["step"]), value=float(json.loads(text)))
             for row in rows
             for name, text in row.items()
             if name != "step" and not name.startswith("_")

@@ -8,10 +8,10 @@ import torch
 from tests.contracts import trainer as suite
 from tests.trainer.cases import network
 
-from gyre.config.sections import ObjectiveSection, OptimizerSection, TrainerSection
+from gyre.config.sections import LossConfig, OptimizerConfig, TrainerConfig
 from gyre.model.network import Network
 from gyre.testing.trainers import ScriptedTrainer
-from gyre.trainer.cell import LocalTrainer
+from gyre.trainer.cell import Trainer
 from gyre.types.errors import CellError, NotFinite, OutOfMemory
 
 MODEL = network("llama")
@@ -23,11 +23,11 @@ class Locals:
     deterministic = False
 
     def make(self, *, version=0, is_core=True, max_norm=1e9, lr=1e-3):
-        return LocalTrainer(
+        return Trainer(
             Network(copy.deepcopy(MODEL.module)),
-            section=TrainerSection(checkpoint=False, deterministic=self.deterministic),
-            objective=ObjectiveSection(),
-            optimizer=OptimizerSection(lr=lr, max_norm=max_norm) if is_core else None,
+            section=TrainerConfig(checkpoint=False, deterministic=self.deterministic),
+            objective=LossConfig(),
+            optimizer=OptimizerConfig(lr=lr, max_norm=max_norm) if is_core else None,
             version=version,
         )
 
@@ -48,7 +48,7 @@ class ExactLocals(Locals):
 
 class Scripted:
     def make(self, *, version=0, is_core=True, max_norm=1e9, lr=1e-3):
-        optimizer = OptimizerSection(lr=lr, max_norm=max_norm) if is_core else None
+        optimizer = OptimizerConfig(lr=lr, max_norm=max_norm) if is_core else None
         return ScriptedTrainer(optimizer=optimizer, version=version)
 
     @contextmanager

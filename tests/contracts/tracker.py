@@ -5,7 +5,7 @@ import sys
 import time
 from typing import Protocol
 
-from gyre.testing.trackers import Logged
+from gyre.testing.trackers import LoggedValue
 from gyre.types.ports import Tracker
 
 PATIENCE_S = 180.0
@@ -19,7 +19,7 @@ class Subject(Protocol):
         """Also a second time, as a run does that goes on."""
         ...
 
-    def read(self) -> list[Logged]:
+    def read(self) -> list[LoggedValue]:
         """What arrived, in its order; values of one log in any order."""
         ...
 

@@ -9,10 +9,10 @@ from typing import Protocol
 import numpy as np
 import pytest
 
-from gyre.types.errors import BrokenPromise, CellError, NotFinite, OutOfMemory
+from gyre.types.errors import CellError, InternalError, NotFinite, OutOfMemory
 from gyre.types.ids import ExecutionId
 from gyre.types.packs import Claim, Pack, Score, Share
-from gyre.types.ports import Trainer
+from gyre.types.ports import CellTrainer
 
 NUM_EXECUTIONS = 6
 LIKELY, UNLIKELY = -0.01, -30.0
@@ -24,9 +24,9 @@ class Subject(Protocol):
 
     def make(
         self, *, version: int = 0, is_core: bool = True, max_norm: float = 1e9, lr: float = 1e-3
-    ) -> Trainer: ...
+    ) -> CellTrainer: ...
 
-    def without_room(self, trainer: Trainer) -> AbstractContextManager[object]:
+    def without_room(self, trainer: CellTrainer) -> AbstractContextManager[object]:
         """While it lasts there is no room for a claim's passes."""
         ...
 
@@ -62,12 +62,12 @@ CLIPPED = a_claim((1.0, UNLIKELY, [4, 5, 6]), first=3)
 """More likely than it may become by this."""
 
 
-def train(trainer: Trainer, *claims: Claim) -> None:
+def train(trainer: CellTrainer, *claims: Claim) -> None:
     for claim in claims:
         trainer.train(claim, num_executions=NUM_EXECUTIONS)
 
 
-def norm_of(trainer: Trainer, *claims: Claim) -> float:
+def norm_of(trainer: CellTrainer, *claims: Claim) -> float:
     train(trainer, *claims)
     return trainer.step().gradient_norm
 
@@ -76,7 +76,7 @@ def neutral(claim: Claim) -> list[Score]:
     return [Score(sum_log_ratio=0.0, count=share.num_targets) for share in claim.shares]
 
 
-def changes_nothing(subject: Subject, doing: Callable[[Trainer], object]) -> None:
+def changes_nothing(subject: Subject, doing: Callable[[CellTrainer], object]) -> None:
     """Not the sum, not the weights, not the version."""
     touched, untouched = subject.make(version=3), subject.make(version=3)
     for trainer in (touched, untouched):
@@ -213,8 +213,8 @@ def scores_of_its_own_that_are_given_change_nothing(subject: Subject) -> None:
 def scores_of_a_part_are_a_broken_promise(subject: Subject) -> None:
     scores = [replace(one, count=one.count - 1) for one in neutral(OTHER)]
 
-    def refused(trainer: Trainer) -> None:
-        with pytest.raises(BrokenPromise):
+    def refused(trainer: CellTrainer) -> None:
+        with pytest.raises(InternalError):
             trainer.train(OTHER, num_executions=NUM_EXECUTIONS, scores=scores)
 
     changes_nothing(subject, refused)
@@ -231,7 +231,7 @@ def what_cannot_be_computed_is_refused(subject: Subject) -> None:
     ]
     claims = [replace(ONE, packs=(first, pack)) for pack in wrong] + [replace(ONE, packs=(first,))]
 
-    def refused(trainer: Trainer) -> None:
+    def refused(trainer: CellTrainer) -> None:
         for claim in claims:
             for asked in (
                 lambda claim=claim: train(trainer, claim),
@@ -248,7 +248,7 @@ def what_is_no_number_is_not_in_the_sum(subject: Subject) -> None:
     """SPEC 3.3; the first pack of the claim is sound."""
     sound, other = ONE.shares
 
-    def refused(trainer: Trainer) -> None:
+    def refused(trainer: CellTrainer) -> None:
         for advantage in (nan, -inf):
             claim = replace(ONE, shares=(sound, replace(other, advantage=advantage)))
             with pytest.raises(NotFinite):
@@ -261,7 +261,7 @@ def what_is_no_number_is_not_in_the_sum(subject: Subject) -> None:
 
 
 def no_room_leaves_everything_as_it_was(subject: Subject) -> None:
-    def refused(trainer: Trainer) -> None:
+    def refused(trainer: CellTrainer) -> None:
         with subject.without_room(trainer), pytest.raises(OutOfMemory) as error:
             train(trainer, OTHER)
         assert error.value.retryable
@@ -281,19 +281,19 @@ def clearing_forgets_the_claims_and_nothing_else(subject: Subject) -> None:
 def rest_keeps_everything(subject: Subject) -> None:
     """Either may be said twice."""
 
-    def rested(trainer: Trainer) -> None:
+    def rested(trainer: CellTrainer) -> None:
         for weights in (False, True):
-            trainer.rest(weights=weights)
-            trainer.rest(weights=weights)
-            trainer.restore()
-            trainer.restore()
+            trainer.offload(weights=weights)
+            trainer.offload(weights=weights)
+            trainer.reload()
+            trainer.reload()
 
     changes_nothing(subject, rested)
 
 
 def one_that_rests_does_nothing(subject: Subject) -> None:
-    def refused(trainer: Trainer) -> None:
-        trainer.rest()
+    def refused(trainer: CellTrainer) -> None:
+        trainer.offload()
         for asked in (
             lambda: train(trainer, OTHER),
             lambda: trainer.score(OTHER),
@@ -301,7 +301,7 @@ def one_that_rests_does_nothing(subject: Subject) -> None:
         ):
             with pytest.raises(CellError, match="restore"):
                 asked()
-        trainer.restore()
+        trainer.reload()
 
     changes_nothing(subject, refused)
 

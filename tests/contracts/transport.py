@@ -8,7 +8,7 @@ from typing import Protocol
 
 import pytest
 
-from gyre.types.errors import Outdated, TransferError
+from gyre.types.errors import ExposureGone, TransferError
 from gyre.types.ports import Transport
 from gyre.types.transfers import Exposure
 
@@ -92,7 +92,7 @@ def what_is_withdrawn_cannot_be_read(subject: Subject) -> None:
         owner.withdraw(first)
         owner.withdraw(first)
 
-        with pytest.raises(Outdated):
+        with pytest.raises(ExposureGone):
             read(reader, first)
         assert b"other" == read(reader, second)
 
@@ -102,9 +102,9 @@ def nothing_is_read_under_the_description_of_something_else(subject: Subject) ->
         before = peer.exposure
         now = peer.replace(LARGE[::-1], 2)
 
-        with pytest.raises(Outdated):
+        with pytest.raises(ExposureGone):
             read(reader, before)
-        with pytest.raises(Outdated):
+        with pytest.raises(ExposureGone):
             read(reader, replace(before, at=now.at), 100, 100)
         assert LARGE[::-1] == read(reader, now)
 
@@ -126,7 +126,7 @@ def what_changes_during_a_read_is_never_taken_for_what_was_described(subject: Su
             try:
                 for _ in range(100):
                     given = newest[0]
-                    with suppress(Outdated):
+                    with suppress(ExposureGone):
                         assert bytes([given.version % 256]) * 300_000 == read(reader, given)
             finally:
                 done.set()

@@ -69,7 +69,7 @@ class Nursery:
         self._by_pid = {}
         threading.Thread(target=self._listen, daemon=True).start()
 
-    def birth(self, *arguments, log):
+    def fork(self, *arguments, log):
         """A process with these arguments, once it has a pid."""
         child = Nursed(self._news)
         with self._news:

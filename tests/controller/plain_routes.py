@@ -27,7 +27,7 @@ class PlainSeats:
         self.running = {}
         self.evaluations = {}
 
-    def obey(self, orders, name_of):
+    def execute(self, orders, name_of):
         for order in orders:
             match order:
                 case LaunchExecution(group=group, member=member, engine=engine):

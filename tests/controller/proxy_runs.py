@@ -10,10 +10,10 @@ from tests.flows.live.running import SCHEDULE, tasks_of, write_run
 
 from gyre.cluster.process import holds_log
 from gyre.controller.process_specs import proxy_plan
-from gyre.controller.proxying import Proxying
-from gyre.controller.run_dir import Places
+from gyre.controller.proxying import ProxyProcess
+from gyre.controller.run_dir import RunDir
 from gyre.controller.runfile import read_run
-from gyre.controller.sharding import Sharding
+from gyre.controller.sharding import ProxyProcesses
 from gyre.proxy.admin_client import PROXY
 from gyre.testing.emulated_run import tables
 from gyre.types.shards import named
@@ -31,7 +31,7 @@ class Run:
         found = tables(folder / "run", tasks, {"schedule": SCHEDULE, "proxy": {"shards": shards}})
         self.shards = shards
         self.config = read_run(write_run(folder / "run.toml", found)).config
-        self.places = Places(run=folder / "run", share=folder)
+        self.places = RunDir(run=folder / "run", share=folder)
         self.places.pids.mkdir(parents=True)
 
     @property
@@ -57,7 +57,7 @@ class Run:
         """By somebody who shows this token."""
         headers = {"Authorization": f"Bearer {token}"}
         async with aiohttp.ClientSession(headers=headers) as session:
-            made = Proxying(self.places, session, note_pid=self._note_pid)
+            made = ProxyProcess(self.places, session, note_pid=self._note_pid)
             yield made
             await self._hear([made])
 
@@ -65,7 +65,7 @@ class Run:
     async def controlled_shards(self, token):
         headers = {"Authorization": f"Bearer {token}"}
         async with aiohttp.ClientSession(headers=headers) as session:
-            made = Sharding(self.places, session, note_pid=self._note_pid, shards=self.shards)
+            made = ProxyProcesses(self.places, session, note_pid=self._note_pid, shards=self.shards)
             yield made
             await self._hear(made._all)
 

@@ -7,17 +7,17 @@ import pytest
 from tests.controller.plain_routes import PlainSeats, PlainTable, Told
 from tests.scheduler.world import World
 
-from gyre.batching.task_sampler import Queries
-from gyre.controller.command_executor import Hands
-from gyre.controller.executions.group_executions import Attempts
-from gyre.controller.noted import Noted
+from gyre.batching.task_sampler import TaskSampler
+from gyre.controller.command_executor import CommandExecutor
+from gyre.controller.executions.group_executions import GroupExecutions
+from gyre.controller.noted import ChangeTrackingDict
 from gyre.controller.routing import RouteTables
 from gyre.scheduler.messages import EvaluationEnded, ExecutionTerminated
 from gyre.types.ids import evaluation_name
 from gyre.types.outcomes import Ending, Terminated
 from gyre.types.run_events import ExecutionRelaunched
 from gyre.types.shards import shard_of
-from gyre.types.tasks import Evaluation, Task
+from gyre.types.tasks import EvaluationRule, Task
 
 ENDED = Terminated(ending=Ending.COMPLETED, reason="", elapsed_s=1.0, state=None)
 SHARDS = 2
@@ -31,7 +31,7 @@ class Tasks:
         return self._count
 
     def get(self, index):
-        judge = Evaluation(argv=("true",))
+        judge = EvaluationRule(argv=("true",))
         return Task(id=f"task-{index}", instruction="", files=None, evaluation=judge)
 
 
@@ -58,7 +58,7 @@ class Evaluations:
     """Seats as held-out evaluations keep them."""
 
     def __init__(self):
-        self.seats = Noted()
+        self.seats = ChangeTrackingDict()
 
     def launch(self, order):
         self.seats[evaluation_name(order.evaluation)] = order.engine
@@ -84,13 +84,13 @@ def engine_name(engine):
 
 
 def attempts_in(folder, tasks):
-    return Attempts(
-        folder, Tasks(tasks), Queries(tasks, seed=3), Supervisors, hear=lambda fact: None
+    return GroupExecutions(
+        folder, Tasks(tasks), TaskSampler(tasks, seed=3), Supervisors, hear=lambda fact: None
     )
 
 
 def hands_of(scheduler, attempts, routes, evaluations=None):
-    return Hands(
+    return CommandExecutor(
         scheduler,
         attempts,
         Anybody(),
@@ -120,8 +120,8 @@ class Routed(World):
         if self.hands is None:
             self._join()
         self._forget(self.log[-1][0])
-        self.hands.obey(commands)
-        self.seats.obey(commands, self.attempts.name_at)
+        self.hands.execute(commands)
+        self.seats.execute(commands, self.attempts.name_at)
         self.compare()
 
     def _join(self):

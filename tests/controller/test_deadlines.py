@@ -2,11 +2,11 @@
 
 import pytest
 
-from gyre.config.run_sections import DeadlinesSection
+from gyre.config.run_sections import DeadlinesConfig
 from gyre.controller.process_specs import deadlines_for
-from gyre.types.tasks import Evaluation, Task
+from gyre.types.tasks import EvaluationRule, Task
 
-ALLOWED = DeadlinesSection(agent_s=100.0, overall_s=200.0)
+ALLOWED = DeadlinesConfig(agent_s=100.0, overall_s=200.0)
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ def test_a_task_may_ask_for_less_and_leaves_time_to_be_judged(agent_s, overall_s
         id="a",
         instruction="go",
         files=None,
-        evaluation=Evaluation(argv=("true",), attempt_s=10.0),
+        evaluation=EvaluationRule(argv=("true",), attempt_s=10.0),
         agent_s=agent_s,
         overall_s=overall_s,
     )

@@ -5,12 +5,12 @@ import errno
 
 import pytest
 
-from gyre.controller.controller import KINDS
-from gyre.controller.run_loop import Host
+from gyre.controller.controller import JOURNAL_EVENTS
+from gyre.controller.run_loop import RunLoop
 from gyre.journal.entries import Header
 from gyre.journal.reading import read
 from gyre.journal.writer import Journal
-from gyre.scheduler.config import Shape
+from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.messages import (
     AdmitGroup,
     GroupAdmitted,
@@ -22,14 +22,14 @@ from gyre.scheduler.replay import plain_shape, replay
 from gyre.scheduler.scheduler import Scheduler
 from gyre.types.run_events import JournalWaited, RunEnded
 
-SHAPE = Shape(
+SHAPE = SchedulerConfig(
     groups_per_batch=2, executions_per_group=2, num_cells=1, cell_capacity=4, supply_dwell_s=0.05
 )
 
 
 def journal(path):
     header = Header(run="r", seed=0, started_at=0.0, shape=plain_shape(SHAPE))
-    return Journal.create(path, header, kinds=KINDS)
+    return Journal.create(path, header, kinds=JOURNAL_EVENTS)
 
 
 def hosted(path, work, **how):
@@ -38,7 +38,7 @@ def hosted(path, work, **how):
     async def live():
         obeyed = []
         with journal(path) as written:
-            host = Host(Scheduler(SHAPE), written, obey=obeyed.append, **how)
+            host = RunLoop(Scheduler(SHAPE), written, execute=obeyed.append, **how)
             working = asyncio.create_task(host.work())
             try:
                 await work(host)
@@ -56,10 +56,10 @@ def test_what_is_heard_is_journaled_before_anybody_reacts(tmp_path):
     seen = []
 
     async def work(host):
-        host.hear(RunStarted())
+        host.record(RunStarted())
 
     def listener(now, fact):
-        seen.append((fact, [one.event for one in read(path, kinds=KINDS).entries]))
+        seen.append((fact, [one.event for one in read(path, kinds=JOURNAL_EVENTS).entries]))
 
     hosted(path, work, listeners=[listener])
 
@@ -70,13 +70,13 @@ def test_facts_for_people_are_journaled_in_their_place_and_decide_nothing(tmp_pa
     path = tmp_path / "journal"
 
     async def work(host):
-        host.hear(RunStarted())
-        host.hear(RunEnded(reason="enough"))
-        host.hear(GroupAdmitted(group=0))
+        host.record(RunStarted())
+        host.record(RunEnded(reason="enough"))
+        host.record(GroupAdmitted(group=0))
 
     obeyed = hosted(path, work)
 
-    entries = [one.event for one in read(path, kinds=KINDS).entries]
+    entries = [one.event for one in read(path, kinds=JOURNAL_EVENTS).entries]
     assert [RunStarted(), RunEnded(reason="enough"), GroupAdmitted(group=0)] == entries
     assert [AdmitGroup, LaunchExecution] == sorted(
         {type(one) for orders in obeyed for one in orders}, key=lambda one: one.__name__
@@ -94,11 +94,11 @@ def test_orders_that_lead_to_events_are_followed_to_their_end(tmp_path):
                 for one in orders:
                     heard.append(one)
                     if isinstance(one, AdmitGroup):
-                        host.hear(GroupAdmitted(group=one.group))
+                        host.record(GroupAdmitted(group=one.group))
 
-            host = Host(Scheduler(SHAPE), written, obey=obey)
+            host = RunLoop(Scheduler(SHAPE), written, execute=obey)
             working = asyncio.create_task(host.work())
-            host.hear(RunStarted())
+            host.record(RunStarted())
             await host.settled()
             working.cancel()
             await asyncio.gather(working, return_exceptions=True)
@@ -113,14 +113,14 @@ def test_the_same_journal_gives_the_same_orders(tmp_path):
     decided = []
 
     async def work(host):
-        host.hear(RunStarted())
-        host.hear(GroupAdmitted(group=0))
+        host.record(RunStarted())
+        host.record(GroupAdmitted(group=0))
         await host.settled()
-        host.hear(TimerFired())
+        host.record(TimerFired())
 
     hosted(tmp_path / "j", work, decided=lambda *one: decided.append(one))
 
-    facts = [(one.now, one.event) for one in read(tmp_path / "j", kinds=KINDS).entries]
+    facts = [(one.now, one.event) for one in read(tmp_path / "j", kinds=JOURNAL_EVENTS).entries]
     assert [(now, event) for now, event, _ in decided] == facts
     assert [tuple(orders) for _, _, orders in decided] == list(replay(SHAPE, facts).orders)
 
@@ -128,8 +128,8 @@ def test_the_same_journal_gives_the_same_orders(tmp_path):
 def test_an_impossible_event_ends_the_host_with_its_name(tmp_path):
     async def live():
         with journal(tmp_path / "journal") as written:
-            host = Host(Scheduler(SHAPE), written, obey=lambda orders: None)
-            host.hear(GroupAdmitted(group=5))
+            host = RunLoop(Scheduler(SHAPE), written, execute=lambda orders: None)
+            host.record(GroupAdmitted(group=5))
             await host.work()
 
     with pytest.raises(Exception, match="came before the run started"):
@@ -160,21 +160,21 @@ def test_a_full_disk_stops_everything_until_there_is_room_again(tmp_path, monkey
     path, alarms, obeyed, seen = tmp_path / "journal", [], [], []
 
     def obey(commands):
-        seen.append([one.event for one in read(path, kinds=KINDS).entries])
+        seen.append([one.event for one in read(path, kinds=JOURNAL_EVENTS).entries])
         obeyed.extend(commands)
 
     async def live():
         with journal(path) as written:
             disk = FullDisk(written, refusals=3)
-            host = Host(Scheduler(SHAPE), disk, obey=obey, alarm=alarms.append)
+            host = RunLoop(Scheduler(SHAPE), disk, execute=obey, alarm=alarms.append)
             working = asyncio.create_task(host.work())
-            host.hear(RunStarted())
+            host.record(RunStarted())
             await host.settled()
             working.cancel()
             await asyncio.gather(working, return_exceptions=True)
 
     asyncio.run(live())
-    found = [one.event for one in read(path, kinds=KINDS).entries]
+    found = [one.event for one in read(path, kinds=JOURNAL_EVENTS).entries]
 
     assert [[RunStarted()]] == seen
     assert [AdmitGroup] * len(obeyed) == [type(one) for one in obeyed]
@@ -214,9 +214,9 @@ def test_a_moment_that_goes_by_while_the_journal_waits_is_not_missed(tmp_path, m
         with journal(tmp_path / "journal") as written:
             scheduler = Dwelling()
             disk = FullDisk(written, refusals=1)
-            host = Host(scheduler, disk, obey=lambda orders: None, alarm=lambda message: None)
+            host = RunLoop(scheduler, disk, execute=lambda orders: None, alarm=lambda message: None)
             working = asyncio.create_task(host.work())
-            host.hear(RunStarted())
+            host.record(RunStarted())
             async with asyncio.timeout(180):
                 await scheduler.woken.wait()
             working.cancel()

@@ -1,10 +1,10 @@
 """A mapping that notes its changes: each is told once, whatever it was."""
 
-from gyre.controller.noted import Noted
+from gyre.controller.noted import ChangeTrackingDict
 
 
 def test_what_was_set_and_what_was_removed_is_told_once():
-    found = Noted()
+    found = ChangeTrackingDict()
     found["a"], found["b"] = 1, 2
     del found["a"]
     found["b"] = 3
@@ -15,7 +15,7 @@ def test_what_was_set_and_what_was_removed_is_told_once():
 
 
 def test_every_way_to_change_it_is_noted():
-    found = Noted()
+    found = ChangeTrackingDict()
     found.update(a=1, b=2, c=3)
     found.changed()
     found.pop("a")

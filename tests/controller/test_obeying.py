@@ -22,8 +22,8 @@ from tests.scheduler.machine import shapes
 from tests.scheduler.scene import shape
 
 from gyre.controller.executions.group_executions import name_of
-from gyre.controller.noted import Noted
-from gyre.controller.recovered_state import recall
+from gyre.controller.noted import ChangeTrackingDict
+from gyre.controller.recovered_state import recover
 from gyre.controller.routing import RouteTable, RouteTables
 from gyre.scheduler.dispatch import Continuous
 from gyre.scheduler.engines import Engines
@@ -86,7 +86,7 @@ def overlooked_turns(monkeypatch):
 
 
 def overlooked_ends(monkeypatch):
-    monkeypatch.setattr(Noted, "__delitem__", lambda self, key: self._held.pop(key))
+    monkeypatch.setattr(ChangeTrackingDict, "__delitem__", lambda self, key: self._held.pop(key))
 
 
 def overlooked_moves(monkeypatch):
@@ -97,7 +97,7 @@ def overlooked_moves(monkeypatch):
             self._changed[key] = None
         self._held[key] = value
 
-    monkeypatch.setattr(Noted, "__setitem__", setitem)
+    monkeypatch.setattr(ChangeTrackingDict, "__setitem__", setitem)
 
 
 def forgotten_after_a_death(monkeypatch):
@@ -161,19 +161,19 @@ class Crowd:
 
     def begin(self, group):
         admitted = AdmitGroup(group=GroupId(group), version=0, size=SIZE)
-        self.hands.obey([admitted, *(launch(group, member) for member in range(SIZE))])
+        self.hands.execute([admitted, *(launch(group, member) for member in range(SIZE))])
 
     async def events(self):
         """One is moved, its group ends and is offered, and another begins; all of it is told."""
         move = Move(group=GroupId(0), member=0, engine=EngineId(3))
-        self.hands.obey([MoveExecutions(moves=(move,), evaluations=())])
+        self.hands.execute([MoveExecutions(moves=(move,), evaluations=())])
         await self.routes.flushed()
         for member in range(SIZE):
             one = SimpleNamespace(name=name_of(0, member))
             finish(self.attempts.supervisors.terminated(one, ENDED))
-            self.hands.obey(())
+            self.hands.execute(())
             await self.routes.flushed()
-        self.hands.obey([OfferGroup(group=GroupId(0), version=0, members=(), is_void=True)])
+        self.hands.execute([OfferGroup(group=GroupId(0), version=0, members=(), is_void=True)])
         self.begin(self.groups)
         await self.routes.flushed()
 
@@ -207,7 +207,7 @@ def test_what_an_earlier_controller_launched_has_its_routes_after_the_next_event
     async def scenario():
         before = Routed(shape(), tmp_path)
         before.go_on(random.Random(1).choice, turns=5)
-        found = recall(before.shape, [(now, event) for event, now, _ in before.log])
+        found = recover(before.shape, [(now, event) for event, now, _ in before.log])
         shard, attempts = Told(), attempts_in(tmp_path, 5)
         routes = RouteTables([shard], engine_name)
         hands = hands_of(found.scheduler, attempts, routes)
@@ -215,7 +215,7 @@ def test_what_an_earlier_controller_launched_has_its_routes_after_the_next_event
         hands.recall(found.outstanding)
         for group in found.outstanding:
             attempts.resume(group)
-        hands.obey(())
+        hands.execute(())
         shard.go.set()
         working = asyncio.create_task(routes.work())
         await routes.flushed()

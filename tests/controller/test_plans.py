@@ -8,12 +8,12 @@ from tests.config.tables import read
 from tests.harnesses.installed import pretend_prepared
 
 from gyre.controller.process_specs import cell_plan, order_for
-from gyre.controller.run_dir import Places
+from gyre.controller.run_dir import RunDir
 from gyre.harnesses.prepared import PROGRAMS
 from gyre.types.errors import ConfigError
-from gyre.types.tasks import Evaluation, Task
+from gyre.types.tasks import EvaluationRule, Task
 
-TASK = Task(id="t", instruction="go", files=None, evaluation=Evaluation(argv=("true",)))
+TASK = Task(id="t", instruction="go", files=None, evaluation=EvaluationRule(argv=("true",)))
 
 
 def order(**changes):
@@ -50,7 +50,7 @@ def test_a_program_that_is_not_installed_is_refused(monkeypatch, tmp_path):
 
 
 def cell(number, **changes):
-    places = Places(run=Path("run"), share=Path("share"))
+    places = RunDir(run=Path("run"), share=Path("share"))
     return cell_plan(read(**changes).config, places, number)
 
 
@@ -68,15 +68,15 @@ def test_a_cell_of_a_cluster_has_the_cores_that_are_kept_for_it():
 def test_ranks_are_dealt_out_to_nodes_in_order(ranks, doors, expected):
     plan = replace(cell(0, cells={"count": 1, "capacity": 4, "stages": ranks}), doors=tuple(doors))
 
-    assert expected == [plan.door_of(rank) for rank in range(ranks)]
+    assert expected == [plan.node_agent_of(rank) for rank in range(ranks)]
 
 
 def test_ranks_of_a_node_sit_side_by_side():
     plan = cell(0, cells={"count": 1, "capacity": 4, "stages": 5})
 
-    assert [0, 1, 2, 3, 4] == [plan.seat_of(rank) for rank in range(5)]
+    assert [0, 1, 2, 3, 4] == [plan.local_rank(rank) for rank in range(5)]
     plan = replace(plan, doors=("a", "b"))
-    assert [0, 1, 0, 1, 0] == [plan.seat_of(rank) for rank in range(5)]
+    assert [0, 1, 0, 1, 0] == [plan.local_rank(rank) for rank in range(5)]
 
 
 def test_a_rank_is_reached_where_its_door_is():

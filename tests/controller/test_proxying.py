@@ -76,12 +76,12 @@ def test_an_engine_that_moved_is_known_by_its_name_also_to_a_proxy_that_is_start
 
     async def scenario(first):
         await first.start(run.plan)
-        await first.readdress(name, there)
+        await first.set_address(name, there)
         names = [list(await first.client.work_of_engines())]
         os.kill(run.pid, signal.SIGKILL)
         names.append(list(await first.ask(lambda proxy: proxy.work_of_engines())))
         with pytest.raises(EngineError, match="no engine 'nobody'"):
-            await first.client.readdress("nobody", there)
+            await first.client.set_address("nobody", there)
         await first.stop()
         return names
 

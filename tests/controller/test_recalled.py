@@ -6,7 +6,7 @@ import pytest
 from tests.scheduler.scene import shape
 from tests.scheduler.world import World
 
-from gyre.controller.recovered_state import Recalled, recall
+from gyre.controller.recovered_state import RecoveredState, recover
 from gyre.scheduler.cells import CellState
 from gyre.scheduler.messages import (
     EvaluationRequested,
@@ -115,7 +115,7 @@ def test_after_every_event_what_is_owed_is_known_from_the_events_alone(placement
     for seed in range(4):
         found, heard = None, 0
         for world in disturbed(seed, placement=placement):
-            found = Recalled(world.shape) if found is None else found
+            found = RecoveredState(world.shape) if found is None else found
             for event, now, _ in world.log[heard:]:
                 found.hear(event, now)
             heard = len(world.log)
@@ -134,7 +134,7 @@ def test_cut_anywhere_and_recalled_the_run_goes_on_to_its_end(placement):
         world = next(one for number, one in enumerate(worlds, start=1) if number == cut)
         if world.stopped is not None:
             continue
-        found = recall(world.shape, events_of(world))
+        found = recover(world.shape, events_of(world))
         world.scheduler = found.scheduler
         cells = found.scheduler.cells
         for cell in range(len(cells)):
@@ -149,7 +149,7 @@ def test_cut_anywhere_and_recalled_the_run_goes_on_to_its_end(placement):
 def test_of_steps_that_a_checkpoint_covers_nothing_is_kept():
     world = list(disturbed(3))[-1]
     events = events_of(world)
-    whole, covered = recall(world.shape, events), recall(world.shape, events, since=4)
+    whole, covered = recover(world.shape, events), recover(world.shape, events, since=4)
 
     assert {0, 1, 2, 3, 4, 5} == set(whole.steps)
     assert {4, 5} == set(covered.steps)
@@ -161,7 +161,7 @@ def test_of_steps_that_a_checkpoint_covers_nothing_is_kept():
 
 
 def started(**changes):
-    found = Recalled(shape(**changes))
+    found = RecoveredState(shape(**changes))
     found.hear(RunStarted(), 0.0)
     return found
 
@@ -173,7 +173,7 @@ def admitted(found, *groups):
 
 
 def test_a_journal_without_a_first_event_is_of_a_run_that_has_not_begun():
-    found = recall(shape(), [(0.0, RunEnded(reason="told"))])
+    found = recover(shape(), [(0.0, RunEnded(reason="told"))])
 
     assert not found.has_started
 
@@ -220,7 +220,7 @@ def test_the_digest_is_that_of_what_is_published_and_not_of_what_was_about_to_be
     """A commit may be on the disk in part: the facts for people come first."""
     worlds = disturbed(3)
     world = next(one for one in worlds if one.books.published == 2)
-    found = recall(world.shape, events_of(world))
+    found = recover(world.shape, events_of(world))
     for version, digest in ((2, "a"), (4, "b")):
         told = WeightsPublished(version=version, digest=digest, save_s=0, load_s=0, num_bytes=1)
         found.hear(told, world.now)
@@ -230,7 +230,7 @@ def test_the_digest_is_that_of_what_is_published_and_not_of_what_was_about_to_be
 
 def test_a_step_that_was_made_and_not_taken_is_still_open():
     world = next(one for one in disturbed(3) if one.may_step)
-    found = recall(world.shape, events_of(world))
+    found = recover(world.shape, events_of(world))
     step = world.books.open_step
     found.hear(
         StepMade(
@@ -253,7 +253,7 @@ def test_a_step_that_was_made_and_not_taken_is_still_open():
 
 def test_executions_whose_calls_were_damaged_are_known_again():
     """A step that is taken again has them as little as it had then."""
-    found = Recalled(shape(steps=2))
+    found = RecoveredState(shape(steps=2))
     found.hear(RunStarted(), 0.0)
     found.hear(CallsDamaged(group=0, execution="g00000-01", reason="a checksum differs"), 1.0)
 

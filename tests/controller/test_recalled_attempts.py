@@ -5,15 +5,15 @@ import random
 import pytest
 from tests.scheduler.scene import shape
 
-from gyre.batching.task_sampler import Queries
-from gyre.controller.executions.group_executions import Attempts, next_name
+from gyre.batching.task_sampler import TaskSampler
+from gyre.controller.executions.group_executions import GroupExecutions, next_name
 from gyre.controller.recovered_state import (
-    Consumed,
-    Recalled,
-    RecalledGroup,
-    RecalledMember,
-    RecalledStep,
-    recall,
+    ConsumedGroups,
+    RecoveredExecution,
+    RecoveredGroup,
+    RecoveredState,
+    RecoveredStep,
+    recover,
 )
 from gyre.scheduler.messages import (
     AdmitGroup,
@@ -33,7 +33,7 @@ from gyre.scheduler.scheduler import Scheduler
 from gyre.types.errors import ConfigError
 from gyre.types.outcomes import Closed, Ending, Outcome, Terminated
 from gyre.types.run_events import ExecutionRelaunched, GroupDrawn, RewardGiven
-from gyre.types.tasks import Evaluation, Task
+from gyre.types.tasks import EvaluationRule, Task
 
 SHAPE = shape(
     groups_per_batch=2, executions_per_group=2, surplus=1, steps=4, num_cells=1, cell_capacity=4
@@ -50,7 +50,7 @@ class Tasks:
         return TASKS
 
     def get(self, index):
-        judge = Evaluation(argv=("true",))
+        judge = EvaluationRule(argv=("true",))
         return Task(id=f"{self._prefix}-{index}", instruction="", files=None, evaluation=judge)
 
 
@@ -87,8 +87,8 @@ class Live:
     def __init__(self, folder, *, scheduler=None, tasks=None, until_consumed=True):
         self.journal, self.inbox, self.offered = [], [], {}
         self.scheduler = scheduler or Scheduler(SHAPE)
-        self.queries = Queries(TASKS, seed=3)
-        self.attempts = Attempts(
+        self.queries = TaskSampler(TASKS, seed=3)
+        self.attempts = GroupExecutions(
             folder,
             tasks or Tasks(),
             self.queries,
@@ -167,7 +167,7 @@ def lived(folder, seed, turns):
 def test_cut_after_any_fact_names_queries_and_scores_are_as_they_were(tmp_path, seed):
     turns = random.Random(seed).randrange(5, 40)
     before = lived(tmp_path, seed, turns)
-    found = recall(SHAPE, before.journal)
+    found = recover(SHAPE, before.journal)
     again = Live(tmp_path, scheduler=found.scheduler)
     left = again.attempts.recall(found)
     for group in found.outstanding:
@@ -188,7 +188,7 @@ def test_cut_in_the_middle_of_a_commit_what_was_asked_for_is_answered_once(tmp_p
     before = lived(tmp_path, seed, 12)
     draws = [one for _, one in before.journal if isinstance(one, GroupDrawn)]
     for cut in range(1, len(before.journal)):
-        found = recall(SHAPE, before.journal[:cut])
+        found = recover(SHAPE, before.journal[:cut])
         again = Live(tmp_path, scheduler=found.scheduler)
         again.attempts.recall(found)
         for group in found.outstanding:
@@ -200,7 +200,7 @@ def test_cut_in_the_middle_of_a_commit_what_was_asked_for_is_answered_once(tmp_p
 
 def test_tasks_that_are_not_those_of_the_run_are_refused(tmp_path):
     before = lived(tmp_path, 1, 3)
-    found = recall(SHAPE, before.journal)
+    found = recover(SHAPE, before.journal)
     again = Live(tmp_path, scheduler=found.scheduler, tasks=Tasks("other"))
 
     with pytest.raises(ConfigError, match="not those that the run began with: group 0 drew task"):
@@ -250,7 +250,7 @@ def test_a_dead_cell_is_no_reason_to_draw_again(tmp_path):
     before = lived(tmp_path, 2, 10)
     before.inbox.append(CellDied(cell=0))
     before.hear_all()
-    found = recall(SHAPE, before.journal)
+    found = recover(SHAPE, before.journal)
     again = Live(tmp_path, scheduler=found.scheduler)
     again.attempts.recall(found)
 
@@ -283,17 +283,17 @@ def test_what_was_consumed_and_what_was_pulled_is_recalled(tmp_path):
     """SPEC 1.1: the same queries are out as before, whether a checkpoint covers their step."""
 
     def past(groups):
-        found = Recalled(SHAPE)
+        found = RecoveredState(SHAPE)
         for number in range(4):
             order = AdmitGroup(group=number, version=0, size=1)
             found.drawing.append(order)
             if number in groups:
-                members = [RecalledMember(outcome=Outcome.VALID)]
-                found.groups[number] = RecalledGroup(order, members, task=None)
+                members = [RecoveredExecution(outcome=Outcome.VALID)]
+                found.groups[number] = RecoveredGroup(order, members, task=None)
         for number in range(4):
             found.drawing.append(OfferGroup(group=number, version=0, members=(0,), is_void=False))
-        found.drawing.append(Consumed((0, 1)))
-        found.open = 1, RecalledStep(groups=[2])
+        found.drawing.append(ConsumedGroups((0, 1)))
+        found.open = 1, RecoveredStep(groups=[2])
         return found
 
     drawn = []
@@ -303,7 +303,7 @@ def test_what_was_consumed_and_what_was_pulled_is_recalled(tmp_path):
         one.attempts.noticed(0.0, StepTaken(step=1))
         drawn.append([one.queries.draw() for _ in range(TASKS)])
 
-    fresh = Queries(TASKS, seed=3)
+    fresh = TaskSampler(TASKS, seed=3)
     out = [fresh.draw() for _ in range(4)][3]
     assert drawn[0] == drawn[1]
     assert out not in drawn[0][: TASKS - 1]

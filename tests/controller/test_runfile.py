@@ -10,11 +10,11 @@ import pytest
 from tests.config.tables import read
 
 from gyre.config.bounds import Bounds
-from gyre.config.loader import Loaded
-from gyre.config.run_sections import CellsSection, ScheduleSection
+from gyre.config.loader import LoadedConfig
+from gyre.config.run_sections import CellsConfig, ScheduleConfig
 from gyre.config.settings import marks_of, parts_of, settings
 from gyre.controller.runfile import checked, read_run
-from gyre.scheduler.config import Shape
+from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.dispatch import Boundary, Continuous
 from gyre.scheduler.launching import LongestFirst
 from gyre.scheduler.placements import Async, Colocate
@@ -40,7 +40,9 @@ def refusals(*overrides, **changes):
 
 
 def test_defaults_are_those_of_the_shape():
-    expected = Shape(groups_per_batch=4, executions_per_group=4, num_cells=2, cell_capacity=8)
+    expected = SchedulerConfig(
+        groups_per_batch=4, executions_per_group=4, num_cells=2, cell_capacity=8
+    )
 
     assert expected == checked(read()).shape
 
@@ -105,7 +107,7 @@ def test_the_shape_s_mistakes_have_the_file_s_paths(overrides, expected):
 
 def edges():
     """Values just outside the bounds of what the shape is built with."""
-    for table, section in (("schedule", ScheduleSection), ("cells", CellsSection)):
+    for table, section in (("schedule", ScheduleConfig), ("cells", CellsConfig)):
         for name, one in settings(section).items():
             if name in LIVE[table] | {"nodes"}:
                 continue
@@ -131,7 +133,7 @@ def test_what_the_bounds_refuse_the_shape_refuses(table, name, value):
     """Sections made by hand are held to the same, though their types alone check nothing."""
     sound = read()
     section = replace(sound.sections[table], **{name: value})
-    loose = Loaded(
+    loose = LoadedConfig(
         where="by hand",
         sections={**sound.sections, table: section},
         mistakes=(),
@@ -169,7 +171,7 @@ def test_the_tables_of_a_run_are_those_of_a_simulation():
 
 
 @pytest.mark.parametrize(
-    ("table", "section"), [("schedule", ScheduleSection), ("cells", CellsSection)]
+    ("table", "section"), [("schedule", ScheduleConfig), ("cells", CellsConfig)]
 )
 def test_a_run_has_every_key_of_a_simulation(table, section):
     with pytest.raises(ConfigError) as error:

@@ -7,16 +7,16 @@ import pytest
 from tests.cell.live_cells import CHANGE, Batch, moved, reduced, started, train, weights
 from tests.trainer.cells import worst
 
-from gyre.batching.work_queue import CORE, MicroSteps, Offer
-from gyre.config.sections import TrainerSection
+from gyre.batching.work_queue import CORE, MicroStepQueue, QueuedClaim
+from gyre.config.sections import TrainerConfig
 
 pytestmark = pytest.mark.slow
 NUM_STEPS = 2
 ALONE, DIVIDED, RANDOM = 0, 10, 20
 """Numbers of three cores, each with an optimizer of its own."""
 SATELLITES = (1, 2, 3)
-FLOATS = TrainerSection(logits_tokens=7, checkpoint=False)
-EXACT = TrainerSection(logits_tokens=7, checkpoint=False, deterministic=True)
+FLOATS = TrainerConfig(logits_tokens=7, checkpoint=False)
+EXACT = TrainerConfig(logits_tokens=7, checkpoint=False, deterministic=True)
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +36,8 @@ class Cells:
 
     async def update(self, rng):
         """One step; without a generator all cells train from the start, in turns."""
-        queue = MicroSteps(lease_s=1.0)
-        queue.offer([Offer(work=claim) for claim in range(len(self.batch.claims))])
+        queue = MicroStepQueue(lease_s=1.0)
+        queue.offer([QueuedClaim(work=claim) for claim in range(len(self.batch.claims))])
         for cell in sorted({CORE, *self.training}):
             await self.join(queue, cell)
         if rng is None:
@@ -56,7 +56,10 @@ class Cells:
         assert all(isinstance(one, int) for one in answers), answers
         version = (await self.clients[CORE].health()).trainer_version
         step = await self.clients[CORE].step(version)
-        orders = [self.clients[one].spread(self.epoch, members, step.version) for one in members]
+        orders = [
+            self.clients[one].broadcast_weights(self.epoch, members, step.version)
+            for one in members
+        ]
         await asyncio.gather(*orders)
         return step.gradient_norm
 

@@ -12,13 +12,13 @@ from tests.flows.live.running import SCHEDULE, tasks_of, write_run
 from gyre.cli.main import main
 from gyre.cluster.pids import lock_holder
 from gyre.config.show import as_toml
-from gyre.controller.controller import KINDS
+from gyre.controller.controller import JOURNAL_EVENTS
 from gyre.controller.run_status import (
     SETTINGS,
     changes,
-    free,
     recorded,
     refuse_changes,
+    require_no_writer,
     settings_of,
     standing,
 )
@@ -45,7 +45,7 @@ def begun(tmp_path):
     (folder / "run.toml").write_text("\n".join(as_toml(run.config)))
     notes = {SETTINGS: settings_of(run.config)}
     header = Header(run="one", seed=0, started_at=0.0, shape=plain_shape(run.shape), notes=notes)
-    write(path_of(folder), header, [(0.0, RunStarted())], kinds=KINDS)
+    write(path_of(folder), header, [(0.0, RunStarted())], kinds=JOURNAL_EVENTS)
     return path
 
 
@@ -141,7 +141,7 @@ def test_a_journal_that_has_no_settings_is_gone_on_with(begun):
     path = path_of(begun.parent / "run")
     header = read(path, kinds=()).header
     path.unlink()
-    write(path, replace(header, notes={}), [(0.0, RunStarted())], kinds=KINDS)
+    write(path, replace(header, notes={}), [(0.0, RunStarted())], kinds=JOURNAL_EVENTS)
 
     assert 0 == recorded(begun.parent / "run").config.run.seed
 
@@ -192,17 +192,17 @@ def test_a_controller_that_is_stopped_keeps_its_run_and_is_named(stopped_writer)
     folder, child = stopped_writer
 
     with pytest.raises(ConfigError, match=f"process {child.pid} works on this run"):
-        free(folder, take_over=False)
+        require_no_writer(folder, take_over=False)
     with pytest.raises(ConfigError, match="another controller writes this journal"):
-        Journal.resume(path_of(folder), at=0.0, kinds=KINDS)
+        Journal.resume(path_of(folder), at=0.0, kinds=JOURNAL_EVENTS)
     assert child.poll() is None
 
 
 def test_take_over_ends_it_first(stopped_writer):
     folder, child = stopped_writer
-    free(folder, take_over=True)
+    require_no_writer(folder, take_over=True)
 
     assert -signal.SIGKILL == child.wait(PATIENCE_S)
     assert lock_holder(path_of(folder)) is None
-    journal, _ = Journal.resume(path_of(folder), at=0.0, kinds=KINDS)
+    journal, _ = Journal.resume(path_of(folder), at=0.0, kinds=JOURNAL_EVENTS)
     journal.close()

@@ -14,12 +14,12 @@ from gyre.cli.main import main
 from gyre.cluster.process import holds_log
 from gyre.controller import run_status as standing
 from gyre.controller import stop as stopping
-from gyre.controller.controller import KINDS
+from gyre.controller.controller import JOURNAL_EVENTS
 from gyre.controller.executions import supervised as supervised_by
 from gyre.journal.entries import Header
 from gyre.journal.reading import path_of
 from gyre.journal.writer import write
-from gyre.scheduler.config import Shape
+from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.messages import RunStarted
 from gyre.scheduler.replay import plain_shape
 from gyre.storage import lock
@@ -40,9 +40,11 @@ signal.pause()
 @pytest.fixture
 def begun(tmp_path):
     """A run that was begun."""
-    shape = Shape(groups_per_batch=2, executions_per_group=2, num_cells=2, cell_capacity=4)
+    shape = SchedulerConfig(
+        groups_per_batch=2, executions_per_group=2, num_cells=2, cell_capacity=4
+    )
     header = Header(run="one", seed=0, started_at=0.0, shape=plain_shape(shape))
-    write(path_of(tmp_path), header, [(0.0, RunStarted())], kinds=KINDS)
+    write(path_of(tmp_path), header, [(0.0, RunStarted())], kinds=JOURNAL_EVENTS)
     return tmp_path
 
 
@@ -169,7 +171,7 @@ def test_one_that_is_killed_elsewhere_is_waited_for(tmp_path):
     held = lock.take(tmp_path)
 
     class Slow:
-        def order(self, log, number):
+        def signal_log_holder(self, log, number):
             asyncio.get_running_loop().call_later(0.2, os.close, held)
 
     asyncio.run(supervised_by.end(tmp_path, 0.0, Slow()))

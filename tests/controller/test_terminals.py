@@ -15,7 +15,7 @@ from tests.observability.terminal.journaled import SMALL, simulated, told
 
 from gyre.cli.main import main
 from gyre.journal.writer import write
-from gyre.observability.terminal.board import KINDS
+from gyre.observability.terminal.board import JOURNAL_EVENTS
 from gyre.observability.terminal.paint import columns
 from gyre.simulator.recorded import header_of
 from gyre.types.run_events import RunEnded, UseMeasured
@@ -39,7 +39,12 @@ def place(facts, tmp_path_factory):
     )
     last = facts[len(facts) // 2][0]
     half = [one for one in facts if one[0] <= last and not isinstance(one[1], RunEnded)]
-    write(folder / "journal", header_of(SMALL, started_at=5.0), [*half, (last, use)], kinds=KINDS)
+    write(
+        folder / "journal",
+        header_of(SMALL, started_at=5.0),
+        [*half, (last, use)],
+        kinds=JOURNAL_EVENTS,
+    )
     story = Story(execution="errand")
     story.call(1, 0, {"system": 100, "user": 20}, 30, text="Looking through everything there is.")
     story.write(folder)
@@ -124,7 +129,7 @@ def test_what_is_no_run_is_refused_with_status_2(command, tmp_path, capsys):
 
 
 def test_a_run_that_has_taken_all_its_steps_ends_well(facts, tmp_path):
-    write(tmp_path / "journal", header_of(SMALL, started_at=5.0), facts, kinds=KINDS)
+    write(tmp_path / "journal", header_of(SMALL, started_at=5.0), facts, kinds=JOURNAL_EVENTS)
 
     assert 0 == Terminal(80).run("status", tmp_path)[0]
     assert 0 == Terminal(80).run("top", tmp_path)[0]
@@ -133,7 +138,7 @@ def test_a_run_that_has_taken_all_its_steps_ends_well(facts, tmp_path):
 def test_a_run_that_stopped_itself_has_status_1(facts, place, tmp_path):
     half = [one for one in facts if one[0] <= facts[len(facts) // 2][0]]
     ended = [*half, (half[-1][0], RunEnded(reason="too many void groups"))]
-    write(tmp_path / "journal", header_of(SMALL, started_at=5.0), ended, kinds=KINDS)
+    write(tmp_path / "journal", header_of(SMALL, started_at=5.0), ended, kinds=JOURNAL_EVENTS)
     status, text = Terminal(80).run("status", tmp_path)
 
     assert 1 == status

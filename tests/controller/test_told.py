@@ -7,7 +7,7 @@ import signal
 import pytest
 from tests.flows.live.running import SCHEDULE, tasks_of, write_run
 
-from gyre.controller.cells.processes import Staff
+from gyre.controller.cells.processes import CellProcesses
 from gyre.controller.controller import Controller
 from gyre.controller.runfile import read_run
 from gyre.testing.emulated_run import tables
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 PATIENCE_S = 120.0
 
 
-class Endless(Staff):
+class Endless(CellProcesses):
     """Cells that are never ready."""
 
     async def start(self, stack):

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from gyre.cluster.processors import Meter, Table
+from gyre.cluster.processors import ProcessMeter, ProcessTable
 from gyre.controller.devices import Device, Devices, held_open, use_of
-from gyre.controller.using import FIRST_S, MOST_S, Roots, Using, pause_s
+from gyre.controller.using import FIRST_S, MOST_S, ProcessRoots, ResourceSampler, pause_s
 from gyre.types.run_events import DeviceUse
 
 BURN = """
@@ -59,17 +59,17 @@ def ended(process):
 
 def test_a_child_that_has_ended_counts_with_its_parent_once(burnt):
     process = burnt(0.1, below=0.2)
-    meter = Meter()
-    first = meter.took(Table.now(), process.pid)
+    meter = ProcessMeter()
+    first = meter.took(ProcessTable.now(), process.pid)
 
     assert 0.3 - 4 * TICK_S <= first
-    assert 0.1 > meter.took(Table.now(), process.pid)
+    assert 0.1 > meter.took(ProcessTable.now(), process.pid)
 
 
 def test_a_process_may_be_called_anything(burnt):
     """The kernel cuts names after fifteen bytes, in the middle of a letter where that is there."""
     process = burnt(0.0, before=r"open('/proc/self/comm', 'wb').write(b') R 1 (\xd0')")
-    found = Table.now().running[process.pid]
+    found = ProcessTable.now().running[process.pid]
 
     assert b"(" + b") R 1 (\xd0" + b")" in Path(f"/proc/{process.pid}/stat").read_bytes()
     assert (os.getpid(), process.pid) == (found.parent, found.pid)
@@ -77,18 +77,18 @@ def test_a_process_may_be_called_anything(burnt):
 
 def test_who_is_gone_took_nothing_that_is_known(burnt):
     process = burnt(0.05)
-    meter = Meter()
-    meter.took(Table.now(), process.pid)
+    meter = ProcessMeter()
+    meter.took(ProcessTable.now(), process.pid)
     ended(process)
 
-    assert meter.took(Table.now(), process.pid) is None
-    assert meter.took(Table.now(), None) is None
+    assert meter.took(ProcessTable.now(), process.pid) is None
+    assert meter.took(ProcessTable.now(), None) is None
 
 
 def test_another_process_in_its_place_is_counted_from_its_beginning(burnt):
-    meter = Meter()
+    meter = ProcessMeter()
     first, other = burnt(0.3), burnt(0.1)
-    table = Table.now()
+    table = ProcessTable.now()
     meter.took(table, first.pid)
 
     assert 0.1 - 2 * TICK_S <= meter.took(table, other.pid) < 0.25
@@ -100,13 +100,13 @@ def test_executions_are_those_under_the_nursery_and_those_that_were_adopted(burn
     with (folder / "supervisor.log").open("wb") as log:
         burnt(0.2, stderr=log, start_new_session=True)
     cell, nursery, proxy = burnt(0.1), burnt(0.0, below=0.1), burnt(0.05)
-    roots = Roots(
+    roots = ProcessRoots(
         cells={2: cell.pid, 3: ended(burnt(0.0))},
         proxies=[proxy.pid],
         nurseries=[nursery.pid],
         attempts=tmp_path / "attempts",
     )
-    using = Using()
+    using = ResourceSampler()
     found = using.measured(roots)
 
     assert {2} == set(found.cells)
@@ -122,7 +122,7 @@ def test_executions_are_those_under_the_nursery_and_those_that_were_adopted(burn
 
 def test_it_is_measured_again_and_again(tmp_path):
     heard = []
-    roots = Roots(cells={}, proxies=[], nurseries=[], attempts=tmp_path)
+    roots = ProcessRoots(cells={}, proxies=[], nurseries=[], attempts=tmp_path)
 
     async def two():
         came = asyncio.Event()
@@ -132,7 +132,7 @@ def test_it_is_measured_again_and_again(tmp_path):
             if len(heard) == 2:
                 came.set()
 
-        work = Using(first_s=0.01).work(lambda: roots, hear=hear, clock=lambda: 0.0)
+        work = ResourceSampler(first_s=0.01).work(lambda: roots, hear=hear, clock=lambda: 0.0)
         task = asyncio.create_task(work)
         await came.wait()
         task.cancel()
@@ -174,10 +174,10 @@ class Nvml:
 
 
 def test_a_cell_has_the_devices_that_its_processes_compute_on(tmp_path):
-    roots = Roots(
+    roots = ProcessRoots(
         cells={0: os.getpid(), 1: os.getppid()}, proxies=[], nurseries=[], attempts=tmp_path
     )
-    found = Using(Devices(Nvml())).measured(roots)
+    found = ResourceSampler(Devices(Nvml())).measured(roots)
 
     assert DeviceUse(busy=0.75, used_bytes=30, total_bytes=80) == found.devices[0]
 

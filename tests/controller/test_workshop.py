@@ -1,6 +1,6 @@
 """What the parts of a run's training half have in common."""
 
-from gyre.controller.workshop import deaths_once
+from gyre.controller.workshop import report_death_once
 from gyre.scheduler.messages import CellDied, RunStarted
 from gyre.types.ids import CellId
 
@@ -8,7 +8,7 @@ from gyre.types.ids import CellId
 def test_a_death_that_several_notice_is_heard_once_for_each_process():
     cells = {0: object(), 1: object()}
     heard = []
-    hear = deaths_once(heard.append, cells)
+    hear = report_death_once(heard.append, cells)
 
     for cell in (1, 1, 0, 1):
         hear(CellDied(cell=CellId(cell)))

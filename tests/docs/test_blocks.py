@@ -17,7 +17,7 @@ from gyre.config.settings import setting_at, tables
 from gyre.controller.runfile import checked
 from gyre.tasks.described import task
 from gyre.types.errors import ConfigError, TaskError
-from gyre.types.tasks import Evaluation
+from gyre.types.tasks import EvaluationRule
 
 LANGUAGES = {"sh", "text", "toml", "python", "json", "jsonl", "markdown"}
 ENDINGS = {"toml", "txt", "safetensors", "json", "url"}
@@ -144,7 +144,7 @@ def test_commands_within_sentences_have_the_options_that_they_show():
 
 def test_settings_within_sentences_exist():
     """A dotted name whose first part is a table of run files, unless it is a file's or a task's."""
-    of_tasks = {one.name for one in fields(Evaluation)}
+    of_tasks = {one.name for one in fields(EvaluationRule)}
     found = set()
     for page in pages():
         for span in spans(page):

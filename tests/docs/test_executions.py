@@ -11,7 +11,7 @@ from gyre.rollout import facts, outcome
 from gyre.rollout import spec as order
 from gyre.tasks.described import task
 from gyre.types.outcomes import Ending, Outcome, Status
-from gyre.types.tasks import Evaluation
+from gyre.types.tasks import EvaluationRule
 
 PAGE = (Path(__file__).parents[2] / "docs" / "executions.md").read_text()
 
@@ -30,7 +30,7 @@ def test_every_word_has_its_line(heading, kind):
 
 def test_every_status_and_setting_is_named():
     assert set() == {one.value for one in Status} - set(re.findall(r"`([a-z-]+)`", PAGE))
-    assert {one.name for one in fields(Evaluation)} == named("A task")
+    assert {one.name for one in fields(EvaluationRule)} == named("A task")
 
 
 def test_the_files_are_called_that():

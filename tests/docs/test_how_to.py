@@ -27,10 +27,10 @@ FILES = ("md", "py", "toml", "json", "sh", "txt")
 ENGINE = "sglang=http://127.0.0.1:30000"
 PATIENCE_S = 600
 SCRIPT = """
-from gyre.testing.script import Reply, Script, always
+from gyre.testing.script import ScriptedReply, Script, always
 
 def script():
-    return Script([always(Reply(text="I would rather not."))])
+    return Script([always(ScriptedReply(text="I would rather not."))])
 """
 
 

@@ -7,7 +7,7 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
-from gyre.config.sections import LimitsSection, ProxySection, RouterSection
+from gyre.config.sections import LimitsConfig, ProxyConfig, RouterConfig
 from gyre.controller.run_status import MAY_CHANGE
 
 ROOT = Path(__file__).parents[2]
@@ -77,9 +77,9 @@ def words_returned(function):
 
 def test_the_limits_in_the_page_are_the_defaults():
     page = {cells[0].strip("`"): cells[1] for cells in rows("docs/proxy.md") if len(cells) == 3}
-    limits = {field.name: field.default for field in fields(LimitsSection)}
-    limits["context_tokens"] = ProxySection().context_tokens
-    limits["hold_s"] = RouterSection().hold_s
+    limits = {field.name: field.default for field in fields(LimitsConfig)}
+    limits["context_tokens"] = ProxyConfig().context_tokens
+    limits["hold_s"] = RouterConfig().hold_s
 
     assert limits == {name: number(page.get(name, "0")) for name in limits}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gyre.controller.controller import KINDS
+from gyre.controller.controller import JOURNAL_EVENTS
 from gyre.journal.reading import read
 from gyre.scheduler.messages import CellTraining, Published
 from gyre.types.run_events import RewardGiven, StepMade
@@ -56,7 +56,7 @@ def test_the_quick_start_shortened_takes_its_steps_and_says_what_happened(tmp_pa
     assert (0, "") == (done.returncode, done.stderr), done.stdout
     for part in ("step 4/4", "Reward by step", "Staleness", "simulated", "colocate", "finished"):
         assert part in done.stdout, done.stdout
-    reading = read(tmp_path / "run" / "journal", kinds=KINDS)
+    reading = read(tmp_path / "run" / "journal", kinds=JOURNAL_EVENTS)
     assert [2, 4] == [one.version for _, one in reading.facts((Published,))]
     assert 4 == len(reading.facts((StepMade,)))
     assert 128 == len(reading.facts((RewardGiven,)))

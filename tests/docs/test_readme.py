@@ -17,10 +17,10 @@ ROOT = Path(__file__).parents[2]
 SHELL = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 SCRIPT = """
-from gyre.testing.script import Reply, Script, always
+from gyre.testing.script import ScriptedReply, Script, always
 
 def script():
-    return Script([always(Reply(text="The test passes now."))])
+    return Script([always(ScriptedReply(text="The test passes now."))])
 """
 
 CLAUDE = f"""#!{sys.executable}

@@ -5,9 +5,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import get_args
 
-from gyre.config.task_sections import TasksSection
+from gyre.config.task_sections import TasksConfig
 from gyre.tasks.harbor import HarborTasks
-from gyre.tasks.harbor_toml import Training, read_task_toml
+from gyre.tasks.harbor_toml import TrainingTable, read_task_toml
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "tasks.md").read_text()
@@ -31,7 +31,7 @@ def test_every_kind_of_source_is_described_with_its_keys():
         get_args(kind.__dataclass_fields__["kind"].type)[0]: [
             one.name for one in fields(kind) if one.name != "kind"
         ]
-        for kind in get_args(TasksSection)
+        for kind in get_args(TasksConfig)
     }
 
     assert known == {
@@ -40,7 +40,7 @@ def test_every_kind_of_source_is_described_with_its_keys():
 
 
 def test_every_word_of_ours_is_described():
-    assert [one.name for one in fields(Training)] == [
+    assert [one.name for one in fields(TrainingTable)] == [
         row[0].strip("`") for row in rows("### Our own words")
     ]
 

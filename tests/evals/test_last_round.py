@@ -6,7 +6,7 @@ import pytest
 
 from gyre.cli.train import shown
 from gyre.config.loader import loaded
-from gyre.controller.controller import KINDS
+from gyre.controller.controller import JOURNAL_EVENTS
 from gyre.controller.runfile import checked
 from gyre.evals.last_round import due
 from gyre.evals.rollout_results import summed_up
@@ -67,7 +67,7 @@ def finished(tmp_path):
     changed = {"run": {"folder": str(tmp_path)}, "sandbox": {"kind": "process"}}
     run = checked(loaded("test", TABLES | changed, ()))
     header = Header(run="one", seed=0, started_at=0.0, shape=plain_shape(run.shape))
-    write(path_of(tmp_path), header, [(0.0, RunStarted())], kinds=KINDS)
+    write(path_of(tmp_path), header, [(0.0, RunStarted())], kinds=JOURNAL_EVENTS)
     return run
 
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from gyre.evals.plan import ASKED_FILE, Asked, Weights, planned
+from gyre.evals.plan import ASKED_FILE, EvalArguments, ServedWeights, planned
 from gyre.evals.rollout_before import begun, remember, slot_of
-from gyre.evals.rollout_results import RESULTS_FILE, Result, Results
+from gyre.evals.rollout_results import RESULTS_FILE, EvalResult, EvalResults
 from gyre.types.errors import ConfigError, LogDamaged
 from gyre.types.outcomes import Outcome
 
@@ -26,10 +26,10 @@ def plan(folder, **changed):
         "config": None,
         "overrides": (),
     }
-    asked = Asked(**(settings | changed))
+    asked = EvalArguments(**(settings | changed))
     run = folder / "run"
     run.mkdir(exist_ok=True)
-    return planned(asked, Weights(model="tiny"), run, where="test", engine_key=None)
+    return planned(asked, ServedWeights(model="tiny"), run, where="test", engine_key=None)
 
 
 def test_the_last_of_those_begun_anew_counts(tmp_path):
@@ -73,11 +73,11 @@ def test_other_weights_are_something_else(tmp_path):
     one = plan(tmp_path)
     remember(one, ["t"])
     with pytest.raises(ConfigError, match=r"these differ: weights$"):
-        remember(replace(one, weights=Weights(model="tiny", version=3)), ["t"])
+        remember(replace(one, weights=ServedWeights(model="tiny", version=3)), ["t"])
 
 
 def result(name):
-    return Result(
+    return EvalResult(
         execution=name,
         task="t",
         ending="completed",
@@ -92,14 +92,14 @@ def result(name):
 
 
 def test_results_of_before_stay_and_half_a_line_is_cut_off(tmp_path):
-    with Results(tmp_path) as results:
+    with EvalResults(tmp_path) as results:
         results.add(result("g00000-00"))
     path = tmp_path / RESULTS_FILE
     path.write_bytes(path.read_bytes() + b'{"execution": "g00000')
-    with Results(tmp_path) as results:
+    with EvalResults(tmp_path) as results:
         before = list(results.all)
         results.add(result("g00000-01"))
-    with Results(tmp_path) as results:
+    with EvalResults(tmp_path) as results:
         after = results.all
 
     assert [result("g00000-00")] == before
@@ -109,4 +109,4 @@ def test_results_of_before_stay_and_half_a_line_is_cut_off(tmp_path):
 def test_a_line_that_is_no_result_is_named(tmp_path):
     (tmp_path / RESULTS_FILE).write_text("{}\n")
     with pytest.raises(LogDamaged, match="expected results, a line each"):
-        Results(tmp_path)
+        EvalResults(tmp_path)

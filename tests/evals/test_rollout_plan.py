@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gyre.evals.plan import Asked, Weights, folder_for, rollout_config, weights_of
+from gyre.evals.plan import EvalArguments, ServedWeights, folder_for, rollout_config, weights_of
 from gyre.types.errors import ConfigError
 
 
@@ -27,7 +27,7 @@ def asked(path, **changed):
         "config": None,
         "overrides": (),
     }
-    return Asked(**(given | changed))
+    return EvalArguments(**(given | changed))
 
 
 def config(path, **changed):
@@ -90,8 +90,8 @@ def test_a_run_is_told_from_a_model_by_its_weights(tmp_path):
         (tmp_path / "checkpoints" / name).mkdir(parents=True)
     weights = tmp_path.resolve() / "checkpoints"
 
-    assert (Weights(model="tiny"), None) == weights_of("tiny", None)
-    assert (Weights(model=str(weights / "v000010"), version=10), tmp_path) == weights_of(
+    assert (ServedWeights(model="tiny"), None) == weights_of("tiny", None)
+    assert (ServedWeights(model=str(weights / "v000010"), version=10), tmp_path) == weights_of(
         str(tmp_path), None
     )
     assert 2 == weights_of(str(tmp_path), 2)[0].version

@@ -3,12 +3,12 @@
 from types import SimpleNamespace
 
 from gyre.evals.rollout_report import counts, curve, line, page
-from gyre.evals.rollout_results import Result, Results, read_summary, spread_of, summed_up
+from gyre.evals.rollout_results import EvalResult, EvalResults, read_summary, spread_of, summed_up
 from gyre.types.outcomes import Outcome
 
 
 def result(number, score, *, task="t", reason=None):
-    return Result(
+    return EvalResult(
         execution=f"g00000-{number:02d}",
         task=task,
         ending="completed",
@@ -59,7 +59,7 @@ def test_outcomes_are_counted():
 
 
 def test_results_are_lines_and_a_summary_is_read_back(tmp_path):
-    with Results(tmp_path) as results:
+    with EvalResults(tmp_path) as results:
         for one in RESULTS:
             results.add(one)
     weights = SimpleNamespace(model="tiny", version=4)

@@ -12,7 +12,7 @@ from gyre.export import jsonl as jsonlines
 from gyre.export import parquet
 from gyre.export import safetensors_rows as flat
 from gyre.export.rows import Totals, drawn
-from gyre.trajectory.draw import draw, generator
+from gyre.trajectory.draw import generator, select_trajectories
 from gyre.trajectory.loading import load
 from gyre.trajectory.rows import row
 from gyre.types.errors import LogDamaged
@@ -36,7 +36,7 @@ def expected(paths, *, seed=5, most=3):
     found = []
     for path in paths:
         tree, name = load(path).tree, path.stem
-        for one in draw(tree, generator(seed, name), max_trajectories=most):
+        for one in select_trajectories(tree, generator(seed, name), max_trajectories=most):
             each = row(tree, one)
             marked = [False] * len(each.ids)
             for position in each.targets:

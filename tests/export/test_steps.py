@@ -30,7 +30,7 @@ from gyre.types.outcomes import (
     StepStarted,
     Terminated,
 )
-from gyre.types.tasks import Step, Task
+from gyre.types.tasks import Task, TaskStep
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +46,7 @@ def stepped(*steps, harness='eval "$0"', **changed):
     """An order whose agent does as each instruction says; steps by name, with what is changed."""
     wanted = order(["sh", "-c", harness, "{instruction}"], **changed)
     made = tuple(
-        Step(**({"name": name, "files": None, "evaluation": evaluation(COUNT)} | settings))
+        TaskStep(**({"name": name, "files": None, "evaluation": evaluation(COUNT)} | settings))
         for name, settings in steps
     )
     task = Task(id="steps", instruction="", files=None, evaluation=made[-1].evaluation, steps=made)

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 import pytest
 
 from gyre.testing.engine_process import EngineProcess
-from gyre.testing.proxy_process import ProxyProcess
+from gyre.testing.proxy_process import StandaloneProxy
 from gyre.testing.tokenizer import write_tokenizer
 
 Client = TypeVar("Client", bound=AbstractContextManager[Any])
@@ -39,9 +39,9 @@ class Stage:
             )
         )
 
-    def proxy(self, *engines: EngineProcess, options: tuple[str, ...] = ()) -> ProxyProcess:
+    def proxy(self, *engines: EngineProcess, options: tuple[str, ...] = ()) -> StandaloneProxy:
         return self._stack.enter_context(
-            ProxyProcess(
+            StandaloneProxy(
                 self.folder / "run",
                 model=self.model,
                 engines=[engine.address for engine in engines],

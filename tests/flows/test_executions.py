@@ -5,7 +5,7 @@ import sys
 from tests.controller.executions.supervised import PATIENCE_S, Supervised, start
 
 from gyre.rollout.main import Secrets
-from gyre.rollout.spec import Order
+from gyre.rollout.spec import ExecutionSpec
 from gyre.storage.call_log import logs, read
 from gyre.tasks.folder import FolderTasks
 from gyre.testing import example_agent
@@ -35,7 +35,7 @@ def write_task(folder):
 
 def supervise(stage, proxy, name):
     opened = proxy.open(name)
-    order = Order(
+    order = ExecutionSpec(
         execution=opened.id,
         task=write_task(stage.folder / "tasks"),
         url=opened.url,

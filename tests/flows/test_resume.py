@@ -17,7 +17,7 @@ from tests.flows.live.watched import watched
 
 from gyre.cli.main import main
 from gyre.cluster.process import holds_log
-from gyre.controller.controller import KINDS
+from gyre.controller.controller import JOURNAL_EVENTS
 from gyre.controller.runfile import read_run
 from gyre.journal.entries import Resumed
 from gyre.journal.reading import read
@@ -227,7 +227,7 @@ def test_a_run_goes_on_whatever_became_of_it(tmp_path, capsys):
     assert [] == list(all_of(folder))
 
     assert 0 == main(["resume", str(folder)])
-    reading = read(folder / "journal", kinds=KINDS)
+    reading = read(folder / "journal", kinds=JOURNAL_EVENTS)
     found = ledgers(reading)
     assert ["told", "finished"] == [
         one.event.reason for one in reading.entries if isinstance(one.event, RunEnded)

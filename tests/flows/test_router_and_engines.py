@@ -8,14 +8,21 @@ from contextlib import ExitStack, asynccontextmanager
 
 import pytest
 
-from gyre.config.sections import RouterSection
+from gyre.config.sections import RouterConfig
 from gyre.inference.clients.registry import connect, read_address
 from gyre.inference.clients.wire import client
 from gyre.proxy.routing.router import Router
 from gyre.testing.engine_process import EngineProcess
-from gyre.testing.script import Conversation, FastCoder, Reply, Script, ScriptedModel, logprobs
+from gyre.testing.script import (
+    Conversation,
+    FastCoder,
+    Script,
+    ScriptedModel,
+    ScriptedReply,
+    logprobs,
+)
 from gyre.testing.tokenizer import tokenizer, write_tokenizer
-from gyre.types.sampling import Sampling
+from gyre.types.sampling import SamplingParams
 
 pytestmark = pytest.mark.slow
 
@@ -26,17 +33,17 @@ PATIENCE_S = 180
 def script() -> Script:
     """Each task has a reply of its own, some short and some long."""
 
-    def rule(conversation: Conversation) -> Reply:
+    def rule(conversation: Conversation) -> ScriptedReply:
         task = conversation.turns[0].text
         length = 8 + 7 * (sum(task.encode()) % 11)
-        return Reply(text=" ".join(f"{task} {number}" for number in range(length)))
+        return ScriptedReply(text=" ".join(f"{task} {number}" for number in range(length)))
 
     return Script([rule])
 
 
 CODER = FastCoder(tokenizer())
 MODEL = ScriptedModel(script(), CODER)
-SAMPLING = Sampling(max_tokens=4000, stop_ids=(CODER.encode("<|im_end|>")[0],))
+SAMPLING = SamplingParams(max_tokens=4000, stop_ids=(CODER.encode("<|im_end|>")[0],))
 
 
 def prompt(number: int) -> bytes:
@@ -67,7 +74,7 @@ def start(tmp_path):
 @asynccontextmanager
 async def routing(*processes, **settings):
     """A router over the processes, with back-offs fit for a test."""
-    section = RouterSection(retry_first_s=0.005, retry_most_s=0.1, probe_s=0.05, **settings)
+    section = RouterConfig(retry_first_s=0.005, retry_most_s=0.1, probe_s=0.05, **settings)
     async with asyncio.timeout(PATIENCE_S), client() as session:
         engines = [await connect(read_address(one.address), session) for one in processes]
         async with Router(engines, section, jitter=random.Random(3)) as router:

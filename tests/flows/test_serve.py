@@ -17,7 +17,7 @@ from tests.inference.server import serving
 from gyre.model.hf_config import describe
 from gyre.model.loader import load_network, new_network
 from gyre.storage.call_log import logs, read
-from gyre.testing.proxy_process import ProxyProcess
+from gyre.testing.proxy_process import StandaloneProxy
 from gyre.testing.tokenizer import tokenizer, write_tokenizer
 from gyre.trajectory.tree import grow
 
@@ -102,7 +102,7 @@ def pair(tmp_path_factory):
 
 
 def proxy_of(tmp_path, folder, *servers, max_tokens, options=()):
-    return ProxyProcess(
+    return StandaloneProxy(
         tmp_path / "run",
         model=folder,
         engines=[server.url for server in servers],

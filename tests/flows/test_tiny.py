@@ -9,7 +9,7 @@ from tests.inference.server.serving import ServeProcess
 
 from gyre.model.registry import model_folder
 from gyre.storage.call_log import logs, read
-from gyre.testing.proxy_process import ProxyProcess
+from gyre.testing.proxy_process import StandaloneProxy
 from gyre.trajectory.tree import grow
 
 NAMES = ("find_path", "read", "check_table", "open_file", "count", "send_note")
@@ -33,7 +33,7 @@ def server():
 @pytest.fixture(scope="module")
 def proxy(tmp_path_factory, server):
     """Greedy, so that one reply says what the model says."""
-    with ProxyProcess(
+    with StandaloneProxy(
         tmp_path_factory.mktemp("proxy") / "run",
         model=model_folder("tiny"),
         engines=[server.url],

@@ -4,9 +4,9 @@ import os
 from pathlib import Path
 
 from gyre.harnesses.prepared import RECORD, folder_for
-from gyre.harnesses.program import Npm, Program
+from gyre.harnesses.program import AgentProgram, Npm
 
-TOY = Program(
+TOY = AgentProgram(
     name="toy",
     version="1.2.3",
     source=Npm(packages={"toy": "@maker/toy@{version}"}),
@@ -33,7 +33,7 @@ def npm_on_path(folder: Path, monkeypatch, script: str = INSTALLS) -> Path:
     return folder
 
 
-def pretend_prepared(program: Program, root: Path, version: str | None = None) -> Path:
+def pretend_prepared(program: AgentProgram, root: Path, version: str | None = None) -> Path:
     """The folder of a program as it looks when it is installed."""
     folder = folder_for(program, version or program.version, root)
     starts = folder / program.start[0]

@@ -11,7 +11,7 @@ from gyre.harnesses import roles_opencode as opencode
 from gyre.harnesses import roles_qwen_code as qwen_code
 from gyre.harnesses.classify import TABLES, classify
 from gyre.harnesses.markers import of_version
-from gyre.types.roles import Classified, Evidence
+from gyre.types.roles import Classification, Evidence
 
 MINI = Evidence(
     dialect="chat",
@@ -47,17 +47,17 @@ SPECIMENS = {
 def test_exactly_one_table_recognises_each_harness(name: str) -> None:
     evidence = SPECIMENS[name]
     assert [name] == [table.NAME for table in TABLES if table.recognises(evidence)]
-    assert Classified(role="main", harness=name) == classify(evidence)
+    assert Classification(role="main", harness=name) == classify(evidence)
 
 
 def test_an_unknown_harness_is_main_and_counted() -> None:
     script = Evidence(dialect="chat", headers={"user-agent": "my-script/1"}, tools=("bash",))
-    assert Classified(role="main", harness="generic", known=False) == classify(script)
+    assert Classification(role="main", harness="generic", known=False) == classify(script)
 
 
 def test_evidence_of_nothing_is_main_and_counted() -> None:
     nothing = Evidence(dialect="messages")
-    assert Classified(role="main", harness="generic", known=False) == classify(nothing)
+    assert Classification(role="main", harness="generic", known=False) == classify(nothing)
 
 
 def test_a_program_that_only_names_another_in_the_wrong_dialect_is_unknown() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from gyre.harnesses.classify import classify
-from gyre.types.roles import Classified, Evidence
+from gyre.types.roles import Classification, Evidence
 
 TOOLS = ("Agent", "Bash", "Read", "Write")
 REMINDER = "<system-reminder>\nsomething about the day\n</system-reminder>"
@@ -39,12 +39,12 @@ def shown(
 
 @pytest.mark.parametrize("version", ["2.1.220", "2.1.325"])
 def test_a_call_without_agent_id_is_the_main_agents(version: str) -> None:
-    assert Classified(role="main", harness="claude-code") == classify(shown(version))
+    assert Classification(role="main", harness="claude-code") == classify(shown(version))
 
 
 @pytest.mark.parametrize("version", ["2.1.220", "2.1.325"])
 def test_an_agent_id_makes_a_sub_agents_call(version: str) -> None:
-    expected = Classified(role="sub-agent", harness="claude-code", agent="a65")
+    expected = Classification(role="sub-agent", harness="claude-code", agent="a65")
     assert expected == classify(shown(version, agent="a65"))
 
 
@@ -97,10 +97,10 @@ def test_the_flag_counts_in_the_billing_line_only() -> None:
         tools=TOOLS,
         last_user=plain.last_user,
     )
-    assert Classified(role="main", harness="claude-code") == classify(quoted)
+    assert Classification(role="main", harness="claude-code") == classify(quoted)
 
 
 def test_the_billing_line_alone_names_the_program() -> None:
     plain = shown("2.1.325")
     bare = Evidence(dialect="messages", system=plain.system, tools=TOOLS)
-    assert Classified(role="main", harness="claude-code") == classify(bare)
+    assert Classification(role="main", harness="claude-code") == classify(bare)

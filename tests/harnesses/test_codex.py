@@ -1,7 +1,7 @@
 """Codex says of every request what it is."""
 
 from gyre.harnesses.classify import classify
-from gyre.types.roles import Classified, Evidence
+from gyre.types.roles import Classification, Evidence
 
 TOOLS = ("exec_command", "write_stdin", "view_image")
 
@@ -34,17 +34,17 @@ def shown(
 
 
 def test_a_turn_of_the_users_thread_is_main() -> None:
-    assert Classified(role="main", harness="codex") == classify(shown())
+    assert Classification(role="main", harness="codex") == classify(shown())
 
 
 def test_a_compaction_is_a_summary_although_it_has_no_tools() -> None:
     found = classify(shown(kind="compaction", tools=()))
-    assert Classified(role="main-summary", harness="codex") == found
+    assert Classification(role="main-summary", harness="codex") == found
 
 
 def test_a_spawned_thread_is_a_sub_agent_of_the_main_one() -> None:
     found = classify(shown(source="subagent", thread="t1", parent="root"))
-    assert Classified(role="sub-agent", harness="codex", agent="t1") == found
+    assert Classification(role="sub-agent", harness="codex", agent="t1") == found
 
 
 def test_a_thread_spawned_by_a_sub_agent_names_it() -> None:
@@ -70,4 +70,4 @@ def test_another_version_is_counted() -> None:
 
 def test_metadata_that_is_missing_is_counted() -> None:
     bare = Evidence(dialect="responses", headers={"user-agent": "codex_exec/0.166.0"}, tools=TOOLS)
-    assert Classified(role="main", harness="codex", known=False) == classify(bare)
+    assert Classification(role="main", harness="codex", known=False) == classify(bare)

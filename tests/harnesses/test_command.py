@@ -4,9 +4,9 @@ import pytest
 
 from gyre.harnesses.command import CommandHarness
 from gyre.types.errors import ConfigError
-from gyre.types.tasks import Endpoint, Evaluation, Task
+from gyre.types.tasks import Endpoint, EvaluationRule, Task
 
-TASK = Task(id="t", instruction="go {url}", files=None, evaluation=Evaluation(argv=("x",)))
+TASK = Task(id="t", instruction="go {url}", files=None, evaluation=EvaluationRule(argv=("x",)))
 ENDPOINT = Endpoint(url="http://here", key="secret")
 
 

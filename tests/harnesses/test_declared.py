@@ -3,21 +3,21 @@
 import pytest
 
 from gyre.harnesses.classify import classify
-from gyre.types.roles import CALL_ROLES, CallRole, Classified, Evidence
+from gyre.types.roles import CALL_ROLES, CallRole, Classification, Evidence
 
 
-def declared(**headers: str) -> Classified:
+def declared(**headers: str) -> Classification:
     names = {f"x-gyre-{name.replace('_', '-')}": value for name, value in headers.items()}
     return classify(Evidence(dialect="chat", headers={"user-agent": "my-script/1", **names}))
 
 
 @pytest.mark.parametrize("role", CALL_ROLES)
 def test_a_declared_role_is_taken_as_it_is(role: CallRole) -> None:
-    assert Classified(role=role, harness="declared") == declared(role=role)
+    assert Classification(role=role, harness="declared") == declared(role=role)
 
 
 def test_a_call_that_names_its_agent_is_a_sub_agents() -> None:
-    expected = Classified(
+    expected = Classification(
         role="sub-agent", harness="declared", agent="reader-1", parent_agent="lead"
     )
     assert expected == declared(agent="reader-1", parent_agent="lead")

@@ -3,17 +3,17 @@
 import pytest
 from tests.harnesses.installed import pretend_prepared
 
-from gyre.config.run_sections import HarnessSection
+from gyre.config.run_sections import HarnessConfig
 from gyre.harnesses.open import open_harness, picked
 from gyre.harnesses.prepared import PROGRAMS
-from gyre.harnesses.program import Window
+from gyre.harnesses.program import ContextWindow
 from gyre.types.errors import ConfigError
 
-WINDOW = Window.of(context_tokens=131_072, reply_tokens=8192)
+WINDOW = ContextWindow.of(context_tokens=131_072, reply_tokens=8192)
 
 
 def test_a_command_is_taken_as_it_is(tmp_path):
-    section = HarnessSection(argv=("agent", "{instruction}"), env={"A": "{key}"})
+    section = HarnessConfig(argv=("agent", "{instruction}"), env={"A": "{key}"})
     command = open_harness(section, WINDOW, root=tmp_path)
 
     assert (("agent", "{instruction}"), {"A": "{key}"}) == (command.argv, command.variables)
@@ -22,7 +22,7 @@ def test_a_command_is_taken_as_it_is(tmp_path):
 
 def test_a_command_may_name_files_of_the_folder_that_gyre_runs_in(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    section = HarnessSection(argv=("python3", "{here}/agent.py"), env={"RULES": "{here}/rules"})
+    section = HarnessConfig(argv=("python3", "{here}/agent.py"), env={"RULES": "{here}/rules"})
     command = open_harness(section, WINDOW, root=tmp_path)
 
     assert ("python3", f"{tmp_path}/agent.py") == command.argv
@@ -31,7 +31,7 @@ def test_a_command_may_name_files_of_the_folder_that_gyre_runs_in(tmp_path, monk
 
 def test_a_program_is_started_from_where_it_is_installed(tmp_path):
     folder = pretend_prepared(PROGRAMS["claude_code"], tmp_path)
-    section = HarnessSection(kind="claude_code", args=("--model", "x"), env={"TERM": "xterm"})
+    section = HarnessConfig(kind="claude_code", args=("--model", "x"), env={"TERM": "xterm"})
     command = open_harness(section, WINDOW, root=tmp_path)
 
     assert str(folder / "node_modules/claude/claude") == command.argv[0]
@@ -42,7 +42,7 @@ def test_a_program_is_started_from_where_it_is_installed(tmp_path):
 
 def test_another_version_is_another_folder(tmp_path):
     folder = pretend_prepared(PROGRAMS["codex"], tmp_path, "7.7.7")
-    section = HarnessSection(kind="codex", version="7.7.7")
+    section = HarnessConfig(kind="codex", version="7.7.7")
 
     assert open_harness(section, WINDOW, root=tmp_path).argv[0].startswith(str(folder))
 
@@ -50,8 +50,8 @@ def test_another_version_is_another_folder(tmp_path):
 @pytest.mark.parametrize(
     ("section", "remedy"),
     [
-        (HarnessSection(kind="claude_code"), "`gyre harness prepare claude_code`"),
-        (HarnessSection(kind="codex", version="7.7.7"), "`gyre harness prepare codex@7.7.7`"),
+        (HarnessConfig(kind="claude_code"), "`gyre harness prepare claude_code`"),
+        (HarnessConfig(kind="codex", version="7.7.7"), "`gyre harness prepare codex@7.7.7`"),
     ],
 )
 def test_what_is_not_installed_is_refused_with_what_installs_it(tmp_path, section, remedy):
@@ -64,7 +64,7 @@ def test_what_is_not_installed_is_refused_with_what_installs_it(tmp_path, sectio
 
 def test_a_version_is_numbers_and_points(tmp_path):
     with pytest.raises(ConfigError, match=r"harness\.version: expected a version as "):
-        open_harness(HarnessSection(kind="codex", version="../../x"), WINDOW, root=tmp_path)
+        open_harness(HarnessConfig(kind="codex", version="../../x"), WINDOW, root=tmp_path)
 
 
 def test_a_name_may_have_a_version():

@@ -1,7 +1,7 @@
 """opencode's calls are told apart by tools, system text and parent session."""
 
 from gyre.harnesses.classify import classify
-from gyre.types.roles import Classified, Evidence
+from gyre.types.roles import Classification, Evidence
 
 TOOLS = ("bash", "edit", "read", "task")
 
@@ -20,18 +20,20 @@ def shown(
 
 
 def test_the_first_session_is_main() -> None:
-    assert Classified(role="main", harness="opencode") == classify(shown())
+    assert Classification(role="main", harness="opencode") == classify(shown())
 
 
 def test_a_session_with_a_parent_is_a_sub_agent() -> None:
-    expected = Classified(role="sub-agent", harness="opencode", agent="ses_2", parent_agent="ses_1")
+    expected = Classification(
+        role="sub-agent", harness="opencode", agent="ses_2", parent_agent="ses_1"
+    )
     assert expected == classify(shown(parent="ses_1"))
 
 
 def test_a_title_is_a_side_call() -> None:
     """M17: it is sent before the main agent's first call."""
     found = classify(shown("You are a title generator. Only a title.", tools=()))
-    assert Classified(role="aux", harness="opencode") == found
+    assert Classification(role="aux", harness="opencode") == found
 
 
 def test_a_summary_comes_under_a_system_text_of_its_own() -> None:

@@ -6,16 +6,16 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from gyre.config.run_sections import HarnessSection
+from gyre.config.run_sections import HarnessConfig
 from gyre.harnesses import roles_claude_code as claude_code
 from gyre.harnesses import roles_codex as codex
 from gyre.harnesses import roles_opencode as opencode
 from gyre.harnesses import roles_qwen_code as qwen_code
 from gyre.harnesses.prepared import PROGRAMS, locked_versions
-from gyre.harnesses.program import Npm, Window
+from gyre.harnesses.program import ContextWindow, Npm
 
-WIDE = Window(context_tokens=200_000, compact_at=150_000)
-NARROW = Window(context_tokens=32_000, compact_at=24_000)
+WIDE = ContextWindow(context_tokens=200_000, compact_at=150_000)
+NARROW = ContextWindow(context_tokens=32_000, compact_at=24_000)
 MARKERS = {
     "claude_code": claude_code.MARKERS,
     "codex": codex.MARKERS,
@@ -31,7 +31,7 @@ def home_of(name, window):
 
 
 def test_run_files_can_name_every_program():
-    kinds = get_args(get_type_hints(HarnessSection)["kind"])
+    kinds = get_args(get_type_hints(HarnessConfig)["kind"])
 
     assert {"command", *PROGRAMS} == set(kinds)
 
@@ -108,4 +108,4 @@ def test_qwen_code_sums_up_at_a_share_of_its_window():
     [(100_000, 4_000, 90_000), (100_000, 30_000, 70_000), (4_096, 8_192, 2_048), (1, 1, 1)],
 )
 def test_a_conversation_is_summed_up_with_room_for_a_reply(context, reply, expected):
-    assert expected == Window.of(context_tokens=context, reply_tokens=reply).compact_at
+    assert expected == ContextWindow.of(context_tokens=context, reply_tokens=reply).compact_at

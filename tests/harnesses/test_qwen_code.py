@@ -3,7 +3,7 @@
 import pytest
 
 from gyre.harnesses.classify import classify
-from gyre.types.roles import Classified, Evidence
+from gyre.types.roles import Classification, Evidence
 
 MAIN = "You are Qwen Code, a non-interactive agent."
 SUBAGENT = "You are a general-purpose subagent working for a parent agent."
@@ -28,11 +28,11 @@ def shown(
 
 
 def test_the_main_agent_is_known_by_its_system_text() -> None:
-    assert Classified(role="main", harness="qwen-code") == classify(shown())
+    assert Classification(role="main", harness="qwen-code") == classify(shown())
 
 
 def test_a_sub_agent_is_known_by_its_system_text() -> None:
-    assert Classified(role="sub-agent", harness="qwen-code") == classify(shown(SUBAGENT))
+    assert Classification(role="sub-agent", harness="qwen-code") == classify(shown(SUBAGENT))
 
 
 def test_a_sub_agent_of_the_projects_own_is_counted() -> None:
@@ -56,7 +56,7 @@ def test_a_summary_under_its_own_system_text_could_be_anybodys() -> None:
 def test_the_memory_extractor_is_a_side_call_although_it_has_tools() -> None:
     """M17: it shares the main agent's messages."""
     system = "You are now acting as the managed memory extraction subagent for an assistant."
-    assert Classified(role="aux", harness="qwen-code") == classify(shown(system))
+    assert Classification(role="aux", harness="qwen-code") == classify(shown(system))
 
 
 def test_another_version_is_counted() -> None:

@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 
-from gyre.inference.carried_over import TransportShelf
+from gyre.inference.carried_over import TransportKvStore
 from gyre.inference.engine.reports import KVBlocks
 from gyre.transports.shared_memory import SharedTransport
 from gyre.types.errors import NotFound, RequestError
@@ -25,7 +25,7 @@ def share(tmp_path):
 
 
 def shelf(share, owner, kv_bytes=KV_BYTES):
-    return TransportShelf(SharedTransport(share, owner=owner), kv_bytes=kv_bytes)
+    return TransportKvStore(SharedTransport(share, owner=owner), kv_bytes=kv_bytes)
 
 
 def test_blocks_arrive_as_they_were_and_can_be_taken_until_they_are_dropped(share):

@@ -7,7 +7,7 @@ import torch
 
 from gyre.inference.carried import put
 from gyre.inference.engine.reports import KVBlocks
-from gyre.inference.ferry import Ferry
+from gyre.inference.ferry import StagedCopier
 from gyre.types.errors import OutOfMemory
 
 PART = 64
@@ -16,7 +16,7 @@ SIZES = (0, 1, PART - 1, PART, PART + 1, 40 * PART + 7)
 
 @pytest.fixture(scope="module")
 def ferry():
-    return Ferry(lanes=3, part_bytes=PART)
+    return StagedCopier(lanes=3, part_bytes=PART)
 
 
 @pytest.mark.parametrize("size", SIZES)

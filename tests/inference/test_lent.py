@@ -7,7 +7,7 @@ import torch
 from tests.lending import ThreadsMemory
 
 from gyre.inference.engine.reports import KVBlocks
-from gyre.inference.lent import LentBlocks
+from gyre.inference.lent import CudaIpcKvStore
 from gyre.types.errors import NotFound, OutOfMemory, RequestError
 
 CPU = torch.device("cpu")
@@ -27,7 +27,7 @@ def memory():
 
 
 def shelf(memory, kv_bytes=KV_BYTES):
-    return LentBlocks(memory, CPU, kv_bytes=kv_bytes, free_bytes=lambda: FREE_BYTES)
+    return CudaIpcKvStore(memory, CPU, kv_bytes=kv_bytes, free_bytes=lambda: FREE_BYTES)
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_more_than_an_engine_has_room_for_is_refused(memory):
     """All that it has room for is not."""
     values = torch.zeros(2, 2, 1, 2**15, 2)
     most = KVBlocks(token_ids=bytes(4 * 2**15), version=3, values=values)
-    source = LentBlocks(memory, CPU, kv_bytes=KV_BYTES, free_bytes=lambda: 2**30)
+    source = CudaIpcKvStore(memory, CPU, kv_bytes=KV_BYTES, free_bytes=lambda: 2**30)
     name, num_bytes = source.put(most, "one")
     kv_bytes = values.nbytes + 4 * 2**15
 
@@ -104,7 +104,7 @@ def test_no_more_is_laid_than_may_be_and_what_is_dropped_makes_room(source, dest
 
 def test_what_is_free_is_looked_at_each_time_that_blocks_are_laid(memory):
     free = [FREE_BYTES]
-    source = LentBlocks(memory, CPU, kv_bytes=KV_BYTES, free_bytes=lambda: free[0])
+    source = CudaIpcKvStore(memory, CPU, kv_bytes=KV_BYTES, free_bytes=lambda: free[0])
     name, num_bytes = source.put(blocks(), "one")
     # Others have come to the device.
     free[0] = num_bytes

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from gyre.journal.entries import Header
-from gyre.journal.following import Following
+from gyre.journal.following import JournalFollower
 from gyre.journal.writer import Durability, Journal
 from gyre.scheduler.messages import RunStarted, StepTaken
 from gyre.types.errors import ConfigError, LogDamaged
@@ -40,7 +40,7 @@ def taken(journal, *numbers):
 
 
 def test_entries_come_once_in_order(path, journal):
-    following = Following(path, kinds=KINDS)
+    following = JournalFollower(path, kinds=KINDS)
     taken(journal, 0, 1)
     first = following.news()
     nothing = following.news()
@@ -52,7 +52,7 @@ def test_entries_come_once_in_order(path, journal):
 
 def test_a_journal_without_a_header_is_waited_for(path):
     path.write_bytes(b"GYRE")
-    following = Following(path, kinds=KINDS)
+    following = JournalFollower(path, kinds=KINDS)
 
     assert ([], None) == (following.news(), following.header)
 
@@ -70,7 +70,7 @@ def test_what_is_half_written_waits_at_every_byte(path, journal):
     data = path.read_bytes()
     for cut in range(whole, len(data)):
         path.write_bytes(data[:cut])
-        following = Following(path, kinds=KINDS)
+        following = JournalFollower(path, kinds=KINDS)
         before, torn_bytes = following.news(), following.torn_bytes
         path.write_bytes(data)
 
@@ -80,7 +80,7 @@ def test_what_is_half_written_waits_at_every_byte(path, journal):
 
 def test_what_the_writer_took_back_was_never_told(path, journal):
     """A disk that fills up leaves whole frames of a commit there for a moment."""
-    following = Following(path, kinds=KINDS)
+    following = JournalFollower(path, kinds=KINDS)
     taken(journal, 0)
     sound = path.stat().st_size
     taken(journal, 1, 2)
@@ -93,7 +93,7 @@ def test_what_the_writer_took_back_was_never_told(path, journal):
 
 
 def test_what_was_written_in_its_place_is_told(path):
-    following = Following(path, kinds=KINDS)
+    following = JournalFollower(path, kinds=KINDS)
     with created(path) as journal:
         taken(journal, 0)
         sound = path.stat().st_size
@@ -111,7 +111,7 @@ def test_what_was_written_in_its_place_is_told(path):
 
 
 def test_a_resumed_journal_goes_on(path):
-    following = Following(path, kinds=KINDS)
+    following = JournalFollower(path, kinds=KINDS)
     with created(path) as journal:
         taken(journal, 0)
     following.news()
@@ -134,6 +134,6 @@ def test_damage_and_absence_have_names(path, journal, tmp_path):
     damaged = tmp_path / "damaged"
     damaged.write_bytes(data)
     with pytest.raises(LogDamaged, match="damaged at byte"):
-        Following(damaged, kinds=KINDS).news()
+        JournalFollower(damaged, kinds=KINDS).news()
     with pytest.raises(ConfigError, match="nowhere: no journal that can be read"):
-        Following(tmp_path / "nowhere", kinds=KINDS).news()
+        JournalFollower(tmp_path / "nowhere", kinds=KINDS).news()

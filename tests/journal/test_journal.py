@@ -17,21 +17,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from gyre.journal.entries import MAGIC, MAJOR, MINOR, Header, Origin, Resumed, Unknown
+from gyre.journal.entries import MAGIC, MAJOR, MINOR, Header, Origin, Resumed, UnknownEvent
 from gyre.journal.reading import read
 from gyre.journal.writer import Durability, Journal, write
 from gyre.scheduler.messages import (
     CellDied,
+    Event,
     ExecutionTerminated,
     GroupAdmitted,
-    Heard,
     Published,
     RunStarted,
     TimerFired,
 )
 from gyre.scheduler.replay import EVENTS
 from gyre.storage.frames import framed
-from gyre.types.errors import BrokenPromise, ConfigError, LogDamaged, TakenOver
+from gyre.types.errors import ConfigError, InternalError, LogDamaged, TakenOver
 from gyre.types.ids import CellId, EngineId
 from gyre.types.outcomes import Ending
 
@@ -97,7 +97,7 @@ def test_every_kind_of_event_comes_back_equal(kind, tmp_path_factory):
 
 
 def test_the_kinds_are_all_that_a_scheduler_hears():
-    assert set(Heard.__args__) == set(EVENTS)
+    assert set(Event.__args__) == set(EVENTS)
 
 
 def test_a_torn_tail_is_left_out_at_every_byte_and_said(path):
@@ -156,7 +156,10 @@ def test_an_unknown_kind_of_a_newer_minor_is_kept_and_skipped(tmp_path):
     found = read(path, kinds=EVENTS)
 
     assert (1, list(FACTS)) == (found.num_unknown, found.facts(EVENTS))
-    assert Unknown(kind="LeaseTaken", fact=msgspec.msgpack.encode(lease)) == found.entries[1].event
+    assert (
+        UnknownEvent(kind="LeaseTaken", fact=msgspec.msgpack.encode(lease))
+        == found.entries[1].event
+    )
     assert lease == read(path, kinds=(*EVENTS, LeaseTaken)).entries[1].event
 
 
@@ -286,14 +289,14 @@ def test_an_older_epoch_behind_a_newer_one_is_damage(path):
 def test_time_does_not_go_back_or_astray(path, now):
     journal, _ = Journal.resume(path, at=0.0, kinds=EVENTS)
     with journal:
-        with pytest.raises(BrokenPromise, match="time went from 7"):
+        with pytest.raises(InternalError, match="time went from 7"):
             journal.append(TimerFired(), now=now)
         assert 0 == journal.commit()
 
 
 def test_a_kind_that_was_not_asked_for_is_refused(tmp_path):
     with Journal.create(tmp_path / "journal", HEADER, kinds=EVENTS) as journal:
-        with pytest.raises(BrokenPromise, match="LeaseTaken: no kind of fact"):
+        with pytest.raises(InternalError, match="LeaseTaken: no kind of fact"):
             journal.append(LeaseTaken(cell=1, claims=()), now=0.0)
         assert 0 == journal.append(RunStarted(), now=0.0)
 

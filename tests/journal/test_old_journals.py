@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from gyre.controller.controller import KINDS
-from gyre.controller.recovered_state import recall
-from gyre.journal.entries import MAJOR, Resumed, Unknown
+from gyre.controller.controller import JOURNAL_EVENTS
+from gyre.controller.recovered_state import recover
+from gyre.journal.entries import MAJOR, Resumed, UnknownEvent
 from gyre.journal.reading import read
 from gyre.journal.writer import Journal
 from gyre.observability.ledgers import ledgers
@@ -25,10 +25,10 @@ def test_there_is_a_journal_of_every_major_format():
 
 @pytest.mark.parametrize("path", JOURNALS, ids=lambda path: path.stem)
 def test_an_old_journal_reads_without_a_kind_that_is_unknown(path):
-    found = read(path, kinds=KINDS)
+    found = read(path, kinds=JOURNAL_EVENTS)
 
     assert 0 == found.torn_bytes
-    assert [] == [one.event for one in found.entries if isinstance(one.event, Unknown)]
+    assert [] == [one.event for one in found.entries if isinstance(one.event, UnknownEvent)]
     assert found.entries
 
 
@@ -36,16 +36,16 @@ def test_an_old_journal_reads_without_a_kind_that_is_unknown(path):
 def test_an_old_journal_can_be_gone_on_with(path, tmp_path):
     copy = tmp_path / "journal"
     copy.write_bytes(path.read_bytes())
-    journal, found = Journal.resume(copy, at=1.0, kinds=KINDS)
+    journal, found = Journal.resume(copy, at=1.0, kinds=JOURNAL_EVENTS)
     journal.close()
 
-    again = read(copy, kinds=KINDS)
+    again = read(copy, kinds=JOURNAL_EVENTS)
     assert found.entries == again.entries[:-1]
     assert Resumed(at=1.0) == again.entries[-1].event
 
 
 def test_the_scheduler_of_today_makes_the_same_run_of_it():
-    found = read(RESUMED, kinds=KINDS)
+    found = read(RESUMED, kinds=JOURNAL_EVENTS)
     shape, events = shape_of(found.header.shape), found.facts(EVENTS)
     books = ledgers(found)
 
@@ -56,8 +56,8 @@ def test_the_scheduler_of_today_makes_the_same_run_of_it():
 
 
 def test_it_is_recalled_with_all_its_groups_and_scores():
-    found = read(RESUMED, kinds=KINDS)
-    run = recall(shape_of(found.header.shape), found.facts(KINDS))
+    found = read(RESUMED, kinds=JOURNAL_EVENTS)
+    run = recover(shape_of(found.header.shape), found.facts(JOURNAL_EVENTS))
     members = [one for group in run.groups.values() for one in group.members]
 
     assert (4, 4, 12) == (run.version, run.published, len(run.groups))

@@ -9,9 +9,9 @@ import pytest
 import torch
 from tests.model.folders import small
 
-from gyre.cell.saving import Saving, Single
+from gyre.cell.saving import CheckpointWriter, SingleRankCopies
 from gyre.cell.state_files import read_state
-from gyre.config.sections import ObjectiveSection, OptimizerSection, TrainerSection
+from gyre.config.sections import LossConfig, OptimizerConfig, TrainerConfig
 from gyre.model.checkpoint import save
 from gyre.model.checkpoint_store import (
     Checkpoint,
@@ -25,17 +25,17 @@ from gyre.model.checkpoint_store import (
 )
 from gyre.model.loader import load_network
 from gyre.model.manifest import describe_file, sealed
-from gyre.trainer.cell import LocalTrainer
+from gyre.trainer.cell import Trainer
 from gyre.trainer.snapshot import Snapshot
 from gyre.types.errors import CellError, ModelError
 
 
 def a_trainer(network):
-    return LocalTrainer(
+    return Trainer(
         network,
-        section=TrainerSection(),
-        objective=ObjectiveSection(),
-        optimizer=OptimizerSection(),
+        section=TrainerConfig(),
+        objective=LossConfig(),
+        optimizer=OptimizerConfig(),
     )
 
 
@@ -44,7 +44,7 @@ def made(tmp_path_factory):
     """Versions 1 to 4, of which 4 has no optimizer's state."""
     folder = tmp_path_factory.mktemp("made")
     trainer = a_trainer(small())
-    saving = Saving(Single(Snapshot(trainer)), trainer.network)
+    saving = CheckpointWriter(SingleRankCopies(Snapshot(trainer)), trainer.network)
     for version in (1, 2, 3):
         trainer.version = version
         saving.checkpoint(folder / name_of(version), version)
@@ -271,10 +271,8 @@ def test_a_manifest_reaches_no_file_of_another_folder(folder):
 
 
 def test_a_satellite_has_no_state_to_write(tmp_path):
-    trainer = LocalTrainer(
-        small(), section=TrainerSection(), objective=ObjectiveSection(), optimizer=None
-    )
-    saving = Saving(Single(Snapshot(trainer)), trainer.network)
+    trainer = Trainer(small(), section=TrainerConfig(), objective=LossConfig(), optimizer=None)
+    saving = CheckpointWriter(SingleRankCopies(Snapshot(trainer)), trainer.network)
     with pytest.raises(CellError, match="no optimizer"):
         saving.checkpoint(tmp_path / "v000000", 0)
 

@@ -7,15 +7,15 @@ import pytest
 import torch
 
 from gyre.model import lending
-from gyre.model.lending import DeviceMemory, sums_of
+from gyre.model.lending import CudaIpcMemory, sums_of
 from gyre.model.readers import reading
-from gyre.types.errors import Outdated, TransferError
-from gyre.types.transfers import Place
+from gyre.types.errors import ExposureGone, TransferError
+from gyre.types.transfers import MemoryRange
 
 CPU = torch.device("cpu")
 META = torch.device("meta")
 """Has tensors of any size, and none of their bytes."""
-NOTHING = Place(piece=0, at=0, num_bytes=0)
+NOTHING = MemoryRange(piece=0, at=0, num_bytes=0)
 
 
 @pytest.fixture(autouse=True)
@@ -23,14 +23,14 @@ def without_a_driver(monkeypatch):
     """Loans of main memory, which nobody can open: what is left is when they are let go."""
     monkeypatch.setattr(lending, "_settle", lambda device: None)
     monkeypatch.setattr(
-        lending, "_place", lambda one, pieces: Place(piece=0, at=0, num_bytes=one.nbytes)
+        lending, "_place", lambda one, pieces: MemoryRange(piece=0, at=0, num_bytes=one.nbytes)
     )
     monkeypatch.setattr(lending, "READERS_S", 0.05)
 
 
 @pytest.fixture
 def memory(tmp_path):
-    return DeviceMemory(CPU, tmp_path)
+    return CudaIpcMemory(CPU, tmp_path)
 
 
 def lent_by(memory):
@@ -54,7 +54,7 @@ def test_memory_that_is_read_is_kept_until_the_reader_is_gone(memory, tmp_path):
     loan, tensor = lent_by(memory)
     with reading(tmp_path, loan.lent.key):
         loan.end()
-        with pytest.raises(Outdated), reading(tmp_path, loan.lent.key):
+        with pytest.raises(ExposureGone), reading(tmp_path, loan.lent.key):
             pass
         memory.lend([]).end()
         is_held = tensor() is not None
@@ -72,16 +72,16 @@ def test_a_reader_of_a_loan_that_has_ended_opens_nothing(memory, monkeypatch):
     loan, _ = lent_by(memory)
     loan.end()
 
-    with pytest.raises(Outdated, match="not lent any more"), memory.borrowed(loan.lent):
+    with pytest.raises(ExposureGone, match="not lent any more"), memory.borrowed(loan.lent):
         pass
 
 
 def test_nothing_that_is_lent_is_on_the_device_of_who_reads_it(tmp_path, monkeypatch):
     """Beside parts of that device, because all are added up and compared together."""
     monkeypatch.setattr(lending, "_check", lambda stamp, lent: None)
-    lent = replace(lent_by(DeviceMemory(CPU, tmp_path))[0].lent, pieces=(), parts=(NOTHING,))
+    lent = replace(lent_by(CudaIpcMemory(CPU, tmp_path))[0].lent, pieces=(), parts=(NOTHING,))
 
-    with DeviceMemory(META, tmp_path).borrowed(replace(lent, stamp=NOTHING)) as parts:
+    with CudaIpcMemory(META, tmp_path).borrowed(replace(lent, stamp=NOTHING)) as parts:
         assert [META] == [one.device for one in parts]
 
 
@@ -94,4 +94,4 @@ def test_sums_are_told_to_who_makes_a_copy(memory):
 
 def test_a_loan_that_cannot_be_read_is_refused(tmp_path):
     with pytest.raises(TransferError, match="no room for a loan"):
-        DeviceMemory(CPU, tmp_path / "gone").lend([torch.ones(3)])
+        CudaIpcMemory(CPU, tmp_path / "gone").lend([torch.ones(3)])

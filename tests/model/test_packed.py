@@ -6,12 +6,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gyre.model.network import Shape
+from gyre.model.network import ModelDims
 from gyre.model.packed_batch import check, packed, segments
 from gyre.types.errors import CellError
 from gyre.types.packs import Pack
 
-SHAPE = Shape(
+SHAPE = ModelDims(
     layers=1,
     hidden=8,
     heads=1,

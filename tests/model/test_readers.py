@@ -9,8 +9,8 @@ from threading import Event, Thread
 
 import pytest
 
-from gyre.model.readers import Readers, reading
-from gyre.types.errors import Outdated, TransferError
+from gyre.model.readers import ReaderLocks, reading
+from gyre.types.errors import ExposureGone, TransferError
 
 KEY = "5a" * 16
 READER = """
@@ -25,7 +25,7 @@ with reading(Path(sys.argv[1]), sys.argv[2]):
 
 @pytest.fixture
 def lent(tmp_path):
-    return Readers(tmp_path, KEY)
+    return ReaderLocks(tmp_path, KEY)
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_nobody_comes_after_the_end(lent, tmp_path):
     lent.refuse()
     lent.refuse()
 
-    with pytest.raises(Outdated, match="not lent any more"), reading(tmp_path, KEY):
+    with pytest.raises(ExposureGone, match="not lent any more"), reading(tmp_path, KEY):
         pass
 
 
@@ -84,7 +84,7 @@ def test_a_reader_that_comes_just_before_the_end_is_waited_for_or_told(tmp_path)
     """Whatever the moment: inside its context the lender is not through."""
     found = {"read": 0, "told": 0}
     for number in range(200):
-        lent, through, begun = Readers(tmp_path, f"{number:032x}"), Event(), Event()
+        lent, through, begun = ReaderLocks(tmp_path, f"{number:032x}"), Event(), Event()
 
         def read(number=number, through=through, begun=begun):
             begun.set()
@@ -94,7 +94,7 @@ def test_a_reader_that_comes_just_before_the_end_is_waited_for_or_told(tmp_path)
                     time.sleep(0.0002)
                     assert not through.is_set()
                     found["read"] += 1
-            except Outdated:
+            except ExposureGone:
                 found["told"] += 1
 
         thread = Thread(target=read)
@@ -111,6 +111,6 @@ def test_a_reader_that_comes_just_before_the_end_is_waited_for_or_told(tmp_path)
 
 def test_a_folder_that_is_gone_and_a_key_that_is_none_are_refused(tmp_path):
     with pytest.raises(TransferError, match="no room for a loan"):
-        Readers(tmp_path / "gone", KEY)
+        ReaderLocks(tmp_path / "gone", KEY)
     with pytest.raises(TransferError, match="expected hex digits"), reading(tmp_path, "../x"):
         pass

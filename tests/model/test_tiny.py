@@ -14,7 +14,7 @@ from tests.model.remade import RECORD, digest, load_script, measured
 from gyre.model.loader import load_network
 from gyre.model.registry import model_folder
 from gyre.renderers.registry import load_renderer
-from gyre.renderers.tokens import Tokens
+from gyre.renderers.tokens import PackageTokenizer
 from gyre.types.conversation import Message, Tool
 
 TASK_WORDS = """
@@ -74,13 +74,13 @@ def test_the_tokenizer_in_the_package_is_the_one_the_script_makes(script):
     shipped = (model_folder("tiny") / "tokenizer.json").read_text(encoding="utf-8")
 
     assert script.make_tokenizer() == shipped
-    assert script.VOCABULARY == 1 + max(Tokens(shipped, name="tiny").added.values())
+    assert script.VOCABULARY == 1 + max(PackageTokenizer(shipped, name="tiny").added.values())
     assert load_renderer("tiny").stop_ids[0] == load_network("tiny").module.config.eos_token_id
 
 
 def test_a_seed_gives_the_same_weights(script, monkeypatch):
     monkeypatch.setattr(script, "DRILLS", 2)
-    tokens = Tokens(script.make_tokenizer(), name="tiny")
+    tokens = PackageTokenizer(script.make_tokenizer(), name="tiny")
     made = [script.start(0), script.start(0), script.start(1)]
     for network in made[:2]:
         script.train(network, tokens, 0, steps=4)

@@ -24,7 +24,7 @@ from gyre.types.records import (
     LogSealed,
     NewSegment,
 )
-from gyre.types.sampling import Sampling, Span
+from gyre.types.sampling import SamplingParams, Span
 
 
 def packed(ids: list[int]) -> bytes:
@@ -99,7 +99,7 @@ class Story:
                 output=packed(sampled),
                 logprobs=np.array(values, dtype=np.float32).tobytes() if logprobs else None,
                 keys=(b"r" * 16,),
-                sampling=Sampling(),
+                sampling=SamplingParams(),
                 opened_at=1.0,
                 closed_at=2.0,
                 **(settings | fields),

@@ -6,7 +6,7 @@ import pytest
 from tests.observability.terminal.journaled import SMALL, journal, simulated, told
 
 from gyre.journal.reading import read
-from gyre.observability.ledgers import Executions, Groups, ledgers, ledgers_of
+from gyre.observability.ledgers import ExecutionLedger, GroupLedger, ledgers, ledgers_of
 from gyre.observability.terminal.summary import summary
 from gyre.scheduler.dispatch import Boundary
 from gyre.scheduler.messages import ExecutionClosed, GroupAdmitted, GroupAssigned, StepTaken
@@ -73,9 +73,9 @@ def test_every_end_of_a_group_has_its_column():
     ]
     found = ledgers_of(SHAPE, facts)
 
-    assert Groups(admitted=3, trained=1, void=1, outstanding=1) == found.groups
+    assert GroupLedger(admitted=3, trained=1, void=1, outstanding=1) == found.groups
     assert (
-        Executions(dispatched=6, valid=2, excluded=1, placeholder=1, surplus=1, open=1)
+        ExecutionLedger(dispatched=6, valid=2, excluded=1, placeholder=1, surplus=1, open=1)
         == found.executions
     )
     assert found.balance

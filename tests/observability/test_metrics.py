@@ -2,7 +2,7 @@
 
 from tests.observability.terminal.journaled import NOTHING
 
-from gyre.observability.metrics import Metrics, next_step
+from gyre.observability.metrics import RunMetrics, next_step
 from gyre.types.reports import Measures
 from gyre.types.run_events import (
     ClaimTrained,
@@ -62,7 +62,7 @@ REWARD = RewardGiven(group=0, member=0, execution="x", score=0.5, ran_s=4.0)
 
 def test_a_step_has_what_happened_since_the_one_before():
     found = Logged()
-    metrics = Metrics(found)
+    metrics = RunMetrics(found)
     facts = (PACKED, claim(), REWARD, claim(claim=1), step(), step(1, reward=None))
     for now, fact in enumerate(facts):
         metrics.heard(float(now), fact)
@@ -87,7 +87,7 @@ def test_a_resumed_run_logs_what_is_new_and_its_work_once():
     """A step that was cut off before it was taken is made again, with all its claims."""
     found = Logged()
     cut_off = [(1.0, PACKED), (2.0, claim()), (3.0, step()), (5.0, claim())]
-    metrics = Metrics(found, before=cut_off)
+    metrics = RunMetrics(found, before=cut_off)
     for now, fact in ((6.0, PACKED), (7.0, claim()), (9.0, step())):
         metrics.heard(now, fact)
 
@@ -101,7 +101,7 @@ def test_a_resumed_run_logs_what_is_new_and_its_work_once():
 def test_what_is_not_known_is_not_logged():
     """A missing reward is not 0, nor is the gap of a claim without targets."""
     found = Logged()
-    metrics = Metrics(found)
+    metrics = RunMetrics(found)
     metrics.heard(0.5, claim(measures=NOTHING))
     metrics.heard(1.0, step(reward=None))
     absent = {"reward", "objective/mean_ratio", "objective/max_gap", "executions/mean_s"}
@@ -111,7 +111,7 @@ def test_what_is_not_known_is_not_logged():
 
 def test_publications_and_transitions_have_their_times():
     found = Logged()
-    metrics = Metrics(found)
+    metrics = RunMetrics(found)
     metrics.heard(0.0, step(3))
     metrics.heard(
         1.0, WeightsPublished(version=4, digest="d", save_s=0.5, load_s=0.25, num_bytes=64)
@@ -132,7 +132,7 @@ def test_publications_and_transitions_have_their_times():
 def test_the_step_that_comes_next_is_the_one_after_all_that_were_logged():
     found = Logged()
     facts = [(0.0, PACKED), (1.0, step()), (2.0, step(1)), (3.0, REWARD)]
-    Metrics(found, before=facts).heard(4.0, step(2))
+    RunMetrics(found, before=facts).heard(4.0, step(2))
 
     assert [next_step(facts)] == [number for number, _ in found.logs]
     assert 1 == next_step([(0.0, PACKED)])

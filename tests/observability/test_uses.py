@@ -8,11 +8,11 @@ from tests.observability.terminal.journaled import SMALL, simulated
 
 from gyre.observability.dashboard.moment import moment
 from gyre.observability.dashboard.panels import panels
-from gyre.observability.dashboard.view import View
-from gyre.observability.history.run import Story
-from gyre.observability.history.seen import Span
+from gyre.observability.dashboard.view import ViewWindow
+from gyre.observability.history.run import RunHistory
+from gyre.observability.history.seen import CellSpan
 from gyre.observability.resource_use import OTHERS, ROLES, used
-from gyre.observability.terminal.board import Board
+from gyre.observability.terminal.board import RunBoard
 from gyre.observability.terminal.paint import ELLIPSIS, printed
 from gyre.observability.terminal.progress import WIDTH, block
 from gyre.scheduler.cells import CellState
@@ -37,7 +37,7 @@ def spans(*found):
     """Of every cell the same."""
 
     def inside(cell, since_s, until_s):
-        return [Span(start_s=a, end_s=b, state=state) for a, b, state in found]
+        return [CellSpan(start_s=a, end_s=b, state=state) for a, b, state in found]
 
     return inside
 
@@ -98,14 +98,14 @@ def measured(events):
 
 
 def story_of(facts):
-    story = Story(SMALL.shape)
+    story = RunHistory(SMALL.shape)
     story.heard_all(facts)
     return story
 
 
 def panel(story, at_s=None):
     at_s = story.now_s if at_s is None else at_s
-    return panels(story, View(at_s=at_s, from_s=0.0, to_s=at_s), ["use"])["use"]
+    return panels(story, ViewWindow(at_s=at_s, from_s=0.0, to_s=at_s), ["use"])["use"]
 
 
 def test_a_panel_sums_what_was_measured_by_cell_and_role(measured):
@@ -162,10 +162,10 @@ def line(board):
 
 
 def test_a_terminal_has_one_line_of_it_that_fits(measured, events):
-    board = Board(SMALL.shape)
+    board = RunBoard(SMALL.shape)
     board.heard_all(measured)
     (found,) = line(board)
-    plain = Board(SMALL.shape)
+    plain = RunBoard(SMALL.shape)
     plain.heard_all(events)
 
     assert "8.0 cores, devices 50%" in found
@@ -176,7 +176,7 @@ def test_a_terminal_has_one_line_of_it_that_fits(measured, events):
 
 
 def test_board_and_story_share_it_alike(measured):
-    board = Board(SMALL.shape)
+    board = RunBoard(SMALL.shape)
     board.heard_all(measured)
     last = story_of(measured).uses[-1]
 
@@ -188,7 +188,7 @@ def test_board_and_story_share_it_alike(measured):
 def test_standalone_engines_count_in_a_terminal_too():
     """Engine 4 stands behind the cells, and serves."""
     shape = replace(SMALL.shape, standalone_capacities=(16,))
-    board, story = Board(shape), Story(shape)
+    board, story = RunBoard(shape), RunHistory(shape)
     for one in (board, story):
         one.heard_all([(0.0, RunStarted()), (10.0, fact(c0=20.0, c4=30.0))])
 

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from gyre.proxy import alone
-from gyre.proxy.alone import Alone
-from gyre.rollout.spec import TOLD_FILE, Told, read_told, tell
+from gyre.proxy.alone import OrphanMonitor
+from gyre.rollout.spec import TOLD_FILE, ProxyTotals, read_told, write_proxy_totals
 
 NAME = "g00000-00"
 PATIENCE_S = 180.0
@@ -44,7 +44,7 @@ def left(tmp_path, monkeypatch):
     @asynccontextmanager
     async def watched(calls, *, alone_s=LONG_S):
         async with asyncio.timeout(PATIENCE_S):
-            async with Alone(tmp_path, calls, alone_s=alone_s).watching():
+            async with OrphanMonitor(tmp_path, calls, alone_s=alone_s).watching():
                 yield folder
 
     return watched
@@ -80,7 +80,7 @@ def credited(left, *, told, counts, has_controller=False):
     async def scenario():
         calls = Calls(held_s=counts[0], has_controller=has_controller)
         async with left(calls) as folder:
-            tell(folder, Told(held_s=told))
+            write_proxy_totals(folder, ProxyTotals(held_s=told))
             for held_s in counts[1:]:
                 await calls.looked_at()
                 calls.held_s = held_s

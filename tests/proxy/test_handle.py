@@ -6,21 +6,21 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from gyre.config.sections import LimitsSection, ProxySection, RouterSection
-from gyre.proxy.admin_api import Admin
-from gyre.proxy.executions import Executions
-from gyre.proxy.handle import Desk
-from gyre.proxy.metrics import Metrics
+from gyre.config.sections import LimitsConfig, ProxyConfig, RouterConfig
+from gyre.proxy.admin_api import AdminApi
+from gyre.proxy.executions import ExecutionRegistry
+from gyre.proxy.handle import CallContext
+from gyre.proxy.metrics import ProxyMetrics
 from gyre.proxy.routing.router import Router
 from gyre.proxy.server import Proxy
 from gyre.storage.call_log import CallLog, logs, read
-from gyre.storage.commit import GroupCommit
-from gyre.storage.commits import CommitJournal
+from gyre.storage.commit import WalWriter
+from gyre.storage.commits import WriteAheadLog
 from gyre.testing.renderer import ByteRenderer, reply_ids
 from gyre.types.errors import EngineError
 from gyre.types.ids import EngineName
 from gyre.types.records import CallClosed, CallDelivered
-from gyre.types.sampling import Chunk, EngineHealth, Sampling
+from gyre.types.sampling import Chunk, EngineHealth, SamplingParams
 
 
 class Greeter:
@@ -39,7 +39,7 @@ class Greeter:
         return None
 
 
-class Balky(CommitJournal):
+class Balky(WriteAheadLog):
     """A journal whose disk is full for its first writes."""
 
     refusals = 0
@@ -80,20 +80,22 @@ async def post(app, path, key, body):
 @asynccontextmanager
 async def application(folder, journal, engine=None):
     """The application, one execution of it, and that one's key."""
-    commit = GroupCommit(journal)
-    limits, settings = LimitsSection(), ProxySection()
-    executions = Executions(
+    commit = WalWriter(journal)
+    limits, settings = LimitsConfig(), ProxyConfig()
+    executions = ExecutionRegistry(
         folder,
         ByteRenderer(),
         model="m",
-        sampling=Sampling(),
+        sampling=SamplingParams(),
         settings=settings,
         limits=limits,
         commit=commit,
     )
-    async with Router([engine or Greeter()], RouterSection()) as router:
-        desk = Desk(router=router, commit=commit, metrics=Metrics(), ping_s=10)
-        app = Proxy(executions, desk, Admin(executions, router, "token"), model="m", limits=limits)
+    async with Router([engine or Greeter()], RouterConfig()) as router:
+        desk = CallContext(router=router, commit=commit, metrics=ProxyMetrics(), ping_s=10)
+        app = Proxy(
+            executions, desk, AdminApi(executions, router, "token"), model="m", limits=limits
+        )
         yield app, *executions.create("x")
     executions.close()
     commit.close()
@@ -130,7 +132,7 @@ def test_an_answer_that_is_out_stands_although_its_delivery_cannot_be_noted(
     """FAULTS 31: nothing follows a whole answer, and the next request tells that it arrived."""
 
     async def run():
-        async with application(tmp_path, CommitJournal(tmp_path)) as (app, execution, key):
+        async with application(tmp_path, WriteAheadLog(tmp_path)) as (app, execution, key):
             messages = [{"role": "user", "content": "hi"}]
             append = CallLog.append
 
@@ -172,7 +174,7 @@ def test_a_reply_is_delivered_when_the_socket_has_taken_all_of_it(tmp_path, stre
     """SPEC 4.5: a server that has taken a write still holds its bytes until the next is let in."""
 
     async def run():
-        async with application(tmp_path, CommitJournal(tmp_path)) as (app, execution, key):
+        async with application(tmp_path, WriteAheadLog(tmp_path)) as (app, execution, key):
             body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": stream}
             drained, full, gone = asyncio.Event(), asyncio.Event(), asyncio.Event()
             events = [{"type": "http.request", "body": json.dumps(body).encode()}]
@@ -225,7 +227,7 @@ def test_an_engine_that_refuses_is_told_in_the_dialects_own_shape(tmp_path, choi
     """SPEC 4.6: also when several choices are refused at once."""
 
     async def run():
-        journal = CommitJournal(tmp_path)
+        journal = WriteAheadLog(tmp_path)
         async with application(tmp_path, journal, Broken()) as (app, execution, key):
             body = {"model": "m", "n": choices, "messages": [{"role": "user", "content": "hi"}]}
             found = await post(app, "/v1/chat/completions", key, body)

@@ -6,7 +6,7 @@ import json
 import pytest
 from tests.proxy.test_handle import application, post
 
-from gyre.storage.commits import CommitJournal
+from gyre.storage.commits import WriteAheadLog
 from gyre.types.errors import GyreError, Overloaded
 
 PATHS = {"messages": "/v1/messages", "chat": "/v1/chat/completions", "responses": "/v1/responses"}
@@ -15,7 +15,7 @@ FIELDS = {"messages": "messages", "chat": "messages", "responses": "input"}
 
 def refused(tmp_path, path, body):
     async def run():
-        async with application(tmp_path, CommitJournal(tmp_path)) as (app, _, key):
+        async with application(tmp_path, WriteAheadLog(tmp_path)) as (app, _, key):
             return await post(app, path, key, body)
 
     status, said = asyncio.run(run())
@@ -59,7 +59,7 @@ def test_counting_tokens_takes_no_more_messages_than_a_call(tmp_path):
 
 def test_every_choice_counts_against_the_calls_in_flight(tmp_path):
     async def run():
-        async with application(tmp_path, CommitJournal(tmp_path)) as (_, execution, _):
+        async with application(tmp_path, WriteAheadLog(tmp_path)) as (_, execution, _):
             most = execution.limits.calls_per_execution
             execution.in_flight = most - 2
             execution.admit(1.0, 2)

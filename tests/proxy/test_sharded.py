@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from gyre.proxy import sharded
-from gyre.proxy.proxied import Sealed
-from gyre.proxy.sharded import Proxies
+from gyre.proxy.proxied import SealedExecution
+from gyre.proxy.sharded import ShardedProxyClient
 from gyre.types.shards import shard_of
 
 
@@ -24,7 +24,7 @@ class Shard:
         return f"key of {execution}"
 
     async def seal(self, execution):
-        return Sealed(committed_calls=len(self.asked), held_s=0.0)
+        return SealedExecution(committed_calls=len(self.asked), held_s=0.0)
 
     def url_of(self, execution):
         return f"{self.url}/{execution}"
@@ -37,7 +37,7 @@ class Shard:
     async def work_of_engines(self):
         return self._work
 
-    async def vacated(self, engine):
+    async def wait_drained(self, engine):
         return self._counts
 
 
@@ -60,7 +60,7 @@ def shards():
 
 
 def test_an_execution_is_always_the_same_shards(shards):
-    proxies = Proxies(shards)
+    proxies = ShardedProxyClient(shards)
 
     assert "key of one" == asyncio.run(proxies.open("one"))
     assert ([], ["one"]) == (shards[0].asked, shards[1].asked)
@@ -70,18 +70,18 @@ def test_an_execution_is_always_the_same_shards(shards):
 
 
 def test_what_they_count_is_added_up(shards):
-    proxies = Proxies(shards)
+    proxies = ShardedProxyClient(shards)
 
     assert {"two": 1.0, "one": 2.0} == asyncio.run(proxies.held())
     assert {"e": (3, 30), "f": (0, 5)} == asyncio.run(proxies.work_of_engines())
-    assert {"moved": 5} == asyncio.run(proxies.vacated("e"))
+    assert {"moved": 5} == asyncio.run(proxies.wait_drained("e"))
 
 
 def test_waiting_calls_of_the_others_are_known_while_one_is_away(shards, monkeypatch):
     monkeypatch.setattr(sharded, "ANSWER_S", 0.0)
     shards[0].is_away = True
 
-    assert {"one": 2.0} == asyncio.run(Proxies(shards).held())
+    assert {"one": 2.0} == asyncio.run(ShardedProxyClient(shards).held())
 
 
 @pytest.mark.parametrize("shards", [2, 3, 8, 64])

@@ -1,14 +1,14 @@
 import pytest
 
 from gyre.renderers.chatml import ChatML
-from gyre.renderers.tokens import Tokens
+from gyre.renderers.tokens import PackageTokenizer
 from gyre.testing.tokenizer import CHATML, QWEN3, tokenizer_json
 from gyre.types.conversation import Message, Tool, ToolCall
 from gyre.types.errors import ConfigError, RequestError
 from gyre.types.ports import PREFACE, ParsedCall
 
-TOKENS = Tokens(tokenizer_json(QWEN3), name="test")
-AS_TEXT = Tokens(tokenizer_json(CHATML), name="test")
+TOKENS = PackageTokenizer(tokenizer_json(QWEN3), name="test")
+AS_TEXT = PackageTokenizer(tokenizer_json(CHATML), name="test")
 RENDERER = ChatML(TOKENS)
 USER = Message(role="user", text="Hi")
 TOOL = Tool(name="run", description="Runs", parameters='{"type": "object"}')
@@ -197,11 +197,11 @@ def test_a_conversation_of_nothing_is_refused():
 
 def test_a_tokenizer_without_turns_is_refused():
     with pytest.raises(ConfigError, match=r"needs the token <\|im_start\|>"):
-        ChatML(Tokens(tokenizer_json(("<|endoftext|>",)), name="test"))
+        ChatML(PackageTokenizer(tokenizer_json(("<|endoftext|>",)), name="test"))
 
 
 def test_every_end_token_stops_a_reply():
-    tokens = Tokens(tokenizer_json((*QWEN3, "</s>")), name="test", eos="</s>")
+    tokens = PackageTokenizer(tokenizer_json((*QWEN3, "</s>")), name="test", eos="</s>")
 
     assert tuple(tokens.added[one] for one in ("<|im_end|>", "<|endoftext|>", "</s>")) == (
         ChatML(tokens).stop_ids

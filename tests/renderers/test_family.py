@@ -9,7 +9,7 @@ from tests.contracts.families import tokens_of as tokens
 
 from gyre.renderers.families import FAMILIES
 from gyre.renderers.family import FamilyRenderer
-from gyre.renderers.tokens import Tokens
+from gyre.renderers.tokens import PackageTokenizer
 from gyre.testing.tokenizer import QWEN3, tokenizer, tokenizer_json
 from gyre.types.conversation import Message, Tool, ToolCall
 from gyre.types.errors import ConfigError, RequestError
@@ -180,14 +180,14 @@ def test_a_setting_that_a_family_does_not_have_is_refused():
 
 def test_a_tokenizer_of_another_family_is_refused():
     with pytest.raises(ConfigError, match=r"test: no tokenizer of the family glm-5.*gMASK"):
-        FamilyRenderer("glm-5", Tokens(tokenizer_json(QWEN3), name="test"))
+        FamilyRenderer("glm-5", PackageTokenizer(tokenizer_json(QWEN3), name="test"))
 
 
 def test_gpt_oss_says_which_file_its_encoder_wants(monkeypatch, tmp_path):
     monkeypatch.setenv("TIKTOKEN_ENCODINGS_BASE", str(tmp_path))
 
     with pytest.raises(ConfigError, match=r"o200k_base\.tiktoken; set TIKTOKEN_ENCODINGS_BASE"):
-        FamilyRenderer("gpt-oss", Tokens(tokenizer_json(QWEN3), name="test"))
+        FamilyRenderer("gpt-oss", PackageTokenizer(tokenizer_json(QWEN3), name="test"))
 
 
 @pytest.mark.parametrize("parameters", ["", "[]", "{", '{"a": ' * 100 + "1" + "}" * 100])

@@ -3,7 +3,15 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gyre.renderers.marks import KEEP, MARK, Marks, encodable, is_marked, unescape, unmark
+from gyre.renderers.marks import (
+    KEEP,
+    MARK,
+    SpecialTokenMatcher,
+    encodable,
+    is_marked,
+    unescape,
+    unmark,
+)
 
 SPELLINGS = ["<|end|>", "<a>", "a>b", "<", "[gM]", "<|end|>x"]
 PIECES = [*SPELLINGS, "<|", "end|>", "a", ">", "\\", "ufdd0", "\\ufdd0", "\\ufdd1", MARK, KEEP]
@@ -12,7 +20,7 @@ texts = st.lists(st.sampled_from([*PIECES, "\ud800", "\x00", "é", " "])).map(""
 
 @given(texts)
 def test_marked_text_spells_nothing_and_comes_back(text):
-    marks = Marks(SPELLINGS)
+    marks = SpecialTokenMatcher(SPELLINGS)
     marked = marks.mark(text)
 
     assert [] == list(marks.unmarked(marked))
@@ -21,7 +29,7 @@ def test_marked_text_spells_nothing_and_comes_back(text):
 
 @given(texts)
 def test_marks_survive_being_written_as_json_escapes(text):
-    marks = Marks(SPELLINGS)
+    marks = SpecialTokenMatcher(SPELLINGS)
     written = unescape(json.dumps({"key": marks.mark(text)}))
 
     assert [] == list(marks.unmarked(written))
@@ -29,19 +37,19 @@ def test_marks_survive_being_written_as_json_escapes(text):
 
 
 def test_overlapping_spellings_are_all_marked():
-    marks = Marks(["ab", "bc"])
+    marks = SpecialTokenMatcher(["ab", "bc"])
 
     assert f"a{MARK}b{MARK}c" == marks.mark("abc")
 
 
 def test_a_template_s_own_spellings_are_found_longest_first():
-    found = [match[0] for match in Marks(SPELLINGS).unmarked("x<|end|>x<|end|>[gM]")]
+    found = [match[0] for match in SpecialTokenMatcher(SPELLINGS).unmarked("x<|end|>x<|end|>[gM]")]
 
     assert ["<|end|>x", "<|end|>", "[gM]"] == found
 
 
 def test_a_word_that_brackets_would_complete_is_kept_from_it():
-    marks = Marks(["<think>"])
+    marks = SpecialTokenMatcher(["<think>"])
 
     assert [] == list(marks.unmarked("<" + marks.guard("think") + ">"))
     assert "<think>" == unmark("<" + marks.guard("think") + ">")
@@ -49,10 +57,10 @@ def test_a_word_that_brackets_would_complete_is_kept_from_it():
 
 
 def test_ordinary_text_is_left_alone():
-    assert "a plain é text" == Marks(SPELLINGS[:2]).mark("a plain é text")
+    assert "a plain é text" == SpecialTokenMatcher(SPELLINGS[:2]).mark("a plain é text")
     assert not is_marked("a plain é text")
 
 
 def test_no_spellings_mean_no_marks():
-    assert "<|end|>" == Marks([]).mark("<|end|>")
-    assert [] == list(Marks([]).unmarked("<|end|>"))
+    assert "<|end|>" == SpecialTokenMatcher([]).mark("<|end|>")
+    assert [] == list(SpecialTokenMatcher([]).unmarked("<|end|>"))

@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gyre.renderers.marks import MARK, encodable
-from gyre.renderers.tokens import Tokens
+from gyre.renderers.tokens import PackageTokenizer
 from gyre.testing.tokenizer import CHATML, QWEN3, tokenizer, tokenizer_json, write_tokenizer
 from gyre.types.errors import ConfigError
 
-TOKENS = Tokens(tokenizer_json(), name="test")
+TOKENS = PackageTokenizer(tokenizer_json(), name="test")
 ADDED = set(TOKENS.added.values())
 FRAGMENTS = [*QWEN3, "<|im", "_end|>", "<", "|", ">", "think", MARK, "\ufdd1", "\\ufdd0", "\ud83d"]
 hostile = st.lists(st.sampled_from([*FRAGMENTS, "\x00", " word", "\n\n", "!", "日本"])).map("".join)
@@ -71,7 +71,7 @@ def test_an_added_token_in_the_model_s_vocabulary_is_out_of_reach(ignore_merges)
     data["model"] |= {"ignore_merges": ignore_merges}
     number = data["model"]["vocab"]["word"]
     data["added_tokens"][-1]["id"] = number
-    tokens = Tokens(json.dumps(data), name="test")
+    tokens = PackageTokenizer(json.dumps(data), name="test")
 
     assert [number] == tokens.encode("word")
     assert number not in tokens.plain("word")
@@ -80,7 +80,7 @@ def test_an_added_token_in_the_model_s_vocabulary_is_out_of_reach(ignore_merges)
 
 
 def test_added_white_space_is_text_like_any_other():
-    tokens = Tokens(json.dumps(changed(content="\n\n\n\n")), name="test")
+    tokens = PackageTokenizer(json.dumps(changed(content="\n\n\n\n")), name="test")
 
     assert "\n\n\n\n" not in tokens.added
     assert tokens.encode("a\n\n\n\nb") == tokens.encode(tokens.mark("a\n\n\n\nb"))
@@ -90,14 +90,14 @@ def test_added_white_space_is_text_like_any_other():
 @pytest.mark.parametrize("flag", ["single_word", "lstrip", "rstrip"])
 @pytest.mark.parametrize("text", ["a <x> b", "a<x>b", "<x>", "_<x> ", "\n<x>\n\n<x>"])
 def test_the_flags_of_added_tokens_hold_beside_marks_as_well(flag, text):
-    tokens = Tokens(json.dumps(changed(content="<x>", **{flag: True})), name="test")
+    tokens = PackageTokenizer(json.dumps(changed(content="<x>", **{flag: True})), name="test")
 
     assert tokens.encode(text + "end") == tokens.encode(text + f"e{MARK}nd")
 
 
 def test_look_alikes_that_a_normalizer_would_unify_stay_outside():
     data = changed(content="[gMASK]", normalized=True) | {"normalizer": {"type": "NFC"}}
-    tokens = Tokens(json.dumps(data), name="test")
+    tokens = PackageTokenizer(json.dumps(data), name="test")
     kelvin = "[gMAS\u212a]"
 
     assert tokens.added["[gMASK]"] in tokens.encode(kelvin)
@@ -109,7 +109,9 @@ def test_old_files_that_do_not_name_the_model_are_read():
     data = json.loads(tokenizer_json())
     del data["model"]["type"]
 
-    assert TOKENS.plain("one word") == Tokens(json.dumps(data), name="old").plain("one word")
+    assert TOKENS.plain("one word") == PackageTokenizer(json.dumps(data), name="old").plain(
+        "one word"
+    )
 
 
 @pytest.mark.parametrize(
@@ -125,12 +127,12 @@ def test_old_files_that_do_not_name_the_model_are_read():
 )
 def test_other_files_are_refused(source, expected):
     with pytest.raises(ConfigError, match=expected):
-        Tokens(source, name="test")
+        PackageTokenizer(source, name="test")
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"missing\.json: cannot be read"):
-        Tokens.load(tmp_path / "missing.json", name="test")
+        PackageTokenizer.load(tmp_path / "missing.json", name="test")
 
 
 @pytest.mark.parametrize(
@@ -146,7 +148,7 @@ def test_the_end_token_is_read_from_beside_the_file(tmp_path, config, expected):
     folder = write_tokenizer(tmp_path)
     if config is not None:
         (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    tokens = Tokens.load(folder / "tokenizer.json", name="test")
+    tokens = PackageTokenizer.load(folder / "tokenizer.json", name="test")
 
     assert expected == tokens.eos_token
     assert TOKENS.added.get(expected) == tokens.eos_token_id

@@ -4,10 +4,18 @@ import pytest
 
 from gyre.rewards.assessment import assessment, closing, next_attempt
 from gyre.types.errors import EvaluatorError
-from gyre.types.outcomes import Ending, Outcome, Said, Silence, State, Status, Terminated
-from gyre.types.tasks import Evaluation
+from gyre.types.outcomes import (
+    Ending,
+    EvaluatorAnswer,
+    NoAnswer,
+    Outcome,
+    State,
+    Status,
+    Terminated,
+)
+from gyre.types.tasks import EvaluationRule
 
-RULE = Evaluation(argv=("x",), attempts=3, retry_s=2.0, attempt_s=10.0)
+RULE = EvaluationRule(argv=("x",), attempts=3, retry_s=2.0, attempt_s=10.0)
 STATE = State(folder="/f", reference="abc")
 
 
@@ -20,7 +28,7 @@ def made(*found):
 
 def test_silence_is_unresolved_and_failure_is_failed():
     silent, broken, hopeless = made(
-        Silence(reason="empty"), EvaluatorError("broke"), EvaluatorError("no", retryable=False)
+        NoAnswer(reason="empty"), EvaluatorError("broke"), EvaluatorError("no", retryable=False)
     )
 
     assert (Status.UNRESOLVED, "empty", True) == (silent.status, silent.reason, silent.may_retry)
@@ -30,19 +38,19 @@ def test_silence_is_unresolved_and_failure_is_failed():
 
 
 def test_attempts_go_on_with_growing_pauses_until_one_is_valid():
-    silence = Silence(reason="")
+    silence = NoAnswer(reason="")
     pauses = [
         next_attempt(RULE, made(*[silence] * count), left_s=100.0).pause_s for count in range(3)
     ]
 
     assert [0.0, 2.0, 4.0] == pauses
     assert next_attempt(RULE, made(*[silence] * 3), left_s=100.0) is None
-    assert next_attempt(RULE, made(silence, Said(text="0")), left_s=100.0) is None
+    assert next_attempt(RULE, made(silence, EvaluatorAnswer(text="0")), left_s=100.0) is None
     assert next_attempt(RULE, made(EvaluatorError("", retryable=False)), left_s=100.0) is None
 
 
 def test_attempts_stay_within_the_budget():
-    silence = made(Silence(reason=""))
+    silence = made(NoAnswer(reason=""))
 
     assert 10.0 == next_attempt(RULE, [], left_s=100.0).within_s
     assert 3.0 == next_attempt(RULE, [], left_s=3.0).within_s
@@ -67,12 +75,12 @@ def close(ending, state, found=(), *, surplus=False, calls=None, counts=True):
 @pytest.mark.parametrize("ending", [one for one in Ending if one is not Ending.NEVER_STARTED])
 def test_the_ending_does_not_decide_the_reward(ending):
     """SPEC 6.1."""
-    closed = close(ending, STATE, [Said(text="0.5")])
+    closed = close(ending, STATE, [EvaluatorAnswer(text="0.5")])
 
     assert (Outcome.VALID, 0.5) == (closed.outcome, closed.score)
 
 
-@pytest.mark.parametrize("found", [[], [Silence(reason="")], [EvaluatorError("")]])
+@pytest.mark.parametrize("found", [[], [NoAnswer(reason="")], [EvaluatorError("")]])
 def test_what_was_not_judged_in_time_is_excluded(found):
     """SPEC 6.3."""
     closed = close(Ending.COMPLETED, STATE, found)
@@ -99,11 +107,16 @@ def test_a_placeholder_left_nothing_and_committed_no_call(ending, calls, counts,
 
 
 def test_surplus_is_surplus_even_with_a_score():
-    assert Outcome.SURPLUS is close(Ending.COMPLETED, STATE, [Said(text="1")], surplus=True).outcome
+    assert (
+        Outcome.SURPLUS
+        is close(Ending.COMPLETED, STATE, [EvaluatorAnswer(text="1")], surplus=True).outcome
+    )
 
 
 def test_whatever_an_evaluator_said_its_reason_can_be_kept_and_shown():
-    broken, odd = made(EvaluatorError("\x1b[2J" + "x" * 10**6), Said(text='{"\ud800\x1b[31m": 1}'))
+    broken, odd = made(
+        EvaluatorError("\x1b[2J" + "x" * 10**6), EvaluatorAnswer(text='{"\ud800\x1b[31m": 1}')
+    )
 
     assert broken.reason.startswith("\\x1b[2Jxxx")
     assert 3_000 > len(broken.reason)

@@ -5,10 +5,10 @@ from contextlib import contextmanager
 
 from gyre.rewards.retry import attempts
 from gyre.types.errors import EvaluatorError, SandboxError
-from gyre.types.outcomes import Said, Silence, State, Status
-from gyre.types.tasks import Evaluation
+from gyre.types.outcomes import EvaluatorAnswer, NoAnswer, State, Status
+from gyre.types.tasks import EvaluationRule
 
-RULE = Evaluation(argv=("x",), attempts=4, retry_s=0.0, attempt_s=10.0)
+RULE = EvaluationRule(argv=("x",), attempts=4, retry_s=0.0, attempt_s=10.0)
 STATE = State(folder="/f", reference="abc")
 
 
@@ -59,7 +59,7 @@ def run(evaluator, copies, *, made=(), left_s=100.0):
 def test_every_attempt_has_a_copy_of_its_own_until_one_is_valid():
     """SPEC 6.2."""
     copies = Copies()
-    evaluator = Prepared(Silence(reason="?"), EvaluatorError("broke"), Said(text="0"))
+    evaluator = Prepared(NoAnswer(reason="?"), EvaluatorError("broke"), EvaluatorAnswer(text="0"))
     found = run(evaluator, copies)
 
     assert [Status.UNRESOLVED, Status.FAILED, Status.VALID] == [one.status for one in found]
@@ -69,7 +69,7 @@ def test_every_attempt_has_a_copy_of_its_own_until_one_is_valid():
 
 
 def test_a_copy_that_cannot_be_made_is_a_failed_attempt():
-    found = run(Prepared(Said(text="1")), Copies(1))
+    found = run(Prepared(EvaluatorAnswer(text="1")), Copies(1))
 
     assert [(Status.FAILED, "no space"), (Status.VALID, None)] == [
         (one.status, one.reason) for one in found
@@ -77,8 +77,8 @@ def test_a_copy_that_cannot_be_made_is_a_failed_attempt():
 
 
 def test_attempts_made_before_count():
-    before = run(Prepared(*[Silence(reason="?")] * 4), Copies())
-    evaluator = Prepared(Said(text="1"))
+    before = run(Prepared(*[NoAnswer(reason="?")] * 4), Copies())
+    evaluator = Prepared(EvaluatorAnswer(text="1"))
 
     assert [] == run(evaluator, Copies(), made=before)
     assert [4] == [one.attempt for one in run(evaluator, Copies(), made=before[:3])]

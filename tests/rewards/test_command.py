@@ -8,8 +8,8 @@ import pytest
 from gyre.rewards.command import CommandEvaluator
 from gyre.sandboxes.process import ProcessSandbox
 from gyre.types.errors import EvaluatorError
-from gyre.types.outcomes import Said, Silence
-from gyre.types.tasks import Evaluation
+from gyre.types.outcomes import EvaluatorAnswer, NoAnswer
+from gyre.types.tasks import EvaluationRule
 
 
 def assess(folder, script, *, score="reward.txt", files=None, evidence=()):
@@ -17,7 +17,7 @@ def assess(folder, script, *, score="reward.txt", files=None, evidence=()):
     workspace.mkdir(exist_ok=True)
     scratch.mkdir()
     evaluator = CommandEvaluator(
-        Evaluation(argv=("sh", "-c", script), score=score, files=files, evidence=evidence),
+        EvaluationRule(argv=("sh", "-c", script), score=score, files=files, evidence=evidence),
         ProcessSandbox(secrets.token_hex(16), home=scratch / "home"),
         variables={"LEVEL": "3"},
         folder=folder,
@@ -30,12 +30,12 @@ def assess(folder, script, *, score="reward.txt", files=None, evidence=()):
 def test_the_file_that_is_named_is_read(score, tmp_path):
     script = f"cd $GYRE_RESULTS; echo 1 > reward.txt; echo 1 > reward.json; echo $LEVEL > {score}"
 
-    assert Said(text="3\n") == assess(tmp_path, script, score=score)
+    assert EvaluatorAnswer(text="3\n") == assess(tmp_path, script, score=score)
 
 
 @pytest.mark.parametrize(("status", "said"), [(0, "1"), (1, "0")])
 def test_the_exit_status_is_a_score_where_it_is_asked_for(status, said, tmp_path):
-    assert Said(text=said) == assess(tmp_path, f"exit {status}", score="exit-status")
+    assert EvaluatorAnswer(text=said) == assess(tmp_path, f"exit {status}", score="exit-status")
 
 
 @pytest.mark.parametrize("script", ["exit 2", "exit 127", "kill -9 $$"])
@@ -45,7 +45,9 @@ def test_another_status_is_a_failure_and_no_score(script, tmp_path):
 
 
 def test_a_score_that_was_written_counts_whatever_the_status(tmp_path):
-    assert Said(text="0\n") == assess(tmp_path, "echo 0 > $GYRE_RESULTS/reward.txt; exit 1")
+    assert EvaluatorAnswer(text="0\n") == assess(
+        tmp_path, "echo 0 > $GYRE_RESULTS/reward.txt; exit 1"
+    )
 
 
 def test_a_score_of_a_command_that_was_killed_does_not_count(tmp_path):
@@ -57,14 +59,14 @@ def test_what_the_agent_wrote_is_no_score(tmp_path):
     (tmp_path / "workspace").mkdir()
     (tmp_path / "workspace" / "reward.txt").write_text("1")
 
-    assert isinstance(assess(tmp_path, ":"), Silence)
+    assert isinstance(assess(tmp_path, ":"), NoAnswer)
 
 
 def test_a_link_to_what_the_agent_wrote_is_no_score(tmp_path):
     (tmp_path / "workspace").mkdir()
     (tmp_path / "workspace" / "mine").write_text("1")
 
-    assert isinstance(assess(tmp_path, "ln -s $PWD/mine $GYRE_RESULTS/reward.txt"), Silence)
+    assert isinstance(assess(tmp_path, "ln -s $PWD/mine $GYRE_RESULTS/reward.txt"), NoAnswer)
 
 
 def test_what_is_no_text_is_silence(tmp_path):
@@ -79,7 +81,7 @@ def test_the_evaluation_has_a_copy_of_its_files(tmp_path):
     (files / "answer").write_text("0.5")
     script = 'cd "$GYRE_EVALUATION"; cp answer $GYRE_RESULTS/reward.txt; echo spoiled > answer'
 
-    assert Said(text="0.5") == assess(tmp_path, script, files=str(files))
+    assert EvaluatorAnswer(text="0.5") == assess(tmp_path, script, files=str(files))
     assert "0.5" == (files / "answer").read_text()
 
 
@@ -91,11 +93,13 @@ def test_files_that_are_gone_are_a_failure(tmp_path):
 def test_a_reward_is_looked_for_in_both_files(tmp_path):
     both = "cd $GYRE_RESULTS; echo 1 > reward.txt; echo 2 > reward.json"
 
-    assert Said(text="2\n") == assess(tmp_path, both, score="reward")
+    assert EvaluatorAnswer(text="2\n") == assess(tmp_path, both, score="reward")
 
 
 def test_the_second_file_counts_where_the_first_is_missing(tmp_path):
-    assert Said(text="1\n") == assess(tmp_path, "echo 1 > $GYRE_RESULTS/reward.txt", score="reward")
+    assert EvaluatorAnswer(text="1\n") == assess(
+        tmp_path, "echo 1 > $GYRE_RESULTS/reward.txt", score="reward"
+    )
 
 
 def test_only_files_that_hold_something_and_are_its_own_are_evidence(tmp_path):

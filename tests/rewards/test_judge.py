@@ -11,12 +11,12 @@ import pytest
 from tests.rewards.judged import endpoint, tool_call
 from tests.storage.test_folders import dig
 
-from gyre.config.sections import JudgeSection
+from gyre.config.sections import JudgeConfig
 from gyre.rewards.judge import Judge, verdict_in
 from gyre.storage import safe_dir as folders
 from gyre.types.errors import EvaluatorError
-from gyre.types.outcomes import Said, Silence
-from gyre.types.tasks import Evaluation, Rubric, Task
+from gyre.types.outcomes import EvaluatorAnswer, NoAnswer
+from gyre.types.tasks import EvaluationRule, Rubric, Task
 
 
 @pytest.fixture
@@ -31,9 +31,9 @@ def workspace(tmp_path):
 
 
 def judged(workspace, one, *, key=None, shows=("**/*",), looks=False, within_s=180.0, **settings):
-    evaluation = Evaluation(rubric=Rubric(text="Is it tidy?", shows=shows, looks=looks))
+    evaluation = EvaluationRule(rubric=Rubric(text="Is it tidy?", shows=shows, looks=looks))
     task = Task(id="t", instruction="Tidy up.", files=None, evaluation=evaluation)
-    section = JudgeSection(url=one.url, model="m", **settings)
+    section = JudgeConfig(url=one.url, model="m", **settings)
     judge = Judge(task, evaluation, section, key=key, folder=workspace.parent)
     return asyncio.run(judge.assess(str(workspace), str(workspace), within_s=within_s))
 
@@ -44,7 +44,7 @@ def test_a_verdict_is_a_score_and_is_kept_for_people(workspace):
     (asked,) = one.asked
     kept = json.loads((workspace.parent / "judgements.jsonl").read_text())
 
-    assert Said(text="0.5") == found
+    assert EvaluatorAnswer(text="0.5") == found
     assert ("m", 0, False) == (asked["model"], asked["temperature"], asked["stream"])
     assert ["Bearer k"] == one.keys
     assert ("half of it", 100) == (kept["verdict"]["reason"], kept["tokens"])
@@ -87,7 +87,7 @@ def test_a_reply_that_is_no_verdict_is_asked_for_again(workspace):
     with endpoint(lambda body: next(replies)) as one:
         found = judged(workspace, one)
 
-    assert Said(text="1") == found
+    assert EvaluatorAnswer(text="1") == found
     assert ["system", "user", "assistant", "user"] == [
         message["role"] for message in one.asked[1]["messages"]
     ]
@@ -98,7 +98,7 @@ def test_the_budget_bounds_how_often_it_is_asked(workspace, settings, calls):
     with endpoint(lambda body: "hm") as one:
         found = judged(workspace, one, **settings)
 
-    assert isinstance(found, Silence)
+    assert isinstance(found, NoAnswer)
     assert calls == len(one.asked)
 
 
@@ -119,7 +119,7 @@ def test_a_judge_that_looks_around_reads_files_by_itself(workspace):
         found = judged(workspace, one, looks=True)
     results = [m["content"] for m in one.asked[-1]["messages"] if m["role"] == "tool"]
 
-    assert Said(text="0.25") == found
+    assert EvaluatorAnswer(text="0.25") == found
     assert "src/a.py 11" in results[0]
     assert "'a')\n" == results[1]
     assert ["no such file: link", "no such file: ../secret"] == results[2:4]
@@ -174,7 +174,7 @@ def test_links_in_a_circle_and_folders_of_any_depth_are_looked_at(workspace):
     answers = iter([*asked, '{"score": 1}'])
     try:
         with endpoint(lambda body: next(answers)) as one:
-            assert Said(text="1") == judged(workspace, one, looks=True)
+            assert EvaluatorAnswer(text="1") == judged(workspace, one, looks=True)
         results = [m["content"] for m in one.asked[-1]["messages"] if m["role"] == "tool"]
     finally:
         folders.remove(workspace)
@@ -190,7 +190,7 @@ def test_what_a_judge_makes_up_is_said_to_itself(workspace, start):
     call["tool_calls"] += ["no call", None, {"function": 3}]
     answers = iter([call, '{"score": 1}'])
     with endpoint(lambda body: next(answers)) as one:
-        assert Said(text="1") == judged(workspace, one, looks=True)
+        assert EvaluatorAnswer(text="1") == judged(workspace, one, looks=True)
 
 
 def test_an_answer_that_is_nested_too_deep_for_words_is_silence_or_a_failure(workspace):
@@ -202,7 +202,7 @@ def test_an_answer_that_is_nested_too_deep_for_words_is_silence_or_a_failure(wor
                 found = judged(workspace, one, calls=2)
             except EvaluatorError:
                 continue
-            assert isinstance(found, Silence)
+            assert isinstance(found, NoAnswer)
 
 
 def test_spaces_without_end_are_no_verdict():

@@ -7,12 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gyre.rewards.score import reaches, score_of
-from gyre.types.outcomes import Said
-from gyre.types.tasks import CountedTests, Evaluation
+from gyre.types.outcomes import EvaluatorAnswer
+from gyre.types.tasks import CountedTests, EvaluationRule
 
 
 def scored(text, *, evidence=(), **rule):
-    return score_of(Said(text=text, evidence=evidence), Evaluation(argv=("x",), **rule))
+    return score_of(
+        EvaluatorAnswer(text=text, evidence=evidence), EvaluationRule(argv=("x",), **rule)
+    )
 
 
 @pytest.mark.parametrize(
@@ -101,9 +103,14 @@ def test_without_its_evidence_a_score_is_none():
     asked = ("report.xml", "log.txt")
 
     assert 1.0 == scored("1", evidence=asked)
-    assert 1.0 == score_of(Said(text="1", evidence=asked), Evaluation(argv=("x",), evidence=asked))
+    assert 1.0 == score_of(
+        EvaluatorAnswer(text="1", evidence=asked), EvaluationRule(argv=("x",), evidence=asked)
+    )
     with pytest.raises(ValueError, match=r"evidence is missing: log\.txt"):
-        score_of(Said(text="1", evidence=asked[:1]), Evaluation(argv=("x",), evidence=asked))
+        score_of(
+            EvaluatorAnswer(text="1", evidence=asked[:1]),
+            EvaluationRule(argv=("x",), evidence=asked),
+        )
 
 
 JUNIT = """<?xml version="1.0"?>
@@ -209,14 +216,14 @@ def test_a_report_without_a_number_of_tests_says_nothing():
 )
 def test_a_step_reaches_its_least_by_every_number_that_is_named(text, least, is_enough):
     """What is missing, or no number, has not reached it."""
-    said, rule = Said(text=text), Evaluation(argv=("x",))
+    said, rule = EvaluatorAnswer(text=text), EvaluationRule(argv=("x",))
 
     assert is_enough == reaches(said, rule, score_of(said, rule), least)
 
 
 def test_a_report_of_tests_reaches_a_least_by_its_score():
-    rule = Evaluation(argv=("x",), score="tests.json", tests=CountedTests(count=2))
-    said = Said(text='{"a": "passed", "b": "failed"}')
+    rule = EvaluationRule(argv=("x",), score="tests.json", tests=CountedTests(count=2))
+    said = EvaluatorAnswer(text='{"a": "passed", "b": "failed"}')
 
     assert (True, False) == tuple(
         reaches(said, rule, score_of(said, rule), {"reward": least}) for least in (0.5, 0.6)

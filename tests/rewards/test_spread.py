@@ -4,13 +4,13 @@ from math import sqrt
 
 import pytest
 
-from gyre.rewards.statistics import Scored, spread
+from gyre.rewards.statistics import ScoredExecution, score_statistics
 from gyre.types.outcomes import Outcome
 
 
 def scored(task, *scores):
     return [
-        Scored(
+        ScoredExecution(
             task=task,
             outcome=Outcome.EXCLUDED if score is None else Outcome.VALID,
             score=score,
@@ -21,7 +21,9 @@ def scored(task, *scores):
 
 
 def test_every_task_weighs_the_same_and_the_spread_is_that_of_tasks():
-    found = spread([*scored("a", 1.0, 1.0, 1.0, 0.0), *scored("b", 0.5), *scored("c", 0.0)])
+    found = score_statistics(
+        [*scored("a", 1.0, 1.0, 1.0, 0.0), *scored("b", 0.5), *scored("c", 0.0)]
+    )
     means = [0.75, 0.5, 0.0]
     middle = sum(means) / 3
     deviation = sqrt(sum((one - middle) ** 2 for one in means) / 2)
@@ -37,40 +39,40 @@ def test_every_task_weighs_the_same_and_the_spread_is_that_of_tasks():
 
 def test_what_has_no_valid_score_is_counted_and_in_no_mean():
     """SPEC 6.3: and a valid zero stays."""
-    found = spread(scored("a", 1.0, None, 0.0, None))
+    found = score_statistics(scored("a", 1.0, None, 0.0, None))
 
     assert (4, 2) == (found.num_executions, found.num_valid)
     assert (0.5, 2) == (found.score.mean, found.tasks[0].score.num)
 
 
 def test_a_task_without_a_valid_score_weighs_nothing_and_is_named():
-    found = spread([*scored("a", 0.5, 0.5), *scored("b", None, None)])
+    found = score_statistics([*scored("a", 0.5, 0.5), *scored("b", None, None)])
 
     assert (0.5, 2, None) == (found.score.mean, found.score.num, found.tasks[1].score.mean)
 
 
 def test_of_one_task_the_executions_spread():
-    found = spread(scored("a", 0.0, 1.0))
+    found = score_statistics(scored("a", 0.0, 1.0))
 
     assert (0.5, 0.5) == (found.score.mean, found.score.standard_error)
 
 
 def test_a_placeholder_is_a_zero_and_is_counted():
     """SPEC 6.4."""
-    zero = Scored(task="a", outcome=Outcome.PLACEHOLDER, score=0.0, highest=1.0)
-    found = spread([zero, *scored("a", 1.0)])
+    zero = ScoredExecution(task="a", outcome=Outcome.PLACEHOLDER, score=0.0, highest=1.0)
+    found = score_statistics([zero, *scored("a", 1.0)])
 
     assert (0.5, 1, 2) == (found.score.mean, found.num_placeholders, found.num_valid)
 
 
 @pytest.mark.parametrize("scores", [[], [None]])
 def test_without_a_score_there_is_no_mean(scores):
-    found = spread(scored("a", *scores))
+    found = score_statistics(scored("a", *scores))
 
     assert (None, None, None) == (found.score.mean, found.passed.mean, found.any_passed)
 
 
 def test_one_score_alone_has_no_error():
-    found = spread(scored("a", 1.0))
+    found = score_statistics(scored("a", 1.0))
 
     assert (1.0, None) == (found.passed.mean, found.passed.standard_error)

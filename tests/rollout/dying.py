@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from gyre.rollout.main import born
-from gyre.rollout.spec import Order, write_order
+from gyre.rollout.main import run_forked
+from gyre.rollout.spec import ExecutionSpec, write_order
 
 TOLD = '{"key": "k"}'
 MOMENTS = ("fsync", "rename", "replace")
@@ -52,12 +52,12 @@ def lived(folder, number=None):
         os.setsid()
         if number is not None:
             dies_at(number)
-        os._exit(born([str(folder / "order.json")], TOLD))
+        os._exit(run_forked([str(folder / "order.json")], TOLD))
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def main(folder):
-    order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
+    order = msgspec.json.decode(sys.stdin.buffer.read(), type=ExecutionSpec)
     for number in range(1, MOST):
         own = folder / str(number)
         write_order(own, order)

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from gyre.rollout.execution import Deadlines, Execution, Stage
+from gyre.rollout.execution import DeadlineTimes, Execution, ExecutionStage
 from gyre.scheduler import messages
 from gyre.types import outcomes
-from gyre.types.errors import BrokenPromise, ConfigError
+from gyre.types.errors import ConfigError, InternalError
 from gyre.types.outcomes import (
     Assessed,
     Assessment,
@@ -111,7 +111,7 @@ class AnyOrder(RuleBasedStateMachine):
         before = seen(self.execution)
         try:
             self.execution.apply(fact)
-        except BrokenPromise:
+        except InternalError:
             assert before == seen(self.execution)
         else:
             self.taken.append(fact)
@@ -197,7 +197,7 @@ def test_what_has_ended_a_step_did_start():
     for fact in (Prepared(mark="m"), Launched(monotonic_s=1.0, boot="b"), ended(0)):
         execution.apply(fact)
 
-    with pytest.raises(BrokenPromise):
+    with pytest.raises(InternalError):
         execution.apply(terminated(Ending.NEVER_STARTED, None))
 
 
@@ -212,7 +212,7 @@ def test_a_whole_life():
     ]
     execution = Execution("e1", "t", lived)
 
-    assert Stage.CLOSED is execution.stage
+    assert ExecutionStage.CLOSED is execution.stage
     assert (0.0, True) == (execution.record.closed.score, execution.record.was_launched)
 
 
@@ -230,7 +230,7 @@ def test_a_life_in_steps_is_worth_what_they_come_to():
     whole = Execution("e1", "t", [*lived, closed], worth=lambda scores: sum(scores.values()) / 2)
 
     assert (0.25, {0: 0.5, 1: 0.0}) == (whole.record.closed.score, whole.scores)
-    with pytest.raises(BrokenPromise):
+    with pytest.raises(InternalError):
         Execution("e1", "t", [*lived, closed])
 
 
@@ -239,19 +239,19 @@ def test_what_is_cancelled_before_launch_was_not_launched():
     execution = Execution("e1", "t", [terminated(Ending.CANCELLED, None)])
 
     assert not execution.record.was_launched
-    with pytest.raises(BrokenPromise):
+    with pytest.raises(InternalError):
         execution.apply(Launched(monotonic_s=1.0, boot="b"))
 
 
 def test_there_is_no_outcome_before_termination():
-    with pytest.raises(BrokenPromise):
+    with pytest.raises(InternalError):
         _ = Execution("e1", "t", [Prepared(mark="m")]).record
 
 
 @pytest.mark.parametrize(("score", "status"), [(None, Status.VALID), (0.0, Status.UNRESOLVED)])
 def test_a_score_and_its_absence_cannot_be_confused(score, status):
     """SPEC 6.3."""
-    with pytest.raises(BrokenPromise):
+    with pytest.raises(InternalError):
         Assessment(
             status=status, score=score, reason=None, reference="abc", evaluator="e", attempt=1
         )
@@ -259,7 +259,7 @@ def test_a_score_and_its_absence_cannot_be_confused(score, status):
 
 def test_deadlines_count_from_launch_and_do_not_charge_what_was_held():
     """SPEC 6.1."""
-    deadlines = Deadlines(agent_s=10.0, overall_s=15.0)
+    deadlines = DeadlineTimes(agent_s=10.0, overall_s=15.0)
     first = deadlines.agent_at(100.0), deadlines.overall_at(100.0)
     deadlines.hold(4.0)
     deadlines.hold(3.0)
@@ -276,7 +276,7 @@ def test_deadlines_count_from_launch_and_do_not_charge_what_was_held():
 )
 def test_deadlines_are_finite_and_in_order(agent_s, overall_s):
     with pytest.raises(ConfigError, match="finite deadlines"):
-        Deadlines(agent_s=agent_s, overall_s=overall_s)
+        DeadlineTimes(agent_s=agent_s, overall_s=overall_s)
 
 
 @pytest.mark.parametrize("name", ["Ending", "Outcome"])

@@ -15,13 +15,11 @@ from tests.sandboxes.local.test_escapes import answering
 from gyre.rollout.placing import address_of, check, limits_for
 from gyre.types.errors import ConfigError
 from gyre.types.outcomes import Ending, Outcome, Prepared
-from gyre.types.sandboxes import Limits, SandboxOrder
-from gyre.types.tasks import Needs
+from gyre.types.sandboxes import Limits, SandboxSpec
+from gyre.types.tasks import ResourceNeeds
 
 pytestmark = pytest.mark.slow
-LOCAL = SandboxOrder(
-    kind="local", limits=Limits(memory_bytes=2**28, processes=64, disk_bytes=2**26)
-)
+LOCAL = SandboxSpec(kind="local", limits=Limits(memory_bytes=2**28, processes=64, disk_bytes=2**26))
 
 
 def local(harness, **changed):
@@ -104,7 +102,7 @@ def test_a_proxy_that_comes_back_elsewhere_is_waited_for(kind, tmp_path):
     url = tmp_path / "proxy.url"
     url.write_text(f"http://127.0.0.1:{gone.getsockname()[1]}\n")
     script = f'touch begun; /usr/bin/python3 -c "{ask}" > work'
-    wanted = order(script, sandbox=SandboxOrder(kind=kind), address_file=str(url))
+    wanted = order(script, sandbox=SandboxSpec(kind=kind), address_file=str(url))
     with gone, supervised(tmp_path / "e", wanted) as one:
         wait_until((tmp_path / "e" / "workspace" / "begun").exists)
         with answering("127.0.0.1", b"HTTP/1.0 200 OK\r\n\r\nback again") as port:
@@ -129,8 +127,8 @@ def test_a_task_may_name_less_than_the_run_allows():
     allowed = Limits(memory_bytes=2**30, processes=9, cpus=None, disk_bytes=2**30)
 
     def found(**needs):
-        wanted = order("true", sandbox=SandboxOrder(limits=allowed))
-        return limits_for(replace(wanted, task=replace(wanted.task, needs=Needs(**needs))))
+        wanted = order("true", sandbox=SandboxSpec(limits=allowed))
+        return limits_for(replace(wanted, task=replace(wanted.task, needs=ResourceNeeds(**needs))))
 
     assert allowed == found()
     assert replace(allowed, memory_bytes=2**20) == found(memory_mb=1)
@@ -173,7 +171,7 @@ def bearing(mark):
 
 def test_a_level_that_is_not_there_is_never_done_without(tmp_path):
     with supervised(
-        tmp_path / "e", order("echo a > work", sandbox=SandboxOrder(require=("network",)))
+        tmp_path / "e", order("echo a > work", sandbox=SandboxSpec(require=("network",)))
     ) as one:
         record = one.end()
 
@@ -182,23 +180,23 @@ def test_a_level_that_is_not_there_is_never_done_without(tmp_path):
 
 
 def test_a_machine_is_asked_before_a_run_begins(tmp_path):
-    check(SandboxOrder())
+    check(SandboxSpec())
     check(replace(LOCAL, require=("network", "files", "seccomp", "memory")))
 
     with pytest.raises(ConfigError, match=r"sandbox.require: network: not in force here"):
-        check(SandboxOrder(require=("network",)))
+        check(SandboxSpec(require=("network",)))
     with pytest.raises(ConfigError, match=r"sandbox.kind: local: .* sandbox.root: expected"):
-        check(SandboxOrder(kind="local", root=str(tmp_path / "nothing")))
+        check(SandboxSpec(kind="local", root=str(tmp_path / "nothing")))
     with pytest.raises(ConfigError, match=r'sandbox.kind: local: .* execvp sh.* = "process"'):
-        check(SandboxOrder(kind="local", root=str(tmp_path)))
+        check(SandboxSpec(kind="local", root=str(tmp_path)))
 
 
 def test_a_machine_without_user_namespaces_is_refused_with_what_to_set():
     """In a namespace that may have none below it."""
     code = (
-        "from gyre.rollout.placing import check; from gyre.types.sandboxes import SandboxOrder\n"
+        "from gyre.rollout.placing import check; from gyre.types.sandboxes import SandboxSpec\n"
         "from gyre.types.errors import ConfigError\n"
-        "try: check(SandboxOrder(kind='local'))\n"
+        "try: check(SandboxSpec(kind='local'))\n"
         "except ConfigError as error: print(error)"
     )
     script = 'echo 0 > /proc/sys/user/max_user_namespaces; exec "$0" -c "$1"'
@@ -227,7 +225,7 @@ def test_a_machine_without_user_namespaces_is_refused_with_what_to_set():
 )
 def test_the_disk_holds_what_is_to_be_kept(keep, score, is_kept, tmp_path):
     judge = evaluation(f"echo {score} > $GYRE_RESULTS/reward.txt", attempts=1)
-    wanted = local("echo a > work", judge=judge, sandbox=SandboxOrder(kind="local", keep=keep))
+    wanted = local("echo a > work", judge=judge, sandbox=SandboxSpec(kind="local", keep=keep))
     with supervised(tmp_path / "e", wanted) as one:
         one.end()
     left = {path.name for path in (tmp_path / "e").iterdir()}
@@ -250,9 +248,9 @@ def test_a_root_of_its_own_keeps_what_was_written_to_it(tmp_path):
     wanted = local(
         "printf made > /etc/made; cat given > own; rm given",
         judge=judge,
-        sandbox=SandboxOrder(kind="local", root=str(root), readable=("/usr",)),
+        sandbox=SandboxSpec(kind="local", root=str(root), readable=("/usr",)),
     )
-    task = replace(wanted.task, needs=Needs(workdir="/app"))
+    task = replace(wanted.task, needs=ResourceNeeds(workdir="/app"))
     with supervised(tmp_path / "e", replace(wanted, task=task)) as one:
         record = one.end()
 

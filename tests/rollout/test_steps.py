@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from gyre.rollout.steps import steps_of, why_over, worth
 from gyre.types.outcomes import Ending, State, StepEnded
-from gyre.types.tasks import Evaluation, Step, Task
+from gyre.types.tasks import EvaluationRule, Task, TaskStep
 
-RULE = Evaluation(argv=("true",))
+RULE = EvaluationRule(argv=("true",))
 TASK = Task(id="t", instruction="go", files=None, evaluation=RULE)
 ENDED = StepEnded(
     step=0,
@@ -23,7 +23,7 @@ ENDED = StepEnded(
 
 def stepped(number, **changed):
     steps = tuple(
-        Step(name=f"s{index}", instruction="go", files=None, evaluation=RULE)
+        TaskStep(name=f"s{index}", instruction="go", files=None, evaluation=RULE)
         for index in range(number)
     )
     return replace(TASK, steps=steps, **changed)

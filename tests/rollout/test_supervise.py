@@ -22,9 +22,9 @@ from tests.controller.executions.supervised import (
 
 from gyre.rollout import outcome
 from gyre.rollout.facts import FactsFile
-from gyre.rollout.heartbeat import BEAT_FILE, BEAT_S, Beating, last_spent_s
-from gyre.rollout.main import Secrets, Supervision, all_told
-from gyre.rollout.spec import Told, tell, write_order
+from gyre.rollout.heartbeat import BEAT_FILE, BEAT_S, Heartbeat, last_spent_s
+from gyre.rollout.main import Secrets, SupervisorProcess, all_told
+from gyre.rollout.spec import ProxyTotals, write_order, write_proxy_totals
 from gyre.rollout.workspace import content_hash
 from gyre.sandboxes.relay import Upstream
 from gyre.storage.lock import is_taken
@@ -346,7 +346,7 @@ def test_a_signal_that_comes_before_the_supervisor_is_ready_is_not_lost(tmp_path
 def test_time_without_an_engine_is_not_charged(tmp_path):
     """SPEC 6.1: told in time, the deadline moves on."""
     with supervised(tmp_path, order(HALF + "sleep 3; echo two >> work", agent_s=SHORT_S)) as one:
-        tell(tmp_path, Told(held_s=PATIENCE_S))
+        write_proxy_totals(tmp_path, ProxyTotals(held_s=PATIENCE_S))
         record = one.end()
 
     assert (Ending.COMPLETED, 0.2) == (record.terminated.ending, record.closed.score)
@@ -371,13 +371,13 @@ def test_time_without_a_proxy_is_not_charged_either(tmp_path):
         waiting = asyncio.create_task(proxy.reached(lambda: not came.is_set()))
         await again.wait()
         now[0] = 4.0
-        tell(tmp_path, Told(held_s=3.0))
+        write_proxy_totals(tmp_path, ProxyTotals(held_s=3.0))
         found = all_told(tmp_path, proxy)
         came.set()
         await waiting
         return found
 
-    assert Told(held_s=7.0) == asyncio.run(run())
+    assert ProxyTotals(held_s=7.0) == asyncio.run(run())
 
 
 def test_time_without_a_proxy_is_not_charged_by_the_next_supervisor(tmp_path, monkeypatch):
@@ -388,8 +388,8 @@ def test_time_without_a_proxy_is_not_charged_by_the_next_supervisor(tmp_path, mo
     for fact in (Prepared(mark="m"), Launched(monotonic_s=0.0, boot="another")):
         file.append(fact, at=0.0)
     file.close()
-    Beating(tmp_path).charge(lambda: before_s - BEAT_S)
-    found = Supervision(tmp_path, order(HALF), Secrets(), teller=None).spent_s()
+    Heartbeat(tmp_path).charge(lambda: before_s - BEAT_S)
+    found = SupervisorProcess(tmp_path, order(HALF), Secrets(), teller=None).spent_s()
 
     assert before_s <= found + waited_s < before_s + PATIENCE_S
 
@@ -437,15 +437,15 @@ def test_a_state_that_was_tampered_with_is_not_assessed(tmp_path):
     ("told", "expected"),
     [
         (None, Outcome.EXCLUDED),
-        (Told(committed_calls=3), Outcome.EXCLUDED),
-        (Told(committed_calls=0), Outcome.PLACEHOLDER),
+        (ProxyTotals(committed_calls=3), Outcome.EXCLUDED),
+        (ProxyTotals(committed_calls=0), Outcome.PLACEHOLDER),
     ],
 )
 def test_a_lost_workspace_is_a_placeholder_only_if_no_call_was_committed(told, expected, tmp_path):
     """SPEC 6.4."""
     with supervised(tmp_path, order("until test -e go; do :; done; rm -rf $PWD")) as one:
         if told is not None:
-            tell(tmp_path, told)
+            write_proxy_totals(tmp_path, told)
         wait_until((tmp_path / "workspace").exists)
         (tmp_path / "workspace" / "go").touch()
         record = one.end()

@@ -6,11 +6,11 @@ import pytest
 
 from gyre.rollout import supervisor as module
 from gyre.rollout.execution import Execution
-from gyre.rollout.spec import Order, Told
+from gyre.rollout.spec import ExecutionSpec, ProxyTotals
 from gyre.rollout.supervisor import MOST_TRIES, Supervisor
 from gyre.types.errors import SandboxError
 from gyre.types.outcomes import Ending, Launched, Prepared
-from gyre.types.tasks import Command, Evaluation, Task
+from gyre.types.tasks import Command, EvaluationRule, Task
 
 PARTS = ["prepare", "start"]
 
@@ -62,8 +62,8 @@ def hurried(monkeypatch):
 
 
 def terminated(folder, sandbox, *, cancelled=False):
-    task = Task(id="t", instruction="i", files=None, evaluation=Evaluation(argv=("true",)))
-    order = Order(
+    task = Task(id="t", instruction="i", files=None, evaluation=EvaluationRule(argv=("true",)))
+    order = ExecutionSpec(
         execution="e", task=task, url="u", harness=("x",), variables={}, agent_s=5.0, overall_s=9.0
     )
     execution = Execution("e", "t")
@@ -75,7 +75,7 @@ def terminated(folder, sandbox, *, cancelled=False):
 
     async def work():
         one = Supervisor(
-            order, folder, execution, sandbox=sandbox, clock=Clock(), say=say, told=Told
+            order, folder, execution, sandbox=sandbox, clock=Clock(), say=say, told=ProxyTotals
         )
         if cancelled:
             one.cancelled.set()

@@ -6,8 +6,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from gyre.rollout.fact_reporter import Teller
-from gyre.rollout.facts import Entry
+from gyre.rollout.fact_reporter import FactReporter
+from gyre.rollout.facts import FactEntry
 from gyre.types.outcomes import Prepared
 
 
@@ -46,13 +46,13 @@ class Listener:
 
 
 def entries(count):
-    return [Entry(sequence=n, at=1.0, fact=Prepared(mark=str(n))) for n in range(count)]
+    return [FactEntry(sequence=n, at=1.0, fact=Prepared(mark=str(n))) for n in range(count)]
 
 
 def tell(url, count):
-    with Teller(url, "token", "e1") as teller:
+    with FactReporter(url, "token", "e1") as teller:
         for entry in entries(count):
-            teller.tell(entry)
+            teller.report(entry)
 
 
 def test_facts_arrive_in_order_with_their_sequence_and_the_token():

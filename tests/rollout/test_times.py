@@ -1,11 +1,11 @@
 """What is left of the overall budget, whoever looks after the execution and since when."""
 
-from gyre.rollout.deadlines import Times
+from gyre.rollout.deadlines import Deadlines
 from gyre.rollout.execution import Execution
-from gyre.rollout.spec import Order, Told
+from gyre.rollout.spec import ExecutionSpec, ProxyTotals
 from gyre.rollout.steps import steps_of
 from gyre.types.outcomes import Ending, Launched, Prepared, State, Terminated
-from gyre.types.tasks import Evaluation, Task
+from gyre.types.tasks import EvaluationRule, Task
 
 OVERALL_S = 100.0
 PREPARED = Prepared(mark="m")
@@ -23,8 +23,8 @@ class Clock:
 
 def times(clock, *facts, held_s=0.0, **known):
     """Of a supervisor that begins now."""
-    task = Task(id="t", instruction="i", files=None, evaluation=Evaluation(argv=("true",)))
-    order = Order(
+    task = Task(id="t", instruction="i", files=None, evaluation=EvaluationRule(argv=("true",)))
+    order = ExecutionSpec(
         execution="e",
         task=task,
         url="u",
@@ -34,12 +34,12 @@ def times(clock, *facts, held_s=0.0, **known):
         overall_s=OVERALL_S,
     )
     execution = Execution("e", "t", facts)
-    made = Times(
+    made = Deadlines(
         order,
         execution,
         steps_of(task),
         clock=clock,
-        told=lambda: Told(held_s=held_s),
+        told=lambda: ProxyTotals(held_s=held_s),
         **({"spent_s": None} | known),
     )
     return made, execution

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from tests.scheduler.world import World
 
-from gyre.scheduler.config import Shape
+from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.dispatch import Boundary, Continuous
 from gyre.scheduler.launching import LongestFirst, OldestFirst
 from gyre.scheduler.messages import (
@@ -23,7 +23,7 @@ from gyre.scheduler.messages import (
 )
 from gyre.scheduler.placements import Async, Colocate, Elastic, Resumable
 from gyre.scheduler.scheduler import Scheduler
-from gyre.types.errors import BrokenPromise
+from gyre.types.errors import InternalError
 from gyre.types.outcomes import Ending, Outcome
 
 SAID_ONCE = (
@@ -59,7 +59,7 @@ def shapes(draw):
     most = room if placement is Elastic else 4
     if placement is Resumable or (placement is not Colocate and most and draw(st.booleans())):
         dispatch = Continuous(depth=draw(st.integers(1, most)))
-    return Shape(
+    return SchedulerConfig(
         groups_per_batch=batch,
         executions_per_group=size,
         surplus=surplus,
@@ -205,7 +205,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         event = events[at % len(events)]
         try:
             self.world.scheduler.handle(event, self.world.now)
-        except BrokenPromise:
+        except InternalError:
             return
         raise AssertionError(f"{event} was not refused")
 

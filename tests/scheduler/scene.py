@@ -1,6 +1,6 @@
 """Short ways to say what happens to a scheduler in an example."""
 
-from gyre.scheduler.config import Shape
+from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.dispatch import Boundary
 from gyre.scheduler.messages import (
     AdmitGroup,
@@ -30,7 +30,7 @@ DEFAULTS = {
 
 
 def shape(**changes):
-    return Shape(**{**DEFAULTS, **changes})
+    return SchedulerConfig(**{**DEFAULTS, **changes})
 
 
 class Scene:

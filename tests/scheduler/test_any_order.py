@@ -7,7 +7,7 @@ from tests.scheduler.machine import SchedulerMachine
 
 from gyre.scheduler import rules
 from gyre.scheduler.cells import CellState
-from gyre.types.errors import BrokenPromise
+from gyre.types.errors import InternalError
 
 HOW = {"stateful_step_count": 40, "deadline": None}
 
@@ -85,7 +85,7 @@ def never_void(*, counted, min_valid):
 def test_a_wrong_rule_is_noticed(monkeypatch, rule, fault):
     monkeypatch.setattr(rules, rule, fault)
 
-    with pytest.raises((AssertionError, BrokenPromise)):
+    with pytest.raises((AssertionError, InternalError)):
         run_state_machine_as_test(
             SchedulerMachine,
             settings=settings(

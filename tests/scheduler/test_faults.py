@@ -28,7 +28,7 @@ from gyre.scheduler.messages import (
     TimerFired,
 )
 from gyre.scheduler.scheduler import Scheduler
-from gyre.types.errors import BrokenPromise
+from gyre.types.errors import InternalError
 from gyre.types.outcomes import Ending, Outcome
 
 
@@ -147,7 +147,7 @@ def test_duplicates_change_nothing():
 def test_what_cannot_be_is_refused(event, words):
     scene = core_in_training(dispatch=Boundary(extra_dispatch=1))
 
-    with pytest.raises(BrokenPromise, match=words):
+    with pytest.raises(InternalError, match=words):
         scene.tell(event)
 
 
@@ -155,7 +155,7 @@ def test_time_does_not_go_back_and_nothing_comes_before_the_start():
     scene = Scene()
     scene.tell(TimerFired(), at=3.0)
 
-    with pytest.raises(BrokenPromise, match="time went back"):
+    with pytest.raises(InternalError, match="time went back"):
         scene.scheduler.handle(TimerFired(), 2.0)
-    with pytest.raises(BrokenPromise, match="before the run started"):
+    with pytest.raises(InternalError, match="before the run started"):
         Scheduler(shape()).handle(TimerFired(), 0.0)

@@ -8,7 +8,7 @@ from typing import get_args
 from gyre.scheduler import rules
 from gyre.scheduler.burst import Phase
 from gyre.scheduler.cells import CellState
-from gyre.scheduler.messages import Command, Heard
+from gyre.scheduler.messages import Command, Event
 
 PAGE = (Path(__file__).parents[2] / "docs" / "scheduler.md").read_text()
 TRANSITIONS = re.findall(r"^\| from \| to \| when \|\n\|---.*\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
@@ -40,7 +40,7 @@ def test_every_rule_is_explained():
 def test_every_command_is_listed_with_an_answer():
     table = PAGE.split("| command | its answer |")[1].split("\n\n")[0]
     commands = {one.__name__ for one in get_args(Command)}
-    events = {one.__name__ for one in get_args(Heard)}
+    events = {one.__name__ for one in get_args(Event)}
     rows = [line.split("|")[1:3] for line in table.splitlines() if "`" in line]
 
     assert commands == {name for row in rows for name in re.findall(r"`(\w+)`", row[0])}

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gyre.scheduler.config import Shape
+from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.dispatch import Boundary, Continuous
 from gyre.scheduler.launching import LongestFirst
 from gyre.scheduler.messages import RunStarted, TimerFired
@@ -12,7 +12,7 @@ from gyre.scheduler.placements import Async, Colocate, Elastic, Resumable
 from gyre.scheduler.replay import plain_shape, replay, shape_of
 from gyre.types.errors import ConfigError
 
-PLAIN = Shape(groups_per_batch=4, executions_per_group=8, num_cells=4, cell_capacity=24)
+PLAIN = SchedulerConfig(groups_per_batch=4, executions_per_group=8, num_cells=4, cell_capacity=24)
 
 
 @pytest.mark.parametrize(

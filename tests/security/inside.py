@@ -6,22 +6,22 @@ from pathlib import Path
 
 from tests.inference.server.serving import Client, served
 
-from gyre.cell.api import Orders
-from gyre.cell.main import Application as Cell
-from gyre.config.sections import LimitsSection, ProxySection, RouterSection
-from gyre.controller.executions.facts_server import Desk
-from gyre.proxy.admin_api import Admin
-from gyre.proxy.executions import Executions
-from gyre.proxy.handle import Desk as CallDesk
-from gyre.proxy.metrics import Metrics
+from gyre.cell.api import CellApi
+from gyre.cell.main import CellApplication as Cell
+from gyre.config.sections import LimitsConfig, ProxyConfig, RouterConfig
+from gyre.controller.executions.facts_server import FactsServer
+from gyre.proxy.admin_api import AdminApi
+from gyre.proxy.executions import ExecutionRegistry
+from gyre.proxy.handle import CallContext as CallDesk
+from gyre.proxy.metrics import ProxyMetrics
 from gyre.proxy.routing.router import Router
 from gyre.proxy.routing.routes import Routes
 from gyre.proxy.server import Proxy
-from gyre.storage.commit import GroupCommit
-from gyre.storage.commits import CommitJournal
+from gyre.storage.commit import WalWriter
+from gyre.storage.commits import WriteAheadLog
 from gyre.testing.renderer import ByteRenderer
 from gyre.transports.shared_memory import SharedTransport
-from gyre.types.sampling import Sampling
+from gyre.types.sampling import SamplingParams
 
 TOKEN = "the-token-of-the-run"
 BEARER = ("authorization", f"Bearer {TOKEN}")
@@ -84,7 +84,7 @@ class Inside:
     desk: Client
     engine: Client
     cell: Client
-    executions: Executions
+    executions: ExecutionRegistry
     application: Proxy
     """The proxy's own, for a listener."""
     heard: list = field(default_factory=list)
@@ -104,14 +104,14 @@ async def inside(folder: Path, *, taken_over=None):
     async def hear(execution, entry):
         heard.append((execution, entry))
 
-    commit = GroupCommit(CommitJournal(folder))
-    limits = LimitsSection()
-    executions = Executions(
+    commit = WalWriter(WriteAheadLog(folder))
+    limits = LimitsConfig()
+    executions = ExecutionRegistry(
         folder,
         ByteRenderer(),
         model="m",
-        sampling=Sampling(),
-        settings=ProxySection(),
+        sampling=SamplingParams(),
+        settings=ProxyConfig(),
         limits=limits,
         commit=commit,
     )
@@ -119,17 +119,17 @@ async def inside(folder: Path, *, taken_over=None):
     share.mkdir()
     try:
         async with (
-            Router([], RouterSection(), routes=Routes()) as router,
+            Router([], RouterConfig(), routes=Routes()) as router,
             served(key=TOKEN, share=share) as engine,
         ):
-            desk = CallDesk(router=router, commit=commit, metrics=Metrics(), ping_s=10)
-            admin = Admin(executions, router, TOKEN, taken_over=taken_over)
+            desk = CallDesk(router=router, commit=commit, metrics=ProxyMetrics(), ping_s=10)
+            admin = AdminApi(executions, router, TOKEN, taken_over=taken_over)
             transport = SharedTransport(share, owner="cell-0")
-            orders = Orders(engine.engine, engine.network, None, transport)
+            orders = CellApi(engine.engine, engine.network, None, transport)
             application = Proxy(executions, desk, admin, model="m", limits=limits)
             yield Inside(
                 proxy=Client(application),
-                desk=Client(Desk(TOKEN, hear)),
+                desk=Client(FactsServer(TOKEN, hear)),
                 engine=engine,
                 cell=Client(Cell(engine.server, orders, TOKEN)),
                 executions=executions,

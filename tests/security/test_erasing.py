@@ -13,7 +13,7 @@ from gyre.rollout.erase import erase
 from gyre.storage import call_log as calls
 from gyre.storage import lock
 from gyre.storage.call_log import CallLog, path_of
-from gyre.storage.commits import CommitJournal, Entry
+from gyre.storage.commits import WalEntry, WriteAheadLog
 from gyre.trajectory.loading import load
 from gyre.types.errors import ConfigError
 from gyre.types.outcomes import Closed, Outcome
@@ -79,11 +79,11 @@ def test_others_are_left_alone(tmp_path):
 def test_copies_in_the_journal_of_commits_are_gone_and_do_not_come_back(tmp_path):
     recorded(tmp_path, "x")
     log = path_of(tmp_path, "x").read_bytes()
-    journal = CommitJournal(tmp_path)
-    journal.write([Entry(log="x", offset=8, data=log[8:])])
+    journal = WriteAheadLog(tmp_path)
+    journal.write([WalEntry(log="x", offset=8, data=log[8:])])
     journal.close()
     erase(tmp_path, ["x"])
-    CommitJournal(tmp_path).close()
+    WriteAheadLog(tmp_path).close()
 
     assert CLOSED.inputs[0].ids not in contents(tmp_path)
 
@@ -91,8 +91,8 @@ def test_copies_in_the_journal_of_commits_are_gone_and_do_not_come_back(tmp_path
 def test_copies_in_the_journal_of_another_shard_are_gone_too(tmp_path):
     recorded(tmp_path, "x")
     log = path_of(tmp_path, "x").read_bytes()
-    journal = CommitJournal(tmp_path, shard=1)
-    journal.write([Entry(log="x", offset=8, data=log[8:])])
+    journal = WriteAheadLog(tmp_path, shard=1)
+    journal.write([WalEntry(log="x", offset=8, data=log[8:])])
     with pytest.raises(ConfigError, match="another proxy"):
         erase(tmp_path, ["x"])
     journal.close()
@@ -124,7 +124,7 @@ def test_what_is_open_supervised_or_unknown_is_refused_and_nothing_is_erased(tmp
 
 def test_a_run_that_a_proxy_serves_is_refused(tmp_path):
     recorded(tmp_path, "x")
-    journal = CommitJournal(tmp_path)
+    journal = WriteAheadLog(tmp_path)
     with pytest.raises(ConfigError, match="another proxy"):
         erase(tmp_path, ["x"])
     journal.close()

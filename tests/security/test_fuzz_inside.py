@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.security.hostile import broken, spoilt, strings, text, values
 from tests.security.inside import BEARER, ENDPOINTS, inside
 
-from gyre.rollout.facts import Entry
+from gyre.rollout.facts import FactEntry
 from gyre.types.outcomes import Closed, Outcome
 
 pytestmark = pytest.mark.slow
@@ -39,7 +39,7 @@ MEMBERS = {"epoch": 0, "members": [0, 1], "version": 1, "leases": {"0": [1]}, "o
 BODIES = {
     "/gyre/executions": [{"id": "fresh"}, {}],
     "/gyre/routes": [{"version": 1, "routes": {"x": "e", "y": None}}],
-    "/facts": [{"execution": "x"} | json.loads(Entry(sequence=3, at=1.0, fact=FACT).encode())],
+    "/facts": [{"execution": "x"} | json.loads(FactEntry(sequence=3, at=1.0, fact=FACT).encode())],
     "/generate": [ASK, ASK | {"stream": False}],
     "/v1/completions": [COMPLETION, COMPLETION | {"stream": False, "prompt": "text"}],
     "/abort_request": [{"rid": "r"}, {"abort_all": True}],

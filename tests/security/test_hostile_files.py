@@ -14,13 +14,13 @@ from tests.inference.engine import slow_engine
 from tests.inference.server.serving import served, write_model
 
 from gyre.batching.claim_codec import unpacked as claim_of
-from gyre.cell.ranks.rank_weights import taken
+from gyre.cell.ranks.rank_weights import read_shard
 from gyre.inference.carried import unpacked as blocks_of
 from gyre.model.loader import load_network
 from gyre.model.manifest import Shard
-from gyre.rewards.shown import Shown
+from gyre.rewards.shown import WorkspaceExcerpts
 from gyre.rollout.workspace import Workspace
-from gyre.storage.commits import CommitJournal, Entry, entries
+from gyre.storage.commits import WalEntry, WriteAheadLog, entries
 from gyre.tasks.harbor import HarborTasks
 from gyre.types.errors import GyreError, LogDamaged, ModelError, RequestError
 
@@ -73,13 +73,13 @@ def test_weights_are_taken_from_the_shared_folder_alone(file, tmp_path):
     share.mkdir()
     (tmp_path / "outside").write_bytes(save({"x": np.zeros(3, np.float32)}))
     with pytest.raises(ModelError):
-        taken(share, Shard(file=file, num_bytes=1, xxh3="0"))
+        read_shard(share, Shard(file=file, num_bytes=1, xxh3="0"))
 
 
 @pytest.mark.parametrize("name", ["../other/x", "/etc/x", "a\0b"])
 def test_a_journal_of_commits_names_logs_of_its_own_folder(name, tmp_path):
-    journal = CommitJournal(tmp_path)
-    journal.write([Entry(log=name, offset=8, data=b"more")])
+    journal = WriteAheadLog(tmp_path)
+    journal.write([WalEntry(log=name, offset=8, data=b"more")])
     journal.close()
     with pytest.raises(LogDamaged, match="expected the name of an execution"):
         list(entries(tmp_path))
@@ -140,7 +140,7 @@ def test_a_file_without_contents_is_shown_to_a_judge_without_being_read_whole(tm
     with (tmp_path / "large").open("wb") as file:
         file.write(b"begins")
         file.truncate(2**40)
-    shown = Shown(tmp_path, most_bytes=6).matching(["*"])
+    shown = WorkspaceExcerpts(tmp_path, most_bytes=6).matching(["*"])
 
     assert f"--- large (the first 6 of {2**40} bytes)\nbegins" == shown
 

@@ -4,17 +4,17 @@ import msgspec
 import pytest
 
 from gyre.harnesses.classify import classify
-from gyre.proxy.dialects.anthropic import Messages
+from gyre.proxy.dialects.anthropic import AnthropicMessages
 from gyre.proxy.dialects.fields import MOST_ASIDE_BYTES
-from gyre.proxy.dialects.openai_chat import Chat
-from gyre.proxy.dialects.responses import Responses
+from gyre.proxy.dialects.openai_chat import OpenAIChat
+from gyre.proxy.dialects.responses import OpenAIResponses
 from gyre.proxy.session.foresee import MOST_BYTES, SLICE_CHARS
 from gyre.proxy.session.session import Session
 from gyre.testing.renderer import ByteRenderer
 from gyre.types.errors import ContextOverflow, TooLarge
 from gyre.types.ids import ExecutionId
 from gyre.types.records import LogOpened
-from gyre.types.sampling import Sampling
+from gyre.types.sampling import SamplingParams
 
 CONTEXT = 2**16
 OPENED = LogOpened(
@@ -39,12 +39,12 @@ def positioned(renderer, body):
     session = Session(
         OPENED,
         renderer,
-        sampling=Sampling(),
+        sampling=SamplingParams(),
         context_tokens=CONTEXT,
         honour_sampling=False,
     )
     session.apply(OPENED)
-    dialect = Chat()
+    dialect = OpenAIChat()
     wire = dialect.split(msgspec.json.encode(body))
     return session.position(dialect, wire, classify(dialect.evidence(wire, {}), set()))
 
@@ -111,14 +111,22 @@ SAID = [{"role": "user", "content": "hi"}]
 @pytest.mark.parametrize(
     ("dialect", "body", "where"),
     [
-        (Chat(), {"messages": SAID, "metadata": LARGE}, "metadata"),
-        (Chat(), {"messages": SAID, "response_format": LARGE}, "response_format"),
-        (Chat(), {"messages": SAID, "stop": [TEXT]}, "stop"),
-        (Messages(), {"messages": SAID, "max_tokens": 9, "thinking": LARGE}, "thinking"),
-        (Messages(), {"messages": SAID, "metadata": {"user_id": TEXT}}, "metadata.user_id"),
-        (Messages(), {"messages": SAID, "max_tokens": 9, "tool_choice": LARGE}, "tool_choice"),
-        (Responses(), {"input": "hi", "text": LARGE}, "text"),
-        (Responses(), {"input": "hi", "client_metadata": LARGE}, "client_metadata"),
+        (OpenAIChat(), {"messages": SAID, "metadata": LARGE}, "metadata"),
+        (OpenAIChat(), {"messages": SAID, "response_format": LARGE}, "response_format"),
+        (OpenAIChat(), {"messages": SAID, "stop": [TEXT]}, "stop"),
+        (AnthropicMessages(), {"messages": SAID, "max_tokens": 9, "thinking": LARGE}, "thinking"),
+        (
+            AnthropicMessages(),
+            {"messages": SAID, "metadata": {"user_id": TEXT}},
+            "metadata.user_id",
+        ),
+        (
+            AnthropicMessages(),
+            {"messages": SAID, "max_tokens": 9, "tool_choice": LARGE},
+            "tool_choice",
+        ),
+        (OpenAIResponses(), {"input": "hi", "text": LARGE}, "text"),
+        (OpenAIResponses(), {"input": "hi", "client_metadata": LARGE}, "client_metadata"),
     ],
 )
 def test_what_is_kept_beside_a_call_is_bounded(dialect, body, where):

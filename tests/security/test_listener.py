@@ -15,11 +15,11 @@ from tests.security.inside import inside
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from gyre.cell.spec import CellPlan
+from gyre.cell.spec import CellSpec
 from gyre.cli.main import main, parser
-from gyre.config.sections import ProxySection
+from gyre.config.sections import ProxyConfig
 from gyre.net import http_server as listen
-from gyre.net.http_server import Bounded, listener, serving
+from gyre.net.http_server import BoundedHttpProtocol, listener, serving
 
 PACKAGE = Path(__file__).parents[2] / "src" / "gyre"
 PATIENCE_S = 180.0
@@ -142,10 +142,10 @@ def test_a_client_that_sent_all_of_what_was_refused_and_then_nothing_is_let_go(
 
 def test_every_listener_is_reached_from_this_machine_alone_unless_told_otherwise():
     defaults = {
-        ProxySection().host,
+        ProxyConfig().host,
         parser().parse_args(["serve", "tiny"]).host,
         parser().parse_args(["proxy", "--model", "m", "--engine", "e"]).host,
-        {one.name: one.default for one in fields(CellPlan)}["host"],
+        {one.name: one.default for one in fields(CellSpec)}["host"],
     }
     told = [
         f"{path}:{node.lineno}"
@@ -191,7 +191,7 @@ def test_a_connection_holds_no_byte_back_that_a_further_write_does_not_wait_for(
         made = []
 
         def connection():
-            made.append(Bounded(Config(app=None, lifespan="off"), ServerState(), {}))
+            made.append(BoundedHttpProtocol(Config(app=None, lifespan="off"), ServerState(), {}))
             return made[0]
 
         loop = asyncio.get_running_loop()

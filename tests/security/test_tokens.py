@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.security.inside import ENDPOINTS, TOKEN, inside
 
-from gyre.proxy.admin_api import Admin
+from gyre.proxy.admin_api import AdminApi
 from gyre.storage.call_log import logs
 from gyre.types.errors import GyreError
 
@@ -108,7 +108,7 @@ def test_all_that_needs_no_token_is_known(tmp_path):
 def test_an_empty_token_is_no_token():
     """A file that its writer died over must not become a door that stands open."""
     with pytest.raises(GyreError):
-        Admin(None, None, "")
+        AdminApi(None, None, "")
 
 
 async def _taken_over(folder, token):

@@ -1,14 +1,14 @@
 """Small scenarios whose times can be computed by hand."""
 
-from gyre.scheduler.config import Shape
+from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.dispatch import Boundary
 from gyre.scheduler.placements import Elastic
 from gyre.simulator.costs import ByGroups, Costs
-from gyre.simulator.durations import Replayed
+from gyre.simulator.durations import ReplayedDurations
 from gyre.simulator.scenario import Scenario
-from gyre.simulator.workload import Deadlines, Workload
+from gyre.simulator.workload import SimulatedDeadlines, Workload
 
-LONG = Deadlines(harness_h=1000, overall_h=2000)
+LONG = SimulatedDeadlines(harness_h=1000, overall_h=2000)
 
 
 def shape(**changes):
@@ -23,7 +23,7 @@ def shape(**changes):
         "placement": Elastic(),
         "supply_dwell_s": 0.0,
     }
-    return Shape(**plain | changes)
+    return SchedulerConfig(**plain | changes)
 
 
 def scenario(hours=((1.0, 2.0),), *, costs=None, faults=None, estimates=None, seed=0, **changes):
@@ -38,7 +38,7 @@ def scenario(hours=((1.0, 2.0),), *, costs=None, faults=None, estimates=None, se
     return Scenario(
         name="scene",
         shape=shape(**kept),
-        workload=Workload(durations=Replayed(groups=tuple(map(tuple, hours))), **work),
+        workload=Workload(durations=ReplayedDurations(groups=tuple(map(tuple, hours))), **work),
         costs=costs or Costs(training=ByGroups(groups_per_node_hour=1.0)),
         seed=seed,
         estimates=estimates,

@@ -13,8 +13,8 @@ from gyre.simulator import paper_results
 from gyre.simulator.calibrate import (
     DRIFT,
     TRAINING_RATE,
+    CalibrationRow,
     Comparison,
-    Row,
     compare,
     fit,
     fit_durations,
@@ -72,7 +72,9 @@ def test_a_fit_without_published_hours_is_refused():
 
 def test_pairs_in_the_wrong_order_are_found_if_they_are_far_enough_apart():
     def row(name, published, simulated):
-        return Row(name=name, published_h=published, simulated_h=(simulated,), is_fitted=False)
+        return CalibrationRow(
+            name=name, published_h=published, simulated_h=(simulated,), is_fitted=False
+        )
 
     found = Comparison(rows=(row("a", 10.0, 12.0), row("b", 10.4, 11.0), row("c", 20.0, 11.5)))
 

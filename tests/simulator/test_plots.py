@@ -8,13 +8,13 @@ from tests.simulator.scenes import scenario
 
 from gyre.scheduler.placements import Async
 from gyre.simulator.plots import figure, save
-from gyre.simulator.report import Ran
+from gyre.simulator.report import ScenarioRuns
 from gyre.simulator.world import run
 
 
 def ran(name, **changes):
     one = scenario([(1.0, 2.0), (0.5, 1.5)], steps=2, **changes)
-    return Ran(name=name, scenario=one, records=(run(one),))
+    return ScenarioRuns(name=name, scenario=one, records=(run(one),))
 
 
 @pytest.fixture(scope="module")

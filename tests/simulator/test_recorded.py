@@ -13,11 +13,11 @@ from gyre.scheduler.messages import ExecutionClosed, ExecutionTerminated, Publis
 from gyre.scheduler.placements import Async, Colocate
 from gyre.scheduler.replay import EVENTS, replay, shape_of
 from gyre.simulator.costs import ByGroups, Costs
-from gyre.simulator.durations import LogNormal, Replayed
+from gyre.simulator.durations import LogNormal, ReplayedDurations
 from gyre.simulator.recorded import header_of, recorded
-from gyre.simulator.scenario import Estimates, Faults
+from gyre.simulator.scenario import Estimates, FaultRates
 from gyre.simulator.scenario_tables import scenario_of
-from gyre.simulator.workload import Deadlines, Evaluations, Failures, Workload
+from gyre.simulator.workload import Failures, RewardDurations, SimulatedDeadlines, Workload
 from gyre.simulator.world import EventLog, run
 from gyre.types.errors import ConfigError
 from gyre.types.outcomes import Ending
@@ -50,8 +50,8 @@ SMALL = replace(
     workload=Workload(
         durations=LogNormal(log_mean=0.0, sigma=0.5),
         between=0.4,
-        deadlines=Deadlines(harness_h=2.5, overall_h=3.0),
-        evaluations=Evaluations(mean_h=0.1, sigma=0.5),
+        deadlines=SimulatedDeadlines(harness_h=2.5, overall_h=3.0),
+        evaluations=RewardDurations(mean_h=0.1, sigma=0.5),
     ),
 )
 """Like the paper's E0, in small."""
@@ -94,7 +94,7 @@ def test_a_journal_replays_to_the_same_orders(tmp_path):
     one = replace(
         SMALL,
         shape=replace(SMALL.shape, surplus=2),
-        faults=Faults(mean_life_h=20.0, failed_transitions=0.1),
+        faults=FaultRates(mean_life_h=20.0, failed_transitions=0.1),
         estimates=Estimates(sigma=0.2),
     )
     log = journaled(tmp_path / "journal", one)
@@ -255,7 +255,7 @@ def test_voids_faults_and_exclusions_are_carried_over(tmp_path):
             failures=Failures(void=0.1),
             evaluations=replace(SMALL.workload.evaluations, stuck_queries=0.2, stuck_within=0.25),
         ),
-        faults=Faults(mean_life_h=15.0, restart_s=700.0, failed_transitions=0.1),
+        faults=FaultRates(mean_life_h=15.0, restart_s=700.0, failed_transitions=0.1),
     )
     found = found_in(tmp_path / "journal", one)
 
@@ -278,7 +278,7 @@ def test_cancelled_executions_are_completed(tmp_path):
     )
 
     assert 0 < cancelled <= found.num_open
-    assert isinstance(found.scenario.workload.durations, Replayed)
+    assert isinstance(found.scenario.workload.durations, ReplayedDurations)
 
 
 def test_a_run_without_switches_says_what_it_cannot_know(tmp_path):

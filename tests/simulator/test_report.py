@@ -11,9 +11,17 @@ from tests.simulator.scenes import scenario
 
 from gyre.scheduler.messages import StopReason
 from gyre.scheduler.placements import Async
-from gyre.simulator.report import FORMAT, Ran, Spread, as_json, beside, record_json, table
+from gyre.simulator.report import (
+    FORMAT,
+    MeanAndSpread,
+    ScenarioRuns,
+    as_json,
+    beside,
+    record_json,
+    table,
+)
 from gyre.simulator.report_timeline import MOST_LINES, SIGNS, WIDTH, timeline
-from gyre.simulator.result import Interval, Record, Role
+from gyre.simulator.result import Role, RoleInterval, SimulationResult
 from gyre.simulator.world import run
 
 MARGIN = len("waterlevel") + 2
@@ -21,7 +29,7 @@ MARGIN = len("waterlevel") + 2
 
 def ran(*records, name="scene", one=None):
     one = one or scenario()
-    return Ran(name=name, scenario=one, records=records or (run(one),))
+    return ScenarioRuns(name=name, scenario=one, records=records or (run(one),))
 
 
 def said(lines, title):
@@ -82,7 +90,7 @@ def test_several_seeds_have_a_mean_and_a_spread():
     later = replace(record.steps[0], at_s=5 * 3600)
     both = ran(record, replace(record, steps=(later,)))
 
-    assert Spread(mean=4.0, deviation=pytest.approx(2**0.5)) == both.hours
+    assert MeanAndSpread(mean=4.0, deviation=pytest.approx(2**0.5)) == both.hours
     assert "over 2 seeds 4.00 ± 1.41" in said(table(both), "hours")
     assert None is ran().hours.deviation
 
@@ -124,7 +132,7 @@ def test_json_holds_every_field_under_its_name():
 
     assert (1, FORMAT) == (FORMAT, found["format"])
     assert {"name", "hours", "records"} == set(one)
-    assert set(Record.__slots__) | {
+    assert set(SimulationResult.__slots__) | {
         "hours",
         "identity_holds",
         "busy_share",
@@ -167,7 +175,7 @@ def test_a_timeline_shows_roles_steps_and_waterlevel():
 def test_a_slice_shows_the_role_that_most_of_it_went_to():
     record = run(scenario())
     parts = [(0.0, 0.6, Role.TRAINING), (0.6, 1.2, Role.ROLLOUT), (1.2, 2.0, Role.DEAD)]
-    roles = tuple(Interval(start_s=a, end_s=b, role=role) for a, b, role in parts)
+    roles = tuple(RoleInterval(start_s=a, end_s=b, role=role) for a, b, role in parts)
     lines = timeline(replace(record, roles=(roles,), end_s=2.0), width=MARGIN + 2)
 
     assert "cell 0      █x" == lines[0]
@@ -197,7 +205,9 @@ ROLES = st.lists(st.sampled_from(list(Role)), min_size=1, max_size=6)
 def test_any_timeline_fits_the_screen_and_shows_every_cell(cells, end_s):
     roles = tuple(
         tuple(
-            Interval(start_s=end_s * at / len(one), end_s=end_s * (at + 1) / len(one), role=role)
+            RoleInterval(
+                start_s=end_s * at / len(one), end_s=end_s * (at + 1) / len(one), role=role
+            )
             for at, role in enumerate(one)
         )
         for one in cells

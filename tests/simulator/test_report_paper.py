@@ -9,7 +9,7 @@ from tests.simulator.scenes import scenario
 from gyre.simulator.paper import TABLE
 from gyre.simulator.paper_results import ABLATION_H
 from gyre.simulator.policies import POLICIES
-from gyre.simulator.report_paper import SHARES, PaperReport, Questions, scenarios
+from gyre.simulator.report_paper import SHARES, PaperReport, PaperScenarios, scenarios
 from gyre.simulator.world import run
 
 RECORD = run(scenario())
@@ -96,7 +96,7 @@ def shorter(one):
 
 def test_questions_are_answered_by_running_them():
     """Short forms of the real scenarios, so that all of them run."""
-    questions = Questions(
+    questions = PaperScenarios(
         scenarios={key: shorter(one) for key, one in scenarios().items()}, seeds=[3, 4]
     )
     report = questions.report([run(one) for one in questions.runs])

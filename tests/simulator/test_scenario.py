@@ -9,9 +9,9 @@ from gyre.scheduler.dispatch import Boundary, Continuous
 from gyre.scheduler.launching import LongestFirst
 from gyre.scheduler.placements import Async, Colocate, Elastic
 from gyre.simulator.costs import ByGroups, ByTokens
-from gyre.simulator.durations import LogNormal, Quantiles, Replayed
+from gyre.simulator.durations import LogNormal, Quantiles, ReplayedDurations
 from gyre.simulator.paper import TABLE
-from gyre.simulator.scenario import Estimates, Faults, Scenario
+from gyre.simulator.scenario import Estimates, FaultRates, Scenario
 from gyre.simulator.scenario_tables import scenario_of
 from gyre.simulator.world import run
 from gyre.types.errors import ConfigError
@@ -80,7 +80,7 @@ def test_what_is_left_out_has_the_default_of_its_class():
         one.shape.supply_dwell_s,
         one.shape.supply_fraction,
     )
-    assert (Faults(), None, 0.0) == (one.faults, one.estimates, one.costs.update_s)
+    assert (FaultRates(), None, 0.0) == (one.faults, one.estimates, one.costs.update_s)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_continuous_dispatch_has_a_depth():
     ("work", "durations"),
     [
         ({"quantiles": [[0, 0.5], [1, 2.0]]}, Quantiles(points=((0, 0.5), (1, 2.0)))),
-        ({"recorded_h": [[1.0, 2.0], [0.5]]}, Replayed(groups=((1.0, 2.0), (0.5,)))),
+        ({"recorded_h": [[1.0, 2.0], [0.5]]}, ReplayedDurations(groups=((1.0, 2.0), (0.5,)))),
     ],
 )
 def test_durations_may_be_quantiles_or_recorded(work, durations):

@@ -6,7 +6,7 @@ from tests.simulator.scenes import scenario
 from gyre.scheduler.dispatch import Boundary, Continuous
 from gyre.scheduler.placements import Async, Colocate, Elastic
 from gyre.simulator.paper import NL2REPO, TABLE, compared
-from gyre.simulator.variants import Refused, placements
+from gyre.simulator.variants import UnfitPlacement, placements
 
 E0 = TABLE["E0"]
 
@@ -51,7 +51,7 @@ def test_a_pace_that_cannot_be_had_leaves_the_given_one():
 def test_one_cell_cannot_be_split():
     found = placements(scenario())
 
-    assert isinstance(found["async"], Refused)
+    assert isinstance(found["async"], UnfitPlacement)
     assert "nobody serves" in found["async"].reason
 
 

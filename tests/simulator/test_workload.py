@@ -8,35 +8,43 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gyre.simulator.costs import NL2REPO_122B_COSTS, ByGroups, ByTokens, Costs, Size, sizes
-from gyre.simulator.durations import HOUR_S, MEASURED_DRIFT, Drift, LogNormal, Quantiles, Replayed
+from gyre.simulator.costs import NL2REPO_122B_COSTS, ByGroups, ByTokens, ClaimSize, Costs, sizes
+from gyre.simulator.durations import (
+    HOUR_S,
+    MEASURED_DRIFT,
+    Drift,
+    LogNormal,
+    Quantiles,
+    ReplayedDurations,
+)
 from gyre.simulator.workload import (
     NL2REPO_122B,
-    Deadlines,
     Decode,
-    Draws,
-    Evaluations,
-    Execution,
     Failures,
+    RewardDurations,
+    SimulatedDeadlines,
+    SimulatedExecution,
     Workload,
+    WorkloadDraws,
 )
 from gyre.types.errors import ConfigError
 from gyre.types.outcomes import Ending, Outcome
 
 PLAIN = Workload(
-    durations=LogNormal(log_mean=0.0, sigma=0.5), deadlines=Deadlines(harness_h=50, overall_h=60)
+    durations=LogNormal(log_mean=0.0, sigma=0.5),
+    deadlines=SimulatedDeadlines(harness_h=50, overall_h=60),
 )
 """Nothing fails, and hardly anything is cut."""
 
 
 def hours(workload, *, seed=0, groups=2000, size=16):
     """Hours of work per group."""
-    draws = Draws(workload, seed=seed, group_size=size)
+    draws = WorkloadDraws(workload, seed=seed, group_size=size)
     return [[one.work_s / HOUR_S for one in draws.group(number)] for number in range(groups)]
 
 
 def courses(workload, *, seed=0, groups=2000):
-    draws = Draws(workload, seed=seed, group_size=16)
+    draws = WorkloadDraws(workload, seed=seed, group_size=16)
     return [
         [one.course(workload.deadlines) for one in draws.group(number)] for number in range(groups)
     ]
@@ -101,23 +109,24 @@ def test_stuck_evaluations_spread_evenly_would_not_give_the_published_queries():
 
 @given(st.permutations(range(6)), st.integers(0, 2**40))
 def test_draws_do_not_depend_on_the_order_of_asking(order, seed):
-    asked = Draws(NL2REPO_122B, seed=seed, group_size=4)
+    asked = WorkloadDraws(NL2REPO_122B, seed=seed, group_size=4)
     found = {number: asked.group(number) for number in order}
 
     assert found == {
-        number: Draws(NL2REPO_122B, seed=seed, group_size=4).group(number) for number in range(6)
+        number: WorkloadDraws(NL2REPO_122B, seed=seed, group_size=4).group(number)
+        for number in range(6)
     }
     assert 6 == len(set(found.values()))
 
 
 def test_a_larger_group_holds_the_smaller_one():
-    small, large = (Draws(NL2REPO_122B, seed=3, group_size=size) for size in (16, 24))
+    small, large = (WorkloadDraws(NL2REPO_122B, seed=3, group_size=size) for size in (16, 24))
 
     assert all(small.group(number) == large.group(number)[:16] for number in range(50))
 
 
 def test_seeds_differ():
-    first, second = (Draws(NL2REPO_122B, seed=seed, group_size=4) for seed in (0, 1))
+    first, second = (WorkloadDraws(NL2REPO_122B, seed=seed, group_size=4) for seed in (0, 1))
 
     assert all(first.group(number) != second.group(number) for number in range(20))
 
@@ -142,7 +151,7 @@ def test_quantiles_are_met():
 
 
 def test_recorded_durations_are_replayed_group_by_group():
-    workload = replace(PLAIN, durations=Replayed(groups=((1.0, 2.0), (3.0, 4.0, 5.0))))
+    workload = replace(PLAIN, durations=ReplayedDurations(groups=((1.0, 2.0), (3.0, 4.0, 5.0))))
 
     assert [[1, 2, 1], [3, 4, 5], [1, 2, 1]] == hours(workload, groups=3, size=3)
 
@@ -153,7 +162,7 @@ def test_durations_drift_in_a_straight_line():
     ]
     assert 1.0 == Drift().factor(7)
 
-    draws = Draws(replace(PLAIN, drift=MEASURED_DRIFT), seed=0, group_size=2)
+    draws = WorkloadDraws(replace(PLAIN, drift=MEASURED_DRIFT), seed=0, group_size=2)
     early, late = draws.group(5, step=1), draws.group(5, step=12)
 
     for one, other in zip(early, late, strict=True):
@@ -161,7 +170,7 @@ def test_durations_drift_in_a_straight_line():
 
 
 def drawn(**changes):
-    plain = Execution(
+    plain = SimulatedExecution(
         work_s=2 * HOUR_S,
         ending=Ending.COMPLETED,
         evaluation_s=0.5 * HOUR_S,
@@ -188,7 +197,7 @@ def drawn(**changes):
 )
 def test_deadlines_cut_what_was_drawn(execution, expected):
     """Time-outs and crashes are assessed like anything else (SPEC 6.1)."""
-    course = execution.course(Deadlines(harness_h=3, overall_h=4))
+    course = execution.course(SimulatedDeadlines(harness_h=3, overall_h=4))
     closing = course.closing
 
     found = (course.rollout_s / HOUR_S, course.ending, closing.evaluation_s / HOUR_S)
@@ -196,14 +205,14 @@ def test_deadlines_cut_what_was_drawn(execution, expected):
 
 
 def test_an_execution_slowed_past_all_time_has_none_left_for_its_evaluation():
-    closing = drawn().closing(5 * HOUR_S, Deadlines(harness_h=3, overall_h=4))
+    closing = drawn().closing(5 * HOUR_S, SimulatedDeadlines(harness_h=3, overall_h=4))
 
     assert (0.0, Outcome.EXCLUDED) == (closing.evaluation_s, closing.outcome)
 
 
 def test_failures_come_in_their_shares():
     failures = Failures(crashed=0.1, never_started=0.05, void=0.2)
-    draws = Draws(replace(PLAIN, failures=failures), seed=0, group_size=16)
+    draws = WorkloadDraws(replace(PLAIN, failures=failures), seed=0, group_size=16)
     groups = [draws.group(number) for number in range(1500)]
     endings = [one.ending for group in groups for one in group]
 
@@ -219,8 +228,8 @@ def test_a_crash_shortens_the_work_and_its_tokens():
     healthy = replace(PLAIN, tokens_per_hour=1000.0)
     crashing = replace(healthy, failures=Failures(crashed=1.0))
     pairs = zip(
-        Draws(healthy, seed=0, group_size=16).group(0),
-        Draws(crashing, seed=0, group_size=16).group(0),
+        WorkloadDraws(healthy, seed=0, group_size=16).group(0),
+        WorkloadDraws(crashing, seed=0, group_size=16).group(0),
         strict=True,
     )
     for whole, cut in pairs:
@@ -236,7 +245,7 @@ def test_the_rate_is_one_on_a_full_engine_and_higher_on_an_emptier_one():
 
 
 def test_training_costs_by_groups_or_by_tokens():
-    size = Size(groups=0.5, tokens=1e6)
+    size = ClaimSize(groups=0.5, tokens=1e6)
 
     assert 90.0 == pytest.approx(ByGroups(groups_per_node_hour=2.5).seconds(size, nodes=8))
     assert 125.0 == pytest.approx(ByTokens(tokens_per_node_s=1e3).seconds(size, nodes=8))
@@ -244,7 +253,7 @@ def test_training_costs_by_groups_or_by_tokens():
 
 def test_a_batch_of_the_published_setting_trains_in_under_half_an_hour_on_all_nodes():
     """32 groups at 2.5 per node-hour on 32 nodes."""
-    whole = NL2REPO_122B_COSTS.training.seconds(Size(groups=32, tokens=0), nodes=32)
+    whole = NL2REPO_122B_COSTS.training.seconds(ClaimSize(groups=32, tokens=0), nodes=32)
 
     assert 0.4 * HOUR_S == pytest.approx(whole)
 
@@ -252,7 +261,7 @@ def test_a_batch_of_the_published_setting_trains_in_under_half_an_hour_on_all_no
 @given(st.integers(1, 20), st.integers(1, 20))
 def test_claims_of_a_group_hold_whole_executions_and_all_of_it(size, per_claim):
     workload = replace(PLAIN, tokens_per_hour=10.0)
-    executions = Draws(workload, seed=0, group_size=size).group(0)
+    executions = WorkloadDraws(workload, seed=0, group_size=size).group(0)
     found = sizes(executions, per_claim=per_claim)
 
     assert math.ceil(size / per_claim) == len(found)
@@ -265,18 +274,18 @@ def test_claims_of_a_group_hold_whole_executions_and_all_of_it(size, per_claim):
     [
         lambda: Decode(share=0.9),
         lambda: Decode(share=-0.1),
-        lambda: Deadlines(harness_h=0, overall_h=1),
-        lambda: Deadlines(harness_h=2, overall_h=1),
-        lambda: Deadlines(harness_h=2, overall_h=math.inf),
+        lambda: SimulatedDeadlines(harness_h=0, overall_h=1),
+        lambda: SimulatedDeadlines(harness_h=2, overall_h=1),
+        lambda: SimulatedDeadlines(harness_h=2, overall_h=math.inf),
         lambda: Failures(crashed=0.6, never_started=0.6),
-        lambda: Evaluations(stuck_within=1.5),
+        lambda: RewardDurations(stuck_within=1.5),
         lambda: replace(PLAIN, between=1.1),
         lambda: Drift(to=0.0),
         lambda: Drift(to=0.9, first_step=5, last_step=4),
         lambda: Quantiles(points=((0.0, 1.0), (0.9, 2.0))),
         lambda: Quantiles(points=((0.0, 1.0), (0.5, 3.0), (1.0, 2.0))),
-        lambda: Replayed(groups=()),
-        lambda: Replayed(groups=((1.0,), ())),
+        lambda: ReplayedDurations(groups=()),
+        lambda: ReplayedDurations(groups=((1.0,), ())),
         lambda: Costs(training=ByGroups(groups_per_node_hour=1), pull_s=-1),
         lambda: sizes((), per_claim=0),
     ],

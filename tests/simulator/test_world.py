@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.simulator.scenes import LONG, scenario
 
-from gyre.batching.batch_assembler import PackingBuffer
+from gyre.batching.batch_assembler import BatchAssembler
 from gyre.scheduler.dispatch import Boundary, Continuous
 from gyre.scheduler.launching import LongestFirst
 from gyre.scheduler.messages import (
@@ -25,12 +25,18 @@ from gyre.simulator.costs import ByGroups, Costs, sizes
 from gyre.simulator.durations import Drift, LogNormal
 from gyre.simulator.paper import PAPER
 from gyre.simulator.result import MOST_LEVELS, Role
-from gyre.simulator.scenario import Estimates, Faults
-from gyre.simulator.workload import Deadlines, Decode, Evaluations, Execution, Failures
+from gyre.simulator.scenario import Estimates, FaultRates
+from gyre.simulator.workload import (
+    Decode,
+    Failures,
+    RewardDurations,
+    SimulatedDeadlines,
+    SimulatedExecution,
+)
 from gyre.simulator.world import EventLog, World, run
-from gyre.simulator.world_agenda import Agenda
-from gyre.simulator.world_engines import Serving
-from gyre.types.errors import BrokenPromise, ConfigError
+from gyre.simulator.world_agenda import EventQueue
+from gyre.simulator.world_engines import SimulatedEngines
+from gyre.types.errors import ConfigError, InternalError
 from gyre.types.ids import EngineId, GroupId
 from gyre.types.outcomes import Ending
 
@@ -127,7 +133,7 @@ def test_the_core_waits_for_a_pull_only_within_the_joining_window():
 
 def test_evaluation_delays_the_group_and_holds_its_slot_only_if_told():
     work = [(1.0, 1.0), (1.0, 1.0)]
-    shape = {"groups_per_batch": 2, "evaluations": Evaluations(mean_h=0.5)}
+    shape = {"groups_per_batch": 2, "evaluations": RewardDurations(mean_h=0.5)}
 
     free = run(scenario(work, **shape))
     held = run(scenario(work, evaluation_holds_slot=True, **shape))
@@ -147,7 +153,7 @@ def test_a_paused_execution_goes_on_where_it_stood():
             cell_capacity=4,
             dispatch=Continuous(depth=2),
             placement=Resumable(),
-            deadlines=Deadlines(harness_h=2.0, overall_h=3.0),
+            deadlines=SimulatedDeadlines(harness_h=2.0, overall_h=3.0),
         )
     )
 
@@ -178,20 +184,20 @@ def test_the_longest_group_goes_first_when_estimates_say_so():
 
 
 def drawn(work_h, ending=Ending.COMPLETED):
-    return Execution(
+    return SimulatedExecution(
         work_s=work_h * HOUR, ending=ending, evaluation_s=0.0, is_assessable=True, tokens=0.0
     )
 
 
 def ends(launches, *, capacity=2, share=0.5, deadlines=LONG, engines=1):
     """(member, hours, ending) of executions launched at the start, (hours of work, engine) each."""
-    agenda = Agenda()
+    agenda = EventQueue()
     found = []
 
     def ended(running, charged_s, ending):
         found.append((running.key[1], pytest.approx(agenda.now / HOUR), ending))
 
-    serving = Serving(
+    serving = SimulatedEngines(
         agenda, [capacity] * engines, decode=Decode(share=share), deadlines=deadlines, ended=ended
     )
     for member, (work_h, engine) in enumerate(launches):
@@ -213,7 +219,7 @@ def test_an_engine_speeds_up_as_it_empties():
 
 
 def test_load_slows_everybody_and_the_deadline_stays():
-    deadlines = Deadlines(harness_h=1.25, overall_h=2)
+    deadlines = SimulatedDeadlines(harness_h=1.25, overall_h=2)
     agenda, _, found = ends([(1.0, 0)] * 4, deadlines=deadlines)
     drain(agenda)
 
@@ -231,7 +237,7 @@ def test_a_move_keeps_the_work_that_is_done():
 
 
 def test_time_without_an_engine_is_neither_work_nor_charged():
-    deadlines = Deadlines(harness_h=2.5, overall_h=5)
+    deadlines = SimulatedDeadlines(harness_h=2.5, overall_h=5)
     agenda, serving, found = ends([(2.0, 0)], capacity=1, deadlines=deadlines, engines=2)
     agenda.at(HOUR, lambda: serving.strand(EngineId(0)))
     agenda.at(4 * HOUR, lambda: serving.move((GroupId(0), 0), EngineId(1)))
@@ -278,7 +284,7 @@ def some(**changes):
         "steps": 6,
         "dispatch": Boundary(extra_dispatch=0.5),
         "min_valid": 2,
-        "evaluations": Evaluations(mean_h=0.1, sigma=0.5),
+        "evaluations": RewardDurations(mean_h=0.1, sigma=0.5),
         "costs": Costs(
             training=ByGroups(groups_per_node_hour=8.0),
             into_training_s=10.0,
@@ -382,7 +388,7 @@ def replayed(one, entries):
 
 @kinds
 def test_a_recorded_log_replays_to_the_same_orders(changes):
-    one = some(**changes, faults=Faults(mean_life_h=20.0, failed_transitions=0.1))
+    one = some(**changes, faults=FaultRates(mean_life_h=20.0, failed_transitions=0.1))
     log = EventLog()
     run(one, log=log)
 
@@ -400,7 +406,7 @@ def test_a_log_that_lacks_an_event_is_refused():
     )
     del log.entries[decisive]
 
-    with pytest.raises(BrokenPromise, match="not open"):
+    with pytest.raises(InternalError, match="not open"):
         replayed(one, log.entries)
 
 
@@ -464,7 +470,7 @@ def test_satellites_never_join_a_buffer_that_is_not_lazy(monkeypatch):
     one = PAPER["E0"]
     short = replace(one, shape=replace(one.shape, steps=3))
     lazy = run(short)
-    monkeypatch.setattr(PackingBuffer, "wants_group", eager)
+    monkeypatch.setattr(BatchAssembler, "wants_group", eager)
     hasty = run(short)
 
     assert 1 == max(step.num_cells for step in hasty.steps)
@@ -483,7 +489,7 @@ def test_satellites_never_join_a_buffer_that_is_not_lazy(monkeypatch):
 )
 @settings(max_examples=60, deadline=None)
 def test_faults_do_not_hang_a_run(kind, seed, life_h, failed):
-    faults = Faults(mean_life_h=life_h, restart_s=300.0, failed_transitions=failed)
+    faults = FaultRates(mean_life_h=life_h, restart_s=300.0, failed_transitions=failed)
     record = run(some(**KINDS[kind], faults=faults, seed=seed))
 
     assert record.stopped in (StopReason.FINISHED, StopReason.CORE_FAILED, StopReason.TOO_MANY_VOID)
@@ -494,7 +500,7 @@ def test_faults_do_not_hang_a_run(kind, seed, life_h, failed):
 
 def test_deaths_cost_time_and_return_claims():
     quiet = run(some(seed=3))
-    harmed = run(some(seed=3, faults=Faults(mean_life_h=2.0, restart_s=600.0)))
+    harmed = run(some(seed=3, faults=FaultRates(mean_life_h=2.0, restart_s=600.0)))
 
     assert 0 == quiet.counts.cells_died == quiet.counts.claims_returned
     assert 0 < harmed.counts.cells_died
@@ -538,6 +544,6 @@ def test_groups_are_pulled_lazily():
 
 @pytest.mark.parametrize("life_h", [1e-300, 1e-9, 0.01])
 def test_cells_that_die_before_they_do_anything_end_the_simulation_by_name(life_h):
-    faults = Faults(mean_life_h=life_h, restart_s=600.0)
+    faults = FaultRates(mean_life_h=life_h, restart_s=600.0)
     with pytest.raises(ConfigError, match=r"faults\.mean_life_h: a longer life, .* no step was"):
         run(some(seed=3, faults=faults))

@@ -24,7 +24,7 @@ from gyre.types.records import (
     LogSealed,
     NewSegment,
 )
-from gyre.types.sampling import Sampling, Span
+from gyre.types.sampling import SamplingParams, Span
 
 OPENED = LogOpened(
     format=1,
@@ -56,7 +56,7 @@ CLOSED = CallClosed(
     agent=None,
     fork=None,
     ambiguous=False,
-    sampling=Sampling(stop=("x",), stop_ids=(1, 2)),
+    sampling=SamplingParams(stop=("x",), stop_ids=(1, 2)),
     asked={"temperature": 0.5, "seed": None, "stream": True, "user": "u"},
     metadata={"session": "1"},
     flags=("no-logprobs",),

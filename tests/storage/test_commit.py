@@ -6,13 +6,13 @@ import threading
 import pytest
 
 from gyre.storage.call_log import CallLog, path_of, read
-from gyre.storage.commit import GroupCommit
-from gyre.storage.commits import CommitJournal, entries
+from gyre.storage.commit import WalWriter
+from gyre.storage.commits import WriteAheadLog, entries
 from gyre.types.ids import CallId
 from gyre.types.records import CallDelivered
 
 
-class Balky(CommitJournal):
+class Balky(WriteAheadLog):
     """A journal whose disk is full for its first writes."""
 
     refusals = 0
@@ -40,7 +40,7 @@ def append(commit, name, log, call):
 
 
 def test_calls_that_end_together_share_a_sync(folder):
-    commit = GroupCommit(CommitJournal(folder))
+    commit = WalWriter(WriteAheadLog(folder))
     logs = logs_of(folder, 50)
 
     async def one(name, log):
@@ -59,7 +59,7 @@ def test_calls_that_end_together_share_a_sync(folder):
 
 
 def test_a_full_journal_syncs_the_logs_and_starts_again(folder):
-    commit = GroupCommit(CommitJournal(folder), most_journal_bytes=200)
+    commit = WalWriter(WriteAheadLog(folder), most_journal_bytes=200)
     logs = logs_of(folder, 2)
 
     async def run():
@@ -78,7 +78,7 @@ def test_a_refused_write_is_told_and_made_good_by_the_next(folder):
     """FAULTS 31: the journal has no gap when the disk takes writes again."""
     journal = Balky(folder)
     journal.refusals = 1
-    commit = GroupCommit(journal)
+    commit = WalWriter(journal)
     log = CallLog(path_of(folder, "x"))
 
     async def run():
@@ -96,7 +96,7 @@ def test_a_refused_write_is_told_and_made_good_by_the_next(folder):
 
 
 def test_a_log_closed_meanwhile_is_no_obstacle(folder):
-    commit = GroupCommit(CommitJournal(folder), most_journal_bytes=1)
+    commit = WalWriter(WriteAheadLog(folder), most_journal_bytes=1)
     log = CallLog(path_of(folder, "x"))
 
     async def run():
@@ -109,7 +109,7 @@ def test_a_log_closed_meanwhile_is_no_obstacle(folder):
     assert 1 == len(read(path_of(folder, "x")).records)
 
 
-class Stuck(CommitJournal):
+class Stuck(WriteAheadLog):
     """A journal whose disk does not answer before it is told to."""
 
     def __init__(self, folder):
@@ -124,7 +124,7 @@ class Stuck(CommitJournal):
 def test_a_disk_that_does_not_answer_is_told_in_time_and_made_good_later(folder):
     """FAULTS 31: a proxy whose calls wait for ever would look well to whoever asks it."""
     journal = Stuck(folder)
-    commit = GroupCommit(journal, within_s=0.01)
+    commit = WalWriter(journal, within_s=0.01)
     ((name, log),) = logs_of(folder, 1).items()
 
     async def run():
@@ -138,7 +138,7 @@ def test_a_disk_that_does_not_answer_is_told_in_time_and_made_good_later(folder)
     assert [name] == [entry.log for entry in entries(folder)]
 
 
-class Odd(CommitJournal):
+class Odd(WriteAheadLog):
     """A journal that fails in a way that nobody has foreseen."""
 
     has_failed = False
@@ -151,7 +151,7 @@ class Odd(CommitJournal):
 
 
 def test_an_unforeseen_failure_is_told_and_the_next_call_is_served(folder):
-    commit = GroupCommit(Odd(folder))
+    commit = WalWriter(Odd(folder))
     ((name, log),) = logs_of(folder, 1).items()
 
     async def run():

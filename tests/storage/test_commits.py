@@ -3,7 +3,7 @@
 import pytest
 
 from gyre.storage.call_log import CallLog, path_of, read
-from gyre.storage.commits import NAME, CommitJournal, Entry, entries, restore, shards
+from gyre.storage.commits import NAME, WalEntry, WriteAheadLog, entries, restore, shards
 from gyre.types.errors import ConfigError, LogDamaged
 from gyre.types.ids import CallId
 from gyre.types.records import CallDelivered
@@ -22,14 +22,14 @@ def grown(folder, name, calls):
     for call in range(calls):
         offset = log.size_bytes
         data = log.append(CallDelivered(call=CallId(call)))
-        made.append(Entry(log=name, offset=offset, data=data))
+        made.append(WalEntry(log=name, offset=offset, data=data))
     log.close()
     return made
 
 
 def test_what_was_written_is_read_back(folder):
-    made = [Entry(log="a", offset=0, data=b"x" * 100), Entry(log="é", offset=2**40, data=b"")]
-    journal = CommitJournal(folder)
+    made = [WalEntry(log="a", offset=0, data=b"x" * 100), WalEntry(log="é", offset=2**40, data=b"")]
+    journal = WriteAheadLog(folder)
     journal.write(made[:1])
     journal.write(made[1:])
     journal.close()
@@ -38,8 +38,8 @@ def test_what_was_written_is_read_back(folder):
 
 
 def test_a_torn_tail_ends_the_journal_at_every_byte(folder):
-    journal = CommitJournal(folder)
-    made = [Entry(log="a", offset=at, data=bytes([at]) * 9) for at in range(4)]
+    journal = WriteAheadLog(folder)
+    made = [WalEntry(log="a", offset=at, data=bytes([at]) * 9) for at in range(4)]
     journal.write(made)
     journal.close()
     data = (folder / NAME).read_bytes()
@@ -55,7 +55,7 @@ def test_a_log_gets_back_what_it_lost(folder, kept):
     made = grown(folder, "a", 5)
     path = path_of(folder, "a")
     whole = path.read_bytes()
-    CommitJournal(folder).write(made)
+    WriteAheadLog(folder).write(made)
     ends = [made[0].offset, *(one.offset + len(one.data) for one in made)]
     with path.open("r+b") as file:
         file.truncate(ends[kept])
@@ -69,7 +69,7 @@ def test_a_half_written_record_is_replaced(folder):
     made = grown(folder, "a", 3)
     path = path_of(folder, "a")
     whole = path.read_bytes()
-    CommitJournal(folder).write(made)
+    WriteAheadLog(folder).write(made)
     path.write_bytes(whole[:-3])
 
     assert 1 == restore(folder)
@@ -79,7 +79,7 @@ def test_a_half_written_record_is_replaced(folder):
 def test_a_gap_between_log_and_journal_is_damage(folder):
     made = grown(folder, "a", 3)
     path = path_of(folder, "a")
-    CommitJournal(folder).write(made[2:])
+    WriteAheadLog(folder).write(made[2:])
     path.write_bytes(path.read_bytes()[: made[1].offset])
 
     with pytest.raises(LogDamaged, match="the journal goes on at"):
@@ -88,7 +88,7 @@ def test_a_gap_between_log_and_journal_is_damage(folder):
 
 def test_logs_that_were_removed_stay_removed(folder):
     made = grown(folder, "a", 2)
-    CommitJournal(folder).write(made)
+    WriteAheadLog(folder).write(made)
     path_of(folder, "a").unlink()
 
     assert 0 == restore(folder)
@@ -97,11 +97,11 @@ def test_logs_that_were_removed_stay_removed(folder):
 
 def test_opening_restores_and_starts_empty(folder):
     made = grown(folder, "a", 2)
-    journal = CommitJournal(folder)
+    journal = WriteAheadLog(folder)
     journal.write(made)
     journal.close()
     path_of(folder, "a").write_bytes(path_of(folder, "a").read_bytes()[: made[1].offset])
-    again = CommitJournal(folder)
+    again = WriteAheadLog(folder)
 
     assert 1 == again.num_restored
     assert [] == list(entries(folder))
@@ -109,24 +109,24 @@ def test_opening_restores_and_starts_empty(folder):
 
 
 def test_a_run_folder_has_one_journal_at_a_time(folder):
-    first = CommitJournal(folder)
+    first = WriteAheadLog(folder)
     with pytest.raises(ConfigError, match="another proxy"):
-        CommitJournal(folder)
+        WriteAheadLog(folder)
     first.close()
-    CommitJournal(folder).close()
+    WriteAheadLog(folder).close()
 
 
 def test_what_is_no_journal_is_refused(folder):
     (folder / NAME).write_bytes(b"something else entirely")
 
     with pytest.raises(LogDamaged, match="not a commit journal"):
-        CommitJournal(folder)
+        WriteAheadLog(folder)
 
 
 def test_every_shard_has_a_journal_of_its_own_and_gives_back_what_is_its_own(folder):
     first, second = grown(folder, "a", 2), grown(folder, "b", 2)
-    CommitJournal(folder).write(first)
-    CommitJournal(folder, shard=1).write(second)
+    WriteAheadLog(folder).write(first)
+    WriteAheadLog(folder, shard=1).write(second)
     for name in ("a", "b"):
         with path_of(folder, name).open("r+b") as file:
             file.truncate(first[1].offset)

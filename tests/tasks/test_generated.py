@@ -6,7 +6,7 @@ import pytest
 
 from gyre.tasks.generated import generated
 from gyre.types.errors import TaskError
-from gyre.types.tasks import Evaluation, Task
+from gyre.types.tasks import EvaluationRule, Task
 
 HERE = "tests.tasks.test_generated"
 
@@ -17,7 +17,7 @@ def numbered(count="2", prefix="t"):
             id=f"{prefix}{number}",
             instruction=f"say {number}",
             files=None,
-            evaluation=Evaluation(argv=("true",)),
+            evaluation=EvaluationRule(argv=("true",)),
         )
         for number in range(int(count))
     ]

@@ -10,7 +10,7 @@ import pytest
 from gyre.rewards.score import score_of
 from gyre.tasks.nl2repo import Nl2RepoTasks
 from gyre.types.errors import TaskError
-from gyre.types.outcomes import Said
+from gyre.types.outcomes import EvaluatorAnswer
 
 HIDDEN = """import adder
 import pytest
@@ -62,7 +62,7 @@ def score(task, workspace, results):
         check=True,
         capture_output=True,
     )
-    return score_of(Said(text=(results / "junit.xml").read_text()), task.evaluation)
+    return score_of(EvaluatorAnswer(text=(results / "junit.xml").read_text()), task.evaluation)
 
 
 SPOOF = "def pytest_terminal_summary(terminalreporter):\n    print('999 passed in 0.1s')\n"

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from gyre.config.task_sections import HarborTasksSection
+from gyre.config.task_sections import HarborTasksConfig
 from gyre.tasks.generated import ListedTasks
 from gyre.tasks.registry import open_tasks, refuse_unfit, section_for
 from gyre.types.errors import ConfigError
-from gyre.types.tasks import Evaluation, Needs, Task
+from gyre.types.tasks import EvaluationRule, ResourceNeeds, Task
 
 SHIPPED = Path(__file__).parents[2] / "examples" / "tasks"
 PLAIN = 'instruction = "go"\n[evaluation]\nargv = ["true"]\n'
@@ -49,18 +49,18 @@ def test_an_archive_is_opened_like_its_folder(tmp_path, monkeypatch):
 
 
 def test_a_place_that_is_not_there_is_named_with_its_table():
-    section = HarborTasksSection(kind="harbor", path="/no/such/place")
+    section = HarborTasksConfig(kind="harbor", path="/no/such/place")
     with pytest.raises(ConfigError, match=r"evaluation\.tasks\.path: /no/such/place: expected"):
         open_tasks(section, where="evaluation.tasks")
     with pytest.raises(ConfigError, match=r"tasks\.path: nowhere: expected"):
         section_for("nowhere")
 
 
-TASK = Task(id="a", instruction="go", files=None, evaluation=Evaluation(argv=("true",)))
+TASK = Task(id="a", instruction="go", files=None, evaluation=EvaluationRule(argv=("true",)))
 
 
 def test_a_task_that_needs_its_image_runs_only_where_it_gets_one():
-    tasks = ListedTasks([TASK, replace(TASK, id="b", needs=Needs(portable=False))], "here")
+    tasks = ListedTasks([TASK, replace(TASK, id="b", needs=ResourceNeeds(portable=False))], "here")
     refuse_unfit(tasks, sandbox="docker")
     with pytest.raises(ConfigError, match=r"task b: needs its image.*sandbox\.kind = docker"):
         refuse_unfit(tasks, sandbox="process")

@@ -11,19 +11,19 @@ from tests.testing.hurried import Reader, hurried
 from tests.trainer import cases
 from tests.trainer.scenes import OBJECTIVE, OPTIMIZER
 
-from gyre.config.sections import EngineSection, TrainerSection
+from gyre.config.sections import EngineConfig, TrainerConfig
 from gyre.testing.emulated import ClaimCost, EmulatedTrainer, engine, script, trainer
 from gyre.testing.fake_kv import BYTES_PER_TOKEN
 from gyre.testing.pace import Pace
 from gyre.testing.script import FastCoder
-from gyre.testing.steered import ScriptedSteered
+from gyre.testing.steered import TimedEngine
 from gyre.testing.tokenizer import tokenizer, write_tokenizer
 from gyre.types.errors import CellError, ConfigError
 from gyre.types.packs import Score
-from gyre.types.sampling import Ask, Sampling
+from gyre.types.sampling import GenerateRequest, SamplingParams
 
 CODER = FastCoder(tokenizer())
-SECTION = EngineSection(capacity=2, kv_tokens=4096)
+SECTION = EngineConfig(capacity=2, kv_tokens=4096)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def claim(network):
 def a_trainer(network, *, optimizer=OPTIMIZER, cost=None):
     return EmulatedTrainer(
         network,
-        section=TrainerSection(checkpoint=False),
+        section=TrainerConfig(checkpoint=False),
         objective=OBJECTIVE,
         optimizer=optimizer,
         cost=cost,
@@ -51,10 +51,12 @@ def reply_to(*said, pace=None):
     roles = ("user", "assistant")
     turns = [f"<|im_start|>{roles[at % 2]}\n{one}<|im_end|>\n" for at, one in enumerate(said)]
     ids = CODER.encode("".join(turns) + "<|im_start|>assistant\n")
-    ask = Ask(id="a", input_ids=array("i", ids).tobytes(), sampling=Sampling(), execution="e")
+    ask = GenerateRequest(
+        id="a", input_ids=array("i", ids).tobytes(), sampling=SamplingParams(), execution="e"
+    )
 
     async def flow():
-        made = ScriptedSteered("e", script(), CODER, section=SECTION, pace=pace)
+        made = TimedEngine("e", script(), CODER, section=SECTION, pace=pace)
         return await Reader(made, ask).task
 
     read = hurried(flow())
@@ -162,12 +164,12 @@ def test_what_a_real_trainer_refuses_is_refused(network, claim):
         made.train(short, num_executions=4)
     with pytest.raises(CellError):
         made.train(replace(claim, packs=(foreign, *claim.packs[1:])), num_executions=4)
-    made.rest()
+    made.offload()
     with pytest.raises(CellError, match="rests"):
         made.train(claim, num_executions=4)
     with pytest.raises(CellError, match="rests"):
         made.score(claim)
-    made.restore()
+    made.reload()
 
     assert 0.0 == made.train(claim, num_executions=4).loss
 
@@ -184,7 +186,7 @@ def test_by_name_both_halves_are_made_with_their_options(network, claim, tmp_pat
 def by_name(network, **options):
     return trainer(
         network,
-        section=TrainerSection(),
+        section=TrainerConfig(),
         objective=OBJECTIVE,
         optimizer=None,
         temperature=1.0,

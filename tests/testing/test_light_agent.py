@@ -13,8 +13,8 @@ import pytest
 from gyre.storage.call_log import logs, read
 from gyre.testing import light_agent
 from gyre.testing.engine_process import EngineProcess
-from gyre.testing.proxy_process import ProxyProcess
-from gyre.testing.script import Reply, Script
+from gyre.testing.proxy_process import StandaloneProxy
+from gyre.testing.script import Script, ScriptedReply
 from gyre.testing.tokenizer import write_tokenizer
 from gyre.trajectory.tree import grow
 
@@ -27,7 +27,7 @@ def counting():
 
     def rule(conversation):
         said = sum(turn.role == "assistant" for turn in conversation.turns)
-        return Reply(text=f"reply {said}")
+        return ScriptedReply(text=f"reply {said}")
 
     return Script([rule])
 
@@ -79,7 +79,7 @@ def test_a_call_is_tried_again_where_clients_try_again():
 
 @pytest.mark.parametrize("wrong", [answer(400, b"too long"), answer(401), answer(200, b"no JSON")])
 def test_what_will_not_change_is_not_tried_again(wrong):
-    with server(wrong) as (address, bodies), pytest.raises(light_agent.Refused):
+    with server(wrong) as (address, bodies), pytest.raises(light_agent.CallRefused):
         light_agent.call(address, "key", [])
 
     assert 1 == len(bodies)
@@ -88,7 +88,7 @@ def test_what_will_not_change_is_not_tried_again(wrong):
 def test_patience_ends_and_says_what_was_found():
     with (
         server(*[answer(503, b"busy")] * 4) as (address, _),
-        pytest.raises(light_agent.Refused, match="503: busy"),
+        pytest.raises(light_agent.CallRefused, match="503: busy"),
     ):
         light_agent.call(address, "key", [], (0.0,) * 3)
 
@@ -132,7 +132,7 @@ def test_members_of_a_group_have_turns_of_their_own():
     ],
 )
 def test_an_instruction_that_cannot_be_followed_is_said_to_be_one(instruction, said):
-    with pytest.raises(light_agent.Unusable, match=said):
+    with pytest.raises(light_agent.UnusableTask, match=said):
         light_agent.turns_of(instruction, "")
 
 
@@ -151,7 +151,7 @@ def test_an_address_holds_the_name_of_the_execution(url, expected):
 
 
 def test_another_kind_of_address_is_refused():
-    with pytest.raises(light_agent.Unusable, match="http://HOST:PORT/PATH"):
+    with pytest.raises(light_agent.UnusableTask, match="http://HOST:PORT/PATH"):
         light_agent.Address("https://127.0.0.1/v1")
 
 
@@ -189,7 +189,7 @@ def test_agents_at_a_proxy_leave_their_replies_and_one_branch_each(tmp_path):
         EngineProcess(
             "sglang", script=f"{__file__}:counting", tokenizer=tokenizer, log=tmp_path / "asks"
         ) as engine,
-        ProxyProcess(
+        StandaloneProxy(
             tmp_path / "run",
             model=model,
             engines=[engine.address],

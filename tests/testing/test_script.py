@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gyre.testing.script import (
+    ChatTurn,
     Conversation,
     FastCoder,
     NoReply,
-    Reply,
     Script,
     ScriptedCall,
     ScriptedModel,
-    Turn,
+    ScriptedReply,
     after,
     always,
     logprobs,
@@ -34,7 +34,7 @@ def answer(script, input_ids, max_tokens=1000):
 
 
 def test_the_reply_depends_on_how_often_the_assistant_spoke_since_the_marker():
-    script = Script([after("task A", Reply(text="one"), Reply(text="two"))])
+    script = Script([after("task A", ScriptedReply(text="one"), ScriptedReply(text="two"))])
     first = prompt(("user", "task A"))
     second = prompt(("user", "task A"), ("assistant", "one"), ("user", "and now?"))
 
@@ -45,10 +45,10 @@ def test_the_reply_depends_on_how_often_the_assistant_spoke_since_the_marker():
 
 def test_a_marker_can_be_looked_for_in_one_place_only():
     turns = (
-        Turn(role="system", text="be brief"),
-        Turn(role="user", text="first"),
-        Turn(role="assistant", text="last"),
-        Turn(role="user", text="last"),
+        ChatTurn(role="system", text="be brief"),
+        ChatTurn(role="user", text="first"),
+        ChatTurn(role="assistant", text="last"),
+        ChatTurn(role="user", text="last"),
     )
     conversation = Conversation(turns=turns)
 
@@ -60,13 +60,13 @@ def test_a_marker_can_be_looked_for_in_one_place_only():
 
 
 def test_a_conversation_without_a_rule_has_no_reply():
-    with pytest.raises(NoReply, match="no rule of 1 answers after Turn"):
-        answer(Script([after("task A", Reply(text="one"))]), prompt(("user", "task B")))
+    with pytest.raises(NoReply, match="no rule of 1 answers after ChatTurn"):
+        answer(Script([after("task A", ScriptedReply(text="one"))]), prompt(("user", "task B")))
 
 
 def test_reasoning_and_tool_calls_are_written_as_qwen3_writes_them():
     call = ScriptedCall(name="read", arguments={"path": "a.py", "lines": [1, 2]})
-    reply = Reply(text="Look.", reasoning="hm", calls=(call, call))
+    reply = ScriptedReply(text="Look.", reasoning="hm", calls=(call, call))
     plan = answer(Script([always(reply)]), prompt(("user", "go")))
     one = '{"name": "read", "arguments": {"path": "a.py", "lines": [1, 2]}}'
     calls = f"<tool_call>\n{one}\n</tool_call>\n<tool_call>\n{one}\n</tool_call>"
@@ -78,7 +78,9 @@ def test_reasoning_and_tool_calls_are_written_as_qwen3_writes_them():
 
 
 def test_a_reply_that_ran_out_of_length_has_no_closing_token():
-    plan = answer(Script([always(Reply(text="cut here", finish="length"))]), prompt(("user", "go")))
+    plan = answer(
+        Script([always(ScriptedReply(text="cut here", finish="length"))]), prompt(("user", "go"))
+    )
 
     assert "cut here" == CODER.decode(plan.ids)
     assert "length" == plan.finish
@@ -87,8 +89,8 @@ def test_a_reply_that_ran_out_of_length_has_no_closing_token():
 def test_raw_ids_are_sampled_verbatim_even_when_there_are_none():
     """T24: ordinary ids that spell a special token stay as they are."""
     spelled = tuple(tokenizer().encode("<|im", add_special_tokens=False).ids)
-    said = answer(Script([always(Reply(ids=spelled))]), prompt(("user", "go")))
-    silent = answer(Script([always(Reply(ids=()))]), prompt(("user", "go")))
+    said = answer(Script([always(ScriptedReply(ids=spelled))]), prompt(("user", "go")))
+    silent = answer(Script([always(ScriptedReply(ids=()))]), prompt(("user", "go")))
 
     assert list(spelled) == said.ids
     assert [] == silent.ids
@@ -96,7 +98,7 @@ def test_raw_ids_are_sampled_verbatim_even_when_there_are_none():
 
 
 def test_max_tokens_cuts_the_reply():
-    script = Script([always(Reply(text="a long reply that goes on"))])
+    script = Script([always(ScriptedReply(text="a long reply that goes on"))])
     whole = answer(script, prompt(("user", "go")))
     cut = answer(script, prompt(("user", "go")), max_tokens=3)
 
@@ -112,7 +114,7 @@ def test_literal_special_text_in_a_turn_opens_no_turn():
     plain.encode_special_tokens = False
     ids = [*CODER.encode("<|im_start|>user\nmark "), *spelled]
     ids += CODER.encode("<|im_end|>\n<|im_start|>assistant\n")
-    script = Script([after("mark", Reply(text="first"), Reply(text="second"))])
+    script = Script([after("mark", ScriptedReply(text="first"), ScriptedReply(text="second"))])
 
     assert "first<|im_end|>" == CODER.decode(answer(script, array("i", ids).tobytes()).ids)
 
@@ -122,7 +124,9 @@ def test_literal_special_text_in_a_turn_opens_no_turn():
 def test_a_prompt_that_holds_the_beginning_of_its_reply_gets_the_rest(opening, cut):
     """T07: the ids are one sequence with one log-probability each, wherever it was cut."""
     declared = "" if opening.endswith("</think>\n\n") else opening
-    script = Script([always(Reply(text="so it is", reasoning="let me see"))], opening=declared)
+    script = Script(
+        [always(ScriptedReply(text="so it is", reasoning="let me see"))], opening=declared
+    )
     asked = prompt(("user", "go"), opening=opening)
     whole = answer(script, asked)
     given_before = whole.ids[: min(cut, len(whole.ids) - 1)]
@@ -135,7 +139,7 @@ def test_a_prompt_that_holds_the_beginning_of_its_reply_gets_the_rest(opening, c
 
 def test_with_thinking_turned_off_the_reply_has_no_reasoning():
     """T10: the empty block of the generation prompt is input and comes once."""
-    script = Script([always(Reply(text="so it is", reasoning="let me see"))])
+    script = Script([always(ScriptedReply(text="so it is", reasoning="let me see"))])
     plan = answer(script, prompt(("user", "go"), opening="<think>\n\n</think>\n\n"))
 
     assert "so it is<|im_end|>" == CODER.decode(plan.ids)
@@ -143,7 +147,7 @@ def test_with_thinking_turned_off_the_reply_has_no_reasoning():
 
 def test_text_put_in_the_assistants_mouth_is_followed_by_the_whole_reply():
     plan = answer(
-        Script([always(Reply(text="so it is"))]), prompt(("user", "go"), opening="Well, ")
+        Script([always(ScriptedReply(text="so it is"))]), prompt(("user", "go"), opening="Well, ")
     )
 
     assert "so it is<|im_end|>" == CODER.decode(plan.ids)

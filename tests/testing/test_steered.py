@@ -11,32 +11,34 @@ from tests.inference.engine import slow_engine
 from tests.inference.server.serving import Client
 from tests.testing.hurried import Reader, hurried, now_s, settle
 
-from gyre.config.sections import EngineSection, LimitsSection
-from gyre.inference.carried import Folder, packed, unpacked
+from gyre.config.sections import EngineConfig, LimitsConfig
+from gyre.inference.carried import SharedFolderKvStore, packed, unpacked
 from gyre.inference.engine.reports import KVBlocks
-from gyre.inference.server.main import Application
+from gyre.inference.server.main import ServerApplication
 from gyre.inference.server.server import Server
-from gyre.inference.server.wire import Served
+from gyre.inference.server.wire import ServedModel
 from gyre.model.checkpoint import save
 from gyre.model.manifest import MANIFEST
 from gyre.testing.fake_kv import values
 from gyre.testing.pace import Pace, TimedReply
-from gyre.testing.script import FastCoder, Reply, Script, after, always
-from gyre.testing.steered import ScriptedSteered, engine
+from gyre.testing.script import FastCoder, Script, ScriptedReply, after, always
+from gyre.testing.steered import TimedEngine, engine
 from gyre.testing.tokenizer import tokenizer, write_tokenizer
 from gyre.types.errors import ConfigError, EngineDraining, EngineError, ModelError, OutOfMemory
-from gyre.types.sampling import Ask, Sampling
+from gyre.types.sampling import GenerateRequest, SamplingParams
 
 CODER = FastCoder(tokenizer())
 TEN = tuple(range(40, 50))
-SCRIPT = Script([after("quick", Reply(text="done")), always(TimedReply(ids=TEN, reply_s=10.0))])
-SECTION = EngineSection(capacity=2, kv_tokens=4096, block_tokens=4)
+SCRIPT = Script(
+    [after("quick", ScriptedReply(text="done")), always(TimedReply(ids=TEN, reply_s=10.0))]
+)
+SECTION = EngineConfig(capacity=2, kv_tokens=4096, block_tokens=4)
 PACE = Pace(chunk_tokens=2)
 
 
 def made(script=SCRIPT, *, pace=PACE, name="a", **changes):
     section = replace(SECTION, **changes)
-    return ScriptedSteered(name, script, CODER, section=section, pace=pace)
+    return TimedEngine(name, script, CODER, section=section, pace=pace)
 
 
 def prompt(said):
@@ -44,10 +46,10 @@ def prompt(said):
 
 
 def ask(said="slow", name="ask", *, sampled=(), max_tokens=100, **sampling):
-    return Ask(
+    return GenerateRequest(
         id=name,
         input_ids=array("i", [*prompt(said), *sampled]).tobytes(),
-        sampling=Sampling(max_tokens=max_tokens, **sampling),
+        sampling=SamplingParams(max_tokens=max_tokens, **sampling),
         execution="e",
     )
 
@@ -83,7 +85,7 @@ async def in_loop(make):
     ],
 )
 def test_a_pace_stands_for_replies_that_say_none(pace, expected_s):
-    script = Script([always(Reply(ids=TEN))])
+    script = Script([always(ScriptedReply(ids=TEN))])
     read = hurried(in_loop(lambda: Reader(made(script, pace=pace), ask()).task))
 
     assert expected_s == read.times_s[-1]
@@ -256,7 +258,7 @@ def test_an_id_is_refused_while_its_call_is_not_over():
 
 def test_what_no_rule_answers_is_refused_and_leaves_nothing():
     async def flow():
-        engine = made(Script([after("quick", Reply(text="done"))]))
+        engine = made(Script([after("quick", ScriptedReply(text="done"))]))
         with pytest.raises(EngineError, match="no rule") as error:
             await Reader(engine, ask()).task
         return error.value.retryable, (await engine.capacity()).waiting
@@ -270,7 +272,7 @@ def test_a_resting_engine_has_ended_its_calls_and_refuses_others():
         readers = [Reader(engine, ask(f"slow {one}", str(one))) for one in range(3)]
         await asyncio.sleep(3.0)
         pin = await engine.pin("0")
-        await engine.rest(offload_weights=True)
+        await engine.offload(offload_weights=True)
         ended = [(await one.task).finish for one in readers]
         health = await engine.health()
         with pytest.raises(EngineDraining):
@@ -485,10 +487,10 @@ def test_by_name_it_plays_a_script_into_a_log_and_loads_into_its_network(checkpo
         folder=tmp_path / "model",
         options={"script": script, "log": str(tmp_path / "log"), "tokens_per_s": "2"},
     )
-    asked = Ask(
+    asked = GenerateRequest(
         id="ask",
         input_ids=array("i", range(9)).tobytes(),
-        sampling=Sampling(max_tokens=8),
+        sampling=SamplingParams(max_tokens=8),
         execution="e",
     )
 
@@ -513,7 +515,7 @@ def test_by_name_it_plays_a_script_into_a_log_and_loads_into_its_network(checkpo
 
 def verbatim():
     """A script for the engine that is made by name."""
-    return Script([always(Reply(ids=(5, 6, 7, 8)))])
+    return Script([always(ScriptedReply(ids=(5, 6, 7, 8)))])
 
 
 @pytest.mark.parametrize(
@@ -563,10 +565,10 @@ def test_the_hurried_loop_counts_only_what_is_waited_for():
 
 
 def served(engine, share=None):
-    about = Served(model="m", name="m", context_tokens=4096, tokenizer=None, end_ids=())
-    shelf = None if share is None else Folder(share)
-    server = Server(engine, about, limits=LimitsSection(), kv_bytes=engine.kv_bytes, shelf=shelf)
-    return Client(Application(server))
+    about = ServedModel(model="m", name="m", context_tokens=4096, tokenizer=None, end_ids=())
+    shelf = None if share is None else SharedFolderKvStore(share)
+    server = Server(engine, about, limits=LimitsConfig(), kv_bytes=engine.kv_bytes, shelf=shelf)
+    return Client(ServerApplication(server))
 
 
 def test_behind_a_server_a_call_moves_with_its_blocks(tmp_path):

@@ -23,7 +23,7 @@ OPERATIONS = st.lists(
         st.tuples(st.just("hand over"), st.integers(0, 3)),
         st.tuples(st.just("load"), st.booleans()),
         st.tuples(st.just("wait"), st.sampled_from([0.5, 3.0, 11.0])),
-        st.tuples(st.sampled_from(["pause", "resume", "rest", "wake"]), st.none()),
+        st.tuples(st.sampled_from(["pause", "resume", "offload", "wake"]), st.none()),
     ),
     max_size=25,
 )
@@ -59,7 +59,7 @@ class World:
                 await self.engine.load({}, version=self.version, keep_kv=argument)
             case "wait":
                 await asyncio.sleep(argument)
-            case "pause" | "resume" | "rest" | "wake":
+            case "pause" | "resume" | "offload" | "wake":
                 await getattr(self.engine, order)()
 
     async def end(self):

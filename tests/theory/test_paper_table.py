@@ -7,7 +7,7 @@ from statistics import fmean
 
 import pytest
 
-from gyre.simulator.calibrate import Comparison, Row, compare, over_seeds
+from gyre.simulator.calibrate import CalibrationRow, Comparison, compare, over_seeds
 from gyre.simulator.paper import (
     DRIFT_TO,
     FITTED,
@@ -39,7 +39,7 @@ def recorded(result):
     """The twenty-seed table as it was measured."""
     return Comparison(
         rows=tuple(
-            Row(
+            CalibrationRow(
                 name=name,
                 published_h=published,
                 simulated_h=tuple(one["hours"] for one in result["samples"][name]),

@@ -14,14 +14,14 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from gyre.config.sections import ObjectiveSection, OptimizerSection
+from gyre.config.sections import LossConfig, OptimizerConfig
 from gyre.model.network import Network
 from gyre.types.ids import ExecutionId
 from gyre.types.packs import Claim, Pack, Score, Share
 
 NUM_EXECUTIONS = 8
-SECTION = ObjectiveSection()
-OPTIMIZER = OptimizerSection(lr=1e-5, eps=1e-6)
+SECTION = LossConfig()
+OPTIMIZER = OptimizerConfig(lr=1e-5, eps=1e-6)
 """An eps at which rounding of tiny gradients does not become a whole step."""
 SIZES = {
     "vocab_size": 61,

@@ -46,7 +46,7 @@ class Cell(Said):
         super().__init__(folder, size)
         logs = [folder / f"{rank}.log" for rank in range(size)]
         ranks = [
-            nursery(self.program).birth(rank, size, folder, *plans, log=logs[rank])
+            nursery(self.program).fork(rank, size, folder, *plans, log=logs[rank])
             for rank in range(size)
         ]
         try:

@@ -8,15 +8,15 @@ import numpy as np
 import torch
 from tests.trainer.cases import SIZES, network
 
-from gyre.batching.packing import Admitted, pack
-from gyre.config.sections import ObjectiveSection, OptimizerSection, TrainerSection
+from gyre.batching.packing import AdmittedExecution, pack
+from gyre.config.sections import LossConfig, OptimizerConfig, TrainerConfig
 from gyre.model.network import Network
-from gyre.trainer.cell import LocalTrainer
+from gyre.trainer.cell import Trainer
 from gyre.trajectory.rows import Row
 from gyre.types.ids import CallId, ExecutionId
 
-OBJECTIVE = ObjectiveSection()
-OPTIMIZER = OptimizerSection(lr=1e-3)
+OBJECTIVE = LossConfig()
+OPTIMIZER = OptimizerConfig(lr=1e-3)
 NUM_EXECUTIONS = 9
 """B*N: more than there are executions with rows."""
 ADVANTAGES = [1.5, -0.75, 0.5, -1.25, 0.0, 1.0]
@@ -29,7 +29,7 @@ class Scene:
     """Executions and the network that trains on them."""
 
     network: object
-    executions: list[Admitted]
+    executions: list[AdmittedExecution]
     loss: float
     gradients: dict[str, torch.Tensor]
     """By parameter, as computed row by row."""
@@ -58,9 +58,9 @@ def a_trainer(scene_or_network, *, optimizer=OPTIMIZER, temperature=1.0, **chang
     held = getattr(scene_or_network, "network", scene_or_network)
     held = Network(copy.deepcopy(held.module))
     settings = {"checkpoint": False, "logits_tokens": 7} | changes
-    return LocalTrainer(
+    return Trainer(
         held,
-        section=TrainerSection(**settings),
+        section=TrainerConfig(**settings),
         objective=OBJECTIVE,
         optimizer=optimizer,
         temperature=temperature,
@@ -137,6 +137,6 @@ def _admitted(module, number, sequences, rng):
         noise -= noise.mean() if len(noise) else 0.0
         one.logprobs[:] = now - DRIFTS[number] + noise
         rows.append(one)
-    return Admitted(
+    return AdmittedExecution(
         execution=ExecutionId(f"e{number}"), advantage=ADVANTAGES[number], rows=tuple(rows)
     )

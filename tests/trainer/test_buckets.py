@@ -37,14 +37,14 @@ def test_resting_keeps_values_and_forbids_their_use():
     buckets = some()
     buckets.flats[1].fill_(2.5)
     for _ in range(2):
-        buckets.rest()
+        buckets.offload()
     assert buckets.is_resting
     with pytest.raises(CellError, match="restore"):
         _ = buckets.flats
     with pytest.raises(CellError, match="restore"):
         _ = buckets.views
     for _ in range(2):
-        buckets.restore()
+        buckets.reload()
 
     assert [2.5] * 9 == buckets.views["c"].tolist()
     assert not buckets.is_resting
@@ -53,7 +53,7 @@ def test_resting_keeps_values_and_forbids_their_use():
 def test_what_rests_without_a_copy_comes_back_as_zeros():
     buckets = some()
     buckets.flats[0].fill_(1.0)
-    buckets.rest(copied=False)
-    buckets.restore()
+    buckets.offload(copied=False)
+    buckets.reload()
 
     assert [0.0] * 10 == buckets.flats[0].tolist()

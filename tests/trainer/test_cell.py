@@ -8,7 +8,7 @@ import pytest
 import torch
 from tests.trainer.scenes import NUM_EXECUTIONS, OPTIMIZER, a_scene, a_trainer
 
-from gyre.config.sections import OptimizerSection
+from gyre.config.sections import OptimizerConfig
 from gyre.model.network import Network
 from gyre.trainer.optimizer import OptimizerState
 from gyre.types.errors import CellError, ModelError, NotFinite, OutOfMemory
@@ -56,7 +56,7 @@ def joined(claims):
 
 
 def test_a_step_is_clipped_adam_on_the_summed_gradient(scene):
-    section = OptimizerSection(lr=1e-2, max_norm=0.1)
+    section = OptimizerConfig(lr=1e-2, max_norm=0.1)
     trainer = a_trainer(scene, optimizer=section)
     theirs = copy.deepcopy(trainer.network.module)
     train(trainer, scene.claims())
@@ -79,14 +79,14 @@ def test_a_step_is_clipped_adam_on_the_summed_gradient(scene):
 
 
 def test_a_small_gradient_is_not_clipped(scene):
-    trainer = a_trainer(scene, optimizer=OptimizerSection(max_norm=1e9))
+    trainer = a_trainer(scene, optimizer=OptimizerConfig(max_norm=1e9))
     train(trainer, scene.claims())
 
     assert not trainer.step().is_clipped
 
 
 def test_a_step_raises_what_was_better_and_lowers_what_was_worse(scene):
-    trainer = a_trainer(scene, optimizer=OptimizerSection(lr=1e-4, weight_decay=0.0))
+    trainer = a_trainer(scene, optimizer=OptimizerConfig(lr=1e-4, weight_decay=0.0))
     (claim,) = scene.claims([scene.executions[0], scene.executions[1]], pack_tokens=1000)
     better, worse = trainer.score(claim)
     train(trainer, [claim])
@@ -212,8 +212,8 @@ def test_grouping_packs_into_claims_changes_no_bit(scene):
 def test_resting_is_idempotent_and_keeps_every_bit(scene, trainer):
     train(trainer, scene.claims()[:1])
     before = everything(trainer)
-    trainer.rest()
-    trainer.rest(weights=True)
+    trainer.offload()
+    trainer.offload(weights=True)
     assert trainer.is_resting
     for refused in (
         lambda: train(trainer, scene.claims()),
@@ -224,8 +224,8 @@ def test_resting_is_idempotent_and_keeps_every_bit(scene, trainer):
     ):
         with pytest.raises(CellError, match="restore"):
             refused()
-    trainer.restore()
-    trainer.restore()
+    trainer.reload()
+    trainer.reload()
 
     assert [] == differing(before, everything(trainer))
     trainer.step()
@@ -233,8 +233,8 @@ def test_resting_is_idempotent_and_keeps_every_bit(scene, trainer):
 
 
 def test_sums_that_are_clear_rest_without_a_copy(scene, trainer):
-    trainer.rest()
-    trainer.restore()
+    trainer.offload()
+    trainer.reload()
     reports = train(trainer, scene.claims())
 
     assert pytest.approx(scene.loss, rel=1e-12) == sum(one.loss for one in reports)

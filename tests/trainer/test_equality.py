@@ -6,7 +6,7 @@ import torch
 from tests.trainer.scenes import NUM_EXECUTIONS, a_scene, a_trainer
 
 from gyre.model.packed_batch import packed
-from gyre.trainer.activation_checkpointing import Recompute
+from gyre.trainer.activation_checkpointing import ActivationCheckpointing
 from gyre.trainer.loss import add_scores
 from gyre.trainer.passes import target_logprobs
 
@@ -25,7 +25,7 @@ def scene_of(family):
     return SCENES[family]
 
 
-def trained(scene, claims, *, recompute=Recompute.NOTHING, scored=False):
+def trained(scene, claims, *, recompute=ActivationCheckpointing.NOTHING, scored=False):
     """Loss and gradient of all claims, by a new trainer of the same network."""
     trainer = a_trainer(scene)
     trainer.recompute = recompute
@@ -70,7 +70,9 @@ def test_trees_and_rows_give_the_gradient_of_plain_paths(scene, sharing, pack_to
     assert worst(scene, trained(scene, claims)) < 1e-12
 
 
-@pytest.mark.parametrize("recompute", [Recompute.DENSE, Recompute.LAYER])
+@pytest.mark.parametrize(
+    "recompute", [ActivationCheckpointing.DENSE, ActivationCheckpointing.LAYER]
+)
 def test_computing_again_changes_nothing(scene, recompute):
     claims = scene.claims()
 
@@ -117,7 +119,11 @@ def test_padding_changes_nothing():
     """L07: neither behind one row nor behind a tree."""
     scene = scene_of("qwen3")
     claims = scene.claims() + scene.claims(pack_tokens=1, sharing=False)
-    settings = {"recompute": Recompute.NOTHING, "logits_tokens": 100, "temperature": 1.0}
+    settings = {
+        "recompute": ActivationCheckpointing.NOTHING,
+        "logits_tokens": 100,
+        "temperature": 1.0,
+    }
     for pack in [pack for claim in claims for pack in claim.packs]:
         plain, padded = (
             target_logprobs(scene.network, packed(pack, "cpu", multiple=size), **settings)

@@ -11,7 +11,7 @@ from tests.trainer.scenes import NUM_EXECUTIONS, a_scene, a_trainer
 from torch import nn
 from torch.distributed import HashStore
 
-from gyre.trainer.distributed.rank_comm import Lines, Place
+from gyre.trainer.distributed.rank_comm import RankComm, RankPosition
 from gyre.trainer.exact import CELL_LIMIT, TOTAL_LIMIT, UNIT, as_floats
 from gyre.trainer.gradients import GradientSums
 from gyre.types.errors import CellError, NotFinite
@@ -202,8 +202,8 @@ def test_cells_that_reduce_over_a_network_get_the_exact_sum(scene):
 
     def cell(rank):
         trainer = a_trainer(scene, deterministic=True)
-        place = Place.of(rank, stages=1, shards=2)
-        lines = Lines(store, place, device=torch.device("cpu"), timeout_s=180.0)
+        place = RankPosition.of(rank, stages=1, shards=2)
+        lines = RankComm(store, place, device=torch.device("cpu"), timeout_s=180.0)
         for claim in claims[rank::2]:
             trainer.train(claim, num_executions=NUM_EXECUTIONS)
         scratch = [lines.within.add_up(flat.clone()) for flat in trainer.gradients]

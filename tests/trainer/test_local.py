@@ -5,14 +5,14 @@ import torch
 from tests.trainer.cases import network
 from tests.trainer.scenes import NUM_EXECUTIONS, a_scene
 
-from gyre.config.sections import ObjectiveSection, OptimizerSection, TrainerSection
+from gyre.config.sections import LossConfig, OptimizerConfig, TrainerConfig
 from gyre.trainer.local import open_trainer
 from gyre.types.errors import ModelError
 
 SETTINGS = {
-    "section": TrainerSection(),
-    "objective": ObjectiveSection(),
-    "optimizer": OptimizerSection(),
+    "section": TrainerConfig(),
+    "objective": LossConfig(),
+    "optimizer": OptimizerConfig(),
 }
 
 

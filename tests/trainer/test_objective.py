@@ -8,13 +8,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gyre.batching.packing import Admitted, pack
-from gyre.config.sections import ObjectiveSection
-from gyre.trainer.loss import GRPO, GSPO, add_scores, log_ratio_sums, total, weigh
+from gyre.batching.packing import AdmittedExecution, pack
+from gyre.config.sections import LossConfig
+from gyre.trainer.loss import GRPO, GSPO, add_scores, log_ratio_sums, loss_and_gradient, total
 from gyre.trajectory.rows import Row
 from gyre.types.ids import CallId, ExecutionId
 
-GYRE = ObjectiveSection()
+GYRE = LossConfig()
 KINDS = {"gyre": GYRE, "grpo": GRPO, "gspo": GSPO}
 VOCABULARY = 3
 NUM_EXECUTIONS = 6
@@ -53,7 +53,7 @@ def batch_of(seed, *, noise, scale):
         shift = rng.normal(scale=noise)
         own = [one for one, owner in zip(rows, owners, strict=True) if owner == number]
         batch.append(
-            Admitted(
+            AdmittedExecution(
                 execution=ExecutionId(f"execution-{number}"),
                 advantage=float(chosen[rng.integers(len(chosen))]),
                 rows=tuple(_sampled(toy, one, shift, noise, rng) for one in own),
@@ -143,7 +143,7 @@ def trained(packing, toy, section):
         scores = score(claim, toy)
         for one in claim.packs:
             logprobs = toy.packed(one)
-            weighed = weigh(
+            weighed = loss_and_gradient(
                 logprobs,
                 *owned(one),
                 shares=claim.shares,
@@ -244,7 +244,7 @@ def test_it_does_not_matter_which_row_carries_a_shared_target(kind):
             for at, (ids, targets) in enumerate(form)
         ]
         toy = toy or Toy(rows, rng)
-        batch = [Admitted(execution=ExecutionId("a"), advantage=1.5, rows=tuple(rows))]
+        batch = [AdmittedExecution(execution=ExecutionId("a"), advantage=1.5, rows=tuple(rows))]
         for sharing in (True, False):
             packing = pack(batch, pack_tokens=4, sharing=sharing)
             assert [5] == [share.num_targets for share in packing.claims[0].shares]
@@ -263,7 +263,7 @@ def test_random_batches_reach_every_case():
         for claim in pack(batch, pack_tokens=30, sharing=True).claims:
             scores = score(claim, toy)
             for one in claim.packs:
-                weighed = weigh(
+                weighed = loss_and_gradient(
                     toy.packed(one),
                     *owned(one),
                     shares=claim.shares,

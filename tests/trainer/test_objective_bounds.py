@@ -7,7 +7,7 @@ import msgspec
 import pytest
 import torch
 
-from gyre.config.sections import ObjectiveSection
+from gyre.config.sections import LossConfig
 from gyre.trainer.loss import (
     GRPO,
     GSPO,
@@ -15,14 +15,14 @@ from gyre.trainer.loss import (
     add_scores,
     is_kept,
     log_ratio_sums,
+    loss_and_gradient,
     total,
-    weigh,
 )
-from gyre.types.errors import BrokenPromise, NotFinite
+from gyre.types.errors import InternalError, NotFinite
 from gyre.types.ids import ExecutionId
 from gyre.types.packs import Score, Share
 
-GYRE = ObjectiveSection()
+GYRE = LossConfig()
 HIGH, LOW = log(1.005), log(0.995)
 ABOVE_HIGH, BELOW_LOW = nextafter(HIGH, inf), nextafter(LOW, -inf)
 
@@ -43,7 +43,7 @@ def weighed(logprobs, behaviour, advantage, *, section=GYRE, num_executions=1):
     shares = shares_of(advantage, num_targets=len(logprobs))
     given = doubles(logprobs), doubles(behaviour), torch.zeros(len(logprobs), dtype=torch.int32)
     scores = log_ratio_sums(*given, shares)
-    return weigh(
+    return loss_and_gradient(
         *given, shares=shares, scores=scores, num_executions=num_executions, section=section
     )
 
@@ -145,7 +145,7 @@ def test_executions_with_nothing_to_give_leave_the_denominator_alone():
     ]
     given = doubles([-1.0, -1.0, -1.0]), doubles([-1.0, -3.0, -3.0]), torch.arange(3)
     scores = log_ratio_sums(*given, shares)
-    one = weigh(*given, shares=shares, scores=scores, num_executions=4, section=GYRE)
+    one = loss_and_gradient(*given, shares=shares, scores=scores, num_executions=4, section=GYRE)
 
     assert [-2.0 / 4, 0.0, 0.0] == one.gradient.tolist()
     assert 2.0 / 4 == one.loss
@@ -159,7 +159,9 @@ def test_a_pack_without_targets_weighs_nothing(section):
     given = doubles([]), torch.zeros(0, dtype=torch.int32)
     shares = shares_of(1.0)
     scores = [Score(sum_log_ratio=0.0, count=1)]
-    one = weigh(logprobs, *given, shares=shares, scores=scores, num_executions=4, section=section)
+    one = loss_and_gradient(
+        logprobs, *given, shares=shares, scores=scores, num_executions=4, section=section
+    )
     logprobs.backward(one.gradient)
 
     assert (0.0, False, None) == (one.loss, one.has_gradient, one.measures.max_gap)
@@ -219,7 +221,7 @@ def test_what_is_no_number_is_refused_by_name(bad, place, section):
         log_ratio_sums(*given, shares)
     assert not refused.value.retryable
     with pytest.raises(NotFinite, match="execution e1: log-probability"):
-        weigh(*given, shares=shares, scores=scores, num_executions=2, section=section)
+        loss_and_gradient(*given, shares=shares, scores=scores, num_executions=2, section=section)
 
 
 def test_a_score_or_a_loss_that_is_no_number_is_refused_by_name():
@@ -227,7 +229,7 @@ def test_a_score_or_a_loss_that_is_no_number_is_refused_by_name():
     bad = [Score(sum_log_ratio=nan, count=1)]
 
     with pytest.raises(NotFinite, match="execution e0: its sum of log-ratios is nan"):
-        weigh(*given, shares=shares_of(1.0), scores=bad, num_executions=1, section=GYRE)
+        loss_and_gradient(*given, shares=shares_of(1.0), scores=bad, num_executions=1, section=GYRE)
     with pytest.raises(NotFinite, match="execution e0: loss of 1 targets"):
         weighed([0.0], [-800.0], -1.0, section=GRPO)
 
@@ -238,11 +240,11 @@ def test_an_execution_that_is_not_wholly_scored_is_a_bug():
     shares = shares_of(1.0, 1.0, num_targets=2)
     half = [Score(sum_log_ratio=0.0, count=1)] * 2
 
-    with pytest.raises(BrokenPromise, match="execution e0: 1 of 2 targets are scored"):
-        weigh(*given, shares=shares, scores=half, num_executions=1, section=GYRE)
-    with pytest.raises(BrokenPromise, match="2 shares have 1 scores"):
-        weigh(*given, shares=shares, scores=half[:1], num_executions=1, section=GYRE)
-    with pytest.raises(BrokenPromise, match="one entry per target"):
+    with pytest.raises(InternalError, match="execution e0: 1 of 2 targets are scored"):
+        loss_and_gradient(*given, shares=shares, scores=half, num_executions=1, section=GYRE)
+    with pytest.raises(InternalError, match="2 shares have 1 scores"):
+        loss_and_gradient(*given, shares=shares, scores=half[:1], num_executions=1, section=GYRE)
+    with pytest.raises(InternalError, match="one entry per target"):
         log_ratio_sums(doubles([-1.0, -2.0]), *given[1:], shares)
 
 
@@ -251,7 +253,12 @@ def test_an_execution_elsewhere_need_not_be_scored_yet():
     given = doubles([-1.0]), doubles([-1.0]), torch.tensor([1])
     scores = [Score(sum_log_ratio=0.0, count=0), Score(sum_log_ratio=0.0, count=1)]
 
-    assert 1.0 == weigh(*given, shares=shares, scores=scores, num_executions=1, section=GYRE).loss
+    assert (
+        1.0
+        == loss_and_gradient(
+            *given, shares=shares, scores=scores, num_executions=1, section=GYRE
+        ).loss
+    )
 
 
 def test_the_gradient_has_the_type_of_what_it_is_for():
@@ -259,7 +266,7 @@ def test_the_gradient_has_the_type_of_what_it_is_for():
     given = logprobs, torch.tensor([-1.0, -2.0]), torch.tensor([0, 0], dtype=torch.int32)
     shares = shares_of(3.0, num_targets=2)
     scores = log_ratio_sums(*given, shares)
-    one = weigh(*given, shares=shares, scores=scores, num_executions=5, section=GYRE)
+    one = loss_and_gradient(*given, shares=shares, scores=scores, num_executions=5, section=GYRE)
     logprobs.backward(one.gradient)
 
     assert torch.float32 == one.gradient.dtype
@@ -295,7 +302,9 @@ def test_measures_say_what_happened_and_add_up():
     given = doubles([0.0, -60.0, -1.0]), doubles([-1.0, -60.0, 0.0]), torch.tensor([0, 1, 2])
     scores = log_ratio_sums(*given, shares)
     tight = replace(GYRE, loss_cap=50.0)
-    one = weigh(*given, shares=shares, scores=scores, num_executions=3, section=tight).measures
+    one = loss_and_gradient(
+        *given, shares=shares, scores=scores, num_executions=3, section=tight
+    ).measures
 
     expected = Measures(
         num_targets=3,

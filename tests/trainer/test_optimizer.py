@@ -7,11 +7,11 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from gyre.config.sections import OptimizerSection
+from gyre.config.sections import OptimizerConfig
 from gyre.trainer.optimizer import Adam, OptimizerState, norm
 from gyre.types.errors import ModelError
 
-SECTION = OptimizerSection(lr=1e-2, weight_decay=0.1)
+SECTION = OptimizerConfig(lr=1e-2, weight_decay=0.1)
 SHAPES = {"a": (3, 4), "b": (5,), "c": (2, 2, 2)}
 
 
@@ -71,7 +71,7 @@ def test_a_scale_is_a_scaled_gradient():
 def test_narrow_parameters_are_rounded_masters_and_small_steps_add_up():
     """Thirty steps of 1e-4 on bf16 alone would leave a weight near one where it was."""
     held = {"a": nn.Parameter(torch.ones(4, dtype=torch.bfloat16))}
-    adam = Adam(held, OptimizerSection(lr=1e-4, weight_decay=0.0))
+    adam = Adam(held, OptimizerConfig(lr=1e-4, weight_decay=0.0))
     values = []
     for _ in range(30):
         adam.step([torch.ones(4)])

@@ -7,7 +7,7 @@ import torch
 from tests.trainer.scenes import NUM_EXECUTIONS, a_scene, a_trainer
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gyre.trainer.activation_checkpointing import Recompute, recompute_for
+from gyre.trainer.activation_checkpointing import ActivationCheckpointing, recompute_for
 
 ATTENTION = "aten::_scaled_dot_product_flash_attention_for_cpu"
 DENSE = "aten::silu"
@@ -36,10 +36,10 @@ def counted(recompute):
 
 
 def test_only_what_is_said_runs_twice():
-    attention, dense = counted(Recompute.NOTHING)
+    attention, dense = counted(ActivationCheckpointing.NOTHING)
 
-    assert (attention, 2 * dense) == counted(Recompute.DENSE)
-    assert (2 * attention, 2 * dense) == counted(Recompute.LAYER)
+    assert (attention, 2 * dense) == counted(ActivationCheckpointing.DENSE)
+    assert (2 * attention, 2 * dense) == counted(ActivationCheckpointing.LAYER)
 
 
 def test_a_forward_pass_alone_computes_nothing_twice():
@@ -53,7 +53,8 @@ def test_a_forward_pass_alone_computes_nothing_twice():
 
 
 @pytest.mark.parametrize(
-    ("checkpoint", "expected"), [(False, Recompute.NOTHING), (True, Recompute.LAYER)]
+    ("checkpoint", "expected"),
+    [(False, ActivationCheckpointing.NOTHING), (True, ActivationCheckpointing.LAYER)],
 )
 def test_the_section_decides(checkpoint, expected):
     trainer = a_trainer(a_scene(), checkpoint=checkpoint)
@@ -62,7 +63,9 @@ def test_the_section_decides(checkpoint, expected):
 
 
 def test_computing_again_keeps_a_fraction_of_what_a_layer_saves():
-    assert 4 * kept_bytes(Recompute.LAYER) < kept_bytes(Recompute.NOTHING)
+    assert 4 * kept_bytes(ActivationCheckpointing.LAYER) < kept_bytes(
+        ActivationCheckpointing.NOTHING
+    )
 
 
 def kept_bytes(recompute):

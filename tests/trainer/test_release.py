@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.trainer import cases
 
-from gyre.config.sections import ObjectiveSection
-from gyre.trainer.distributed.messages import Result
-from gyre.trainer.distributed.pipeline import Ended
-from gyre.trainer.distributed.pipeline_schedule import Kind
-from gyre.trainer.loss import GSPO, Measures, weigh
+from gyre.config.sections import LossConfig
+from gyre.trainer.distributed.messages import MicroStepResult
+from gyre.trainer.distributed.pipeline import StreamEnd
+from gyre.trainer.distributed.pipeline_schedule import HeaderKind
+from gyre.trainer.loss import GSPO, Measures, loss_and_gradient
 from gyre.trainer.release import Releases
-from gyre.types.errors import BrokenPromise, CellError
+from gyre.types.errors import CellError, InternalError
 from gyre.types.packs import Score
 
 NETWORK = cases.network("llama")
@@ -30,7 +30,7 @@ def outcome(work, log_ratio=0.0):
     """Of a model under which every target's log-ratio is the same."""
     counts = [int((work.pack.shares == share).sum()) for share in range(len(work.shares))]
     signs = [work.shares[share].advantage > 0 for share in work.pack.shares]
-    return Result(
+    return MicroStepResult(
         work=work,
         scores=tuple(Score(sum_log_ratio=log_ratio * count, count=count) for count in counts),
         loss=None if work.scores is None else 0.5,
@@ -50,7 +50,7 @@ def outcome(work, log_ratio=0.0):
 def run(source, log_ratio=0.0):
     """Everything the source has, finished at once."""
     taken = []
-    while not isinstance(work := source.take(), Ended):
+    while not isinstance(work := source.take(), StreamEnd):
         taken.append(work)
         source.finished(outcome(work, log_ratio))
     return taken, work
@@ -61,9 +61,11 @@ def test_a_claim_is_trained_when_all_its_packs_are_scored():
     source.offer(CLAIMS[0])
     taken, ended = run(source)
 
-    assert [Kind.SCORE] * NUM_PACKS + [Kind.RUN] * NUM_PACKS == [one.kind for one in taken]
+    assert [HeaderKind.SCORE] * NUM_PACKS + [HeaderKind.RUN] * NUM_PACKS == [
+        one.kind for one in taken
+    ]
     assert list(CLAIMS[0].packs) * 2 == [one.pack for one in taken]
-    assert Ended.PAUSED is ended
+    assert StreamEnd.PAUSED is ended
 
 
 def test_every_micro_step_is_told_the_scores_of_the_whole_claim():
@@ -85,13 +87,13 @@ def test_while_scores_are_on_their_way_the_batch_waits_and_is_not_closed():
     source.end()
     taken = [source.take() for _ in range(NUM_PACKS)]
 
-    assert Ended.PAUSED is source.take()
+    assert StreamEnd.PAUSED is source.take()
 
     for work in taken:
         source.finished(outcome(work))
     released, ended = run(source)
-    assert [Kind.RUN] * NUM_PACKS == [one.kind for one in released]
-    assert Ended.CLOSED is ended
+    assert [HeaderKind.RUN] * NUM_PACKS == [one.kind for one in released]
+    assert StreamEnd.CLOSED is ended
 
 
 def test_what_can_be_trained_goes_before_what_can_be_scored():
@@ -101,7 +103,7 @@ def test_what_can_be_trained_goes_before_what_can_be_scored():
     for _ in range(NUM_PACKS):
         source.finished(outcome(source.take()))
 
-    assert Kind.RUN == source.take().kind
+    assert HeaderKind.RUN == source.take().kind
 
 
 def test_scores_that_are_known_are_not_computed_again():
@@ -110,7 +112,7 @@ def test_scores_that_are_known_are_not_computed_again():
     source.offer(CLAIMS[0], scores)
     taken, _ = run(source)
 
-    assert [Kind.RUN] * NUM_PACKS == [one.kind for one in taken]
+    assert [HeaderKind.RUN] * NUM_PACKS == [one.kind for one in taken]
 
 
 def test_a_claim_that_is_clipped_is_counted_and_not_trained():
@@ -122,13 +124,13 @@ def test_a_claim_that_is_clipped_is_counted_and_not_trained():
     taken, ended = run(source, log_ratio=0.1)
     (trained,) = source.trained
 
-    assert [Kind.SCORE] * NUM_PACKS == [one.kind for one in taken]
-    assert Ended.CLOSED is ended
+    assert [HeaderKind.SCORE] * NUM_PACKS == [one.kind for one in taken]
+    assert StreamEnd.CLOSED is ended
     assert (0.0, NUM_PACKS) == (trained.loss, trained.num_skipped)
     assert trained.measures.num_raised_clipped == trained.measures.num_targets > 0
 
 
-@pytest.mark.parametrize(("section", "has_loss"), [(GSPO, True), (ObjectiveSection(), False)])
+@pytest.mark.parametrize(("section", "has_loss"), [(GSPO, True), (LossConfig(), False)])
 def test_what_is_not_trained_has_the_loss_that_weighing_it_gives(section, has_loss):
     raised = tuple(dataclasses.replace(one, advantage=1.5) for one in CLAIMS[0].shares)
     source = a_source(section)
@@ -137,7 +139,7 @@ def test_what_is_not_trained_has_the_loss_that_weighing_it_gives(section, has_lo
     run(source, log_ratio=0.1)
     (trained,) = source.trained
     expected = sum(
-        weigh(
+        loss_and_gradient(
             torch.from_numpy(pack.behaviour).double() + 0.1,
             torch.from_numpy(pack.behaviour),
             torch.from_numpy(pack.shares),
@@ -159,7 +161,7 @@ def test_a_claim_without_packs_is_through_at_once():
     source.offer(dataclasses.replace(CLAIMS[0], packs=(), shares=()))
     source.end()
 
-    assert Ended.CLOSED is source.take()
+    assert StreamEnd.CLOSED is source.take()
     assert [0.0] == [one.loss for one in source.trained]
 
 
@@ -168,16 +170,16 @@ def test_a_claim_that_lacks_targets_is_refused_and_changes_nothing():
     with pytest.raises(CellError, match="it holds"):
         source.offer(dataclasses.replace(CLAIMS[0], packs=CLAIMS[0].packs[1:]))
 
-    assert Ended.PAUSED is source.take()
+    assert StreamEnd.PAUSED is source.take()
 
 
 def test_a_batch_that_has_ended_takes_no_claim():
     source = a_source()
     source.end()
-    with pytest.raises(BrokenPromise, match="has ended"):
+    with pytest.raises(InternalError, match="has ended"):
         source.offer(CLAIMS[0])
 
-    assert Ended.CLOSED is source.take()
+    assert StreamEnd.CLOSED is source.take()
 
 
 @given(choices=st.randoms(use_true_random=False), num_claims=st.integers(0, 3))
@@ -185,21 +187,21 @@ def test_whenever_results_come_every_pack_is_scored_once_and_trained_once(choice
     source = a_source()
     waiting, offered, scored, trained = [], 0, [], []
     ended = None
-    while ended is not Ended.CLOSED:
+    while ended is not StreamEnd.CLOSED:
         if offered <= num_claims and choices.random() < 0.5:
             source.offer(CLAIMS[offered]) if offered < num_claims else source.end()
             offered += 1
         elif waiting and choices.random() < 0.5:
             source.finished(outcome(waiting.pop(0)))
-        elif isinstance(work := source.take(), Ended):
+        elif isinstance(work := source.take(), StreamEnd):
             ended = work
             # Only a result or an offer can change the answer.
-            assert waiting or offered <= num_claims or ended is Ended.CLOSED
+            assert waiting or offered <= num_claims or ended is StreamEnd.CLOSED
             if waiting:
                 source.finished(outcome(waiting.pop(0)))
         else:
             waiting.append(work)
-            (scored if work.kind == Kind.SCORE else trained).append(id(work.pack))
+            (scored if work.kind == HeaderKind.SCORE else trained).append(id(work.pack))
     for work in waiting:
         source.finished(outcome(work))
     packs = sorted(id(pack) for claim in CLAIMS[:num_claims] for pack in claim.packs)

@@ -4,19 +4,19 @@ import pytest
 import torch
 from tests.trainer.scenes import NUM_EXECUTIONS, OBJECTIVE, OPTIMIZER, a_scene
 
-from gyre.config.sections import TrainerSection
-from gyre.trainer.cell import LocalTrainer
-from gyre.trainer.resting import Weights
+from gyre.config.sections import TrainerConfig
+from gyre.trainer.cell import Trainer
+from gyre.trainer.resting import OffloadableWeights
 from gyre.types.errors import OutOfMemory
 
 
 def test_weights_that_rest_on_a_cpu_stay_the_same_objects():
     network = a_scene().network
     before = {name: one.data_ptr() for name, one in network.module.named_parameters()}
-    weights = Weights(network)
-    weights.rest()
+    weights = OffloadableWeights(network)
+    weights.offload()
     assert weights.is_resting
-    weights.restore()
+    weights.reload()
 
     assert before == {name: one.data_ptr() for name, one in network.module.named_parameters()}
 
@@ -27,23 +27,21 @@ def test_device_memory_is_given_back_and_a_full_device_leaves_everything_resting
     scene = a_scene("qwen3", hidden_size=1024, intermediate_size=4096)
     network = scene.network
     network.module.bfloat16().cuda()
-    trainer = LocalTrainer(
-        network, section=TrainerSection(), objective=OBJECTIVE, optimizer=OPTIMIZER
-    )
+    trainer = Trainer(network, section=TrainerConfig(), objective=OBJECTIVE, optimizer=OPTIMIZER)
     for claim in scene.claims():
         trainer.train(claim, num_executions=NUM_EXECUTIONS)
     before = [one.cpu() for one in (*trainer.gradients, *trainer.export().tensors.values())]
     held = torch.cuda.memory_allocated()
-    trainer.rest(weights=True)
+    trainer.offload(weights=True)
 
     assert torch.cuda.memory_allocated() < held / 4
     free, _ = torch.cuda.mem_get_info()
     hog = torch.empty(free - 2**22, dtype=torch.uint8, device="cuda")
     with pytest.raises(OutOfMemory, match="restoring"):
-        trainer.restore()
+        trainer.reload()
     assert trainer.is_resting
     del hog
-    trainer.restore()
+    trainer.reload()
     after = [one.cpu() for one in (*trainer.gradients, *trainer.export().tensors.values())]
     assert all(map(torch.equal, before, after))
     assert {"cuda"} == {one.device.type for one in network.module.parameters()}

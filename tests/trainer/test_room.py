@@ -6,17 +6,17 @@ import weakref
 import pytest
 import torch
 
-from gyre.trainer.room import with_room
+from gyre.trainer.room import oom_guard
 from gyre.types.errors import OutOfMemory
 
 
 def test_what_has_room_is_done():
-    assert 3 == with_room("counting", lambda: 3)
+    assert 3 == oom_guard("counting", lambda: 3)
 
 
 def test_no_room_in_main_memory_is_named():
     with pytest.raises(OutOfMemory, match=r"making a tensor: .*allocate"):
-        with_room("making a tensor", lambda: torch.empty(2**60, dtype=torch.uint8))
+        oom_guard("making a tensor", lambda: torch.empty(2**60, dtype=torch.uint8))
 
 
 def test_no_room_on_an_accelerator_is_named_and_tensors_of_the_attempt_are_let_go():
@@ -28,7 +28,7 @@ def test_no_room_on_an_accelerator_is_named_and_tensors_of_the_attempt_are_let_g
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
     with pytest.raises(OutOfMemory, match=r"scoring: CUDA out of memory") as error:
-        with_room("scoring", work)
+        oom_guard("scoring", work)
     gc.collect()
 
     assert error.value.__context__ is None
@@ -40,4 +40,4 @@ def test_other_errors_are_left_alone():
         raise RuntimeError("the size of tensor a must match")
 
     with pytest.raises(RuntimeError, match="must match"):
-        with_room("scoring", work)
+        oom_guard("scoring", work)

@@ -8,13 +8,13 @@ import torch
 from tests.trainer.cases import OPTIMIZER
 from tests.trainer.scenes import NUM_EXECUTIONS, a_scene, a_trainer
 
-from gyre.batching.work_queue import CORE, MicroSteps, Offer
-from gyre.config.sections import OptimizerSection
+from gyre.batching.work_queue import CORE, MicroStepQueue, QueuedClaim
+from gyre.config.sections import OptimizerConfig
 from gyre.model.network import Network
 
 SEEDS = range(4)
 NUM_STEPS = 2
-SENSITIVE = OptimizerSection(lr=1e-5)
+SENSITIVE = OptimizerConfig(lr=1e-5)
 """With an eps at which the last bit of a gradient can turn a step around."""
 
 
@@ -47,14 +47,14 @@ class Cells:
 
     def update(self, claims):
         """One step; what the core's sum was before it."""
-        queue = MicroSteps(lease_s=1.0)
+        queue = MicroStepQueue(lease_s=1.0)
         queue.join(CORE, 0.0)
-        queue.offer([Offer(work=claim) for claim in claims])
+        queue.offer([QueuedClaim(work=claim) for claim in claims])
         while not queue.is_reduced:
             if queue.is_done:
                 self.reduce(queue)
             else:
-                self.rng.choice([self.join, self.die, self.rest, *[self.work] * 5])(queue)
+                self.rng.choice([self.join, self.die, self.offload, *[self.work] * 5])(queue)
         held = [flat.clone() for flat in self.core.gradients]
         self.core.step()
         for cell in list(self.satellites):
@@ -88,9 +88,9 @@ class Cells:
         self.num_returned += len(queue.leave(cell))
         del self.satellites[cell]
 
-    def rest(self, queue):
-        self.core.rest(weights=True)
-        self.core.restore()
+    def offload(self, queue):
+        self.core.offload(weights=True)
+        self.core.reload()
 
     def reduce(self, queue):
         """Cell by cell into the core's sum, or as copies that then take its place."""

@@ -104,10 +104,10 @@ def test_on_a_device_a_copy_made_beside_its_kernels_is_the_same_awake_and_at_res
     snapshot.copy(1)
     awake = {name: one.clone() for name, one in snapshot.state().tensors.items()}
     weights = {name: one.clone() for name, one in snapshot.weights()}
-    trainer.rest()
+    trainer.offload()
     snapshot.copy(1)
     at_rest = dict(snapshot.state().tensors)
-    trainer.restore()
+    trainer.reload()
     named = {name: one.detach().cpu() for name, one in trainer.network.module.named_parameters()}
 
     assert [] == differing(awake, at_rest)

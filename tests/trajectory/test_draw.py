@@ -5,13 +5,13 @@ from random import Random
 
 import numpy as np
 
-from gyre.trajectory.draw import draw, generator
+from gyre.trajectory.draw import generator, select_trajectories
 from gyre.trajectory.rows import row
 from gyre.trajectory.tree import Tree
 from gyre.types.conversation import Message
 from gyre.types.ids import ROOT, CallId, EngineName, ExecutionId, SegmentId
 from gyre.types.records import CallClosed, CallDelivered, CallEchoed, NewSegment
-from gyre.types.sampling import Sampling, Span
+from gyre.types.sampling import SamplingParams, Span
 
 EXECUTION = ExecutionId("f3ad38e5")
 
@@ -57,7 +57,7 @@ class Grower:
                 agent=agent,
                 fork=None,
                 ambiguous=False,
-                sampling=Sampling(),
+                sampling=SamplingParams(),
                 opened_at=0.0,
                 closed_at=0.0,
             )
@@ -119,7 +119,7 @@ def test_four_trajectories_of_the_case_study_are_both_mains_the_summary_and_one_
     """J_max = 4, for any seed; shared targets count once."""
     tree = case_study()
     for seed in range(20):
-        drawn = draw(tree, generator(seed, EXECUTION), max_trajectories=4)
+        drawn = select_trajectories(tree, generator(seed, EXECUTION), max_trajectories=4)
         roles = [tree.calls[one.leaf].role for one in drawn]
         assert ["main", "main", "main-summary", "sub-agent"] == roles
         targets = [call for one in drawn for call in one.targets]
@@ -131,7 +131,7 @@ def test_four_trajectories_of_the_case_study_are_both_mains_the_summary_and_one_
 def test_all_trajectories_together_train_every_trainable_token_once():
     """The rows' targets are the tree's sampled tokens, each exactly once."""
     tree = case_study()
-    drawn = draw(tree, generator(1, EXECUTION), max_trajectories=None)
+    drawn = select_trajectories(tree, generator(1, EXECUTION), max_trajectories=None)
     rows = [row(tree, one) for one in drawn]
     trained = [token for one in rows for token in one.ids[one.targets].tolist()]
     sampled = [token for call in tree.calls for token in tree.output_ids(call).tolist()]
@@ -145,9 +145,11 @@ def test_all_trajectories_together_train_every_trainable_token_once():
 def test_a_draw_is_replayed_by_its_seed():
     tree = case_study()
 
-    once, twice = (draw(tree, generator(3, EXECUTION)) for _ in range(2))
+    once, twice = (select_trajectories(tree, generator(3, EXECUTION)) for _ in range(2))
     assert once == twice
-    assert 1 < len({draw(tree, generator(seed, EXECUTION))[-1].leaf for seed in range(30)})
+    assert 1 < len(
+        {select_trajectories(tree, generator(seed, EXECUTION))[-1].leaf for seed in range(30)}
+    )
 
 
 def test_leaves_are_drawn_in_proportion_to_their_unmasked_tokens():
@@ -156,7 +158,9 @@ def test_leaves_are_drawn_in_proportion_to_their_unmasked_tokens():
     short = grower.call(grower.at(first), [grower.segment("user", 2)], output=10)
     long = grower.call(grower.at(first), [grower.segment("user", 2)], output=70)
     rng = Random(0)
-    leaves = Counter(draw(grower.tree, rng, max_trajectories=1)[0].leaf for _ in range(2000))
+    leaves = Counter(
+        select_trajectories(grower.tree, rng, max_trajectories=1)[0].leaf for _ in range(2000)
+    )
 
     # 20 against 80 unmasked tokens, the shared first reply counted for both.
     assert abs(leaves[short] / 2000 - 0.2) < 0.03
@@ -168,7 +172,7 @@ def test_the_second_path_trains_only_what_the_first_did_not():
     first = grower.call(ROOT, [grower.segment("system", 2)], output=5)
     for size in (6, 7):
         grower.call(grower.at(first), [grower.segment("user", 2)], output=size)
-    one, other = draw(grower.tree, generator(0, EXECUTION))
+    one, other = select_trajectories(grower.tree, generator(0, EXECUTION))
 
     assert first in one.targets
     assert (other.leaf,) == other.targets
@@ -182,7 +186,7 @@ def test_aux_uncommitted_and_unmeasured_outputs_are_never_targets():
     grower.call(ROOT, [grower.segment("user", 2)], role="aux")
     grower.call(grower.at(main), [grower.segment("user", 2)], deliver=False)
     blind = grower.call(grower.at(main), [grower.segment("user", 2)], logprobs=False)
-    drawn = draw(grower.tree, generator(0, EXECUTION), max_trajectories=None)
+    drawn = select_trajectories(grower.tree, generator(0, EXECUTION), max_trajectories=None)
 
     assert [blind] == [one.leaf for one in drawn]
     assert [(main,)] == [one.targets for one in drawn]
@@ -193,7 +197,7 @@ def test_a_trimmed_token_is_no_target_on_the_path_that_trims_it():
     grower = Grower()
     first = grower.call(ROOT, [grower.segment("system", 2)], output=5)
     last = grower.call(grower.at(first), [grower.segment("tool", 3, trim=1)], output=2)
-    (drawn,) = draw(grower.tree, generator(0, EXECUTION))
+    (drawn,) = select_trajectories(grower.tree, generator(0, EXECUTION))
     made = row(grower.tree, drawn)
 
     outputs = [grower.tree.output_ids(call).tolist() for call in (first, last)]
@@ -206,7 +210,7 @@ def test_a_final_turn_is_never_trimmed():
     """T05: the same reply as a leaf keeps its stop."""
     grower = Grower()
     call = grower.call(ROOT, [grower.segment("system", 2)], output=5)
-    (drawn,) = draw(grower.tree, generator(0, EXECUTION))
+    (drawn,) = select_trajectories(grower.tree, generator(0, EXECUTION))
 
     assert grower.tree.output_ids(call).tolist() == row(grower.tree, drawn).ids[-5:].tolist()
 
@@ -215,7 +219,7 @@ def test_only_the_committed_part_of_a_cut_reply_is_in_its_row():
     grower = Grower()
     call = grower.call(ROOT, [grower.segment("system", 2)], output=5, deliver=False)
     grower.tree.apply(CallEchoed(call=call, tokens=3))
-    (drawn,) = draw(grower.tree, generator(0, EXECUTION))
+    (drawn,) = select_trajectories(grower.tree, generator(0, EXECUTION))
     made = row(grower.tree, drawn)
 
     assert 3 == drawn.num_targets
@@ -226,7 +230,7 @@ def test_only_the_committed_part_of_a_cut_reply_is_in_its_row():
 def test_rows_are_copies():
     """Making rows twice gives equal rows, and writing to one changes nothing."""
     tree = case_study()
-    (drawn,) = draw(tree, generator(0, EXECUTION), max_trajectories=1)
+    (drawn,) = select_trajectories(tree, generator(0, EXECUTION), max_trajectories=1)
     one = row(tree, drawn)
     kept = one.ids.copy()
     one.ids[:] = 0
@@ -245,7 +249,7 @@ def test_versions_follow_spans():
         Span(engine=EngineName("a"), version=3, tokens=1),
         Span(engine=EngineName("b"), version=4, tokens=3),
     )
-    (drawn,) = draw(grower.tree, generator(0, EXECUTION))
+    (drawn,) = select_trajectories(grower.tree, generator(0, EXECUTION))
     made = row(grower.tree, drawn)
 
     assert made.versions is not None

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gyre.transports.cuts import Cut, planned
+from gyre.transports.cuts import TensorSlice, planned
 from gyre.types.errors import TransferError
 
 SHAPES = st.lists(st.integers(1, 6), min_size=0, max_size=3).map(tuple)
@@ -18,7 +18,7 @@ def grids(draw, shape):
     """The whole in boxes: every dimension cut wherever it is cut."""
     edges = [sorted({0, size, *draw(st.lists(st.integers(0, size), max_size=2))}) for size in shape]
     cuts = [
-        Cut(
+        TensorSlice(
             whole=shape,
             start=tuple(low for low, _ in box),
             shape=tuple(high - low for low, high in box),
@@ -31,7 +31,7 @@ def grids(draw, shape):
 @st.composite
 def boxes(draw, shape):
     spans = [sorted(draw(st.tuples(st.integers(0, size), st.integers(0, size)))) for size in shape]
-    return Cut(
+    return TensorSlice(
         whole=shape,
         start=tuple(low for low, _ in spans),
         shape=tuple(high - low for low, high in spans),
@@ -41,7 +41,7 @@ def boxes(draw, shape):
 def values(cut):
     """What a holder of this cut has of a tensor whose values are all different."""
     whole = np.arange(int(np.prod(cut.whole)), dtype=np.int64).reshape(cut.whole)
-    return whole[cut.slices(Cut.all_of(cut.whole))]
+    return whole[cut.slices(TensorSlice.all_of(cut.whole))]
 
 
 def put_together(wanted, held):
@@ -64,7 +64,9 @@ def test_any_box_is_made_from_any_grid_of_boxes(data, shape):
 
 @given(st.data(), SHAPES)
 def test_boxes_that_overlap_are_read_where_they_are_needed(data, shape):
-    held = dict(enumerate([*data.draw(st.lists(boxes(shape), max_size=3)), Cut.all_of(shape)]))
+    held = dict(
+        enumerate([*data.draw(st.lists(boxes(shape), max_size=3)), TensorSlice.all_of(shape)])
+    )
     wanted = data.draw(boxes(shape))
 
     assert values(wanted).tolist() == put_together(wanted, held).tolist()
@@ -77,13 +79,13 @@ def test_what_nobody_holds_is_named(data, shape):
     held = {at: one for at, one in enumerate(cuts) if one is not missing}
 
     with pytest.raises(TransferError, match=f"w: nobody holds {missing.num_values} of"):
-        planned(Cut.all_of(shape), held, "w")
+        planned(TensorSlice.all_of(shape), held, "w")
 
 
 def test_two_shards_become_four_and_four_become_two():
     """Columns of two on one side, of four on the other."""
-    two = {at: Cut.part_of((8, 6), (8, 3), at) for at in range(2)}
-    four = {at: Cut.part_of((8, 6), (2, 6), at) for at in range(4)}
+    two = {at: TensorSlice.part_of((8, 6), (8, 3), at) for at in range(2)}
+    four = {at: TensorSlice.part_of((8, 6), (2, 6), at) for at in range(4)}
 
     for at in range(4):
         assert {0, 1} == {one.holder for one in planned(four[at], two, "w")}
@@ -94,14 +96,14 @@ def test_two_shards_become_four_and_four_become_two():
 
 
 def test_what_several_hold_in_full_is_read_from_the_first():
-    whole = Cut.all_of((4, 4))
+    whole = TensorSlice.all_of((4, 4))
 
     assert [0] == [one.holder for one in planned(whole, {0: whole, 1: whole}, "w")]
 
 
 def test_a_tensor_of_another_shape_is_refused():
     with pytest.raises(TransferError, match=r"expected a tensor of shape \(4, 4\), found \(4, 8\)"):
-        planned(Cut.all_of((4, 4)), {0: Cut.all_of((4, 8))}, "w")
+        planned(TensorSlice.all_of((4, 4)), {0: TensorSlice.all_of((4, 8))}, "w")
 
 
 @pytest.mark.parametrize(
@@ -114,7 +116,7 @@ def test_a_tensor_of_another_shape_is_refused():
     ],
 )
 def test_a_part_knows_where_it_begins(whole, shape, index, start):
-    assert start == Cut.part_of(whole, shape, index).start
+    assert start == TensorSlice.part_of(whole, shape, index).start
 
 
 @pytest.mark.parametrize(
@@ -122,4 +124,4 @@ def test_a_part_knows_where_it_begins(whole, shape, index, start):
     [((8, 4), (4, 2), 0), ((8, 4), (8,), 0), ((8, 4), (4, 4), 2), ((8, 4), (0, 4), 0)],
 )
 def test_what_is_no_part_along_one_dimension_has_no_place(whole, shape, index):
-    assert Cut.part_of(whole, shape, index) is None
+    assert TensorSlice.part_of(whole, shape, index) is None

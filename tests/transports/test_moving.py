@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gyre.transports import moving
-from gyre.transports.cuts import Cut
-from gyre.transports.moving import Part, expose, fetch
+from gyre.transports.cuts import TensorSlice
+from gyre.transports.moving import TensorBytes, expose, fetch
 from gyre.transports.sheet import BLOCK_BYTES
 from gyre.types.errors import TransferError
 from gyre.types.transfers import Exposure
@@ -43,8 +43,8 @@ class Memory:
 
 
 def part(whole, cut):
-    box = np.ascontiguousarray(whole[cut.slices(Cut.all_of(whole.shape))])
-    return Part(dtype=str(whole.dtype), cut=cut, data=box.reshape(-1).view(np.uint8))
+    box = np.ascontiguousarray(whole[cut.slices(TensorSlice.all_of(whole.shape))])
+    return TensorBytes(dtype=str(whole.dtype), cut=cut, data=box.reshape(-1).view(np.uint8))
 
 
 def array(one):
@@ -54,7 +54,7 @@ def array(one):
 def of_shards(shape, shards, dim):
     size = list(shape)
     size[dim] //= shards
-    return [Cut.part_of(shape, tuple(size), at) for at in range(shards)]
+    return [TensorSlice.part_of(shape, tuple(size), at) for at in range(shards)]
 
 
 def test_tensors_arrive_as_they_were():
@@ -68,10 +68,10 @@ def test_tensors_arrive_as_they_were():
     }
     bundle = expose(
         transport,
-        {name: part(one, Cut.all_of(one.shape)) for name, one in tensors.items()},
+        {name: part(one, TensorSlice.all_of(one.shape)) for name, one in tensors.items()},
         version=3,
     )
-    wanted = {name: (name, Cut.all_of(one.shape)) for name, one in tensors.items()}
+    wanted = {name: (name, TensorSlice.all_of(one.shape)) for name, one in tensors.items()}
     found = fetch(transport, [bundle], wanted)
 
     assert 3 == bundle.version
@@ -104,14 +104,14 @@ def test_any_layout_is_made_from_any_other(data):
         found = fetch(transport, given, {f"mine.{name}": (name, cut) for name in tensors})
 
         for name, whole in tensors.items():
-            expected = whole[cut.slices(Cut.all_of(whole.shape))]
+            expected = whole[cut.slices(TensorSlice.all_of(whole.shape))]
             assert np.array_equal(expected, array(found[f"mine.{name}"]))
 
 
 def test_a_shard_reads_little_more_than_what_it_needs():
     transport = Memory()
     whole = RNG.normal(size=(64, BLOCK_BYTES // 16)).astype(np.float32)
-    bundle = expose(transport, {"w": part(whole, Cut.all_of(whole.shape))}, version=1)
+    bundle = expose(transport, {"w": part(whole, TensorSlice.all_of(whole.shape))}, version=1)
     cut = of_shards(whole.shape, 8, 0)[3]
     found = fetch(transport, [bundle], {"w": ("w", cut)})
 
@@ -122,8 +122,8 @@ def test_a_shard_reads_little_more_than_what_it_needs():
 def test_bytes_that_changed_on_their_way_are_not_taken():
     transport = Memory()
     whole = RNG.normal(size=(64, 64)).astype(np.float32)
-    bundle = expose(transport, {"w": part(whole, Cut.all_of(whole.shape))}, version=1)
-    wanted = {"w": ("w", Cut.all_of(whole.shape))}
+    bundle = expose(transport, {"w": part(whole, TensorSlice.all_of(whole.shape))}, version=1)
+    wanted = {"w": ("w", TensorSlice.all_of(whole.shape))}
     for at in (bundle.sheet_bytes - 3, bundle.num_bytes - 1):
         transport.held[0][at] ^= 1
         with pytest.raises(TransferError, match="hash"):
@@ -142,21 +142,21 @@ def test_parts_of_two_versions_make_nothing():
     ]
 
     with pytest.raises(TransferError, match=r"expected parts of one version, found \[0, 1\]"):
-        fetch(transport, given, {"w": ("w", Cut.all_of((4, 4)))})
+        fetch(transport, given, {"w": ("w", TensorSlice.all_of((4, 4)))})
 
 
 def test_a_tensor_that_nobody_holds_is_named():
     transport = Memory()
-    bundle = expose(transport, {"w": part(np.zeros(4), Cut.all_of((4,)))}, version=1)
+    bundle = expose(transport, {"w": part(np.zeros(4), TensorSlice.all_of((4,)))}, version=1)
 
     with pytest.raises(TransferError, match="v: expected somebody who holds it"):
-        fetch(transport, [bundle], {"v": ("v", Cut.all_of((4,)))})
+        fetch(transport, [bundle], {"v": ("v", TensorSlice.all_of((4,)))})
 
 
 @pytest.mark.parametrize("size", [0, -1, 2**40])
 def test_a_sheet_of_impossible_size_is_not_read(size):
     transport = Memory()
-    bundle = expose(transport, {"w": part(np.zeros(4), Cut.all_of((4,)))}, version=1)
+    bundle = expose(transport, {"w": part(np.zeros(4), TensorSlice.all_of((4,)))}, version=1)
 
     with pytest.raises(TransferError, match="expected a sheet of up to"):
         fetch(transport, [replace(bundle, sheet_bytes=size)], {})
@@ -164,7 +164,7 @@ def test_a_sheet_of_impossible_size_is_not_read(size):
 
 
 def test_a_part_of_another_size_than_it_says_is_not_exposed():
-    one = Part(dtype="float32", cut=Cut.all_of((4,)), data=np.zeros(15, np.uint8))
+    one = TensorBytes(dtype="float32", cut=TensorSlice.all_of((4,)), data=np.zeros(15, np.uint8))
 
     with pytest.raises(TransferError, match="expected 16 bytes, found 15"):
         expose(Memory(), {"w": one}, version=1)
@@ -173,7 +173,7 @@ def test_a_part_of_another_size_than_it_says_is_not_exposed():
 def test_what_is_read_whole_is_not_copied_again():
     transport = Memory()
     whole = RNG.normal(size=(64, 64)).astype(np.float32)
-    bundle = expose(transport, {"w": part(whole, Cut.all_of(whole.shape))}, version=1)
-    found = moving.fetch(transport, [bundle], {"w": ("w", Cut.all_of(whole.shape))})
+    bundle = expose(transport, {"w": part(whole, TensorSlice.all_of(whole.shape))}, version=1)
+    found = moving.fetch(transport, [bundle], {"w": ("w", TensorSlice.all_of(whole.shape))})
 
     assert found["w"].data.base is not None

@@ -4,22 +4,22 @@ import json
 
 import pytest
 
-from gyre.transports.cuts import Cut
-from gyre.transports.sheet import BLOCK_BYTES, Sheet, laid_out, read_sheet, rounded, written
+from gyre.transports.cuts import TensorSlice
+from gyre.transports.sheet import BLOCK_BYTES, TensorLayout, laid_out, read_sheet, rounded, written
 from gyre.types.errors import TransferError
 
-PART = Cut(whole=(8, 4), start=(2, 0), shape=(3, 4))
+PART = TensorSlice(whole=(8, 4), start=(2, 0), shape=(3, 4))
 
 
 def a_sheet():
     tensors, num_bytes = laid_out(
         {
             "a": ("bfloat16", PART),
-            "b": ("float32", Cut.all_of(())),
-            "c": ("uint8", Cut.all_of((0,))),
+            "b": ("float32", TensorSlice.all_of(())),
+            "c": ("uint8", TensorSlice.all_of((0,))),
         }
     )
-    return Sheet(tensors=tensors, num_bytes=num_bytes, hashes=["0" * 16])
+    return TensorLayout(tensors=tensors, num_bytes=num_bytes, hashes=["0" * 16])
 
 
 def changed(change):
@@ -43,7 +43,7 @@ def test_tensors_lie_one_after_the_other_where_any_type_may_begin():
 
 
 def test_the_last_block_ends_where_the_bytes_do():
-    sheet = Sheet(tensors={}, num_bytes=BLOCK_BYTES + 64, hashes=[])
+    sheet = TensorLayout(tensors={}, num_bytes=BLOCK_BYTES + 64, hashes=[])
 
     assert [(0, BLOCK_BYTES), (BLOCK_BYTES, BLOCK_BYTES + 64)] == [sheet.block(0), sheet.block(1)]
 

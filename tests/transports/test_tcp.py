@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from gyre.transports.tcp import NOT_HELD, OK, REQUEST, TcpTransport
-from gyre.types.errors import Outdated, TransferError
+from gyre.types.errors import ExposureGone, TransferError
 from gyre.types.transfers import Exposure
 
 HOST = "127.0.0.1"
@@ -55,7 +55,7 @@ def test_a_read_that_is_cut_short_is_an_error(transport, answer, found):
 
 @pytest.mark.parametrize("answer", [NOT_HELD, b"H"])
 def test_a_peer_that_says_anything_but_yes_does_not_hold_it(transport, answer):
-    with answering(answer + b"x" * 100) as port, pytest.raises(Outdated):
+    with answering(answer + b"x" * 100) as port, pytest.raises(ExposureGone):
         transport.read(told(port), 0, memoryview(bytearray(100)))
 
 

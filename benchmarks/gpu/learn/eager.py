@@ -7,7 +7,7 @@ from benchmarks.gpu.live.warmed import Uncompiled
 
 from gyre.model.attention_cuda import in_tiles
 from gyre.model.network import Network
-from gyre.trainer.cell import LocalTrainer
+from gyre.trainer.cell import Trainer
 from gyre.types.packs import Claim, Score
 from gyre.types.reports import ClaimReport
 
@@ -29,5 +29,5 @@ class InTiles(Uncompiled):
             return super().train(claim, num_executions=num_executions, scores=scores)
 
 
-def trainer(network: Network, *, options: Mapping[str, str], **settings: Any) -> LocalTrainer:
+def trainer(network: Network, *, options: Mapping[str, str], **settings: Any) -> Trainer:
     return InTiles(network, **settings)

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from gyre.config.toml import spelled
-from gyre.controller.controller import KINDS
+from gyre.controller.controller import JOURNAL_EVENTS
 from gyre.evals.rollout_results import SUMMARY_FILE
-from gyre.journal.reading import Reading, read
+from gyre.journal.reading import JournalContents, read
 from gyre.model.checkpoint_store import EVALUATIONS
 from gyre.types.run_events import ClaimTrained, EvaluationRound, GroupPacked, StepMade
 
@@ -137,7 +137,7 @@ def written(path: Path, found: Mapping[str, Mapping[str, Any]]) -> Path:
 
 def sample(folder: Path, *, seed: int) -> dict[str, Any]:
     """Step by step what a run came to so far, and every evaluation of it."""
-    journal = read(folder / "journal", kinds=KINDS)
+    journal = read(folder / "journal", kinds=JOURNAL_EVENTS)
     steps = [(now, fact) for now, fact in journal.facts((StepMade,))]
     seconds, claimed = _by_step(journal)
     packed = defaultdict(list)
@@ -158,7 +158,7 @@ def sample(folder: Path, *, seed: int) -> dict[str, Any]:
     }
 
 
-def _by_step(journal: Reading) -> tuple[dict[int, float], dict[int, int]]:
+def _by_step(journal: JournalContents) -> tuple[dict[int, float], dict[int, int]]:
     """By step: seconds that its claims took, and executions that were in them."""
     seconds: dict[int, float] = defaultdict(float)
     executions: dict[int, int] = defaultdict(int)
@@ -168,7 +168,7 @@ def _by_step(journal: Reading) -> tuple[dict[int, float], dict[int, int]]:
     return seconds, executions
 
 
-def _rounds(journal: Reading) -> list[dict[str, Any]]:
+def _rounds(journal: JournalContents) -> list[dict[str, Any]]:
     return [
         {
             "version": fact.version,

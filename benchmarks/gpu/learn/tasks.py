@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from gyre.types.tasks import Evaluation, Task
+from gyre.types.tasks import EvaluationRule, Task
 
 HERE = Path(__file__).parent
 FILES = tuple(sorted(path.stem for path in (HERE / "workspace").iterdir()))
@@ -48,7 +48,7 @@ def _task(name: str, random: Random, letters: int, sentences: int) -> Task:
         id=name,
         instruction="\n".join(letter(random, job.asked, sentences) for job in jobs),
         files=str(HERE / "workspace"),
-        evaluation=Evaluation(
+        evaluation=EvaluationRule(
             argv=("sh", "-c", '. "$GYRE_EVALUATION/judge.sh"', "judge", *(j.states for j in jobs)),
             score="reward.txt",
             files=str(HERE / "judge"),

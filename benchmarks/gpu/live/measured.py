@@ -11,7 +11,7 @@ from benchmarks.live.running import Ran
 
 from gyre.controller.cells.transitions import COUNTED
 from gyre.observability.dashboard.account import CAUSES, Account
-from gyre.observability.history.run import Story
+from gyre.observability.history.run import RunHistory
 from gyre.scheduler.messages import RunStarted, StepTaken
 from gyre.scheduler.replay import shape_of
 from gyre.storage import call_log as calls
@@ -27,7 +27,7 @@ def sample(ran: Ran, folder: Path) -> dict[str, Any]:
     """Seconds to the last step, where the time of cells went, and what became of calls."""
     header = ran.reading.header
     assert header is not None
-    story = Story(shape_of(header.shape))
+    story = RunHistory(shape_of(header.shape))
     story.heard_all((one.now, one.event) for one in ran.reading.entries)
     ((began, _),) = ran.reading.facts((RunStarted,))
     last = max(now for now, _ in ran.reading.facts((StepTaken,)))
@@ -47,7 +47,7 @@ def sample(ran: Ran, folder: Path) -> dict[str, Any]:
     }
 
 
-def _shares(story: Story, began: float, last: float) -> dict[str, float]:
+def _shares(story: RunHistory, began: float, last: float) -> dict[str, float]:
     """Parts of the time of all cells until the last step, by what it went to."""
     spent = Account(story, (began, last)).total()
     return {
@@ -55,7 +55,7 @@ def _shares(story: Story, began: float, last: float) -> dict[str, float]:
     }
 
 
-def _ages(story: Story) -> dict[str, float]:
+def _ages(story: RunHistory) -> dict[str, float]:
     ages = story.scheduler.staleness.histogram
     total = sum(ages.values())
     return {

@@ -15,7 +15,7 @@ from gyre.scheduler.messages import StepTaken
 from gyre.scheduler.replay import EVENTS, shape_of
 from gyre.simulator.durations import HOUR_S
 from gyre.simulator.recorded import recorded
-from gyre.simulator.recorded_times import Ran as Timed
+from gyre.simulator.recorded_times import RecordedExecution as Timed
 from gyre.simulator.recorded_times import times
 from gyre.simulator.scenario import Scenario
 from gyre.simulator.scenario_tables import scenario_of

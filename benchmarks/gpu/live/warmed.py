@@ -16,15 +16,15 @@ import numpy as np
 import torch
 from benchmarks.gpu.live.spied import Spy
 
-from gyre.config.sections import EngineSection, ObjectiveSection, OptimizerSection, TrainerSection
+from gyre.config.sections import EngineConfig, LossConfig, OptimizerConfig, TrainerConfig
 from gyre.inference.engine.embedded import EmbeddedEngine
-from gyre.inference.engine.loop import Loop
+from gyre.inference.engine.loop import EngineCore
 from gyre.model.network import Network
-from gyre.trainer.cell import LocalTrainer
+from gyre.trainer.cell import Trainer
 from gyre.types.ids import ExecutionId
 from gyre.types.packs import Claim, Pack, Score, Share
 from gyre.types.reports import ClaimReport
-from gyre.types.sampling import Ask, Sampling
+from gyre.types.sampling import GenerateRequest, SamplingParams
 
 PROMPT_TOKENS = 300
 FIRST_PASSES = 3
@@ -37,14 +37,16 @@ def engine(
     network: Network,
     *,
     name: str,
-    section: EngineSection,
+    section: EngineConfig,
     folder: Path,
     options: Mapping[str, str],
 ) -> EmbeddedEngine:
     """The embedded engine, which has served every number of calls at once; from then on its
     process says into the folder `spied` what its threads are at, if there is one."""
     number = int(name.rpartition("-")[2])
-    loop = Loop(network, section, model=str(folder), seed=int(options["seed"]) * 1000 + number)
+    loop = EngineCore(
+        network, section, model=str(folder), seed=int(options["seed"]) * 1000 + number
+    )
     with _said("engine"):
         warm(loop, section.capacity)
     if "spied" in options:
@@ -52,7 +54,7 @@ def engine(
     return EmbeddedEngine(name, loop)
 
 
-def warm(loop: Loop, capacity: int) -> None:
+def warm(loop: EngineCore, capacity: int) -> None:
     """One call, another beside it, and then all the others, so that every pass has been made: a
     prompt alone, beside one call that samples and beside several, and sampling for as many at once
     as there ever can be, and then for fewer."""
@@ -60,10 +62,10 @@ def warm(loop: Loop, capacity: int) -> None:
     for number in range(capacity):
         ids = rng.integers(0, 700, PROMPT_TOKENS, dtype=np.int32)
         loop.submit(
-            Ask(
+            GenerateRequest(
                 id=f"warm-{number}",
                 input_ids=array("i", ids.tolist()).tobytes(),
-                sampling=Sampling(max_tokens=FIRST_TOKENS + 2 * number),
+                sampling=SamplingParams(max_tokens=FIRST_TOKENS + 2 * number),
                 execution=str(number),
             )
         )
@@ -74,7 +76,7 @@ def warm(loop: Loop, capacity: int) -> None:
         loop.step()
 
 
-class Uncompiled(LocalTrainer):
+class Uncompiled(Trainer):
     """The trainer of one device, whose layers are not compiled; attention is the same."""
 
     def score(self, claim: Claim) -> tuple[Score, ...]:
@@ -92,12 +94,12 @@ class Uncompiled(LocalTrainer):
 def trainer(
     network: Network,
     *,
-    section: TrainerSection,
-    objective: ObjectiveSection,
-    optimizer: OptimizerSection | None,
+    section: TrainerConfig,
+    objective: LossConfig,
+    optimizer: OptimizerConfig | None,
     temperature: float,
     options: Mapping[str, str],
-) -> LocalTrainer:
+) -> Trainer:
     """The trainer of one device, whose sum is empty again."""
     made = Uncompiled(
         network,
@@ -109,8 +111,8 @@ def trainer(
     with _said("trainer"):
         made.train(claim(section.pack_tokens), num_executions=1)
         made.clear()
-        made.rest()
-        made.restore()
+        made.offload()
+        made.reload()
     return made
 
 

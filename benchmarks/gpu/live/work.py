@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gyre.batching.task_sampler import Queries
+from gyre.batching.task_sampler import TaskSampler
 from gyre.simulator.durations import HOUR_S
-from gyre.simulator.workload import NL2REPO_122B, Draws
+from gyre.simulator.workload import NL2REPO_122B, WorkloadDraws
 from gyre.testing import light_agent
 
 MEAN_H = 1.93
@@ -90,7 +90,7 @@ class Execution:
 
 def work(scale: Scale, *, groups: int, members: int, seed: int) -> list[list[Execution]]:
     """The executions of each group, in the order in which a run admits groups."""
-    draws = Draws(NL2REPO_122B, seed=seed, group_size=members)
+    draws = WorkloadDraws(NL2REPO_122B, seed=seed, group_size=members)
     found = []
     for number in range(groups):
         group = []
@@ -117,7 +117,7 @@ def _turns(scale: Scale, seconds: float) -> tuple[Turn, ...]:
 
 def write_tasks(path: Path, groups: Sequence[Sequence[Execution]], *, seed: int) -> Path:
     """The file of tasks of a run whose n-th query is the n-th group."""
-    queries = Queries(len(groups), seed=seed)
+    queries = TaskSampler(len(groups), seed=seed)
     lines = [""] * len(groups)
     for group in groups:
         at = queries.draw()

@@ -14,15 +14,15 @@ from typing import Literal
 import aiohttp
 
 from gyre.cell.client import CellClient
-from gyre.cell.spec import CellPlan
-from gyre.cluster.process import Process
+from gyre.cell.spec import CellSpec
+from gyre.cluster.process import LoggedProcess
 from gyre.config.sections import (
-    EngineSection,
-    LimitsSection,
-    ObjectiveSection,
-    OptimizerSection,
-    TrainerSection,
-    TransportSection,
+    EngineConfig,
+    LimitsConfig,
+    LossConfig,
+    OptimizerConfig,
+    TrainerConfig,
+    TransportConfig,
 )
 from gyre.inference.clients.gyre import GyreEngine
 from gyre.storage.plan_file import write_plan
@@ -58,9 +58,9 @@ class Scene:
     prefill_tokens: int = 4_096
 
 
-def plan(scene: Scene, share: Path, cell: int) -> CellPlan:
+def plan(scene: Scene, share: Path, cell: int) -> CellSpec:
     on_gpu = scene.device == "cuda"
-    return CellPlan(
+    return CellSpec(
         name=f"cell-{cell}",
         cell=cell,
         trains=True,
@@ -75,14 +75,14 @@ def plan(scene: Scene, share: Path, cell: int) -> CellPlan:
         share=share,
         store=share / "store",
         timeout_s=ORDER_S,
-        engine=EngineSection(
+        engine=EngineConfig(
             capacity=8, kv_tokens=scene.kv_tokens, prefill_tokens=scene.prefill_tokens
         ),
-        trainer=TrainerSection(),
-        objective=ObjectiveSection(),
-        optimizer=OptimizerSection() if cell == CORE else None,
-        limits=LimitsSection(),
-        transport=TransportSection(kind=scene.transport),
+        trainer=TrainerConfig(),
+        objective=LossConfig(),
+        optimizer=OptimizerConfig() if cell == CORE else None,
+        limits=LimitsConfig(),
+        transport=TransportConfig(kind=scene.transport),
     )
 
 
@@ -93,14 +93,14 @@ async def pair(scene: Scene) -> AsyncIterator[Pair]:
     key = secrets.token_hex(16)
     (scene.folder / "token").write_text(key)
     share = Path(tempfile.mkdtemp(prefix="moves-", dir=MEMORY if MEMORY.is_dir() else None))
-    processes: list[Process] = []
+    processes: list[LoggedProcess] = []
     began = perf_counter()
     try:
         for cell in (CORE, SATELLITE):
             path = write_plan(scene.folder / f"{cell}.json", plan(scene, share, cell))
             log = scene.folder / f"{cell}.log"
             arguments = ["-m", "gyre.cell.main", str(path)]
-            processes.append(await Process.start(f"cell-{cell}", arguments, log))
+            processes.append(await LoggedProcess.start(f"cell-{cell}", arguments, log))
         urls = await asyncio.gather(*(one.ready(READY_S) for one in processes))
         headers = {"Authorization": f"Bearer {key}"}
         async with aiohttp.ClientSession(headers=headers) as session:

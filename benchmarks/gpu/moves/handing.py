@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.gpu.moves.cells import CORE, SATELLITE, Pair
 
 from gyre.inference.clients.gyre import GyreEngine
-from gyre.types.sampling import Ask, Chunk, Sampling
+from gyre.types.sampling import Chunk, GenerateRequest, SamplingParams
 
 Sample = tuple[str, dict[str, Any]]
 NUM_OUTPUT = 256
@@ -68,22 +68,22 @@ class Hands:
             "tokens": taken.tokens,
         } | phases
 
-    async def _first(self, engine: GyreEngine, ask: Ask) -> Chunk:
+    async def _first(self, engine: GyreEngine, ask: GenerateRequest) -> Chunk:
         """The call's first tokens, all that it is asked for."""
         async with aclosing(engine.generate(ask)) as chunks:
             return await anext(chunks)
 
-    def _ask(self, num_tokens: int, *, max_tokens: int = NUM_OUTPUT) -> Ask:
+    def _ask(self, num_tokens: int, *, max_tokens: int = NUM_OUTPUT) -> GenerateRequest:
         self._num_calls += 1
         rng = np.random.default_rng(self._num_calls)
         ids = array("i", rng.integers(0, self._vocabulary, num_tokens).tolist())
         name = f"call-{self._num_calls}"
-        sampling = Sampling(max_tokens=max_tokens)
-        return Ask(id=name, input_ids=ids.tobytes(), sampling=sampling, execution=name)
+        sampling = SamplingParams(max_tokens=max_tokens)
+        return GenerateRequest(id=name, input_ids=ids.tobytes(), sampling=sampling, execution=name)
 
-    def _continued(self, ask: Ask, first: Chunk) -> Ask:
+    def _continued(self, ask: GenerateRequest, first: Chunk) -> GenerateRequest:
         known = ask.input_ids + array("i", first.ids).tobytes()
-        sampling = Sampling(max_tokens=4)
-        return Ask(
+        sampling = SamplingParams(max_tokens=4)
+        return GenerateRequest(
             id=f"{ask.id}-moved", input_ids=known, sampling=sampling, execution=ask.execution
         )

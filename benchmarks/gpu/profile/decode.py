@@ -12,13 +12,13 @@ from benchmarks.gpu.profile.hosts import taken
 from benchmarks.gpu.profile.kernels import by_group, kernels
 
 import gyre.inference.engine.loop as looped
-from gyre.config.sections import EngineSection
-from gyre.inference.engine.flight import Drawn
+from gyre.config.sections import EngineConfig
+from gyre.inference.engine.flight import SampledTokens
 from gyre.inference.engine.forward import Forward
-from gyre.inference.engine.loop import Loop
-from gyre.inference.engine.scheduler import Batch
+from gyre.inference.engine.loop import EngineCore
+from gyre.inference.engine.scheduler import BatchScheduler
 from gyre.model.network import Network
-from gyre.types.sampling import Ask, Sampling
+from gyre.types.sampling import GenerateRequest, SamplingParams
 
 WARM_PASSES = 8
 NAMED = 24
@@ -54,23 +54,23 @@ def measure(
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Samples of each scene: its pass as a whole, the host's parts, groups of kernels, kernels."""
     for scene in scenes:
-        section = EngineSection(
+        section = EngineConfig(
             capacity=scene.calls, kv_tokens=scene.kv_tokens, prefill_tokens=16_384
         )
-        loop = Loop(network, section, model="profiled")
+        loop = EngineCore(network, section, model="profiled")
         _start(loop, scene, network.shape.vocabulary)
         yield from _profiled(loop, network, scene, bytes_per_s)
-        loop.rest()
+        loop.offload()
 
 
-def _start(loop: Loop, scene: Scene, vocabulary: int) -> None:
+def _start(loop: EngineCore, scene: Scene, vocabulary: int) -> None:
     """Every call has its prompt and a few tokens, and whatever is compiled is compiled."""
     rng = np.random.default_rng(0)
     for number in range(scene.calls):
         ids = array("i", rng.integers(0, vocabulary, scene.prompt).tolist())
-        sampling = Sampling(max_tokens=4 * scene.passes + 256)
+        sampling = SamplingParams(max_tokens=4 * scene.passes + 256)
         loop.submit(
-            Ask(
+            GenerateRequest(
                 id=str(number),
                 input_ids=ids.tobytes(),
                 sampling=sampling,
@@ -83,7 +83,7 @@ def _start(loop: Loop, scene: Scene, vocabulary: int) -> None:
 
 
 def _profiled(
-    loop: Loop, network: Network, scene: Scene, bytes_per_s: float
+    loop: EngineCore, network: Network, scene: Scene, bytes_per_s: float
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     plain_s = _passes(loop, scene.passes)
     shape, width = network.shape, network.dtype.itemsize
@@ -91,18 +91,18 @@ def _profiled(
     weight_s = shape.parameters * width / bytes_per_s
     keys_s = scene.calls * length * shape.kv_values_per_token * width / bytes_per_s
     with taken(
-        (Loop, "step", "step"),
-        (Loop, "_launch", "launch"),
-        (Loop, "_advance", "advance"),
+        (EngineCore, "step", "step"),
+        (EngineCore, "_launch", "launch"),
+        (EngineCore, "_advance", "advance"),
         (looped, "lay_out", "lay_out"),
         (looped, "draws_for", "draws_for"),
-        (Batch, "turn", "turn"),
-        (Batch, "follow", "follow"),
-        (Batch, "done", "done"),
+        (BatchScheduler, "turn", "turn"),
+        (BatchScheduler, "follow", "follow"),
+        (BatchScheduler, "done", "done"),
         (type(_forward(loop)), "__call__", "forward"),
         (type(_forward(loop)), "sample", "sample"),
-        (Drawn, "__init__", "bring back"),
-        (Drawn, "wait", "wait"),
+        (SampledTokens, "__init__", "bring back"),
+        (SampledTokens, "wait", "wait"),
     ) as host:
         watched_s = _passes(loop, scene.passes)
     seen = kernels(lambda: _passes(loop, scene.passes))
@@ -130,12 +130,12 @@ def _profiled(
         )
 
 
-def _forward(loop: Loop) -> Forward:
+def _forward(loop: EngineCore) -> Forward:
     found: Forward = loop._forward
     return found
 
 
-def _passes(loop: Loop, count: int) -> float:
+def _passes(loop: EngineCore, count: int) -> float:
     """Seconds of a pass, over so many of them."""
     _settle()
     began = perf_counter()

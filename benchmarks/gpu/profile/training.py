@@ -10,9 +10,9 @@ from benchmarks.gpu.networks import H200_BF16_FLOPS
 from benchmarks.gpu.profile.hosts import taken
 from benchmarks.gpu.profile.kernels import by_group, kernels
 
-from gyre.config.sections import ObjectiveSection, OptimizerSection, TrainerSection
+from gyre.config.sections import LossConfig, OptimizerConfig, TrainerConfig
 from gyre.model.network import Network
-from gyre.trainer.cell import LocalTrainer
+from gyre.trainer.cell import Trainer
 from gyre.trainer.optimizer import Adam
 from gyre.types.ids import ExecutionId
 from gyre.types.packs import Claim, Pack, Share
@@ -41,11 +41,11 @@ def row(num_tokens: int, vocabulary: int) -> Claim:
 
 def measure(network: Network, num_tokens: int = 32_768) -> Iterator[tuple[str, dict[str, Any]]]:
     """The first step, which compiles, later ones, and their kernels."""
-    trainer = LocalTrainer(
+    trainer = Trainer(
         network,
-        section=TrainerSection(pack_tokens=num_tokens),
-        objective=ObjectiveSection(),
-        optimizer=OptimizerSection(),
+        section=TrainerConfig(pack_tokens=num_tokens),
+        objective=LossConfig(),
+        optimizer=OptimizerConfig(),
     )
     claim = row(num_tokens, network.shape.vocabulary)
 
@@ -63,8 +63,8 @@ def measure(network: Network, num_tokens: int = 32_768) -> Iterator[tuple[str, d
         seconds = _timed(step)
         yield "step", {"seconds": seconds, "mfu": flops / seconds / H200_BF16_FLOPS}
     with taken(
-        (LocalTrainer, "_forward", "forward"),
-        (LocalTrainer, "_back", "weigh and backward"),
+        (Trainer, "_forward", "forward"),
+        (Trainer, "_back", "weigh and backward"),
         (Adam, "step", "update"),
     ) as host:
         _timed(step)

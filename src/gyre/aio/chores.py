@@ -8,7 +8,7 @@ from typing import Any, Self
 Spawn = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 
 
-class Chores:
+class BackgroundTasks:
     """Tasks in one group; entered by their owner, cancelled when it leaves."""
 
     def __init__(self) -> None:

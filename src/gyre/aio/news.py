@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 
-class News:
+class ChangeSignal:
     """One place where changes are told, and waited for."""
 
     def __init__(self) -> None:

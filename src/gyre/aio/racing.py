@@ -7,11 +7,11 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class Overtaken(Exception):
+class Interrupted(Exception):
     """The other came first, and the work was given up."""
 
 
-async def unless(other: Coroutine[Any, Any, object], work: Coroutine[Any, Any, T]) -> T:
+async def run_until(other: Coroutine[Any, Any, object], work: Coroutine[Any, Any, T]) -> T:
     """What the work comes to, if it does so before the other ends; else Overtaken.
 
     Whichever is not over by then has been cancelled, and has ended.
@@ -22,7 +22,7 @@ async def unless(other: Coroutine[Any, Any, object], work: Coroutine[Any, Any, T
         if doing.done():
             return doing.result()
         waiting.result()
-        raise Overtaken
+        raise Interrupted
     finally:
         doing.cancel()
         waiting.cancel()

@@ -1,7 +1,7 @@
 """Time in which somebody waited, counted once however many waited at the same time."""
 
 
-class Waits:
+class WaitTimer:
     """Seconds in which at least one waited; whoever asks says what time it is."""
 
     def __init__(self) -> None:

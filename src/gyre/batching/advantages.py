@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from math import copysign, isfinite, sqrt
 
-from gyre.types.errors import BrokenPromise
+from gyre.types.errors import InternalError
 
 
 def advantages(rewards: Sequence[float | None], *, divide_by_std: bool) -> list[float | None]:
@@ -16,7 +16,7 @@ def advantages(rewards: Sequence[float | None], *, divide_by_std: bool) -> list[
     """
     valid = [reward for reward in rewards if reward is not None]
     if not all(isfinite(reward) for reward in valid):
-        raise BrokenPromise(f"advantages: rewards are {valid}")
+        raise InternalError(f"advantages: rewards are {valid}")
     if len(valid) < 2 or max(valid) == min(valid):
         return [None if reward is None else 0.0 for reward in rewards]
     mean = sum(map(Fraction, valid)) / len(valid)

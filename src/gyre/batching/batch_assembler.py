@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic
 
-from gyre.batching.group_buffer import Group, GroupBuffer, Kept
-from gyre.batching.work_queue import CORE, Found, MicroSteps, Offer, Work
-from gyre.types.errors import BrokenPromise
+from gyre.batching.group_buffer import GroupBuffer, Kept, ReadyGroup
+from gyre.batching.work_queue import CORE, Found, MicroStepQueue, QueuedClaim, Work
+from gyre.types.errors import InternalError
 
 
 @dataclass(slots=True)
@@ -23,13 +23,13 @@ class _Batch:
         return self.waiting[0] if self.waiting else None
 
 
-class PackingBuffer(Generic[Kept, Work, Found]):
+class BatchAssembler(Generic[Kept, Work, Found]):
     """A batch in the making, between the trajectory buffer and the queue (SPEC 3.4)."""
 
     def __init__(
         self,
         groups: GroupBuffer[Kept],
-        queue: MicroSteps[Work, Found],
+        queue: MicroStepQueue[Work, Found],
         *,
         groups_per_batch: int,
     ) -> None:
@@ -61,7 +61,7 @@ class PackingBuffer(Generic[Kept, Work, Found]):
     def open(self, step: int) -> None:
         """The batch of the step from version `step` begins; the one before it is over."""
         if self._batch is not None:
-            raise BrokenPromise(f"batch {step}: batch {self._batch.step} is still open")
+            raise InternalError(f"batch {step}: batch {self._batch.step} is still open")
         self._batch = _Batch(step)
 
     @property
@@ -75,7 +75,7 @@ class PackingBuffer(Generic[Kept, Work, Found]):
             and self._queue.num_unclaimed < self._queue.num_cells
         )
 
-    def pull(self) -> Group[Kept] | None:
+    def pull(self) -> ReadyGroup[Kept] | None:
         """The oldest ready group, if one is wanted: it is assigned, and `pack` must follow."""
         number = self._groups.oldest() if self.wants_group else None
         return None if number is None else self._take(number)
@@ -83,44 +83,44 @@ class PackingBuffer(Generic[Kept, Work, Found]):
     def recall(self, number: int, step: int) -> None:
         """A group was pulled in a former life of the run; `pack` must follow."""
         if self.step != step or not self.num_needed:
-            raise BrokenPromise(f"group {number}: recalled for step {step}, which wants none")
+            raise InternalError(f"group {number}: recalled for step {step}, which wants none")
         self._take(number)
 
     @property
-    def unpacked(self) -> Group[Kept] | None:
+    def unpacked(self) -> ReadyGroup[Kept] | None:
         """The next group to be made into claims."""
         if self._batch is None or self._batch.unpacked is None:
             return None
         return self._groups.assigned_group(self._batch.unpacked)
 
-    def pack(self, number: int, offers: Sequence[Offer[Work, Found]]) -> None:
+    def pack(self, number: int, offers: Sequence[QueuedClaim[Work, Found]]) -> None:
         """The claims that a pulled group became; a void group becomes none."""
         if self._batch is None or self._batch.unpacked != number:
-            raise BrokenPromise(f"group {number}: packed without having been pulled")
+            raise InternalError(f"group {number}: packed without having been pulled")
         self._batch.waiting.popleft()
         self._queue.offer(offers)
 
-    def stepped(self) -> tuple[Group[Kept], ...]:
+    def stepped(self) -> tuple[ReadyGroup[Kept], ...]:
         """The update is made: the batch's groups are consumed, and another batch may open."""
         if not self.may_step:
-            raise BrokenPromise(f"batch {self.step}: stepped before all its claims were summed")
+            raise InternalError(f"batch {self.step}: stepped before all its claims were summed")
         self._queue.clear()
         return self._close()
 
-    def recall_step(self) -> tuple[Group[Kept], ...]:
+    def recall_step(self) -> tuple[ReadyGroup[Kept], ...]:
         """The update was made in a former life of the run."""
         if self._batch is None or self.num_needed:
-            raise BrokenPromise(f"batch {self.step}: {self.num_needed} groups short of its step")
+            raise InternalError(f"batch {self.step}: {self.num_needed} groups short of its step")
         return self._close()
 
-    def _take(self, number: int) -> Group[Kept]:
+    def _take(self, number: int) -> ReadyGroup[Kept]:
         assert self._batch is not None
         group = self._groups.assign(number)
         self._batch.num_pulled += 1
         self._batch.waiting.append(number)
         return group
 
-    def _close(self) -> tuple[Group[Kept], ...]:
+    def _close(self) -> tuple[ReadyGroup[Kept], ...]:
         assert self._batch is not None
         consumed = self._groups.consume(self._batch.step)
         self._batch = None

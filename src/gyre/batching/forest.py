@@ -15,7 +15,7 @@ Ranks = NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Laid:
+class FlattenedForest:
     """Some paths of a forest in depth-first order, T tokens in all."""
 
     ids: Ids
@@ -59,7 +59,7 @@ class Forest:
         """How many tokens a choice of paths has once it is laid."""
         return int(self.lengths[ranks].sum() - self.shared(ranks).sum())
 
-    def lay(self, ranks: Ranks, asked: Sequence[NDArray[np.int32]]) -> Laid:
+    def lay(self, ranks: Ranks, asked: Sequence[NDArray[np.int32]]) -> FlattenedForest:
         """A choice of paths as arrays of their own; `asked` holds some depths of each path."""
         shared = self.shared(ranks).tolist()
         lengths = self.lengths[ranks].tolist()
@@ -79,7 +79,7 @@ class Forest:
         for at in range(len(ranks) - 1, -1, -1):
             tout[bases[at] : bases[at + 1]] = ends[shared[at] : lengths[at]]
             ends[shared[at] :] = bases[at]
-        return Laid(ids=ids, positions=positions, tout=tout, asked=tuple(found))
+        return FlattenedForest(ids=ids, positions=positions, tout=tout, asked=tuple(found))
 
     def split(self, ranks: Ranks, most_tokens: int) -> list[Ranks]:
         """Neighbouring paths in parts of at most so many tokens, with the fewest tokens in all.

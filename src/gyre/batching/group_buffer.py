@@ -9,13 +9,13 @@ from enum import Enum
 from heapq import heappop, heappush
 from typing import Generic, TypeVar
 
-from gyre.types.errors import BrokenPromise
+from gyre.types.errors import InternalError
 
 Kept = TypeVar("Kept")
 """What an execution leaves for the trainer: a record and its reward, or only a size."""
 
 
-class Stage(Enum):
+class GroupStage(Enum):
     """How far a group has come."""
 
     OPEN = "open"
@@ -28,7 +28,7 @@ class Stage(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group(Generic[Kept]):
+class ReadyGroup(Generic[Kept]):
     """A ready group, on its way to a batch."""
 
     number: int
@@ -41,7 +41,7 @@ class Group(Generic[Kept]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ledger:
+class BufferLedger:
     """Groups by where they are (SPEC 10)."""
 
     admitted: int
@@ -57,7 +57,7 @@ class _Entry(Generic[Kept]):
     kept: list[Kept | None]
     open_members: set[int]
     is_void: bool = False
-    stage: Stage = Stage.OPEN
+    stage: GroupStage = GroupStage.OPEN
 
 
 class GroupBuffer(Generic[Kept]):
@@ -71,7 +71,7 @@ class GroupBuffer(Generic[Kept]):
         """In order of assignment."""
         self._steps: dict[int, tuple[int, ...]] = {}
         """Groups that each step consumed, in order, until a durable checkpoint covers it."""
-        self._num_in = dict.fromkeys(Stage, 0)
+        self._num_in = dict.fromkeys(GroupStage, 0)
         self._num_admitted = 0
         self._num_trained = 0
         self._num_void = 0
@@ -79,7 +79,7 @@ class GroupBuffer(Generic[Kept]):
     @property
     def num_ready(self) -> int:
         """Ready and unassigned."""
-        return self._num_in[Stage.READY]
+        return self._num_in[GroupStage.READY]
 
     @property
     def assigned(self) -> tuple[int, ...]:
@@ -87,16 +87,20 @@ class GroupBuffer(Generic[Kept]):
         return tuple(self._assigned)
 
     @property
-    def ledger(self) -> Ledger:
-        held = self._num_in[Stage.OPEN] + self._num_in[Stage.READY] + self._num_in[Stage.ASSIGNED]
-        return Ledger(
+    def ledger(self) -> BufferLedger:
+        held = (
+            self._num_in[GroupStage.OPEN]
+            + self._num_in[GroupStage.READY]
+            + self._num_in[GroupStage.ASSIGNED]
+        )
+        return BufferLedger(
             admitted=self._num_admitted,
             trained=self._num_trained,
             void=self._num_void,
             outstanding=held,
         )
 
-    def stage(self, number: int) -> Stage | None:
+    def stage(self, number: int) -> GroupStage | None:
         """None for a group that was never admitted, or is forgotten."""
         entry = self._entries.get(number)
         return None if entry is None else entry.stage
@@ -104,61 +108,61 @@ class GroupBuffer(Generic[Kept]):
     def admit(self, number: int, *, version: int, size: int) -> None:
         """A group of `size` executions, surplus included, dispatched under a published version."""
         if number in self._entries:
-            raise BrokenPromise(f"group {number}: admitted twice")
+            raise InternalError(f"group {number}: admitted twice")
         if size < 1:
-            raise BrokenPromise(f"group {number}: admitted with {size} executions")
+            raise InternalError(f"group {number}: admitted with {size} executions")
         self._entries[number] = _Entry(version, [None] * size, set(range(size)))
         self._num_admitted += 1
-        self._num_in[Stage.OPEN] += 1
+        self._num_in[GroupStage.OPEN] += 1
 
     def close(self, number: int, member: int, kept: Kept | None) -> None:
         """An execution has closed, and left this."""
-        entry = self._entry(number, Stage.OPEN)
+        entry = self._entry(number, GroupStage.OPEN)
         if member not in entry.open_members:
-            raise BrokenPromise(f"group {number}: execution {member} closed twice or is no member")
+            raise InternalError(f"group {number}: execution {member} closed twice or is no member")
         entry.open_members.remove(member)
         entry.kept[member] = kept
 
     def offer(self, number: int, *, is_void: bool) -> None:
         """The group is ready, which it cannot be before all its executions closed (SPEC 6.5)."""
-        entry = self._entry(number, Stage.OPEN)
+        entry = self._entry(number, GroupStage.OPEN)
         if entry.open_members:
             waiting = ", ".join(map(str, sorted(entry.open_members)))
-            raise BrokenPromise(f"group {number}: ready before executions {waiting} closed")
+            raise InternalError(f"group {number}: ready before executions {waiting} closed")
         entry.is_void = is_void
-        self._move(entry, Stage.READY)
+        self._move(entry, GroupStage.READY)
         heappush(self._ready, (entry.version, number))
 
     def oldest(self) -> int | None:
         """The ready group of the oldest version, the lowest number among equals."""
         while self._ready:
             _, number = self._ready[0]
-            if self.stage(number) is Stage.READY:
+            if self.stage(number) is GroupStage.READY:
                 return number
             heappop(self._ready)
         return None
 
-    def assign(self, number: int) -> Group[Kept]:
+    def assign(self, number: int) -> ReadyGroup[Kept]:
         """A ready group becomes part of the batch in hand."""
-        entry = self._entry(number, Stage.READY)
+        entry = self._entry(number, GroupStage.READY)
         if self._ready[0][1] == number:
             heappop(self._ready)
-        self._move(entry, Stage.ASSIGNED)
+        self._move(entry, GroupStage.ASSIGNED)
         self._assigned[number] = None
         return self._group(number, entry)
 
-    def assigned_group(self, number: int) -> Group[Kept]:
+    def assigned_group(self, number: int) -> ReadyGroup[Kept]:
         """A group of the batch in hand, once more."""
-        return self._group(number, self._entry(number, Stage.ASSIGNED))
+        return self._group(number, self._entry(number, GroupStage.ASSIGNED))
 
-    def consume(self, step: int) -> tuple[Group[Kept], ...]:
+    def consume(self, step: int) -> tuple[ReadyGroup[Kept], ...]:
         """The step from version `step` is taken: all assigned groups are consumed by it."""
         if step in self._steps:
-            raise BrokenPromise(f"step {step}: taken twice")
+            raise InternalError(f"step {step}: taken twice")
         self._steps[step] = tuple(self._assigned)
         for number in self._assigned:
             entry = self._entries[number]
-            self._move(entry, Stage.CONSUMED)
+            self._move(entry, GroupStage.CONSUMED)
             if entry.is_void:
                 self._num_void += 1
             else:
@@ -166,10 +170,10 @@ class GroupBuffer(Generic[Kept]):
         self._assigned.clear()
         return self.consumed_by(step)
 
-    def consumed_by(self, step: int) -> tuple[Group[Kept], ...]:
+    def consumed_by(self, step: int) -> tuple[ReadyGroup[Kept], ...]:
         """The groups of a step that no durable checkpoint covers yet, in the order it had them."""
         if step not in self._steps:
-            raise BrokenPromise(f"step {step}: not taken, or forgotten")
+            raise InternalError(f"step {step}: not taken, or forgotten")
         return tuple(self._group(number, self._entries[number]) for number in self._steps[step])
 
     def forget(self, version: int) -> None:
@@ -177,20 +181,20 @@ class GroupBuffer(Generic[Kept]):
         for step in [step for step in self._steps if step < version]:
             for number in self._steps.pop(step):
                 del self._entries[number]
-                self._num_in[Stage.CONSUMED] -= 1
+                self._num_in[GroupStage.CONSUMED] -= 1
 
-    def _entry(self, number: int, stage: Stage) -> _Entry[Kept]:
+    def _entry(self, number: int, stage: GroupStage) -> _Entry[Kept]:
         found = self.stage(number)
         if found is not stage:
             what = "unknown" if found is None else found.value
-            raise BrokenPromise(f"group {number}: is {what}, not {stage.value}")
+            raise InternalError(f"group {number}: is {what}, not {stage.value}")
         return self._entries[number]
 
-    def _group(self, number: int, entry: _Entry[Kept]) -> Group[Kept]:
+    def _group(self, number: int, entry: _Entry[Kept]) -> ReadyGroup[Kept]:
         kept = tuple(entry.kept)
-        return Group(number=number, version=entry.version, kept=kept, is_void=entry.is_void)
+        return ReadyGroup(number=number, version=entry.version, kept=kept, is_void=entry.is_void)
 
-    def _move(self, entry: _Entry[Kept], stage: Stage) -> None:
+    def _move(self, entry: _Entry[Kept], stage: GroupStage) -> None:
         self._num_in[entry.stage] -= 1
         self._num_in[stage] += 1
         entry.stage = stage

@@ -7,10 +7,10 @@ from random import Random
 
 from gyre.batching.advantages import advantages
 from gyre.batching.claim_codec import packed
-from gyre.batching.group_buffer import Group
-from gyre.batching.packing import Admitted, pack
+from gyre.batching.group_buffer import ReadyGroup
+from gyre.batching.packing import AdmittedExecution, pack
 from gyre.storage import call_log as calls
-from gyre.trajectory.draw import draw, generator
+from gyre.trajectory.draw import generator, select_trajectories
 from gyre.trajectory.rows import Row, row
 from gyre.trajectory.tree import Tree
 from gyre.types.errors import LogDamaged
@@ -19,7 +19,7 @@ from gyre.types.packs import Claim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class ClosedExecution:
     """What a closed execution leaves for the trainer."""
 
     execution: ExecutionId
@@ -27,7 +27,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WireClaim:
+class EncodedClaim:
     """A claim as it travels, and what the controller says of it."""
 
     data: bytes
@@ -39,10 +39,10 @@ class WireClaim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Materialised:
+class PackedGroup:
     """A group on its way to cells."""
 
-    claims: tuple[WireClaim, ...]
+    claims: tuple[EncodedClaim, ...]
     num_trajectories: int
     num_tokens: int
     num_targets: int
@@ -52,7 +52,7 @@ class Materialised:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Packer:
+class GroupPacker:
     """How groups of one run are made into claims."""
 
     folder: Path
@@ -65,7 +65,7 @@ class Packer:
     by_trajectory: bool
     shuffle_rewards: bool
 
-    def __call__(self, group: Group[Kept]) -> Materialised:
+    def __call__(self, group: ReadyGroup[ClosedExecution]) -> PackedGroup:
         """A function of the group and the run alone (SPEC 3.6)."""
         kept = [] if group.is_void else [one for one in group.kept if one is not None]
         rewards = [one.reward for one in kept]
@@ -83,7 +83,9 @@ class Packer:
                     rows = self._rows(one.execution)
                 except LogDamaged as error:
                     damaged[one.execution] = str(error)
-            admitted.append(Admitted(execution=one.execution, advantage=advantage, rows=rows))
+            admitted.append(
+                AdmittedExecution(execution=one.execution, advantage=advantage, rows=rows)
+            )
         packing = pack(
             admitted,
             pack_tokens=self.pack_tokens,
@@ -91,7 +93,7 @@ class Packer:
             sharing=True,
             by_trajectory=self.by_trajectory,
         )
-        return Materialised(
+        return PackedGroup(
             claims=tuple(map(_on_the_wire, packing.claims)),
             num_trajectories=sum(len(one.rows) for one in admitted),
             num_tokens=packing.num_tokens,
@@ -107,12 +109,14 @@ class Packer:
         tree = Tree()
         for record in calls.read(path).records:
             tree.apply(record)
-        drawn = draw(tree, generator(self.seed, execution), max_trajectories=self.max_trajectories)
+        drawn = select_trajectories(
+            tree, generator(self.seed, execution), max_trajectories=self.max_trajectories
+        )
         return tuple(row(tree, one) for one in drawn)
 
 
-def _on_the_wire(claim: Claim) -> WireClaim:
-    return WireClaim(
+def _on_the_wire(claim: Claim) -> EncodedClaim:
+    return EncodedClaim(
         data=packed(claim),
         num_executions=len({share.execution for share in claim.shares}),
         num_tokens=sum(pack.num_tokens for pack in claim.packs),
@@ -121,7 +125,7 @@ def _on_the_wire(claim: Claim) -> WireClaim:
     )
 
 
-def mean_reward(groups: Sequence[Group[Kept]]) -> float | None:
+def mean_reward(groups: Sequence[ReadyGroup[ClosedExecution]]) -> float | None:
     """Over all rewards of the groups; None without any."""
     rewards = [one.reward for group in groups for one in group.kept if one is not None]
     return sum(rewards) / len(rewards) if rewards else None

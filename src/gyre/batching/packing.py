@@ -8,7 +8,7 @@ import numpy as np
 
 from gyre.batching.forest import Forest, Ranks
 from gyre.trajectory.rows import Row
-from gyre.types.errors import BrokenPromise, ConfigError
+from gyre.types.errors import ConfigError, InternalError
 from gyre.types.ids import ExecutionId
 from gyre.types.packs import Claim, Pack, Share
 
@@ -20,7 +20,7 @@ LOOK_AHEAD = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Admitted:
+class AdmittedExecution:
     """An execution with its advantage and the trajectories drawn from it."""
 
     execution: ExecutionId
@@ -29,7 +29,7 @@ class Admitted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Packing:
+class PackingResult:
     """What some executions became, and what their rows one by one would have cost."""
 
     claims: tuple[Claim, ...]
@@ -56,13 +56,13 @@ class Packing:
 
 
 def pack(
-    executions: Sequence[Admitted],
+    executions: Sequence[AdmittedExecution],
     *,
     pack_tokens: int,
     sharing: bool,
     claim_tokens: int | None = None,
     by_trajectory: bool = False,
-) -> Packing:
+) -> PackingResult:
     """Claims that hold every target of the executions once, in the order given.
 
     An execution whose advantage is exactly zero or that has no targets gets no tokens (SPEC 7.3).
@@ -78,47 +78,47 @@ def pack(
     forest = Forest([row.ids[: row.targets[-1]] for _, row in rows], sharing=sharing)
     budget = PACKS_PER_CLAIM * pack_tokens if claim_tokens is None else claim_tokens
     sketches = _arrange(forest, _jobs(forest, trained, pack_tokens), pack_tokens, budget)
-    return Packing(
+    return PackingResult(
         claims=tuple(_claim(forest, rows, one, by_trajectory) for one in sketches),
         row_tokens=int(forest.lengths.sum()),
         row_pairs=int((forest.lengths * (forest.lengths + 1) // 2).sum()),
     )
 
 
-def _distinct(executions: Sequence[Admitted]) -> Sequence[Admitted]:
+def _distinct(executions: Sequence[AdmittedExecution]) -> Sequence[AdmittedExecution]:
     names = [one.execution for one in executions]
     if len(names) != len(set(names)):
         twice = sorted({name for name in names if names.count(name) > 1})
-        raise BrokenPromise(f"packing: executions given twice: {', '.join(twice)}")
+        raise InternalError(f"packing: executions given twice: {', '.join(twice)}")
     return executions
 
 
-def _trained(one: Admitted) -> Admitted | None:
+def _trained(one: AdmittedExecution) -> AdmittedExecution | None:
     """The execution with those of its rows that have targets; None when nothing is to be done."""
     if not isfinite(one.advantage):
-        raise BrokenPromise(f"packing {one.execution}: its advantage is {one.advantage}")
+        raise InternalError(f"packing {one.execution}: its advantage is {one.advantage}")
     for row in one.rows:
         _check(one.execution, row)
     rows = tuple(row for row in one.rows if len(row.targets))
     if one.advantage == 0 or not rows:
         return None
-    return Admitted(execution=one.execution, advantage=one.advantage, rows=rows)
+    return AdmittedExecution(execution=one.execution, advantage=one.advantage, rows=rows)
 
 
 def _check(execution: ExecutionId, row: Row) -> None:
     where = f"packing {execution}, leaf {row.leaf}"
     if len(row.targets) != len(row.logprobs):
         counts = f"{len(row.targets)} targets have {len(row.logprobs)} log-probabilities"
-        raise BrokenPromise(f"{where}: {counts}")
+        raise InternalError(f"{where}: {counts}")
     if not len(row.targets):
         return
     if row.targets[0] < 1:
-        raise BrokenPromise(f"{where}: a target at {row.targets[0]} has no token before it")
+        raise InternalError(f"{where}: a target at {row.targets[0]} has no token before it")
     if row.targets[-1] >= len(row.ids) or (np.diff(row.targets) < 1).any():
-        raise BrokenPromise(f"{where}: its targets do not increase within {len(row.ids)} tokens")
+        raise InternalError(f"{where}: its targets do not increase within {len(row.ids)} tokens")
 
 
-_Owned = tuple[Admitted, Row]
+_Owned = tuple[AdmittedExecution, Row]
 """A row with its execution."""
 
 
@@ -140,7 +140,7 @@ class _Sketch:
     oversize: bool
 
 
-def _jobs(forest: Forest, trained: list[Admitted], pack_tokens: int) -> list[_Job]:
+def _jobs(forest: Forest, trained: list[AdmittedExecution], pack_tokens: int) -> list[_Job]:
     owners = np.repeat(np.arange(len(trained)), [len(one.rows) for one in trained])
     owners = owners[np.array(forest.order, dtype=np.intp)]
     jobs = []

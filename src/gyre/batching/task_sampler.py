@@ -3,15 +3,15 @@
 from collections import deque
 from random import Random
 
-from gyre.types.errors import BrokenPromise
+from gyre.types.errors import InternalError
 
 
-class Queries:
+class TaskSampler:
     """The order in which a set of queries is drawn."""
 
     def __init__(self, count: int, *, seed: int) -> None:
         if count < 1:
-            raise BrokenPromise("queries: there are none to draw from")
+            raise InternalError("queries: there are none to draw from")
         self._count = count
         self._seed = seed
         self._epoch = 0
@@ -40,7 +40,7 @@ class Queries:
     def done(self, query: int) -> None:
         """A group of this query is consumed."""
         if query not in self._outstanding:
-            raise BrokenPromise(f"query {query}: done, and not out")
+            raise InternalError(f"query {query}: done, and not out")
         self._outstanding[query] -= 1
         if not self._outstanding[query]:
             del self._outstanding[query]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Generic, TypeAlias, TypeVar
 
-from gyre.types.errors import BrokenPromise
+from gyre.types.errors import InternalError
 
 Work = TypeVar("Work")
 """What a cell needs to do a claim: packs of whole executions, or only a size."""
@@ -23,7 +23,7 @@ CORE = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer(Generic[Work, Found]):
+class QueuedClaim(Generic[Work, Found]):
     """A claim to be queued."""
 
     work: Work
@@ -34,7 +34,7 @@ class Offer(Generic[Work, Found]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scoring(Generic[Work]):
+class ScoreLease(Generic[Work]):
     """A cell is to score one part of a claim and train nothing."""
 
     lease: int
@@ -45,7 +45,7 @@ class Scoring(Generic[Work]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Training(Generic[Work, Found]):
+class TrainLease(Generic[Work, Found]):
     """A cell is to add a claim's gradient to its own sum."""
 
     lease: int
@@ -58,7 +58,7 @@ class Training(Generic[Work, Found]):
     """What its scorings found, by part."""
 
 
-Lease: TypeAlias = Scoring[Work] | Training[Work, Found]
+Lease: TypeAlias = ScoreLease[Work] | TrainLease[Work, Found]
 
 
 @dataclass(slots=True)
@@ -81,7 +81,7 @@ class _Cell:
     """Lease and claim of everything that is in the sum of gradients it holds."""
 
 
-class MicroSteps(Generic[Work, Found]):
+class MicroStepQueue(Generic[Work, Found]):
     """The claims of one batch, and the cells that train on them."""
 
     def __init__(self, *, lease_s: float) -> None:
@@ -182,7 +182,7 @@ class MicroSteps(Generic[Work, Found]):
             self.leave(cell)
         return tuple(sorted(silent))
 
-    def offer(self, offers: Sequence[Offer[Work, Found]]) -> None:
+    def offer(self, offers: Sequence[QueuedClaim[Work, Found]]) -> None:
         """Claims join the batch, behind those already there."""
         for one in offers:
             claim = len(self._claims)
@@ -199,7 +199,7 @@ class MicroSteps(Generic[Work, Found]):
         """
         self._member(cell)
         if cell in self._parked:
-            raise BrokenPromise(f"cell {cell}: claims while it is parked")
+            raise InternalError(f"cell {cell}: claims while it is parked")
         self.beat(cell, now)
         if not self._waiting:
             return None
@@ -210,9 +210,11 @@ class MicroSteps(Generic[Work, Found]):
         granted: Lease[Work, Found]
         if part is None:
             scores = tuple(claim.scores[at] for at in range(claim.num_scorings))
-            granted = Training(lease=lease, cell=cell, claim=number, work=claim.work, scores=scores)
+            granted = TrainLease(
+                lease=lease, cell=cell, claim=number, work=claim.work, scores=scores
+            )
         else:
-            granted = Scoring(lease=lease, cell=cell, claim=number, work=claim.work, part=part)
+            granted = ScoreLease(lease=lease, cell=cell, claim=number, work=claim.work, part=part)
         self._leased[lease] = granted
         self._cells[cell].leases.add(lease)
         return granted
@@ -222,8 +224,8 @@ class MicroSteps(Generic[Work, Found]):
         granted = self._leased.get(lease)
         if granted is None:
             return False
-        if not isinstance(granted, Scoring):
-            raise BrokenPromise(f"lease {lease}: is for training, and was reported as scored")
+        if not isinstance(granted, ScoreLease):
+            raise InternalError(f"lease {lease}: is for training, and was reported as scored")
         self._end(lease)
         claim = self._claims[granted.claim]
         claim.scores[granted.part] = found
@@ -236,8 +238,8 @@ class MicroSteps(Generic[Work, Found]):
         granted = self._leased.get(lease)
         if granted is None:
             return any(lease in member.done for member in self._cells.values())
-        if not isinstance(granted, Training):
-            raise BrokenPromise(f"lease {lease}: is for scoring, and was reported as trained")
+        if not isinstance(granted, TrainLease):
+            raise InternalError(f"lease {lease}: is for scoring, and was reported as trained")
         self._end(lease)
         self._cells[granted.cell].done[lease] = granted.claim
         self._num_done += 1
@@ -257,7 +259,7 @@ class MicroSteps(Generic[Work, Found]):
         False means that it is not what the cell should hold and must not be added; nothing moved.
         """
         if cell == CORE:
-            raise BrokenPromise("the core's own gradient is at the core already")
+            raise InternalError("the core's own gradient is at the core already")
         if CORE not in self._cells or cell not in self._cells:
             return False
         member = self._cells[cell]
@@ -279,7 +281,7 @@ class MicroSteps(Generic[Work, Found]):
 
     def _member(self, cell: int) -> _Cell:
         if cell not in self._cells:
-            raise BrokenPromise(f"cell {cell}: has not joined, or was fenced")
+            raise InternalError(f"cell {cell}: has not joined, or was fenced")
         return self._cells[cell]
 
     def _end(self, lease: int) -> None:
@@ -288,6 +290,6 @@ class MicroSteps(Generic[Work, Found]):
 
     def _return(self, lease: int) -> int:
         granted = self._leased.pop(lease)
-        part = granted.part if isinstance(granted, Scoring) else None
+        part = granted.part if isinstance(granted, ScoreLease) else None
         heappush(self._waiting, (granted.claim, part))
         return granted.claim

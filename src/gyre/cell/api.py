@@ -22,30 +22,30 @@ from torch import Tensor
 
 from gyre.batching.claim_codec import unpacked
 from gyre.cell.cell_weights import fetched, shapes_of, whole_cuts
-from gyre.cell.offering import Offering
+from gyre.cell.offering import CheckpointPublisher
 from gyre.cell.protocol import (
     ABOUT,
-    About,
-    Exposed,
-    Leave,
-    Load,
-    Meet,
-    Offer,
-    Reduce,
-    Save,
-    Saved,
-    Spread,
-    StepOrder,
+    BroadcastRequest,
+    ClaimHeader,
+    ExposedWeights,
+    FormGroupsRequest,
+    LeaveRequest,
+    LoadRequest,
+    OfferRequest,
+    ReduceRequest,
+    SavedCheckpoint,
+    SaveRequest,
+    StepRequest,
 )
-from gyre.cell.training_worker import Trains
-from gyre.inference.carried import Shelf
+from gyre.cell.training_worker import TrainingWorker
+from gyre.inference.carried import KvStore
 from gyre.inference.engine.embedded import EmbeddedEngine
-from gyre.inference.server.control_api import Steered
+from gyre.inference.server.control_api import ControllableEngine
 from gyre.model.manifest import read_manifest
 from gyre.model.network import Network
 from gyre.model.weights import digest, digest_of
 from gyre.net.asgi import Exchange
-from gyre.types.errors import CellError, NotFound, Outdated, RequestError
+from gyre.types.errors import CellError, ExposureGone, NotFound, RequestError
 from gyre.types.ports import Transport
 
 PREFIX = "/cell/"
@@ -59,23 +59,23 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-class Orders:
+class CellApi:
     """A cell's controls; a standalone engine has no training half."""
 
     def __init__(
         self,
-        engine: Steered,
+        engine: ControllableEngine,
         network: Network,
-        learning: Trains | None,
+        learning: TrainingWorker | None,
         transport: Transport,
         *,
-        shelf: Shelf | None = None,
+        shelf: KvStore | None = None,
     ) -> None:
         """The shelf is where its engine lays cached blocks for others."""
         self._engine = engine
         self._shelf = shelf
         self._transport = transport
-        self._offering = Offering(transport)
+        self._offering = CheckpointPublisher(transport)
         self._network = network
         self._learning = learning
         self._loading = asyncio.Lock()
@@ -144,75 +144,77 @@ class Orders:
         async with self._loading:
             self._has_entered = True
             rest_s = await _timed(self._rest(offload_weights=not learning.shares_network))
-        restore_s = await _timed(self._do(learning.restore))
+        restore_s = await _timed(self._do(learning.reload))
         return {"rest": rest_s, "restore": restore_s}
 
     async def _rest(self, *, offload_weights: bool) -> None:
         """What was laid for engines that never came for it is gone with all else."""
         if self._shelf is not None:
             await asyncio.to_thread(self._shelf.clear)
-        await self._engine.rest(offload_weights=offload_weights)
+        await self._engine.offload(offload_weights=offload_weights)
 
     async def _leave(self, body: bytes) -> Mapping[str, float]:
-        if not _read(body, Leave).keep_sum:
+        if not _read(body, LeaveRequest).keep_sum:
             await self._do(self._trains.clear)
-        rest_s = await _timed(self._do(self._trains.rest))
+        rest_s = await _timed(self._do(self._trains.offload))
         wake_s = await _timed(self._engine.wake())
         self._has_entered = False
         return {"rest": rest_s, "wake": wake_s}
 
-    async def _expose(self, body: bytes) -> Exposed:
+    async def _expose(self, body: bytes) -> ExposedWeights:
         return await asyncio.to_thread(self._trains.expose)
 
     async def _pull(self, body: bytes) -> Mapping[str, float]:
-        return {"seconds": await _timed(self._do(self._trains.pull, _read(body, Exposed)))}
+        return {"seconds": await _timed(self._do(self._trains.pull, _read(body, ExposedWeights)))}
 
     async def _meet(self, body: bytes) -> Mapping[str, float]:
-        asked = _read(body, Meet)
-        return {"seconds": await _timed(self._do(self._trains.meet, asked.epoch, asked.order))}
+        asked = _read(body, FormGroupsRequest)
+        return {
+            "seconds": await _timed(self._do(self._trains.form_groups, asked.epoch, asked.order))
+        }
 
     async def _reduce(self, body: bytes) -> Mapping[str, int]:
-        asked = _read(body, Reduce)
+        asked = _read(body, ReduceRequest)
         do = self._do(self._trains.reduce, asked.epoch, asked.members, asked.leases)
         return {"num_bytes": await do}
 
     async def _step(self, body: bytes) -> Any:
-        return await self._do(self._trains.step, _read(body, StepOrder).version)
+        return await self._do(self._trains.step, _read(body, StepRequest).version)
 
     async def _spread(self, body: bytes) -> Mapping[str, float]:
-        asked = _read(body, Spread)
-        do = self._do(self._trains.spread, asked.epoch, asked.members, asked.version)
+        asked = _read(body, BroadcastRequest)
+        do = self._do(self._trains.broadcast_weights, asked.epoch, asked.members, asked.version)
         return {"seconds": await _timed(do)}
 
-    async def _save(self, body: bytes) -> Saved:
-        asked = _read(body, Save)
+    async def _save(self, body: bytes) -> SavedCheckpoint:
+        asked = _read(body, SaveRequest)
         act = partial(self._trains.save, Path(asked.folder), asked.version)
         return await asyncio.wrap_future(self._savers.submit(act))
 
-    async def _checkpoint(self, body: bytes) -> Saved:
-        asked = _read(body, Save)
+    async def _checkpoint(self, body: bytes) -> SavedCheckpoint:
+        asked = _read(body, SaveRequest)
         act = partial(self._trains.checkpoint, Path(asked.folder), asked.version)
         return await asyncio.wrap_future(self._savers.submit(act))
 
     async def _load(self, body: bytes) -> Mapping[str, Any]:
         """The engine has the weights, and says by their digest which (SPEC 2.4)."""
-        asked = _read(body, Load)
+        asked = _read(body, LoadRequest)
         self._to_load.append(asked.version)
         try:
             async with self._loading:
                 newest = max(self._loaded_version, *self._to_load)
                 if asked.version < newest:
                     message = f"version {asked.version}: the engine has {newest}, or is to load it"
-                    raise Outdated(message)
+                    raise ExposureGone(message)
                 if self._has_entered and self._trains.shares_network:
-                    raise Outdated(f"version {asked.version}: the trainer has the network now")
+                    raise ExposureGone(f"version {asked.version}: the trainer has the network now")
                 loaded = await self._loaded(asked)
                 self._loaded_version = asked.version
                 return loaded
         finally:
             self._to_load.remove(asked.version)
 
-    async def _loaded(self, asked: Load) -> Mapping[str, Any]:
+    async def _loaded(self, asked: LoadRequest) -> Mapping[str, Any]:
         began = perf_counter()
         source: Path | Mapping[str, Tensor] = Path(asked.folder)
         own = await asyncio.to_thread(self._own, asked)
@@ -234,11 +236,11 @@ class Orders:
             raise CellError(f"{asked.folder}: expected digest {asked.digest}, found {found}")
         return {"digest": found, "seconds": seconds}
 
-    async def _offer(self, body: bytes) -> Exposed:
-        asked = _read(body, Offer)
+    async def _offer(self, body: bytes) -> ExposedWeights:
+        asked = _read(body, OfferRequest)
         return await asyncio.to_thread(self._offering.offered, Path(asked.folder), asked.version)
 
-    def _own(self, asked: Load) -> Mapping[str, Tensor] | None:
+    def _own(self, asked: LoadRequest) -> Mapping[str, Tensor] | None:
         """What the network holds, if that is what is asked for; a server has a copy of its own."""
         learning = self._learning
         if learning is None or not learning.shares_network:
@@ -249,7 +251,7 @@ class Orders:
             return None  # An engine has loaded others over the trainer's.
         return dict(self._network.module.named_parameters())
 
-    def _fetched(self, asked: Load, given: Exposed) -> Mapping[str, Tensor]:
+    def _fetched(self, asked: LoadRequest, given: ExposedWeights) -> Mapping[str, Tensor]:
         """Weights of another cell's memory; others than those with the digest are refused."""
         module, dtype = self._network.module, self._network.dtype
         cuts = whole_cuts(shapes_of(module))
@@ -260,7 +262,7 @@ class Orders:
             raise CellError(f"expected weights with digest {asked.digest}, found {found}")
         return held
 
-    def _check_digest(self, asked: Load) -> None:
+    def _check_digest(self, asked: LoadRequest) -> None:
         """Other weights are refused before they take the place of those that serve."""
         manifest = read_manifest(Path(asked.folder))
         if manifest is None or manifest.dtype != str(self._network.dtype).removeprefix("torch."):
@@ -270,7 +272,7 @@ class Orders:
             raise CellError(f"{asked.folder}: {found}")
 
     async def _claim(self, what: str, body: bytes, about: str) -> Any:
-        asked = _read(about.encode(), About)
+        asked = _read(about.encode(), ClaimHeader)
         claim = await asyncio.to_thread(unpacked, body)
         if what == "score":
             return {"scores": await self._do(self._trains.score, claim)}
@@ -284,7 +286,7 @@ class Orders:
         return await self._do(train)
 
     @property
-    def _trains(self) -> Trains:
+    def _trains(self) -> TrainingWorker:
         if self._learning is None:
             raise CellError("a standalone engine never trains", retryable=False)
         return self._learning

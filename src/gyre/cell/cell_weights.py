@@ -8,13 +8,13 @@ from types import EllipsisType
 import torch
 from torch import Tensor
 
-from gyre.transports.cuts import Cut
-from gyre.transports.moving import Part, expose, fetch, read_sheet_of
+from gyre.transports.cuts import TensorSlice
+from gyre.transports.moving import TensorBytes, expose, fetch, read_sheet_of
 from gyre.types.errors import ModelError, TransferError
 from gyre.types.ports import Transport
-from gyre.types.transfers import Bundle
+from gyre.types.transfers import TensorBundle
 
-Cuts = Mapping[str, tuple[str, Cut]]
+Cuts = Mapping[str, tuple[str, TensorSlice]]
 """By a rank's name for a tensor: the model's name for it, and the part of it that the rank has."""
 Shapes = Mapping[str, Sequence[int]]
 TIED = {"lm_head.weight": "model.embed_tokens.weight"}
@@ -27,7 +27,7 @@ SPLIT_VALUES = 2**16
 
 def whole_cuts(shapes: Shapes) -> Cuts:
     """Of somebody who has all of a model."""
-    return {name: (name, Cut.all_of(shape)) for name, shape in shapes.items()}
+    return {name: (name, TensorSlice.all_of(shape)) for name, shape in shapes.items()}
 
 
 def cuts_of(own: Shapes, whole: Shapes, *, shard: int) -> Cuts:
@@ -37,7 +37,7 @@ def cuts_of(own: Shapes, whole: Shapes, *, shard: int) -> Cuts:
         model_name = name if name in whole else TIED.get(name, name)
         cut = None
         if model_name in whole:
-            cut = Cut.part_of(whole[model_name], shape, shard)
+            cut = TensorSlice.part_of(whole[model_name], shape, shard)
         if cut is None:
             message = f"{name}: expected part {shard} of a tensor, found {tuple(shape)}"
             raise ModelError(message)
@@ -51,12 +51,12 @@ def shapes_of(module: torch.nn.Module) -> Shapes:
 
 def exposed(
     transport: Transport, tensors: Mapping[str, Tensor], cuts: Cuts, *, version: int
-) -> Bundle:
+) -> TensorBundle:
     """Others can have these tensors, as they are now, until the bundle is withdrawn."""
     parts = {}
     for name, (model_name, cut) in cuts.items():
         held = tensors[name].detach().to("cpu").contiguous()
-        parts[model_name] = Part(
+        parts[model_name] = TensorBytes(
             dtype=str(held.dtype).removeprefix("torch."),
             cut=cut,
             data=held.reshape(-1).view(torch.uint8).numpy(),
@@ -66,10 +66,10 @@ def exposed(
 
 def exposed_in_lanes(
     transport: Transport, tensors: Mapping[str, Tensor], cuts: Cuts, *, version: int
-) -> tuple[Bundle, ...]:
+) -> tuple[TensorBundle, ...]:
     """The same in several bundles, all made at once; they are there together, or none of them."""
 
-    def lane(boxes: Mapping[str, "_Box"]) -> Bundle:
+    def lane(boxes: Mapping[str, "_Box"]) -> TensorBundle:
         parts = {name: tensors[name][one.rows] for name, one in boxes.items()}
         wanted = {name: (one.name, one.cut) for name, one in boxes.items()}
         return exposed(transport, parts, wanted, version=version)
@@ -82,7 +82,7 @@ def exposed_in_lanes(
     return tuple(one.result() for one in made)
 
 
-def withdraw(transport: Transport, parts: Sequence[Bundle]) -> None:
+def withdraw(transport: Transport, parts: Sequence[TensorBundle]) -> None:
     """Nobody can have these any more."""
     for one in parts:
         transport.withdraw(one.exposure)
@@ -90,7 +90,7 @@ def withdraw(transport: Transport, parts: Sequence[Bundle]) -> None:
 
 def fetched(
     transport: Transport,
-    given: Sequence[Bundle],
+    given: Sequence[TensorBundle],
     cuts: Cuts,
     *,
     version: int,
@@ -124,7 +124,7 @@ class _Box:
 
     name: str
     """The model's."""
-    cut: Cut
+    cut: TensorSlice
     rows: slice | EllipsisType
     """Of the rank's own tensor; an ellipsis takes all of them."""
 
@@ -139,7 +139,7 @@ def _lanes(cuts: Cuts) -> list[dict[str, _Box]]:
             continue
         for at, lane in enumerate(lanes):
             rows = slice(count * at // LANES, count * (at + 1) // LANES)
-            box = Cut(
+            box = TensorSlice(
                 whole=cut.whole,
                 start=(cut.start[0] + rows.start, *cut.start[1:]),
                 shape=(rows.stop - rows.start, *cut.shape[1:]),
@@ -149,7 +149,7 @@ def _lanes(cuts: Cuts) -> list[dict[str, _Box]]:
 
 
 def _room(
-    transport: Transport, given: Sequence[Bundle], cuts: Cuts, device: torch.device | None
+    transport: Transport, given: Sequence[TensorBundle], cuts: Cuts, device: torch.device | None
 ) -> dict[str, Tensor]:
     """Empty tensors in the types that their holders say; of what nobody holds there is none."""
     sheets = [read_sheet_of(transport, one) for one in given]
@@ -161,6 +161,6 @@ def _room(
     }
 
 
-def _tensor(part: Part) -> Tensor:
+def _tensor(part: TensorBytes) -> Tensor:
     flat = torch.from_numpy(part.data).view(getattr(torch, part.dtype))
     return flat.reshape(part.cut.shape)

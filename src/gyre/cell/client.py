@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
-from gyre.cell.protocol import ABOUT, Exposed, Refusal, Saved, made
-from gyre.cluster.liveness import heard_of
+from gyre.cell.protocol import ABOUT, ErrorReply, ExposedWeights, SavedCheckpoint, made
+from gyre.cluster.liveness import supervise_until_gone
 from gyre.types.errors import CellError, CellGone
 from gyre.types.ids import EngineName
 from gyre.types.packs import Score
@@ -27,14 +27,14 @@ WRITES = ("save", "checkpoint")
 T = TypeVar("T")
 
 
-class Loaded(msgspec.Struct):
+class LoadedWeights(msgspec.Struct):
     """Weights that an engine has taken."""
 
     digest: str
     seconds: float
 
 
-class Health(msgspec.Struct):
+class CellHealth(msgspec.Struct):
     """How a cell is."""
 
     engine_ready: bool
@@ -76,13 +76,13 @@ class CellClient:
         self._session = session
         self._order_s = order_s
 
-    async def health(self) -> Health:
+    async def health(self) -> CellHealth:
         with self._boundary("health"):
             async with (
                 asyncio.timeout(HEALTH_S),
                 self._session.get(f"{self.url}/cell/health") as answer,
             ):
-                return self._decoded("health", answer.status, await answer.read(), Health)
+                return self._decoded("health", answer.status, await answer.read(), CellHealth)
 
     async def claims_at_once(self) -> int:
         """Claims that it works on together; one of a cell that does not say."""
@@ -107,13 +107,13 @@ class CellClient:
     async def leave(self, *, keep_sum: bool) -> dict[str, float]:
         return await self._order("leave", {"keep_sum": keep_sum}, dict[str, float])
 
-    async def expose(self) -> Exposed:
-        return await self._order("expose", {}, Exposed)
+    async def expose(self) -> ExposedWeights:
+        return await self._order("expose", {}, ExposedWeights)
 
-    async def pull(self, exposed: Exposed) -> None:
+    async def pull(self, exposed: ExposedWeights) -> None:
         await self._order("pull", exposed, dict[str, float])
 
-    async def meet(self, epoch: int, order: Sequence[int]) -> None:
+    async def form_groups(self, epoch: int, order: Sequence[int]) -> None:
         await self._order("meet", {"epoch": epoch, "order": order}, dict[str, float])
 
     async def reduce(
@@ -125,28 +125,34 @@ class CellClient:
     async def step(self, version: int) -> StepReport:
         return await self._order("step", {"version": version}, StepReport)
 
-    async def spread(self, epoch: int, members: Sequence[int], version: int) -> None:
+    async def broadcast_weights(self, epoch: int, members: Sequence[int], version: int) -> None:
         body = {"epoch": epoch, "members": members, "version": version}
         await self._order("spread", body, dict[str, float])
 
-    async def save(self, folder: Path, *, version: int | None = None) -> Saved:
+    async def save(self, folder: Path, *, version: int | None = None) -> SavedCheckpoint:
         """The weights are durable, written now or by a checkpoint of them under way."""
-        return await self._order("save", {"folder": str(folder), "version": version}, Saved)
+        return await self._order(
+            "save", {"folder": str(folder), "version": version}, SavedCheckpoint
+        )
 
-    async def checkpoint(self, folder: Path, *, version: int | None = None) -> Saved:
+    async def checkpoint(self, folder: Path, *, version: int | None = None) -> SavedCheckpoint:
         """Weights and optimizer are durable; other orders go on meanwhile."""
-        return await self._order("checkpoint", {"folder": str(folder), "version": version}, Saved)
+        return await self._order(
+            "checkpoint", {"folder": str(folder), "version": version}, SavedCheckpoint
+        )
 
-    async def offer(self, folder: Path, *, version: int) -> Exposed:
+    async def offer(self, folder: Path, *, version: int) -> ExposedWeights:
         """A checkpoint's weights are in its memory, for engines of other cells."""
-        return await self._order("offer", {"folder": str(folder), "version": version}, Exposed)
+        return await self._order(
+            "offer", {"folder": str(folder), "version": version}, ExposedWeights
+        )
 
     async def load(
-        self, folder: Path, *, version: int, digest: str, given: Exposed | None = None
-    ) -> Loaded:
+        self, folder: Path, *, version: int, digest: str, given: ExposedWeights | None = None
+    ) -> LoadedWeights:
         """The engine has a checkpoint's weights, from where they are given if they are."""
         body = {"folder": str(folder), "version": version, "digest": digest, "given": given}
-        return await self._order("load", body, Loaded)
+        return await self._order("load", body, LoadedWeights)
 
     async def score(self, claim: bytes) -> tuple[Score, ...]:
         about = {"lease": 0, "num_executions": 1}
@@ -189,7 +195,7 @@ class CellClient:
             doing.cancel()
 
         try:
-            await heard_of(done, self.answers, give_up)
+            await supervise_until_gone(done, self.answers, give_up)
             if doing.cancelled():
                 raise TimeoutError("no word of it for too long")
             return doing.result()
@@ -211,7 +217,7 @@ class CellClient:
         try:
             if status == 200:
                 return msgspec.json.decode(text, type=kind)
-            refusal = msgspec.json.decode(text, type=Refusal)
+            refusal = msgspec.json.decode(text, type=ErrorReply)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             message = f"cell {self.number}: {what}: {status}, not the JSON expected: {error}"
             raise CellError(message) from error

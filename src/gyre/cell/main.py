@@ -24,29 +24,29 @@ import msgspec
 import torch
 import uvloop
 
-from gyre.cell.api import PREFIX, Orders
+from gyre.cell.api import PREFIX, CellApi
 from gyre.cell.protocol import refusal
 from gyre.cell.ranks.main import planned_network
-from gyre.cell.ranks.ranked import Ranked, open_ranked
-from gyre.cell.spec import CellPlan
+from gyre.cell.ranks.ranked import MultiRankWorker, open_ranked
+from gyre.cell.spec import CellSpec
 from gyre.cell.state_files import read_state
-from gyre.cell.training_worker import Learning, Trains
+from gyre.cell.training_worker import SingleRankWorker, TrainingWorker
 from gyre.cluster import fork_server as nursery
 from gyre.cluster.addresses import interface_of
-from gyre.inference.carried import Folder, Shelf
-from gyre.inference.carried_over import TransportShelf
+from gyre.inference.carried import KvStore, SharedFolderKvStore
+from gyre.inference.carried_over import TransportKvStore
 from gyre.inference.engine.embedded import EmbeddedEngine
 from gyre.inference.engine.kv_cache import carried_bytes, free_bytes, kv_bytes_per_token
-from gyre.inference.engine.loop import Loop
+from gyre.inference.engine.loop import EngineCore
 from gyre.inference.engine.open import device_of, dtype_of
-from gyre.inference.external.launch import ServerKind, Wanted
-from gyre.inference.external.registry import KINDS, Opening, open_served, private_folder
-from gyre.inference.lent import LentBlocks
-from gyre.inference.server.control_api import Steered
+from gyre.inference.external.launch import ServerKind, ServerSettings
+from gyre.inference.external.registry import KINDS, ServerLaunch, open_served, private_folder
+from gyre.inference.lent import CudaIpcKvStore
+from gyre.inference.server.control_api import ControllableEngine
 from gyre.inference.server.main import TokenizerFile, end_ids
 from gyre.inference.server.server import Server
-from gyre.inference.server.wire import Served
-from gyre.model.lending import DeviceMemory, Memory
+from gyre.inference.server.wire import ServedModel
+from gyre.model.lending import CudaIpcMemory, IpcMemory
 from gyre.model.manifest import read_manifest
 from gyre.model.network import Network
 from gyre.model.registry import model_folder
@@ -54,8 +54,8 @@ from gyre.model.state_manifest import require_state_manifest
 from gyre.net.asgi import ClientGone, Exchange, Receive, Scope, Send
 from gyre.net.http_server import listener, serve_until_told
 from gyre.storage.plan_file import read_key, read_plan
-from gyre.trainer.cell import LocalTrainer
-from gyre.trainer.distributed.cell_comm import Between
+from gyre.trainer.cell import Trainer
+from gyre.trainer.distributed.cell_comm import CellComm
 from gyre.transports.registry import open_transport
 from gyre.types.errors import (
     ConfigError,
@@ -71,10 +71,10 @@ EMBEDDED = "embedded"
 SERVERS: dict[str, ServerKind] = {kind: kind for kind in KINDS}
 
 
-class Application:
+class CellApplication:
     """Orders to the cell under /cell/, everything else to its engine; all of it needs the key."""
 
-    def __init__(self, server: Server, orders: Orders, key: str) -> None:
+    def __init__(self, server: Server, orders: CellApi, key: str) -> None:
         self._server = server
         self._orders = orders
         self._key = key
@@ -106,7 +106,7 @@ def _status(error: GyreError) -> int:
     return error.status if isinstance(error, RequestError) else 500
 
 
-def made_by(factory: str) -> tuple[Callable[..., Any], Mapping[str, str]]:
+def load_factory(factory: str) -> tuple[Callable[..., Any], Mapping[str, str]]:
     """The function that "MODULE:FUNCTION?key=value" names, and its options."""
     place, _, query = factory.partition("?")
     module, _, name = place.partition(":")
@@ -118,7 +118,9 @@ def made_by(factory: str) -> tuple[Callable[..., Any], Mapping[str, str]]:
     return found, dict(parse_qsl(query, keep_blank_values=True))
 
 
-async def open_engine(plan: CellPlan, network: Network, tokenizer: TokenizerFile | None) -> Steered:
+async def open_engine(
+    plan: CellSpec, network: Network, tokenizer: TokenizerFile | None
+) -> ControllableEngine:
     if plan.serves_with in SERVERS:
         opening = _opening(plan, network)
         with ExitStack() as undo:
@@ -128,13 +130,13 @@ async def open_engine(plan: CellPlan, network: Network, tokenizer: TokenizerFile
             undo.pop_all()
             return served
     if plan.serves_with != EMBEDDED:
-        make, options = made_by(plan.serves_with)
+        make, options = load_factory(plan.serves_with)
         folder = model_folder(plan.source)
-        found: Steered = make(
+        found: ControllableEngine = make(
             network, name=plan.name, section=plan.engine, folder=folder, options=options
         )
         return found
-    loop = Loop(
+    loop = EngineCore(
         network,
         plan.engine,
         model=plan.model,
@@ -145,9 +147,9 @@ async def open_engine(plan: CellPlan, network: Network, tokenizer: TokenizerFile
     return EmbeddedEngine(plan.name, loop)
 
 
-def _opening(plan: CellPlan, network: Network) -> Opening:
+def _opening(plan: CellSpec, network: Network) -> ServerLaunch:
     """The server that the plan names, on the plan's device."""
-    wanted = Wanted(
+    wanted = ServerSettings(
         model=model_folder(plan.source),
         version=plan.version,
         dtype=str(network.dtype).removeprefix("torch."),
@@ -159,10 +161,10 @@ def _opening(plan: CellPlan, network: Network) -> Opening:
         folder=private_folder(),
         python=sys.executable,
     )
-    return Opening(name=plan.name, kind=SERVERS[plan.serves_with], wanted=wanted)
+    return ServerLaunch(name=plan.name, kind=SERVERS[plan.serves_with], wanted=wanted)
 
 
-def open_network(plan: CellPlan) -> Network:
+def open_network(plan: CellSpec) -> Network:
     """What engine and trainer have in common, or else what the engine's weights are checked by."""
     is_shared = plan.serves_with not in SERVERS or (plan.trains and not plan.has_own_weights)
     if is_shared:
@@ -172,7 +174,7 @@ def open_network(plan: CellPlan) -> Network:
     return planned_network(replace(plan, device="cpu", dtype=dtype))
 
 
-def open_trainer(plan: CellPlan, network: Network) -> LocalTrainer:
+def open_trainer(plan: CellSpec, network: Network) -> Trainer:
     settings: dict[str, Any] = {
         "section": plan.trainer,
         "objective": plan.objective,
@@ -180,9 +182,9 @@ def open_trainer(plan: CellPlan, network: Network) -> LocalTrainer:
         "temperature": plan.temperature,
     }
     if plan.trainer_factory is None:
-        trainer = LocalTrainer(network, **settings)
+        trainer = Trainer(network, **settings)
     else:
-        make, options = made_by(plan.trainer_factory)
+        make, options = load_factory(plan.trainer_factory)
         trainer = make(network, **settings, options=options)
     trainer.version = plan.version
     if plan.checkpoint is not None and plan.optimizer is not None:
@@ -190,7 +192,7 @@ def open_trainer(plan: CellPlan, network: Network) -> LocalTrainer:
     return trainer
 
 
-def open_learning(plan: CellPlan, network: Network, transport: Transport) -> Trains | None:
+def open_learning(plan: CellSpec, network: Network, transport: Transport) -> TrainingWorker | None:
     """The training half: on the engine's own network, or on ranks that have theirs."""
     if not plan.trains:
         return None
@@ -202,13 +204,13 @@ def open_learning(plan: CellPlan, network: Network, transport: Transport) -> Tra
         # As if it were told to end: calls in flight end with the tokens they have.
         return open_ranked(plan, network, on_failure=lambda: os.kill(os.getpid(), signal.SIGTERM))
     memory = open_memory(plan, network)
-    between = Between(plan.store, cell=plan.cell, timeout_s=plan.timeout_s, memory=memory)
+    between = CellComm(plan.store, cell=plan.cell, timeout_s=plan.timeout_s, memory=memory)
     trainer = open_trainer(plan, network)
-    trainer.rest()
-    return Learning(trainer, between, transport=transport, cell=plan.cell, memory=memory)
+    trainer.offload()
+    return SingleRankWorker(trainer, between, transport=transport, cell=plan.cell, memory=memory)
 
 
-def open_memory(plan: CellPlan, network: Network) -> Memory | None:
+def open_memory(plan: CellSpec, network: Network) -> IpcMemory | None:
     """What cells lend each other of their devices, where the plan says that they do."""
     if plan.transport.kind != "cuda":
         return None
@@ -216,10 +218,10 @@ def open_memory(plan: CellPlan, network: Network) -> Memory | None:
         found = f"found {network.device}"
         message = f'transport.kind: "cuda" is for cells whose network is on a CUDA device, {found}'
         raise ConfigError(message)
-    return checked(DeviceMemory(network.device, plan.share), network.device)
+    return require_ipc(CudaIpcMemory(network.device, plan.share), network.device)
 
 
-def checked(memory: Memory, device: torch.device) -> Memory:
+def require_ipc(memory: IpcMemory, device: torch.device) -> IpcMemory:
     """The same; ConfigError where the device's memory, as torch takes it here, cannot be lent."""
     try:
         memory.lend([torch.zeros(1, device=device)]).end()
@@ -230,22 +232,22 @@ def checked(memory: Memory, device: torch.device) -> Memory:
     return memory
 
 
-def open_shelf(plan: CellPlan, network: Network, transport: Transport, *, kv_bytes: int) -> Shelf:
+def open_shelf(plan: CellSpec, network: Network, transport: Transport, *, kv_bytes: int) -> KvStore:
     """Where engines lay cached blocks for each other."""
     match plan.transport.kind:
         case "cuda":
             memory = open_memory(plan, network)
             assert memory is not None
             free = partial(free_bytes, network.device)
-            return LentBlocks(memory, network.device, kv_bytes=kv_bytes, free_bytes=free)
+            return CudaIpcKvStore(memory, network.device, kv_bytes=kv_bytes, free_bytes=free)
         case "shared":
             # Files of one machine go straight to the device, without copies on the way.
-            return Folder(plan.share, network.device)
+            return SharedFolderKvStore(plan.share, network.device)
         case _:
-            return TransportShelf(transport, kv_bytes=kv_bytes)
+            return TransportKvStore(transport, kv_bytes=kv_bytes)
 
 
-def begun(plan: CellPlan) -> CellPlan:
+def with_checkpoint_version(plan: CellSpec) -> CellSpec:
     """The plan with the version of what it begins with; ModelError if that is no checkpoint."""
     if plan.checkpoint is None:
         return plan
@@ -261,13 +263,13 @@ def begun(plan: CellPlan) -> CellPlan:
     return replace(plan, version=manifest.version)
 
 
-async def serve(plan: CellPlan, on_start: Callable[[str], None]) -> None:
+async def serve(plan: CellSpec, on_start: Callable[[str], None]) -> None:
     """Runs until SIGINT or SIGTERM; raises what a cell of several ranks was lost by."""
     if plan.threads is not None:
         torch.set_num_threads(plan.threads)
     key = read_key(plan.key_file)
     assert key is not None
-    plan = begun(plan)
+    plan = with_checkpoint_version(plan)
     network = open_network(plan)
     folder = model_folder(plan.source)
     path = folder / "tokenizer.json"
@@ -280,10 +282,10 @@ async def serve(plan: CellPlan, on_start: Callable[[str], None]) -> None:
     num_tokens = capacity.blocks * capacity.block_tokens
     kv_bytes = carried_bytes(network.shape, num_tokens)
     shelf = open_shelf(plan, network, transport, kv_bytes=kv_bytes)
-    orders = Orders(engine, network, learning, transport, shelf=shelf)
+    orders = CellApi(engine, network, learning, transport, shelf=shelf)
     server = Server(
         engine,
-        Served(
+        ServedModel(
             model=plan.model,
             name=plan.name,
             context_tokens=capacity.context_tokens,
@@ -299,14 +301,14 @@ async def serve(plan: CellPlan, on_start: Callable[[str], None]) -> None:
     port = on.getsockname()[1]
     try:
         await serve_until_told(
-            Application(server, orders, key),
+            CellApplication(server, orders, key),
             on,
             on_start=lambda: on_start(f"http://{plan.host}:{port}"),
             stopping=server.stop,
         )
     finally:
         on.close()
-        failure = learning.failure if isinstance(learning, Ranked) else None
+        failure = learning.failure if isinstance(learning, MultiRankWorker) else None
         orders.close()
         await engine.close()
         transport.close()
@@ -320,7 +322,7 @@ def live(arguments: Sequence[str], ready: Callable[[str], None]) -> int:
         sys.stderr.write("gyre cell: expected one argument, the file with its plan\n")
         return 2
     try:
-        plan = read_plan(Path(arguments[0]), CellPlan)
+        plan = read_plan(Path(arguments[0]), CellSpec)
         # Else groups listen wherever the name of this machine leads, and ask nobody for a key.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_of(plan.host))
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -331,7 +333,7 @@ def live(arguments: Sequence[str], ready: Callable[[str], None]) -> int:
     return 0
 
 
-def born(arguments: Sequence[str], told: str) -> int:
+def run_forked(arguments: Sequence[str], told: str) -> int:
     """The same in a process that a nursery forked."""
     return live(arguments, nursery.ready)
 

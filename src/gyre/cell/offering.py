@@ -4,21 +4,21 @@ from pathlib import Path
 from threading import Lock
 
 from gyre.cell.cell_weights import exposed_in_lanes, whole_cuts, withdraw
-from gyre.cell.protocol import Exposed
-from gyre.model.weights import Stored
+from gyre.cell.protocol import ExposedWeights
+from gyre.model.weights import SafetensorsFolder
 from gyre.types.ports import Transport
 
 
-class Offering:
+class CheckpointPublisher:
     """One checkpoint at a time; the one before it is withdrawn."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._lock = Lock()
         self._folder: Path | None = None
-        self._exposed: Exposed | None = None
+        self._exposed: ExposedWeights | None = None
 
-    def offered(self, folder: Path, version: int) -> Exposed:
+    def offered(self, folder: Path, version: int) -> ExposedWeights:
         """The weights of a checkpoint; read and verified when they are asked for first."""
         with self._lock:
             before = self._exposed
@@ -27,10 +27,10 @@ class Offering:
             self._exposed = None
             if before is not None:
                 withdraw(self._transport, before.parts)
-            with Stored(folder) as stored:
+            with SafetensorsFolder(folder) as stored:
                 tensors = {name: stored.get(name) for name in stored.shapes}
                 cuts = whole_cuts(stored.shapes)
                 parts = exposed_in_lanes(self._transport, tensors, cuts, version=version)
             self._folder = folder
-            self._exposed = Exposed(version=version, parts=parts)
+            self._exposed = ExposedWeights(version=version, parts=parts)
             return self._exposed

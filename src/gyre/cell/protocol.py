@@ -7,17 +7,17 @@ import msgspec
 from gyre.types import errors
 from gyre.types.errors import BoundaryError, CellError, GyreError
 from gyre.types.packs import Score
-from gyre.types.transfers import Bundle, Lent
+from gyre.types.transfers import IpcHandle, TensorBundle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exposed:
+class ExposedWeights:
     """Weights that a cell holds for others to read."""
 
     version: int
-    parts: tuple[Bundle, ...] = ()
+    parts: tuple[TensorBundle, ...] = ()
     """By rank; whoever takes them puts together what it needs of all of them."""
-    lent: Lent | None = None
+    lent: IpcHandle | None = None
     """In place of parts: where they lie on a device, in the order of their names."""
 
     @property
@@ -26,20 +26,20 @@ class Exposed:
         return there + sum(one.num_bytes for one in self.parts)
 
 
-class Leave(msgspec.Struct, forbid_unknown_fields=True):
+class LeaveRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The cell goes home, with its sum if it will come back to the same batch (SPEC 2.5)."""
 
     keep_sum: bool = False
 
 
-class Meet(msgspec.Struct, forbid_unknown_fields=True):
+class FormGroupsRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The cells of an epoch in their order."""
 
     epoch: int
     order: list[int]
 
 
-class Reduce(msgspec.Struct, forbid_unknown_fields=True):
+class ReduceRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Sums go to the first member, each of exactly these leases."""
 
     epoch: int
@@ -47,13 +47,13 @@ class Reduce(msgspec.Struct, forbid_unknown_fields=True):
     leases: dict[int, list[int]]
 
 
-class StepOrder(msgspec.Struct, forbid_unknown_fields=True):
+class StepRequest(msgspec.Struct, forbid_unknown_fields=True):
     """An update from this version."""
 
     version: int
 
 
-class Spread(msgspec.Struct, forbid_unknown_fields=True):
+class BroadcastRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The first member's weights, of this version, go to the others."""
 
     epoch: int
@@ -61,7 +61,7 @@ class Spread(msgspec.Struct, forbid_unknown_fields=True):
     version: int
 
 
-class Save(msgspec.Struct, forbid_unknown_fields=True):
+class SaveRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The trainer's weights, or all of its state, are durable in a folder."""
 
     folder: str
@@ -69,7 +69,7 @@ class Save(msgspec.Struct, forbid_unknown_fields=True):
     """Which they must be; none: whichever the trainer has."""
 
 
-class Saved(msgspec.Struct):
+class SavedCheckpoint(msgspec.Struct):
     """A checkpoint that a core has written."""
 
     digest: str
@@ -84,25 +84,25 @@ class Saved(msgspec.Struct):
     """That copying into main memory took, beside the training."""
 
 
-class Load(msgspec.Struct, forbid_unknown_fields=True):
+class LoadRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The engine takes a checkpoint's weights, which have this digest."""
 
     folder: str
     version: int
     digest: str
     keep_kv: bool = False
-    given: Exposed | None = None
+    given: ExposedWeights | None = None
     """Where another cell holds them, to be read in place of the folder."""
 
 
-class Offer(msgspec.Struct, forbid_unknown_fields=True):
+class OfferRequest(msgspec.Struct, forbid_unknown_fields=True):
     """A checkpoint's weights are held in memory for engines of other cells."""
 
     folder: str
     version: int
 
 
-class About(msgspec.Struct, forbid_unknown_fields=True):
+class ClaimHeader(msgspec.Struct, forbid_unknown_fields=True):
     """What comes with a claim, in a header."""
 
     lease: int
@@ -114,7 +114,7 @@ ABOUT = "x-gyre-claim"
 """The header with it, in JSON."""
 
 
-class Refusal(msgspec.Struct):
+class ErrorReply(msgspec.Struct):
     """An error by the name of its type, from which the other side makes it again."""
 
     kind: str
@@ -122,12 +122,12 @@ class Refusal(msgspec.Struct):
     retryable: bool
 
 
-def refusal(error: GyreError) -> Refusal:
+def refusal(error: GyreError) -> ErrorReply:
     retryable = error.retryable if isinstance(error, BoundaryError) else False
-    return Refusal(kind=type(error).__name__, message=str(error), retryable=retryable)
+    return ErrorReply(kind=type(error).__name__, message=str(error), retryable=retryable)
 
 
-def made(refused: Refusal, where: str) -> CellError:
+def made(refused: ErrorReply, where: str) -> CellError:
     """The error as it was raised there, if it is of a kind that passes between processes."""
     kind = getattr(errors, refused.kind, CellError)
     if not (isinstance(kind, type) and issubclass(kind, CellError)):

@@ -12,10 +12,10 @@ from threading import Condition
 from time import perf_counter
 from typing import Protocol
 
-from gyre.cell.protocol import Saved
+from gyre.cell.protocol import SavedCheckpoint
 from gyre.cell.state_files import write_state
 from gyre.model.checkpoint import Named, appearing, save_tensors
-from gyre.model.manifest import Manifest, Shard, read_manifest
+from gyre.model.manifest import CheckpointManifest, Shard, read_manifest
 from gyre.model.network import Network
 from gyre.model.state_manifest import (
     FORMAT,
@@ -30,7 +30,7 @@ from gyre.types.errors import CheckpointError, ModelError, OutOfMemory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class WrittenState:
     """An optimizer's state in files."""
 
     num_steps: int
@@ -38,14 +38,14 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
+class CopyCost:
     """Of the last copy."""
 
     stalled_s: float = 0.0
     copied_s: float = 0.0
 
 
-class Copies(Protocol):
+class StateCopies(Protocol):
     """The state of all ranks of a cell, as copies that stay until the next."""
 
     def copy(self, version: int, *, weights_only: bool) -> None:
@@ -56,12 +56,12 @@ class Copies(Protocol):
         """Of the whole model, to be asked for as often as they are wanted."""
         ...
 
-    def write(self, folder: Path) -> Written: ...
+    def write(self, folder: Path) -> WrittenState: ...
 
-    def cost(self) -> Cost: ...
+    def cost(self) -> CopyCost: ...
 
 
-class Single:
+class SingleRankCopies:
     """The copies of a cell of one rank."""
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -73,19 +73,19 @@ class Single:
     def weights(self) -> Callable[[], Named]:
         return self._snapshot.weights
 
-    def write(self, folder: Path) -> Written:
+    def write(self, folder: Path) -> WrittenState:
         state = self._snapshot.state()
-        return Written(num_steps=state.num_steps, ranks=(write_state(folder, 0, state),))
+        return WrittenState(num_steps=state.num_steps, ranks=(write_state(folder, 0, state),))
 
-    def cost(self) -> Cost:
-        return Cost(stalled_s=self._snapshot.stalled_s, copied_s=self._snapshot.copied_s)
+    def cost(self) -> CopyCost:
+        return CopyCost(stalled_s=self._snapshot.stalled_s, copied_s=self._snapshot.copied_s)
 
 
-class Saving:
+class CheckpointWriter:
     """Whose turn it is to write; methods are called from any thread and return when it is done."""
 
     def __init__(
-        self, copies: Copies, network: Network, *, stages: int = 1, shards: int = 1
+        self, copies: StateCopies, network: Network, *, stages: int = 1, shards: int = 1
     ) -> None:
         """The network says what model the weights are of; its own are not looked at."""
         self._copies = copies
@@ -96,7 +96,7 @@ class Saving:
         self._news = Condition()
         self._is_busy = False
 
-    def save(self, folder: Path, version: int) -> Saved:
+    def save(self, folder: Path, version: int) -> SavedCheckpoint:
         """The weights are durable, written now or by a checkpoint that is under way."""
         began = perf_counter()
         with self._turn(folder) as is_mine:
@@ -106,7 +106,7 @@ class Saving:
             manifest = self._write_weights(folder, version)
             return self._saved(manifest, None, began, self._copies.cost())
 
-    def checkpoint(self, folder: Path, version: int) -> Saved:
+    def checkpoint(self, folder: Path, version: int) -> SavedCheckpoint:
         """Weights and optimizer are durable."""
         began = perf_counter()
         with self._turn(folder / OPTIMIZER) as is_mine:
@@ -139,7 +139,7 @@ class Saving:
                     self._is_busy = False
                     self._news.notify_all()
 
-    def _write_weights(self, folder: Path, version: int) -> Manifest:
+    def _write_weights(self, folder: Path, version: int) -> CheckpointManifest:
         named = self._copies.weights()
         manifest = save_tensors(self._network, named, folder, version=version, dtype=self._dtype)
         with self._news:
@@ -161,11 +161,11 @@ class Saving:
             write_state_manifest(part, manifest)
         return manifest
 
-    def _found(self, folder: Path, version: int, began: float) -> Saved:
+    def _found(self, folder: Path, version: int, began: float) -> SavedCheckpoint:
         manifest = self._there(folder, version)
-        return self._saved(manifest, read_state_manifest(folder), began, Cost())
+        return self._saved(manifest, read_state_manifest(folder), began, CopyCost())
 
-    def _there(self, folder: Path, version: int) -> Manifest:
+    def _there(self, folder: Path, version: int) -> CheckpointManifest:
         manifest = read_manifest(folder)
         if manifest is None or manifest.version != version:
             found = "no manifest" if manifest is None else f"version {manifest.version}"
@@ -174,10 +174,14 @@ class Saving:
         return manifest
 
     def _saved(
-        self, manifest: Manifest, state: StateManifest | None, began: float, cost: Cost
-    ) -> Saved:
+        self,
+        manifest: CheckpointManifest,
+        state: StateManifest | None,
+        began: float,
+        cost: CopyCost,
+    ) -> SavedCheckpoint:
         ranks = () if state is None else state.ranks
-        return Saved(
+        return SavedCheckpoint(
             digest=manifest.digest,
             seconds=perf_counter() - began,
             num_bytes=_bytes(manifest.shards) + sum(map(_bytes, ranks)),

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from gyre.cell.cell_weights import exposed_in_lanes, fetched, shapes_of, whole_cuts, withdraw
-from gyre.cell.protocol import Exposed
-from gyre.model.lending import Loan, Memory, read
+from gyre.cell.protocol import ExposedWeights
+from gyre.model.lending import IpcExport, IpcMemory, read
 from gyre.model.network import Network
-from gyre.trainer.room import with_room
-from gyre.types.errors import Outdated, TransferError
+from gyre.trainer.room import oom_guard
+from gyre.types.errors import ExposureGone, TransferError
 from gyre.types.ports import Transport
 
 
@@ -26,27 +26,27 @@ class HasWeights(Protocol):
     def is_resting(self) -> bool: ...
 
 
-class Shown:
+class WeightPublisher:
     """One version at a time, in a copy: in main memory, or on the device where cells lend that."""
 
-    def __init__(self, trainer: HasWeights, transport: Transport, memory: Memory | None) -> None:
+    def __init__(self, trainer: HasWeights, transport: Transport, memory: IpcMemory | None) -> None:
         self._trainer = trainer
         self._transport = transport
         self._memory = memory
         self._cuts = whole_cuts(shapes_of(trainer.network.module))
         self._lock = Lock()
-        self._exposed: Exposed | None = None
-        self._loan: Loan | None = None
+        self._exposed: ExposedWeights | None = None
+        self._loan: IpcExport | None = None
         self._is_resting = trainer.is_resting
         """From before the trainer rests until it has its memory again: it lends nothing then."""
 
-    def expose(self) -> Exposed:
+    def expose(self) -> ExposedWeights:
         """The weights as they are; the version before is withdrawn."""
         with self._lock:
             version, before = self._trainer.version, self._exposed
             if self._is_resting and self._memory is not None:
                 # The network is the engine's now, whatever version the trainer has.
-                raise Outdated("the trainer rests: its weights are not on the device")
+                raise ExposureGone("the trainer rests: its weights are not on the device")
             if before is not None and before.version == version:
                 return before
             self._withdraw()
@@ -54,16 +54,16 @@ class Shown:
             self._exposed = made
             if self._trainer.version != version:
                 self._withdraw()
-                raise Outdated("the weights changed while they were exposed")
+                raise ExposureGone("the weights changed while they were exposed")
             return made
 
-    def rest(self) -> None:
+    def offload(self) -> None:
         """What is lent of the device's memory is free; nobody takes weights of one that rests."""
         with self._lock:
             self._is_resting = True
             self._end_loan()
 
-    def restore(self) -> None:
+    def reload(self) -> None:
         """The network is the trainer's again."""
         with self._lock:
             self._is_resting = False
@@ -73,7 +73,7 @@ class Shown:
         with self._lock:
             self._end_loan()
 
-    def taken(self, given: Exposed) -> Mapping[str, Tensor]:
+    def taken(self, given: ExposedWeights) -> Mapping[str, Tensor]:
         """Those of another cell, on the device, where they are checked in no time."""
         network = self._trainer.network
         if given.lent is None:
@@ -91,17 +91,17 @@ class Shown:
         read(self._memory, given.lent, list(made.values()))
         return made
 
-    def _made(self, version: int) -> Exposed:
+    def _made(self, version: int) -> ExposedWeights:
         memory = self._memory
         if memory is None:
             tensors = dict(self._named())
             parts = exposed_in_lanes(self._transport, tensors, self._cuts, version=version)
-            return Exposed(version=version, parts=parts)
-        loan = with_room(
+            return ExposedWeights(version=version, parts=parts)
+        loan = oom_guard(
             "lending weights", lambda: memory.lend([one.clone() for _, one in self._named()])
         )
         self._loan = loan
-        return Exposed(version=version, lent=loan.lent)
+        return ExposedWeights(version=version, lent=loan.lent)
 
     def _named(self) -> list[tuple[str, Tensor]]:
         return sorted(

@@ -4,18 +4,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gyre.config.sections import (
-    EngineSection,
-    LimitsSection,
-    ObjectiveSection,
-    OptimizerSection,
-    ServerSection,
-    TrainerSection,
-    TransportSection,
+    EngineConfig,
+    LimitsConfig,
+    LossConfig,
+    OptimizerConfig,
+    ServerConfig,
+    TrainerConfig,
+    TransportConfig,
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CellPlan:
+class CellSpec:
     """One cell, or a standalone engine, which is a cell that never trains."""
 
     name: str
@@ -41,21 +41,21 @@ class CellPlan:
     """File in which the cells of this machine meet."""
     timeout_s: float
     """How long a cell waits for the others of a group."""
-    engine: EngineSection
-    trainer: TrainerSection
-    objective: ObjectiveSection
-    optimizer: OptimizerSection | None
+    engine: EngineConfig
+    trainer: TrainerConfig
+    objective: LossConfig
+    optimizer: OptimizerConfig | None
     """The core's; others sum, and it steps (SPEC 3.1)."""
-    limits: LimitsSection
+    limits: LimitsConfig
     stages: int = 1
     """Of its pipeline (SPEC 3.5)."""
     shards: int = 1
     """Of each layer."""
     serves_with: str = "embedded"
     """What its engine is: embedded, vllm, sglang, or MODULE:FUNCTION?key=value."""
-    server: ServerSection = field(default_factory=ServerSection)
+    server: ServerConfig = field(default_factory=ServerConfig)
     """How it starts vllm or sglang."""
-    transport: TransportSection = field(default_factory=TransportSection)
+    transport: TransportConfig = field(default_factory=TransportConfig)
     """How it gets weights and cached blocks from others."""
     trainer_factory: str | None = None
     checkpoint: Path | None = None
@@ -82,17 +82,17 @@ class CellPlan:
         """Whether whoever trains computes on other weights than the embedded engine."""
         return self.ranks > 1 or self.trainer.kind == "megatron"
 
-    def door_of(self, rank: int) -> str | None:
+    def node_agent_of(self, rank: int) -> str | None:
         """Where a rank is started; None beside the driver. Nodes have as many each, in order."""
         node = rank // self._ranks_of_node
         return None if node == 0 else self.doors[node - 1]
 
     def host_of(self, rank: int) -> str:
         """Address of the machine that a rank is on."""
-        door = self.door_of(rank)
+        door = self.node_agent_of(rank)
         return self.host if door is None else door.rpartition(":")[0]
 
-    def seat_of(self, rank: int) -> int:
+    def local_rank(self, rank: int) -> int:
         """Which it is among the ranks of its node, from 0."""
         return rank % self._ranks_of_node
 

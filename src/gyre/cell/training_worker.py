@@ -10,13 +10,13 @@ from typing import Protocol
 
 from torch import Tensor
 
-from gyre.cell.protocol import Exposed, Saved
-from gyre.cell.saving import Saving, Single
-from gyre.cell.shown import Shown
-from gyre.model.lending import Memory
-from gyre.trainer.cell import LocalTrainer
-from gyre.trainer.distributed.cell_comm import Between, num_bytes
-from gyre.trainer.room import synchronize, with_room
+from gyre.cell.protocol import ExposedWeights, SavedCheckpoint
+from gyre.cell.saving import CheckpointWriter, SingleRankCopies
+from gyre.cell.shown import WeightPublisher
+from gyre.model.lending import IpcMemory
+from gyre.trainer.cell import Trainer
+from gyre.trainer.distributed.cell_comm import CellComm, num_bytes
+from gyre.trainer.room import oom_guard, synchronize
 from gyre.trainer.snapshot import Snapshot
 from gyre.types.errors import CellError
 from gyre.types.packs import Claim, Score
@@ -27,7 +27,7 @@ Leases = Mapping[int, Collection[int]]
 """By cell, what its sum must consist of."""
 
 
-class Trains(Protocol):
+class TrainingWorker(Protocol):
     """What a cell's orders ask of its training half, however many ranks it has.
 
     Methods may be called from as many threads as it takes claims at once, and one more; `expose`,
@@ -47,9 +47,9 @@ class Trains(Protocol):
         """Whether the engine's weights are its own."""
         ...
 
-    def restore(self) -> None: ...
+    def reload(self) -> None: ...
 
-    def rest(self) -> None: ...
+    def offload(self) -> None: ...
 
     def clear(self) -> None: ...
 
@@ -59,26 +59,26 @@ class Trains(Protocol):
         self, claim: Claim, *, lease: int, num_executions: int, scores: Sequence[Score] | None
     ) -> ClaimReport: ...
 
-    def meet(self, epoch: int, order: Sequence[int]) -> None: ...
+    def form_groups(self, epoch: int, order: Sequence[int]) -> None: ...
 
     def reduce(self, epoch: int, members: Sequence[int], leases: Leases) -> int: ...
 
     def step(self, version: int) -> StepReport: ...
 
-    def spread(self, epoch: int, members: Sequence[int], version: int) -> None: ...
+    def broadcast_weights(self, epoch: int, members: Sequence[int], version: int) -> None: ...
 
-    def expose(self) -> Exposed: ...
+    def expose(self) -> ExposedWeights: ...
 
-    def pull(self, given: Exposed) -> None: ...
+    def pull(self, given: ExposedWeights) -> None: ...
 
-    def save(self, folder: Path, version: int | None) -> Saved: ...
+    def save(self, folder: Path, version: int | None) -> SavedCheckpoint: ...
 
-    def checkpoint(self, folder: Path, version: int | None) -> Saved: ...
+    def checkpoint(self, folder: Path, version: int | None) -> SavedCheckpoint: ...
 
     def drop(self) -> None: ...
 
 
-class Learning:
+class SingleRankWorker:
     """A trainer on one device, what its sum holds, and the ways to other cells."""
 
     claims_at_once = 1
@@ -86,40 +86,40 @@ class Learning:
 
     def __init__(
         self,
-        trainer: LocalTrainer,
-        between: Between,
+        trainer: Trainer,
+        between: CellComm,
         *,
         transport: Transport,
         cell: int,
-        memory: Memory | None = None,
+        memory: IpcMemory | None = None,
     ) -> None:
         """Weights go to other cells by the transport, or by memory that all of them can lend."""
         self._trainer = trainer
         self._between = between
         self._cell = cell
         self._held: set[int] = set()
-        self._shown = Shown(trainer, transport, memory)
+        self._shown = WeightPublisher(trainer, transport, memory)
         self._snapshot = Snapshot(trainer)
-        self._saving = Saving(Single(self._snapshot), trainer.network)
+        self._saving = CheckpointWriter(SingleRankCopies(self._snapshot), trainer.network)
 
     @property
     def version(self) -> int:
         return self._trainer.version
 
-    def restore(self) -> None:
+    def reload(self) -> None:
         """The trainer has its memory, and the network its weights, whatever an engine loaded."""
         with self._snapshot.changing():
-            self._trainer.restore()
+            self._trainer.reload()
             self._trainer.rewrite()
             # Copies run behind the host, and what this took is what a transition says it took.
             synchronize()
-        self._shown.restore()
+        self._shown.reload()
 
-    def rest(self) -> None:
+    def offload(self) -> None:
         """Its memory is free; a sum that holds anything is kept (SPEC 2.5)."""
-        self._shown.rest()
+        self._shown.offload()
         with self._snapshot.changing():
-            self._trainer.rest()
+            self._trainer.offload()
 
     def clear(self) -> None:
         self._trainer.clear()
@@ -137,8 +137,8 @@ class Learning:
         self._held.add(lease)
         return report
 
-    def meet(self, epoch: int, order: Sequence[int]) -> None:
-        self._between.meet(epoch, order)
+    def form_groups(self, epoch: int, order: Sequence[int]) -> None:
+        self._between.form_groups(epoch, order)
 
     def reduce(self, epoch: int, members: Sequence[int], leases: Leases) -> int:
         """The first member's sum is that of all; bytes that this cell sent there."""
@@ -160,30 +160,30 @@ class Learning:
         self._held.clear()
         return report
 
-    def spread(self, epoch: int, members: Sequence[int], version: int) -> None:
+    def broadcast_weights(self, epoch: int, members: Sequence[int], version: int) -> None:
         """Everybody has the first member's weights, which are of this version."""
         named = sorted(self._trainer.network.module.named_parameters())
-        found = self._between.spread(epoch, members, [one for _, one in named])
+        found = self._between.broadcast_weights(epoch, members, [one for _, one in named])
         if members[0] != self._cell:
             tensors = {name: one for (name, _), one in zip(named, found, strict=True)}
             self._load(tensors, version)
 
-    def expose(self) -> Exposed:
+    def expose(self) -> ExposedWeights:
         """The weights as they are, in a copy; they are fixed while a batch is trained (SPEC 3.1).
 
         Runs beside the thread that trains.
         """
         return self._shown.expose()
 
-    def pull(self, given: Exposed) -> None:
+    def pull(self, given: ExposedWeights) -> None:
         """The weights are those of another cell, and no others (SPEC 3.1)."""
-        self._load(with_room("taking weights", lambda: self._shown.taken(given)), given.version)
+        self._load(oom_guard("taking weights", lambda: self._shown.taken(given)), given.version)
 
-    def save(self, folder: Path, version: int | None) -> Saved:
+    def save(self, folder: Path, version: int | None) -> SavedCheckpoint:
         """The weights are durable."""
         return self._saving.save(folder, self.version if version is None else version)
 
-    def checkpoint(self, folder: Path, version: int | None) -> Saved:
+    def checkpoint(self, folder: Path, version: int | None) -> SavedCheckpoint:
         """Weights and optimizer are durable; the copy is made beside the thread that trains."""
         return self._saving.checkpoint(folder, self.version if version is None else version)
 

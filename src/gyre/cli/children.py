@@ -12,7 +12,7 @@ STOP_S = 15.0
 """How long a child may take to end after it was told to."""
 
 
-class Child:
+class ChildProcess:
     """A process in a session of its own, so that Ctrl-C reaches the parent alone; a context.
 
     `start` is how one is made where an interruption must not lose it.

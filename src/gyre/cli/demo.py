@@ -47,7 +47,7 @@ def _record(folder: Path) -> None:
     """Two executions through the real proxy; every process has ended when this returns."""
     import time
 
-    from gyre.cli.children import Child
+    from gyre.cli.children import ChildProcess
     from gyre.harnesses.command import environment
     from gyre.proxy.admin_client import control
     from gyre.testing.tokenizer import write_tokenizer
@@ -65,7 +65,7 @@ def _record(folder: Path) -> None:
             # What stands between this machine and others has no part in this.
             settings = environment(found["url"], found["key"]) | {"no_proxy": "*"}
             command = _agent_command(_workspace(folder / name, NOTES[name]))
-            agents[name] = Child.start(stack, command, environment=settings)
+            agents[name] = ChildProcess.start(stack, command, environment=settings)
             _say("open", f"{name} at {found['url']}")
         for name, agent in agents.items():
             for line in agent.said():
@@ -95,13 +95,13 @@ def _engine(stack: ExitStack, model: Path, folder: Path) -> str:
     import json
     import sys
 
-    from gyre.cli.children import Child
+    from gyre.cli.children import ChildProcess
 
     command = [sys.executable, "-m", "gyre.testing.engine_server", "--wire", "sglang"]
     command += ["--script", "gyre.testing.example_agent_script:script"]
     command += ["--tokenizer", str(model / "tokenizer.json"), "--log", str(folder / "asks.jsonl")]
     command += ["--chunk-tokens", "16", "--ready-file", "/dev/stdout"]
-    child = Child.start(stack, command)
+    child = ChildProcess.start(stack, command)
     for line in child.said():
         return f"sglang=http://127.0.0.1:{json.loads(line)['port']}"
     message = f"the scripted engine ended with status {child.wait()} before it was ready"
@@ -111,11 +111,11 @@ def _engine(stack: ExitStack, model: Path, folder: Path) -> str:
 def _proxy(stack: ExitStack, model: Path, engine: str, run_folder: Path) -> str:
     import sys
 
-    from gyre.cli.children import Child
+    from gyre.cli.children import ChildProcess
 
     command = [sys.executable, "-m", "gyre", "proxy", "--engine", engine, "--port", "0"]
     command += ["--model", str(model), "--family", FAMILY, "--run", str(run_folder)]
-    child = Child.start(stack, command)
+    child = ChildProcess.start(stack, command)
     said = ""
     for line in child.said():
         if line == "ready":

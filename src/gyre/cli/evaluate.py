@@ -24,7 +24,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from gyre.evals.plan import Asked, folder_for, planned, weights_of
+    from gyre.evals.plan import EvalArguments, folder_for, planned, weights_of
     from gyre.evals.rollout_report import curve
     from gyre.model.checkpoint_store import EVALUATIONS, name_of
     from gyre.storage.plan_file import RUN_FILE
@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     weights, of_run = weights_of(args.subject, args.version)
     if of_run is not None and args.config is None and (of_run / RUN_FILE).is_file():
         args.config = of_run / RUN_FILE
-    asked = Asked.of(args)
+    asked = EvalArguments.of(args)
     beside = Path("runs/evaluate")
     if of_run is not None:
         beside = of_run / EVALUATIONS / name_of(weights.version)

@@ -47,7 +47,7 @@ def _facts(path: Path) -> list[str]:
 
 
 def _drawing(args: argparse.Namespace) -> Callable[[Path], list[str]]:
-    from gyre.observability.inspect.tree_text import View, lines
+    from gyre.observability.inspect.tree_text import TreeViewOptions, lines
     from gyre.trajectory.loading import load
 
     width, colour = _terminal()
@@ -61,7 +61,9 @@ def _drawing(args: argparse.Namespace) -> Callable[[Path], list[str]]:
             decode = _decoder(model)
             if decode is None:
                 notes = [f"  no tokenizer at {model}: of texts, only replies are shown"]
-        view = View(width=width, colour=colour, leaves=args.leaves, text=args.text, decode=decode)
+        view = TreeViewOptions(
+            width=width, colour=colour, leaves=args.leaves, text=args.text, decode=decode
+        )
         drawn = lines(tree, execution=loaded.execution, torn_bytes=loaded.torn_bytes, view=view)
         return [*drawn, *notes, ""]
 
@@ -88,9 +90,9 @@ def _terminal() -> tuple[int | None, bool]:
 def _decoder(model: str) -> Callable[[Sequence[int]], str] | None:
     """The tokenizer that the execution was recorded with, if its file is still there."""
     from gyre.model.registry import known_models
-    from gyre.renderers.tokens import Tokens
+    from gyre.renderers.tokens import PackageTokenizer
 
     known = known_models().get(model)
     place = Path(model) if known is None else known.folder
     file = place / "tokenizer.json" if place.is_dir() else place
-    return Tokens.load(file, name=str(file)).decode if file.is_file() else None
+    return PackageTokenizer.load(file, name=str(file)).decode if file.is_file() else None

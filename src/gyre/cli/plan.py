@@ -77,8 +77,8 @@ def run(args: argparse.Namespace) -> None:
     source = _source(args)
 
     from gyre.simulator.advice import (
+        CellSize,
         Layout,
-        Size,
         advise,
         assumed,
         divided,
@@ -108,7 +108,7 @@ def run(args: argparse.Namespace) -> None:
         notes = assumed(args.groups_per_node_hour)
     if args.seed is not None:
         scenario = replace(scenario, seed=args.seed)
-    sizes = [Size(nodes_per_cell=size, capacity=capacity) for size, capacity in parts]
+    sizes = [CellSize(nodes_per_cell=size, capacity=capacity) for size, capacity in parts]
     layouts = layouts_of(scenario, num_nodes=args.nodes, sizes=sizes)
     advice = advise(scenario, staleness=Fraction(staleness), layouts=layouts, steps=args.steps)
     if args.json:

@@ -3,8 +3,8 @@
 import argparse
 from pathlib import Path
 
-from gyre.config.sections import LimitsSection, ProxySection, RouterSection
-from gyre.types.sampling import Sampling
+from gyre.config.sections import LimitsConfig, ProxyConfig, RouterConfig
+from gyre.types.sampling import SamplingParams
 
 ENDS = {
     0: "it was told to stop, by Ctrl-C or SIGTERM",
@@ -13,7 +13,7 @@ ENDS = {
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    proxy = ProxySection()
+    proxy = ProxyConfig()
     add = parser.add_argument
     add(
         "--engine",
@@ -53,14 +53,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     for name, default, says in _numbers():
         add(f"--{name}", type=type(default), default=default, help=f"{says} (default: %(default)s)")
     top_k = "draw among so many of the likeliest tokens (default: among all)"
-    add("--top-k", type=int, default=Sampling().top_k, help=top_k)
+    add("--top-k", type=int, default=SamplingParams().top_k, help=top_k)
     add("--honour-sampling", action="store_true", help="use the harness's temperature and top-p")
 
 
 def _numbers() -> list[tuple[str, float, str]]:
     """Options that are a number: name, default, and what it says."""
-    proxy, router, limits = ProxySection(), RouterSection(), LimitsSection()
-    sampling = Sampling()
+    proxy, router, limits = ProxyConfig(), RouterConfig(), LimitsConfig()
+    sampling = SamplingParams()
     return [
         ("context", proxy.context_tokens, "the model's window in tokens"),
         ("max-tokens", sampling.max_tokens, "most tokens of one reply"),
@@ -82,11 +82,11 @@ def _numbers() -> list[tuple[str, float, str]]:
 
 
 def run(args: argparse.Namespace) -> None:
-    from gyre.proxy.proxy import Started
+    from gyre.proxy.proxy import RunningProxy
     from gyre.proxy.proxy import run as run_proxy
-    from gyre.proxy.spec import ProxyPlan
+    from gyre.proxy.spec import ProxySpec
 
-    def on_start(started: Started) -> None:
+    def on_start(started: RunningProxy) -> None:
         print(f"gyre proxy: {started.url}  run {started.folder}  renderer {started.renderer}")
         if started.restored:
             print(f"  {started.restored} records put back from the commit journal")
@@ -94,29 +94,29 @@ def run(args: argparse.Namespace) -> None:
             print(f"  execution {name}: {started.url}/exec/{name}  key {key}")
         print("ready", flush=True)
 
-    plan = ProxyPlan(
+    plan = ProxySpec(
         folder=args.run,
         model=args.model,
         engines=tuple(args.engine),
         family=args.family,
         thinking=args.thinking,
-        sampling=Sampling(
+        sampling=SamplingParams(
             temperature=args.temperature,
             top_p=args.top_p,
             top_k=args.top_k,
             max_tokens=args.max_tokens,
         ),
-        proxy=ProxySection(
+        proxy=ProxyConfig(
             host=args.host,
             port=args.port,
             context_tokens=args.context,
             ping_s=args.ping,
             honour_sampling=args.honour_sampling,
         ),
-        router=RouterSection(
+        router=RouterConfig(
             capacity=args.capacity, hold_s=args.hold, idle_s=args.idle, kv_s=args.kv
         ),
-        limits=LimitsSection(
+        limits=LimitsConfig(
             body_bytes=args.body_bytes,
             calls_per_minute=args.calls_per_minute,
             calls_per_execution=args.calls_at_once,

@@ -19,7 +19,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from gyre.cli.train import shown, trained
-    from gyre.controller.run_status import free, recorded, standing
+    from gyre.controller.run_status import recorded, require_no_writer, standing
     from gyre.controller.train import clear_away
     from gyre.types.errors import ConfigError
 
@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"{args.run}: there is no run to resume")
     print(f"gyre resume: {found}", flush=True)
     run = recorded(args.run, args.overrides)
-    free(args.run, take_over=args.take_over)
+    require_no_writer(args.run, take_over=args.take_over)
     if found.stopped is not None:
         clear_away(args.run)
         return shown(run, found.stopped)

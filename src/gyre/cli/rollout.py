@@ -71,10 +71,10 @@ def shared(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from gyre.evals.plan import Asked, Weights, folder_for, model_in, planned
+    from gyre.evals.plan import EvalArguments, ServedWeights, folder_for, model_in, planned
     from gyre.evals.rollout_run import model_at
 
-    asked = Asked.of(args)
+    asked = EvalArguments.of(args)
     model = args.model or model_in(args.config)
     if model is None and asked.engines:
         model = model_at(asked.engines, args.engine_key)
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("expected --model, --engine, or --config with a [model]")
     folder = folder_for(args.run, beside=Path("runs/rollout"))
     plan = planned(
-        asked, Weights(model=model), folder, where="gyre rollout", engine_key=args.engine_key
+        asked, ServedWeights(model=model), folder, where="gyre rollout", engine_key=args.engine_key
     )
     return execute(plan, tasks=asked.tasks, command="rollout")
 
@@ -90,11 +90,11 @@ def run(args: argparse.Namespace) -> int:
 def execute(plan: Any, *, tasks: str, command: str) -> int:
     """Carries a plan out, with a line for each execution; the exit status."""
     from gyre.evals.rollout_report import counts, line, page
-    from gyre.evals.rollout_results import Result, summed_up
+    from gyre.evals.rollout_results import EvalResult, summed_up
     from gyre.evals.rollout_run import roll_out
     from gyre.observability.terminal.paint import safe
 
-    done: list[Result] = []
+    done: list[EvalResult] = []
     total = 0
 
     def begun(number: int) -> None:
@@ -104,7 +104,7 @@ def execute(plan: Any, *, tasks: str, command: str) -> int:
         print(f"gyre {command}: {total} executions in {plan.folder}")
         print(f"  starting a proxy before {what}", flush=True)
 
-    def told(one: Result) -> None:
+    def told(one: EvalResult) -> None:
         done.append(one)
         print(safe(line(one, num_done=len(done), total=total)), flush=True)
 

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from gyre.config.sections import EngineSection, LimitsSection, ProxySection
+from gyre.config.sections import EngineConfig, LimitsConfig, ProxyConfig
 
 PORT = 30_000
 """Where SGLang listens, too."""
@@ -15,13 +15,13 @@ ENDS = {
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    engine, limits = EngineSection(), LimitsSection()
+    engine, limits = EngineConfig(), LimitsConfig()
     add = parser.add_argument
     add(
         "model", metavar="MODEL", help="tiny, smollm2, or a folder with config.json and safetensors"
     )
     add("--name", help="what clients call the model (default: as it is named here)")
-    add("--host", default=ProxySection().host, help="where to listen (default: %(default)s)")
+    add("--host", default=ProxyConfig().host, help="where to listen (default: %(default)s)")
     add("--port", type=int, default=PORT, help="0 picks a free one (default: %(default)s)")
     add("--device", help="cpu, cuda or cuda:N (default: CUDA where there is one)")
     add(
@@ -61,10 +61,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     import gyre.inference.engine.embedded  # noqa: F401
-    from gyre.inference.server.main import ServePlan, Serving
+    from gyre.inference.server.main import RunningServer, ServerSpec
     from gyre.inference.server.main import run as run_server
 
-    def on_start(started: Serving) -> None:
+    def on_start(started: RunningServer) -> None:
         print(
             f"gyre serve: {started.url}  model {args.model}  weights {started.version}  "
             f"context {started.context_tokens}  cache {started.kv_tokens} tokens  "
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> None:
         )
         print("ready", flush=True)
 
-    plan = ServePlan(
+    plan = ServerSpec(
         model=args.model,
         name=args.name,
         host=args.host,
@@ -81,13 +81,13 @@ def run(args: argparse.Namespace) -> None:
         dtype=args.dtype,
         seed=args.seed,
         key_file=args.api_key_file,
-        engine=EngineSection(
+        engine=EngineConfig(
             capacity=args.capacity,
             kv_tokens=args.kv_tokens,
             prefill_tokens=args.prefill_tokens,
             graphs=not args.no_graphs,
         ),
-        limits=LimitsSection(body_bytes=args.body_bytes),
+        limits=LimitsConfig(body_bytes=args.body_bytes),
         share=args.share,
     )
     run_server(plan, on_start)

@@ -116,11 +116,11 @@ def _paper(args: argparse.Namespace) -> None:
         raise ConfigError(message)
     _check_files(args)
 
-    from gyre.simulator.report_paper import Questions, scenarios
+    from gyre.simulator.report_paper import PaperScenarios, scenarios
     from gyre.simulator.request import simulated
 
     first = 0 if args.seed is None else args.seed
-    questions = Questions(scenarios=scenarios(), seeds=range(first, first + args.seeds))
+    questions = PaperScenarios(scenarios=scenarios(), seeds=range(first, first + args.seeds))
     with _progress(args) as say:
         records = _run_all(questions.runs, simulated, jobs=args.jobs, say=say)
     report = questions.report(records)

@@ -38,12 +38,12 @@ def _plain(place: Path) -> int:
     import json
 
     from gyre.observability.dashboard.api import plain
-    from gyre.observability.dashboard.journal_follower import Watched
-    from gyre.observability.terminal.status import Looking
+    from gyre.observability.dashboard.journal_follower import FollowedRun
+    from gyre.observability.terminal.status import RunStatusView
 
-    looking = Looking(place)
+    looking = RunStatusView(place)
     looking.catch_up()
-    watched = Watched(place, key="a")
+    watched = FollowedRun(place, key="a")
     asyncio.run(watched.look())
     print(json.dumps(plain(watched)))
     return looking.stands().status

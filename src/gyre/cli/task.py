@@ -28,14 +28,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from gyre.config.run_sections import SandboxSection
-    from gyre.evals.task_check import TriedTask, try_tasks
+    from gyre.config.run_sections import SandboxConfig
+    from gyre.evals.task_check import CheckedTask, check_tasks
     from gyre.observability.terminal.paint import safe
     from gyre.tasks.registry import section_for
 
-    found: list[TriedTask] = []
+    found: list[CheckedTask] = []
 
-    def told(one: TriedTask) -> None:
+    def told(one: CheckedTask) -> None:
         found.append(one)
         scores = "  ".join(f"{way.way} {_score(way.score)}" for way in one.ways)
         print(
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
                 print(f"  {way.way}: {safe(way.problem)}")
                 print("".join(f"    | {safe(line)}\n" for line in way.said), end="", flush=True)
 
-    try_tasks(section_for(args.tasks), SandboxSection(kind=args.sandbox), told)
+    check_tasks(section_for(args.tasks), SandboxConfig(kind=args.sandbox), told)
     unsolved = sum(one.ways[1:] == () != one.ways for one in found)
     wrong = sum(not one.is_sound for one in found)
     print(f"{_tasks(len(found))}: {f'{wrong} to be mended' if wrong else 'sound'}")

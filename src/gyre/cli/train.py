@@ -27,7 +27,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from gyre.controller.run_status import free, refuse_changes, standing
+    from gyre.controller.run_status import refuse_changes, require_no_writer, standing
     from gyre.controller.runfile import read_run
     from gyre.controller.train import folder_of
 
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     if not (args.resume or _agreed()):
         print(f"  gyre resume {folder_of(run)} goes on with it; run.folder names another place")
         return 2
-    free(folder_of(run), take_over=False)
+    require_no_writer(folder_of(run), take_over=False)
     return trained(run, resumes=True)
 
 
@@ -51,8 +51,8 @@ def trained(run: Any, *, resumes: bool = False) -> int:
     import sys
 
     from gyre.controller.train import folder_of, heard_so_far, train
-    from gyre.observability.metrics import Metrics
-    from gyre.observability.terminal.board import Board
+    from gyre.observability.metrics import RunMetrics
+    from gyre.observability.terminal.board import RunBoard
     from gyre.observability.terminal.paint import wants_colour
     from gyre.observability.terminal.progress import Progress
 
@@ -60,7 +60,7 @@ def trained(run: Any, *, resumes: bool = False) -> int:
     print(f"gyre {'resume' if resumes else 'train'}: {name} in {folder_of(run)}")
     print(f"  starting {cells.count} cells of {run.config.model.name}, and a proxy", flush=True)
     colour = wants_colour(sys.stdout)
-    board = Board(run.shape, name=name)
+    board = RunBoard(run.shape, name=name)
     before = heard_so_far(run) if resumes else []
     for now, fact in before:
         board.heard(now, fact)
@@ -69,7 +69,7 @@ def trained(run: Any, *, resumes: bool = False) -> int:
     trackers = tracked(run, before=before if resumes else None)
     try:
         with _page(folder_of(run)):
-            listeners = [progress.heard, Metrics(trackers, before=before).heard]
+            listeners = [progress.heard, RunMetrics(trackers, before=before).heard]
             reason = train(run, resumes=resumes, listeners=listeners, tick=progress.tick)
     finally:
         progress.clear()
@@ -134,14 +134,14 @@ def report(run: Any, *, encoding: str | None = None) -> str:
 
     Behind it the curve of its held-out scores, if it was measured.
     """
-    from gyre.controller.controller import KINDS
+    from gyre.controller.controller import JOURNAL_EVENTS
     from gyre.controller.train import folder_of
     from gyre.evals.rollout_report import curve
     from gyre.journal.reading import read
     from gyre.observability.terminal.summary import summary
     from gyre.observability.what_if import compared
 
-    reading = read(folder_of(run) / "journal", kinds=KINDS)
+    reading = read(folder_of(run) / "journal", kinds=JOURNAL_EVENTS)
     page = summary(reading, compared(reading), encoding=encoding)
     return "\n".join([page, *(f"  {line}" for line in curve(folder_of(run)))])
 

@@ -8,20 +8,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from gyre.cluster.local import Here
+from gyre.cluster.local import LocalNode
 from gyre.cluster.process import LOOK_S
 from gyre.types.errors import ConfigError
-from gyre.types.ports import LOST, Spawned, Spot
+from gyre.types.ports import LOST, Node, SpawnedProcess
 
 STOP_S = 15.0
 """How long a process may take to end after it was told to."""
 TAIL_BYTES = 2_000
 
 
-class Child:
+class ForkedProcess:
     """One process, in a session of its own."""
 
-    def __init__(self, pid: int, spot: Spot) -> None:
+    def __init__(self, pid: int, spot: Node) -> None:
         self.pid = pid
         self.spot = spot
         self.name = str(pid)
@@ -79,48 +79,56 @@ class Child:
         return self.log.read_bytes()[-TAIL_BYTES:].decode(errors="replace").strip()
 
 
-class Bears(Protocol):
+class ProcessForker(Protocol):
     """Who brings processes into the world, somewhere."""
 
-    async def birth(
+    async def fork(
         self, name: str, arguments: Sequence[str], *, log: Path, told: str = "", lasts: bool = False
-    ) -> Child:
+    ) -> ForkedProcess:
         """A new process, which outlives this one if it lasts; `told` is seen by nobody else."""
         ...
 
-    def order(self, log: str, number: int) -> None:
+    def signal_log_holder(self, log: str, number: int) -> None:
         """The signal for one that was born of another, earlier, and is known by its log."""
         ...
 
 
-class Births:
+class ForkClient:
     """One nursery: a module imported once, and as many processes of it as are wanted.
 
     It may be killed: the next birth opens another, and those who were born live on, unless they
     are tied to it and should not last.
     """
 
-    def __init__(self, module: str, process: Spawned, log: Path, spot: Spot, *, ties: bool) -> None:
+    def __init__(
+        self, module: str, process: SpawnedProcess, log: Path, spot: Node, *, dies_with_parent: bool
+    ) -> None:
         """Made by `open`."""
         self._module = module
         self._log = log
         self._spot = spot
-        self._ties = ties
+        self._dies_with_parent = dies_with_parent
         self._opening = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
         self._requests = itertools.count()
-        self._process: Spawned
-        self._asked: dict[int, asyncio.Future[Child]]
+        self._process: SpawnedProcess
+        self._asked: dict[int, asyncio.Future[ForkedProcess]]
         self._listening: asyncio.Task[None]
         self._listen_to(process)
 
     @classmethod
     async def open(
-        cls, module: str, log: Path, *, at: Spot | None = None, ties: bool = False
-    ) -> "Births":
-        """Here, unless it is elsewhere; `ties` those to it that are not to last."""
-        spot = Here() if at is None else at
-        return cls(module, await _nursery(module, log, spot, ties), log, spot, ties=ties)
+        cls, module: str, log: Path, *, at: Node | None = None, dies_with_parent: bool = False
+    ) -> "ForkClient":
+        """Here, unless it is elsewhere; with `dies_with_parent` others end with it."""
+        spot = LocalNode() if at is None else at
+        return cls(
+            module,
+            await _nursery(module, log, spot, dies_with_parent),
+            log,
+            spot,
+            dies_with_parent=dies_with_parent,
+        )
 
     @property
     def pid(self) -> int:
@@ -132,16 +140,18 @@ class Births:
         """Its process has ended."""
         return self._process.is_over or self._listening.done()
 
-    async def birth(
+    async def fork(
         self, name: str, arguments: Sequence[str], *, log: Path, told: str = "", lasts: bool = False
-    ) -> Child:
+    ) -> ForkedProcess:
         """A new process, which outlives this one if it lasts; `told` is seen by nobody else."""
         log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         async with self._opening:
             if self.is_over:
-                self._listen_to(await _nursery(self._module, self._log, self._spot, self._ties))
+                self._listen_to(
+                    await _nursery(self._module, self._log, self._spot, self._dies_with_parent)
+                )
         request = next(self._requests)
-        given: asyncio.Future[Child] = asyncio.get_running_loop().create_future()
+        given: asyncio.Future[ForkedProcess] = asyncio.get_running_loop().create_future()
         self._asked[request] = given
         asked = {
             "request": request,
@@ -158,8 +168,8 @@ class Births:
         child.name, child.log = name, log
         return child
 
-    def order(self, log: str, number: int) -> None:
-        self._spot.order(log, number)
+    def signal_log_holder(self, log: str, number: int) -> None:
+        self._spot.signal_log_holder(log, number)
 
     async def close(self) -> None:
         """No more processes; those that do not last are told to end."""
@@ -174,20 +184,22 @@ class Births:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _listen_to(self, process: Spawned) -> None:
+    def _listen_to(self, process: SpawnedProcess) -> None:
         self._process, self._asked = process, {}
         self._listening = asyncio.create_task(self._listen(process, self._asked))
         self._tasks.append(self._listening)
 
-    async def _listen(self, process: Spawned, asked: dict[int, asyncio.Future[Child]]) -> None:
+    async def _listen(
+        self, process: SpawnedProcess, asked: dict[int, asyncio.Future[ForkedProcess]]
+    ) -> None:
         """Until the process ends; then nobody else tells of the ends of its children."""
-        children: dict[int, Child] = {}
+        children: dict[int, ForkedProcess] = {}
         async for line in process.lines():
             answer = json.loads(line)
             pid = answer["pid"]
             if pid not in children:
                 # It may be its own first word, spoken before its parent tells of it.
-                children[pid] = Child(pid, self._spot)
+                children[pid] = ForkedProcess(pid, self._spot)
             child = children[pid]
             child.heard(answer)
             if "request" in answer:
@@ -205,14 +217,14 @@ class Births:
         return ConfigError(f"the nursery of {self._module} has ended")
 
 
-async def _nursery(module: str, log: Path, spot: Spot, ties: bool) -> Spawned:
-    how = ("--tied",) if ties else ()
+async def _nursery(module: str, log: Path, spot: Node, dies_with_parent: bool) -> SpawnedProcess:
+    how = ("--tied",) if dies_with_parent else ()
     return await spot.spawn(("-m", "gyre.cluster.fork_server", module, *how), log=str(log))
 
 
-async def _followed(child: Child) -> None:
+async def _followed(child: ForkedProcess) -> None:
     """The end of a process whose parent, who would have told of it, is gone."""
     if child.log is not None:
-        while await child.spot.holds(child.pid, str(child.log)):
+        while await child.spot.is_running(child.pid, str(child.log)):
             await asyncio.sleep(LOOK_S)
         child.heard({"ended": LOST})

@@ -20,7 +20,7 @@ from signal import SIGKILL
 from threading import Thread
 
 from gyre.cluster.addresses import interface_of
-from gyre.cluster.local import Here, LocalProcess
+from gyre.cluster.local import LocalNode, LocalProcess
 from gyre.types.errors import ConfigError
 
 PIECE_BYTES = 65_536
@@ -30,13 +30,13 @@ END_S = 5.0
 """How long a program may take to end after nothing more comes from its driver."""
 
 
-class Door:
+class NodeAgentServer:
     """Starts programs for drivers on other nodes, which show the key that a file holds."""
 
     def __init__(self, host: str, key_file: Path) -> None:
         self._host = host
         self._key_file = key_file
-        self._here = Here(host)
+        self._here = LocalNode(host)
         self._server: asyncio.Server
         self._guests: set[asyncio.Task[None]] = set()
 
@@ -106,7 +106,7 @@ async def _inward(reader: asyncio.StreamReader, process: LocalProcess) -> None:
             await process.tell(piece)
     process.hang_up()
     await asyncio.sleep(END_S)
-    Here().signal(process.pid, SIGKILL, group=True)
+    LocalNode().signal(process.pid, SIGKILL, group=True)
 
 
 def _outward(there: socket.socket) -> None:

@@ -21,23 +21,27 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-Born = Callable[[Sequence[str], str], int]
+ForkedMain = Callable[[Sequence[str], str], int]
 """A process's whole life: its arguments and what it is told in secret, to its exit status."""
 _LINE = 65_536
 PR_SET_PDEATHSIG = 1
 TIED = "--tied"
 
 
-class Nursery:
+class ForkServer:
     """Forks on request and says when a child has ended."""
 
     def __init__(
-        self, born: Born, orders: Collection[signal.Signals], *, ties: bool = False
+        self,
+        born: ForkedMain,
+        orders: Collection[signal.Signals],
+        *,
+        dies_with_parent: bool = False,
     ) -> None:
         """`orders` are signals that wait until a child can take them."""
         self._born = born
         self._orders = orders
-        self._ties = ties
+        self._dies_with_parent = dies_with_parent
         self._pid = os.getpid()
         self._lasting: dict[int, bool] = {}
         self._read, self._write = os.pipe()
@@ -91,7 +95,7 @@ class Nursery:
             for number in (signal.SIGCHLD, signal.SIGINT):
                 signal.signal(number, signal.SIG_DFL)
             os.setsid()
-            if self._ties and not asked["lasts"]:
+            if self._dies_with_parent and not asked["lasts"]:
                 _end_with(self._pid)
             os.close(self._read)
             os.close(self._write)
@@ -139,7 +143,9 @@ def main(arguments: Sequence[str]) -> int:
     module = importlib.import_module(name)
     if hasattr(module, "warm"):
         module.warm()
-    Nursery(module.born, getattr(module, "ORDERS", ()), ties=how == [TIED]).work()
+    ForkServer(
+        module.run_forked, getattr(module, "ORDERS", ()), dies_with_parent=how == [TIED]
+    ).work()
     return 0
 
 

@@ -16,7 +16,7 @@ One may have been asked, and another have run out of time, while whoever asked s
 """
 
 
-class Silence:
+class SilenceTimer:
     """For how long somebody has not been heard of, counted from when that was first asked."""
 
     def __init__(self, most_s: float, *, questions: int = 1) -> None:
@@ -47,11 +47,11 @@ def ending(status: int, *, was_silent: bool) -> str:
 
 
 def not_heard() -> str:
-    """Of one that `heard_of` made to end."""
+    """Of one that `supervise_until_gone` made to end."""
     return f"did not answer for {SILENT_S:g} s and was ended"
 
 
-async def until_gone(
+async def wait_or_kill_if_silent(
     ended: Callable[[], Awaitable[object]],
     answers: Callable[[], Awaitable[bool]],
     kill: Callable[[], Awaitable[None]],
@@ -64,7 +64,7 @@ async def until_gone(
 
     It is asked every so often, and whatever it answers shows that it lives. Whether it was made to.
     """
-    silence, was_silent = Silence(most_s, questions=QUESTIONS), False
+    silence, was_silent = SilenceTimer(most_s, questions=QUESTIONS), False
     silence.heard(clock())
     gone = asyncio.ensure_future(ended())
     try:
@@ -84,11 +84,13 @@ async def until_gone(
     return was_silent
 
 
-async def heard_of(
+async def supervise_until_gone(
     ended: Callable[[], Awaitable[object]],
     answers: Callable[[], Awaitable[bool]],
     kill: Callable[[], Awaitable[None]],
 ) -> bool:
     """The same by the loop's clock, with the patience that every process is given."""
     clock = asyncio.get_running_loop().time
-    return await until_gone(ended, answers, kill, most_s=SILENT_S, every_s=BEAT_S, clock=clock)
+    return await wait_or_kill_if_silent(
+        ended, answers, kill, most_s=SILENT_S, every_s=BEAT_S, clock=clock
+    )

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gyre.cluster.pids import end_pid, holder_of, holds_log
-from gyre.types.ports import Spot
+from gyre.types.ports import Node
 
 HOST = "127.0.0.1"
 
@@ -51,7 +51,7 @@ class LocalProcess:
         return await self._process.wait()
 
 
-class Here:
+class LocalNode:
     """This machine, at an address by which it is reached."""
 
     doors: Sequence[str] = ()
@@ -87,10 +87,10 @@ class Here:
             else:
                 os.kill(pid, number)
 
-    async def holds(self, pid: int, log: str) -> bool:
+    async def is_running(self, pid: int, log: str) -> bool:
         return holds_log(pid, Path(log))
 
-    def order(self, log: str, number: int) -> None:
+    def signal_log_holder(self, log: str, number: int) -> None:
         if (pid := holder_of(Path(log))) is not None:
             end_pid(pid, signal.Signals(number))
 
@@ -101,16 +101,16 @@ class LocalCluster:
     is_shared = True
 
     def __init__(self) -> None:
-        self.here: Spot = Here()
+        self.here: Node = LocalNode()
 
-    async def cell(self, cell: int, *, nodes: int = 1) -> Spot:
+    async def cell(self, cell: int, *, nodes: int = 1) -> Node:
         return self.here
 
-    async def agents(self) -> Spot:
+    async def agents(self) -> Node:
         return self.here
 
-    def order(self, log: str, number: int) -> None:
-        self.here.order(log, number)
+    def signal_log_holder(self, log: str, number: int) -> None:
+        self.here.signal_log_holder(log, number)
 
     async def close(self) -> None:
         pass

@@ -5,10 +5,10 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-from gyre.cluster.local import Here
+from gyre.cluster.local import LocalNode
 from gyre.cluster.pids import end_pid, holds_log
 from gyre.types.errors import ConfigError
-from gyre.types.ports import Spawned, Spot
+from gyre.types.ports import Node, SpawnedProcess
 
 READY = b"ready "
 STOP_S = 15.0
@@ -18,10 +18,10 @@ LOOK_S = 0.1
 """How often a process that is nobody's child is looked for."""
 
 
-class Process:
+class LoggedProcess:
     """One process with a log of its own, in a session of its own."""
 
-    def __init__(self, name: str, process: Spawned, log: Path, spot: Spot) -> None:
+    def __init__(self, name: str, process: SpawnedProcess, log: Path, spot: Node) -> None:
         self.name = name
         self._process = process
         self._log = log
@@ -29,10 +29,10 @@ class Process:
 
     @classmethod
     async def start(
-        cls, name: str, arguments: Sequence[str], log: Path, *, at: Spot | None = None
-    ) -> "Process":
+        cls, name: str, arguments: Sequence[str], log: Path, *, at: Node | None = None
+    ) -> "LoggedProcess":
         """A Python program of this installation, `-m MODULE ARGUMENT...`; here, unless it says."""
-        spot = Here() if at is None else at
+        spot = LocalNode() if at is None else at
         process = await spot.spawn(arguments, log=str(log))
         process.hang_up()
         return cls(name, process, log, spot)
@@ -78,7 +78,7 @@ class Process:
         return self._log.read_bytes()[-TAIL_BYTES:].decode(errors="replace").strip()
 
 
-class Found:
+class AdoptedProcess:
     """A process that an earlier controller of the run started, known by its log."""
 
     def __init__(self, name: str, pid: int, log: Path) -> None:

@@ -14,7 +14,7 @@ _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Running:
+class ProcessStat:
     """One process, as /proc has it."""
 
     pid: int
@@ -27,21 +27,21 @@ class Running:
     """Of children that have ended, and theirs."""
 
 
-class Table:
+class ProcessTable:
     """All processes of the machine at one moment."""
 
-    def __init__(self, running: Mapping[int, Running]) -> None:
+    def __init__(self, running: Mapping[int, ProcessStat]) -> None:
         self.running = running
         self._children: dict[int, list[int]] = {}
         for one in running.values():
             self._children.setdefault(one.parent, []).append(one.pid)
 
     @classmethod
-    def now(cls) -> "Table":
+    def now(cls) -> "ProcessTable":
         found = (_read(int(one.name)) for one in PROC.iterdir() if one.name.isdecimal())
         return cls({one.pid: one for one in found if one is not None})
 
-    def under(self, root: int) -> Iterator[Running]:
+    def under(self, root: int) -> Iterator[ProcessStat]:
         """The process and its descendants; nothing where it has ended."""
         waiting = [root]
         while waiting:
@@ -59,14 +59,14 @@ class Table:
         return (pid for pid, one in self.running.items() if one.session == pid and pid not in but)
 
 
-class Meter:
+class ProcessMeter:
     """What a process and all below it took from one reading to the next."""
 
     def __init__(self) -> None:
         self._last: tuple[tuple[int, int], float] | None = None
         """Which process it was, and all that it had taken."""
 
-    def took(self, table: Table, root: int) -> float | None:
+    def took(self, table: ProcessTable, root: int) -> float | None:
         """Since the last reading of this process, or since it began; None where it is gone."""
         found = table.running.get(root)
         if found is None:
@@ -80,21 +80,21 @@ class Meter:
         return max(0.0, total - before)
 
 
-class Meters:
+class ProcessMeters:
     """The same of several, whose number changes."""
 
     def __init__(self) -> None:
-        self._meters: dict[int, Meter] = {}
+        self._meters: dict[int, ProcessMeter] = {}
 
-    def took(self, table: Table, roots: Collection[int]) -> float | None:
+    def took(self, table: ProcessTable, roots: Collection[int]) -> float | None:
         """All together; None where all of them are gone."""
-        self._meters = {pid: self._meters.get(pid, Meter()) for pid in roots}
+        self._meters = {pid: self._meters.get(pid, ProcessMeter()) for pid in roots}
         took = [one.took(table, pid) for pid, one in self._meters.items()]
         known = [seconds for seconds in took if seconds is not None]
         return sum(known) if known else None
 
 
-def _read(pid: int) -> Running | None:
+def _read(pid: int) -> ProcessStat | None:
     try:
         found = (PROC / str(pid) / "stat").read_bytes()
     except OSError:
@@ -102,7 +102,7 @@ def _read(pid: int) -> Running | None:
     # Its name is in brackets, and may hold any bytes: brackets, blanks, half a letter.
     fields = found[found.rindex(b")") + 2 :].split()
     user, system, waited_user, waited_system = (int(one) * _TICK_S for one in fields[11:15])
-    return Running(
+    return ProcessStat(
         pid=pid,
         parent=int(fields[1]),
         session=int(fields[3]),

@@ -28,12 +28,12 @@ from ray.util.scheduling_strategies import (
     PlacementGroupSchedulingStrategy,
 )
 
-from gyre.cluster.local import Here
-from gyre.cluster.ray_spots import RaySpot, first_line
-from gyre.cluster.steward import Steward
-from gyre.config.run_sections import ClusterSection
+from gyre.cluster.local import LocalNode
+from gyre.cluster.ray_spots import RayNode, first_line
+from gyre.cluster.steward import NodeAgent
+from gyre.config.run_sections import ClusterConfig
 from gyre.types.errors import ConfigError
-from gyre.types.ports import Spot
+from gyre.types.ports import Node
 
 _log = logging.getLogger(__name__)
 MODE, TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
@@ -50,16 +50,16 @@ class RayCluster:
 
     is_shared = False
 
-    def __init__(self, section: ClusterSection, *, run: str, folder: Path, key_file: Path) -> None:
-        self.here: Spot = Here(get_node_ip_address())
+    def __init__(self, section: ClusterConfig, *, run: str, folder: Path, key_file: Path) -> None:
+        self.here: Node = LocalNode(get_node_ip_address())
         self._section = section
         self._run = run
         self._key_file = key_file
         self._seen = folder / SEEN
         self._mark = secrets.token_hex(16)
         self._seen.write_text(self._mark)
-        self._cells: dict[int, tuple[PlacementGroup, RaySpot]] = {}
-        self._nodes: dict[str, RaySpot] = {}
+        self._cells: dict[int, tuple[PlacementGroup, RayNode]] = {}
+        self._nodes: dict[str, RayNode] = {}
         self._unfit: dict[str, BaseException] = {}
         """Nodes that are not asked again, and why."""
         self._silent: dict[str, BaseException] = {}
@@ -71,7 +71,7 @@ class RayCluster:
         """Nodes that are new, and whose stewards are on their way."""
         self._num_agents = 0
 
-    async def cell(self, cell: int, *, nodes: int = 1) -> Spot:
+    async def cell(self, cell: int, *, nodes: int = 1) -> Node:
         if cell in self._cells:
             group, spot = self._cells[cell]
             if not spot.is_lost:
@@ -83,7 +83,7 @@ class RayCluster:
         self._cells[cell] = found
         return found[1]
 
-    async def agents(self) -> Spot:
+    async def agents(self) -> Node:
         """The nodes in turn."""
         if self._section.agents == "beside":
             return self.here
@@ -102,10 +102,10 @@ class RayCluster:
         self._num_agents += 1
         return nodes[self._num_agents % len(nodes)]
 
-    def order(self, log: str, number: int) -> None:
-        self.here.order(log, number)
+    def signal_log_holder(self, log: str, number: int) -> None:
+        self.here.signal_log_holder(log, number)
         for spot in self._nodes.values():
-            spot.order(log, number)
+            spot.signal_log_holder(log, number)
 
     async def look(self) -> None:
         """A steward stands on each node that is there now, but those that are not fit for it.
@@ -117,7 +117,7 @@ class RayCluster:
             # Whoever waits may be told to end, and the stewards come all the same.
             await asyncio.wait(self._beginning.values())
 
-    def _free(self) -> list[RaySpot]:
+    def _free(self) -> list[RayNode]:
         """Where executions can be started now."""
         found = self._nodes.items()
         return [one for name, one in found if name in self._for_agents and not one.is_lost]
@@ -173,7 +173,7 @@ class RayCluster:
         wanted = self._section.agents_resource
         return wanted is None or wanted in node["Resources"]
 
-    async def _kept(self, cell: int, nodes: int) -> tuple[PlacementGroup, RaySpot]:
+    async def _kept(self, cell: int, nodes: int) -> tuple[PlacementGroup, RayNode]:
         """Room for one cell, a bundle on each of its nodes, and a steward in each."""
         bundles, place_s = [self._bundle()] * nodes, self._section.place_s
         # On one node there is one bundle; several may share a node where that has room for two.
@@ -194,7 +194,7 @@ class RayCluster:
             stack.pop_all()
         return group, spot
 
-    async def _in(self, cell: int, group: PlacementGroup, stack: ExitStack) -> RaySpot:
+    async def _in(self, cell: int, group: PlacementGroup, stack: ExitStack) -> RayNode:
         """Stewards of a group's bundles, sorted by node so that ranks next to each other share."""
         table = await asyncio.to_thread(placement_group_table, group)
         places = {int(index): node for index, node in table["bundles_to_node_id"].items()}
@@ -214,9 +214,9 @@ class RayCluster:
             return first
         doors = [await self._door(one) for one in others]
         stewards = [one.steward for one in others]
-        return RaySpot(first.steward, first.host, others=stewards, doors=doors)
+        return RayNode(first.steward, first.host, others=stewards, doors=doors)
 
-    async def _door(self, spot: RaySpot) -> str:
+    async def _door(self, spot: RayNode) -> str:
         try:
             port = await spot.steward.door.remote(spot.host, str(self._key_file))
         except RayError as error:
@@ -230,14 +230,14 @@ class RayCluster:
             wanted[section.cell_resource] = 1.0
         return {name: amount for name, amount in wanted.items() if amount > 0}
 
-    async def _on(self, node: str, host: str) -> RaySpot:
+    async def _on(self, node: str, host: str) -> RayNode:
         strategy = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
         return await self._spot(host, strategy, {})
 
-    async def _spot(self, host: str, strategy: Any, bundle: dict[str, float]) -> RaySpot:
+    async def _spot(self, host: str, strategy: Any, bundle: dict[str, float]) -> RayNode:
         """Its steward has all of its bundle, so that what it starts sees the GPUs of its own."""
         amounts = dict(bundle)
-        actor = ray.remote(Steward).options(
+        actor = ray.remote(NodeAgent).options(
             num_cpus=amounts.pop("CPU", 0.0),
             num_gpus=amounts.pop("GPU", 0.0),
             resources=amounts,
@@ -257,10 +257,10 @@ class RayCluster:
                 f"node {host}: does not see {self._seen}; expected the run's folder on a file "
                 "system that all nodes share"
             )
-        return RaySpot(steward, host)
+        return RayNode(steward, host)
 
 
-async def opened(section: ClusterSection, *, run: str, folder: Path, key_file: Path) -> RayCluster:
+async def opened(section: ClusterConfig, *, run: str, folder: Path, key_file: Path) -> RayCluster:
     """Connected, with a steward on every node; ConfigError where that cannot be."""
     _check_auth()
     try:

@@ -16,7 +16,7 @@ from gyre.types.ports import LOST
 class RayProcess:
     """A process that a spot's steward started."""
 
-    def __init__(self, pid: int, spot: "RaySpot") -> None:
+    def __init__(self, pid: int, spot: "RayNode") -> None:
         self.pid = pid
         self._spot = spot
         self._steward = spot.steward
@@ -54,7 +54,7 @@ class RayProcess:
         return status
 
 
-class RaySpot:
+class RayNode:
     """A steward on its node, and those on the other nodes of a cell that is on several."""
 
     def __init__(
@@ -86,7 +86,7 @@ class RaySpot:
         if not self.is_lost:
             self.steward.signal.remote(pid, int(number), group)
 
-    async def holds(self, pid: int, log: str) -> bool:
+    async def is_running(self, pid: int, log: str) -> bool:
         if self.is_lost:
             return False
         try:
@@ -95,7 +95,7 @@ class RaySpot:
             return False
         return found
 
-    def order(self, log: str, number: int) -> None:
+    def signal_log_holder(self, log: str, number: int) -> None:
         if not self.is_lost:
             self.steward.order.remote(log, int(number))
 

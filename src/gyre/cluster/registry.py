@@ -4,7 +4,7 @@ import importlib
 from pathlib import Path
 
 from gyre.cluster.local import LocalCluster
-from gyre.config.run_sections import ClusterSection
+from gyre.config.run_sections import ClusterConfig
 from gyre.types.errors import ConfigError
 from gyre.types.ports import Cluster
 
@@ -13,7 +13,7 @@ CLIENT = "ray://"
 
 
 async def open_cluster(
-    section: ClusterSection, *, run: str, folder: Path, key_file: Path
+    section: ClusterConfig, *, run: str, folder: Path, key_file: Path
 ) -> Cluster:
     """ConfigError where there is none, or its library is not installed.
 

@@ -5,11 +5,11 @@ import os
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-from gyre.cluster.far import Door
-from gyre.cluster.local import Here, LocalProcess
+from gyre.cluster.far import NodeAgentServer
+from gyre.cluster.local import LocalNode, LocalProcess
 
 
-class Steward:
+class NodeAgent:
     """One node, or the part of it that is kept for a cell; all that it hears and says is plain.
 
     It lives in an actor and has nothing that a restart would need: whoever it started for a cell
@@ -17,10 +17,10 @@ class Steward:
     """
 
     def __init__(self) -> None:
-        self._here = Here()
+        self._here = LocalNode()
         self._started: dict[int, LocalProcess] = {}
         self._lines: dict[int, AsyncIterator[bytes]] = {}
-        self._door: Door
+        self._door: NodeAgentServer
 
     async def sees(self, path: str, text: str) -> bool:
         """Whether the file is there and says this."""
@@ -31,7 +31,7 @@ class Steward:
 
     async def door(self, host: str, key_file: str) -> int:
         """The port of a door through which a cell's driver starts its ranks here."""
-        self._door = Door(host, Path(key_file))
+        self._door = NodeAgentServer(host, Path(key_file))
         return await self._door.open()
 
     async def stay(self) -> None:
@@ -73,7 +73,7 @@ class Steward:
         self._here.signal(pid, number, group=group)
 
     async def holds(self, pid: int, log: str) -> bool:
-        return await self._here.holds(pid, log)
+        return await self._here.is_running(pid, log)
 
     async def order(self, log: str, number: int) -> None:
-        self._here.order(log, number)
+        self._here.signal_log_holder(log, number)

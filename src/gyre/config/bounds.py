@@ -15,7 +15,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Filled:
+class NonEmpty:
     """Text with a letter in it, or a list with an item."""
 
 
@@ -34,5 +34,5 @@ Fraction = Annotated[float, Bounds(least=0, most=1)]
 Factor = Annotated[float, Bounds(least=1)]
 Decay = Annotated[float, Bounds(least=0, below=1)]
 """What is left of a running mean after one step."""
-Text = Annotated[str, Filled()]
-Words = Annotated[tuple[str, ...], Filled()]
+Text = Annotated[str, NonEmpty()]
+Words = Annotated[tuple[str, ...], NonEmpty()]

@@ -5,13 +5,13 @@ from math import ceil, floor
 from typing import Any
 
 from gyre.config.run_sections import (
-    CellsSection,
-    DeadlinesSection,
-    EvaluationSection,
-    HarnessSection,
-    ScheduleSection,
+    CellsConfig,
+    DeadlinesConfig,
+    HarnessConfig,
+    HeldOutEvalConfig,
+    ScheduleConfig,
 )
-from gyre.config.sections import SERVERS, ObjectiveSection, RouterSection, TransportSection
+from gyre.config.sections import SERVERS, LossConfig, RouterConfig, TransportConfig
 
 ENGINES = ("embedded", *SERVERS)
 """What a cell may serve with, beside what tests bring."""
@@ -36,7 +36,7 @@ def clashes(sections: Mapping[str, Any]) -> Iterator[str]:
             yield from clash(sections[name])
 
 
-def _cells(cells: CellsSection) -> Iterator[str]:
+def _cells(cells: CellsConfig) -> Iterator[str]:
     if cells.engine not in ENGINES and ":" not in cells.engine:
         known = ", ".join(ENGINES)
         yield f"cells.engine: expected {known} or MODULE:FUNCTION, found {cells.engine!r}"
@@ -44,14 +44,14 @@ def _cells(cells: CellsSection) -> Iterator[str]:
         yield f'cells.server: has no meaning when cells.engine is "{cells.engine}"'
 
 
-def _transport(transport: TransportSection) -> Iterator[str]:
-    own = TransportSection()
+def _transport(transport: TransportConfig) -> Iterator[str]:
+    own = TransportConfig()
     for name in ("protocol", "devices"):
         if transport.kind != "mooncake" and getattr(transport, name) != getattr(own, name):
             yield f'transport.{name}: has no meaning when transport.kind is "{transport.kind}"'
 
 
-def _schedule(schedule: ScheduleSection) -> Iterator[str]:
+def _schedule(schedule: ScheduleConfig) -> Iterator[str]:
     ways = ("extra_dispatch", "staleness", "depth")
     given = [name for name in ways if getattr(schedule, name) is not None]
     if len(given) > 1:
@@ -61,7 +61,7 @@ def _schedule(schedule: ScheduleSection) -> Iterator[str]:
         yield from _staleness(schedule)
 
 
-def _staleness(schedule: ScheduleSection) -> Iterator[str]:
+def _staleness(schedule: ScheduleConfig) -> Iterator[str]:
     wanted, burst, batch = schedule.staleness, schedule.steps_per_burst, schedule.groups_per_batch
     if wanted is None or burst < 1 or batch < 1:
         return
@@ -80,7 +80,7 @@ def _staleness(schedule: ScheduleSection) -> Iterator[str]:
         )
 
 
-def _deadlines(deadlines: DeadlinesSection) -> Iterator[str]:
+def _deadlines(deadlines: DeadlinesConfig) -> Iterator[str]:
     if deadlines.overall_s < deadlines.agent_s:
         yield (
             f"deadlines.overall_s: expected at least deadlines.agent_s, found {deadlines.overall_s}"
@@ -88,14 +88,14 @@ def _deadlines(deadlines: DeadlinesSection) -> Iterator[str]:
         )
 
 
-def _objective(objective: ObjectiveSection) -> Iterator[str]:
+def _objective(objective: LossConfig) -> Iterator[str]:
     low, high = objective.bounds
     if low > high:
         name = "clip_high" if objective.clip_low is None else "clip_low"
         yield f"objective.{name}: expected a range of ratios, found {low} to {high}"
 
 
-def _router(router: RouterSection) -> Iterator[str]:
+def _router(router: RouterConfig) -> Iterator[str]:
     if router.retry_most_s < router.retry_first_s:
         yield (
             f"router.retry_most_s: expected at least router.retry_first_s, found "
@@ -103,7 +103,7 @@ def _router(router: RouterSection) -> Iterator[str]:
         )
 
 
-def _evaluation(evaluation: EvaluationSection) -> Iterator[str]:
+def _evaluation(evaluation: HeldOutEvalConfig) -> Iterator[str]:
     if evaluation.slots and evaluation.tasks is None:
         yield (
             f"evaluation.tasks: missing; expected a table, because evaluation.slots is "
@@ -111,7 +111,7 @@ def _evaluation(evaluation: EvaluationSection) -> Iterator[str]:
         )
 
 
-def _harness(harness: HarnessSection) -> Iterator[str]:
+def _harness(harness: HarnessConfig) -> Iterator[str]:
     if harness.kind == "command":
         if harness.argv is None:
             yield (

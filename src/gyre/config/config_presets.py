@@ -34,7 +34,7 @@ Table = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Filled:
+class PresetTables:
     """Plain tables of a run file, with a preset's values where the file has none."""
 
     tables: dict[str, Any]
@@ -46,15 +46,15 @@ class Filled:
     mistakes: tuple[str, ...] = ()
 
 
-def filled(tables: Table) -> Filled:
+def filled(tables: Table) -> PresetTables:
     """The tables as they are, where no preset is named."""
     rest = {name: one for name, one in tables.items() if name != PRESET}
     if PRESET not in tables:
-        return Filled(tables=rest)
+        return PresetTables(tables=rest)
     try:
         preset = preset_of(tables[PRESET])
     except ConfigError as error:
-        return Filled(tables=rest, mistakes=(str(error),))
+        return PresetTables(tables=rest, mistakes=(str(error),))
     origins: dict[Keys, str] = {}
     mistakes: list[str] = []
     besides: tuple[str, ...] = ()
@@ -74,7 +74,7 @@ def filled(tables: Table) -> Filled:
             origins[name, key] = f"preset {preset.name}{split}"
         if name == "schedule":
             besides = tuple(_besides(given, preset))
-    return Filled(
+    return PresetTables(
         tables=rest,
         preset=preset.name,
         origins=origins,

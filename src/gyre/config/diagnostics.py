@@ -25,7 +25,7 @@ Place = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class InvalidValue:
     """Something in a table that cannot be."""
 
     why: Literal["unknown", "missing", "wrong"]
@@ -40,7 +40,7 @@ class Refused:
     """It is an item of what should be there."""
 
 
-def said(refused: Refused) -> str:
+def said(refused: InvalidValue) -> str:
     """The line for one refusal."""
     path = path_of(refused.place)
     if refused.setting is None:

@@ -17,7 +17,7 @@ from gyre.types.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
+class LoadedConfig:
     """What a file and overrides say, as far as it can be."""
 
     where: str
@@ -65,12 +65,12 @@ class Loaded:
         return "file" if keys in self.given else "default"
 
 
-def load(path: Path, overrides: Iterable[str] = ()) -> Loaded:
+def load(path: Path, overrides: Iterable[str] = ()) -> LoadedConfig:
     """Only a file that is no TOML is refused at once; everything else is listed."""
     return loaded(str(path), read(path, expected="a run file"), overrides)
 
 
-def loaded(where: str, found: Mapping[str, Any], overrides: Iterable[str] = ()) -> Loaded:
+def loaded(where: str, found: Mapping[str, Any], overrides: Iterable[str] = ()) -> LoadedConfig:
     """The same for plain tables."""
     changed = overridden(found, overrides)
     whole = filled(changed.tables)
@@ -88,7 +88,7 @@ def loaded(where: str, found: Mapping[str, Any], overrides: Iterable[str] = ()) 
         if not refused:
             sections[name] = section
     mistakes += clashes(sections)
-    return Loaded(
+    return LoadedConfig(
         where=where,
         sections=sections,
         mistakes=tuple(mistakes),

@@ -11,7 +11,7 @@ Keys = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Overridden:
+class OverrideResult:
     """Plain tables with values replaced, where that was, and what could not be."""
 
     tables: dict[str, Any]
@@ -24,7 +24,7 @@ class _Leave:
     """The file's value is left out."""
 
 
-def overridden(tables: Mapping[str, Any], overrides: Iterable[str]) -> Overridden:
+def overridden(tables: Mapping[str, Any], overrides: Iterable[str]) -> OverrideResult:
     """The given tables stay as they are; of two values for one key the later one counts."""
     changed = _copied(tables)
     places: set[Keys] = set()
@@ -41,7 +41,7 @@ def overridden(tables: Mapping[str, Any], overrides: Iterable[str]) -> Overridde
             mistakes.append(f"{text}: {problem}")
         else:
             places.add(keys)
-    return Overridden(tables=changed, places=frozenset(places), mistakes=tuple(mistakes))
+    return OverrideResult(tables=changed, places=frozenset(places), mistakes=tuple(mistakes))
 
 
 def _put(tables: dict[str, Any], keys: Keys, text: str) -> str | None:

@@ -20,28 +20,28 @@ from gyre.config.bounds import (
 )
 from gyre.config.sections import (
     SERVERS,
-    EngineSection,
-    JudgeSection,
-    LimitsSection,
-    ObjectiveSection,
-    OptimizerSection,
-    ProxySection,
-    RouterSection,
-    ServerSection,
-    TrainerSection,
-    TransportSection,
+    EngineConfig,
+    JudgeConfig,
+    LimitsConfig,
+    LossConfig,
+    OptimizerConfig,
+    ProxyConfig,
+    RouterConfig,
+    ServerConfig,
+    TrainerConfig,
+    TransportConfig,
 )
-from gyre.config.task_sections import TasksSection
-from gyre.types.sampling import Sampling
+from gyre.config.task_sections import TasksConfig
+from gyre.types.sampling import SamplingParams
 from gyre.types.sandboxes import Keep, Level
 
 EXTRA_DISPATCH = 0.5
 """phi of a schedule that names neither it, nor a staleness, nor a depth."""
-_SAMPLING = Sampling()
+_SAMPLING = SamplingParams()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunSection:
+class RunInfoConfig:
     """What a run is called, where it lives, and what its chances are seeded with."""
 
     name: Text = "run"
@@ -57,7 +57,7 @@ class RunSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSection:
+class ModelConfig:
     """The model that is trained."""
 
     name: Text
@@ -73,7 +73,7 @@ class ModelSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduleSection:
+class ScheduleConfig:
     """How much is dispatched when, and when cells train; as in a file for `gyre simulate`."""
 
     groups_per_batch: Count
@@ -135,7 +135,7 @@ class ScheduleSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CellsSection:
+class CellsConfig:
     """The accelerators; as in a file for `gyre simulate`, which knows no stages and shards."""
 
     count: Count
@@ -156,7 +156,7 @@ class CellsSection:
     """Ranks that the tokens of a pack are dealt out to, at each stage; no trainer here does."""
     engine: Text = "embedded"
     """What serves: embedded, vllm, sglang, or for tests MODULE:FUNCTION?key=value."""
-    server: ServerSection | None = None
+    server: ServerConfig | None = None
     """The server of vllm or sglang, which every cell starts for itself; not set: as it is found."""
     trainer: Text | None = None
     """MODULE:FUNCTION?key=value of what trains in place of the trainer; for tests."""
@@ -173,11 +173,11 @@ class CellsSection:
         """How long the server of a cell may take to come up; 0 where it has none."""
         if self.engine not in SERVERS:
             return 0.0
-        return (ServerSection() if self.server is None else self.server).start_s
+        return (ServerConfig() if self.server is None else self.server).start_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterSection:
+class ClusterConfig:
     """The machines that a run's processes start on."""
 
     kind: Literal["local", "ray"] = "local"
@@ -203,7 +203,7 @@ class ClusterSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingSection:
+class SamplingConfig:
     """How tokens are drawn, whatever a harness asks for (SPEC 4.6)."""
 
     temperature: NotNegative = _SAMPLING.temperature
@@ -217,7 +217,7 @@ class SamplingSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DrawSection:
+class SelectionConfig:
     """Which trajectories of an execution are trained (SPEC 7.2)."""
 
     max_trajectories: Count | Literal["all"] = 5
@@ -229,7 +229,7 @@ class DrawSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HarnessSection:
+class HarnessConfig:
     """The agent program that runs an execution, started in the task's workspace."""
 
     kind: Literal["command", "claude_code", "codex", "mini_swe_agent", "opencode", "qwen_code"] = (
@@ -248,7 +248,7 @@ class HarnessSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SandboxSection:
+class SandboxConfig:
     """Where harnesses and evaluations run."""
 
     kind: Literal["process", "local", "docker"] = "local"
@@ -281,7 +281,7 @@ class SandboxSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluateSection:
+class RewardConfig:
     """What gives an execution its reward (SPEC 6.2)."""
 
     kind: Literal["command"] = "command"
@@ -296,12 +296,12 @@ class EvaluateSection:
     """How often a failed one is tried again, within the overall deadline."""
     placeholder: Literal["zero", "excluded"] = "zero"
     """What an execution counts as that left nothing to assess (SPEC 6.4)."""
-    judge: JudgeSection | None = None
+    judge: JudgeConfig | None = None
     """Who judges tasks that have a rubric instead of a command."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeadlinesSection:
+class DeadlinesConfig:
     """Time an execution has, counted from its launch (SPEC 6.1)."""
 
     agent_s: Seconds = 3600.0
@@ -311,19 +311,19 @@ class DeadlinesSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationSection:
+class HeldOutEvalConfig:
     """Held-out evaluation while the run goes on (SPEC 6.6)."""
 
     every: Count = 1
     """Publications from one evaluation to the next."""
     slots: CountOrNone = 0
     """Evaluation executions at once; 0: no evaluation."""
-    tasks: TasksSection | None = None
+    tasks: TasksConfig | None = None
     """The tasks that are held out, a table as [tasks]; set when slots is above 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrackersSection:
+class TrackersConfig:
     """Where metrics go beside the journal."""
 
     tensorboard: bool = True
@@ -350,7 +350,7 @@ class TrackersSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointSection:
+class CheckpointConfig:
     """How often weights and optimizer become durable, and how many of them stay."""
 
     every: Count = 1
@@ -365,26 +365,26 @@ class CheckpointSection:
 class RunConfig:
     """Everything that a run file says, with what it leaves out filled in."""
 
-    run: RunSection = field(default_factory=RunSection)
-    model: ModelSection
-    schedule: ScheduleSection
-    cells: CellsSection
-    cluster: ClusterSection = field(default_factory=ClusterSection)
-    transport: TransportSection = field(default_factory=TransportSection)
-    tasks: TasksSection
-    harness: HarnessSection
-    sandbox: SandboxSection = field(default_factory=SandboxSection)
-    evaluate: EvaluateSection = field(default_factory=EvaluateSection)
-    deadlines: DeadlinesSection = field(default_factory=DeadlinesSection)
-    sampling: SamplingSection = field(default_factory=SamplingSection)
-    draw: DrawSection = field(default_factory=DrawSection)
-    objective: ObjectiveSection = field(default_factory=ObjectiveSection)
-    optimizer: OptimizerSection = field(default_factory=OptimizerSection)
-    trainer: TrainerSection = field(default_factory=TrainerSection)
-    engine: EngineSection = field(default_factory=EngineSection)
-    proxy: ProxySection = field(default_factory=ProxySection)
-    router: RouterSection = field(default_factory=RouterSection)
-    limits: LimitsSection = field(default_factory=LimitsSection)
-    evaluation: EvaluationSection = field(default_factory=EvaluationSection)
-    checkpoint: CheckpointSection = field(default_factory=CheckpointSection)
-    trackers: TrackersSection = field(default_factory=TrackersSection)
+    run: RunInfoConfig = field(default_factory=RunInfoConfig)
+    model: ModelConfig
+    schedule: ScheduleConfig
+    cells: CellsConfig
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    transport: TransportConfig = field(default_factory=TransportConfig)
+    tasks: TasksConfig
+    harness: HarnessConfig
+    sandbox: SandboxConfig = field(default_factory=SandboxConfig)
+    evaluate: RewardConfig = field(default_factory=RewardConfig)
+    deadlines: DeadlinesConfig = field(default_factory=DeadlinesConfig)
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    draw: SelectionConfig = field(default_factory=SelectionConfig)
+    objective: LossConfig = field(default_factory=LossConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    proxy: ProxyConfig = field(default_factory=ProxyConfig)
+    router: RouterConfig = field(default_factory=RouterConfig)
+    limits: LimitsConfig = field(default_factory=LimitsConfig)
+    evaluation: HeldOutEvalConfig = field(default_factory=HeldOutEvalConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    trackers: TrackersConfig = field(default_factory=TrackersConfig)

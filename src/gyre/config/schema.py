@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.json_schema import GenerateJsonSchema
 
-from gyre.config.bounds import Bounds, Filled
-from gyre.config.diagnostics import Place, Refused
+from gyre.config.bounds import Bounds, NonEmpty
+from gyre.config.diagnostics import InvalidValue, Place
 from gyre.config.run_sections import RunConfig
 from gyre.config.settings import (
     PRESET,
@@ -31,7 +31,7 @@ DRAFT = "http://json-schema.org/draft-07/schema#"
 """One that taplo reads; it drops what stands beside a reference, so the schema has none."""
 
 
-def made(table: Setting, found: Any) -> tuple[Any | None, list[Refused]]:
+def made(table: Setting, found: Any) -> tuple[Any | None, list[InvalidValue]]:
     """The section that a plain value describes, or everything that is wrong with it."""
     try:
         holder = _holder(table.name).model_validate({table.name: found})
@@ -101,7 +101,7 @@ def _bounded(annotation: Any) -> Any:
         plain = tuple.__class_getitem__((_bounded(get_args(plain)[0]), ...))
     for mark in marks_of(annotation):
         match mark:
-            case Filled():
+            case NonEmpty():
                 limits["min_length"] = 1
             case Bounds(least=least, above=above, most=most, below=below):
                 named = {"ge": least, "gt": above, "le": most, "lt": below}
@@ -125,7 +125,7 @@ def _section(value: Any, setting: Setting) -> Any:
 # What pydantic refuses, in our words
 
 
-def _refusals(table: Setting, found: Any, error: ValidationError) -> Iterator[Refused]:
+def _refusals(table: Setting, found: Any, error: ValidationError) -> Iterator[InvalidValue]:
     seen: set[Place] = set()
     for one in error.errors(include_url=False, include_context=False):
         refused = _refusal(table, found, one["type"], one["loc"][1:])
@@ -135,7 +135,7 @@ def _refusals(table: Setting, found: Any, error: ValidationError) -> Iterator[Re
             yield refused
 
 
-def _refusal(table: Setting, found: Any, kind: str, loc: Place) -> Refused:
+def _refusal(table: Setting, found: Any, kind: str, loc: Place) -> InvalidValue:
     """The alternatives that pydantic names on the way are left out of the place."""
     setting, value, section = table, found, None
     place: Place = (table.name,)
@@ -147,16 +147,18 @@ def _refusal(table: Setting, found: Any, kind: str, loc: Place) -> Refused:
         name = str(rest.pop(0))
         place += (name,)
         if kind == "extra_forbidden" and not rest:
-            return Refused(
+            return InvalidValue(
                 why="unknown", place=place, setting=None, section=section, found=value[name]
             )
         setting = settings(section)[name]
         if kind == "missing" and not rest:
-            return Refused(why="missing", place=place, setting=setting, section=section, found=None)
+            return InvalidValue(
+                why="missing", place=place, setting=setting, section=section, found=None
+            )
         value = value[name]
     if kind in ("union_tag_not_found", "union_tag_invalid"):
         is_given = kind == "union_tag_invalid"
-        return Refused(
+        return InvalidValue(
             why="wrong" if is_given else "missing",
             place=(*place, "kind"),
             setting=_any_kind(setting),
@@ -170,7 +172,7 @@ def _refusal(table: Setting, found: Any, kind: str, loc: Place) -> Refused:
         if is_position or (isinstance(value, dict) and step in value):
             place += (step,)
             value = value[step]
-    return Refused(
+    return InvalidValue(
         why="wrong",
         place=place,
         setting=setting,

@@ -8,7 +8,7 @@ from gyre.config.bounds import Count, Decay, NotNegative, Port, Positive, Second
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RouterSection:
+class RouterConfig:
     """How calls find engines and outlive them."""
 
     capacity: Count = 64
@@ -30,7 +30,7 @@ class RouterSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LimitsSection:
+class LimitsConfig:
     """What one client may ask of the proxy."""
 
     body_bytes: Count = 32 * 2**20
@@ -48,7 +48,7 @@ class LimitsSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProxySection:
+class ProxyConfig:
     """Where the proxy listens and what it promises clients."""
 
     host: Text = "127.0.0.1"
@@ -69,7 +69,7 @@ class ProxySection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineSection:
+class EngineConfig:
     """How much an engine holds and how it takes turns."""
 
     capacity: Count = 64
@@ -89,7 +89,7 @@ SERVERS = ("vllm", "sglang")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerSection:
+class ServerConfig:
     """How a cell starts its own vLLM or SGLang."""
 
     python: Text | None = None
@@ -109,7 +109,7 @@ CLIP_BOUNDS = {"gyre": (0.995, 1.005), "grpo": (0.8, 1.2), "gspo": (1 - 3e-4, 1 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectiveSection:
+class LossConfig:
     """The loss of one step (SPEC 8.1, 8.2)."""
 
     kind: Literal["gyre", "grpo", "gspo"] = "gyre"
@@ -138,7 +138,7 @@ class ObjectiveSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizerSection:
+class OptimizerConfig:
     """Adam and what surrounds it (SPEC 8.4)."""
 
     lr: NotNegative = 1e-6
@@ -156,7 +156,7 @@ class OptimizerSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainerSection:
+class TrainerConfig:
     """How a cell computes gradients."""
 
     kind: Literal["torch", "megatron"] = "torch"
@@ -174,7 +174,7 @@ class TrainerSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JudgeSection:
+class JudgeConfig:
     """A model that judges by a task's rubric, behind any endpoint that speaks as OpenAI's does."""
 
     url: Text
@@ -194,7 +194,7 @@ class JudgeSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransportSection:
+class TransportConfig:
     """How weights and cached blocks get from one cell to another."""
 
     kind: Literal["shared", "cuda", "tcp", "mooncake"] = "shared"

@@ -10,7 +10,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
-from gyre.config.bounds import Bounds, Filled
+from gyre.config.bounds import Bounds, NonEmpty
 from gyre.config.run_sections import RunConfig
 
 Section: TypeAlias = type[Any]
@@ -172,11 +172,11 @@ def _described(annotation: Any) -> str:
         words = [f'"{word}"' for word in get_args(plain)]
         return words[0] if len(words) == 1 else f"one of {', '.join(words)}"
     if origin is tuple:
-        some = "one or more " if Filled() in marks else ""
+        some = "one or more " if NonEmpty() in marks else ""
         return f"a list of {some}{_many(_item_of(plain))}"
     if origin is Mapping:
         return f"a table of {_many(_item_of(plain))}"
-    if Filled() in marks:
+    if NonEmpty() in marks:
         return "text that is not empty"
     return " ".join([_ONE[plain], *_bounds(annotation)])
 

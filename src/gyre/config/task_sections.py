@@ -7,7 +7,7 @@ from gyre.config.bounds import Text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FolderTasksSection:
+class FolderTasksConfig:
     """Tasks in a folder, each a folder with its files."""
 
     kind: Literal["folder"]
@@ -17,7 +17,7 @@ class FolderTasksSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JsonlTasksSection:
+class JsonlTasksConfig:
     """Tasks in a file, each a line of JSON."""
 
     kind: Literal["jsonl"]
@@ -27,7 +27,7 @@ class JsonlTasksSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HarborTasksSection:
+class HarborTasksConfig:
     """Tasks in Harbor's format."""
 
     kind: Literal["harbor"]
@@ -37,7 +37,7 @@ class HarborTasksSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeepSweTasksSection:
+class DeepSweTasksConfig:
     """Tasks of DeepSWE."""
 
     kind: Literal["deepswe"]
@@ -47,7 +47,7 @@ class DeepSweTasksSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Nl2RepoTasksSection:
+class Nl2RepoTasksConfig:
     """Tasks of NL2RepoBench."""
 
     kind: Literal["nl2repo"]
@@ -59,7 +59,7 @@ class Nl2RepoTasksSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PythonTasksSection:
+class PythonTasksConfig:
     """Tasks that a function makes."""
 
     kind: Literal["python"]
@@ -68,11 +68,11 @@ class PythonTasksSection:
     """MODULE:FUNCTION?key=value or FILE.py:FUNCTION; it gives tasks, the same in every process."""
 
 
-TasksSection = (
-    FolderTasksSection
-    | JsonlTasksSection
-    | HarborTasksSection
-    | DeepSweTasksSection
-    | Nl2RepoTasksSection
-    | PythonTasksSection
+TasksConfig = (
+    FolderTasksConfig
+    | JsonlTasksConfig
+    | HarborTasksConfig
+    | DeepSweTasksConfig
+    | Nl2RepoTasksConfig
+    | PythonTasksConfig
 )

@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, assert_never
 
 from gyre.aio.chores import Spawn
-from gyre.controller.cells.transitions import Switching
-from gyre.controller.executions.group_executions import Attempts
-from gyre.controller.executions.held_out_eval import Evaluations
-from gyre.controller.noted import Noted
-from gyre.controller.recovered_state import RecalledGroup
+from gyre.controller.cells.transitions import RoleTransitions
+from gyre.controller.executions.group_executions import GroupExecutions
+from gyre.controller.executions.held_out_eval import HeldOutEval
+from gyre.controller.noted import ChangeTrackingDict
+from gyre.controller.recovered_state import RecoveredGroup
 from gyre.controller.routing import RouteTables
-from gyre.controller.training.hall import Hall
+from gyre.controller.training.hall import TrainingCoordinator
 from gyre.scheduler.messages import (
     AdmitGroup,
     CancelExecution,
@@ -35,18 +35,18 @@ from gyre.types.ids import EngineId, ExecutionId, GroupId
 from gyre.types.run_events import ExecutionRelaunched
 
 
-class Hands:
+class CommandExecutor:
     """Everything that acts; decides nothing."""
 
     def __init__(
         self,
         scheduler: Scheduler,
-        attempts: Attempts,
-        hall: Hall,
-        switching: Switching,
+        attempts: GroupExecutions,
+        hall: TrainingCoordinator,
+        switching: RoleTransitions,
         routes: RouteTables,
         *,
-        evaluations: Evaluations | None,
+        evaluations: HeldOutEval | None,
         spawn: Spawn,
         stop: Callable[[StopReason], None],
     ) -> None:
@@ -59,12 +59,12 @@ class Hands:
         self._evaluations = evaluations
         self._spawn = spawn
         self._stop = stop
-        self._seats = Noted[tuple[GroupId, int], EngineId]()
+        self._seats = ChangeTrackingDict[tuple[GroupId, int], EngineId]()
         """Of launched members, until their group is offered."""
         self._num_turns = 0
         """Of engines, when routes followed them last."""
 
-    def recall(self, groups: Iterable[RecalledGroup]) -> None:
+    def recall(self, groups: Iterable[RecoveredGroup]) -> None:
         """Engines of what an earlier controller launched, in groups that are not ready."""
         for group in groups:
             number = group.admitted.group
@@ -78,9 +78,9 @@ class Hands:
             self._evaluations.noticed(now, fact)
         if isinstance(fact, ExecutionRelaunched):
             # No event follows from it, and its calls need a route under the new name.
-            self.obey(())
+            self.execute(())
 
-    def obey(self, commands: Sequence[Command]) -> None:
+    def execute(self, commands: Sequence[Command]) -> None:
         """Called after every event, also when it led to no order: engines may be ready since."""
         for command in commands:
             self._obey(command)

@@ -13,41 +13,41 @@ from pathlib import Path
 from socket import socket
 from typing import Any
 
-from gyre.aio.racing import Overtaken, unless
+from gyre.aio.racing import Interrupted, run_until
 from gyre.config.run_sections import RunConfig
 from gyre.config.show import as_toml
 from gyre.controller import resume as resuming
 from gyre.controller import run_dir as shares
 from gyre.controller import stop as stopping
-from gyre.controller.cells.processes import Staff
+from gyre.controller.cells.processes import CellProcesses
 from gyre.controller.executions import facts_server as desk
-from gyre.controller.executions.facts_server import Desk, Whereabouts
-from gyre.controller.parts import Around, Joining, Parts
+from gyre.controller.executions.facts_server import FactsEndpoint, FactsServer
+from gyre.controller.parts import ComponentBuilder, Components, ControllerContext
 from gyre.controller.process_specs import harness_for, open_tasks, proxy_plan
-from gyre.controller.recovered_state import Recalled, recall
-from gyre.controller.run_dir import Places
-from gyre.controller.run_loop import Decided, Host, Listener
+from gyre.controller.recovered_state import RecoveredState, recover
+from gyre.controller.run_dir import RunDir
+from gyre.controller.run_loop import Decided, Listener, RunLoop
 from gyre.controller.run_status import SETTINGS, settings_of
 from gyre.controller.runfile import RunFile
-from gyre.controller.sharding import Sharding, recorded_plans
-from gyre.controller.using import Roots, Using
+from gyre.controller.sharding import ProxyProcesses, recorded_plans
+from gyre.controller.using import ProcessRoots, ResourceSampler
 from gyre.journal.entries import Header
-from gyre.journal.reading import Reading
+from gyre.journal.reading import JournalContents
 from gyre.journal.writer import Journal
 from gyre.model import checkpoint_store as checkpoints
 from gyre.model.checkpoint_store import Checkpoint
 from gyre.net.http_server import listener, serving, told_to_stop
-from gyre.proxy.spec import ProxyPlan, engines_of
-from gyre.rollout.facts import Entry
+from gyre.proxy.spec import ProxySpec, engines_of
+from gyre.rollout.facts import FactEntry
 from gyre.scheduler.messages import StopReason
 from gyre.scheduler.replay import EVENTS, plain_shape
 from gyre.scheduler.scheduler import Scheduler
 from gyre.storage.durable import replace as replace_file
 from gyre.types.errors import ConfigError, GyreError, TakenOver
 from gyre.types.ids import ExecutionId
-from gyre.types.run_events import FACTS_FOR_PEOPLE, TOLD, RunEnded
+from gyre.types.run_events import RUN_EVENTS, TOLD, RunEnded
 
-KINDS = (*EVENTS, *FACTS_FOR_PEOPLE)
+JOURNAL_EVENTS = (*EVENTS, *RUN_EVENTS)
 """What a live run's journal holds."""
 BEAT_S = 1.0
 """How often people hear that somebody is here."""
@@ -67,7 +67,7 @@ class Controller:
         listeners: Sequence[Listener] = (),
         tick: Callable[[float], None] | None = None,
         decided: Decided | None = None,
-        using: Using | None = None,
+        using: ResourceSampler | None = None,
     ) -> None:
         """`tick` is called about once a second with the time of the run; `using` measures what
         the run uses, where somebody wants to know."""
@@ -87,12 +87,12 @@ class Controller:
             if held_out.slots and held_out.tasks is not None
             else None
         )
-        self._staff = Staff(run.config, folder)
+        self._staff = CellProcesses(run.config, folder)
         self._cells = self._staff.cells
         self._spawned: set[asyncio.Task[None]] = set()
-        self._desk: Whereabouts
-        self._proxying: Sharding
-        self._host: Host
+        self._desk: FactsEndpoint
+        self._proxying: ProxyProcesses
+        self._host: RunLoop
         self._group: asyncio.TaskGroup
         self._stopped: asyncio.Future[StopReason | None]
         self._has_begun = False
@@ -134,29 +134,31 @@ class Controller:
         is_over = found is not None and found.scheduler.stopped is not None
         before = _text(self._places.token)
         if reading is not None:
-            await resuming.clear_away(self._places, proxy=found is None or is_over)
+            await resuming.kill_leftovers(self._places, proxy=found is None or is_over)
         await asyncio.to_thread(shares.remove_earlier, self._places)
         if found is not None and is_over:
             return found.scheduler.stopped
         try:
             # Told before anything works, it need not wait for what takes minutes to start.
-            await unless(told.wait(), self._start(stack, found, before))
+            await run_until(told.wait(), self._start(stack, found, before))
             on = self._open_desk(stack)
             return await self._host_run(journal, found, since, told, on)
-        except Overtaken:
+        except Interrupted:
             self._is_over = True
             # Nobody has taken up what an earlier controller left, and it ends as by any stop.
             await stopping.end_all(self._places, self._config.cluster, self._config.run.name)
             return None
 
-    async def _start(self, stack: AsyncExitStack, found: Recalled | None, before: str) -> None:
+    async def _start(
+        self, stack: AsyncExitStack, found: RecoveredState | None, before: str
+    ) -> None:
         """Every process that a run begins with, or goes on with."""
         await self._staff.open(stack)
         shards = self._config.proxy.shards
-        self._proxying = Sharding(
+        self._proxying = ProxyProcesses(
             self._places, self._staff.session, note_pid=self._staff.note_pid, shards=shards
         )
-        self._staff.moved = self._proxying.readdress
+        self._staff.moved = self._proxying.set_address
         plans = None if found is None else recorded_plans(self._places, shards)
         if found is None or plans is None:
             await self._staff.start(stack)
@@ -173,15 +175,15 @@ class Controller:
         return self._staff.config
 
     @property
-    def _places(self) -> Places:
+    def _places(self) -> RunDir:
         return self._staff.places
 
     # What there was
 
-    def _open_journal(self) -> tuple[Journal, Reading | None]:
+    def _open_journal(self) -> tuple[Journal, JournalContents | None]:
         config = self._config
         if self._resumes:
-            return Journal.resume(self._places.journal, at=time.time(), kinds=KINDS)
+            return Journal.resume(self._places.journal, at=time.time(), kinds=JOURNAL_EVENTS)
         header = Header(
             run=config.run.name,
             seed=config.run.seed,
@@ -193,9 +195,9 @@ class Controller:
                 SETTINGS: settings_of(self._run.config),
             },
         )
-        return Journal.create(self._places.journal, header, kinds=KINDS), None
+        return Journal.create(self._places.journal, header, kinds=JOURNAL_EVENTS), None
 
-    def _recalled(self, reading: Reading | None) -> tuple[Recalled | None, int]:
+    def _recalled(self, reading: JournalContents | None) -> tuple[RecoveredState | None, int]:
         """None of a run that has not begun; and the version from which on steps are known."""
         if reading is None:
             return None, 0
@@ -204,7 +206,7 @@ class Controller:
         ]
         # The one before the last, because the last may turn out to be damaged.
         since = whole[-2] if len(whole) > 1 else 0
-        found = recall(self._run.shape, reading.facts(KINDS), since=since)
+        found = recover(self._run.shape, reading.facts(JOURNAL_EVENTS), since=since)
         return (found, since) if found.has_started else (None, 0)
 
     # Processes
@@ -224,7 +226,7 @@ class Controller:
         await self._proxying.start(plan)
         stack.push_async_callback(self._stop_proxy)
 
-    def _reached(self, plan: ProxyPlan) -> ProxyPlan:
+    def _reached(self, plan: ProxySpec) -> ProxySpec:
         """It listens where agent programs of other machines reach it, if there are any."""
         cluster = self._staff.cluster
         if cluster.is_shared:
@@ -248,7 +250,7 @@ class Controller:
         except ConfigError:
             on = listener(self._staff.cluster.here.host, 0)
         stack.callback(on.close)
-        self._desk = Whereabouts(port=on.getsockname()[1], token=found.token)
+        self._desk = FactsEndpoint(port=on.getsockname()[1], token=found.token)
         desk.note(self._places.desk, self._desk)
         return on
 
@@ -257,29 +259,29 @@ class Controller:
     async def _host_run(
         self,
         journal: Journal,
-        found: Recalled | None,
+        found: RecoveredState | None,
         since: int,
         told: asyncio.Event,
         on: socket,
     ) -> StopReason | None:
         scheduler = Scheduler(self._run.shape) if found is None else found.scheduler
-        self._host = Host(
+        self._host = RunLoop(
             scheduler,
             journal,
-            obey=lambda commands: parts.hands.obey(commands),
+            execute=lambda commands: parts.hands.execute(commands),
             listeners=(*self._listeners, lambda now, fact: parts.hands.noticed(now, fact)),
             decided=self._decided,
         )
         published = None if found is None else resuming.published(found, self._places)
-        parts = await unless(told.wait(), self._joined(scheduler, published))
+        parts = await run_until(told.wait(), self._joined(scheduler, published))
         if found is not None:
-            resuming.reopen(found, since, parts)
+            resuming.restore(found, since, parts)
 
-        async def heard(execution: ExecutionId, entry: Entry) -> None:
+        async def heard(execution: ExecutionId, entry: FactEntry) -> None:
             for one in parts.executions:
                 await one.heard(execution, entry)
 
-        async with serving(Desk(self._desk.token, heard), on):
+        async with serving(FactsServer(self._desk.token, heard), on):
             try:
                 return await self._until_over(told, parts, found)
             finally:
@@ -288,19 +290,19 @@ class Controller:
                     for_good = self._stopped.done() and self._stopped.result() is not None
                     await asyncio.gather(*(one.end(for_good=for_good) for one in parts.executions))
 
-    async def _joined(self, scheduler: Scheduler, published: Checkpoint | None) -> Parts:
+    async def _joined(self, scheduler: Scheduler, published: Checkpoint | None) -> Components:
         versions = await self._proxying.ask(lambda proxy: proxy.routes_version())
         return await self._joining().parts(scheduler, published, routes_version=max(versions))
 
-    def _joining(self) -> Joining:
-        around = Around(
+    def _joining(self) -> ComponentBuilder:
+        around = ControllerContext(
             hear=self._hear,
             settled=self._host.settled,
             clock=lambda: self._host.now,
             spawn=self._spawn,
             stop=self._stop,
         )
-        return Joining(
+        return ComponentBuilder(
             self._staff,
             self._proxying.client,
             self._run.shape,
@@ -314,8 +316,8 @@ class Controller:
     async def _until_over(
         self,
         told: asyncio.Event,
-        parts: Parts,
-        found: Recalled | None,
+        parts: Components,
+        found: RecoveredState | None,
     ) -> StopReason | None:
         work = [self._host.work(), parts.hall.work(), parts.routes.work(), self._tick_on()]
         work += [one.look_after() for one in parts.executions]
@@ -326,10 +328,10 @@ class Controller:
         async with asyncio.TaskGroup() as self._group:
             always = [self._group.create_task(one) for one in work]
             if found is None:
-                with suppress(Overtaken):
-                    await unless(told.wait(), parts.workshop.begin())
+                with suppress(Interrupted):
+                    await run_until(told.wait(), parts.workshop.begin())
             else:
-                resuming.go_on(found, parts, hear=self._hear, spawn=self._spawn)
+                resuming.continue_run(found, parts, hear=self._hear, spawn=self._spawn)
             self._has_begun = True
             always.append(self._group.create_task(parts.workshop.watch.work()))
             always.append(self._group.create_task(self._wait_to_be_told(told)))
@@ -352,8 +354,8 @@ class Controller:
             if self._tick is not None:
                 self._tick(self._host.now)
 
-    def _roots(self) -> Roots:
-        return Roots(
+    def _roots(self) -> ProcessRoots:
+        return ProcessRoots(
             cells=self._staff.pids,
             proxies=self._proxying.pids,
             nurseries=self._staff.supervisors.pids,
@@ -361,7 +363,7 @@ class Controller:
         )
 
     def _hear(self, fact: Any) -> None:
-        self._host.hear(fact)
+        self._host.record(fact)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = self._group.create_task(work)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from gyre.config.layout import Sizes, misfits, untrained, unweighable
-from gyre.config.loader import Loaded
+from gyre.config.loader import LoadedConfig
 from gyre.controller.run_loop import warn
 from gyre.model.hf_config import read_description
 from gyre.model.registry import model_folder
@@ -11,7 +11,7 @@ from gyre.model.registry import model_folder
 DEVICES = Path("/dev")
 
 
-def check_layout(loaded: Loaded, *, resumes: bool = False) -> None:
+def check_layout(loaded: LoadedConfig, *, resumes: bool = False) -> None:
     """Raises ConfigError with everything that does not fit; ModelError for a model that is none.
 
     A run that resumes goes on with the sampling it began with, and people are told what that means.

@@ -7,7 +7,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Noted(MutableMapping[K, V]):
+class ChangeTrackingDict(MutableMapping[K, V]):
     """One reader asks `changed`, and is told of each change once."""
 
     def __init__(self) -> None:

@@ -5,22 +5,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from gyre.aio.chores import Spawn
-from gyre.batching.task_sampler import Queries
-from gyre.controller.cells.processes import Staff
-from gyre.controller.cells.transitions import Switching
-from gyre.controller.command_executor import Hands
-from gyre.controller.executions.facts_server import PATH, Whereabouts
-from gyre.controller.executions.group_executions import Attempts
-from gyre.controller.executions.held_out_eval import Evaluations
+from gyre.batching.task_sampler import TaskSampler
+from gyre.controller.cells.processes import CellProcesses
+from gyre.controller.cells.transitions import RoleTransitions
+from gyre.controller.command_executor import CommandExecutor
+from gyre.controller.executions.facts_server import PATH, FactsEndpoint
+from gyre.controller.executions.group_executions import GroupExecutions
+from gyre.controller.executions.held_out_eval import HeldOutEval
 from gyre.controller.executions.supervisors import OrderOf, Supervisors
 from gyre.controller.process_specs import order_for
 from gyre.controller.routing import RouteTables
-from gyre.controller.training.hall import Hall
-from gyre.controller.workshop import Workshop
+from gyre.controller.training.hall import TrainingCoordinator
+from gyre.controller.workshop import TrainingComponents
 from gyre.model.checkpoint_store import Checkpoint
-from gyre.proxy.sharded import Proxies
-from gyre.rollout.spec import Order
-from gyre.scheduler.config import Shape
+from gyre.proxy.sharded import ShardedProxyClient
+from gyre.rollout.spec import ExecutionSpec
+from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.messages import StopReason
 from gyre.scheduler.scheduler import Scheduler
 from gyre.types.ids import ExecutionId
@@ -29,30 +29,30 @@ from gyre.types.tasks import Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class Components:
     """Everybody who acts."""
 
-    workshop: Workshop
+    workshop: TrainingComponents
     routes: RouteTables
-    attempts: Attempts
-    evaluations: Evaluations | None
+    attempts: GroupExecutions
+    evaluations: HeldOutEval | None
     """None where nothing is held out."""
-    switching: Switching
-    hands: Hands
+    switching: RoleTransitions
+    hands: CommandExecutor
 
     @property
-    def hall(self) -> Hall:
+    def hall(self) -> TrainingCoordinator:
         return self.workshop.hall
 
     @property
-    def executions(self) -> list[Supervisors | Evaluations]:
+    def executions(self) -> list[Supervisors | HeldOutEval]:
         """Who looks after executions."""
-        found: list[Supervisors | Evaluations] = [self.attempts.supervisors]
+        found: list[Supervisors | HeldOutEval] = [self.attempts.supervisors]
         return found if self.evaluations is None else [*found, self.evaluations]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Around:
+class ControllerContext:
     """What the parts are told of the controller they belong to."""
 
     hear: Callable[[Any], None]
@@ -63,17 +63,17 @@ class Around:
     stop: Callable[[StopReason], None]
 
 
-class Joining:
+class ComponentBuilder:
     """Makes the parts of one run, each knowing the others that it needs."""
 
     def __init__(
         self,
-        staff: Staff,
-        proxy: Proxies,
-        shape: Shape,
-        around: Around,
+        staff: CellProcesses,
+        proxy: ShardedProxyClient,
+        shape: SchedulerConfig,
+        around: ControllerContext,
         *,
-        desk: Whereabouts,
+        desk: FactsEndpoint,
         tasks: TaskSource,
         held_out: TaskSource | None,
         until_consumed: bool,
@@ -90,13 +90,13 @@ class Joining:
 
     async def parts(
         self, scheduler: Scheduler, published: Checkpoint | None, *, routes_version: int
-    ) -> Parts:
+    ) -> Components:
         """For a run of which this is published; None of one that begins.
 
         The proxy has carried out orders about routes up to this one, and refuses older ones.
         """
         cells, around = self._staff.cells, self._around
-        workshop = Workshop(
+        workshop = TrainingComponents(
             self._staff,
             self._shape,
             hear=around.hear,
@@ -109,7 +109,7 @@ class Joining:
         )
         switching = await workshop.open(routes, self._proxy, published, is_home=scheduler.is_home)
         attempts, evaluations = self._attempts(), self._evaluations()
-        hands = Hands(
+        hands = CommandExecutor(
             scheduler,
             attempts,
             workshop.hall,
@@ -119,7 +119,7 @@ class Joining:
             spawn=around.spawn,
             stop=around.stop,
         )
-        return Parts(
+        return Components(
             workshop=workshop,
             routes=routes,
             attempts=attempts,
@@ -128,11 +128,11 @@ class Joining:
             hands=hands,
         )
 
-    def _attempts(self) -> Attempts:
-        return Attempts(
+    def _attempts(self) -> GroupExecutions:
+        return GroupExecutions(
             self._staff.places.attempts,
             self._tasks,
-            Queries(len(self._tasks), seed=self._staff.config.run.seed),
+            TaskSampler(len(self._tasks), seed=self._staff.config.run.seed),
             lambda terminated, closed, lost: Supervisors(
                 self._proxy,
                 self._staff.supervisors,
@@ -147,11 +147,11 @@ class Joining:
             until_consumed=self._until_consumed,
         )
 
-    def _evaluations(self) -> Evaluations | None:
+    def _evaluations(self) -> HeldOutEval | None:
         if self._held_out is None:
             return None
         config = self._staff.config
-        return Evaluations(
+        return HeldOutEval(
             self._staff.places.run,
             self._held_out,
             self._proxy,
@@ -167,7 +167,7 @@ class Joining:
     def _order_of(self) -> OrderOf:
         facts_url = f"http://{self._staff.cluster.here.host}:{self._desk.port}{PATH}"
 
-        def order_of(name: ExecutionId, task: Task, url: str) -> Order:
+        def order_of(name: ExecutionId, task: Task, url: str) -> ExecutionSpec:
             return order_for(self._staff.config, name, task, url=url, facts_url=facts_url)
 
         return order_of

@@ -4,30 +4,30 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from gyre.batching.group_packer import Packer
-from gyre.cell.spec import CellPlan
-from gyre.config.run_sections import DeadlinesSection, RunConfig, SandboxSection
-from gyre.config.sections import ServerSection
-from gyre.config.task_sections import TasksSection
-from gyre.controller.run_dir import Places
+from gyre.batching.group_packer import GroupPacker
+from gyre.cell.spec import CellSpec
+from gyre.config.run_sections import DeadlinesConfig, RunConfig, SandboxConfig
+from gyre.config.sections import ServerConfig
+from gyre.config.task_sections import TasksConfig
+from gyre.controller.run_dir import RunDir
 from gyre.harnesses.open import open_harness
-from gyre.harnesses.program import Window
+from gyre.harnesses.program import ContextWindow
 from gyre.model.registry import model_folder
 from gyre.proxy.admin_client import address_file
-from gyre.proxy.spec import ProxyPlan
-from gyre.rollout.spec import Order
+from gyre.proxy.spec import ProxySpec
+from gyre.rollout.spec import ExecutionSpec
 from gyre.tasks.registry import open_tasks as open_source
 from gyre.tasks.registry import refuse_unfit
 from gyre.types.errors import ConfigError
 from gyre.types.ids import ExecutionId
 from gyre.types.places import TaskSource
-from gyre.types.sampling import Sampling
-from gyre.types.sandboxes import Limits, SandboxOrder
+from gyre.types.sampling import SamplingParams
+from gyre.types.sandboxes import Limits, SandboxSpec
 from gyre.types.shards import shard_of
-from gyre.types.tasks import Command, Evaluation, Task
+from gyre.types.tasks import Command, EvaluationRule, Task
 
 
-def cell_plan(config: RunConfig, places: Places, cell: int) -> CellPlan:
+def cell_plan(config: RunConfig, places: RunDir, cell: int) -> CellSpec:
     """Cell `cell` of the run, or beyond the cells a standalone engine."""
     trains = cell < config.cells.count
     total = config.cells.count + len(config.cells.standalone)
@@ -37,7 +37,7 @@ def cell_plan(config: RunConfig, places: Places, cell: int) -> CellPlan:
     if threads is None:
         ranks = config.cells.count * config.cells.ranks + len(config.cells.standalone)
         threads = max(1, (os.cpu_count() or 1) // ranks)
-    return CellPlan(
+    return CellSpec(
         name=f"cell-{cell}" if trains else f"engine-{cell}",
         cell=cell,
         trains=trains,
@@ -60,24 +60,24 @@ def cell_plan(config: RunConfig, places: Places, cell: int) -> CellPlan:
         stages=config.cells.stages if trains else 1,
         shards=config.cells.shards if trains else 1,
         serves_with=config.cells.engine,
-        server=config.cells.server or ServerSection(),
+        server=config.cells.server or ServerConfig(),
         transport=config.transport,
         trainer_factory=config.cells.trainer,
     )
 
 
 def proxy_plan(
-    config: RunConfig, places: Places, *, engines: tuple[str, ...], context_tokens: int
-) -> ProxyPlan:
+    config: RunConfig, places: RunDir, *, engines: tuple[str, ...], context_tokens: int
+) -> ProxySpec:
     window = min(config.proxy.context_tokens, context_tokens)
     sampling = config.sampling
-    return ProxyPlan(
+    return ProxySpec(
         folder=places.run,
         model=str(model_folder(config.model.name)),
         engines=engines,
         family=config.model.family,
         thinking=config.model.thinking,
-        sampling=Sampling(
+        sampling=SamplingParams(
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             top_k=sampling.top_k,
@@ -94,12 +94,12 @@ def proxy_plan(
 
 def order_for(
     config: RunConfig, execution: ExecutionId, task: Task, *, url: str, facts_url: str
-) -> Order:
+) -> ExecutionSpec:
     """One execution of a task."""
     harness = harness_for(config)
     shard = shard_of(execution, config.proxy.shards)
     agent_s, overall_s = deadlines_for(config.deadlines, task)
-    return Order(
+    return ExecutionSpec(
         execution=execution,
         task=replace(
             task,
@@ -126,13 +126,13 @@ def order_for(
 
 def harness_for(config: RunConfig) -> Command:
     """How every execution starts its agent program; ConfigError if it is not installed."""
-    window = Window.of(
+    window = ContextWindow.of(
         context_tokens=config.proxy.context_tokens, reply_tokens=config.sampling.max_tokens
     )
     return open_harness(config.harness, window)
 
 
-def deadlines_for(allowed: DeadlinesSection, task: Task) -> tuple[float, float]:
+def deadlines_for(allowed: DeadlinesConfig, task: Task) -> tuple[float, float]:
     """The agent's and the overall one: a task may ask for less than its run allows."""
     agent_s, overall_s = allowed.agent_s, allowed.overall_s
     if task.agent_s is not None:
@@ -145,13 +145,13 @@ def deadlines_for(allowed: DeadlinesSection, task: Task) -> tuple[float, float]:
     return agent_s, overall_s
 
 
-def sandbox_for(section: SandboxSection) -> SandboxOrder:
+def sandbox_for(section: SandboxConfig) -> SandboxSpec:
     """Where every execution runs its programs."""
 
     def size(megabytes: int | None) -> int | None:
         return None if megabytes is None else megabytes * 2**20
 
-    return SandboxOrder(
+    return SandboxSpec(
         kind=section.kind,
         root=section.root,
         readable=section.readable,
@@ -169,7 +169,7 @@ def sandbox_for(section: SandboxSection) -> SandboxOrder:
     )
 
 
-def evaluation_for(config: RunConfig, task: Task, own: Evaluation) -> Evaluation:
+def evaluation_for(config: RunConfig, task: Task, own: EvaluationRule) -> EvaluationRule:
     """The task's or a step's own, unless the run has one for all."""
     evaluate = config.evaluate
     if own.rubric is not None and evaluate.judge is None:
@@ -186,8 +186,8 @@ def evaluation_for(config: RunConfig, task: Task, own: Evaluation) -> Evaluation
     )
 
 
-def packer_for(config: RunConfig, places: Places) -> Packer:
-    return Packer(
+def packer_for(config: RunConfig, places: RunDir) -> GroupPacker:
+    return GroupPacker(
         folder=places.run,
         seed=config.run.seed,
         max_trajectories=config.draw.limit,
@@ -199,7 +199,7 @@ def packer_for(config: RunConfig, places: Places) -> Packer:
     )
 
 
-def open_tasks(section: TasksSection, *, sandbox: str = "process") -> TaskSource:
+def open_tasks(section: TasksConfig, *, sandbox: str = "process") -> TaskSource:
     """The tasks that a table of the run file names, all fit for a sandbox of that kind."""
     found = open_source(section)
     refuse_unfit(found, sandbox=sandbox)

@@ -15,16 +15,16 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from gyre.aio.racing import Overtaken, unless
-from gyre.cluster.liveness import heard_of, not_heard
+from gyre.aio.racing import Interrupted, run_until
+from gyre.cluster.liveness import not_heard, supervise_until_gone
 from gyre.cluster.pids import holds_log
 from gyre.cluster.ports import holder_of_port
-from gyre.cluster.process import Found, Process
-from gyre.controller.run_dir import Places
+from gyre.cluster.process import AdoptedProcess, LoggedProcess
+from gyre.controller.run_dir import RunDir
 from gyre.controller.run_loop import warn
 from gyre.proxy.admin_client import PROXY, address_file
 from gyre.proxy.proxied import ProxyClient
-from gyre.proxy.spec import ProxyPlan
+from gyre.proxy.spec import ProxySpec
 from gyre.storage.plan_file import read_plan, write_plan
 from gyre.types.errors import BoundaryError, ConfigError, TakenOver
 from gyre.types.ids import EngineName
@@ -44,12 +44,12 @@ MOST_DEATHS, DEATHS_S = 10, 60.0
 """A proxy that dies oftener in so short a time will not recover by itself."""
 
 
-class Proxying:
+class ProxyProcess:
     """One run's proxy, or a shard of it, whichever process it is now."""
 
     def __init__(
         self,
-        places: Places,
+        places: RunDir,
         session: aiohttp.ClientSession,
         *,
         note_pid: Callable[[str, int], None],
@@ -63,12 +63,12 @@ class Proxying:
         self._session = session
         self._note_pid = note_pid
         self._alarm = alarm
-        self._process: Process | Found
+        self._process: LoggedProcess | AdoptedProcess
         self._deaths: deque[float] = deque(maxlen=MOST_DEATHS)
-        self.plan: ProxyPlan
+        self.plan: ProxySpec
         self.client: ProxyClient
 
-    async def start(self, plan: ProxyPlan) -> None:
+    async def start(self, plan: ProxySpec) -> None:
         """A new process; from now on the plan says where it listens."""
         await self._start(plan)
         port = urlsplit(self.client.url).port
@@ -76,7 +76,7 @@ class Proxying:
         self.plan = replace(plan, proxy=replace(plan.proxy, port=port))
         write_plan(self._places.plan(self._name), self.plan)
 
-    async def take_over(self, plan: ProxyPlan, *, before: str, now: str) -> None:
+    async def take_over(self, plan: ProxySpec, *, before: str, now: str) -> None:
         """The process that an earlier controller left, or a new one in its place.
 
         `before` is the token that it knew, `now` the only one that it obeys afterwards.
@@ -144,14 +144,14 @@ class Proxying:
     async def ask(self, question: Callable[[ProxyClient], Coroutine[Any, Any, T]]) -> T:
         """Its answer, before anybody watches it: one that dies meanwhile is started again."""
         while True:
-            with suppress(Overtaken):
-                return await unless(self._until_gone(), question(self.client))
+            with suppress(Interrupted):
+                return await run_until(self._until_gone(), question(self.client))
             until = asyncio.get_running_loop().time() + GIVE_UP_S
             await self._start_again(until=until)
 
     async def _until_gone(self) -> None:
         process, client = self._process, self.client
-        if await heard_of(process.wait, lambda: client.answers(ANSWER_S), process.kill):
+        if await supervise_until_gone(process.wait, lambda: client.answers(ANSWER_S), process.kill):
             # Its log ends in the middle, and nobody else would say why.
             self._alarm(f"the {self._name} {not_heard()}: another takes its place")
 
@@ -159,19 +159,19 @@ class Proxying:
     def pid(self) -> int:
         return self._process.pid
 
-    async def readdress(self, engine: EngineName, url: str) -> None:
+    async def set_address(self, engine: EngineName, url: str) -> None:
         """The engine is asked there from now on, also by a proxy that is started again."""
         self.plan = replace(self.plan, moved={**self.plan.moved, engine: url})
         write_plan(self._places.plan(self._name), self.plan)
-        await self.client.readdress(engine, url)
+        await self.client.set_address(engine, url)
 
     async def stop(self) -> None:
         await self._process.stop()
 
-    async def _start(self, plan: ProxyPlan) -> None:
+    async def _start(self, plan: ProxySpec) -> None:
         path = write_plan(self._places.plan(self._name), plan)
         arguments = ("-m", "gyre.proxy.proxy", str(path))
-        process = await Process.start(self._name, arguments, self._places.log(self._name))
+        process = await LoggedProcess.start(self._name, arguments, self._places.log(self._name))
         self._process = process
         self._note_pid(self._name, process.pid)
         try:
@@ -184,19 +184,19 @@ class Proxying:
     @property
     def _has_moved(self) -> bool:
         """Whoever runs knows its files by a folder that is not the run's any more."""
-        known = read_plan(self._places.plan(self._name), ProxyPlan).folder
+        known = read_plan(self._places.plan(self._name), ProxySpec).folder
         return known.resolve() != self._places.run.resolve()
 
-    def _found(self) -> Found | None:
+    def _found(self) -> AdoptedProcess | None:
         log = self._places.log(self._name)
         try:
             pid = int(self._places.pid(self._name).read_text())
         except (OSError, ValueError):
             return None
-        return Found(self._name, pid, log) if holds_log(pid, log) else None
+        return AdoptedProcess(self._name, pid, log) if holds_log(pid, log) else None
 
 
-def recorded_plan(places: Places, shard: int = 0) -> ProxyPlan | None:
+def recorded_plan(places: RunDir, shard: int = 0) -> ProxySpec | None:
     """What the proxy of an earlier controller was told; None if it never had one.
 
     Its files are where the run's folder is now.
@@ -204,7 +204,7 @@ def recorded_plan(places: Places, shard: int = 0) -> ProxyPlan | None:
     path = places.plan(named(PROXY, shard))
     if not path.exists():
         return None
-    found = read_plan(path, ProxyPlan)
+    found = read_plan(path, ProxySpec)
     key = None if found.engine_key is None else places.token
     return replace(found, folder=places.run, engine_key=key)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from gyre.scheduler.config import Shape
+from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.messages import (
     AdmitGroup,
     CancelExecution,
@@ -57,7 +57,7 @@ _OF_EVALUATION = (
 
 
 @dataclass(slots=True)
-class RecalledMember:
+class RecoveredExecution:
     """An execution as the journal leaves it."""
 
     engine: EngineId | None = None
@@ -74,11 +74,11 @@ class RecalledMember:
 
 
 @dataclass(slots=True)
-class RecalledGroup:
+class RecoveredGroup:
     """A group as the journal leaves it."""
 
     admitted: AdmitGroup
-    members: list[RecalledMember]
+    members: list[RecoveredExecution]
     task: str | None = None
     """None where nobody wrote down which one was drawn."""
     is_answered: bool = False
@@ -94,7 +94,7 @@ class RecalledGroup:
 
 
 @dataclass(slots=True)
-class RecalledStep:
+class RecoveredStep:
     """A batch, with its groups in the order in which it pulled them."""
 
     groups: list[GroupId] = field(default_factory=list)
@@ -104,26 +104,26 @@ class RecalledStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Consumed:
+class ConsumedGroups:
     """Groups of a step that was taken."""
 
     groups: tuple[GroupId, ...]
 
 
-class Recalled:
+class RecoveredState:
     """A run that was recorded up to some fact; one whose first fact is missing has not begun."""
 
-    def __init__(self, shape: Shape, *, since: int = 0) -> None:
+    def __init__(self, shape: SchedulerConfig, *, since: int = 0) -> None:
         """Of steps before version `since` nothing is kept, because a checkpoint covers them."""
         self._since = since
         self.scheduler = Scheduler(shape)
-        self.groups: dict[GroupId, RecalledGroup] = {}
+        self.groups: dict[GroupId, RecoveredGroup] = {}
         """All that no checkpoint covers, outstanding or consumed."""
-        self.drawing: list[AdmitGroup | OfferGroup | Consumed] = []
+        self.drawing: list[AdmitGroup | OfferGroup | ConsumedGroups] = []
         """In order: queries are drawn by the first kind and back with the last (SPEC 1.1)."""
-        self.steps: dict[int, RecalledStep] = {}
+        self.steps: dict[int, RecoveredStep] = {}
         """Those that were taken, by number."""
-        self.open: tuple[int, RecalledStep] | None = None
+        self.open: tuple[int, RecoveredStep] | None = None
         """The batch in hand."""
         self.damaged: set[str] = set()
         """Executions whose calls cannot be read."""
@@ -150,7 +150,7 @@ class Recalled:
         return self._digests.get(self.published)
 
     @property
-    def outstanding(self) -> Iterator[RecalledGroup]:
+    def outstanding(self) -> Iterator[RecoveredGroup]:
         """Groups whose executions have not all closed, in the order of their numbers."""
         return (one for one in self.groups.values() if one.offered is None)
 
@@ -212,9 +212,9 @@ class Recalled:
             case _:
                 pass
 
-    def _stepped(self, step: int, batch: RecalledStep) -> None:
+    def _stepped(self, step: int, batch: RecoveredStep) -> None:
         self.open = None
-        self.drawing.append(Consumed(tuple(batch.groups)))
+        self.drawing.append(ConsumedGroups(tuple(batch.groups)))
         if step >= self._since:
             self.steps[step] = batch
             return
@@ -225,7 +225,9 @@ class Recalled:
         match order:
             case AdmitGroup(group=group, size=size):
                 self.drawing.append(order)
-                self.groups[group] = RecalledGroup(order, [RecalledMember() for _ in range(size)])
+                self.groups[group] = RecoveredGroup(
+                    order, [RecoveredExecution() for _ in range(size)]
+                )
             case LaunchExecution(group=group, member=member, engine=engine):
                 self.groups[group].members[member].engine = engine
             case CancelExecution(group=group, member=member):
@@ -240,19 +242,21 @@ class Recalled:
                 self.drawing.append(order)
                 self.groups[group].offered = order
             case OpenBatch(step=step):
-                self.open = step, RecalledStep()
+                self.open = step, RecoveredStep()
             case _:
                 pass
 
-    def _member(self, group: int, member: int) -> RecalledMember | None:
+    def _member(self, group: int, member: int) -> RecoveredExecution | None:
         """None of a group that is covered by a checkpoint: what comes late says nothing new."""
         found = self.groups.get(GroupId(group))
         return None if found is None else found.members[member]
 
 
-def recall(shape: Shape, facts: Iterable[tuple[float, Any]], *, since: int = 0) -> Recalled:
+def recover(
+    shape: SchedulerConfig, facts: Iterable[tuple[float, Any]], *, since: int = 0
+) -> RecoveredState:
     """The run that these facts, with their times, are the journal of."""
-    found = Recalled(shape, since=since)
+    found = RecoveredState(shape, since=since)
     for now, fact in facts:
         found.hear(fact, now)
     return found

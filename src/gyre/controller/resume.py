@@ -10,10 +10,10 @@ from typing import Any
 
 from gyre.aio.chores import Spawn
 from gyre.cluster.pids import holds_log
-from gyre.cluster.process import Found
-from gyre.controller.parts import Parts
-from gyre.controller.recovered_state import Recalled
-from gyre.controller.run_dir import Places
+from gyre.cluster.process import AdoptedProcess
+from gyre.controller.parts import Components
+from gyre.controller.recovered_state import RecoveredState
+from gyre.controller.run_dir import RunDir
 from gyre.model import checkpoint_store as checkpoints
 from gyre.model.checkpoint_store import Checkpoint
 from gyre.proxy.admin_client import is_proxy
@@ -23,7 +23,7 @@ from gyre.types.errors import ConfigError
 from gyre.types.ids import CellId, EngineId
 
 
-def reopen(found: Recalled, since: int, parts: Parts) -> None:
+def restore(found: RecoveredState, since: int, parts: Components) -> None:
     """Everybody knows what they knew, from the version on that a checkpoint covers."""
     hall = parts.hall
     left = parts.attempts.recall(found)
@@ -48,7 +48,9 @@ def reopen(found: Recalled, since: int, parts: Parts) -> None:
             hall.recall_scored(step, executions, scores)
 
 
-def go_on(found: Recalled, parts: Parts, *, hear: Callable[[Any], None], spawn: Spawn) -> None:
+def continue_run(
+    found: RecoveredState, parts: Components, *, hear: Callable[[Any], None], spawn: Spawn
+) -> None:
     """What was under way goes on; what was ordered and not answered is done now."""
     scheduler = found.scheduler
     cells, engines = scheduler.cells, scheduler.engines
@@ -70,7 +72,7 @@ def go_on(found: Recalled, parts: Parts, *, hear: Callable[[Any], None], spawn: 
         parts.evaluations.recall(found.evaluating)
 
 
-def published(found: Recalled, places: Places) -> Checkpoint:
+def published(found: RecoveredState, places: RunDir) -> Checkpoint:
     """The weights that engines served last; ConfigError if they are not there any more."""
     version = found.published
     for one in checkpoints.listed(places.checkpoints):
@@ -80,7 +82,7 @@ def published(found: Recalled, places: Places) -> Checkpoint:
     raise ConfigError(message if found.digest is None else f"{message}, digest {found.digest}")
 
 
-async def clear_away(places: Places, *, proxy: bool) -> int:
+async def kill_leftovers(places: RunDir, *, proxy: bool) -> int:
     """Cells of the earlier controller are gone for certain.
 
     The proxy too, where nothing could go on with it. How many processes still lived.
@@ -92,6 +94,6 @@ async def clear_away(places: Places, *, proxy: bool) -> int:
         log = places.log(path.name)
         text = path.read_text()
         if text.isdecimal() and holds_log(int(text), log):
-            left.append(Found(path.name, int(text), log))
+            left.append(AdoptedProcess(path.name, int(text), log))
     await asyncio.gather(*(one.kill() for one in left))
     return len(left)

@@ -13,7 +13,7 @@ from gyre.storage.plan_file import RUN_FILE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
+class RunDir:
     """Where a run keeps what its processes share."""
 
     run: Path
@@ -73,7 +73,7 @@ PREFIX = "gyre-"
 """What their names begin with; only what is named so is believed to be one."""
 
 
-def opened(run: Path, stack: AsyncExitStack, *, in_memory: bool = True) -> Places:
+def opened(run: Path, stack: AsyncExitStack, *, in_memory: bool = True) -> RunDir:
     """A run's places with a share of their own, which goes with the stack.
 
     It is noted before it is there, so that whoever goes on removes what could not be removed here.
@@ -82,14 +82,14 @@ def opened(run: Path, stack: AsyncExitStack, *, in_memory: bool = True) -> Place
     run.mkdir(parents=True, exist_ok=True, mode=0o700)
     memory = MEMORY if MEMORY.is_dir() else Path(tempfile.gettempdir())
     memory = memory if in_memory else run.absolute()
-    places = Places(run=run.absolute(), share=memory / f"{PREFIX}{secrets.token_hex(8)}")
+    places = RunDir(run=run.absolute(), share=memory / f"{PREFIX}{secrets.token_hex(8)}")
     _note(places, [*_noted(places), places.share])
     places.share.mkdir(mode=0o700)
     stack.callback(shutil.rmtree, places.share, ignore_errors=True)
     return places
 
 
-def remove_earlier(places: Places) -> None:
+def remove_earlier(places: RunDir) -> None:
     """Those of whoever was killed before, if any; only for who alone works on the run."""
     for share in _noted(places):
         if share.name.startswith(PREFIX) and share != places.share:
@@ -99,10 +99,10 @@ def remove_earlier(places: Places) -> None:
         _note(places, [places.share])
 
 
-def _noted(places: Places) -> list[Path]:
+def _noted(places: RunDir) -> list[Path]:
     lines = places.shares.read_text().splitlines() if places.shares.exists() else []
     return [Path(line) for line in lines]
 
 
-def _note(places: Places, shares: list[Path]) -> None:
+def _note(places: RunDir, shares: list[Path]) -> None:
     replace(places.shares, "".join(f"{one}\n" for one in shares).encode())

@@ -31,7 +31,7 @@ def warn(message: str) -> None:
     sys.stderr.flush()
 
 
-class Host:
+class RunLoop:
     """One run's scheduler, its journal and its clock."""
 
     def __init__(
@@ -39,18 +39,18 @@ class Host:
         scheduler: Scheduler,
         journal: Journal,
         *,
-        obey: Callable[[Sequence[Command]], None],
+        execute: Callable[[Sequence[Command]], None],
         listeners: Sequence[Listener] = (),
         decided: Decided | None = None,
         alarm: Callable[[str], None] = warn,
     ) -> None:
-        """`obey` starts what is ordered after an event, if anything is, and returns at once.
+        """`execute` starts what is ordered after an event, if anything is, and returns at once.
 
         `alarm` tells people at once what they must mend before the run can go on.
         """
         self.scheduler = scheduler
         self._journal = journal
-        self._obey = obey
+        self._execute = execute
         self._listeners = tuple(listeners)
         self._decided = decided
         self._alarm = alarm
@@ -68,7 +68,7 @@ class Host:
         """Seconds since the run began; time without a controller is not counted."""
         return max(self._base_s + self._loop.time(), self._journal.now)
 
-    def hear(self, fact: Any) -> None:
+    def record(self, fact: Any) -> None:
         """An event for the scheduler, or a fact for people, in the order in which they come."""
         self._inbox.append(fact)
         self._idle.clear()
@@ -122,14 +122,14 @@ class Host:
         if began is not None:
             waited_s = self._loop.time() - began
             self._alarm(f"the journal is written again after {waited_s:.0f} s")
-            self.hear(JournalWaited(seconds=waited_s, reason=reason))
+            self.record(JournalWaited(seconds=waited_s, reason=reason))
 
     def _decide(self, event: Any, now: float) -> None:
         commands = self.scheduler.handle(event, now)
         self._decided_at = now
         if self._decided is not None:
             self._decided(now, event, commands)
-        self._obey(commands)
+        self._execute(commands)
 
     def _set_timer(self) -> None:
         if self._timer is not None:
@@ -145,4 +145,4 @@ class Host:
         if self.now < at:
             self._set_timer()  # The loop's clock is coarser than the scheduler's.
         else:
-            self.hear(TimerFired())
+            self.record(TimerFired())

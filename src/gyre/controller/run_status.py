@@ -44,7 +44,7 @@ STOP_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class RunStatus:
     """A run that was begun."""
 
     header: Header
@@ -60,7 +60,7 @@ class Standing:
         return f"{self.header.run}: {steps} taken, version {self.published} published; it {how}"
 
 
-def standing(folder: Path) -> Standing | None:
+def standing(folder: Path) -> RunStatus | None:
     """None where no run was begun."""
     path = path_of(folder)
     if not path.exists():
@@ -72,7 +72,7 @@ def standing(folder: Path) -> Standing | None:
     taken = [event.step for _, event in events if isinstance(event, StepTaken)]
     published = [event.version for _, event in events if isinstance(event, Published)]
     again = replay(shape_of(found.header.shape), events)
-    return Standing(
+    return RunStatus(
         header=found.header,
         num_steps=max(taken, default=-1) + 1,
         published=max(published, default=0),
@@ -141,7 +141,7 @@ def changes(before: RunConfig, now: RunConfig) -> Iterator[str]:
             yield f"{path}: was {old.get(path)!r}, asked for now {new.get(path)!r}"
 
 
-def free(folder: Path, *, take_over: bool) -> None:
+def require_no_writer(folder: Path, *, take_over: bool) -> None:
     """Nobody writes the run's journal; whoever does is ended if that is wanted.
 
     A process that is stopped or hangs keeps the journal, so that two never write it.

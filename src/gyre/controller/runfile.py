@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gyre.config.loader import Loaded, load
+from gyre.config.loader import LoadedConfig, load
 from gyre.config.run_sections import RunConfig
 from gyre.controller.shape import extra_dispatch, placed, shape_fields
-from gyre.scheduler.config import Shape
+from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.dispatch import Boundary, Continuous
 from gyre.scheduler.launching import LaunchOrder, LongestFirst, OldestFirst
 from gyre.scheduler.placements import Async, Colocate, Elastic
@@ -28,8 +28,8 @@ class RunFile:
     """A run that can be started."""
 
     config: RunConfig
-    shape: Shape
-    loaded: Loaded
+    shape: SchedulerConfig
+    loaded: LoadedConfig
     """Where its values come from."""
 
 
@@ -38,7 +38,7 @@ def read_run(path: Path, overrides: Iterable[str] = ()) -> RunFile:
     return checked(load(path, overrides))
 
 
-def checked(loaded: Loaded) -> RunFile:
+def checked(loaded: LoadedConfig) -> RunFile:
     """The same for what has been loaded; the shape is asked as soon as its own tables are sound."""
     if not all(name in loaded.sections for name in _NEEDED):
         raise loaded.refusal()
@@ -49,10 +49,10 @@ def checked(loaded: Loaded) -> RunFile:
     return RunFile(config=loaded.config, shape=shape, loaded=loaded)
 
 
-def _shape(sections: Mapping[str, Any]) -> Shape:
+def _shape(sections: Mapping[str, Any]) -> SchedulerConfig:
     schedule = sections["schedule"]
     phi = extra_dispatch(schedule)
-    return Shape(
+    return SchedulerConfig(
         **shape_fields(schedule, sections["cells"], sections["evaluation"]),
         dispatch=Continuous(depth=schedule.depth) if phi is None else Boundary(extra_dispatch=phi),
         placement=_PLACEMENTS[schedule.placement](streaming=schedule.streaming),

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from gyre.config.run_sections import CellsSection, EvaluationSection, ScheduleSection
+from gyre.config.run_sections import CellsConfig, HeldOutEvalConfig, ScheduleConfig
 
 _SAME = (
     "groups_per_batch",
@@ -34,7 +34,7 @@ _FIELD = re.compile(r"([a-z_.]+)(.*)", re.DOTALL)
 
 
 def shape_fields(
-    schedule: ScheduleSection, cells: CellsSection, evaluation: EvaluationSection
+    schedule: ScheduleConfig, cells: CellsConfig, evaluation: HeldOutEvalConfig
 ) -> dict[str, Any]:
     """All but dispatch, placement and launch order, whose names stand for the scheduler's parts."""
     return {
@@ -46,7 +46,7 @@ def shape_fields(
     }
 
 
-def extra_dispatch(schedule: ScheduleSection) -> float | None:
+def extra_dispatch(schedule: ScheduleConfig) -> float | None:
     """phi; for a target staleness the nearest that is possible, because the target is refused."""
     phi = schedule.phi
     if phi is None or schedule.staleness is None:

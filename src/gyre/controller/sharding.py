@@ -8,40 +8,40 @@ from typing import Any, TypeVar
 
 import aiohttp
 
-from gyre.controller.proxying import Proxying, recorded_plan
-from gyre.controller.run_dir import Places
+from gyre.controller.proxying import ProxyProcess, recorded_plan
+from gyre.controller.run_dir import RunDir
 from gyre.proxy.proxied import ProxyClient
-from gyre.proxy.sharded import Proxies
-from gyre.proxy.spec import ProxyPlan
+from gyre.proxy.sharded import ShardedProxyClient
+from gyre.proxy.spec import ProxySpec
 from gyre.types.ids import EngineName
 
 T = TypeVar("T")
 
 
-class Sharding:
+class ProxyProcesses:
     """All shards of one run, whichever processes they are now."""
 
     def __init__(
         self,
-        places: Places,
+        places: RunDir,
         session: aiohttp.ClientSession,
         *,
         note_pid: Callable[[str, int], None],
         shards: int,
     ) -> None:
         self._all = [
-            Proxying(places, session, note_pid=note_pid, shard=shard) for shard in range(shards)
+            ProxyProcess(places, session, note_pid=note_pid, shard=shard) for shard in range(shards)
         ]
 
     @property
-    def client(self) -> Proxies:
-        return Proxies([one.client for one in self._all])
+    def client(self) -> ShardedProxyClient:
+        return ShardedProxyClient([one.client for one in self._all])
 
     @property
     def pids(self) -> list[int]:
         return [one.pid for one in self._all]
 
-    async def start(self, plan: ProxyPlan) -> None:
+    async def start(self, plan: ProxySpec) -> None:
         """New processes; either all of them take calls, or none is left."""
         starts = [one.start(shard_plan(plan, shard)) for shard, one in enumerate(self._all)]
         ended = await asyncio.gather(*starts, return_exceptions=True)
@@ -52,7 +52,7 @@ class Sharding:
             await asyncio.gather(*(one.stop() for one in started))
             raise errors[0]
 
-    async def take_over(self, plans: Sequence[ProxyPlan], *, before: str, now: str) -> None:
+    async def take_over(self, plans: Sequence[ProxySpec], *, before: str, now: str) -> None:
         """The processes that an earlier controller left, or new ones in their places."""
         await _all(
             one.take_over(told, before=before, now=now)
@@ -69,15 +69,15 @@ class Sharding:
         """What each answers, before anybody watches them."""
         return await _all(one.ask(question) for one in self._all)
 
-    async def readdress(self, engine: EngineName, url: str) -> None:
+    async def set_address(self, engine: EngineName, url: str) -> None:
         """The engine is asked there from now on, by all of them."""
-        await _all(one.readdress(engine, url) for one in self._all)
+        await _all(one.set_address(engine, url) for one in self._all)
 
     async def stop(self) -> None:
         await _all(one.stop() for one in self._all)
 
 
-def shard_plan(plan: ProxyPlan, shard: int) -> ProxyPlan:
+def shard_plan(plan: ProxySpec, shard: int) -> ProxySpec:
     """The same for another shard; a port that was chosen is the first of as many."""
     port = plan.proxy.port
     return replace(
@@ -85,7 +85,7 @@ def shard_plan(plan: ProxyPlan, shard: int) -> ProxyPlan:
     )
 
 
-def recorded_plans(places: Places, shards: int) -> list[ProxyPlan] | None:
+def recorded_plans(places: RunDir, shards: int) -> list[ProxySpec] | None:
     """What the shards of an earlier controller were told; None if it never had all of them."""
     found = [recorded_plan(places, shard) for shard in range(shards)]
     known = [one for one in found if one is not None]

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gyre.cluster.registry import open_cluster
-from gyre.config.run_sections import ClusterSection
+from gyre.config.run_sections import ClusterConfig
 from gyre.controller import resume as resuming
 from gyre.controller.executions import supervised
-from gyre.controller.run_dir import Places
+from gyre.controller.run_dir import RunDir
 from gyre.controller.run_status import end_controller
 from gyre.controller.runfile import read_run
 from gyre.storage.lock import is_taken
@@ -28,36 +28,36 @@ def stop(folder: Path, tell: Callable[[str], None]) -> int:
     `tell` says what is waited for, and what is passed over.
     """
     end_controller(folder, tell)
-    places = Places(run=folder.absolute(), share=folder)
+    places = RunDir(run=folder.absolute(), share=folder)
     if not places.file.is_file():
         # Whatever became of it, what runs on this machine can be ended.
-        return asyncio.run(end_all(places, ClusterSection(), ""))
+        return asyncio.run(end_all(places, ClusterConfig(), ""))
     try:
         config = read_run(places.file).config
     except ConfigError as error:
         tell(f"only what runs on this machine is ended, because of {error}")
-        return asyncio.run(end_all(places, ClusterSection(), ""))
+        return asyncio.run(end_all(places, ClusterConfig(), ""))
     return asyncio.run(end_all(places, config.cluster, config.run.name))
 
 
-async def end_all(places: Places, section: ClusterSection, run: str) -> int:
+async def end_all(places: RunDir, section: ClusterConfig, run: str) -> int:
     """The same for a run that has no controller, or whose controller is about to end."""
     found = [one for one in sorted(places.attempts.glob("*/")) if is_taken(one)]
     # Of others than this machine only what lasts can be left, and that are supervisors.
-    asked = section if found else ClusterSection()
+    asked = section if found else ClusterConfig()
     cluster = await open_cluster(asked, run=run, folder=places.run, key_file=places.token)
     try:
         await asyncio.gather(*(_end(one, cluster) for one in found))
     finally:
         await cluster.close()
     # The proxy last, so that programs that are being ended see no call fail.
-    num_others = await resuming.clear_away(places, proxy=True)
+    num_others = await resuming.kill_leftovers(places, proxy=True)
     if stuck := [one.name for one in found if is_taken(one)]:
         raise ConfigError(f"{places.run}: could not be ended: {', '.join(stuck)}")
     return len(found) + num_others
 
 
-async def _end(folder: Path, by: supervised.Orders) -> None:
+async def _end(folder: Path, by: supervised.ProcessSignaller) -> None:
     """What its program has done by now is assessed when the run is resumed."""
     supervised.stop(folder, by)
     await supervised.end(folder, END_S, by)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gyre.cluster.processors import Meter, Meters, Table
+from gyre.cluster.processors import ProcessMeter, ProcessMeters, ProcessTable
 from gyre.controller.devices import Device, Devices, use_of
 from gyre.types.run_events import DeviceUse, UseMeasured
 
@@ -21,7 +21,7 @@ PART = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Roots:
+class ProcessRoots:
     """Processes of a run on this machine by their numbers; all they started counts with them."""
 
     cells: Mapping[int, int]
@@ -32,7 +32,7 @@ class Roots:
     """Folders of executions, where supervisors of earlier controllers have their logs."""
 
 
-class Using:
+class ResourceSampler:
     """Everything that one controller measures."""
 
     def __init__(self, devices: Devices | None = None, *, first_s: float = FIRST_S) -> None:
@@ -40,19 +40,19 @@ class Using:
         self._devices = devices
         self._first_s = first_s
         self._began_s = time.monotonic()
-        self._cells: dict[int, Meter] = {}
-        self._proxies = Meters()
-        self._executions = Meters()
+        self._cells: dict[int, ProcessMeter] = {}
+        self._proxies = ProcessMeters()
+        self._executions = ProcessMeters()
         self._controller_s = 0.0
 
     @classmethod
-    def found(cls) -> "Using":
+    def found(cls) -> "ResourceSampler":
         """With whatever this machine can tell."""
         return cls(Devices.found())
 
     async def work(
         self,
-        roots: Callable[[], Roots],
+        roots: Callable[[], ProcessRoots],
         *,
         hear: Callable[[UseMeasured], None],
         clock: Callable[[], float],
@@ -63,11 +63,11 @@ class Using:
             await asyncio.sleep(pause_s(clock(), self._first_s))
             hear(await asyncio.to_thread(self.measured, roots()))
 
-    def measured(self, roots: Roots) -> UseMeasured:
+    def measured(self, roots: ProcessRoots) -> UseMeasured:
         """Since the last time, or since the processes began."""
         now_s = time.monotonic()
         seconds, self._began_s = now_s - self._began_s, now_s
-        table = Table.now()
+        table = ProcessTable.now()
         devices = [] if self._devices is None else self._devices.now()
         return UseMeasured(
             seconds=seconds,
@@ -80,14 +80,14 @@ class Using:
             devices=_by_cell(table, devices, roots.cells),
         )
 
-    def _of_cells(self, table: Table, pids: Mapping[int, int]) -> dict[int, float]:
+    def _of_cells(self, table: ProcessTable, pids: Mapping[int, int]) -> dict[int, float]:
         took = {
-            cell: self._cells.setdefault(cell, Meter()).took(table, pid)
+            cell: self._cells.setdefault(cell, ProcessMeter()).took(table, pid)
             for cell, pid in pids.items()
         }
         return {cell: seconds for cell, seconds in took.items() if seconds is not None}
 
-    def _own(self, table: Table) -> float:
+    def _own(self, table: ProcessTable) -> float:
         """Without what it started."""
         total = table.alone(os.getpid()) or 0.0
         took, self._controller_s = total - self._controller_s, total
@@ -99,7 +99,7 @@ def pause_s(now_s: float, first_s: float = FIRST_S) -> float:
     return max(first_s, min(MOST_S, now_s / PART))
 
 
-def _adopted(table: Table, roots: Roots) -> list[int]:
+def _adopted(table: ProcessTable, roots: ProcessRoots) -> list[int]:
     ours = {os.getpid(), *roots.cells.values()}
     for root in (*roots.nurseries, *roots.proxies):
         ours |= {one.pid for one in table.under(root)}
@@ -115,7 +115,7 @@ def _logs_under(pid: int, folder: Path) -> bool:
 
 
 def _by_cell(
-    table: Table, devices: Sequence[Device], pids: Mapping[int, int]
+    table: ProcessTable, devices: Sequence[Device], pids: Mapping[int, int]
 ) -> dict[int, DeviceUse]:
     if not devices:
         return {}

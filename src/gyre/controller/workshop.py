@@ -7,30 +7,30 @@ from typing import Any
 from gyre.aio.chores import Spawn
 from gyre.cell.client import CellClient
 from gyre.config.run_sections import RunConfig
-from gyre.controller.cells.checkpointer import Keeper
-from gyre.controller.cells.pacing import Pacing
-from gyre.controller.cells.processes import Staff
-from gyre.controller.cells.restarts import Reviving
-from gyre.controller.cells.transitions import Switching
-from gyre.controller.cells.watching import Watch
+from gyre.controller.cells.checkpointer import Checkpointer
+from gyre.controller.cells.pacing import SlowEngineDetector
+from gyre.controller.cells.processes import CellProcesses
+from gyre.controller.cells.restarts import CellRestarter
+from gyre.controller.cells.transitions import RoleTransitions
+from gyre.controller.cells.watching import HealthMonitor
 from gyre.controller.process_specs import packer_for
 from gyre.controller.routing import RouteTables
-from gyre.controller.training.batches import Terms
-from gyre.controller.training.hall import Hall
+from gyre.controller.training.batches import TrainingSettings
+from gyre.controller.training.hall import TrainingCoordinator
 from gyre.model.checkpoint_store import Checkpoint
-from gyre.proxy.sharded import Proxies
-from gyre.scheduler.config import Shape
+from gyre.proxy.sharded import ShardedProxyClient
+from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.messages import CellDied, RunStarted
 from gyre.types.ids import CellId
 
 
-class Workshop:
+class TrainingComponents:
     """One run's hall with whoever keeps its weights and its cells alive."""
 
     def __init__(
         self,
-        staff: Staff,
-        shape: Shape,
+        staff: CellProcesses,
+        shape: SchedulerConfig,
         *,
         hear: Callable[[Any], None],
         settled: Callable[[], Awaitable[None]],
@@ -45,9 +45,9 @@ class Workshop:
         self._cells_serve = shape.placement.cells_serve
         self._publish_s = schedule.publish_s
         self._offers = config.transport.kind in ("tcp", "mooncake")
-        self._hear = hear = deaths_once(hear, staff.cells)
+        self._hear = hear = report_death_once(hear, staff.cells)
         self._settled = settled
-        self.hall = Hall(
+        self.hall = TrainingCoordinator(
             staff.cells,
             terms_of(config, shape),
             packer=packer_for(config, staff.places),
@@ -57,7 +57,7 @@ class Workshop:
             clock=clock,
             spawn=spawn,
         )
-        self.keeper = Keeper(
+        self.keeper = Checkpointer(
             staff.cells,
             folder=staff.places.checkpoints,
             section=config.checkpoint,
@@ -65,7 +65,7 @@ class Workshop:
             covered=self.hall.forget,
             spawn=spawn,
         )
-        self.watch = Watch(
+        self.watch = HealthMonitor(
             staff.cells,
             self.hall,
             num_cells=staff.num_cells,
@@ -77,7 +77,7 @@ class Workshop:
             clock=clock,
             spawn=spawn,
         )
-        self.reviving = Reviving(
+        self.reviving = CellRestarter(
             staff.cells,
             staff,
             self.hall,
@@ -91,19 +91,19 @@ class Workshop:
     async def open(
         self,
         routes: RouteTables,
-        proxy: Proxies,
+        proxy: ShardedProxyClient,
         published: Checkpoint | None = None,
         *,
         is_home: Callable[[int], bool],
-    ) -> Switching:
+    ) -> RoleTransitions:
         """Roles can change; what everybody begins with is a version like any other."""
         self.watch.is_home = is_home
         if published is None:
             published, _ = await self.keeper.saved(0)
         self.keeper.publish(published)
         self.keeper.acknowledged(published.version)
-        self.watch.paces = Pacing(self._cells, proxy, hear=self._hear)
-        return Switching(
+        self.watch.paces = SlowEngineDetector(self._cells, proxy, hear=self._hear)
+        return RoleTransitions(
             self._cells,
             self.hall,
             routes,
@@ -120,7 +120,7 @@ class Workshop:
         """The run starts; cells that never serve train from now on (SPEC 9)."""
         order = list(range(self._num_cells))
         # Groups of cells are built before they are needed; one that cannot be is built then.
-        meets = (self._cells[one].meet(0, order) for one in order)
+        meets = (self._cells[one].form_groups(0, order) for one in order)
         await asyncio.gather(*meets, return_exceptions=True)
         entered: dict[int, object] = {}
         if not self._cells_serve:
@@ -140,8 +140,8 @@ class Workshop:
             self.watch.follow(cell)
 
 
-def terms_of(config: RunConfig, shape: Shape) -> Terms:
-    return Terms(
+def terms_of(config: RunConfig, shape: SchedulerConfig) -> TrainingSettings:
+    return TrainingSettings(
         groups_per_batch=shape.groups_per_batch,
         batch_executions=shape.groups_per_batch * shape.executions_per_group,
         scored_first=config.cells.stages > 1,
@@ -151,7 +151,7 @@ def terms_of(config: RunConfig, shape: Shape) -> Terms:
     )
 
 
-def deaths_once(
+def report_death_once(
     hear: Callable[[Any], None], cells: Mapping[int, CellClient]
 ) -> Callable[[Any], None]:
     """Several notice that a process is gone, and the first of them is heard."""

@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from gyre.config.run_sections import RunConfig
-from gyre.evals.plan import RolloutPlan, Weights
-from gyre.evals.rollout_results import Summary, read_summary, summed_up
+from gyre.evals.plan import EvalSpec, ServedWeights
+from gyre.evals.rollout_results import EvalSummary, read_summary, summed_up
 from gyre.evals.rollout_run import roll_out
 from gyre.model.checkpoint_store import CHECKPOINTS, EVALUATIONS, name_of
 from gyre.types.errors import GyreError
 
 
-def due(config: RunConfig, run: Path) -> RolloutPlan | None:
+def due(config: RunConfig, run: Path) -> EvalSpec | None:
     """What is measured behind the last publication; None where no round is due, or it was made."""
     held_out, steps = config.evaluation, config.schedule.steps
     if not held_out.slots or held_out.tasks is None or steps is None:
@@ -24,7 +24,7 @@ def due(config: RunConfig, run: Path) -> RolloutPlan | None:
     folder = run / EVALUATIONS / f"{name_of(steps)}-last"
     if (before := read_summary(folder)) is not None and before.is_whole:
         return None
-    return RolloutPlan(
+    return EvalSpec(
         config=replace(
             config,
             run=replace(config.run, folder=str(folder.absolute())),
@@ -34,18 +34,20 @@ def due(config: RunConfig, run: Path) -> RolloutPlan | None:
         folder=folder,
         members=1,
         concurrency=held_out.slots,
-        weights=Weights(model=str((run / CHECKPOINTS / name_of(steps)).absolute()), version=steps),
+        weights=ServedWeights(
+            model=str((run / CHECKPOINTS / name_of(steps)).absolute()), version=steps
+        ),
     )
 
 
-def measured(plan: RolloutPlan) -> Summary:
+def measured(plan: EvalSpec) -> EvalSummary:
     """What they come to, also kept in the folder of that evaluation; one begun before goes on."""
     results, is_whole = roll_out(plan, begun=lambda number: None, told=lambda one: None)
     what = "held-out tasks, behind the last publication"
     return summed_up(plan, results, tasks=what, is_whole=is_whole)
 
 
-def why_not(plan: RolloutPlan) -> str | None:
+def why_not(plan: EvalSpec) -> str | None:
     """They are measured, or this is why not; what was trained is no worse for it."""
     try:
         is_whole = measured(plan).is_whole

@@ -24,7 +24,7 @@ ASKED_FILE = "rollout.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class EvalArguments:
     """What a command line says."""
 
     tasks: str
@@ -40,7 +40,7 @@ class Asked:
     overrides: tuple[str, ...]
 
     @classmethod
-    def of(cls, args: Namespace) -> "Asked":
+    def of(cls, args: Namespace) -> "EvalArguments":
         """The options that `gyre rollout` and `gyre evaluate` share."""
         return cls(
             tasks=args.tasks,
@@ -55,7 +55,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Weights:
+class ServedWeights:
     """What is served: a model as it is named, or a version of which a run has a checkpoint."""
 
     model: str
@@ -63,7 +63,7 @@ class Weights:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RolloutPlan:
+class EvalSpec:
     """Executions without training: which, of what, and where they are kept."""
 
     config: RunConfig
@@ -72,7 +72,7 @@ class RolloutPlan:
     """N: executions of each task."""
     concurrency: int
     """Executions at once."""
-    weights: Weights
+    weights: ServedWeights
     engines: tuple[str, ...] = ()
     """Addresses; none: one engine is started."""
     engine_key: Path | None = None
@@ -80,11 +80,16 @@ class RolloutPlan:
 
 
 def planned(
-    asked: Asked, weights: Weights, folder: Path, *, where: str, engine_key: Path | None
-) -> RolloutPlan:
+    asked: EvalArguments,
+    weights: ServedWeights,
+    folder: Path,
+    *,
+    where: str,
+    engine_key: Path | None,
+) -> EvalSpec:
     """What is to be done; ConfigError with all that is wrong."""
     config = rollout_config(asked, where=where, model=weights.model)
-    return RolloutPlan(
+    return EvalSpec(
         config=replace(config, run=replace(config.run, folder=str(folder.absolute()))),
         folder=folder,
         members=asked.members,
@@ -95,7 +100,7 @@ def planned(
     )
 
 
-def rollout_config(asked: Asked, *, where: str, model: str) -> RunConfig:
+def rollout_config(asked: EvalArguments, *, where: str, model: str) -> RunConfig:
     """The tree that the command line and the run file beside it come to; or all its mistakes."""
     if asked.members < 1 or asked.concurrency < 1:
         message = f"expected --n and --concurrency of 1 or more, found {asked.members} and "
@@ -148,7 +153,7 @@ def folder_for(wanted: Path | None, *, beside: Path) -> Path:
     raise ConfigError(message)
 
 
-def weights_of(subject: str, version: int | None) -> tuple[Weights, Path | None]:
+def weights_of(subject: str, version: int | None) -> tuple[ServedWeights, Path | None]:
     """A model by name or folder, or the weights of a run's checkpoint and its folder."""
     folder = Path(subject)
     versions = folder / CHECKPOINTS
@@ -156,7 +161,7 @@ def weights_of(subject: str, version: int | None) -> tuple[Weights, Path | None]
         if version is not None:
             message = f"--version {version}: expected a run with weights, found {subject}"
             raise ConfigError(message)
-        return Weights(model=subject), None
+        return ServedWeights(model=subject), None
     found = _kept(versions)
     wanted = max(found, default=None) if version is None else version
     if wanted is None or wanted not in found:
@@ -164,7 +169,7 @@ def weights_of(subject: str, version: int | None) -> tuple[Weights, Path | None]
         asked = "a checkpoint" if version is None else f"version {version}"
         message = f"{versions}: expected {asked}; found versions: {known}"
         raise ConfigError(message)
-    return Weights(model=str(found[wanted].resolve()), version=wanted), folder
+    return ServedWeights(model=str(found[wanted].resolve()), version=wanted), folder
 
 
 def _kept(folder: Path) -> dict[int, Path]:

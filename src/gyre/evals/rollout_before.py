@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from gyre.evals.plan import ASKED_FILE, RolloutPlan
+from gyre.evals.plan import ASKED_FILE, EvalSpec
 from gyre.storage.durable import replace
 from gyre.types.errors import ConfigError
 from gyre.types.ids import ExecutionId
@@ -47,7 +47,7 @@ def _again(name: str) -> int:
     return int(found[2] or 0)
 
 
-def remember(plan: RolloutPlan, tasks: list[str]) -> None:
+def remember(plan: EvalSpec, tasks: list[str]) -> None:
     """The folder says what it is of; ConfigError if that is something else already."""
     path = plan.folder / ASKED_FILE
     wanted = _asked(plan, tasks)
@@ -68,7 +68,7 @@ def remember(plan: RolloutPlan, tasks: list[str]) -> None:
         raise ConfigError(message)
 
 
-def _asked(plan: RolloutPlan, tasks: list[str]) -> dict[str, Any]:
+def _asked(plan: EvalSpec, tasks: list[str]) -> dict[str, Any]:
     """As it reads back from JSON."""
     tables = {name: table for name, table in asdict(plan.config).items() if name not in MAY_CHANGE}
     asked = {

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from gyre.evals.rollout_results import Result, read_summary
+from gyre.evals.rollout_results import EvalResult, read_summary
 from gyre.journal.reading import path_of, read
 from gyre.model.checkpoint_store import EVALUATIONS
-from gyre.rewards.statistics import Mean, Spread
+from gyre.rewards.statistics import Mean, ScoreStatistics
 from gyre.types.outcomes import Outcome
 from gyre.types.run_events import EvaluationRound, StepMade
 
@@ -14,7 +14,7 @@ MOST_TASKS = 60
 WIDEST = 32
 
 
-def line(one: Result, *, num_done: int, total: int) -> str:
+def line(one: EvalResult, *, num_done: int, total: int) -> str:
     """An execution that has closed."""
     count = f"[{num_done:>{len(str(total))}}/{total}]"
     ran = "" if one.ran_s is None else f"{one.ran_s:.1f} s"
@@ -23,7 +23,7 @@ def line(one: Result, *, num_done: int, total: int) -> str:
     return said if one.reason is None else f"{said}  {one.reason.splitlines()[0][:80]}"
 
 
-def page(found: Spread) -> Iterator[str]:
+def page(found: ScoreStatistics) -> Iterator[str]:
     """All of them together, then task by task."""
     tasks = len(found.tasks)
     of = "1 task" if tasks == 1 else f"{tasks} tasks"
@@ -41,7 +41,7 @@ def page(found: Spread) -> Iterator[str]:
         yield f"  ... {tasks - MOST_TASKS} more"
 
 
-def counts(results: Sequence[Result]) -> str:
+def counts(results: Sequence[EvalResult]) -> str:
     """How many closed as what."""
     found = [(one, sum(result.outcome is one for result in results)) for one in Outcome]
     return ", ".join(f"{number} {one.value}" for one, number in found if number)
@@ -71,7 +71,7 @@ def curve(run: Path) -> Iterator[str]:
         yield f"{version:>7}  {reward:>15}  {score:<20}  {what}"
 
 
-def _outcomes(found: Spread) -> str:
+def _outcomes(found: ScoreStatistics) -> str:
     said = f"{found.num_valid} with a score"
     if found.num_placeholders:
         said += f", {found.num_placeholders} of them placeholders"

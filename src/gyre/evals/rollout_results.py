@@ -8,9 +8,9 @@ from typing import Self
 
 import msgspec
 
-from gyre.controller.executions.supervised import Supervised
-from gyre.evals.plan import RolloutPlan
-from gyre.rewards.statistics import Scored, Spread, spread
+from gyre.controller.executions.supervised import SupervisedExecution
+from gyre.evals.plan import EvalSpec
+from gyre.rewards.statistics import ScoredExecution, ScoreStatistics, score_statistics
 from gyre.storage.durable import replace
 from gyre.trajectory.loading import versions_of
 from gyre.types.errors import LogDamaged
@@ -21,7 +21,7 @@ SUMMARY_FILE = "summary.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class EvalResult:
     """One execution that has closed."""
 
     execution: str
@@ -43,7 +43,7 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
+class EvalSummary:
     """What a rollout came to, as its file says."""
 
     model: str
@@ -54,11 +54,11 @@ class Summary:
     """Whether every execution has closed."""
     versions: tuple[int, ...]
     """All that sampled a token (SPEC 6.6)."""
-    spread: Spread
+    spread: ScoreStatistics
     format: int = 1
 
 
-class Results:
+class EvalResults:
     """Results as they come, in memory and in a file, behind those of before; a context."""
 
     def __init__(self, folder: Path) -> None:
@@ -67,14 +67,14 @@ class Results:
         data = path.read_bytes() if path.exists() else b""
         sound = data[: data.rfind(b"\n") + 1]
         try:
-            self.all = [msgspec.json.decode(line, type=Result) for line in sound.splitlines()]
+            self.all = [msgspec.json.decode(line, type=EvalResult) for line in sound.splitlines()]
         except msgspec.MsgspecError as error:
             message = f"{path}: expected results, a line each: {error}"
             raise LogDamaged(message) from error
         self._file = path.open("ab")
         self._file.truncate(len(sound))
 
-    def add(self, one: Result) -> None:
+    def add(self, one: EvalResult) -> None:
         self.all.append(one)
         self._file.write(msgspec.json.encode(asdict(one)) + b"\n")
         self._file.flush()
@@ -91,10 +91,10 @@ class Results:
         self._file.close()
 
 
-def result_of(folder: Path, one: Supervised, closed: Closed) -> Result:
+def result_of(folder: Path, one: SupervisedExecution, closed: Closed) -> EvalResult:
     terminated = one.terminated
     assert terminated is not None
-    return Result(
+    return EvalResult(
         execution=one.name,
         task=one.task.id,
         ending=terminated.ending.value,
@@ -108,18 +108,18 @@ def result_of(folder: Path, one: Supervised, closed: Closed) -> Result:
     )
 
 
-def spread_of(results: Sequence[Result]) -> Spread:
-    return spread(
-        Scored(task=one.task, outcome=one.outcome, score=one.score, highest=one.highest)
+def spread_of(results: Sequence[EvalResult]) -> ScoreStatistics:
+    return score_statistics(
+        ScoredExecution(task=one.task, outcome=one.outcome, score=one.score, highest=one.highest)
         for one in results
     )
 
 
 def summed_up(
-    plan: RolloutPlan, results: Sequence[Result], *, tasks: str, is_whole: bool
-) -> Summary:
+    plan: EvalSpec, results: Sequence[EvalResult], *, tasks: str, is_whole: bool
+) -> EvalSummary:
     """What they come to, which is then in the rollout's folder too."""
-    summary = Summary(
+    summary = EvalSummary(
         model=plan.weights.model,
         version=plan.weights.version,
         tasks=tasks,
@@ -132,9 +132,9 @@ def summed_up(
     return summary
 
 
-def read_summary(folder: Path) -> Summary | None:
+def read_summary(folder: Path) -> EvalSummary | None:
     """None where there is none, or it is not one."""
     try:
-        return msgspec.json.decode((folder / SUMMARY_FILE).read_bytes(), type=Summary)
+        return msgspec.json.decode((folder / SUMMARY_FILE).read_bytes(), type=EvalSummary)
     except (OSError, msgspec.MsgspecError):
         return None

@@ -19,14 +19,14 @@ import aiohttp
 import uvloop
 
 from gyre.cell.client import CellClient
-from gyre.cluster.births import Births
-from gyre.cluster.liveness import BEAT_S, ending, heard_of
+from gyre.cluster.births import ForkClient
+from gyre.cluster.liveness import BEAT_S, ending, supervise_until_gone
 from gyre.cluster.pids import holder_of
-from gyre.cluster.process import Found, Process
+from gyre.cluster.process import AdoptedProcess, LoggedProcess
 from gyre.controller import run_dir as shares
-from gyre.controller.executions.facts_server import PATH, Desk
+from gyre.controller.executions.facts_server import PATH, FactsServer
 from gyre.controller.executions.group_executions import name_of, next_name
-from gyre.controller.executions.supervised import Supervised
+from gyre.controller.executions.supervised import SupervisedExecution
 from gyre.controller.executions.supervisors import Supervisors
 from gyre.controller.process_specs import (
     cell_plan,
@@ -36,14 +36,14 @@ from gyre.controller.process_specs import (
     proxy_plan,
     sandbox_for,
 )
-from gyre.controller.run_dir import Places
-from gyre.evals.plan import RolloutPlan
+from gyre.controller.run_dir import RunDir
+from gyre.evals.plan import EvalSpec
 from gyre.evals.rollout_before import begun, remember, slot_of
-from gyre.evals.rollout_results import Result, Results, result_of
+from gyre.evals.rollout_results import EvalResult, EvalResults, result_of
 from gyre.net.http_server import listener, serving, told_to_stop
 from gyre.proxy.proxied import ProxyClient
 from gyre.proxy.proxy import connected
-from gyre.proxy.sharded import Proxies
+from gyre.proxy.sharded import ShardedProxyClient
 from gyre.rollout.placing import check
 from gyre.storage import lock
 from gyre.storage.plan_file import write_plan
@@ -56,10 +56,10 @@ READY_S = 300.0
 """How long a process may take to be ready: large weights are read."""
 
 
-class Rollout:
+class EvalRunner:
     """One rollout, from its first process to its last."""
 
-    def __init__(self, plan: RolloutPlan, *, told: Callable[[Result], None]) -> None:
+    def __init__(self, plan: EvalSpec, *, told: Callable[[EvalResult], None]) -> None:
         """`told` hears of every execution that has closed."""
         self._plan = plan
         self._config = plan.config
@@ -80,9 +80,9 @@ class Rollout:
         self._watched: list[tuple[str, Callable[[], Coroutine[Any, Any, str]], Path]] = []
         """Processes that must not end before the rollout does, and what says how they did."""
         self._session: aiohttp.ClientSession
-        self._places: Places
+        self._places: RunDir
         self._supervisors: Supervisors
-        self._results: Results
+        self._results: EvalResults
 
     @property
     def num_executions(self) -> int:
@@ -92,12 +92,12 @@ class Rollout:
     def is_whole(self) -> bool:
         return len(self._results.all) == self.num_executions
 
-    async def work(self) -> list[Result]:
+    async def work(self) -> list[EvalResult]:
         """What became of the executions: all of them, unless it was told to stop."""
         told = told_to_stop()
         async with AsyncExitStack() as stack:
             self._places = await self._prepared(stack)
-            self._results = stack.enter_context(Results(self._places.run))
+            self._results = stack.enter_context(EvalResults(self._places.run))
             for one in self._results.all:
                 self._told(one)
             if self.is_whole:
@@ -109,7 +109,7 @@ class Rollout:
                     headers=headers, timeout=timeout, connector=aiohttp.TCPConnector(limit=0)
                 )
             )
-            births = await Births.open("gyre.rollout.main", self._places.log("nursery"))
+            births = await ForkClient.open("gyre.rollout.main", self._places.log("nursery"))
             stack.push_async_callback(births.close)
             proxy = await self._start(stack)
             await self._execute(proxy, births, told)
@@ -119,7 +119,7 @@ class Rollout:
 
     # Before the first execution
 
-    async def _prepared(self, stack: AsyncExitStack) -> Places:
+    async def _prepared(self, stack: AsyncExitStack) -> RunDir:
         folder = self._plan.folder
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         stack.callback(os.close, lock.take(folder, whose="rollout"))
@@ -130,17 +130,17 @@ class Rollout:
         places.token.write_text(self._token)
         return places
 
-    async def _end_earlier(self, places: Places) -> None:
+    async def _end_earlier(self, places: RunDir) -> None:
         """What is left of a rollout that was killed is gone, but supervisors.
 
         They will find the next proxy.
         """
         log = places.log("proxy")
         if (pid := holder_of(log)) is not None:
-            await Found("proxy", pid, log).kill()
+            await AdoptedProcess("proxy", pid, log).kill()
         await asyncio.to_thread(shares.remove_earlier, places)
 
-    async def _start(self, stack: AsyncExitStack) -> Proxies:
+    async def _start(self, stack: AsyncExitStack) -> ShardedProxyClient:
         """A proxy before the engines that are there, or before one that is started."""
         plan, window = self._plan, self._config.proxy.context_tokens
         engines, key = plan.engines, plan.engine_key
@@ -154,16 +154,18 @@ class Rollout:
         self._config = replace(self._config, proxy=told.proxy)
         path = write_plan(self._places.plan("proxy"), told)
         log = self._places.log("proxy")
-        process = await Process.start("proxy", ("-m", "gyre.proxy.proxy", str(path)), log)
+        process = await LoggedProcess.start("proxy", ("-m", "gyre.proxy.proxy", str(path)), log)
         stack.push_async_callback(process.stop)
         proxy = ProxyClient(await process.ready(READY_S), self._session)
 
         async def ended() -> str:
-            was_silent = await heard_of(process.wait, lambda: proxy.answers(BEAT_S), process.kill)
+            was_silent = await supervise_until_gone(
+                process.wait, lambda: proxy.answers(BEAT_S), process.kill
+            )
             return ending(await process.wait(), was_silent=was_silent)
 
         self._watched.append(("proxy", ended, log))
-        return Proxies([proxy])
+        return ShardedProxyClient([proxy])
 
     async def _start_engine(self, stack: AsyncExitStack) -> CellClient:
         """A cell that only serves."""
@@ -176,15 +178,15 @@ class Rollout:
             threads=config.cells.threads or os.cpu_count(),
         )
         path = write_plan(self._places.plan("engine"), plan)
-        births = await Births.open("gyre.cell.main", self._places.log("engines"))
+        births = await ForkClient.open("gyre.cell.main", self._places.log("engines"))
         stack.push_async_callback(births.close)
         log = self._places.log("engine")
-        child = await births.birth("engine", [str(path)], log=log)
+        child = await births.fork("engine", [str(path)], log=log)
         stack.push_async_callback(child.stop)
         client = CellClient(plan.cell, await child.ready(READY_S), self._session)
 
         async def ended() -> str:
-            was_silent = await heard_of(child.wait, client.answers, child.kill)
+            was_silent = await supervise_until_gone(child.wait, client.answers, child.kill)
             return ending(await child.wait(), was_silent=was_silent)
 
         self._watched.append(("engine", ended, log))
@@ -192,7 +194,9 @@ class Rollout:
 
     # The executions
 
-    async def _execute(self, proxy: Proxies, births: Births, told: asyncio.Event) -> None:
+    async def _execute(
+        self, proxy: ShardedProxyClient, births: ForkClient, told: asyncio.Event
+    ) -> None:
         on = listener(HOST, 0)
         facts_url = f"http://{HOST}:{on.getsockname()[1]}{PATH}"
         self._supervisors = Supervisors(
@@ -208,7 +212,7 @@ class Rollout:
             lost=self._lost,
         )
         try:
-            async with serving(Desk(self._facts_token, self._supervisors.heard), on):
+            async with serving(FactsServer(self._facts_token, self._supervisors.heard), on):
                 try:
                     await self._until_over(told)
                 finally:
@@ -244,16 +248,16 @@ class Rollout:
             take = self._supervisors.adopt if slot in known else self._supervisors.launch
             take(name, task, self._places.attempts / name)
 
-    def _lost(self, one: Supervised, reason: str) -> None:
+    def _lost(self, one: SupervisedExecution, reason: str) -> None:
         """Begun anew in the place that it holds, under a name that has neither log nor folder."""
         name = next_name(one.name)
         self._supervisors.launch(name, one.task, self._places.attempts / name)
 
-    async def _terminated(self, one: Supervised, fact: Terminated) -> None:
+    async def _terminated(self, one: SupervisedExecution, fact: Terminated) -> None:
         if not self._config.schedule.evaluation_holds_slot:
             self._slots.release()
 
-    async def _closed(self, one: Supervised, fact: Closed) -> None:
+    async def _closed(self, one: SupervisedExecution, fact: Closed) -> None:
         if self._config.schedule.evaluation_holds_slot:
             self._slots.release()
         if fact.outcome is Outcome.SURPLUS:
@@ -280,16 +284,16 @@ class Rollout:
 
 
 def roll_out(
-    plan: RolloutPlan,
+    plan: EvalSpec,
     *,
     begun: Callable[[int], None],
-    told: Callable[[Result], None],
-) -> tuple[list[Result], bool]:
+    told: Callable[[EvalResult], None],
+) -> tuple[list[EvalResult], bool]:
     """What became of the executions, and whether that is all of them."""
     check(sandbox_for(plan.config.sandbox))
 
-    async def work() -> tuple[list[Result], bool]:
-        rollout = Rollout(plan, told=told)
+    async def work() -> tuple[list[EvalResult], bool]:
+        rollout = EvalRunner(plan, told=told)
         begun(rollout.num_executions)
         found = await rollout.work()
         return found, len(found) == rollout.num_executions

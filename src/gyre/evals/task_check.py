@@ -14,22 +14,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from gyre.cluster.births import Births
-from gyre.config.run_sections import DeadlinesSection, SandboxSection
-from gyre.config.task_sections import TasksSection
+from gyre.cluster.births import ForkClient
+from gyre.config.run_sections import DeadlinesConfig, SandboxConfig
+from gyre.config.task_sections import TasksConfig
 from gyre.controller.process_specs import deadlines_for, open_tasks, sandbox_for
 from gyre.rewards.command import OUTPUT_FILE as JUDGED_FILE
 from gyre.rollout import outcome
 from gyre.rollout.main import LOG_FILE, Secrets
 from gyre.rollout.placing import check
-from gyre.rollout.spec import Order, write_order
+from gyre.rollout.spec import ExecutionSpec, write_order
 from gyre.rollout.steps import steps_of
 from gyre.rollout.supervisor import OUTPUT_FILE
 from gyre.storage import safe_dir as folders
 from gyre.types.errors import LogDamaged
 from gyre.types.ids import ExecutionId
 from gyre.types.outcomes import Ending, OutcomeRecord
-from gyre.types.tasks import Step, Task
+from gyre.types.tasks import Task, TaskStep
 
 UNTOUCHED = "untouched"
 SOLVED = "solve.sh"
@@ -37,13 +37,13 @@ NOTHING = "/dev/null"
 """The script of a way that does nothing in a step."""
 NOBODY = "http://127.0.0.1:9"
 """Stands for the model's address, which no script of a task has a use for."""
-DEADLINES = DeadlinesSection(agent_s=600.0, overall_s=1200.0)
+DEADLINES = DeadlinesConfig(agent_s=600.0, overall_s=1200.0)
 SAID_BYTES = 2_000
 SAID_LINES = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tried:
+class TaskCheck:
     """One way of doing a task, and what it came to."""
 
     way: str
@@ -55,19 +55,19 @@ class Tried:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TriedTask:
+class CheckedTask:
     """A task in every way there is; one that only a judge can score is not tried."""
 
     task: Task
-    ways: tuple[Tried, ...]
+    ways: tuple[TaskCheck, ...]
 
     @property
     def is_sound(self) -> bool:
         return all(one.problem is None for one in self.ways)
 
 
-def try_tasks(
-    section: TasksSection, sandbox: SandboxSection, told: Callable[[TriedTask], None]
+def check_tasks(
+    section: TasksConfig, sandbox: SandboxConfig, told: Callable[[CheckedTask], None]
 ) -> None:
     """`told` hears of every task of a source, in its order; TaskError for what cannot be read."""
     source = open_tasks(section, sandbox=sandbox.kind)
@@ -79,13 +79,13 @@ def try_tasks(
 
 
 async def _try_all(
-    tasks: Sequence[Task], sandbox: SandboxSection, folder: Path, told: Callable[[TriedTask], None]
+    tasks: Sequence[Task], sandbox: SandboxConfig, folder: Path, told: Callable[[CheckedTask], None]
 ) -> None:
     """As many ways at once as there are cores."""
-    births = await Births.open("gyre.rollout.main", folder / "nursery.log")
+    births = await ForkClient.open("gyre.rollout.main", folder / "nursery.log")
     places = asyncio.Semaphore(os.cpu_count() or 1)
 
-    async def tried(task: Task, at: Path, way: str) -> Tried:
+    async def tried(task: Task, at: Path, way: str) -> TaskCheck:
         async with places:
             return await _try(births, _order(task, way, sandbox), at, way)
 
@@ -95,7 +95,7 @@ async def _try_all(
     ]
     try:
         for task, ways in zip(tasks, running, strict=True):
-            told(TriedTask(task=task, ways=tuple(await asyncio.gather(*ways))))
+            told(CheckedTask(task=task, ways=tuple(await asyncio.gather(*ways))))
     finally:
         left = [one for ways in running for one in ways]
         for one in left:
@@ -117,13 +117,13 @@ def _solutions(task: Task) -> list[str]:
     return [one for one in (task.solution, *(step.solution for step in task.steps)) if one]
 
 
-def _order(task: Task, way: str, sandbox: SandboxSection) -> Order:
+def _order(task: Task, way: str, sandbox: SandboxConfig) -> ExecutionSpec:
     """An execution whose agent is a script, the same in name for each step, and judged once."""
     steps = tuple(_scripted(step, step.solution, way) for step in task.steps)
     only = _scripted(steps_of(task)[0], task.solution, way)
     agent_s, overall_s = deadlines_for(DEADLINES, task)
     place = sandbox_for(sandbox)
-    return Order(
+    return ExecutionSpec(
         execution=ExecutionId(way),
         task=replace(
             task,
@@ -140,17 +140,17 @@ def _order(task: Task, way: str, sandbox: SandboxSection) -> Order:
     )
 
 
-def _scripted(step: Step, solution: str | None, way: str) -> Step:
+def _scripted(step: TaskStep, solution: str | None, way: str) -> TaskStep:
     script = None if solution is None else Path(solution) / way
     instruction = str(script) if script is not None and script.is_file() else NOTHING
     return replace(step, instruction=instruction, evaluation=replace(step.evaluation, attempts=1))
 
 
-async def _try(births: Births, order: Order, folder: Path, way: str) -> Tried:
+async def _try(births: ForkClient, order: ExecutionSpec, folder: Path, way: str) -> TaskCheck:
     path = write_order(folder, order)
     # Nobody is asked with this key; a supervisor starts nothing without one.
     told = json.dumps(asdict(Secrets(key="none")))
-    child = await births.birth(way, [str(path)], log=folder / LOG_FILE, told=told)
+    child = await births.fork(way, [str(path)], log=folder / LOG_FILE, told=told)
     try:
         await child.wait()
     finally:
@@ -158,11 +158,11 @@ async def _try(births: Births, order: Order, folder: Path, way: str) -> Tried:
     try:
         record = outcome.read(folder)
     except LogDamaged as error:
-        return Tried(way=way, score=None, problem=str(error))
+        return TaskCheck(way=way, score=None, problem=str(error))
     score = None if record is None or record.closed is None else record.closed.score
     problem = _problem(order.task, way, record, score)
     said = () if problem is None else _said(folder)
-    return Tried(way=way, score=score, problem=problem, said=said)
+    return TaskCheck(way=way, score=score, problem=problem, said=said)
 
 
 def _problem(task: Task, way: str, record: OutcomeRecord | None, score: float | None) -> str | None:

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import orjson
 
-from gyre.export.rows import Drawn, Settings, mask
-from gyre.trajectory.loading import Loaded
+from gyre.export.rows import ExecutionRows, Settings, mask
+from gyre.trajectory.loading import LoadedExecution
 from gyre.trajectory.rows import Row
 from gyre.types.ids import ExecutionId
 from gyre.types.records import CallRecord
@@ -28,7 +28,7 @@ _GUARDED = {"key_hash", "salt"}
 _TOKENS = {"ids", "prompt", "output"}
 
 
-def write_rows(path: Path, executions: Iterable[Drawn], settings: Settings) -> None:
+def write_rows(path: Path, executions: Iterable[ExecutionRows], settings: Settings) -> None:
     """The format has no place for the settings: each line is a row and nothing else."""
     with path.open("wb") as file:
         for one in executions:
@@ -36,7 +36,7 @@ def write_rows(path: Path, executions: Iterable[Drawn], settings: Settings) -> N
                 file.write(orjson.dumps(_row(one.execution, each), option=_OPTIONS))
 
 
-def write_records(path: Path, executions: Iterable[Loaded]) -> int:
+def write_records(path: Path, executions: Iterable[LoadedExecution]) -> int:
     """How many records it wrote."""
     many = 0
     with path.open("wb") as file:

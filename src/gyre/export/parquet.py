@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gyre.export.rows import Drawn, Settings, mask
+from gyre.export.rows import ExecutionRows, Settings, mask
 
 SCHEMA = pa.schema(
     [
@@ -28,7 +28,7 @@ SCHEMA = pa.schema(
 )
 
 
-def write_rows(path: Path, executions: Iterable[Drawn], settings: Settings) -> None:
+def write_rows(path: Path, executions: Iterable[ExecutionRows], settings: Settings) -> None:
     schema = SCHEMA.with_metadata({"gyre": json.dumps(settings)})
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
         for one in executions:
@@ -36,7 +36,7 @@ def write_rows(path: Path, executions: Iterable[Drawn], settings: Settings) -> N
                 writer.write_table(pa.Table.from_arrays(_arrays(one), schema=schema))
 
 
-def _arrays(one: Drawn) -> list[pa.Array]:
+def _arrays(one: ExecutionRows) -> list[pa.Array]:
     columns = [
         [one.execution] * len(one.rows),
         [each.leaf for each in one.rows],

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gyre.trajectory.draw import draw, generator
+from gyre.trajectory.draw import generator, select_trajectories
 from gyre.trajectory.loading import load
 from gyre.trajectory.rows import Row, row
 from gyre.types.ids import ExecutionId
@@ -17,7 +17,7 @@ FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drawn:
+class ExecutionRows:
     """One execution's rows, in the order they were drawn (SPEC 7.2)."""
 
     execution: ExecutionId
@@ -28,7 +28,7 @@ class Drawn:
 Settings = Mapping[str, int | None]
 """How rows were drawn: format, seed, max_trajectories."""
 
-Writer = Callable[[Path, Iterable[Drawn], Settings], None]
+Writer = Callable[[Path, Iterable[ExecutionRows], Settings], None]
 """Writes a whole file of rows; each format has one."""
 
 
@@ -42,7 +42,7 @@ class Totals:
     tokens: int = 0
     targets: int = 0
 
-    def counted(self, executions: Iterable[Drawn]) -> Iterator[Drawn]:
+    def counted(self, executions: Iterable[ExecutionRows]) -> Iterator[ExecutionRows]:
         """The same executions, counted as they pass."""
         for one in executions:
             self.executions += 1
@@ -53,13 +53,15 @@ class Totals:
             yield one
 
 
-def drawn(paths: Iterable[Path], *, seed: int, max_trajectories: int | None) -> Iterator[Drawn]:
+def drawn(
+    paths: Iterable[Path], *, seed: int, max_trajectories: int | None
+) -> Iterator[ExecutionRows]:
     """The rows of each log; raises LogDamaged."""
     for path in paths:
         loaded = load(path)
         rng = generator(seed, loaded.execution)
-        chosen = draw(loaded.tree, rng, max_trajectories=max_trajectories)
-        yield Drawn(
+        chosen = select_trajectories(loaded.tree, rng, max_trajectories=max_trajectories)
+        yield ExecutionRows(
             execution=loaded.execution,
             complete=loaded.tree.is_complete,
             rows=tuple(row(loaded.tree, one) for one in chosen),

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import safe_open
 
-from gyre.export.rows import Drawn, Settings, mask
+from gyre.export.rows import ExecutionRows, Settings, mask
 from gyre.trajectory.rows import Row
 from gyre.types.ids import ExecutionId
 from gyre.types.roles import PRIORITY
@@ -50,7 +50,7 @@ ARRAYS: Mapping[str, tuple[str, str]] = {
 """Each array's type in the file and in memory; widest items first, so that all are aligned."""
 
 
-def write_rows(path: Path, executions: Iterable[Drawn], settings: Settings) -> None:
+def write_rows(path: Path, executions: Iterable[ExecutionRows], settings: Settings) -> None:
     """Each array grows in a file of its own, because the whole begins with the sizes of all."""
     with ExitStack() as stack:
         # Beside the whole, because there is room for it there.

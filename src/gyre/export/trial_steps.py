@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from gyre.rewards.command import OUTPUT_FILE as EVALUATION_FILE
-from gyre.rollout.facts import Entry
-from gyre.rollout.spec import Order
+from gyre.rollout.facts import FactEntry
+from gyre.rollout.spec import ExecutionSpec
 from gyre.rollout.supervisor import OUTPUT_FILE, STEPS, folder_of
 from gyre.storage.durable import replace
 from gyre.types.outcomes import Assessed, Launched, StepAssessed, StepEnded, StepStarted, Terminated
@@ -18,7 +18,7 @@ Json = dict[str, Any]
 
 
 def write_steps(
-    order: Order, attempt: Path, trial: Path, entries: Sequence[Entry]
+    order: ExecutionSpec, attempt: Path, trial: Path, entries: Sequence[FactEntry]
 ) -> list[Json] | None:
     """What is said of every step that was started; None where the task has none."""
     if not order.task.steps:
@@ -31,9 +31,9 @@ def write_steps(
     return found
 
 
-def _of(entries: Sequence[Entry], number: int) -> list[Entry]:
+def _of(entries: Sequence[FactEntry], number: int) -> list[FactEntry]:
     """Entries of one step, which begin with its start."""
-    found: list[Entry] = []
+    found: list[FactEntry] = []
     at = -1
     for entry in entries:
         if isinstance(entry.fact, Launched | StepStarted):
@@ -43,7 +43,7 @@ def _of(entries: Sequence[Entry], number: int) -> list[Entry]:
     return found
 
 
-def _write_step(name: str, kept: Path, trial: Path, entries: Sequence[Entry]) -> Json:
+def _write_step(name: str, kept: Path, trial: Path, entries: Sequence[FactEntry]) -> Json:
     # A name from elsewhere is a folder's name and nothing more.
     folder = trial / STEPS / name.replace("/", "_").strip(".")
     for part in ("agent", "verifier", "artifacts"):
@@ -77,9 +77,9 @@ def _write_step(name: str, kept: Path, trial: Path, entries: Sequence[Entry]) ->
     }
 
 
-def _span(first: Entry, last: Entry) -> Json:
+def _span(first: FactEntry, last: FactEntry) -> Json:
     return {"started_at": _said_at(first), "finished_at": _said_at(last)}
 
 
-def _said_at(entry: Entry) -> str:
+def _said_at(entry: FactEntry) -> str:
     return datetime.fromtimestamp(entry.at, tz=UTC).isoformat()

@@ -11,7 +11,7 @@ from uuid import NAMESPACE_URL, uuid5
 
 from gyre.export.trial_steps import write_steps
 from gyre.rollout import facts, outcome
-from gyre.rollout.spec import ORDER_FILE, Order, read_order
+from gyre.rollout.spec import ORDER_FILE, ExecutionSpec, read_order
 from gyre.rollout.supervisor import OUTPUT_FILE
 from gyre.storage import call_log as calls
 from gyre.storage.durable import replace
@@ -116,7 +116,7 @@ def write_trial(attempt: Path, trial: Path, *, log: Path | None) -> Json:
     return result
 
 
-def _assessments(entries: Sequence[facts.Entry]) -> list[Json]:
+def _assessments(entries: Sequence[facts.FactEntry]) -> list[Json]:
     """All that were made; those of a step that others may follow say which."""
     found = []
     for entry in entries:
@@ -128,7 +128,7 @@ def _assessments(entries: Sequence[facts.Entry]) -> list[Json]:
     return found
 
 
-def _config(order: Order, trial: Path) -> Json:
+def _config(order: ExecutionSpec, trial: Path) -> Json:
     name = order.task.id
     is_package = name.count("/") == 1
     return {
@@ -141,11 +141,11 @@ def _config(order: Order, trial: Path) -> Json:
 
 
 def _result(
-    order: Order,
+    order: ExecutionSpec,
     record: OutcomeRecord,
     records: Sequence[CallRecord],
     config: Json,
-    entries: Sequence[facts.Entry],
+    entries: Sequence[facts.FactEntry],
 ) -> Json:
     at = _times(entries)
     rewards = _rewards(record)
@@ -199,7 +199,7 @@ def _exception(record: OutcomeRecord, at: str | None) -> Json | None:
     }
 
 
-def _times(entries: Sequence[facts.Entry]) -> dict[type[Fact], str]:
+def _times(entries: Sequence[facts.FactEntry]) -> dict[type[Fact], str]:
     """When each kind of fact was said last."""
     return {type(entry.fact): _said_at(entry.at) for entry in entries}
 
@@ -236,7 +236,7 @@ def _prompts(records: Sequence[CallRecord]) -> Mapping[int, int]:
     return {one.call: one.prompt_tokens for one in records if isinstance(one, CallOpened)}
 
 
-def _trajectory(order: Order, records: Sequence[CallRecord]) -> Json:
+def _trajectory(order: ExecutionSpec, records: Sequence[CallRecord]) -> Json:
     """What was asked and every committed reply of the main agent; results are in the tree alone."""
     sizes, model = _prompts(records), _model(records)
     steps: list[Json] = [{"step_id": 1, "source": "user", "message": order.task.instruction}]

@@ -9,10 +9,10 @@ from gyre.harnesses import roles_codex as codex
 from gyre.harnesses import roles_mini_swe_agent as mini_swe_agent
 from gyre.harnesses import roles_opencode as opencode
 from gyre.harnesses import roles_qwen_code as qwen_code
-from gyre.types.roles import Classified, Evidence
+from gyre.types.roles import Classification, Evidence
 
 
-class Table(Protocol):
+class RoleRules(Protocol):
     """One harness's rules; a module is one."""
 
     @property
@@ -20,14 +20,14 @@ class Table(Protocol):
 
     def recognises(self, evidence: Evidence) -> bool: ...
 
-    def classify(self, evidence: Evidence, subagents: Container[str]) -> Classified: ...
+    def classify(self, evidence: Evidence, subagents: Container[str]) -> Classification: ...
 
 
-TABLES: tuple[Table, ...] = (declared, claude_code, codex, opencode, qwen_code, mini_swe_agent)
+TABLES: tuple[RoleRules, ...] = (declared, claude_code, codex, opencode, qwen_code, mini_swe_agent)
 """What a program says of itself goes before what it can be recognised by."""
 
 
-def classify(evidence: Evidence, subagents: Container[str] = ()) -> Classified:
+def classify(evidence: Evidence, subagents: Container[str] = ()) -> Classification:
     """The call's class; `known` is False where no table, version or marker covers it.
 
     `subagents` are the agents that earlier calls of the execution were classified with, because

@@ -7,7 +7,7 @@ Rule 2: without a role, a call that names its agent is a sub-agent's.
 from collections.abc import Container
 from typing import cast
 
-from gyre.types.roles import CALL_ROLES, CallRole, Classified, Evidence
+from gyre.types.roles import CALL_ROLES, CallRole, Classification, Evidence
 
 NAME = "declared"
 
@@ -23,12 +23,12 @@ def recognises(evidence: Evidence) -> bool:
     return ROLE in evidence.headers or AGENT in evidence.headers
 
 
-def classify(evidence: Evidence, subagents: Container[str]) -> Classified:
+def classify(evidence: Evidence, subagents: Container[str]) -> Classification:
     agent = evidence.headers.get(AGENT)
     fallback: CallRole = "main" if agent is None else "sub-agent"
     said = evidence.headers.get(ROLE, fallback)
     is_role = said in CALL_ROLES
-    return Classified(
+    return Classification(
         role=cast(CallRole, said) if is_role else fallback,
         harness=NAME,
         agent=agent,

@@ -2,10 +2,10 @@
 
 from collections.abc import Container
 
-from gyre.types.roles import Classified, Evidence
+from gyre.types.roles import Classification, Evidence
 
 NAME = "generic"
 
 
-def classify(evidence: Evidence, subagents: Container[str]) -> Classified:
-    return Classified(role="main", harness=NAME, known=False)
+def classify(evidence: Evidence, subagents: Container[str]) -> Classification:
+    return Classification(role="main", harness=NAME, known=False)

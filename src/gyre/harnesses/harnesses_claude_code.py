@@ -1,6 +1,6 @@
 """Claude Code: patient with slow replies, and quiet about everything but its work."""
 
-from gyre.harnesses.program import Npm, Program, Window
+from gyre.harnesses.program import AgentProgram, ContextWindow, Npm
 
 LEAST_WINDOW = 100_000
 """It takes a smaller window for this one, so that it is better told none: when a prompt does not
@@ -21,7 +21,7 @@ _LIMITS_MS = (
 )
 
 
-def _variables(window: Window) -> dict[str, str]:
+def _variables(window: ContextWindow) -> dict[str, str]:
     found = {
         # As root it refuses to run without permissions asked, unless it is told of a sandbox.
         "IS_SANDBOX": "1",
@@ -41,7 +41,7 @@ def _variables(window: Window) -> dict[str, str]:
     return found
 
 
-PROGRAM = Program(
+PROGRAM = AgentProgram(
     name="claude_code",
     version="2.1.325",
     source=Npm(packages={"claude": "@anthropic-ai/claude-code-linux-x64@{version}"}),

@@ -1,6 +1,6 @@
 """Codex: a provider of its own that speaks Responses, and a window that it keeps to by itself."""
 
-from gyre.harnesses.program import Npm, Program, Window
+from gyre.harnesses.program import AgentProgram, ContextWindow, Npm
 
 _CONFIG = """\
 model = "policy"
@@ -32,12 +32,12 @@ enabled = false
 """
 
 
-def _home(window: Window) -> dict[str, str]:
+def _home(window: ContextWindow) -> dict[str, str]:
     text = _CONFIG.format(context=window.context_tokens, compact_at=window.compact_at)
     return {".codex/config.toml": text}
 
 
-PROGRAM = Program(
+PROGRAM = AgentProgram(
     name="codex",
     version="0.166.0",
     source=Npm(packages={"codex": "@openai/codex@{version}-linux-x64"}),

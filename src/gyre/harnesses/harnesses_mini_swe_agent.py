@@ -1,12 +1,12 @@
 """mini-swe-agent: no price table, no first-run questions, no limit on what it thinks it spends."""
 
-from gyre.harnesses.program import Pip, Program, Window
+from gyre.harnesses.program import AgentProgram, ContextWindow, Pip
 
 _PYTHON = "venv/bin/python"
 _VERSION = "import importlib.metadata as m; print(m.version('mini-swe-agent'))"
 
 
-def _variables(window: Window) -> dict[str, str]:
+def _variables(window: ContextWindow) -> dict[str, str]:
     return {
         # Otherwise it asks the web for prices.
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
@@ -15,7 +15,7 @@ def _variables(window: Window) -> dict[str, str]:
     }
 
 
-PROGRAM = Program(
+PROGRAM = AgentProgram(
     name="mini_swe_agent",
     version="2.4.6",
     # Its litellm imports mcp without declaring it.

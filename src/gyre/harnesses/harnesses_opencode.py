@@ -2,16 +2,16 @@
 
 import json
 
-from gyre.harnesses.program import Npm, Program, Window
+from gyre.harnesses.program import AgentProgram, ContextWindow, Npm
 
 _QUIET = ("AUTOUPDATE", "MODELS_FETCH", "LSP_DOWNLOAD", "DEFAULT_PLUGINS", "SHARE")
 
 
-def _variables(window: Window) -> dict[str, str]:
+def _variables(window: ContextWindow) -> dict[str, str]:
     return {f"OPENCODE_DISABLE_{name}": "1" for name in _QUIET}
 
 
-def _home(window: Window) -> dict[str, str]:
+def _home(window: ContextWindow) -> dict[str, str]:
     limit = {"context": window.context_tokens, "output": window.context_tokens - window.compact_at}
     provider = {
         "npm": "@ai-sdk/openai-compatible",
@@ -33,7 +33,7 @@ def _home(window: Window) -> dict[str, str]:
     return {".config/opencode/opencode.json": json.dumps(config, indent=2)}
 
 
-PROGRAM = Program(
+PROGRAM = AgentProgram(
     name="opencode",
     version="1.18.33",
     source=Npm(packages={"opencode": "opencode-linux-x64@{version}"}),

@@ -2,16 +2,16 @@
 
 import json
 
-from gyre.harnesses.program import Npm, Program, Window
+from gyre.harnesses.program import AgentProgram, ContextWindow, Npm
 
 NODE = "22.23.3"
 
 
-def _variables(window: Window) -> dict[str, str]:
+def _variables(window: ContextWindow) -> dict[str, str]:
     return {"OPENAI_MODEL": "policy", "QWEN_CODE_SUPPRESS_YOLO_WARNING": "1"}
 
 
-def _home(window: Window) -> dict[str, str]:
+def _home(window: ContextWindow) -> dict[str, str]:
     settings = {
         # Both, or it still has conversations of its own with the model.
         "memory": {"enabled": False, "enableManagedAutoMemory": False},
@@ -24,7 +24,7 @@ def _home(window: Window) -> dict[str, str]:
     return {".qwen/settings.json": json.dumps(settings, indent=2)}
 
 
-PROGRAM = Program(
+PROGRAM = AgentProgram(
     name="qwen_code",
     version="0.24.4",
     source=Npm(

@@ -14,8 +14,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gyre.harnesses.prepared import RECORD, Prepared, find, folder_for, lock_of, placed
-from gyre.harnesses.program import Npm, Pip, Program
+from gyre.harnesses.prepared import RECORD, InstalledProgram, find, folder_for, lock_of, placed
+from gyre.harnesses.program import AgentProgram, Npm, Pip
 from gyre.types.errors import HarnessError
 
 INSTALL_S = 1800.0
@@ -28,7 +28,7 @@ _NPM = ("--ignore-scripts", "--omit=optional", "--no-audit", "--no-fund", "--log
 _PIP = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
 
 
-def prepare(program: Program, version: str, root: Path) -> Prepared:
+def prepare(program: AgentProgram, version: str, root: Path) -> InstalledProgram:
     """The version is installed, whole, whoever else installs it at the same time."""
     found = find(program, version, root)
     if found is not None:
@@ -50,7 +50,7 @@ def prepare(program: Program, version: str, root: Path) -> Prepared:
     return found
 
 
-def _build(program: Program, version: str, folder: Path) -> None:
+def _build(program: AgentProgram, version: str, folder: Path) -> None:
     lock = lock_of(program, version)
     if lock is not None:
         shutil.copytree(lock, folder, dirs_exist_ok=True)
@@ -72,7 +72,7 @@ def _build(program: Program, version: str, folder: Path) -> None:
     _make_read_only(folder)
 
 
-def _put_in_place(program: Program, version: str, made: Path, root: Path) -> None:
+def _put_in_place(program: AgentProgram, version: str, made: Path, root: Path) -> None:
     folder = folder_for(program, version, root)
     try:
         made.rename(folder)
@@ -114,7 +114,7 @@ def _install_pip(requirements: Sequence[str], version: str, folder: Path) -> Non
     _run([str(folder / _VENV_PYTHON), *_PIP, *wanted], folder)
 
 
-def asked_version(program: Program, folder: Path) -> str:
+def asked_version(program: AgentProgram, folder: Path) -> str:
     """What the installed program says, in a home of its own."""
     start = placed(folder, program.starts_version or program.start)
     with tempfile.TemporaryDirectory() as home:

@@ -2,16 +2,18 @@
 
 from pathlib import Path
 
-from gyre.config.run_sections import HarnessSection
+from gyre.config.run_sections import HarnessConfig
 from gyre.harnesses.prepared import PROGRAMS, cache, find
-from gyre.harnesses.program import EVERYWHERE, Program, Window
+from gyre.harnesses.program import EVERYWHERE, AgentProgram, ContextWindow
 from gyre.types.errors import ConfigError
 from gyre.types.tasks import Command
 
 HERE = "{here}"
 
 
-def open_harness(section: HarnessSection, window: Window, *, root: Path | None = None) -> Command:
+def open_harness(
+    section: HarnessConfig, window: ContextWindow, *, root: Path | None = None
+) -> Command:
     """ConfigError for a program that is not installed, with what installs it."""
     if section.kind == "command":
         return Command(
@@ -46,12 +48,12 @@ def _placed(text: str) -> str:
     return text.replace(HERE, str(Path.cwd()))
 
 
-def named(program: Program, version: str) -> str:
+def named(program: AgentProgram, version: str) -> str:
     """NAME, or NAME@VERSION where it is not the usual one."""
     return program.name if version == program.version else f"{program.name}@{version}"
 
 
-def picked(name: str) -> tuple[Program, str]:
+def picked(name: str) -> tuple[AgentProgram, str]:
     """The program and the version that NAME or NAME@VERSION means."""
     kind, at, version = name.partition("@")
     program = PROGRAMS.get(kind)

@@ -11,9 +11,9 @@ from gyre.harnesses import harnesses_codex as codex
 from gyre.harnesses import harnesses_mini_swe_agent as mini_swe_agent
 from gyre.harnesses import harnesses_opencode as opencode
 from gyre.harnesses import harnesses_qwen_code as qwen_code
-from gyre.harnesses.program import Program
+from gyre.harnesses.program import AgentProgram
 
-PROGRAMS: dict[str, Program] = {
+PROGRAMS: dict[str, AgentProgram] = {
     one.PROGRAM.name: one.PROGRAM
     for one in (claude_code, codex, mini_swe_agent, opencode, qwen_code)
 }
@@ -23,10 +23,10 @@ RECORD = "prepared.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class InstalledProgram:
     """A program that can be started without a network."""
 
-    program: Program
+    program: AgentProgram
     version: str
     folder: Path
     said: str
@@ -44,19 +44,19 @@ def cache() -> Path:
     return Path.home() / ".cache" / "gyre" / "harnesses"
 
 
-def lock_of(program: Program, version: str) -> Path | None:
+def lock_of(program: AgentProgram, version: str) -> Path | None:
     """The files that name its packages with their hashes; None for a version that has none."""
     folder = LOCKS / f"{program.name}-{version}"
     return folder if folder.is_dir() else None
 
 
-def locked_versions(program: Program) -> list[str]:
+def locked_versions(program: AgentProgram) -> list[str]:
     """Newest last."""
     found = [one.name.partition("-")[2] for one in LOCKS.glob(f"{program.name}-*")]
     return sorted(found, key=lambda version: [int(part) for part in version.split(".")])
 
 
-def folder_for(program: Program, version: str, root: Path) -> Path:
+def folder_for(program: AgentProgram, version: str, root: Path) -> Path:
     """Where a version is or will be; another lock of the same version is another folder."""
     name = f"{program.name}-{version}"
     lock = lock_of(program, version)
@@ -68,7 +68,7 @@ def folder_for(program: Program, version: str, root: Path) -> Path:
     return root / name
 
 
-def find(program: Program, version: str, root: Path) -> Prepared | None:
+def find(program: AgentProgram, version: str, root: Path) -> InstalledProgram | None:
     """The version, if it is there and whole."""
     folder = folder_for(program, version, root)
     try:
@@ -78,7 +78,7 @@ def find(program: Program, version: str, root: Path) -> Prepared | None:
     starts = placed(folder, program.start)[0]
     if not os.access(starts, os.X_OK):
         return None
-    return Prepared(
+    return InstalledProgram(
         program=program,
         version=version,
         folder=folder,

@@ -16,7 +16,7 @@ EVERYWHERE: Mapping[str, str] = {"LANG": "C.UTF-8", "TERM": "dumb"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class ContextWindow:
     """How long a conversation may get, which programs must know to shorten it in time."""
 
     context_tokens: int
@@ -24,7 +24,7 @@ class Window:
     """Where it is to be summed up."""
 
     @classmethod
-    def of(cls, *, context_tokens: int, reply_tokens: int) -> "Window":
+    def of(cls, *, context_tokens: int, reply_tokens: int) -> "ContextWindow":
         """With room for a reply, as far as that is possible."""
         most = min(context_tokens - reply_tokens, int(context_tokens * COMPACT_SHARE))
         least = int(context_tokens * LEAST_SHARE)
@@ -47,12 +47,12 @@ class Pip:
     """With `{version}` to be filled in."""
 
 
-def _nothing(window: Window) -> dict[str, str]:
+def _nothing(window: ContextWindow) -> dict[str, str]:
     return {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class AgentProgram:
     """An agent program that is installed once per version, and run without a network."""
 
     name: str
@@ -65,9 +65,9 @@ class Program:
     flags: tuple[str, ...]
     task: tuple[str, ...]
     """How it takes the instruction, after everything else."""
-    variables: Callable[[Window], dict[str, str]] = _nothing
+    variables: Callable[[ContextWindow], dict[str, str]] = _nothing
     """Its environment besides EVERYWHERE, and address and key under their usual names."""
-    home: Callable[[Window], dict[str, str]] = _nothing
+    home: Callable[[ContextWindow], dict[str, str]] = _nothing
     """Its files of settings, by their paths in its home."""
     asks_version: tuple[str, ...] = ("--version",)
     """What it prints its version for."""

@@ -9,7 +9,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from gyre.harnesses.markers import of_version, version_in
-from gyre.types.roles import CallRole, Classified, Evidence
+from gyre.types.roles import CallRole, Classification, Evidence
 
 NAME = "claude-code"
 
@@ -44,13 +44,13 @@ def recognises(evidence: Evidence) -> bool:
     return evidence.dialect == "messages" and _version(evidence) is not None
 
 
-def classify(evidence: Evidence, subagents: Container[str]) -> Classified:
+def classify(evidence: Evidence, subagents: Container[str]) -> Classification:
     markers, known = of_version(MARKERS, _version(evidence))
     agent = evidence.headers.get(AGENT)
     billing, _, _ = evidence.system.partition("\n")
     flagged = markers.subagent in billing
     is_subagent = flagged or agent is not None
-    return Classified(
+    return Classification(
         role=_role(evidence, markers, is_subagent=is_subagent),
         harness=NAME,
         agent=agent,

@@ -5,7 +5,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from gyre.harnesses.markers import of_version, version_in
-from gyre.types.roles import CallRole, Classified, Evidence
+from gyre.types.roles import CallRole, Classification, Evidence
 
 NAME = "codex"
 
@@ -33,14 +33,14 @@ def recognises(evidence: Evidence) -> bool:
     return evidence.dialect == "responses" and _version(evidence) is not None
 
 
-def classify(evidence: Evidence, subagents: Container[str]) -> Classified:
+def classify(evidence: Evidence, subagents: Container[str]) -> Classification:
     markers, known = of_version(MARKERS, _version(evidence))
     kind = evidence.metadata.get("request_kind")
     is_subagent = evidence.metadata.get("thread_source") == markers.subagent
     parent = evidence.metadata.get("parent_thread_id")
     # The session is named after the main thread.
     is_nested = parent is not None and parent != evidence.metadata.get("session_id")
-    return Classified(
+    return Classification(
         role=_role(evidence, kind, markers, is_subagent=is_subagent),
         harness=NAME,
         agent=evidence.metadata.get("thread_id") if is_subagent else None,

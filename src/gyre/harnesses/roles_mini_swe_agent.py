@@ -2,7 +2,7 @@
 
 from collections.abc import Container
 
-from gyre.types.roles import Classified, Evidence
+from gyre.types.roles import Classification, Evidence
 
 NAME = "mini-swe-agent"
 
@@ -18,5 +18,5 @@ def recognises(evidence: Evidence) -> bool:
     return evidence.dialect == "chat" and is_its_own
 
 
-def classify(evidence: Evidence, subagents: Container[str]) -> Classified:
-    return Classified(role="main", harness=NAME)
+def classify(evidence: Evidence, subagents: Container[str]) -> Classification:
+    return Classification(role="main", harness=NAME)

@@ -5,7 +5,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from gyre.harnesses.markers import of_version, version_in
-from gyre.types.roles import CallRole, Classified, Evidence
+from gyre.types.roles import CallRole, Classification, Evidence
 
 NAME = "opencode"
 
@@ -36,12 +36,12 @@ def recognises(evidence: Evidence) -> bool:
     return evidence.dialect == "chat" and _version(evidence) is not None
 
 
-def classify(evidence: Evidence, subagents: Container[str]) -> Classified:
+def classify(evidence: Evidence, subagents: Container[str]) -> Classification:
     markers, known = of_version(MARKERS, _version(evidence))
     parent, session = evidence.headers.get(PARENT), evidence.headers.get(SESSION)
     is_subagent = parent is not None or (session is not None and session in subagents)
     role, is_marked = _role(evidence, markers, is_subagent=is_subagent)
-    return Classified(
+    return Classification(
         role=role,
         harness=NAME,
         agent=session if is_subagent else None,

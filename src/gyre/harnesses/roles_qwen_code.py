@@ -9,7 +9,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from gyre.harnesses.markers import of_version, version_in
-from gyre.types.roles import CallRole, Classified, Evidence
+from gyre.types.roles import CallRole, Classification, Evidence
 
 NAME = "qwen-code"
 
@@ -54,10 +54,10 @@ def recognises(evidence: Evidence) -> bool:
     return evidence.dialect == "chat" and _version(evidence) is not None
 
 
-def classify(evidence: Evidence, subagents: Container[str]) -> Classified:
+def classify(evidence: Evidence, subagents: Container[str]) -> Classification:
     markers, known = of_version(MARKERS, _version(evidence))
     role, is_marked = _role(evidence, markers)
-    return Classified(role=role, harness=NAME, known=known and is_marked)
+    return Classification(role=role, harness=NAME, known=known and is_marked)
 
 
 def _role(evidence: Evidence, markers: Markers) -> tuple[CallRole, bool]:

@@ -14,7 +14,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from gyre.inference.engine.reports import KVBlocks
-from gyre.inference.ferry import Ferry
+from gyre.inference.ferry import StagedCopier
 from gyre.types.errors import NotFound, OutOfMemory, RequestError
 
 HEADER_BYTES = 2**16
@@ -32,7 +32,7 @@ TYPES = {
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 
 
-class Shelf(Protocol):
+class KvStore(Protocol):
     """Where engines lay cached blocks for each other; methods block."""
 
     def put(self, blocks: KVBlocks, name: str) -> tuple[str, int]:
@@ -50,13 +50,13 @@ class Shelf(Protocol):
         ...
 
 
-class Folder:
+class SharedFolderKvStore:
     """A folder in memory that engines of one machine share; blocks are taken to a device."""
 
     def __init__(self, share: Path, device: torch.device | None = None) -> None:
         self._share = share
         self._device = torch.device("cpu") if device is None else device
-        self._ferry = Ferry()
+        self._ferry = StagedCopier()
         self._laid: set[str] = set()
 
     def put(self, blocks: KVBlocks, name: str) -> tuple[str, int]:
@@ -102,7 +102,7 @@ def unpacked(data: bytes) -> KVBlocks:
     return checked(found)
 
 
-def put(blocks: KVBlocks, path: Path, ferry: Ferry) -> int:
+def put(blocks: KVBlocks, path: Path, ferry: StagedCopier) -> int:
     """The same as a file, there whole or not at all; its bytes."""
     part = path.with_name(f"{path.name}.part")
     tensors = tensors_of(blocks)
@@ -121,7 +121,7 @@ def put(blocks: KVBlocks, path: Path, ferry: Ferry) -> int:
     return at
 
 
-def take(path: Path, ferry: Ferry, device: torch.device) -> KVBlocks:
+def take(path: Path, ferry: StagedCopier, device: torch.device) -> KVBlocks:
     """What `put` made, its values on the device; the file is gone, the blocks are not."""
     try:
         with path.open("rb", buffering=0) as file:
@@ -171,7 +171,7 @@ def _read(
     dtype: torch.dtype,
     shape: list[int],
     at: int,
-    ferry: Ferry,
+    ferry: StagedCopier,
     device: torch.device | None,
 ) -> Tensor:
     try:

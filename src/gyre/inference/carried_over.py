@@ -7,11 +7,11 @@ import numpy as np
 
 from gyre.inference.carried import HEADER_BYTES, packed, unpacked
 from gyre.inference.engine.reports import KVBlocks
-from gyre.transports.cuts import Cut
-from gyre.transports.moving import Part, expose, fetch, read_sheet_of
-from gyre.types.errors import NotFound, Outdated, RequestError, TransferError
+from gyre.transports.cuts import TensorSlice
+from gyre.transports.moving import TensorBytes, expose, fetch, read_sheet_of
+from gyre.types.errors import ExposureGone, NotFound, RequestError, TransferError
 from gyre.types.ports import Transport
-from gyre.types.transfers import Bundle
+from gyre.types.transfers import TensorBundle
 
 BLOCKS = "blocks"
 """The one tensor of a bundle: all that an export consists of, as bytes."""
@@ -19,10 +19,10 @@ BYTES = "uint8"
 SHEET_BYTES = 2**16
 SHEET_PART = 2**16
 """The sheet of one tensor takes no more than this and, for its hashes, this part of its bytes."""
-_BUNDLE = msgspec.json.Decoder(Bundle)
+_BUNDLE = msgspec.json.Decoder(TensorBundle)
 
 
-class TransportShelf:
+class TransportKvStore:
     """Blocks stay with who put them until they are dropped; others read them meanwhile."""
 
     def __init__(self, transport: Transport, *, kv_bytes: int) -> None:
@@ -30,11 +30,11 @@ class TransportShelf:
         self._transport = transport
         self._most_bytes = kv_bytes + HEADER_BYTES + SHEET_BYTES + kv_bytes // SHEET_PART
         self._lock = Lock()
-        self._laid: dict[str, Bundle] = {}
+        self._laid: dict[str, TensorBundle] = {}
 
     def put(self, blocks: KVBlocks, name: str) -> tuple[str, int]:
         data = np.frombuffer(packed(blocks), np.uint8)
-        part = Part(dtype=BYTES, cut=Cut.all_of(data.shape), data=data)
+        part = TensorBytes(dtype=BYTES, cut=TensorSlice.all_of(data.shape), data=data)
         bundle = expose(self._transport, {BLOCKS: part}, version=blocks.version)
         found = msgspec.json.encode(bundle).decode()
         with self._lock:
@@ -50,7 +50,7 @@ class TransportShelf:
             return unpacked(self._read(bundle))
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise RequestError(f"expected what an engine put: {error}", where="from") from error
-        except Outdated as error:
+        except ExposureGone as error:
             raise NotFound(f"no cached blocks: {error}", where="from") from error
         except TransferError as error:
             raise RequestError(f"expected cached blocks: {error}", where="from") from error
@@ -67,9 +67,9 @@ class TransportShelf:
         for name in names:
             self.drop(name)
 
-    def _read(self, bundle: Bundle) -> bytes:
+    def _read(self, bundle: TensorBundle) -> bytes:
         laid = read_sheet_of(self._transport, bundle).tensors.get(BLOCKS)
         if laid is None or laid.dtype != BYTES:
             raise TransferError("a bundle without blocks", retryable=False)
-        whole = Cut.all_of(laid.cut.whole)
+        whole = TensorSlice.all_of(laid.cut.whole)
         return fetch(self._transport, [bundle], {BLOCKS: (BLOCKS, whole)})[BLOCKS].data.tobytes()

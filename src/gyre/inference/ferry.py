@@ -15,7 +15,7 @@ Move = Callable[[int, int], None]
 """Of the part of a tensor that begins at the first, and has as many bytes as the second."""
 
 
-class Ferry:
+class StagedCopier:
     """Threads that stay, each with pinned memory of its own to meet a device by."""
 
     def __init__(self, *, lanes: int = LANES, part_bytes: int = PART_BYTES) -> None:

@@ -9,15 +9,15 @@ from torch import Tensor
 
 from gyre.inference.carried import HEADER_BYTES, TYPES, checked, tensors_of
 from gyre.inference.engine.reports import KVBlocks
-from gyre.model.lending import Loan, Memory, read
-from gyre.types.errors import NotFound, Outdated, OutOfMemory, RequestError, TransferError
-from gyre.types.transfers import Lent
+from gyre.model.lending import IpcExport, IpcMemory, read
+from gyre.types.errors import ExposureGone, NotFound, OutOfMemory, RequestError, TransferError
+from gyre.types.transfers import IpcHandle
 
 
 class _Told(msgspec.Struct, forbid_unknown_fields=True):
     """What blocks are asked for by: where they lie, and their tensors' types and shapes by name."""
 
-    lent: Lent
+    lent: IpcHandle
     tensors: dict[str, tuple[str, list[int]]]
 
 
@@ -25,12 +25,12 @@ _TOLD = msgspec.json.Decoder(_Told)
 _BY_NAME = {name: one for one, name in TYPES.items()}
 
 
-class LentBlocks:
+class CudaIpcKvStore:
     """A shelf in device memory: blocks stay with who put them, and are copied by who takes them."""
 
     def __init__(
         self,
-        memory: Memory,
+        memory: IpcMemory,
         device: torch.device,
         *,
         kv_bytes: int,
@@ -43,7 +43,7 @@ class LentBlocks:
         self._most_bytes = kv_bytes + HEADER_BYTES
         self._free_bytes = free_bytes
         self._lock = Lock()
-        self._laid: dict[str, Loan] = {}
+        self._laid: dict[str, IpcExport] = {}
 
     def put(self, blocks: KVBlocks, name: str) -> tuple[str, int]:
         """OutOfMemory where more would lie here than is free beside it, which is for passes."""
@@ -75,7 +75,7 @@ class LentBlocks:
         made = self._room(told)
         try:
             read(self._memory, told.lent, list(made.values()))
-        except Outdated as error:
+        except ExposureGone as error:
             raise NotFound(f"no cached blocks: {error}", where="from") from error
         except TransferError as error:
             raise RequestError(f"expected cached blocks: {error}", where="from") from error

@@ -51,7 +51,7 @@ class Resumed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unknown:
+class UnknownEvent:
     """A fact of a kind that the reader does not know, as it lies in the file."""
 
     kind: str
@@ -60,7 +60,7 @@ class Unknown:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class JournalEntry:
     """One fact and its place."""
 
     sequence: int

@@ -8,13 +8,13 @@ it; whoever has read of it begins anew, and `generation` says so.
 from collections.abc import Sequence
 from pathlib import Path
 
-from gyre.journal.entries import MAGIC, Entry, Header
+from gyre.journal.entries import MAGIC, Header, JournalEntry
 from gyre.journal.reading import check_order, decoders_of, entry_of, header_of
 from gyre.storage.frames import HEAD_BYTES, framed, payload_at, scan
 from gyre.types.errors import ConfigError
 
 
-class Following:
+class JournalFollower:
     """One reader of a journal that another process may be writing."""
 
     def __init__(self, path: Path, *, kinds: Sequence[type]) -> None:
@@ -28,7 +28,7 @@ class Following:
 
     def _forget(self) -> None:
         self.header: Header | None = None
-        self._last: Entry | None = None
+        self._last: JournalEntry | None = None
         self._frame = b""
         """The last frame that was read, as it lay there."""
         self._end = 0
@@ -38,7 +38,7 @@ class Following:
     def num_entries(self) -> int:
         return 0 if self._last is None else self._last.sequence + 1
 
-    def news(self) -> list[Entry]:
+    def news(self) -> list[JournalEntry]:
         """Entries since the last time; raises ConfigError where there is no journal to read, and
         LogDamaged where its sound part is not all of it."""
         try:
@@ -53,12 +53,12 @@ class Following:
             message = f"{self.path}: no journal that can be read: {error.strerror}"
             raise ConfigError(message) from error
 
-    def _whole(self) -> list[Entry]:
+    def _whole(self) -> list[JournalEntry]:
         found = scan(self.path, magic=MAGIC, what="run journal")
         self.torn_bytes = found.torn_bytes
         return self._taken(found.payloads, found.sound_bytes)
 
-    def _behind(self) -> list[Entry] | None:
+    def _behind(self) -> list[JournalEntry] | None:
         """None when what was read last is no longer there."""
         begin = self._end - len(self._frame)
         with self.path.open("rb") as file:
@@ -74,8 +74,8 @@ class Following:
         self.torn_bytes = len(data) - at
         return self._taken(payloads, begin + at)
 
-    def _taken(self, payloads: Sequence[tuple[int, bytes]], end: int) -> list[Entry]:
-        entries: list[Entry] = []
+    def _taken(self, payloads: Sequence[tuple[int, bytes]], end: int) -> list[JournalEntry]:
+        entries: list[JournalEntry] = []
         for at, payload in payloads:
             if self.header is None:
                 self.header = header_of(self.path, payload)

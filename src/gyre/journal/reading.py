@@ -7,7 +7,16 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from gyre.journal.entries import MAGIC, MAJOR, OWN, Entry, Envelope, Header, Origin, Unknown
+from gyre.journal.entries import (
+    MAGIC,
+    MAJOR,
+    OWN,
+    Envelope,
+    Header,
+    JournalEntry,
+    Origin,
+    UnknownEvent,
+)
 from gyre.storage.frames import scan
 from gyre.types.errors import ConfigError, LogDamaged
 
@@ -20,20 +29,20 @@ _HEADERS = msgspec.msgpack.Decoder(Header)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class JournalContents:
     """What a journal holds, and where its sound part ends."""
 
     path: Path
     header: Header | None
     """None where its writer died before anything was recorded."""
-    entries: tuple[Entry, ...]
+    entries: tuple[JournalEntry, ...]
     sound_bytes: int
     torn_bytes: int
     """Bytes of a last commit that was being written when its writer died; nobody reacted to it."""
 
     @property
     def num_unknown(self) -> int:
-        return sum(isinstance(entry.event, Unknown) for entry in self.entries)
+        return sum(isinstance(entry.event, UnknownEvent) for entry in self.entries)
 
     def facts(self, kinds: tuple[type, ...]) -> list[tuple[float, Any]]:
         """Those of these kinds, each with its now; others are skipped."""
@@ -45,7 +54,7 @@ def path_of(folder: Path) -> Path:
     return folder / NAME
 
 
-def read(path: Path, *, kinds: Sequence[type]) -> Reading:
+def read(path: Path, *, kinds: Sequence[type]) -> JournalContents:
     """All entries up to a torn tail; damage before it raises LogDamaged, a newer major too."""
     try:
         found = scan(path, magic=MAGIC, what="run journal")
@@ -54,12 +63,12 @@ def read(path: Path, *, kinds: Sequence[type]) -> Reading:
         raise ConfigError(message) from error
     header = header_of(path, found.payloads[0][1]) if found.payloads else None
     decoders = decoders_of(kinds)
-    entries: list[Entry] = []
+    entries: list[JournalEntry] = []
     for at, payload in found.payloads[1:]:
         entry = entry_of(path, at, payload, decoders)
         check_order(path, at, entry, entries[-1] if entries else None)
         entries.append(entry)
-    return Reading(
+    return JournalContents(
         path=path,
         header=header,
         entries=tuple(entries),
@@ -87,11 +96,11 @@ def header_of(path: Path, payload: bytes) -> Header:
     return header
 
 
-def entry_of(path: Path, at: int, payload: bytes, decoders: Decoders) -> Entry:
+def entry_of(path: Path, at: int, payload: bytes, decoders: Decoders) -> JournalEntry:
     """Any other payload; raises LogDamaged."""
     try:
         found = _ENVELOPES.decode(payload)
-        event: Any = Unknown(kind=found.kind, fact=bytes(found.fact))
+        event: Any = UnknownEvent(kind=found.kind, fact=bytes(found.fact))
         if found.kind in decoders:
             event = decoders[found.kind].decode(found.fact)
     except msgspec.MsgspecError as error:
@@ -100,12 +109,12 @@ def entry_of(path: Path, at: int, payload: bytes, decoders: Decoders) -> Entry:
     origin = None
     if found.source is not None:
         origin = Origin(source=found.source, sequence=found.source_sequence)
-    return Entry(
+    return JournalEntry(
         sequence=found.sequence, epoch=found.epoch, now=found.now, origin=origin, event=event
     )
 
 
-def check_order(path: Path, at: int, entry: Entry, before: Entry | None) -> None:
+def check_order(path: Path, at: int, entry: JournalEntry, before: JournalEntry | None) -> None:
     """Raises LogDamaged where an entry cannot follow the one before it."""
     expected = 0 if before is None else before.sequence + 1
     if entry.sequence != expected:

@@ -14,11 +14,21 @@ from typing import Self
 
 import msgspec
 
-from gyre.journal.entries import MAGIC, MAJOR, MINOR, OWN, Entry, Envelope, Header, Origin, Resumed
-from gyre.journal.reading import Reading, read
+from gyre.journal.entries import (
+    MAGIC,
+    MAJOR,
+    MINOR,
+    OWN,
+    Envelope,
+    Header,
+    JournalEntry,
+    Origin,
+    Resumed,
+)
+from gyre.journal.reading import JournalContents, read
 from gyre.storage.durable import sync
 from gyre.storage.frames import FramedFile, framed, locked
-from gyre.types.errors import BrokenPromise, ConfigError, TakenOver
+from gyre.types.errors import ConfigError, InternalError, TakenOver
 
 _ENCODER = msgspec.msgpack.Encoder()
 
@@ -93,7 +103,7 @@ class Journal:
         at: float,
         kinds: Sequence[type],
         durability: Durability = Durability.MACHINE,
-    ) -> tuple[Self, Reading]:
+    ) -> tuple[Self, JournalContents]:
         """The writer of the next epoch, which is durable, and all that was recorded before.
 
         `at` is the calendar's time. A torn tail is cut off.
@@ -116,7 +126,7 @@ class Journal:
             stack.pop_all()
         return journal, found
 
-    def _go_on(self, entries: Sequence[Entry], at: float) -> None:
+    def _go_on(self, entries: Sequence[JournalEntry], at: float) -> None:
         self._sequence = len(entries)
         for entry in entries:
             self.epoch, self.now = entry.epoch, entry.now
@@ -151,10 +161,10 @@ class Journal:
         """
         if type(event) not in self._kinds:
             message = f"{type(event).__name__}: no kind of fact that this journal was opened for"
-            raise BrokenPromise(message)
+            raise InternalError(message)
         if not isfinite(now) or now < self.now:
             message = f"time went from {self.now} to {now} in {self._file.path}"
-            raise BrokenPromise(message)
+            raise InternalError(message)
         if origin is not None:
             last = self._posted.get(origin.source)
             if last is not None and origin.sequence <= last:

@@ -13,11 +13,11 @@ from torch import Tensor
 from gyre.model.attention_cuda import cuda_attention
 from gyre.model.kernels import attend, back, merged
 from gyre.model.network import Attend
-from gyre.model.packed_batch import Packed, Segment
+from gyre.model.packed_batch import PackedBatch, PackSegment
 from gyre.types.errors import ModelError
 
 
-def attention_for(packed: Packed, dtype: torch.dtype) -> Attend:
+def attention_for(packed: PackedBatch, dtype: torch.dtype) -> Attend:
     """Differentiable attention for forward passes of this pack, in any floating type."""
     match packed.device.type:
         case "cpu":
@@ -32,7 +32,7 @@ def attention_for(packed: Packed, dtype: torch.dtype) -> Attend:
 class PathAttention:
     """Attention of one pack on a CPU."""
 
-    def __init__(self, segments: tuple[Segment, ...]) -> None:
+    def __init__(self, segments: tuple[PackSegment, ...]) -> None:
         self._segments = segments
 
     def __call__(
@@ -51,7 +51,7 @@ class _Paths(torch.autograd.Function):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        segments: tuple[Segment, ...],
+        segments: tuple[PackSegment, ...],
         scale: float,
     ) -> Tensor:
         out = torch.empty_like(query)
@@ -91,7 +91,7 @@ class _Paths(torch.autograd.Function):
 
 
 def _attend(
-    query: Tensor, key: Tensor, value: Tensor, segment: Segment, scale: float
+    query: Tensor, key: Tensor, value: Tensor, segment: PackSegment, scale: float
 ) -> tuple[Tensor, Tensor]:
     """A segment's outputs and the log-sum-exp of each query's scores."""
     own = slice(segment.begin, segment.end)
@@ -104,7 +104,7 @@ def _attend(
     return merged(*near, *far)
 
 
-def _before(segment: Segment) -> slice | Tensor:
+def _before(segment: PackSegment) -> slice | Tensor:
     """Where the ancestors stand: a range where they are one, so that taking it copies nothing."""
     if len(segment.ancestors) == 1:
         return slice(*segment.ancestors[0])

@@ -8,7 +8,7 @@ import torch
 
 from gyre.model.bushy import BLOCK, TreeAttention
 from gyre.model.network import Attend
-from gyre.model.packed_batch import Packed
+from gyre.model.packed_batch import PackedBatch
 from gyre.model.plans import pairs_in_blocks, tiles
 from gyre.model.tiled import GRAIN, TileAttention
 
@@ -32,7 +32,7 @@ def in_tiles() -> Iterator[None]:
         _IN_TILES.reset(token)
 
 
-def cuda_attention(packed: Packed, dtype: torch.dtype) -> Attend:
+def cuda_attention(packed: PackedBatch, dtype: torch.dtype) -> Attend:
     """Only blocks compute wide types, and only they give the same bits each time."""
     if dtype not in NARROW or torch.are_deterministic_algorithms_enabled():
         return TreeAttention(packed)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from gyre.model.packed_batch import Packed
+from gyre.model.packed_batch import PackedBatch
 
 BLOCK = 128
 """Queries and keys are masked in squares of this many; packs are padded to a multiple of it."""
@@ -21,7 +21,7 @@ def _flex() -> Any:
 class TreeAttention:
     """FlexAttention with a mask whose blocks follow from the ends of subtrees alone."""
 
-    def __init__(self, packed: Packed) -> None:
+    def __init__(self, packed: PackedBatch) -> None:
         self._mask = block_mask(torch.from_numpy(packed.tout).to(packed.device))
 
     def __call__(

@@ -13,7 +13,14 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from gyre.model.hf_config import CONFIG
-from gyre.model.manifest import FORMAT, Manifest, Shard, Stands, describe_file, write_manifest
+from gyre.model.manifest import (
+    FORMAT,
+    CheckpointManifest,
+    Shard,
+    TensorLocation,
+    describe_file,
+    write_manifest,
+)
 from gyre.model.network import Network
 from gyre.model.weights import INDEX, SINGLE, digest_of, parameters
 from gyre.storage.durable import sync
@@ -40,7 +47,7 @@ def save(
     version: int,
     dtype: torch.dtype | None = None,
     shard_bytes: int = SHARD_BYTES,
-) -> Manifest:
+) -> CheckpointManifest:
     """`folder` holds the network, durably; raises ModelError, and then it is not there.
 
     With a type, weights are written in it. A folder that exists is never changed: versions of the
@@ -65,7 +72,7 @@ def save_tensors(
     version: int,
     dtype: torch.dtype,
     shard_bytes: int = SHARD_BYTES,
-) -> Manifest:
+) -> CheckpointManifest:
     """As `save`, of weights that are not in the network, which says only what model they are of.
 
     They are of this type, and asked for twice.
@@ -75,13 +82,13 @@ def save_tensors(
         raise ModelError(message)
     with appearing(folder) as part:
         shards: list[Shard] = []
-        tensors: list[Stands] = []
+        tensors: list[TensorLocation] = []
         for held in portions(named(), shard_bytes):
             path = part / f"model-{len(shards) + 1:05d}.safetensors"
             save_file(held, path, metadata={"format": "pt"})
             shards.append(describe_file(path))
             tensors += [
-                Stands(name=name, shape=tuple(one.shape), file=path.name)
+                TensorLocation(name=name, shape=tuple(one.shape), file=path.name)
                 for name, one in held.items()
             ]
         shards, tensors = _named(part, shards, tensors)
@@ -89,7 +96,7 @@ def save_tensors(
         _copy_companions(network, part)
         files = {one.file for one in shards}
         others = sorted(path for path in part.iterdir() if path.name not in files)
-        manifest = Manifest(
+        manifest = CheckpointManifest(
             format=FORMAT,
             version=version,
             dtype=_name(dtype),
@@ -135,8 +142,8 @@ def portions(named: Named, shard_bytes: int = SHARD_BYTES) -> Iterator[dict[str,
 
 
 def _named(
-    part: Path, shards: list[Shard], tensors: list[Stands]
-) -> tuple[list[Shard], list[Stands]]:
+    part: Path, shards: list[Shard], tensors: list[TensorLocation]
+) -> tuple[list[Shard], list[TensorLocation]]:
     """Files under the names that other tools look for, which tell how many there are."""
     many = len(shards)
     names = {
@@ -147,7 +154,7 @@ def _named(
         (part / before).rename(part / after)
     return (
         [Shard(file=names[one.file], num_bytes=one.num_bytes, xxh3=one.xxh3) for one in shards],
-        [Stands(name=one.name, shape=one.shape, file=names[one.file]) for one in tensors],
+        [TensorLocation(name=one.name, shape=one.shape, file=names[one.file]) for one in tensors],
     )
 
 
@@ -160,7 +167,7 @@ def _write_config(
     part: Path,
     dtype: torch.dtype,
     shards: Sequence[Shard],
-    tensors: Sequence[Stands],
+    tensors: Sequence[TensorLocation],
 ) -> None:
     config = json.loads(network.module.config.to_json_string())
     config["dtype"] = _name(dtype)

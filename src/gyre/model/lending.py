@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from gyre.model.devices import current
-from gyre.model.readers import Readers, reading
-from gyre.types.errors import Outdated, TransferError
-from gyre.types.transfers import Lent, Place
+from gyre.model.readers import ReaderLocks, reading
+from gyre.types.errors import ExposureGone, TransferError
+from gyre.types.transfers import IpcHandle, MemoryRange
 
 DRIVER = "libcuda.so.1"
 HANDLE_BYTES = 64
@@ -32,30 +32,30 @@ READERS_S = 10.0
 """How long the end of a loan waits for who is reading: longer than any read that goes on."""
 
 
-class Loan(Protocol):
+class IpcExport(Protocol):
     """Tensors that others may read; nobody changes them before it has ended."""
 
     @property
-    def lent(self) -> Lent: ...
+    def lent(self) -> IpcHandle: ...
 
     def end(self) -> None:
         """Whoever reads them from now on, or is at it, is told; a second time does nothing."""
         ...
 
 
-class Memory(Protocol):
+class IpcMemory(Protocol):
     """How tensors are lent and borrowed; methods block, and may be called from any thread."""
 
-    def lend(self, tensors: Sequence[Tensor], *, with_sums: bool = True) -> Loan:
+    def lend(self, tensors: Sequence[Tensor], *, with_sums: bool = True) -> IpcExport:
         """Without sums for those who read tensors where they lie, and have no copy to compare."""
         ...
 
-    def borrowed(self, lent: Lent) -> AbstractContextManager[list[Tensor]]:
+    def borrowed(self, lent: IpcHandle) -> AbstractContextManager[list[Tensor]]:
         """A context with the bytes of each tensor; it ends in Outdated if they may have changed."""
         ...
 
 
-class DeviceMemory:
+class CudaIpcMemory:
     """That of one CUDA device; what was lent by another of the machine is read over their link."""
 
     def __init__(self, device: torch.device, folder: Path) -> None:
@@ -63,17 +63,17 @@ class DeviceMemory:
         self._device = device
         self._folder = folder
         self._lock = Lock()
-        self._kept: list[DeviceLoan] = []
+        self._kept: list[CudaIpcExport] = []
         """Loans that have ended and are still read: by no more than there are readers."""
 
-    def lend(self, tensors: Sequence[Tensor], *, with_sums: bool = True) -> "DeviceLoan":
+    def lend(self, tensors: Sequence[Tensor], *, with_sums: bool = True) -> "CudaIpcExport":
         """TransferError where the driver lends nothing."""
         self._free()
         with self._entered():
-            return DeviceLoan(self, tensors, with_sums=with_sums)
+            return CudaIpcExport(self, tensors, with_sums=with_sums)
 
     @contextmanager
-    def borrowed(self, lent: Lent) -> Iterator[list[Tensor]]:
+    def borrowed(self, lent: IpcHandle) -> Iterator[list[Tensor]]:
         with reading(self._folder, lent.key), self._entered(), ExitStack() as opened:
             bases = [opened.enter_context(_opened(one)) for one in lent.pieces]
             places = (lent.stamp, *lent.parts)
@@ -94,7 +94,7 @@ class DeviceMemory:
     def folder(self) -> Path:
         return self._folder
 
-    def keep(self, loan: "DeviceLoan") -> None:
+    def keep(self, loan: "CudaIpcExport") -> None:
         """The loan has ended, and somebody does not let go of its memory."""
         with self._lock:
             self._kept.append(loan)
@@ -111,10 +111,12 @@ class DeviceMemory:
             yield
 
 
-class DeviceLoan:
+class CudaIpcExport:
     """Contiguous tensors of one device, and the stamp that says that they are lent."""
 
-    def __init__(self, memory: DeviceMemory, tensors: Sequence[Tensor], *, with_sums: bool) -> None:
+    def __init__(
+        self, memory: CudaIpcMemory, tensors: Sequence[Tensor], *, with_sums: bool
+    ) -> None:
         self._memory = memory
         device, key = memory.device, secrets.token_bytes(KEY_BYTES)
         self._stamp = torch.frombuffer(bytearray(key), dtype=torch.uint8).to(device)
@@ -123,14 +125,14 @@ class DeviceLoan:
         _settle(device)
         pieces: dict[str, int] = {}
         stamp, *parts = (_place(one, pieces) for one in (self._stamp, *tensors))
-        self.lent = Lent(
+        self.lent = IpcHandle(
             key=key.hex(),
             pieces=tuple(pieces),
             stamp=stamp,
             parts=tuple(parts),
             sums=sums_of(tensors) if with_sums else (),
         )
-        self._readers = Readers(memory.folder, self.lent.key)
+        self._readers = ReaderLocks(memory.folder, self.lent.key)
         self._is_open = True
 
     def end(self) -> None:
@@ -152,7 +154,7 @@ class DeviceLoan:
         return True
 
 
-def read(memory: Memory, lent: Lent, into: Sequence[Tensor]) -> None:
+def read(memory: IpcMemory, lent: IpcHandle, into: Sequence[Tensor]) -> None:
     """Tensors, each contiguous and as large as what was lent, have what was lent."""
     require_alike(lent, into)
     with memory.borrowed(lent) as parts:
@@ -170,7 +172,7 @@ def sums_of(tensors: Sequence[Tensor]) -> tuple[int, ...]:
     return tuple(found.tolist())
 
 
-def require_alike(lent: Lent, tensors: Sequence[Tensor]) -> None:
+def require_alike(lent: IpcHandle, tensors: Sequence[Tensor]) -> None:
     """TransferError unless as many tensors of these sizes were lent."""
     sizes, found = [one.nbytes for one in tensors], [one.num_bytes for one in lent.parts]
     if sizes != found:
@@ -192,12 +194,12 @@ def _settle(device: torch.device) -> None:
     torch.cuda.current_stream(device).synchronize()
 
 
-def _place(tensor: Tensor, pieces: dict[str, int]) -> Place:
+def _place(tensor: Tensor, pieces: dict[str, int]) -> MemoryRange:
     """Where it lies in a piece of the driver's, which is noted if it is a new one."""
     if not tensor.is_contiguous():
         raise TransferError("expected contiguous tensors to lend", retryable=False)
     if tensor.numel() == 0:
-        return Place(piece=0, at=0, num_bytes=0)
+        return MemoryRange(piece=0, at=0, num_bytes=0)
     pointer = tensor.data_ptr()
     base, size = ctypes.c_uint64(), ctypes.c_size_t()
     _ask(
@@ -209,7 +211,7 @@ def _place(tensor: Tensor, pieces: dict[str, int]) -> Place:
     handle = _Handle()
     _ask("cuIpcGetMemHandle", ctypes.byref(handle), base)
     piece = pieces.setdefault(bytes(handle.data).hex(), len(pieces))
-    return Place(piece=piece, at=pointer - base.value, num_bytes=tensor.nbytes)
+    return MemoryRange(piece=piece, at=pointer - base.value, num_bytes=tensor.nbytes)
 
 
 @contextmanager
@@ -228,7 +230,7 @@ def _opened(handle: str) -> Iterator[int]:
         _ask("cuIpcCloseMemHandle", base)
 
 
-def _view(bases: Sequence[int], place: Place, device: torch.device) -> Tensor:
+def _view(bases: Sequence[int], place: MemoryRange, device: torch.device) -> Tensor:
     """The bytes there, not copied; none of them are on the device that reads."""
     if place.num_bytes == 0:
         return torch.empty(0, dtype=torch.uint8, device=device)
@@ -238,9 +240,9 @@ def _view(bases: Sequence[int], place: Place, device: torch.device) -> Tensor:
     return torch.as_tensor(_Bytes(bases[place.piece] + place.at, place.num_bytes))
 
 
-def _check(stamp: Tensor, lent: Lent) -> None:
+def _check(stamp: Tensor, lent: IpcHandle) -> None:
     if bytes(stamp.tolist()) != _unhexed(lent.key):
-        raise Outdated(f"memory lent under {lent.key[:8]} is not lent any more")
+        raise ExposureGone(f"memory lent under {lent.key[:8]} is not lent any more")
 
 
 def _unhexed(text: str) -> bytes:

@@ -10,7 +10,7 @@ from torch import Tensor
 T = TypeVar("T")
 
 
-class Live(Generic[T]):
+class LiveObjects(Generic[T]):
     """The objects behind one operator's handles."""
 
     def __init__(self) -> None:

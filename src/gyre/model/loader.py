@@ -20,7 +20,7 @@ from transformers import (
 from gyre.model.hf_config import Description, read_description
 from gyre.model.network import Network
 from gyre.model.registry import model_folder
-from gyre.model.weights import Stored, fill
+from gyre.model.weights import SafetensorsFolder, fill
 from gyre.types.errors import ModelError, OutOfMemory
 
 _CLASSES: dict[str, tuple[Any, Any]] = {
@@ -39,7 +39,7 @@ def load_network(
     """The network of `tiny`, `smollm2` or a folder; raises ModelError, before taking memory."""
     folder = model_folder(str(model))
     description = read_description(folder)
-    with Stored(folder) as stored:
+    with SafetensorsFolder(folder) as stored:
         sketch = _sketch(description)
         stored.check(sketch)
         try:

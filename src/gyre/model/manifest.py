@@ -30,7 +30,7 @@ class Shard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stands:
+class TensorLocation:
     """One tensor of a checkpoint and the file it is in."""
 
     name: str
@@ -39,7 +39,7 @@ class Stands:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
+class CheckpointManifest:
     """A checkpoint whose files can be told from any others."""
 
     format: int
@@ -51,12 +51,12 @@ class Manifest:
     """Of a network that holds these weights in this type."""
     shards: tuple[Shard, ...]
     """Files of weights."""
-    tensors: tuple[Stands, ...]
+    tensors: tuple[TensorLocation, ...]
     others: tuple[Shard, ...] = ()
     """All other files, but for this one."""
 
 
-def write_manifest(folder: Path, manifest: Manifest) -> None:
+def write_manifest(folder: Path, manifest: CheckpointManifest) -> None:
     (folder / MANIFEST).write_text(sealed(asdict(manifest)), encoding="utf-8")
 
 
@@ -78,7 +78,7 @@ def _seal(plain: dict[str, Any]) -> str:
     return xxhash.xxh3_128(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
-def read_manifest(folder: Path) -> Manifest | None:
+def read_manifest(folder: Path) -> CheckpointManifest | None:
     """None for a folder that others made; raises ModelError for what is no manifest."""
     path = folder / MANIFEST
     if not path.exists():
@@ -94,10 +94,10 @@ def read_manifest(folder: Path) -> Manifest | None:
         shards = tuple(Shard(**one) for one in read.pop("shards"))
         others = tuple(Shard(**one) for one in read.pop("others", ()))
         tensors = tuple(
-            Stands(name=one["name"], shape=tuple(one["shape"]), file=one["file"])
+            TensorLocation(name=one["name"], shape=tuple(one["shape"]), file=one["file"])
             for one in read.pop("tensors")
         )
-        manifest = Manifest(shards=shards, tensors=tensors, others=others, **read)
+        manifest = CheckpointManifest(shards=shards, tensors=tensors, others=others, **read)
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         message = f"{path}: expected the manifest of a checkpoint: {error}"
         raise ModelError(message) from error
@@ -105,7 +105,7 @@ def read_manifest(folder: Path) -> Manifest | None:
     return manifest
 
 
-def _check_types(path: Path, manifest: Manifest) -> None:
+def _check_types(path: Path, manifest: CheckpointManifest) -> None:
     files = (*manifest.shards, *manifest.others)
     whole = isinstance(manifest.version, int) and all(
         isinstance(one.num_bytes, int) for one in files
@@ -126,7 +126,7 @@ def describe_file(path: Path) -> Shard:
     return Shard(file=path.name, num_bytes=path.stat().st_size, xxh3=state.hexdigest())
 
 
-def verify(folder: Path, manifest: Manifest) -> None:
+def verify(folder: Path, manifest: CheckpointManifest) -> None:
     """Every file is the one that was written; raises ModelError that names the first other."""
     verify_files(folder, (*manifest.shards, *manifest.others))
 

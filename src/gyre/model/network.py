@@ -40,7 +40,7 @@ AttentionInterface.register(IMPLEMENTATION, _attention)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class ModelDims:
     """The sizes that memory and arithmetic follow from."""
 
     layers: int
@@ -123,10 +123,10 @@ class Network:
         return self.norm(state).squeeze(0)
 
 
-def _shape(module: Any) -> Shape:
+def _shape(module: Any) -> ModelDims:
     config: Any = module.config
     heads = config.num_attention_heads
-    return Shape(
+    return ModelDims(
         layers=config.num_hidden_layers,
         hidden=config.hidden_size,
         heads=heads,

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gyre.model.network import Shape
+from gyre.model.network import ModelDims
 from gyre.types.errors import CellError
 from gyre.types.packs import Pack
 
@@ -22,7 +22,7 @@ Interval = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
+class PackSegment:
     """A chain of consecutive tokens, as long as it goes, and what its first token sees before it.
 
     It ends at a leaf, so a pack has as many segments as leaves.
@@ -40,7 +40,7 @@ class Segment:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Packed:
+class PackedBatch:
     """One pack ready for a forward pass."""
 
     pack: Pack
@@ -78,7 +78,7 @@ class Packed:
         return len(self.labels)
 
     @cached_property
-    def segments(self) -> tuple[Segment, ...]:
+    def segments(self) -> tuple[PackSegment, ...]:
         return segments(self.tout)
 
     @property
@@ -87,7 +87,7 @@ class Packed:
         return bool((self.tout == self.num_tokens).all())
 
 
-def packed(pack: Pack, device: torch.device | str, *, multiple: int = 1) -> Packed:
+def packed(pack: Pack, device: torch.device | str, *, multiple: int = 1) -> PackedBatch:
     """The pack on a device, padded at the end to a multiple of `multiple` tokens.
 
     Padding predicts nothing and no token of the pack sees it. Behind a single row it continues
@@ -100,7 +100,7 @@ def packed(pack: Pack, device: torch.device | str, *, multiple: int = 1) -> Pack
     if not bool((pack.tout == num_tokens).all()):
         tout[:num_tokens] = pack.tout
     zeros = np.zeros(padding, np.int64)
-    return Packed(
+    return PackedBatch(
         pack=pack,
         ids=_on(device, np.concatenate([pack.ids, zeros])),
         positions=_on(device, np.concatenate([pack.positions, zeros])),
@@ -116,11 +116,11 @@ def _on(device: torch.device | str, values: NDArray[np.int64] | NDArray[np.float
     return torch.from_numpy(values).to(device)
 
 
-def segments(tout: NDArray[np.integer]) -> tuple[Segment, ...]:
+def segments(tout: NDArray[np.integer]) -> tuple[PackSegment, ...]:
     """The chains of a depth-first order, in order; time is O(T) and what the answer holds."""
     leaves = np.flatnonzero(tout == np.arange(1, len(tout) + 1))
     bounds = [0, *(leaves + 1).tolist()]
-    found: list[Segment] = []
+    found: list[PackSegment] = []
     # Runs that the next token may descend from, each cut to the tokens still open; a run is a
     # chain, along which tout never grows, so the open ones are its beginning.
     path: list[Interval] = []
@@ -130,7 +130,7 @@ def segments(tout: NDArray[np.integer]) -> tuple[Segment, ...]:
         if path:
             first, last = path[-1]
             path[-1] = (first, _first_closed(tout, first, last, begin))
-        found.append(Segment(begin=begin, end=end, ancestors=tuple(path)))
+        found.append(PackSegment(begin=begin, end=end, ancestors=tuple(path)))
         path.append((begin, end))
     return tuple(found)
 
@@ -139,7 +139,7 @@ def _first_closed(tout: NDArray[np.integer], first: int, last: int, begin: int) 
     return first + bisect_left(range(first, last), True, key=lambda at: bool(tout[at] <= begin))
 
 
-def check(pack: Pack, shape: Shape) -> None:
+def check(pack: Pack, shape: ModelDims) -> None:
     """A pack that the model cannot compute is refused by name before anything is computed."""
     num_tokens = len(pack.ids)
     if num_tokens == 0:
@@ -195,7 +195,7 @@ def _check_order(pack: Pack) -> None:
         )
 
 
-def _outgrows(tout: NDArray[np.int64], segment: Segment) -> bool:
+def _outgrows(tout: NDArray[np.int64], segment: PackSegment) -> bool:
     return bool(tout[segment.begin] > tout[segment.ancestors[-1][1] - 1])
 
 

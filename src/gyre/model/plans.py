@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gyre.model.packed_batch import Segment
+from gyre.model.packed_batch import PackSegment
 
 Indices = NDArray[np.int64]
 
@@ -33,7 +33,7 @@ class Tile:
         return len(self.rows) * (len(self.rows) / 2 + len(self.context))
 
 
-def tiles(segments: Sequence[Segment], grain: int) -> list[Tile]:
+def tiles(segments: Sequence[PackSegment], grain: int) -> list[Tile]:
     """One tile per segment."""
     made = []
     for one in segments:

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gyre.types.errors import Outdated, TransferError
+from gyre.types.errors import ExposureGone, TransferError
 
 LOOKS_S = 0.002
 """How often a lender looks whether its readers are through."""
 
 
-class Readers:
+class ReaderLocks:
     """Those of one loan."""
 
     def __init__(self, folder: Path, key: str) -> None:
@@ -54,16 +54,16 @@ def reading(folder: Path, key: str) -> Iterator[None]:
     try:
         file = os.open(_path(folder, key), os.O_RDWR)
     except FileNotFoundError as error:
-        raise Outdated(ended) from error
+        raise ExposureGone(ended) from error
     except OSError as error:
         raise TransferError(f"{folder}: cannot read a loan: {error}") from error
     try:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise Outdated(ended) from error
+            raise ExposureGone(ended) from error
         if not os.fstat(file).st_nlink:
-            raise Outdated(ended)
+            raise ExposureGone(ended)
         yield
     finally:
         os.close(file)

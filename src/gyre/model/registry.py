@@ -11,7 +11,7 @@ SMOLLM2 = "smollm2"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class KnownModel:
     """A model that can be named instead of giving its folder."""
 
     summary: str
@@ -24,15 +24,15 @@ class Known:
         return (self.folder / "config.json").is_file()
 
 
-def known_models() -> Mapping[str, Known]:
+def known_models() -> Mapping[str, KnownModel]:
     """Every name, whether or not its folder is there."""
     return {
-        TINY: Known(
+        TINY: KnownModel(
             summary="a few hundred thousand parameters that speak the tool format",
             folder=Path(__file__).parent / "data" / TINY,
             remedy="it is part of the package: install that again",
         ),
-        SMOLLM2: Known(
+        SMOLLM2: KnownModel(
             summary="SmolLM2-135M-Instruct, a small model that speaks English",
             folder=Path.home() / ".cache" / "gyre" / "models" / SMOLLM2,
             remedy=f"fetch it with `gyre model fetch {SMOLLM2}`",

@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gyre.model.kernels import attend, back, merged
-from gyre.model.live import Live
+from gyre.model.live import LiveObjects
 from gyre.model.plans import Tile
 
 GRAIN = 512
 """Sizes of tiles are multiples of this, because cuDNN takes 0.1 s to plan for a new size; packs
 are padded to it, so that a single row is one tile as it stands."""
 
-_live: Live["TileAttention"] = Live()
+_live: LiveObjects["TileAttention"] = LiveObjects()
 
 
 class _Chosen:

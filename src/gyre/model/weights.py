@@ -28,7 +28,7 @@ AHEAD = 8
 """Parameters that are fetched from a device together."""
 
 
-class Source(Protocol):
+class TensorSource(Protocol):
     """Tensors by name, with their shapes known before they are read."""
 
     where: str
@@ -39,7 +39,7 @@ class Source(Protocol):
     def get(self, name: str) -> Tensor: ...
 
 
-class Stored:
+class SafetensorsFolder:
     """The safetensors of one folder, open; raises ModelError for what is not whole."""
 
     def __init__(self, folder: Path) -> None:
@@ -91,7 +91,7 @@ class Stored:
             raise ModelError(message) from error
 
 
-class Given:
+class InMemoryTensors:
     """Tensors that are in memory already."""
 
     where = "weights"
@@ -110,13 +110,13 @@ def load_into(network: Network, source: Path | Mapping[str, Tensor]) -> None:
     Raises ModelError and changes nothing where a name, a shape or a value is wrong.
     """
     if not isinstance(source, Path):
-        _load(network, Given(source))
+        _load(network, InMemoryTensors(source))
         return
-    with Stored(source) as stored:
+    with SafetensorsFolder(source) as stored:
         _load(network, stored)
 
 
-def _load(network: Network, source: Source) -> None:
+def _load(network: Network, source: TensorSource) -> None:
     module = network.module
     check(module, source)
     _check_values(module, source)
@@ -125,7 +125,7 @@ def _load(network: Network, source: Source) -> None:
             one.copy_(source.get(name))
 
 
-def fill(module: nn.Module, source: Source) -> None:
+def fill(module: nn.Module, source: TensorSource) -> None:
     """A new module's parameters are the source's; it may not be used after a ModelError."""
     with torch.no_grad():
         for name, one in module.named_parameters():
@@ -133,7 +133,7 @@ def fill(module: nn.Module, source: Source) -> None:
     _check_values(module, source)
 
 
-def check(module: nn.Module, source: Source) -> None:
+def check(module: nn.Module, source: TensorSource) -> None:
     """The source has every parameter of the module in its shape, and nothing more."""
     wanted = {name: tuple(one.shape) for name, one in module.named_parameters()}
     for name, shape in wanted.items():
@@ -148,7 +148,7 @@ def check(module: nn.Module, source: Source) -> None:
             _refuse(source, name, "no such tensor", f"shape {source.shapes[name]}")
 
 
-def _check_values(module: nn.Module, source: Source) -> None:
+def _check_values(module: nn.Module, source: TensorSource) -> None:
     """Every value is a finite number in the type that the module will hold it in."""
     sums = []
     for name, one in module.named_parameters():
@@ -167,7 +167,7 @@ def _check_values(module: nn.Module, source: Source) -> None:
             _refuse(source, name, "finite numbers", "others")
 
 
-def _refuse(source: Source, name: str, expected: str, found: str) -> None:
+def _refuse(source: TensorSource, name: str, expected: str, found: str) -> None:
     message = f"{source.where}: {name}: expected {expected}, found {found}"
     raise ModelError(message)
 

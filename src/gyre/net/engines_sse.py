@@ -8,7 +8,7 @@ class EventTooLong(ValueError):
     """The stream does not end its event."""
 
 
-class Events:
+class SseParser:
     """Collects bytes of one stream and gives the data of each event once it is whole."""
 
     def __init__(self) -> None:

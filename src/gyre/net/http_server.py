@@ -68,7 +68,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-class Bounded(HttpToolsProtocol):
+class BoundedHttpProtocol(HttpToolsProtocol):
     """A connection whose requests have heads of bounded size, lines and time.
 
     An application bounds bodies, but it sees a request only when all of its head has come.
@@ -137,7 +137,7 @@ def _server(app: Callable[..., Any]) -> _Server:
     config = uvicorn.Config(
         app,
         loop="uvloop",
-        http=Bounded,
+        http=BoundedHttpProtocol,
         ws="none",
         lifespan="off",
         proxy_headers=False,

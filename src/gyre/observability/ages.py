@@ -3,11 +3,11 @@
 from collections import Counter, deque
 
 from gyre.scheduler import rules
-from gyre.scheduler.config import Shape
+from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.dispatch import Boundary
 
 
-def in_order(shape: Shape, *, steps: int) -> Counter[int] | None:
+def in_order(shape: SchedulerConfig, *, steps: int) -> Counter[int] | None:
     """Groups of the first steps by staleness; None where admission follows readiness.
 
     The mean is that of every order once no group is left, because which group is consumed only

@@ -3,12 +3,12 @@
 from fractions import Fraction
 
 from gyre.scheduler import rules
-from gyre.scheduler.config import Shape
+from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.dispatch import Boundary, Continuous
 from gyre.scheduler.staleness import Staleness
 
 
-def in_the_long_run(shape: Shape, ages: Staleness) -> float | None:
+def in_the_long_run(shape: SchedulerConfig, ages: Staleness) -> float | None:
     """phi + (mu - 1) / 2, or (Q_c + R) / B + (mu - 1) / 2 once R was seen (SPEC 1.4, 1.5)."""
     match shape.dispatch:
         case Boundary():
@@ -20,7 +20,7 @@ def in_the_long_run(shape: Shape, ages: Staleness) -> float | None:
             return (depth + ready) / shape.groups_per_batch + (shape.steps_per_burst - 1) / 2
 
 
-def in_a_whole_run(shape: Shape) -> Fraction | None:
+def in_a_whole_run(shape: SchedulerConfig) -> Fraction | None:
     """The mean over all groups of a run that ends by itself; None where chance has a part in it.
 
     When the last step leaves no group, all survivors' ages have been consumed, and how many

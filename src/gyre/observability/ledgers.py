@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from gyre.journal.reading import Reading
-from gyre.scheduler.config import Shape
+from gyre.journal.reading import JournalContents
+from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.groups import COUNTED
 from gyre.scheduler.messages import ExecutionClosed, GroupAdmitted, GroupAssigned, StepTaken
 from gyre.scheduler.replay import shape_of
@@ -23,7 +23,7 @@ Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Groups:
+class GroupLedger:
     """What became of every group."""
 
     admitted: int
@@ -37,7 +37,7 @@ class Groups:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Executions:
+class ExecutionLedger:
     """What became of every execution of a group."""
 
     dispatched: int
@@ -54,11 +54,11 @@ class Executions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ledgers:
+class RunLedgers:
     """Both, and everything that the facts say and no run can mean."""
 
-    groups: Groups
-    executions: Executions
+    groups: GroupLedger
+    executions: ExecutionLedger
     faults: tuple[str, ...]
 
     @property
@@ -66,14 +66,14 @@ class Ledgers:
         return self.groups.is_balanced and self.executions.is_balanced and not self.faults
 
 
-def ledgers(reading: Reading) -> Ledgers | None:
+def ledgers(reading: JournalContents) -> RunLedgers | None:
     """Of everything up to the journal's last entry; None of a journal without a header."""
     if reading.header is None:
         return None
     return ledgers_of(shape_of(reading.header.shape), (one.event for one in reading.entries))
 
 
-def ledgers_of(shape: Shape, facts: Iterable[object]) -> Ledgers:
+def ledgers_of(shape: SchedulerConfig, facts: Iterable[object]) -> RunLedgers:
     """Of facts in the order in which they were written."""
     count = _Count(shape)
     for fact in facts:
@@ -84,7 +84,7 @@ def ledgers_of(shape: Shape, facts: Iterable[object]) -> Ledgers:
 class _Count:
     """Facts so far, each kept once."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: SchedulerConfig) -> None:
         self._shape = shape
         self._admitted: set[int] = set()
         self._outcomes: dict[Member, Outcome] = {}
@@ -110,20 +110,20 @@ class _Count:
             case _:
                 pass
 
-    def ledgers(self) -> Ledgers:
+    def ledgers(self) -> RunLedgers:
         consumed = {group for step in self._taken for group in self._batches.get(step, ())}
         void = sum(self._is_void(group) for group in consumed)
         size = self._shape.group_size
         by_outcome = Counter(self._outcomes.values())
         members = {(group, member) for group in self._admitted for member in range(size)}
-        return Ledgers(
-            groups=Groups(
+        return RunLedgers(
+            groups=GroupLedger(
                 admitted=len(self._admitted),
                 trained=len(consumed) - void,
                 void=void,
                 outstanding=len(self._admitted - consumed),
             ),
-            executions=Executions(
+            executions=ExecutionLedger(
                 dispatched=len(self._admitted) * size,
                 valid=by_outcome[Outcome.VALID],
                 excluded=by_outcome[Outcome.EXCLUDED],

@@ -14,7 +14,7 @@ from gyre.types.run_events import (
 )
 
 
-class Logs(Protocol):
+class MetricsSink(Protocol):
     """Whoever takes numbers."""
 
     def log(self, values: Mapping[str, float], *, step: int) -> None: ...
@@ -30,15 +30,15 @@ def next_step(facts: Iterable[tuple[float, Any]]) -> int:
     return max((fact.step + 2 for _, fact in facts if isinstance(fact, StepMade)), default=1)
 
 
-class Metrics:
+class RunMetrics:
     """Collects what happens between two steps, and logs it with the step.
 
     Work that is done again, because what did it was lost, counts once.
     """
 
-    def __init__(self, tracker: Logs, *, before: Iterable[tuple[float, Any]] = ()) -> None:
+    def __init__(self, tracker: MetricsSink, *, before: Iterable[tuple[float, Any]] = ()) -> None:
         """`before` are facts with their times that were logged already."""
-        self._tracker: Logs = _Nobody()
+        self._tracker: MetricsSink = _Nobody()
         self._step = 0
         self._stepped_s = 0.0
         self._claims: dict[int, ClaimTrained] = {}

@@ -7,7 +7,7 @@ their time.
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from gyre.observability.history.seen import Span
+from gyre.observability.history.seen import CellSpan
 from gyre.scheduler.cells import CellState
 from gyre.types.run_events import UseMeasured
 
@@ -22,12 +22,12 @@ _ROLE = {
 }
 """All others wait: for weights, for a publication, for a process."""
 
-Spans = Callable[[int, float, float], Iterable[Span]]
+Spans = Callable[[int, float, float], Iterable[CellSpan]]
 """States of a cell or engine in a window, without gaps."""
 
 
 @dataclass(slots=True)
-class Part:
+class RoleUsage:
     """What a cell used in one role."""
 
     seconds: float = 0.0
@@ -38,7 +38,7 @@ class Part:
     device_of_s: float = 0.0
     """Seconds of the role in which somebody looked at the device."""
 
-    def add(self, other: "Part") -> None:
+    def add(self, other: "RoleUsage") -> None:
         self.seconds += other.seconds
         self.cpu_s += other.cpu_s
         self.device_s += other.device_s
@@ -55,19 +55,19 @@ class Part:
         return self.device_s / self.device_of_s if self.device_of_s else None
 
 
-_NOTHING = Part()
+_NOTHING = RoleUsage()
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
+class UsageSample:
     """One measurement."""
 
     at_s: float
     seconds: float
     """More than none."""
-    cells: Mapping[int, Mapping[str, Part]]
+    cells: Mapping[int, Mapping[str, RoleUsage]]
     """By cell or standalone engine, and by role."""
-    roles: Mapping[str, Part]
+    roles: Mapping[str, RoleUsage]
     """Over all cells."""
     others: Mapping[str, float]
     """Seconds of processors; those that could not be measured are missing."""
@@ -76,7 +76,7 @@ class Used:
     def from_s(self) -> float:
         return max(0.0, self.at_s - self.seconds)
 
-    def role(self, role: str) -> Part:
+    def role(self, role: str) -> RoleUsage:
         """Over all cells; nothing where none was in it."""
         return self.roles.get(role, _NOTHING)
 
@@ -99,33 +99,33 @@ class Used:
         return sum(part.device_s for part in self.roles.values()) / looked_s if looked_s else None
 
 
-def used(now: float, fact: UseMeasured, spans: Spans, *, num: int) -> Used:
+def used(now: float, fact: UseMeasured, spans: Spans, *, num: int) -> UsageSample:
     """A measurement that ends now, of so many cells and engines."""
     others = {"executions": fact.executions_s, "controller": fact.controller_s}
     if fact.proxy_s is not None:
         others["proxy"] = fact.proxy_s
     cells = {cell: _parts(cell, now, fact, spans) for cell in fact.cells if cell < num}
-    return Used(now, fact.seconds, cells, added(cells.values()), others)
+    return UsageSample(now, fact.seconds, cells, added(cells.values()), others)
 
 
-def added(cells: Iterable[Mapping[str, Part]]) -> dict[str, Part]:
+def added(cells: Iterable[Mapping[str, RoleUsage]]) -> dict[str, RoleUsage]:
     """By role."""
-    found: dict[str, Part] = {}
+    found: dict[str, RoleUsage] = {}
     for parts in cells:
         for role, part in parts.items():
-            found.setdefault(role, Part()).add(part)
+            found.setdefault(role, RoleUsage()).add(part)
     return found
 
 
-def _parts(cell: int, now: float, fact: UseMeasured, spans: Spans) -> dict[str, Part]:
+def _parts(cell: int, now: float, fact: UseMeasured, spans: Spans) -> dict[str, RoleUsage]:
     begin_s = max(0.0, now - fact.seconds)
     whole_s = now - begin_s
-    found: dict[str, Part] = {}
+    found: dict[str, RoleUsage] = {}
     device = fact.devices.get(cell)
     for span in spans(cell, begin_s, now):
         seconds = span.end_s - span.start_s
-        part = Part(seconds=seconds, cpu_s=fact.cells[cell] * seconds / whole_s)
+        part = RoleUsage(seconds=seconds, cpu_s=fact.cells[cell] * seconds / whole_s)
         if device is not None:
             part.device_s, part.device_of_s = device.busy * seconds, seconds
-        found.setdefault(_ROLE.get(span.state, "waiting"), Part()).add(part)
+        found.setdefault(_ROLE.get(span.state, "waiting"), RoleUsage()).add(part)
     return found

@@ -3,18 +3,18 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from gyre.journal.reading import Reading
+from gyre.journal.reading import JournalContents
 from gyre.scheduler.messages import StopReason
 from gyre.simulator.durations import HOUR_S
 from gyre.simulator.recorded import recorded
 from gyre.simulator.scenario import Scenario
-from gyre.simulator.variants import Refused, described, placements
+from gyre.simulator.variants import UnfitPlacement, described, placements
 from gyre.simulator.world import run
 from gyre.types.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Simulated:
+class SimulatedPlacement:
     """The recorded work under one placement."""
 
     placement: str
@@ -30,7 +30,7 @@ class Simulated:
 MINUTE_S = 60.0
 
 
-def compared(reading: Reading) -> tuple[Simulated, ...]:
+def compared(reading: JournalContents) -> tuple[SimulatedPlacement, ...]:
     """Elastic first, then the best split of Async, then Colocate; a row without minutes says why.
 
     All keep the mean staleness of the run where their bursts can.
@@ -39,7 +39,7 @@ def compared(reading: Reading) -> tuple[Simulated, ...]:
         given = recorded(reading).scenario
     except ConfigError as error:
         why = str(error).removeprefix(f"{reading.path}: ")
-        return (Simulated(placement="elastic", how=why),)
+        return (SimulatedPlacement(placement="elastic", how=why),)
     found = placements(given)
     rows = [_simulated("elastic", found["elastic"])]
     rows.append(_best_split(found["elastic"]))
@@ -47,17 +47,19 @@ def compared(reading: Reading) -> tuple[Simulated, ...]:
     return tuple(rows)
 
 
-def _simulated(name: str, asked: Scenario | Refused, *, how: str = "") -> Simulated:
-    if isinstance(asked, Refused):
-        return Simulated(placement=name, how=asked.reason)
+def _simulated(name: str, asked: Scenario | UnfitPlacement, *, how: str = "") -> SimulatedPlacement:
+    if isinstance(asked, UnfitPlacement):
+        return SimulatedPlacement(placement=name, how=asked.reason)
     record = run(asked)
     steps = asked.shape.steps
     _, *pace = described(asked.shape)
     shape = "; ".join([*([how] if how else []), ", ".join(pace)])
     if record.stopped is not StopReason.FINISHED:
         reason = "nothing left to wait for" if record.stopped is None else record.stopped.value
-        return Simulated(placement=name, how=f"{shape}; did not finish: {reason}", steps=steps)
-    return Simulated(
+        return SimulatedPlacement(
+            placement=name, how=f"{shape}; did not finish: {reason}", steps=steps
+        )
+    return SimulatedPlacement(
         placement=name,
         how=shape,
         steps=steps,
@@ -66,13 +68,13 @@ def _simulated(name: str, asked: Scenario | Refused, *, how: str = "") -> Simula
     )
 
 
-def _best_split(elastic: Scenario | Refused) -> Simulated:
+def _best_split(elastic: Scenario | UnfitPlacement) -> SimulatedPlacement:
     """The soonest of all ways to have some cells only train and the others only serve."""
-    if isinstance(elastic, Refused):
-        return Simulated(placement="async", how=elastic.reason)
+    if isinstance(elastic, UnfitPlacement):
+        return SimulatedPlacement(placement="async", how=elastic.reason)
     halves = placements(elastic)["async"]
-    if isinstance(halves, Refused):
-        return Simulated(placement="async", how=halves.reason)
+    if isinstance(halves, UnfitPlacement):
+        return SimulatedPlacement(placement="async", how=halves.reason)
     splits = dict(_splits(elastic, halves))
     mark = " (best)" if len(splits) > 1 else ""
     rows = [_simulated("async", one, how=how + mark) for how, one in splits.items()]

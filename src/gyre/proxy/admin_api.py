@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from gyre.net.asgi import Exchange
-from gyre.proxy.executions import Executions
+from gyre.proxy.executions import ExecutionRegistry
 from gyre.proxy.routing.router import Router
 from gyre.types.errors import ConfigError, NotFound, RequestError, Unauthorized, Unavailable
 from gyre.types.ids import EngineName, ExecutionId
@@ -46,12 +46,12 @@ class NewAddress(msgspec.Struct, forbid_unknown_fields=True):
     url: str
 
 
-class Admin:
+class AdminApi:
     """Answers requests under /gyre/ that carry the run's admin token."""
 
     def __init__(
         self,
-        executions: Executions,
+        executions: ExecutionRegistry,
         router: Router,
         token: str,
         *,
@@ -99,7 +99,7 @@ class Admin:
             case "POST", ["take-over"] if self._taken_over is not None:
                 found = await self._hand_over(exchange, self._taken_over)
             case "POST", ["engines", name, "vacated"]:
-                await self._router.vacated(EngineName(name))
+                await self._router.wait_drained(EngineName(name))
                 found = {"engine": name, "counts": msgspec.to_builtins(self._router.counts)}
             case "PUT", ["engines", name] if self._connect is not None:
                 found = await self._readdress(exchange, EngineName(name), self._connect)
@@ -164,7 +164,7 @@ class Admin:
             raise RequestError(str(error)) from error
         if not asked.url.startswith("http://"):
             raise RequestError("expected an address that begins with http://", where="url")
-        self._router.readdress(await connect(name, asked.url))
+        self._router.set_address(await connect(name, asked.url))
         return {"engine": name, "url": asked.url}
 
     def _close(self, execution: ExecutionId) -> dict[str, Any]:

@@ -9,13 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from gyre.rollout.spec import read_told, tell
+from gyre.rollout.spec import read_told, write_proxy_totals
 
 LOOK_S = 5.0
 """How often it is noticed whether a controller has asked for anything; one asks every second."""
 
 
-class Asked(Protocol):
+class ProxyState(Protocol):
     """What a proxy knows of its controller, and of calls that wait."""
 
     num_asked: int
@@ -26,10 +26,10 @@ class Asked(Protocol):
         ...
 
 
-class Alone:
+class OrphanMonitor:
     """Watches over a proxy for as long as nobody else does."""
 
-    def __init__(self, folder: Path, asked: Asked, *, alone_s: float) -> None:
+    def __init__(self, folder: Path, asked: ProxyState, *, alone_s: float) -> None:
         """`folder` is the run's."""
         self._attempts = folder / "attempts"
         self._asked = asked
@@ -72,4 +72,4 @@ class Alone:
             if all_s > told.held_s and folder.is_dir():
                 # A disk that is full now may take it the next time.
                 with suppress(OSError):
-                    tell(folder, replace(told, held_s=all_s))
+                    write_proxy_totals(folder, replace(told, held_s=all_s))

@@ -6,14 +6,14 @@ from contextlib import contextmanager
 
 from gyre.net.asgi import ClientGone, Exchange
 from gyre.proxy.dialects.dialect import Dialect
-from gyre.proxy.executions import Execution
+from gyre.proxy.executions import ProxiedExecution
 from gyre.types.errors import GyreError, Unauthorized
 
 
-class Ends:
+class RequestGuard:
     """Watches over one request; while armed, an end cancels the work under way."""
 
-    def __init__(self, exchange: Exchange, execution: Execution) -> None:
+    def __init__(self, exchange: Exchange, execution: ProxiedExecution) -> None:
         loop = asyncio.get_running_loop()
         self._execution = execution
         self._task = asyncio.current_task()

@@ -8,11 +8,11 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gyre.config.sections import LimitsSection, ProxySection
+from gyre.config.sections import LimitsConfig, ProxyConfig
 from gyre.proxy.session.session import Session
 from gyre.storage import call_log as calls
 from gyre.storage.call_log import CallLog
-from gyre.storage.commit import GroupCommit
+from gyre.storage.commit import WalWriter
 from gyre.storage.durable import sync
 from gyre.types.errors import (
     ConfigError,
@@ -26,21 +26,21 @@ from gyre.types.errors import (
 from gyre.types.ids import ExecutionId
 from gyre.types.ports import Renderer
 from gyre.types.records import FORMAT, CallFailed, CallRecord, LogOpened, LogSealed
-from gyre.types.sampling import Sampling
+from gyre.types.sampling import SamplingParams
 from gyre.types.shards import shard_of
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 @dataclass(slots=True)
-class Execution:
+class ProxiedExecution:
     """One open execution: its session, its log, and what it has in flight."""
 
     id: ExecutionId
     session: Session
     log: CallLog
-    commit: GroupCommit
-    limits: LimitsSection
+    commit: WalWriter
+    limits: LimitsConfig
     in_flight: int = 0
     sealed: bool = False
     in_progress: set["asyncio.Future[None]"] = field(default_factory=set)
@@ -77,7 +77,7 @@ class Execution:
         self._tokens -= 1
 
 
-class Executions:
+class ExecutionRegistry:
     """Every execution of a run folder, or of a shard, found by the hash of its key."""
 
     def __init__(
@@ -86,10 +86,10 @@ class Executions:
         renderer: Renderer,
         *,
         model: str,
-        sampling: Sampling,
-        settings: ProxySection,
-        limits: LimitsSection,
-        commit: GroupCommit,
+        sampling: SamplingParams,
+        settings: ProxyConfig,
+        limits: LimitsConfig,
+        commit: WalWriter,
         shard: int = 0,
     ) -> None:
         self._run = folder
@@ -101,7 +101,7 @@ class Executions:
         self._sampling = sampling
         self._settings = settings
         self._limits = limits
-        self._open: dict[ExecutionId, Execution] = {}
+        self._open: dict[ExecutionId, ProxiedExecution] = {}
         self._keys: dict[bytes, ExecutionId] = {}
         self._closed: set[ExecutionId] = set()
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -110,7 +110,7 @@ class Executions:
                 self._index(path)
 
     @property
-    def loaded(self) -> list[Execution]:
+    def loaded(self) -> list[ProxiedExecution]:
         """Executions whose trees are in memory."""
         return list(self._open.values())
 
@@ -119,7 +119,7 @@ class Executions:
         is_name = bool(_NAME.fullmatch(name)) and self._is_mine(name)
         return is_name and self._path(ExecutionId(name)).exists()
 
-    def create(self, name: str | None) -> tuple[Execution, str]:
+    def create(self, name: str | None) -> tuple[ProxiedExecution, str]:
         """A new execution and its secret key, which is told once and never written."""
         execution = ExecutionId(name or self._new_name())
         if not _NAME.fullmatch(execution):
@@ -148,7 +148,7 @@ class Executions:
         self._keys[opened.key_hash] = execution
         return self._admit(opened, log), key
 
-    def of_key(self, key: str | None, claimed: str | None) -> Execution:
+    def of_key(self, key: str | None, claimed: str | None) -> ProxiedExecution:
         """The open execution this key belongs to; Unauthorized if none, or another's (SPEC 4.7)."""
         execution = self._keys.get(_hash(key)) if key else None
         if execution is None:
@@ -159,7 +159,7 @@ class Executions:
             raise Unauthorized(message)
         return self.get(execution)
 
-    def get(self, execution: ExecutionId) -> Execution:
+    def get(self, execution: ExecutionId) -> ProxiedExecution:
         """An open execution, read back from its log if this proxy has not served it yet."""
         known = self._open.get(execution)
         if known is not None:
@@ -247,7 +247,7 @@ class Executions:
         if opened is not None:
             self._keys[opened.key_hash] = opened.execution
 
-    def _load(self, path: Path) -> Execution | None:
+    def _load(self, path: Path) -> ProxiedExecution | None:
         reading = calls.read(path)
         if not reading.records or not isinstance(reading.records[0], LogOpened):
             message = f"{path}: expected the record that opens a log, found none"
@@ -281,8 +281,8 @@ class Executions:
         session.apply(opened)
         return session
 
-    def _admit(self, opened: LogOpened, log: CallLog) -> Execution:
-        one = Execution(
+    def _admit(self, opened: LogOpened, log: CallLog) -> ProxiedExecution:
+        one = ProxiedExecution(
             id=opened.execution,
             session=self._session(opened),
             log=log,

@@ -7,14 +7,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from gyre.net.asgi import EVENTS, Exchange
-from gyre.proxy.dialects.dialect import Dialect, Wire
-from gyre.proxy.ends import Ends, Pinger
-from gyre.proxy.executions import Execution
-from gyre.proxy.metrics import Metrics
+from gyre.proxy.dialects.dialect import Dialect, ParsedRequest
+from gyre.proxy.ends import Pinger, RequestGuard
+from gyre.proxy.executions import ProxiedExecution
+from gyre.proxy.metrics import ProxyMetrics
 from gyre.proxy.routing.router import Router
-from gyre.proxy.routing.seats import Call
-from gyre.proxy.session.session import Pending
-from gyre.storage.commit import GroupCommit
+from gyre.proxy.routing.seats import RoutedCall
+from gyre.proxy.session.session import PositionedRequest
+from gyre.storage.commit import WalWriter
 from gyre.types.conversation import Reply
 from gyre.types.errors import EngineError, Unavailable
 from gyre.types.records import CallClosed, CallDelivered, CallOpened, CallRecord
@@ -22,30 +22,30 @@ from gyre.types.sampling import Output
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Desk:
+class CallContext:
     """What every call needs of the proxy."""
 
     router: Router
-    commit: GroupCommit
-    metrics: Metrics
+    commit: WalWriter
+    metrics: ProxyMetrics
     ping_s: float
 
 
 async def answer(
-    desk: Desk,
+    desk: CallContext,
     exchange: Exchange,
-    execution: Execution,
+    execution: ProxiedExecution,
     dialect: Dialect,
-    wire: Wire,
-    pending: Pending,
+    wire: ParsedRequest,
+    pending: PositionedRequest,
 ) -> None:
     """Generate the whole reply, record it, make it durable, send it, and note that it was sent.
 
     Raises ClientGone when nobody is left to answer; other errors become the client's answer
     upstream of this function as long as exchange.status is None.
     """
-    ends = Ends(exchange, execution)
-    calls: list[Call] = []
+    ends = RequestGuard(exchange, execution)
+    calls: list[RoutedCall] = []
     opened: list[CallOpened] = []
     try:
         with ends.armed():
@@ -70,7 +70,9 @@ async def answer(
 
 
 @contextmanager
-def _pinged(desk: Desk, exchange: Exchange, dialect: Dialect, wire: Wire) -> Iterator[None]:
+def _pinged(
+    desk: CallContext, exchange: Exchange, dialect: Dialect, wire: ParsedRequest
+) -> Iterator[None]:
     """A stream that waits gets pings, so that no idle limit cuts it."""
     if not wire.stream:
         yield
@@ -83,7 +85,11 @@ def _pinged(desk: Desk, exchange: Exchange, dialect: Dialect, wire: Wire) -> Ite
 
 
 async def _run_all(
-    router: Router, execution: Execution, pending: Pending, calls: list[Call], choices: int
+    router: Router,
+    execution: ProxiedExecution,
+    pending: PositionedRequest,
+    calls: list[RoutedCall],
+    choices: int,
 ) -> list[Output]:
     """One output per choice; only the first holds a seat beforehand, so that none waits for all."""
     ids = pending.prompt.ids.tobytes()
@@ -106,7 +112,9 @@ async def _run_all(
     return [task.result() for task in tasks]
 
 
-def _open(execution: Execution, pending: Pending, choices: int) -> list[CallOpened]:
+def _open(
+    execution: ProxiedExecution, pending: PositionedRequest, choices: int
+) -> list[CallOpened]:
     now = time.time()
     opened = [execution.session.open_call(pending, now) for _ in range(choices)]
     _write(execution, *pending.echoed, *opened)
@@ -114,9 +122,9 @@ def _open(execution: Execution, pending: Pending, choices: int) -> list[CallOpen
 
 
 async def _record(
-    desk: Desk,
-    execution: Execution,
-    pending: Pending,
+    desk: CallContext,
+    execution: ProxiedExecution,
+    pending: PositionedRequest,
     opened: Sequence[CallOpened],
     outputs: Sequence[Output],
 ) -> list[Reply]:
@@ -137,18 +145,20 @@ async def _record(
     return replies
 
 
-def _write(execution: Execution, *records: CallRecord) -> None:
+def _write(execution: ProxiedExecution, *records: CallRecord) -> None:
     try:
         execution.write(*records)
     except OSError as error:
         raise _unwritable(execution, error) from error
 
 
-def _unwritable(execution: Execution, error: OSError) -> Unavailable:
+def _unwritable(execution: ProxiedExecution, error: OSError) -> Unavailable:
     return Unavailable(f"the log of execution {execution.id} cannot be written: {error.strerror}")
 
 
-def _count(metrics: Metrics, pending: Pending, record: CallClosed, output: Output) -> None:
+def _count(
+    metrics: ProxyMetrics, pending: PositionedRequest, record: CallClosed, output: Output
+) -> None:
     metrics.calls[record.role, record.harness] += 1
     if record.fork is not None:
         metrics.forks[record.fork] += 1
@@ -158,7 +168,9 @@ def _count(metrics: Metrics, pending: Pending, record: CallClosed, output: Outpu
     metrics.output_tokens += len(output.ids)
 
 
-async def _send(exchange: Exchange, dialect: Dialect, wire: Wire, replies: Sequence[Reply]) -> None:
+async def _send(
+    exchange: Exchange, dialect: Dialect, wire: ParsedRequest, replies: Sequence[Reply]
+) -> None:
     """Returns when the socket has taken every byte (SPEC 4.5), or the client is gone."""
     if wire.stream:
         await exchange.finish(dialect.events(replies, wire))
@@ -167,7 +179,7 @@ async def _send(exchange: Exchange, dialect: Dialect, wire: Wire, replies: Seque
 
 
 def _note_delivery(
-    desk: Desk, execution: Execution, recorded: Sequence[CallOpened], *, lost: bool
+    desk: CallContext, execution: ProxiedExecution, recorded: Sequence[CallOpened], *, lost: bool
 ) -> None:
     if lost:
         desk.metrics.undelivered += len(recorded)
@@ -178,11 +190,11 @@ def _note_delivery(
 
 
 def _abandon(
-    desk: Desk,
-    execution: Execution,
-    pending: Pending,
+    desk: CallContext,
+    execution: ProxiedExecution,
+    pending: PositionedRequest,
     opened: Sequence[CallOpened],
-    calls: Sequence[Call],
+    calls: Sequence[RoutedCall],
 ) -> None:
     """Calls that were opened and will not be answered: what was sampled is kept for audit (T08)."""
     if execution.sealed:

@@ -25,7 +25,7 @@ class Histogram:
 
 
 @dataclass(slots=True)
-class Metrics:
+class ProxyMetrics:
     """Everything counted since the proxy started."""
 
     requests: Counter[tuple[str, int]] = field(default_factory=Counter)
@@ -45,7 +45,7 @@ class Metrics:
     call_s: Histogram = field(default_factory=Histogram)
 
 
-def text(metrics: Metrics, gauges: Iterable[tuple[str, str, str, float]]) -> bytes:
+def text(metrics: ProxyMetrics, gauges: Iterable[tuple[str, str, str, float]]) -> bytes:
     """Prometheus exposition; gauges are (name, help, labels, value), grouped by name."""
     lines = [*_counters(metrics), *_histogram(metrics.call_s)]
     described: set[str] = set()
@@ -68,7 +68,7 @@ def _escaped(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def _counters(metrics: Metrics) -> Iterator[str]:
+def _counters(metrics: ProxyMetrics) -> Iterator[str]:
     yield from _family(
         "gyre_requests_total",
         "HTTP requests answered, by dialect and status.",

@@ -18,7 +18,7 @@ RETRY_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sealed:
+class SealedExecution:
     """An execution that is over at the proxy."""
 
     committed_calls: int
@@ -37,22 +37,22 @@ class ProxyClient:
         key: str | None = (await self._ask("PUT", f"executions/{execution}", {}))["key"]
         return key
 
-    async def seal(self, execution: ExecutionId) -> Sealed:
+    async def seal(self, execution: ExecutionId) -> SealedExecution:
         """Its key works no more and its log is final; the same again if they are already."""
         found = await self._ask("POST", f"executions/{execution}/close", {})
-        return Sealed(committed_calls=found["committed"], held_s=found["held_s"])
+        return SealedExecution(committed_calls=found["committed"], held_s=found["held_s"])
 
     async def assign(self, version: int, routes: Mapping[ExecutionId, EngineName | None]) -> int:
         """How many calls the order moved."""
         body = {"version": version, "routes": dict(routes)}
         return int((await self._ask("PUT", "routes", body))["moved"])
 
-    async def vacated(self, engine: EngineName) -> dict[str, Any]:
+    async def wait_drained(self, engine: EngineName) -> dict[str, Any]:
         """Counts since the proxy began, once the engine has no call and nobody needs its cache."""
         found: dict[str, Any] = await self._ask("POST", f"engines/{engine}/vacated", {})
         return dict(found["counts"])
 
-    async def readdress(self, engine: EngineName, url: str) -> None:
+    async def set_address(self, engine: EngineName, url: str) -> None:
         """From now on the engine is asked there."""
         await self._ask("PUT", f"engines/{engine}", {"url": url})
 

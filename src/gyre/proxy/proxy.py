@@ -18,19 +18,19 @@ import uvloop
 from gyre.inference.clients.registry import EngineAddress, connect, read_address
 from gyre.inference.clients.wire import client
 from gyre.net.http_server import listener, serve_until_told
-from gyre.proxy.admin_api import Admin
+from gyre.proxy.admin_api import AdminApi
 from gyre.proxy.admin_client import TOKEN_FILE, address_file
-from gyre.proxy.alone import Alone
-from gyre.proxy.executions import Executions
-from gyre.proxy.handle import Desk
-from gyre.proxy.metrics import Metrics
+from gyre.proxy.alone import OrphanMonitor
+from gyre.proxy.executions import ExecutionRegistry
+from gyre.proxy.handle import CallContext
+from gyre.proxy.metrics import ProxyMetrics
 from gyre.proxy.routing.router import Router
 from gyre.proxy.routing.routes import Routes
 from gyre.proxy.server import Proxy
-from gyre.proxy.spec import ProxyPlan, _moved, engines_of
+from gyre.proxy.spec import ProxySpec, _moved, engines_of
 from gyre.renderers.registry import load_renderer
-from gyre.storage.commit import GroupCommit
-from gyre.storage.commits import CommitJournal
+from gyre.storage.commit import WalWriter
+from gyre.storage.commits import WriteAheadLog
 from gyre.storage.durable import replace
 from gyre.storage.plan_file import read_key, read_plan
 from gyre.types.errors import ConfigError, GyreError
@@ -43,7 +43,7 @@ SEND_BYTES = 2**17
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Started:
+class RunningProxy:
     """A proxy that takes calls."""
 
     url: str
@@ -55,16 +55,16 @@ class Started:
     """Records that logs had lost with the machine and got back from the journal."""
 
 
-async def serve(plan: ProxyPlan, on_start: Callable[[Started], None]) -> None:
+async def serve(plan: ProxySpec, on_start: Callable[[RunningProxy], None]) -> None:
     """Runs until SIGINT or SIGTERM; calls in flight are finished first."""
     renderer = load_renderer(plan.model, family=plan.family, thinking=plan.thinking)
     token = prepare(plan, renderer)
     _many_files()
     # Trees are long-lived and acyclic; scanning them often costs more than it finds.
     gc.set_threshold(50_000, 50, 100)
-    journal = CommitJournal(plan.folder, shard=plan.shard)
-    commit = GroupCommit(journal)
-    executions = Executions(
+    journal = WriteAheadLog(plan.folder, shard=plan.shard)
+    commit = WalWriter(journal)
+    executions = ExecutionRegistry(
         plan.folder,
         renderer,
         model=plan.model,
@@ -84,8 +84,10 @@ async def serve(plan: ProxyPlan, on_start: Callable[[Started], None]) -> None:
                 routes=routes,
             ) as router,
         ):
-            desk = Desk(router=router, commit=commit, metrics=Metrics(), ping_s=plan.proxy.ping_s)
-            admin = Admin(
+            desk = CallContext(
+                router=router, commit=commit, metrics=ProxyMetrics(), ping_s=plan.proxy.ping_s
+            )
+            admin = AdminApi(
                 executions,
                 router,
                 token,
@@ -102,14 +104,14 @@ async def serve(plan: ProxyPlan, on_start: Callable[[Started], None]) -> None:
             host, port = on.getsockname()[:2]
             url = f"http://{host}:{port}"
             address_file(plan.folder, plan.shard).write_text(url)
-            started = Started(
+            started = RunningProxy(
                 url=url,
                 folder=plan.folder,
                 renderer=renderer.name,
                 opened=opened,
                 restored=journal.num_restored,
             )
-            alone = Alone(plan.folder, admin, alone_s=plan.proxy.alone_s)
+            alone = OrphanMonitor(plan.folder, admin, alone_s=plan.proxy.alone_s)
             async with alone.watching() if plan.routed else nullcontext():
                 await serve_until_told(app, on, on_start=lambda: on_start(started))
     finally:
@@ -117,7 +119,7 @@ async def serve(plan: ProxyPlan, on_start: Callable[[Started], None]) -> None:
         commit.close()
 
 
-def prepare(plan: ProxyPlan, renderer: Renderer) -> str:
+def prepare(plan: ProxySpec, renderer: Renderer) -> str:
     """The run folder with its manifest and admin token, made once and then checked."""
     plan.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     manifest = {"format": 1, "model": plan.model, "renderer": renderer.name}
@@ -177,7 +179,7 @@ def _many_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def run(plan: ProxyPlan, on_start: Callable[[Started], None]) -> None:
+def run(plan: ProxySpec, on_start: Callable[[RunningProxy], None]) -> None:
     """The process's whole life; what it writes is for its own user alone."""
     os.umask(0o077)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -190,7 +192,7 @@ def main(arguments: Sequence[str]) -> int:
         sys.stderr.write("gyre proxy: expected one argument, the file with its plan\n")
         return 2
     try:
-        plan = read_plan(Path(arguments[0]), ProxyPlan)
+        plan = read_plan(Path(arguments[0]), ProxySpec)
         run(plan, lambda started: print(f"ready {started.url}", flush=True))
     except GyreError as error:
         sys.stderr.write(f"gyre proxy: {type(error).__name__}: {error}\n")

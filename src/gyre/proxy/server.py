@@ -6,21 +6,21 @@ from collections.abc import Iterator
 
 import msgspec
 
-from gyre.config.sections import LimitsSection
+from gyre.config.sections import LimitsConfig
 from gyre.harnesses.classify import classify
 from gyre.net.asgi import ClientGone, Exchange, Receive, Scope, Send
-from gyre.proxy.admin_api import PREFIX, Admin
-from gyre.proxy.dialects.anthropic import Messages
-from gyre.proxy.dialects.dialect import Dialect, Wire
+from gyre.proxy.admin_api import PREFIX, AdminApi
+from gyre.proxy.dialects.anthropic import AnthropicMessages
+from gyre.proxy.dialects.dialect import Dialect, ParsedRequest
 from gyre.proxy.dialects.fields import identifying
-from gyre.proxy.dialects.openai_chat import Chat
-from gyre.proxy.dialects.responses import Responses
-from gyre.proxy.executions import Executions
-from gyre.proxy.handle import Desk, answer, as_request_error
+from gyre.proxy.dialects.openai_chat import OpenAIChat
+from gyre.proxy.dialects.responses import OpenAIResponses
+from gyre.proxy.executions import ExecutionRegistry
+from gyre.proxy.handle import CallContext, answer, as_request_error
 from gyre.proxy.metrics import labels, text
 from gyre.types.errors import EngineError, NotFound, Overloaded, RequestError, TooLarge
 
-MESSAGES, CHAT, RESPONSES = Messages(), Chat(), Responses()
+MESSAGES, CHAT, RESPONSES = AnthropicMessages(), OpenAIChat(), OpenAIResponses()
 ROUTES: dict[str, Dialect] = {
     "/v1/messages": MESSAGES,
     "/v1/chat/completions": CHAT,
@@ -38,12 +38,12 @@ class Proxy:
 
     def __init__(
         self,
-        executions: Executions,
-        desk: Desk,
-        admin: Admin,
+        executions: ExecutionRegistry,
+        desk: CallContext,
+        admin: AdminApi,
         *,
         model: str,
-        limits: LimitsSection,
+        limits: LimitsConfig,
     ) -> None:
         self._executions = executions
         self._desk = desk
@@ -106,7 +106,7 @@ class Proxy:
         self._desk.metrics.counted += 1
         await exchange.answer(200, msgspec.json.encode({"input_tokens": tokens}))
 
-    def _refuse_long(self, dialect: Dialect, wire: Wire) -> None:
+    def _refuse_long(self, dialect: Dialect, wire: ParsedRequest) -> None:
         if len(wire.messages) > self._limits.messages:
             message = f"expected at most {self._limits.messages}"
             raise TooLarge(message, where=dialect.conversation)

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from gyre.proxy.proxied import ProxyClient, Sealed
+from gyre.proxy.proxied import ProxyClient, SealedExecution
 from gyre.types.ids import EngineName, ExecutionId
 from gyre.types.shards import shard_of
 
@@ -13,7 +13,7 @@ ANSWER_S = 5.0
 """How long the others wait for a shard that is just being started again."""
 
 
-class Proxies:
+class ShardedProxyClient:
     """All shards; whoever asks them need not know how many there are."""
 
     def __init__(self, shards: Sequence[ProxyClient]) -> None:
@@ -23,7 +23,7 @@ class Proxies:
         """A new execution's key; None if it exists, because its key is told once."""
         return await self._of(execution).open(execution)
 
-    async def seal(self, execution: ExecutionId) -> Sealed:
+    async def seal(self, execution: ExecutionId) -> SealedExecution:
         """Its key works no more and its log is final; the same again if they are already."""
         return await self._of(execution).seal(execution)
 
@@ -31,10 +31,10 @@ class Proxies:
         """Where the execution's program reaches the model."""
         return self._of(execution).url_of(execution)
 
-    async def vacated(self, engine: EngineName) -> dict[str, Any]:
+    async def wait_drained(self, engine: EngineName) -> dict[str, Any]:
         """Numbers of all, once the engine has no call of any and nobody needs its cache."""
         found: Counter[str] = Counter()
-        for counts in await asyncio.gather(*(one.vacated(engine) for one in self.shards)):
+        for counts in await asyncio.gather(*(one.wait_drained(engine) for one in self.shards)):
             found.update({name: one for name, one in counts.items() if not isinstance(one, dict)})
         return dict(found)
 

@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from gyre.config.sections import LimitsSection, ProxySection, RouterSection
+from gyre.config.sections import LimitsConfig, ProxyConfig, RouterConfig
 from gyre.inference.clients.registry import EngineAddress, read_address
 from gyre.types.ids import EngineName
-from gyre.types.sampling import Sampling
+from gyre.types.sampling import SamplingParams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProxyPlan:
+class ProxySpec:
     """Everything a proxy process is told."""
 
     folder: Path
@@ -21,10 +21,10 @@ class ProxyPlan:
     engines: tuple[str, ...]
     family: str | None
     thinking: Literal["all", "tool_cycle", "template"]
-    sampling: Sampling
-    proxy: ProxySection
-    router: RouterSection
-    limits: LimitsSection
+    sampling: SamplingParams
+    proxy: ProxyConfig
+    router: RouterConfig
+    limits: LimitsConfig
     open: tuple[str, ...]
     """Executions to open at the start, if they do not exist."""
     engine_key: Path | None = None
@@ -41,7 +41,7 @@ def _moved(name: EngineName, url: str) -> EngineAddress:
     return EngineAddress(url=url, kind="gyre", known_as=name)
 
 
-def engines_of(plan: ProxyPlan) -> list[EngineAddress]:
+def engines_of(plan: ProxySpec) -> list[EngineAddress]:
     """The plan's engines under the names that they began with, where they are now."""
     found = [read_address(one) for one in plan.engines]
     moved = plan.moved

@@ -8,11 +8,11 @@ import json
 from collections.abc import Iterator, Sequence
 
 from gyre.renderers.reading import Markup, Reader
-from gyre.renderers.tokens import Tokens
+from gyre.renderers.tokens import PackageTokenizer
 from gyre.renderers.tool_calls import write_call
 from gyre.types.conversation import Message, Tool
 from gyre.types.errors import ConfigError, RequestError
-from gyre.types.ports import GENERATION, PREFACE, Bridged, Parsed, Rendered
+from gyre.types.ports import GENERATION, PREFACE, Continuation, ParsedReply, RenderedTokens
 
 ENDS_TEXT = "<|endoftext|>"
 
@@ -29,7 +29,7 @@ class ChatML:
 
     keeps_thinking = True
 
-    def __init__(self, tokens: Tokens, *, enable_thinking: bool | None = None) -> None:
+    def __init__(self, tokens: PackageTokenizer, *, enable_thinking: bool | None = None) -> None:
         missing = [text for text in (Markup.OPENS, Markup.CLOSES) if text not in tokens.added]
         if missing:
             message = f"{tokens.name_or_path}: ChatML needs the token {missing[0]}"
@@ -57,7 +57,7 @@ class ChatML:
     def stop_ids(self) -> tuple[int, ...]:
         return self._stops
 
-    def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Rendered:
+    def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> RenderedTokens:
         if not messages:
             message = "messages: expected at least one message, found none"
             raise RequestError(message)
@@ -75,7 +75,7 @@ class ChatML:
             ids += turn
             owners += [position] * len(turn)
         ids += self._generation
-        return Rendered(ids=ids, owners=owners + [GENERATION] * len(self._generation))
+        return RenderedTokens(ids=ids, owners=owners + [GENERATION] * len(self._generation))
 
     def bridge(
         self,
@@ -83,7 +83,7 @@ class ChatML:
         output: Sequence[int],
         messages: Sequence[Message],
         tools: Sequence[Tool],
-    ) -> Bridged | None:
+    ) -> Continuation | None:
         if not messages or any(message.role == "assistant" for message in messages):
             return None
         if any(stop in output[:-1] for stop in self._stops):
@@ -104,11 +104,11 @@ class ChatML:
             owners += [position] * len(turn)
         owners += [GENERATION] * len(self._generation)
         # A stop inside thinking gives way to what closes both.
-        return Bridged(trim=int(thinks and stopped), ids=ids + self._generation, owners=owners)
+        return Continuation(trim=int(thinks and stopped), ids=ids + self._generation, owners=owners)
 
     def parse(
         self, output: Sequence[int], prompt_tail: Sequence[int], tools: Sequence[Tool]
-    ) -> Parsed:
+    ) -> ParsedReply:
         return self._reader.read(output, prompt_tail)
 
     def encode(self, text: str) -> list[int]:

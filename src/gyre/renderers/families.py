@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gyre.renderers.package import config_from_name, create_renderer
-from gyre.renderers.tokens import Tokens
+from gyre.renderers.tokens import PackageTokenizer
 from gyre.types.errors import ConfigError
 
 Thinking = Literal["all", "tool_cycle", "template"]
@@ -117,7 +117,9 @@ def settings_of(
     return settings
 
 
-def package_renderer(name: str, tokens: Tokens, settings: Mapping[str, str | bool]) -> Any:
+def package_renderer(
+    name: str, tokens: PackageTokenizer, settings: Mapping[str, str | bool]
+) -> Any:
     """The package's renderer; raises ConfigError when tokenizer and family do not fit."""
     try:
         return create_renderer(tokens, type(config_from_name(name))(**settings))

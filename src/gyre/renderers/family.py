@@ -12,12 +12,19 @@ from typing import Any
 
 from gyre.renderers.families import FAMILIES, Thinking, package_renderer, settings_of, told
 from gyre.renderers.package import ParsedToolCall, ToolCallParseStatus
-from gyre.renderers.shapes import Shapes
-from gyre.renderers.tokens import Tokens
+from gyre.renderers.shapes import FamilyFormatter
+from gyre.renderers.tokens import PackageTokenizer
 from gyre.renderers.tool_calls import as_json, read_call
 from gyre.types.conversation import Message, Tool, ToolCall
 from gyre.types.errors import RequestError
-from gyre.types.ports import GENERATION, PREFACE, Bridged, Parsed, ParsedCall, Rendered
+from gyre.types.ports import (
+    GENERATION,
+    PREFACE,
+    Continuation,
+    ParsedCall,
+    ParsedReply,
+    RenderedTokens,
+)
 
 _PROBE = Message(role="user", text="a")
 _PROBE_CALL = ToolCall(id="functions.a:0", name="a", arguments="{}")
@@ -37,7 +44,7 @@ class FamilyRenderer:
     def __init__(
         self,
         name: str,
-        tokens: Tokens,
+        tokens: PackageTokenizer,
         *,
         thinking: Thinking = "all",
         enable_thinking: bool | None = None,
@@ -47,7 +54,7 @@ class FamilyRenderer:
         self._tokens = tokens
         self.keeps_thinking = thinking == "all"
         self._inner: Any = package_renderer(name, tokens, settings)
-        self._shapes = Shapes(self._family, tokens)
+        self._shapes = FamilyFormatter(self._family, tokens)
         self._stops = tuple(self._inner.get_stop_token_ids())
         self._name = " ".join([name, f"thinking={thinking}", *told(self._inner.config, name)])
         self._openings = self._probe()
@@ -60,7 +67,7 @@ class FamilyRenderer:
     def stop_ids(self) -> tuple[int, ...]:
         return self._stops
 
-    def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Rendered:
+    def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> RenderedTokens:
         shaped, origins = self._shapes.messages(messages, opens=True)
         try:
             rendered = self._inner.render(
@@ -75,7 +82,7 @@ class FamilyRenderer:
         )
         if self._family.stop_opens:
             self._give_openers_to_turns(ids, owners, messages)
-        return Rendered(ids=ids, owners=owners)
+        return RenderedTokens(ids=ids, owners=owners)
 
     def bridge(
         self,
@@ -83,7 +90,7 @@ class FamilyRenderer:
         output: Sequence[int],
         messages: Sequence[Message],
         tools: Sequence[Tool],
-    ) -> Bridged | None:
+    ) -> Continuation | None:
         if not messages or any(message.role == "assistant" for message in messages):
             return None
         kept = list(output)
@@ -100,11 +107,11 @@ class FamilyRenderer:
             ids = self._follow(prompt_tail, kept, messages, tools)
         if ids is None:
             return None
-        return Bridged(trim=len(output) - len(kept), ids=ids[0], owners=ids[1])
+        return Continuation(trim=len(output) - len(kept), ids=ids[0], owners=ids[1])
 
     def parse(
         self, output: Sequence[int], prompt_tail: Sequence[int], tools: Sequence[Tool]
-    ) -> Parsed:
+    ) -> ParsedReply:
         ids = list(output)
         try:
             found = self._inner.parse_response(
@@ -112,7 +119,9 @@ class FamilyRenderer:
             )
         except (ValueError, RecursionError):
             # Numbers of thousands of digits or nesting of thousands of levels: text (T18).
-            return Parsed(text=self.decode(_before(ids, self._stops)), reasoning=None, calls=())
+            return ParsedReply(
+                text=self.decode(_before(ids, self._stops)), reasoning=None, calls=()
+            )
         texts = [found.content]
         calls: list[ParsedCall] = []
         spans = [attempt.token_span for attempt in found.tool_calls]
@@ -127,7 +136,7 @@ class FamilyRenderer:
             elif not shared:
                 texts.append(self.decode(ids[span[0] : span[1]]))
         text = "\n".join(part for part in texts if part)
-        return Parsed(text=text, reasoning=found.reasoning_content or None, calls=tuple(calls))
+        return ParsedReply(text=text, reasoning=found.reasoning_content or None, calls=tuple(calls))
 
     def encode(self, text: str) -> list[int]:
         return self._tokens.plain(text)

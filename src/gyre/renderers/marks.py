@@ -34,7 +34,7 @@ def unmark(text: str) -> str:
     return _MARKED.sub(lambda found: _RESTORED[found[1]], text)
 
 
-class Marks:
+class SpecialTokenMatcher:
     """Finds a set of token spellings in text, marked ones apart from unmarked ones."""
 
     def __init__(self, spellings: Iterable[str]) -> None:

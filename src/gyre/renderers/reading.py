@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gyre.renderers.tokens import Tokens
+from gyre.renderers.tokens import PackageTokenizer
 from gyre.renderers.tool_calls import read_call
-from gyre.types.ports import Parsed, ParsedCall
+from gyre.types.ports import ParsedCall, ParsedReply
 
 MOST_ENDS = 16
 """How many closing tags are tried for one call: its JSON may spell some of them itself."""
@@ -43,7 +43,12 @@ class Reader:
     """Reads replies of one tokenizer; where a markup is a token, only that token counts (T24)."""
 
     def __init__(
-        self, tokens: Tokens, stops: Sequence[int], *, opens: int, generation: Sequence[int]
+        self,
+        tokens: PackageTokenizer,
+        stops: Sequence[int],
+        *,
+        opens: int,
+        generation: Sequence[int],
     ) -> None:
         self._tokens = tokens
         self._stops = frozenset(stops)
@@ -53,17 +58,17 @@ class Reader:
         spelled = [re.escape(text) for text in _READ if text not in tokens.added]
         self._by_text = re.compile("|".join(spelled)) if spelled else None
 
-    def read(self, output: Sequence[int], prompt_tail: Sequence[int]) -> Parsed:
+    def read(self, output: Sequence[int], prompt_tail: Sequence[int]) -> ParsedReply:
         lexemes = list(self._lexemes(output))
         thought, rest = self._thought(lexemes, prompt_tail)
         if rest is None:
-            return Parsed(text="", reasoning=thought.strip("\n") or None, calls=())
+            return ParsedReply(text="", reasoning=thought.strip("\n") or None, calls=())
         text, calls = _content(lexemes[rest:])
         if rest:
             text = text.lstrip("\n")
         if calls:
             text = text.strip("\n")
-        return Parsed(text=text, reasoning=thought.strip("\n") or None, calls=tuple(calls))
+        return ParsedReply(text=text, reasoning=thought.strip("\n") or None, calls=tuple(calls))
 
     def thinking_is_open(self, output: Sequence[int], prompt_tail: Sequence[int]) -> bool:
         """Whether the reply ends inside its thinking."""

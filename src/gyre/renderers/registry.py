@@ -10,7 +10,7 @@ from gyre.renderers.families import FAMILIES, Thinking
 from gyre.renderers.family import FamilyRenderer
 from gyre.renderers.package import MODEL_RENDERER_MAP
 from gyre.renderers.reading import Markup
-from gyre.renderers.tokens import Tokens
+from gyre.renderers.tokens import PackageTokenizer
 from gyre.types.errors import ConfigError
 from gyre.types.ports import Renderer
 
@@ -39,7 +39,7 @@ def load_renderer(
     """
     path = _tokenizer_file(model_folder(model))
     name = _known_name(path)
-    tokens = Tokens.load(path, name=name or str(path.parent))
+    tokens = PackageTokenizer.load(path, name=name or str(path.parent))
     chosen = family or _family(name, path, tokens)
     if chosen == CHATML:
         if thinking != "all":
@@ -82,7 +82,7 @@ def _known_name(path: Path) -> str | None:
     return None
 
 
-def _family(name: str | None, path: Path, tokens: Tokens) -> str:
+def _family(name: str | None, path: Path, tokens: PackageTokenizer) -> str:
     if name is not None:
         found: str = MODEL_RENDERER_MAP[name]
         return found

@@ -7,7 +7,7 @@ from typing import Any
 
 from gyre.renderers.families import Family
 from gyre.renderers.marks import encodable
-from gyre.renderers.tokens import Tokens
+from gyre.renderers.tokens import PackageTokenizer
 from gyre.types.conversation import Message, Tool, ToolCall
 from gyre.types.errors import RequestError
 
@@ -15,10 +15,10 @@ MOST_DEPTH = 64
 """JSON nested deeper than this is kept as text: templates walk it by recursion (T18)."""
 
 
-class Shapes:
+class FamilyFormatter:
     """Writes conversations down for one family."""
 
-    def __init__(self, family: Family, tokens: Tokens) -> None:
+    def __init__(self, family: Family, tokens: PackageTokenizer) -> None:
         self._family = family
         self._say: Callable[[str], str] = encodable if family.own_encoder else tokens.mark
         self._word = tokens.mark_word if family.tagged_words else self._say

@@ -9,7 +9,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from gyre.renderers.marks import MARK, Marks, encodable, is_marked, unescape, unmark
+from gyre.renderers.marks import MARK, SpecialTokenMatcher, encodable, is_marked, unescape, unmark
 from gyre.types.errors import ConfigError
 
 _BLANK = " \t\r\n\u2581"
@@ -18,7 +18,7 @@ _BLANK = " \t\r\n\u2581"
 REMEMBERED_CHARS = 4_000_000
 
 
-class Remembered:
+class EncodingCache:
     """Texts encoded lately, with their ids.
 
     A template says the same few words around every message, and every conversation of every
@@ -43,7 +43,7 @@ class Remembered:
             self._chars -= len(forgotten)
 
 
-class Tokens:
+class PackageTokenizer:
     """A tokenizer in the shape that the `renderers` package asks for, without transformers.
 
     `encode` takes template text, in which special tokens are spelled out and outside text is
@@ -63,14 +63,14 @@ class Tokens:
         self.unk_token_id: int | None = None
         self.eos_token = eos
         self.eos_token_id = self.added.get(eos) if eos is not None else None
-        self._known = Remembered()
+        self._known = EncodingCache()
         self._flags = {one["content"]: one for one in added}
-        self._marks = Marks(self.added)
+        self._marks = SpecialTokenMatcher(self.added)
         self._plain = Tokenizer.from_str(json.dumps(_without(data, self.added, numbers)))
         self._normalizer = self._whole.normalizer if _normalizes(added) else None
 
     @classmethod
-    def load(cls, path: Path, *, name: str) -> "Tokens":
+    def load(cls, path: Path, *, name: str) -> "PackageTokenizer":
         """From a tokenizer.json; the end token is what a tokenizer_config.json beside it says."""
         try:
             source = path.read_text(encoding="utf-8")

@@ -14,15 +14,15 @@ from gyre.types.outcomes import (
     Assessment,
     Closed,
     Ending,
+    EvaluatorAnswer,
     Finding,
+    NoAnswer,
     Outcome,
-    Said,
-    Silence,
     State,
     Status,
     Terminated,
 )
-from gyre.types.tasks import Evaluation
+from gyre.types.tasks import EvaluationRule
 from gyre.types.visible import visible
 
 MOST_REASON = 2_000
@@ -30,7 +30,7 @@ MOST_REASON = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class EvaluatorAttempt:
     """An attempt that may be made."""
 
     number: int
@@ -41,7 +41,7 @@ class Attempt:
 
 def assessment(
     found: Finding | EvaluatorError,
-    evaluation: Evaluation,
+    evaluation: EvaluationRule,
     state: State,
     *,
     evaluator: str,
@@ -50,13 +50,13 @@ def assessment(
     """What an evaluator's answer, silence or failure says of the state."""
     score, may_retry = None, True
     match found:
-        case Said():
+        case EvaluatorAnswer():
             try:
                 score = score_of(found, evaluation)
                 status, reason = Status.VALID, None
             except ValueError as error:
                 status, reason = Status.UNRESOLVED, str(error)
-        case Silence():
+        case NoAnswer():
             status, reason = Status.UNRESOLVED, found.reason
         case EvaluatorError():
             status, reason, may_retry = Status.FAILED, str(found), found.retryable
@@ -74,8 +74,8 @@ def assessment(
 
 
 def next_attempt(
-    evaluation: Evaluation, made: Sequence[Assessment], *, left_s: float
-) -> Attempt | None:
+    evaluation: EvaluationRule, made: Sequence[Assessment], *, left_s: float
+) -> EvaluatorAttempt | None:
     """What to try next on the same state; None: it is valid, hopeless, or the budget is spent."""
     if made and (made[-1].status is Status.VALID or not made[-1].may_retry):
         return None
@@ -85,7 +85,7 @@ def next_attempt(
     within_s = min(evaluation.attempt_s, left_s - pause_s)
     if within_s <= 0:
         return None
-    return Attempt(number=len(made) + 1, pause_s=pause_s, within_s=within_s)
+    return EvaluatorAttempt(number=len(made) + 1, pause_s=pause_s, within_s=within_s)
 
 
 def closing(

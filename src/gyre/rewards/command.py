@@ -8,9 +8,9 @@ from pathlib import Path
 
 from gyre.storage import safe_dir as folders
 from gyre.types.errors import EvaluatorError, SandboxError
-from gyre.types.outcomes import Finding, Said, Silence
+from gyre.types.outcomes import EvaluatorAnswer, Finding, NoAnswer
 from gyre.types.places import Sandbox
-from gyre.types.tasks import Command, Evaluation
+from gyre.types.tasks import Command, EvaluationRule
 
 RESULTS = "GYRE_RESULTS"
 """Variable with the folder that a score file is written to; the agent never saw it."""
@@ -30,7 +30,7 @@ class CommandEvaluator:
 
     def __init__(
         self,
-        evaluation: Evaluation,
+        evaluation: EvaluationRule,
         sandbox: Sandbox,
         *,
         variables: Mapping[str, str],
@@ -65,7 +65,7 @@ class CommandEvaluator:
         except SandboxError as error:
             raise EvaluatorError(str(error), retryable=error.retryable) from error
         if status is None:
-            return Silence(reason=f"no answer within {within_s:.3g} s")
+            return NoAnswer(reason=f"no answer within {within_s:.3g} s")
         return self._finding(status, results)
 
     async def _run(self, command: Command, workspace: str, within_s: float) -> int | None:
@@ -86,7 +86,7 @@ class CommandEvaluator:
             if status not in SAID_BY_STATUS:
                 message = f"{self.name} ended with status {status}; 0 and 1 are scores"
                 raise EvaluatorError(message)
-            return Said(text=SAID_BY_STATUS[status])
+            return EvaluatorAnswer(text=SAID_BY_STATUS[status])
         if status < 0:
             message = f"{self.name} was ended by signal {-status}"
             raise EvaluatorError(message)
@@ -95,14 +95,14 @@ class CommandEvaluator:
             try:
                 text = _text(results, name)
             except (OSError, UnicodeDecodeError) as error:
-                return Silence(reason=f"{name} cannot be read: {error}")
+                return NoAnswer(reason=f"{name} cannot be read: {error}")
             if text.strip():
-                return Said(text=text, evidence=self._evidence(results))
+                return EvaluatorAnswer(text=text, evidence=self._evidence(results))
         missing = " or ".join(names)
         if status > 0:
             message = f"{self.name} ended with status {status} and left no {missing}"
             raise EvaluatorError(message)
-        return Silence(reason=f"{missing} is missing or empty")
+        return NoAnswer(reason=f"{missing} is missing or empty")
 
     def _evidence(self, results: Path) -> tuple[str, ...]:
         """The files asked for that are there and hold something."""

@@ -22,7 +22,7 @@ MOST_TEXT = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class JudgeReply:
     """What the model said, and what it took."""
 
     message: Mapping[str, Any]
@@ -57,7 +57,7 @@ class ChatEndpoint:
         self._path = f"{parts.path.rstrip('/')}/chat/completions"
         self._key = key
 
-    async def reply(self, body: Mapping[str, Any]) -> Reply:
+    async def reply(self, body: Mapping[str, Any]) -> JudgeReply:
         """Tried again while it may help; EvaluatorError after that."""
         sent = json.dumps({"model": self.model} | dict(body)).encode()
         for attempt in range(1, MOST_TRIES + 1):
@@ -134,7 +134,7 @@ def _refuse_long(length: int) -> None:
         raise ValueError(message)
 
 
-def _reply(answer: bytes) -> Reply:
+def _reply(answer: bytes) -> JudgeReply:
     try:
         data = json.loads(answer)
         message = data["choices"][0]["message"]
@@ -146,4 +146,4 @@ def _reply(answer: bytes) -> Reply:
     if not isinstance(message, dict):
         problem = f"judge: expected a message, found {answer[:MOST_TEXT]!r}"
         raise EvaluatorError(problem)
-    return Reply(message=message, num_tokens=max(0, tokens) if isinstance(tokens, int) else 0)
+    return JudgeReply(message=message, num_tokens=max(0, tokens) if isinstance(tokens, int) else 0)

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gyre.config.sections import JudgeSection
+from gyre.config.sections import JudgeConfig
 from gyre.rewards.endpoint import ChatEndpoint
-from gyre.rewards.shown import Shown
+from gyre.rewards.shown import WorkspaceExcerpts
 from gyre.types.errors import EvaluatorError
-from gyre.types.outcomes import Finding, Said, Silence
-from gyre.types.tasks import Evaluation, Task
+from gyre.types.outcomes import EvaluatorAnswer, Finding, NoAnswer
+from gyre.types.tasks import EvaluationRule, Task
 
 JUDGEMENTS_FILE = "judgements.jsonl"
 TOOLS = [
@@ -55,8 +55,8 @@ class Judge:
     def __init__(
         self,
         task: Task,
-        evaluation: Evaluation,
-        settings: JudgeSection,
+        evaluation: EvaluationRule,
+        settings: JudgeConfig,
         *,
         key: str | None,
         folder: Path,
@@ -78,9 +78,11 @@ class Judge:
     async def assess(self, workspace: str, scratch: str, *, within_s: float) -> Finding:
         try:
             async with asyncio.timeout(within_s):
-                return await self._judge(Shown(Path(workspace), self._settings.show_bytes))
+                return await self._judge(
+                    WorkspaceExcerpts(Path(workspace), self._settings.show_bytes)
+                )
         except TimeoutError:
-            return Silence(reason=f"no verdict within {within_s:.3g} s")
+            return NoAnswer(reason=f"no verdict within {within_s:.3g} s")
         except OSError as error:
             message = f"{self.name}: {error}"
             raise EvaluatorError(message) from error
@@ -88,9 +90,9 @@ class Judge:
             message = f"task {self._task.id}: rubric.shows: {error}"
             raise EvaluatorError(message, retryable=False) from error
         except RecursionError:
-            return Silence(reason="the judge's answer is nested too deep")
+            return NoAnswer(reason="the judge's answer is nested too deep")
 
-    async def _judge(self, shown: Shown) -> Finding:
+    async def _judge(self, shown: WorkspaceExcerpts) -> Finding:
         messages = self._opening(shown)
         num_tokens = 0
         for _ in range(self._settings.calls):
@@ -105,8 +107,8 @@ class Judge:
             else:
                 messages.append({"role": "user", "content": ASKED_AGAIN})
             if num_tokens >= self._settings.tokens:
-                return Silence(reason=f"no verdict within {self._settings.tokens} tokens")
-        return Silence(reason=f"no verdict within {self._settings.calls} calls")
+                return NoAnswer(reason=f"no verdict within {self._settings.tokens} tokens")
+        return NoAnswer(reason=f"no verdict within {self._settings.calls} calls")
 
     def _asked(self, messages: list[dict[str, Any]]) -> dict[str, Any]:
         body = {
@@ -117,7 +119,7 @@ class Judge:
         }
         return body | {"tools": TOOLS} if self._rubric.looks else body
 
-    def _opening(self, shown: Shown) -> list[dict[str, Any]]:
+    def _opening(self, shown: WorkspaceExcerpts) -> list[dict[str, Any]]:
         low, high = self._evaluation.lowest, self._evaluation.highest
         mark = secrets.token_hex(8)
         if self._rubric.looks:
@@ -171,10 +173,10 @@ def _unfenced(text: str) -> str:
 def _finding(verdict: Mapping[str, Any]) -> Finding:
     score = verdict["score"]
     text = score if isinstance(score, str) else json.dumps(score)
-    return Said(text=text) if text.strip() else Silence(reason="the verdict is empty")
+    return EvaluatorAnswer(text=text) if text.strip() else NoAnswer(reason="the verdict is empty")
 
 
-def _answered(shown: Shown, call: object) -> dict[str, Any]:
+def _answered(shown: WorkspaceExcerpts, call: object) -> dict[str, Any]:
     """The result of a tool; what is wrong with the call is said to whoever made it."""
     if not isinstance(call, dict):
         return {"role": "tool", "tool_call_id": "", "content": "expected a call of a tool"}

@@ -6,12 +6,12 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from gyre.rewards.assessment import Attempt, assessment, next_attempt
+from gyre.rewards.assessment import EvaluatorAttempt, assessment, next_attempt
 from gyre.rewards.score import reaches
 from gyre.types.errors import EvaluatorError, SandboxError
-from gyre.types.outcomes import Assessment, Finding, Said, State
+from gyre.types.outcomes import Assessment, EvaluatorAnswer, Finding, State
 from gyre.types.places import Evaluator
-from gyre.types.tasks import Evaluation
+from gyre.types.tasks import EvaluationRule
 
 Copies = Callable[[State], AbstractContextManager[tuple[str, str]]]
 """Makes a copy of the state that may be changed, and an empty folder beside it."""
@@ -19,7 +19,7 @@ NOTHING: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class AssessedAttempt:
     """An assessment, and whether what was said reaches what something waits for."""
 
     assessment: Assessment
@@ -28,14 +28,14 @@ class Judged:
 
 async def attempts(
     evaluator: Evaluator,
-    evaluation: Evaluation,
+    evaluation: EvaluationRule,
     state: State,
     *,
     made: Sequence[Assessment],
     copies: Copies,
     left_s: Callable[[], float],
     least: Mapping[str, float] = NOTHING,
-) -> AsyncIterator[Judged]:
+) -> AsyncIterator[AssessedAttempt]:
     """Assessments until one is valid or there is no further attempt; those made before count.
 
     `least`: what numbers of the answer must reach, by name.
@@ -47,13 +47,13 @@ async def attempts(
         one = assessment(found, evaluation, state, evaluator=evaluator.name, attempt=attempt.number)
         known.append(one)
         is_enough = False
-        if isinstance(found, Said) and one.score is not None:
+        if isinstance(found, EvaluatorAnswer) and one.score is not None:
             is_enough = reaches(found, evaluation, one.score, least)
-        yield Judged(assessment=one, is_enough=is_enough)
+        yield AssessedAttempt(assessment=one, is_enough=is_enough)
 
 
 async def _find(
-    evaluator: Evaluator, state: State, copies: Copies, attempt: Attempt
+    evaluator: Evaluator, state: State, copies: Copies, attempt: EvaluatorAttempt
 ) -> Finding | EvaluatorError:
     try:
         with copies(state) as (workspace, scratch):

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any, TypeGuard
 
 from gyre.rewards.report import cases_of, share_of
-from gyre.types.outcomes import Said
-from gyre.types.tasks import Evaluation
+from gyre.types.outcomes import EvaluatorAnswer
+from gyre.types.tasks import EvaluationRule
 
 REPORTS = ("junit.xml", "tests.json")
 """Scores that are counted from a report of tests."""
@@ -20,7 +20,7 @@ PLAIN = "reward"
 MOST_TEXT = 200
 
 
-def score_of(said: Said, evaluation: Evaluation) -> float:
+def score_of(said: EvaluatorAnswer, evaluation: EvaluationRule) -> float:
     """The one score that was said; ValueError with the reason otherwise."""
     missing = [name for name in evaluation.evidence if name not in said.evidence]
     if missing:
@@ -35,7 +35,9 @@ def score_of(said: Said, evaluation: Evaluation) -> float:
     return _above_baseline(found, evaluation)
 
 
-def reaches(said: Said, evaluation: Evaluation, score: float, least: Mapping[str, float]) -> bool:
+def reaches(
+    said: EvaluatorAnswer, evaluation: EvaluationRule, score: float, least: Mapping[str, float]
+) -> bool:
     """Whether every number that is named is there and no less; a number alone is the score's."""
     if not least:
         return True
@@ -56,7 +58,7 @@ def _read(text: str) -> Any:
         return _plain(text)
 
 
-def _reward(text: str, evaluation: Evaluation) -> float:
+def _reward(text: str, evaluation: EvaluationRule) -> float:
     """A number alone, or one of several by its key and behind its gate."""
     said = _read(text)
     if not isinstance(said, dict):
@@ -73,7 +75,7 @@ def _reward(text: str, evaluation: Evaluation) -> float:
     return score if gate >= evaluation.highest else evaluation.lowest
 
 
-def _score(said: object, evaluation: Evaluation, text: str) -> float:
+def _score(said: object, evaluation: EvaluationRule, text: str) -> float:
     """A finite number within bounds that is no sentinel."""
     if not _is_number(said):
         message = f"expected a number, found {_cut(text)}"
@@ -93,7 +95,7 @@ def _score(said: object, evaluation: Evaluation, text: str) -> float:
     return score
 
 
-def _above_baseline(score: float, evaluation: Evaluation) -> float:
+def _above_baseline(score: float, evaluation: EvaluationRule) -> float:
     """What doing nothing earns is worth nothing, and the rest is stretched to the same range."""
     base, lowest, highest = evaluation.baseline, evaluation.lowest, evaluation.highest
     if base is None:

@@ -19,7 +19,7 @@ ANY = "**"
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class WorkspaceExcerpts:
     """A workspace; links are not followed."""
 
     folder: Path

@@ -13,7 +13,7 @@ from gyre.types.outcomes import Outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scored:
+class ScoredExecution:
     """One execution that has closed."""
 
     task: str
@@ -38,7 +38,7 @@ class Mean:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class ScoreStatistics:
     """What a set of executions came to."""
 
     num_executions: int
@@ -50,12 +50,12 @@ class Spread:
     """The part that reached the highest score."""
     any_passed: float | None
     """The part of the tasks that at least one execution passed."""
-    tasks: tuple["TaskSpread", ...]
+    tasks: tuple["TaskStatistics", ...]
     """In the order in which they were met."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskSpread:
+class TaskStatistics:
     """What the executions of one task came to."""
 
     task: str
@@ -65,15 +65,15 @@ class TaskSpread:
     """Over its valid scores."""
 
 
-def spread(executions: Iterable[Scored]) -> Spread:
+def score_statistics(executions: Iterable[ScoredExecution]) -> ScoreStatistics:
     """Of any number of executions, in any order."""
     known = list(executions)
-    by_task: dict[str, list[Scored]] = {}
+    by_task: dict[str, list[ScoredExecution]] = {}
     for one in known:
         by_task.setdefault(one.task, []).append(one)
     valid = {task: [one for one in ones if one.score is not None] for task, ones in by_task.items()}
     rated = [ones for ones in valid.values() if ones]
-    return Spread(
+    return ScoreStatistics(
         num_executions=len(known),
         num_valid=sum(map(len, rated)),
         num_placeholders=sum(one.outcome is Outcome.PLACEHOLDER for one in known),
@@ -81,7 +81,7 @@ def spread(executions: Iterable[Scored]) -> Spread:
         passed=_over([[float(one.is_passed) for one in ones] for ones in rated]),
         any_passed=fmean(any(one.is_passed for one in ones) for ones in rated) if rated else None,
         tasks=tuple(
-            TaskSpread(
+            TaskStatistics(
                 task=task,
                 num_executions=len(ones),
                 num_passed=sum(one.is_passed for one in ones),
@@ -106,6 +106,6 @@ def _over(tasks: Sequence[Sequence[float]]) -> Mean:
     return mean_of(tasks[0] if len(tasks) == 1 else [fmean(values) for values in tasks])
 
 
-def _score(one: Scored) -> float:
+def _score(one: ScoredExecution) -> float:
     assert one.score is not None
     return one.score

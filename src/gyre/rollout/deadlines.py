@@ -8,10 +8,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from gyre.rollout.execution import Deadlines, Execution
-from gyre.rollout.spec import Order, Told
+from gyre.rollout.execution import DeadlineTimes, Execution
+from gyre.rollout.spec import ExecutionSpec, ProxyTotals
 from gyre.types.outcomes import Launched, StepStarted
-from gyre.types.tasks import Step
+from gyre.types.tasks import TaskStep
 
 
 class Clock(Protocol):
@@ -23,17 +23,17 @@ class Clock(Protocol):
     def now(self) -> float: ...
 
 
-class Times:
+class Deadlines:
     """Of one execution; asked when a deadline seems to have come, which may have moved on since."""
 
     def __init__(
         self,
-        order: Order,
+        order: ExecutionSpec,
         execution: Execution,
-        steps: Sequence[Step],
+        steps: Sequence[TaskStep],
         *,
         clock: Clock,
-        told: Callable[[], Told],
+        told: Callable[[], ProxyTotals],
         spent_s: float | None,
     ) -> None:
         """`spent_s` is what earlier supervisors have counted; None where nobody wrote it down."""
@@ -42,7 +42,7 @@ class Times:
         self._steps = steps
         self._clock = clock
         self._told = told
-        self._deadlines = Deadlines(agent_s=order.agent_s, overall_s=order.overall_s)
+        self._deadlines = DeadlineTimes(agent_s=order.agent_s, overall_s=order.overall_s)
         self._step_at_most_s = math.inf
         self._held_before_s = 0.0
         self._taken_up: float | None = None

@@ -16,7 +16,7 @@ from gyre.rollout.spec import ORDER_FILE
 from gyre.storage import call_log as calls
 from gyre.storage import lock
 from gyre.storage import safe_dir as folders
-from gyre.storage.commits import CommitJournal, shards
+from gyre.storage.commits import WriteAheadLog, shards
 from gyre.storage.durable import replace, sync
 from gyre.types.errors import ConfigError
 from gyre.types.records import LogOpened, LogSealed
@@ -37,7 +37,7 @@ def erase(run: Path, names: Sequence[str]) -> None:
     with ExitStack() as stack:
         # Keeps proxies out, and forgets the copies of records that they hold themselves.
         for shard in shards(run):
-            stack.callback(CommitJournal(run, shard=shard).close)
+            stack.callback(WriteAheadLog(run, shard=shard).close)
         opened = {name: _over(run, name) for name in names}
         for name, first in opened.items():
             _erase(run, name, first)

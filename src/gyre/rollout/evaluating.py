@@ -5,13 +5,13 @@ from pathlib import Path
 
 from gyre.rewards.command import CommandEvaluator
 from gyre.rewards.judge import Judge
-from gyre.rollout.spec import Order
+from gyre.rollout.spec import ExecutionSpec
 from gyre.types.errors import EvaluatorError
 from gyre.types.outcomes import Finding
 from gyre.types.places import Evaluator, Sandbox
 
 
-class Nobody:
+class UnavailableEvaluator:
     """Stands where no evaluator can be had, and says why."""
 
     name = "nobody"
@@ -23,7 +23,7 @@ class Nobody:
         raise EvaluatorError(self._reason, retryable=False)
 
 
-def evaluator_for(order: Order, sandbox: Sandbox, folder: Path) -> Evaluator:
+def evaluator_for(order: ExecutionSpec, sandbox: Sandbox, folder: Path) -> Evaluator:
     """Whoever judges what the execution leaves."""
     if order.task.evaluation.rubric is not None:
         return _judge(order, folder)
@@ -36,14 +36,18 @@ def evaluator_for(order: Order, sandbox: Sandbox, folder: Path) -> Evaluator:
     )
 
 
-def _judge(order: Order, folder: Path) -> Evaluator:
+def _judge(order: ExecutionSpec, folder: Path) -> Evaluator:
     settings = order.judge
     if settings is None:
-        return Nobody(f"task {order.task.id} has a rubric, and nobody is there to judge by it")
+        return UnavailableEvaluator(
+            f"task {order.task.id} has a rubric, and nobody is there to judge by it"
+        )
     key = None if settings.key_env is None else os.environ.get(settings.key_env)
     if settings.key_env is not None and not key:
-        return Nobody(f"evaluate.judge.key_env: expected a key in {settings.key_env}, found none")
+        return UnavailableEvaluator(
+            f"evaluate.judge.key_env: expected a key in {settings.key_env}, found none"
+        )
     try:
         return Judge(order.task, order.task.evaluation, settings, key=key, folder=folder)
     except EvaluatorError as error:
-        return Nobody(str(error))
+        return UnavailableEvaluator(str(error))

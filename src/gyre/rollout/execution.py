@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
 from typing import assert_never
 
-from gyre.types.errors import BrokenPromise, ConfigError
+from gyre.types.errors import ConfigError, InternalError
 from gyre.types.ids import ExecutionId
 from gyre.types.outcomes import (
     Assessed,
@@ -32,7 +32,7 @@ from gyre.types.outcomes import (
 )
 
 
-class Stage(IntEnum):
+class ExecutionStage(IntEnum):
     """How far an execution has come."""
 
     NEW = 0
@@ -46,7 +46,7 @@ BEFORE_LAUNCH = {Ending.NEVER_STARTED, Ending.CANCELLED}
 """Endings of what was not launched; NEVER_STARTED also of what was and could not start."""
 
 
-class Deadlines:
+class DeadlineTimes:
     """When the agent, and then everything, must have ended (SPEC 6.1); monotonic seconds."""
 
     def __init__(self, *, agent_s: float, overall_s: float) -> None:
@@ -95,7 +95,7 @@ class Execution:
         self.id = execution
         self.task = task
         self._worth = worth
-        self.stage = Stage.NEW
+        self.stage = ExecutionStage.NEW
         self.prepared: Prepared | None = None
         self.launched: Launched | None = None
         self.started: Launched | StepStarted | None = None
@@ -117,7 +117,7 @@ class Execution:
     @property
     def is_running(self) -> bool:
         """Whether its agent is, for all that is known."""
-        return self.stage is Stage.RUNNING and len(self.steps) == self.step
+        return self.stage is ExecutionStage.RUNNING and len(self.steps) == self.step
 
     @property
     def state(self) -> State | None:
@@ -149,7 +149,7 @@ class Execution:
         """For the outcome file, once it is terminated."""
         if self.terminated is None:
             message = f"execution {self.id} has no outcome while it is {self.stage.name}"
-            raise BrokenPromise(message)
+            raise InternalError(message)
         return OutcomeRecord(
             execution=self.id,
             task=self.task,
@@ -160,14 +160,14 @@ class Execution:
         )
 
     def apply(self, fact: Fact) -> None:
-        """Moves on; BrokenPromise, and no move, if this cannot follow what is known."""
+        """Moves on; InternalError, and no move, if this cannot follow what is known."""
         match fact:
             case Prepared():
-                self._expect(fact, self.stage is Stage.NEW)
-                self.prepared, self.stage = fact, Stage.PREPARED
+                self._expect(fact, self.stage is ExecutionStage.NEW)
+                self.prepared, self.stage = fact, ExecutionStage.PREPARED
             case Launched():
-                self._expect(fact, self.stage is Stage.PREPARED)
-                self.launched, self.stage = fact, Stage.RUNNING
+                self._expect(fact, self.stage is ExecutionStage.PREPARED)
+                self.launched, self.stage = fact, ExecutionStage.RUNNING
                 self.started = fact
             case StepStarted():
                 self._expect(fact, self._may_start(fact))
@@ -181,25 +181,27 @@ class Execution:
                 self._judged = (*self._judged, fact)
             case Terminated():
                 self._expect(fact, self._may_terminate(fact))
-                self.terminated, self.stage = fact, Stage.TERMINATED
+                self.terminated, self.stage = fact, ExecutionStage.TERMINATED
             case Assessed(assessment=assessment):
                 may = self.terminated is not None
                 self._expect(fact, may and self._may_assess(assessment))
                 self._assessed = (*self._assessed, assessment)
             case Closed():
-                self._expect(fact, self.stage is Stage.TERMINATED and self._may_close(fact))
-                self.closed, self.stage = fact, Stage.CLOSED
+                self._expect(
+                    fact, self.stage is ExecutionStage.TERMINATED and self._may_close(fact)
+                )
+                self.closed, self.stage = fact, ExecutionStage.CLOSED
             case _:
                 assert_never(fact)
 
     def _expect(self, fact: Fact, holds: bool) -> None:
         if not holds:
             message = f"execution {self.id} is {self.stage.name} and heard {fact}"
-            raise BrokenPromise(message)
+            raise InternalError(message)
 
     def _may_start(self, fact: StepStarted) -> bool:
         return (
-            self.stage is Stage.RUNNING
+            self.stage is ExecutionStage.RUNNING
             and not self.is_running
             and fact.step == self.step + 1
             and self.is_enough
@@ -208,13 +210,17 @@ class Execution:
     def _may_terminate(self, fact: Terminated) -> bool:
         if fact.ending is Ending.NEVER_STARTED and (self.steps or fact.state is not None):
             return False
-        if self.stage is Stage.RUNNING:
+        if self.stage is ExecutionStage.RUNNING:
             return self.is_running or fact.state in (None, self.state)
-        return self.stage < Stage.RUNNING and fact.ending in BEFORE_LAUNCH and fact.state is None
+        return (
+            self.stage < ExecutionStage.RUNNING
+            and fact.ending in BEFORE_LAUNCH
+            and fact.state is None
+        )
 
     def _may_assess(self, assessment: Assessment) -> bool:
         return (
-            self.stage < Stage.CLOSED
+            self.stage < ExecutionStage.CLOSED
             and self.state is not None
             and self.state.reference == assessment.reference
             and assessment.attempt == len(self.assessments) + 1

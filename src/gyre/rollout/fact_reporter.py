@@ -9,7 +9,7 @@ import urllib.request
 from types import TracebackType
 from typing import Self
 
-from gyre.rollout.facts import Entry
+from gyre.rollout.facts import FactEntry
 from gyre.types.ids import ExecutionId
 
 RETRY_FIRST_S = 0.1
@@ -19,19 +19,19 @@ LAST_S = 5.0
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-class Teller:
+class FactReporter:
     """Posts in a thread of its own, so that nobody waits for who listens; a context."""
 
     def __init__(self, url: str | None, token: str, execution: ExecutionId) -> None:
         self._url = url
         self._token = token
         self._execution = execution
-        self._entries: queue.SimpleQueue[Entry | None] = queue.SimpleQueue()
+        self._entries: queue.SimpleQueue[FactEntry | None] = queue.SimpleQueue()
         self._until = float("inf")
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, daemon=True)
 
-    def tell(self, entry: Entry) -> None:
+    def report(self, entry: FactEntry) -> None:
         """It is posted in its turn; a listener knows by its sequence what it has heard already."""
         if self._url is not None:
             self._entries.put(entry)
@@ -59,7 +59,7 @@ class Teller:
                     return
                 pause_s = min(2 * pause_s, RETRY_MOST_S)
 
-    def _is_taken(self, entry: Entry) -> bool:
+    def _is_taken(self, entry: FactEntry) -> bool:
         """Or refused for good, which no repetition changes."""
         assert self._url is not None
         body = {"execution": self._execution} | json.loads(entry.encode())

@@ -41,7 +41,7 @@ _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class FactEntry:
     """A fact with its place; whoever hears it twice knows it by its sequence."""
 
     sequence: int
@@ -56,24 +56,24 @@ class Entry:
         return msgspec.json.encode(head | asdict(self.fact))
 
 
-def decode(line: bytes) -> Entry:
+def decode(line: bytes) -> FactEntry:
     """ValueError if the line is not an entry."""
     try:
         data = msgspec.json.decode(line, type=dict[str, Any])
         kind = _KINDS[data["fact"]]
         sequence, at = msgspec.convert((data["sequence"], data["at"]), tuple[int, float])
-        return Entry(sequence=sequence, at=at, fact=msgspec.convert(data, kind))
+        return FactEntry(sequence=sequence, at=at, fact=msgspec.convert(data, kind))
     except (KeyError, TypeError, RecursionError, msgspec.MsgspecError) as error:
         message = f"expected a fact: {type(error).__name__}: {error}"
         raise ValueError(message) from error
 
 
-def read(folder: Path) -> tuple[Entry, ...]:
+def read(folder: Path) -> tuple[FactEntry, ...]:
     """All facts of an execution; none if it has no file, LogDamaged if a whole line is no fact."""
     return _read(folder / FACTS_FILE)[0]
 
 
-def _read(path: Path) -> tuple[tuple[Entry, ...], int]:
+def _read(path: Path) -> tuple[tuple[FactEntry, ...], int]:
     """The entries, and how many bytes they take."""
     data = path.read_bytes() if path.exists() else b""
     sound = data[: data.rfind(b"\n") + 1]
@@ -101,9 +101,9 @@ class FactsFile:
         os.ftruncate(self._fd, sound_bytes)
         sync(folder)
 
-    def append(self, fact: Fact, *, at: float) -> Entry:
+    def append(self, fact: Fact, *, at: float) -> FactEntry:
         """The fact is durable."""
-        entry = Entry(sequence=len(self.entries), at=at, fact=fact)
+        entry = FactEntry(sequence=len(self.entries), at=at, fact=fact)
         line = entry.encode() + b"\n"
         if os.write(self._fd, line) != len(line):
             message = "the disk took half a fact"

@@ -25,7 +25,7 @@ STUCK_S = 1800.0
 """A loop that stands still for so long never goes on."""
 
 
-class Beating:
+class Heartbeat:
     """Touches the file for as long as this lasts; a context."""
 
     def __init__(self, folder: Path) -> None:
@@ -85,7 +85,7 @@ class Beating:
             os.utime(self._path)
 
 
-def last_beat(folder: Path) -> int | None:
+def last_heartbeat(folder: Path) -> int | None:
     """A number that is another after every beat; None of one that never had any."""
     try:
         return (folder / BEAT_FILE).stat().st_mtime_ns

@@ -26,12 +26,12 @@ from gyre.rewards.assessment import closing
 from gyre.rewards.retry import attempts
 from gyre.rollout import outcome
 from gyre.rollout.evaluating import evaluator_for
-from gyre.rollout.execution import Execution, Stage
-from gyre.rollout.fact_reporter import Teller
+from gyre.rollout.execution import Execution, ExecutionStage
+from gyre.rollout.fact_reporter import FactReporter
 from gyre.rollout.facts import FactsFile
-from gyre.rollout.heartbeat import Beating, last_spent_s
+from gyre.rollout.heartbeat import Heartbeat, last_spent_s
 from gyre.rollout.placing import address_of, agent_sandbox, judging_sandbox
-from gyre.rollout.spec import Order, Told, read_order, read_told
+from gyre.rollout.spec import ExecutionSpec, ProxyTotals, read_order, read_told
 from gyre.rollout.steps import steps_of, worth
 from gyre.rollout.supervisor import Supervisor
 from gyre.sandboxes.local.sandbox import warm as warm_sandboxes
@@ -41,7 +41,7 @@ from gyre.storage import lock
 from gyre.types.errors import BoundaryError, ConfigError, LogDamaged
 from gyre.types.outcomes import Assessed, Closed, Fact, Outcome, StepAssessed, Terminated
 from gyre.types.sandboxes import Keep
-from gyre.types.tasks import Command, Endpoint, Step
+from gyre.types.tasks import Command, Endpoint, TaskStep
 
 LOG_FILE = "supervisor.log"
 ORDERS = {signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2}
@@ -68,10 +68,12 @@ class MonotonicClock:
         return time.monotonic()
 
 
-class Supervision:
+class SupervisorProcess:
     """One execution, from wherever its facts say it stands to its closure."""
 
-    def __init__(self, folder: Path, order: Order, told: Secrets, teller: Teller) -> None:
+    def __init__(
+        self, folder: Path, order: ExecutionSpec, told: Secrets, teller: FactReporter
+    ) -> None:
         self._folder = folder
         self._order = order
         self._secrets = told
@@ -114,13 +116,13 @@ class Supervision:
         """The execution is closed and its outcome file says so, unless the run is stopped."""
         self._take_orders()
         for entry in self._facts.entries:
-            self._teller.tell(entry)
-        if self._execution.stage is Stage.CLOSED:
+            self._teller.report(entry)
+        if self._execution.stage is ExecutionStage.CLOSED:
             outcome.write(self._folder, self._execution.record)
             self._tidy()
             return
         await self._sandbox.kill()
-        if self._execution.stage is Stage.TERMINATED:
+        if self._execution.stage is ExecutionStage.TERMINATED:
             outcome.write(self._folder, self._execution.record)
         while self._execution.terminated is None:
             if self._execution.state is not None:
@@ -181,9 +183,9 @@ class Supervision:
         entry = self._facts.append(fact, at=time.time())
         if isinstance(fact, Terminated | Closed):
             outcome.write(self._folder, self._execution.record)
-        self._teller.tell(entry)
+        self._teller.report(entry)
 
-    def _command(self, step: Step) -> Command:
+    def _command(self, step: TaskStep) -> Command:
         if not self._secrets.key:
             message = "expected the execution's key on standard input, found none"
             raise ConfigError(message)
@@ -241,7 +243,7 @@ class Supervision:
                 self._say(Assessed(assessment=one.assessment))
 
 
-def all_told(folder: Path, proxy: Upstream) -> Told:
+def all_told(folder: Path, proxy: Upstream) -> ProxyTotals:
     """With the time in which there was no proxy that could have counted it (SPEC 6.1)."""
     told = read_told(folder)
     return replace(told, held_s=told.held_s + proxy.waited_s)
@@ -252,7 +254,7 @@ def warm() -> None:
     warm_sandboxes()
 
 
-def born(arguments: Sequence[str], told: str) -> int:
+def run_forked(arguments: Sequence[str], told: str) -> int:
     """The process's whole life."""
     os.umask(0o077)
     try:
@@ -261,8 +263,8 @@ def born(arguments: Sequence[str], told: str) -> int:
         known = msgspec.json.decode(told or "{}", type=Secrets)
         adopt_orphans()
         with (
-            Teller(order.facts_url, known.token, order.execution) as teller,
-            Beating(path.parent) as beating,
+            FactReporter(order.facts_url, known.token, order.execution) as teller,
+            Heartbeat(path.parent) as beating,
         ):
             asyncio.run(_supervise(path.parent, order, known, teller, beating))
     except (ConfigError, BoundaryError, LogDamaged, msgspec.MsgspecError, OSError) as error:
@@ -275,7 +277,7 @@ def main(arguments: Sequence[str]) -> int:
     """The same for a process that was not forked; secrets come over its standard input."""
     with suppress(PermissionError):
         os.setsid()
-    return born(arguments, sys.stdin.read())
+    return run_forked(arguments, sys.stdin.read())
 
 
 def _order_file(arguments: Sequence[str]) -> Path:
@@ -289,11 +291,11 @@ def _order_file(arguments: Sequence[str]) -> Path:
 
 
 async def _supervise(
-    folder: Path, order: Order, told: Secrets, teller: Teller, beating: Beating
+    folder: Path, order: ExecutionSpec, told: Secrets, teller: FactReporter, beating: Heartbeat
 ) -> None:
     turning = asyncio.create_task(beating.turn())
     try:
-        supervision = Supervision(folder, order, told, teller)
+        supervision = SupervisorProcess(folder, order, told, teller)
         beating.charge(supervision.spent_s)
         await supervision.work()
     finally:

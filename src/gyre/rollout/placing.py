@@ -11,24 +11,24 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit
 
-from gyre.rollout.spec import Order
+from gyre.rollout.spec import ExecutionSpec
 from gyre.rollout.workspace import PLACE, Workspace
 from gyre.sandboxes.docker.container import SOCKET, Container
 from gyre.sandboxes.docker.sandbox import DockerSandbox
-from gyre.sandboxes.local.sandbox import LocalSandbox, Place
+from gyre.sandboxes.local.sandbox import LocalSandbox, SandboxLayout
 from gyre.sandboxes.local.view import WORKDIR
 from gyre.sandboxes.process import ProcessSandbox
 from gyre.sandboxes.relay import Upstream
 from gyre.types.errors import ConfigError, SandboxError
 from gyre.types.places import Sandbox
-from gyre.types.sandboxes import Level, Limits, SandboxOrder
+from gyre.types.sandboxes import Level, Limits, SandboxSpec
 from gyre.types.tasks import Command
 
 Size = TypeVar("Size", int, float)
 
 
 def agent_sandbox(
-    order: Order, mark: str, folder: Path, proxy: Upstream, *, fills: bool = True
+    order: ExecutionSpec, mark: str, folder: Path, proxy: Upstream, *, fills: bool = True
 ) -> Sandbox:
     """For the harness, in the execution's folder; it reaches the proxy.
 
@@ -40,7 +40,7 @@ def agent_sandbox(
     if order.sandbox.kind == "docker":
         container = replace(_container(order, folder / PLACE, home), fills=fills)
         return DockerSandbox(mark, container, most=limits_for(order), proxy=proxy)
-    place = Place(
+    place = SandboxLayout(
         folder=folder / PLACE,
         home=home,
         roots=_roots(order.sandbox),
@@ -50,7 +50,7 @@ def agent_sandbox(
     return LocalSandbox(mark, place, most=limits_for(order), proxy=proxy)
 
 
-def judging_sandbox(order: Order, mark: str, workspace: Workspace) -> Sandbox:
+def judging_sandbox(order: ExecutionSpec, mark: str, workspace: Workspace) -> Sandbox:
     """For a command that assesses; it reaches nobody, and has a home of its own.
 
     The agent may have left things in the other one.
@@ -72,7 +72,7 @@ def judging_sandbox(order: Order, mark: str, workspace: Workspace) -> Sandbox:
         return DockerSandbox(mark, container, most=limits_for(order))
     frozen = (workspace.frozen_root,) if workspace.frozen_root.is_dir() else ()
     roots = _roots(order.sandbox)
-    place = Place(
+    place = SandboxLayout(
         folder=workspace.scratch / PLACE,
         home=home,
         roots=(*roots, *frozen) if roots else (),
@@ -85,7 +85,7 @@ def judging_sandbox(order: Order, mark: str, workspace: Workspace) -> Sandbox:
     return LocalSandbox(mark, place, most=limits_for(order))
 
 
-def limits_for(order: Order) -> Limits:
+def limits_for(order: ExecutionSpec) -> Limits:
     """What the task names where that is less than the run allows, as with deadlines."""
     needs, allowed = order.task.needs, order.sandbox.limits
     return replace(
@@ -96,7 +96,7 @@ def limits_for(order: Order) -> Limits:
     )
 
 
-def check(order: SandboxOrder) -> None:
+def check(order: SandboxSpec) -> None:
     """Such a sandbox stands on this machine, with what it must have in force; else ConfigError.
 
     Asked before a run begins, because what cannot be launched would count as having done nothing.
@@ -109,7 +109,7 @@ def check(order: SandboxOrder) -> None:
         raise ConfigError(message)
 
 
-async def _tried(order: SandboxOrder, folder: Path) -> tuple[Level, ...]:
+async def _tried(order: SandboxSpec, folder: Path) -> tuple[Level, ...]:
     """The levels of a sandbox in which a program has run; of containers it is not asked.
 
     Each task may have an image of its own, which is looked for when an execution begins.
@@ -120,7 +120,7 @@ async def _tried(order: SandboxOrder, folder: Path) -> tuple[Level, ...]:
         return order.require
     (folder / "workspace").mkdir()
     try:
-        place = Place(folder=folder / PLACE, home=folder / "home", roots=_roots(order))
+        place = SandboxLayout(folder=folder / PLACE, home=folder / "home", roots=_roots(order))
         sandbox = LocalSandbox(secrets.token_hex(16), place, most=order.limits)
         await sandbox.prepare(str(folder / "workspace"))
         try:
@@ -137,7 +137,7 @@ async def _tried(order: SandboxOrder, folder: Path) -> tuple[Level, ...]:
         raise ConfigError(message) from error
 
 
-def address_of(order: Order) -> Callable[[], tuple[str, int]]:
+def address_of(order: ExecutionSpec) -> Callable[[], tuple[str, int]]:
     """Where the proxy is, asked whenever it matters, because it may have been started again."""
 
     def address() -> tuple[str, int]:
@@ -168,7 +168,7 @@ def _less(needed: Size | None, allowed: Size | None) -> Size | None:
     return min(needed, allowed)
 
 
-def _container(order: Order, folder: Path, home: Path) -> Container:
+def _container(order: ExecutionSpec, folder: Path, home: Path) -> Container:
     needs, asked = order.task.needs, order.sandbox
     return Container(
         folder=folder,
@@ -183,7 +183,7 @@ def _container(order: Order, folder: Path, home: Path) -> Container:
     )
 
 
-def _roots(order: SandboxOrder) -> tuple[Path, ...]:
+def _roots(order: SandboxSpec) -> tuple[Path, ...]:
     if order.root is None:
         return ()
     root = Path(order.root).absolute()
@@ -193,7 +193,7 @@ def _roots(order: SandboxOrder) -> tuple[Path, ...]:
     return (root,)
 
 
-def _readable(order: Order) -> tuple[Path, ...]:
+def _readable(order: ExecutionSpec) -> tuple[Path, ...]:
     """What the order names, files among its arguments too, and the Python that Gyre runs in."""
     own = dict.fromkeys((sys.prefix, sys.base_prefix)) if order.sandbox.root is None else ()
     named = [word for word in order.harness if word.startswith("/") and Path(word).is_file()]

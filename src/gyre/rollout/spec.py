@@ -5,11 +5,11 @@ from pathlib import Path
 
 import msgspec
 
-from gyre.config.sections import JudgeSection
+from gyre.config.sections import JudgeConfig
 from gyre.storage.durable import replace
 from gyre.types.errors import ConfigError
 from gyre.types.ids import ExecutionId
-from gyre.types.sandboxes import SandboxOrder
+from gyre.types.sandboxes import SandboxSpec
 from gyre.types.tasks import Task
 
 ORDER_FILE = "order.json"
@@ -18,7 +18,7 @@ FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class ExecutionSpec:
     """One execution to supervise; its secrets are not here, because this lies on the disk."""
 
     execution: ExecutionId
@@ -41,9 +41,9 @@ class Order:
     """How much is kept of what a program prints."""
     counts_placeholders: bool = True
     """Whether what left nothing to assess is a placeholder, or excluded (SPEC 6.4)."""
-    judge: JudgeSection | None = None
+    judge: JudgeConfig | None = None
     """Who judges a task that has a rubric."""
-    sandbox: SandboxOrder = field(default_factory=SandboxOrder)
+    sandbox: SandboxSpec = field(default_factory=SandboxSpec)
     """Where its programs run."""
     address_file: str | None = None
     """File that says where the proxy is now; without one it stays where `url` says."""
@@ -53,7 +53,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class ProxyTotals:
     """What only others know of a running execution."""
 
     held_s: float = 0.0
@@ -62,7 +62,7 @@ class Told:
     """None: nobody has said."""
 
 
-def write_order(folder: Path, order: Order) -> Path:
+def write_order(folder: Path, order: ExecutionSpec) -> Path:
     """The order file of an execution's folder, which exists from now on."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = folder / ORDER_FILE
@@ -70,10 +70,10 @@ def write_order(folder: Path, order: Order) -> Path:
     return path
 
 
-def read_order(path: Path) -> Order:
+def read_order(path: Path) -> ExecutionSpec:
     """ConfigError if it is not an order."""
     try:
-        order = msgspec.json.decode(path.read_bytes(), type=Order)
+        order = msgspec.json.decode(path.read_bytes(), type=ExecutionSpec)
     except (OSError, msgspec.MsgspecError) as error:
         message = f"{path}: expected an order: {error}"
         raise ConfigError(message) from error
@@ -83,14 +83,14 @@ def read_order(path: Path) -> Order:
     return order
 
 
-def tell(folder: Path, told: Told) -> None:
+def write_proxy_totals(folder: Path, told: ProxyTotals) -> None:
     """The supervisor reads it when a deadline comes, and when it closes the execution."""
     replace(folder / TOLD_FILE, msgspec.json.encode(told))
 
 
-def read_told(folder: Path) -> Told:
+def read_told(folder: Path) -> ProxyTotals:
     """What was told last; nothing, if nothing was or it cannot be read."""
     try:
-        return msgspec.json.decode((folder / TOLD_FILE).read_bytes(), type=Told)
+        return msgspec.json.decode((folder / TOLD_FILE).read_bytes(), type=ProxyTotals)
     except (OSError, msgspec.MsgspecError):
-        return Told()
+        return ProxyTotals()

@@ -9,15 +9,15 @@ from collections.abc import Mapping
 from statistics import fmean
 
 from gyre.types.outcomes import Ending, StepEnded
-from gyre.types.tasks import Step, Task
+from gyre.types.tasks import Task, TaskStep
 
 
-def steps_of(task: Task) -> tuple[Step, ...]:
+def steps_of(task: Task) -> tuple[TaskStep, ...]:
     """A task without steps is one step."""
     if task.steps:
         return task.steps
     return (
-        Step(
+        TaskStep(
             name=task.id,
             instruction=task.instruction,
             files=None,

@@ -5,9 +5,9 @@ import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from gyre.rollout.deadlines import Clock, Times
-from gyre.rollout.execution import Execution, Stage
-from gyre.rollout.spec import Order, Told
+from gyre.rollout.deadlines import Clock, Deadlines
+from gyre.rollout.execution import Execution, ExecutionStage
+from gyre.rollout.spec import ExecutionSpec, ProxyTotals
 from gyre.rollout.steps import steps_of, why_over
 from gyre.rollout.workspace import Workspace
 from gyre.types.errors import BoundaryError, SandboxError
@@ -23,7 +23,7 @@ from gyre.types.outcomes import (
 )
 from gyre.types.places import Sandbox
 from gyre.types.sandboxes import Level
-from gyre.types.tasks import Command, Step
+from gyre.types.tasks import Command, TaskStep
 from gyre.types.visible import visible
 
 STEPS = "steps"
@@ -48,14 +48,14 @@ class Supervisor:
 
     def __init__(
         self,
-        order: Order,
+        order: ExecutionSpec,
         folder: Path,
         execution: Execution,
         *,
         sandbox: Sandbox,
         clock: Clock,
         say: Callable[[Fact], None],
-        told: Callable[[], Told],
+        told: Callable[[], ProxyTotals],
         spent_s: float | None = None,
     ) -> None:
         """`spent_s` is what its earlier supervisors wrote down of its overall budget, if any."""
@@ -66,7 +66,9 @@ class Supervisor:
         self._clock = clock
         self._say = say
         self._steps = steps_of(order.task)
-        self._times = Times(order, execution, self._steps, clock=clock, told=told, spent_s=spent_s)
+        self._times = Deadlines(
+            order, execution, self._steps, clock=clock, told=told, spent_s=spent_s
+        )
         stacks = order.sandbox.kind == "local"
         self.workspaces = [
             Workspace(folder, stacks=stacks, states=self.folder_of(number))
@@ -93,7 +95,7 @@ class Supervisor:
         """Of the same, by this supervisor and those before it."""
         return self._times.spent_s()
 
-    async def advance(self, mark: str, command: Callable[[Step], Command]) -> None:
+    async def advance(self, mark: str, command: Callable[[TaskStep], Command]) -> None:
         """The step that is due has ended: it is terminated, or its state waits for its judge.
 
         A step that another may follow is judged first.
@@ -142,7 +144,7 @@ class Supervisor:
             reason = "a further step is due, and the execution's key is gone with whoever had it"
             self._terminated(Ending.CANCELLED, reason, self._times.whole_s(), None)
 
-    async def _run(self, step: Step, wanted: Command) -> None:
+    async def _run(self, step: TaskStep, wanted: Command) -> None:
         """The step's own script first, if it has one, and within the same time."""
         if step.files is not None and (Path(step.files) / SETUP).is_file():
             setup = Command(argv=("bash", SETUP), variables=self._order.task.variables)
@@ -179,7 +181,7 @@ class Supervisor:
 
     async def _prepare(self, mark: str, number: int) -> None:
         workspace, step = self.workspaces[number], self._steps[number]
-        is_new = self._execution.stage is Stage.NEW
+        is_new = self._execution.stage is ExecutionStage.NEW
         if is_new:
             workspace.prepare(self._order.task.files)
         elif number > 0:

@@ -235,7 +235,7 @@ def unlock(folder: Path) -> None:
                 folders.permit(entry.name, stat.S_IRUSR, at=visit.at)
 
 
-def _copy(at: int, entry: folders.Entry, to: int, *, is_over: bool, is_layer: bool) -> None:
+def _copy(at: int, entry: folders.FolderEntry, to: int, *, is_over: bool, is_layer: bool) -> None:
     name = entry.name
     if entry.is_link:
         os.symlink(os.readlink(name, dir_fd=at), name, dir_fd=to)
@@ -253,7 +253,7 @@ def _copy(at: int, entry: folders.Entry, to: int, *, is_over: bool, is_layer: bo
         _copy_file(at, entry, to)
 
 
-def _copy_file(at: int, entry: folders.Entry, to: int) -> None:
+def _copy_file(at: int, entry: folders.FolderEntry, to: int) -> None:
     made = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with (
         os.fdopen(_to_read(at, entry.name), "rb") as source,
@@ -266,7 +266,7 @@ def _copy_file(at: int, entry: folders.Entry, to: int) -> None:
         os.utime(target.fileno(), ns=(entry.status.st_atime_ns, entry.status.st_mtime_ns))
 
 
-def _give_way(to: int, entry: folders.Entry) -> None:
+def _give_way(to: int, entry: folders.FolderEntry) -> None:
     """Nothing stands where the entry goes, unless both are folders."""
     try:
         there = os.stat(entry.name, dir_fd=to, follow_symlinks=False)
@@ -283,7 +283,7 @@ def _to_read(at: int, name: str) -> int:
     return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
 
 
-def _is_gone(entry: folders.Entry) -> bool:
+def _is_gone(entry: folders.FolderEntry) -> bool:
     """The device by which an overlay says that what lies below it is gone."""
     return stat.S_ISCHR(entry.status.st_mode) and entry.status.st_rdev == 0
 

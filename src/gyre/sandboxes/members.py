@@ -26,7 +26,7 @@ _SET_CHILD_SUBREAPER = 36
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
+class ProcessEntry:
     """One line of the process table."""
 
     pid: int
@@ -44,7 +44,7 @@ def adopt_orphans() -> None:
         raise SandboxError(message, retryable=False)
 
 
-class Members:
+class SandboxProcesses:
     """The processes of one sandbox.
 
     They bear its mark, or descend from one that does. In a process that adopts orphans and serves
@@ -58,7 +58,7 @@ class Members:
         self.is_swept = False
         """Nobody is left whom another process started, so that descendants are all there are."""
 
-    def alive(self) -> list[Process]:
+    def alive(self) -> list[ProcessEntry]:
         table = {one.pid: one for one in _table()}
         me = os.getpid()
         roots = {pid for pid in table if pid != me and self._bears_mark(pid)}
@@ -67,7 +67,7 @@ class Members:
         found = [one for one in table.values() if _descends(one, roots, table)]
         return [one for one in found if one.pid != me and not one.is_dead]
 
-    def _own(self) -> list[Process]:
+    def _own(self) -> list[ProcessEntry]:
         """Alive among the descendants of this process, without a look at all others."""
         found = (_process(pid) for pid in descendants(os.getpid())[1:])
         return [one for one in found if one is not None and not one.is_dead]
@@ -103,27 +103,27 @@ class Members:
             return False
 
 
-def _table() -> Iterator[Process]:
+def _table() -> Iterator[ProcessEntry]:
     for entry in PROC.iterdir():
         if entry.name.isdigit() and (one := _process(int(entry.name))) is not None:
             yield one
 
 
-def _process(pid: int) -> Process | None:
+def _process(pid: int) -> ProcessEntry | None:
     try:
         text = (PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:
         return None
     # The name stands in brackets and may hold any letters, brackets too.
     fields = text.rpartition(")")[2].split()
-    return Process(
+    return ProcessEntry(
         pid=pid, parent=int(fields[1]), started=int(fields[19]), is_dead=fields[0] in "ZX"
     )
 
 
-def _descends(one: Process, roots: set[int], table: dict[int, Process]) -> bool:
+def _descends(one: ProcessEntry, roots: set[int], table: dict[int, ProcessEntry]) -> bool:
     seen: set[int] = set()
-    at: Process | None = one
+    at: ProcessEntry | None = one
     while at is not None and at.pid not in seen:
         if at.pid in roots:
             return True
@@ -132,7 +132,7 @@ def _descends(one: Process, roots: set[int], table: dict[int, Process]) -> bool:
     return False
 
 
-def _send(one: Process, number: signal.Signals) -> None:
+def _send(one: ProcessEntry, number: signal.Signals) -> None:
     """To this very process, and to nobody who has its pid now."""
     with suppress(ProcessLookupError, PermissionError):
         fd = os.pidfd_open(one.pid)

@@ -12,9 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from gyre.sandboxes.home import write_home
-from gyre.sandboxes.members import MARK, Members
+from gyre.sandboxes.members import MARK, SandboxProcesses
 from gyre.sandboxes.relay import LOOPBACK, Relay, Upstream, through
-from gyre.types.errors import BrokenPromise, SandboxError
+from gyre.types.errors import InternalError, SandboxError
 from gyre.types.sandboxes import Level
 from gyre.types.tasks import Command
 
@@ -41,10 +41,10 @@ class ProcessSandbox:
         self._proxy = proxy
         self._listening: socket.socket | None = None
         self._relay: Relay | None = None
-        self._members = Members(mark, owns_descendants=owns_descendants)
+        self._members = SandboxProcesses(mark, owns_descendants=owns_descendants)
         self._workspace: str | None = None
         self._program: subprocess.Popen[bytes] | None = None
-        self._kept: Kept | None = None
+        self._kept: OutputCapture | None = None
 
     @property
     def levels(self) -> tuple[Level, ...]:
@@ -71,11 +71,11 @@ class ProcessSandbox:
     async def start(self, command: Command, *, output: str, most_bytes: int) -> None:
         if self._workspace is None or self._program is not None:
             message = "a sandbox runs one program at a time, after it was prepared"
-            raise BrokenPromise(message)
+            raise InternalError(message)
         write_home(self._home, command.home)
         await self._open_relay()
         try:
-            self._kept = Kept(Path(output), most_bytes)
+            self._kept = OutputCapture(Path(output), most_bytes)
         except OSError as error:
             message = f"output to {output}: {error}"
             raise SandboxError(message) from error
@@ -99,7 +99,7 @@ class ProcessSandbox:
     async def wait(self) -> int:
         if self._program is None:
             message = "nothing was started"
-            raise BrokenPromise(message)
+            raise InternalError(message)
         return await asyncio.to_thread(self._program.wait)
 
     async def kill(self) -> None:
@@ -132,7 +132,7 @@ class ProcessSandbox:
         return inherited | {"PWD": str(self._workspace)} | command.variables | own
 
 
-class Kept:
+class OutputCapture:
     """The beginning and the end of what a program prints, in a file; the middle is counted."""
 
     def __init__(self, path: Path, most_bytes: int) -> None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable
 from urllib.parse import urlsplit
 
-from gyre.aio.waits import Waits
+from gyre.aio.waits import WaitTimer
 from gyre.types.errors import SandboxError
 
 MOST_CONNECTIONS = 256
@@ -52,7 +52,7 @@ class Upstream:
         self._hold_s = hold_s
         self._connect_s = connect_s
         self._clock = clock
-        self._waits = Waits()
+        self._waits = WaitTimer()
 
     @property
     def waited_s(self) -> float:

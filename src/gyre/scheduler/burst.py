@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from enum import Enum
 
-from gyre.scheduler.groups import Group
+from gyre.scheduler.groups import OutstandingGroup
 
 
 class Phase(Enum):
@@ -26,7 +26,7 @@ class Burst:
     """The version that engines serve, given to groups as v_d."""
     phase: Phase = Phase.TRAINING
     batch_open: bool = False
-    assigned: list[Group] = field(default_factory=list)
+    assigned: list[OutstandingGroup] = field(default_factory=list)
     """Groups the batch has."""
     ready: int = 0
     """Groups that are ready and unassigned."""
@@ -50,12 +50,12 @@ class Burst:
     def has_begun(self) -> bool:
         return self.version % self.steps_per_burst > 0
 
-    def assign(self, group: Group) -> None:
+    def assign(self, group: OutstandingGroup) -> None:
         group.is_assigned = True
         self.assigned.append(group)
         self.ready -= 1
 
-    def close_batch(self) -> list[Group]:
+    def close_batch(self) -> list[OutstandingGroup]:
         """Takes the step and returns the groups it consumed."""
         consumed, self.assigned = self.assigned, []
         self.batch_open = False

@@ -11,7 +11,7 @@ from gyre.types.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class SchedulerConfig:
     """What the scheduler is built with; refused with a line for every mistake (SPEC 10)."""
 
     groups_per_batch: int
@@ -87,7 +87,7 @@ class Shape:
                 return None
 
 
-def _sizes(shape: Shape) -> Iterator[str]:
+def _sizes(shape: SchedulerConfig) -> Iterator[str]:
     least = {
         "groups_per_batch": (shape.groups_per_batch, 1),
         "executions_per_group": (shape.executions_per_group, 2),
@@ -123,7 +123,7 @@ def _sizes(shape: Shape) -> Iterator[str]:
             )
 
 
-def _fractions(shape: Shape) -> Iterator[str]:
+def _fractions(shape: SchedulerConfig) -> Iterator[str]:
     if not 0 < shape.supply_fraction <= 1:
         yield (
             f"supply_fraction: {shape.supply_fraction} is outside (0, 1]; "
@@ -156,7 +156,7 @@ def _extra(extra: float, batch: int) -> Iterator[str]:
         )
 
 
-def _combinations(shape: Shape) -> Iterator[str]:
+def _combinations(shape: SchedulerConfig) -> Iterator[str]:
     if isinstance(shape.placement, Async) and not shape.standalone_capacities:
         yield (
             "standalone_capacities: none, and the cells of Async only train, so nobody serves; "
@@ -176,7 +176,7 @@ def _combinations(shape: Shape) -> Iterator[str]:
         yield from _depth(shape, shape.dispatch.depth)
 
 
-def _depth(shape: Shape, depth: int) -> Iterator[str]:
+def _depth(shape: SchedulerConfig, depth: int) -> Iterator[str]:
     room = shape.standalone_capacity + (shape.num_cells - 1) * shape.cell_capacity
     if shape.group_size >= 1 and depth * shape.group_size > room:
         most = room // shape.group_size

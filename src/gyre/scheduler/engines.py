@@ -12,10 +12,10 @@ from math import floor
 
 from gyre.scheduler.dispatch import TOLERANCE
 from gyre.scheduler.messages import EvaluationId
-from gyre.types.errors import BrokenPromise
+from gyre.types.errors import InternalError
 from gyre.types.ids import EngineId, GroupId
 
-Seat = tuple[GroupId, int] | EvaluationId
+Assignee = tuple[GroupId, int] | EvaluationId
 """Who sits there: a member of a group, or a held-out evaluation."""
 
 
@@ -25,11 +25,11 @@ class Engines:
     def __init__(self, capacities: Iterable[int], *, overcommit: float) -> None:
         self._capacities = list(capacities)
         self._most = [floor(one * overcommit + TOLERANCE) for one in self._capacities]
-        self._seats: list[dict[Seat, None]] = [{} for _ in self._capacities]
+        self._seats: list[dict[Assignee, None]] = [{} for _ in self._capacities]
         self._ready = [False] * len(self._capacities)
         self._calls: list[int | None] = [None] * len(self._capacities)
-        self._where: dict[Seat, EngineId] = {}
-        self._stranded: dict[Seat, None] = {}
+        self._where: dict[Assignee, EngineId] = {}
+        self._stranded: dict[Assignee, None] = {}
         self._by_room: list[tuple[int, int]] = []
         self._generous = True
         self.capacity = 0
@@ -58,10 +58,10 @@ class Engines:
     def load(self, engine: EngineId) -> int:
         return len(self._seats[engine])
 
-    def engine_of(self, seat: Seat) -> EngineId | None:
+    def engine_of(self, seat: Assignee) -> EngineId | None:
         return self._where.get(seat)
 
-    def knows(self, seat: Seat) -> bool:
+    def knows(self, seat: Assignee) -> bool:
         return seat in self._where or seat in self._stranded
 
     def open(self, engine: EngineId) -> None:
@@ -74,7 +74,7 @@ class Engines:
         self.limit += self._allowed(engine)
         self._note(engine)
 
-    def close(self, engine: EngineId) -> list[Seat]:
+    def close(self, engine: EngineId) -> list[Assignee]:
         """The engine takes nobody any more; those it had are stranded, and returned."""
         if not self._ready[engine]:
             return []
@@ -106,7 +106,7 @@ class Engines:
             self.limit += self._allowed(engine)
             self._note(engine)
 
-    def seat(self, seat: Seat) -> EngineId:
+    def assign(self, seat: Assignee) -> EngineId:
         """Gives a place at the engine with the most room, the highest number among equals."""
         while self._by_room:
             room, negative = heappop(self._by_room)
@@ -114,18 +114,18 @@ class Engines:
             if self._ready[engine] and -room == self._room(engine) > 0:
                 self._take(seat, engine)
                 return engine
-        raise BrokenPromise(f"no engine has room for {seat}")
+        raise InternalError(f"no engine has room for {seat}")
 
-    def unseat(self, seat: Seat) -> None:
+    def unseat(self, seat: Assignee) -> None:
         self._stranded.pop(seat, None)
         engine = self._where.pop(seat, None)
         if engine is not None:
             del self._seats[engine][seat]
             self._note(engine)
 
-    def rehouse(self, seats: Iterable[Seat]) -> dict[Seat, EngineId]:
+    def rehouse(self, seats: Iterable[Assignee]) -> dict[Assignee, EngineId]:
         """Places for the stranded, at the highest numbers first; some may find none."""
-        found: dict[Seat, EngineId] = {}
+        found: dict[Assignee, EngineId] = {}
         waiting = iter(list(seats))
         for number in reversed(range(len(self._capacities))):
             engine = EngineId(number)
@@ -140,12 +140,12 @@ class Engines:
                 found[seat] = engine
         return found
 
-    def rehouse_stranded(self) -> dict[Seat, EngineId]:
+    def rehouse_stranded(self) -> dict[Assignee, EngineId]:
         if not self._stranded or self.limit <= len(self._where):
             return {}
         return self.rehouse(self._stranded)
 
-    def _take(self, seat: Seat, engine: EngineId) -> None:
+    def _take(self, seat: Assignee, engine: EngineId) -> None:
         self._seats[engine][seat] = None
         self._where[seat] = engine
         self._note(engine)

@@ -3,7 +3,7 @@
 from gyre.scheduler.messages import EvaluationId
 
 
-class Evaluations:
+class EvaluationQueue:
     """Those that wait for a slot, in the order of request, and those that run (SPEC 6.6)."""
 
     def __init__(self, slots: int) -> None:

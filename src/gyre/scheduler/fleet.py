@@ -8,8 +8,8 @@ restarted, and the core's failure is the caller's to act on. Entering without a 
 from collections.abc import Iterable, Iterator
 
 from gyre.scheduler.cells import Cells, CellState
-from gyre.scheduler.config import Shape
-from gyre.scheduler.engines import Engines, Seat
+from gyre.scheduler.config import SchedulerConfig
+from gyre.scheduler.engines import Assignee, Engines
 from gyre.scheduler.messages import (
     CallsReported,
     CellDied,
@@ -25,7 +25,7 @@ from gyre.scheduler.messages import (
     RestartCell,
     TransitionFailed,
 )
-from gyre.types.errors import BrokenPromise
+from gyre.types.errors import InternalError
 from gyre.types.ids import CORE, CellId, EngineId
 
 _HOME = (CellState.SERVING, CellState.WAITING, CellState.FENCED)
@@ -34,7 +34,7 @@ _HOME = (CellState.SERVING, CellState.WAITING, CellState.FENCED)
 class Fleet:
     """All cells with their engines, and the standalone engines."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: SchedulerConfig) -> None:
         self._serves = shape.placement.cells_serve
         start = CellState.SERVING if self._serves else CellState.TRAINING
         self.cells = Cells(shape.num_cells, start=start)
@@ -59,7 +59,7 @@ class Fleet:
             return True
         return self._serves and self.cells.state(CellId(engine)) in _HOME
 
-    def enter(self, cells: Iterable[CellId]) -> Iterator[tuple[CellId, int, list[Seat]]]:
+    def enter(self, cells: Iterable[CellId]) -> Iterator[tuple[CellId, int, list[Assignee]]]:
         """Each cell with its transition, and who must move from its engine."""
         for cell in cells:
             transition = self.cells.begin(cell, CellState.ENTERING)
@@ -96,14 +96,14 @@ class Fleet:
             # It had nobody to take weights from, which is no failure of its own.
             self._serve(event.cell)
             return []
-        struck_out = self.cells.failed(event.cell)
-        if struck_out and event.cell == CORE:
+        failed_too_often = self.cells.failed(event.cell)
+        if failed_too_often and event.cell == CORE:
             return None
         if state is CellState.LEAVING:
-            if struck_out:
-                return self._bury(event.cell)
+            if failed_too_often:
+                return self._mark_dead(event.cell)
             return [self.leave(event.cell, self._reasons[event.cell])]
-        if struck_out:
+        if failed_too_often:
             self.cells.serve_only(event.cell)
         self._serve(event.cell)
         return []
@@ -111,12 +111,12 @@ class Fleet:
     def died(self, event: CellDied) -> list[Command]:
         if self.cells.state(self._known(event.cell)) is CellState.DEAD:
             return []
-        return self._bury(event.cell)
+        return self._mark_dead(event.cell)
 
     def recovered(self, event: CellRecovered, *, published: int) -> list[Command]:
         if self.cells.state(self._known(event.cell)) is not CellState.DEAD:
             return []
-        return self._welcome(EngineId(event.cell), event.version, published)
+        return self._readmit(EngineId(event.cell), event.version, published)
 
     def lost(self, event: EngineLost, *, published: int) -> list[Command]:
         self._known_engine(event.engine)
@@ -131,7 +131,7 @@ class Fleet:
     def returned(self, event: EngineReturned, *, published: int) -> list[Command]:
         if not self._is_fenced(self._known_engine(event.engine)):
             return []
-        return self._welcome(event.engine, event.version, published)
+        return self._readmit(event.engine, event.version, published)
 
     def reported(self, event: CallsReported) -> None:
         self.engines.report_calls(self._known_engine(event.engine), event.calls)
@@ -156,7 +156,7 @@ class Fleet:
                 commands.append(LoadWeights(engine=engine, version=version))
         return commands
 
-    def _bury(self, cell: CellId) -> list[Command]:
+    def _mark_dead(self, cell: CellId) -> list[Command]:
         self.cells.become(cell, CellState.DEAD)
         self.cells.succeeded(cell)
         self._shut(EngineId(cell))
@@ -178,7 +178,7 @@ class Fleet:
         self.engines.close(engine)
         self._asked.discard(engine)
 
-    def _welcome(self, engine: EngineId, version: int, published: int) -> list[Command]:
+    def _readmit(self, engine: EngineId, version: int, published: int) -> list[Command]:
         """It serves if it has what is published, else it loads that first."""
         must_load = self._serves or not self._is_cell(engine)
         if must_load and version != published:
@@ -212,10 +212,10 @@ class Fleet:
 
     def _known(self, cell: CellId) -> CellId:
         if not 0 <= cell < len(self.cells):
-            raise BrokenPromise(f"there is no cell {cell}")
+            raise InternalError(f"there is no cell {cell}")
         return cell
 
     def _known_engine(self, engine: EngineId) -> EngineId:
         if not 0 <= engine < len(self.engines):
-            raise BrokenPromise(f"there is no engine {engine}")
+            raise InternalError(f"there is no engine {engine}")
         return engine

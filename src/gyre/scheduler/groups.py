@@ -8,7 +8,7 @@ from gyre.types.ids import GroupId
 from gyre.types.outcomes import Outcome
 
 
-class Stage(Enum):
+class MemberStage(Enum):
     """How far an execution has come."""
 
     QUEUED = "queued"
@@ -22,13 +22,13 @@ COUNTED = (Outcome.VALID, Outcome.PLACEHOLDER)
 
 
 @dataclass(slots=True)
-class Group:
+class OutstandingGroup:
     """One group while it is outstanding."""
 
     id: GroupId
     version: int
     """v_d."""
-    stages: list[Stage]
+    stages: list[MemberStage]
     is_admitted: bool = False
     counted: list[int] = field(default_factory=list)
     """Members whose reward counts, in the order they closed."""
@@ -46,13 +46,13 @@ class Group:
     def next_queued(self) -> int | None:
         """The first member that has not launched; found in constant time on average."""
         while self.next_member < len(self.stages):
-            if self.stages[self.next_member] is Stage.QUEUED:
+            if self.stages[self.next_member] is MemberStage.QUEUED:
                 return self.next_member
             self.next_member += 1
         return None
 
 
-class Ledger:
+class OutcomeLedger:
     """Two balances: what became of every group, and of every execution (SPEC 10)."""
 
     def __init__(self, *, window: int) -> None:

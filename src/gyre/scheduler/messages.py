@@ -328,7 +328,7 @@ class TimerFired:
     """The time that `wake_at` named has come."""
 
 
-Heard = (
+Event = (
     RunStarted
     | GroupAdmitted
     | ExecutionTerminated

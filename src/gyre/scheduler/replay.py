@@ -4,15 +4,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, get_args
 
-from gyre.scheduler.config import Shape
+from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.dispatch import Boundary, Continuous
 from gyre.scheduler.launching import LongestFirst, OldestFirst
-from gyre.scheduler.messages import Command, Heard
+from gyre.scheduler.messages import Command, Event
 from gyre.scheduler.placements import Async, Colocate, Elastic, Resumable
 from gyre.scheduler.scheduler import Scheduler
 from gyre.types.errors import ConfigError
 
-EVENTS: tuple[type, ...] = get_args(Heard)
+EVENTS: tuple[type, ...] = get_args(Event)
 """Every kind of event that a scheduler hears."""
 
 _CHOICES: dict[str, dict[str, type]] = {
@@ -27,18 +27,18 @@ _CHOICES: dict[str, dict[str, type]] = {
 }
 
 
-def plain_shape(shape: Shape) -> dict[str, Any]:
+def plain_shape(shape: SchedulerConfig) -> dict[str, Any]:
     """The shape as text, numbers, lists and tables; `shape_of` gives it back."""
     return {one.name: _plain(one.name, getattr(shape, one.name)) for one in fields(shape)}
 
 
-def shape_of(plain: Mapping[str, Any]) -> Shape:
+def shape_of(plain: Mapping[str, Any]) -> SchedulerConfig:
     """The shape that was written down; a field that was not has its default."""
-    known = {one.name for one in fields(Shape)}
+    known = {one.name for one in fields(SchedulerConfig)}
     if unknown := sorted(set(plain) - known):
         raise ConfigError(f"shape: unknown {', '.join(unknown)}")
     try:
-        return Shape(**{name: _value(name, value) for name, value in plain.items()})
+        return SchedulerConfig(**{name: _value(name, value) for name, value in plain.items()})
     except (TypeError, KeyError, AttributeError) as error:
         raise ConfigError(f"shape: {plain} describes none: {error}") from error
 
@@ -52,7 +52,7 @@ class Replay:
     """After each event."""
 
 
-def replay(shape: Shape, events: Iterable[tuple[float, Heard]]) -> Replay:
+def replay(shape: SchedulerConfig, events: Iterable[tuple[float, Event]]) -> Replay:
     """The same orders as in the run, because they follow from events and their times alone."""
     scheduler = Scheduler(shape)
     orders = tuple(tuple(scheduler.handle(event, now)) for now, event in events)

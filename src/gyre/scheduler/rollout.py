@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 from gyre.scheduler import rules
 from gyre.scheduler.burst import Burst
-from gyre.scheduler.config import Shape
+from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.counters import Counters
-from gyre.scheduler.engines import Engines, Seat
-from gyre.scheduler.evaluations import Evaluations
-from gyre.scheduler.groups import COUNTED, Group, Ledger, Stage
+from gyre.scheduler.engines import Assignee, Engines
+from gyre.scheduler.evaluations import EvaluationQueue
+from gyre.scheduler.groups import COUNTED, MemberStage, OutcomeLedger, OutstandingGroup
 from gyre.scheduler.launching import LaunchQueue
 from gyre.scheduler.messages import (
     AdmitGroup,
@@ -28,27 +28,27 @@ from gyre.scheduler.messages import (
     MoveExecutions,
     OfferGroup,
 )
-from gyre.types.errors import BrokenPromise
+from gyre.types.errors import InternalError
 from gyre.types.ids import EngineId, GroupId
 from gyre.types.outcomes import Ending, Outcome
 
 Moves = tuple[tuple[Move, ...], tuple[EvaluationMove, ...]]
 
 
-class Rollout:
+class ExecutionTable:
     """All outstanding groups and their executions."""
 
-    def __init__(self, shape: Shape, burst: Burst, engines: Engines) -> None:
+    def __init__(self, shape: SchedulerConfig, burst: Burst, engines: Engines) -> None:
         self._shape = shape
         self._burst = burst
         self._engines = engines
-        self._groups: dict[GroupId, Group] = {}
+        self._groups: dict[GroupId, OutstandingGroup] = {}
         self._queue = LaunchQueue(shape.launch_order)
         self._unanswered = 0
         self._held = 0
         self.counters = Counters()
-        self.ledger = Ledger(window=2 * shape.groups_per_batch)
-        self.evaluations = Evaluations(shape.evaluation_slots)
+        self.ledger = OutcomeLedger(window=2 * shape.groups_per_batch)
+        self.evaluations = EvaluationQueue(shape.evaluation_slots)
 
     @property
     def waterlevel(self) -> int:
@@ -66,16 +66,18 @@ class Rollout:
             wanted=wanted, outstanding=self.ledger.outstanding, groups_left=left
         )
 
-    def group(self, number: GroupId) -> Group | None:
+    def group(self, number: GroupId) -> OutstandingGroup | None:
         """An outstanding group; None when it is consumed already."""
         if not 0 <= number < self.ledger.admitted:
-            raise BrokenPromise(f"group {number} was never dispatched")
+            raise InternalError(f"group {number} was never dispatched")
         return self._groups.get(number)
 
     def admit(self) -> AdmitGroup:
         version = self._burst.published
         size = self._shape.group_size
-        group = Group(GroupId(self.ledger.admitted), version, [Stage.QUEUED] * size)
+        group = OutstandingGroup(
+            GroupId(self.ledger.admitted), version, [MemberStage.QUEUED] * size
+        )
         self._groups[group.id] = group
         self.ledger.admitted += 1
         self.counters.dispatched += size
@@ -92,29 +94,32 @@ class Rollout:
 
     def terminated(self, event: ExecutionTerminated) -> None:
         group = self._find(event.group, event.member)
-        if group is None or group.stages[event.member] in (Stage.TERMINATED, Stage.CLOSED):
+        if group is None or group.stages[event.member] in (
+            MemberStage.TERMINATED,
+            MemberStage.CLOSED,
+        ):
             return
-        if group.stages[event.member] is Stage.QUEUED:
+        if group.stages[event.member] is MemberStage.QUEUED:
             if event.ending not in (Ending.CANCELLED, Ending.NEVER_STARTED):
-                raise BrokenPromise(f"{_name(event)} ended {event.ending.value} before its launch")
+                raise InternalError(f"{_name(event)} ended {event.ending.value} before its launch")
             self.counters.launched += 1
         elif self._shape.evaluation_holds_slot:
             self._held += 1
         else:
             self._engines.unseat((event.group, event.member))
         self.counters.terminated += 1
-        group.stages[event.member] = Stage.TERMINATED
+        group.stages[event.member] = MemberStage.TERMINATED
 
-    def closed(self, event: ExecutionClosed) -> Group | None:
+    def closed(self, event: ExecutionClosed) -> OutstandingGroup | None:
         """The group, unless the event said nothing new."""
         group = self._find(event.group, event.member)
-        if group is None or group.stages[event.member] is Stage.CLOSED:
+        if group is None or group.stages[event.member] is MemberStage.CLOSED:
             return None
-        if group.stages[event.member] is not Stage.TERMINATED:
-            raise BrokenPromise(f"{_name(event)} closed before it terminated")
+        if group.stages[event.member] is not MemberStage.TERMINATED:
+            raise InternalError(f"{_name(event)} closed before it terminated")
         is_full = len(group.counted) >= self._shape.executions_per_group
         if event.outcome is Outcome.SURPLUS and not is_full:
-            raise BrokenPromise(f"{_name(event)} is surplus in a group that lacks rewards")
+            raise InternalError(f"{_name(event)} is surplus in a group that lacks rewards")
         if self._holds((event.group, event.member)):
             self._engines.unseat((event.group, event.member))
             self._held -= 1
@@ -122,20 +127,20 @@ class Rollout:
         self._close(group, event.member, Outcome.SURPLUS if is_full else event.outcome)
         return group
 
-    def cancels(self, group: Group) -> Iterator[Command]:
+    def cancels(self, group: OutstandingGroup) -> Iterator[Command]:
         """Ends the members that a full group has no use for (SPEC 6.5)."""
         if len(group.counted) < self._shape.executions_per_group:
             return
         for member, stage in enumerate(group.stages):
-            if stage is Stage.QUEUED:
+            if stage is MemberStage.QUEUED:
                 self.counters.launched += 1
                 self.counters.terminated += 1
                 self._close(group, member, Outcome.SURPLUS)
-            elif stage is not Stage.CLOSED and member not in group.cancelled:
+            elif stage is not MemberStage.CLOSED and member not in group.cancelled:
                 group.cancelled.add(member)
                 yield CancelExecution(group=group.id, member=member)
 
-    def offer(self, group: Group) -> OfferGroup:
+    def offer(self, group: OutstandingGroup) -> OfferGroup:
         group.is_void = rules.is_void(counted=len(group.counted), min_valid=self._shape.min_valid)
         self.ledger.became_ready(is_void=group.is_void)
         return OfferGroup(
@@ -145,7 +150,7 @@ class Rollout:
             is_void=group.is_void,
         )
 
-    def consume(self, group: Group) -> None:
+    def consume(self, group: OutstandingGroup) -> None:
         self.ledger.consume(is_void=group.is_void)
         del self._groups[group.id]
 
@@ -165,10 +170,10 @@ class Rollout:
             )
         ):
             evaluation = self.evaluations.start()
-            yield LaunchEvaluation(evaluation=evaluation, engine=self._engines.seat(evaluation))
+            yield LaunchEvaluation(evaluation=evaluation, engine=self._engines.assign(evaluation))
         yield from self._launch()
 
-    def moves(self, places: dict[Seat, EngineId]) -> Moves:
+    def moves(self, places: dict[Assignee, EngineId]) -> Moves:
         """As orders; a terminated execution that holds its slot makes no calls to be moved."""
         moves = []
         evaluations = []
@@ -193,10 +198,10 @@ class Rollout:
             if group is None or member is None:
                 self._queue.drop_first()
                 continue
-            group.stages[member] = Stage.RUNNING
+            group.stages[member] = MemberStage.RUNNING
             self.counters.launched += 1
             free -= 1
-            engine = self._engines.seat((number, member))
+            engine = self._engines.assign((number, member))
             yield LaunchExecution(group=number, member=member, engine=engine)
 
     def _holds(self, seat: tuple[GroupId, int]) -> bool:
@@ -204,21 +209,21 @@ class Rollout:
         if not self._shape.evaluation_holds_slot:
             return False
         group = self._groups[seat[0]]
-        return group.stages[seat[1]] is Stage.TERMINATED and self._engines.knows(seat)
+        return group.stages[seat[1]] is MemberStage.TERMINATED and self._engines.knows(seat)
 
-    def _close(self, group: Group, member: int, outcome: Outcome) -> None:
-        group.stages[member] = Stage.CLOSED
+    def _close(self, group: OutstandingGroup, member: int, outcome: Outcome) -> None:
+        group.stages[member] = MemberStage.CLOSED
         group.num_closed += 1
         self.ledger.outcomes[outcome] += 1
         if outcome in COUNTED:
             group.counted.append(member)
 
-    def _find(self, number: GroupId, member: int) -> Group | None:
+    def _find(self, number: GroupId, member: int) -> OutstandingGroup | None:
         group = self.group(number)
         if not 0 <= member < self._shape.group_size:
-            raise BrokenPromise(f"group {number} has no member {member}")
+            raise InternalError(f"group {number} has no member {member}")
         if group is not None and not group.is_admitted:
-            raise BrokenPromise(f"group {number} was heard of before it was admitted")
+            raise InternalError(f"group {number} was heard of before it was admitted")
         return group
 
 

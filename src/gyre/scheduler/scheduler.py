@@ -3,7 +3,7 @@
 Rule 1: the same events at the same times give the same commands.
 Rule 2: `handle` applies the event, then lets every rule that may now act do so, in a fixed order:
 burst, cells, rescue, seats.
-Rule 3: an event that cannot be is refused with BrokenPromise and changes nothing.
+Rule 3: an event that cannot be is refused with InternalError and changes nothing.
 """
 
 from typing import assert_never
@@ -11,11 +11,11 @@ from typing import assert_never
 from gyre.scheduler import rules
 from gyre.scheduler.burst import Burst, Phase
 from gyre.scheduler.cells import Cells, CellState
-from gyre.scheduler.config import Shape
+from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.counters import Counters
 from gyre.scheduler.engines import Engines
 from gyre.scheduler.fleet import Fleet
-from gyre.scheduler.groups import Group, Ledger
+from gyre.scheduler.groups import OutcomeLedger, OutstandingGroup
 from gyre.scheduler.messages import (
     CallsReported,
     CellDied,
@@ -27,11 +27,11 @@ from gyre.scheduler.messages import (
     EngineReturned,
     EvaluationEnded,
     EvaluationRequested,
+    Event,
     ExecutionClosed,
     ExecutionTerminated,
     GroupAdmitted,
     GroupAssigned,
-    Heard,
     LeaveReason,
     OpenBatch,
     Publish,
@@ -43,22 +43,22 @@ from gyre.scheduler.messages import (
     TimerFired,
     TransitionFailed,
 )
-from gyre.scheduler.rollout import Rollout
+from gyre.scheduler.rollout import ExecutionTable
 from gyre.scheduler.staleness import Staleness
-from gyre.scheduler.transitions import Switching
-from gyre.types.errors import BrokenPromise
+from gyre.scheduler.transitions import TransitionPolicy
+from gyre.types.errors import InternalError
 from gyre.types.ids import CORE, GroupId
 
 
 class Scheduler:
     """One run's decisions, from its start to its last publication."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: SchedulerConfig) -> None:
         self.shape = shape
         self._fleet = Fleet(shape)
         self.burst = Burst(shape.groups_per_batch, shape.steps_per_burst)
-        self._rollout = Rollout(shape, self.burst, self._fleet.engines)
-        self._switching = Switching(shape, self.burst, self._fleet, self._rollout)
+        self._rollout = ExecutionTable(shape, self.burst, self._fleet.engines)
+        self._switching = TransitionPolicy(shape, self.burst, self._fleet, self._rollout)
         self.staleness = Staleness()
         self.stopped: StopReason | None = None
         self._started = False
@@ -69,7 +69,7 @@ class Scheduler:
         return self._rollout.counters
 
     @property
-    def ledger(self) -> Ledger:
+    def ledger(self) -> OutcomeLedger:
         return self._rollout.ledger
 
     @property
@@ -99,17 +99,17 @@ class Scheduler:
         """Since when supply has held without interruption; None while it does not (SPEC 2.1)."""
         return self._switching.supply_since
 
-    def group(self, number: GroupId) -> Group | None:
+    def group(self, number: GroupId) -> OutstandingGroup | None:
         """An outstanding group, for reading; nothing is kept of a consumed one."""
         return self._rollout.group(number)
 
-    def handle(self, event: Heard, now: float) -> list[Command]:
+    def handle(self, event: Event, now: float) -> list[Command]:
         if self.stopped is not None:
             return []
         if self._now is not None and now < self._now:
-            raise BrokenPromise(f"time went back from {self._now} to {now}")
+            raise InternalError(f"time went back from {self._now} to {now}")
         if not self._started and not isinstance(event, RunStarted):
-            raise BrokenPromise(f"{type(event).__name__} came before the run started")
+            raise InternalError(f"{type(event).__name__} came before the run started")
         commands = self._apply(event)
         self._now = now
         if self.stopped is None:
@@ -122,7 +122,7 @@ class Scheduler:
             return None
         return self._switching.wake_at(now)
 
-    def _apply(self, event: Heard) -> list[Command]:
+    def _apply(self, event: Event) -> list[Command]:
         match event:
             case RunStarted():
                 return self._start()
@@ -140,7 +140,7 @@ class Scheduler:
                 return self._published(event)
             case EvaluationRequested():
                 if self.shape.evaluation_slots == 0:
-                    raise BrokenPromise("an evaluation was requested of a run without slots for it")
+                    raise InternalError("an evaluation was requested of a run without slots for it")
                 self._rollout.evaluations.request(event.evaluation)
             case EvaluationEnded():
                 if self._rollout.evaluations.end(event.evaluation):
@@ -234,11 +234,11 @@ class Scheduler:
         if group is None or group.is_assigned:
             return
         if not self.burst.batch_open or event.step != self.burst.step:
-            raise BrokenPromise(f"group {event.group} was pulled for step {event.step}, not open")
+            raise InternalError(f"group {event.group} was pulled for step {event.step}, not open")
         if not group.is_ready:
-            raise BrokenPromise(f"group {event.group} was pulled before it was ready")
+            raise InternalError(f"group {event.group} was pulled before it was ready")
         if self.burst.needed == 0:
-            raise BrokenPromise(f"group {event.group} was pulled into a batch that is full")
+            raise InternalError(f"group {event.group} was pulled into a batch that is full")
         self.burst.assign(group)
 
     # The burst
@@ -262,9 +262,9 @@ class Scheduler:
         if event.step < self.burst.step:
             return []
         if event.step > self.burst.step or not self.burst.batch_open:
-            raise BrokenPromise(f"step {event.step} was taken, and its batch is not open")
+            raise InternalError(f"step {event.step} was taken, and its batch is not open")
         if self.burst.needed:
-            raise BrokenPromise(f"step {event.step} lacks {self.burst.needed} groups")
+            raise InternalError(f"step {event.step} lacks {self.burst.needed} groups")
         consumed = self.burst.close_batch()
         for group in consumed:
             self._rollout.consume(group)
@@ -320,7 +320,7 @@ class Scheduler:
 
     def _check_version(self, version: int) -> None:
         if version > self.burst.version:
-            raise BrokenPromise(f"version {version} was heard of before it was trained")
+            raise InternalError(f"version {version} was heard of before it was trained")
 
     def _stop(self, reason: StopReason) -> Command:
         self.stopped = reason

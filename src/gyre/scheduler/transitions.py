@@ -8,17 +8,19 @@ Rule 2: nobody enters while another switches, nor after the last update of a bur
 from gyre.scheduler import rules
 from gyre.scheduler.burst import Burst, Phase
 from gyre.scheduler.cells import CellState
-from gyre.scheduler.config import Shape
+from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.fleet import Fleet
 from gyre.scheduler.messages import Command, EnterTraining, LeaveReason
-from gyre.scheduler.rollout import Rollout
+from gyre.scheduler.rollout import ExecutionTable
 from gyre.types.ids import CellId
 
 
-class Switching:
+class TransitionPolicy:
     """Two timers and the checks they gate."""
 
-    def __init__(self, shape: Shape, burst: Burst, fleet: Fleet, rollout: Rollout) -> None:
+    def __init__(
+        self, shape: SchedulerConfig, burst: Burst, fleet: Fleet, rollout: ExecutionTable
+    ) -> None:
         self._shape = shape
         self._burst = burst
         self._fleet = fleet

@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil, floor, isfinite, log
 
-from gyre.scheduler.config import Shape
+from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.dispatch import Boundary
 from gyre.scheduler.placements import Resumable
 from gyre.simulator.costs import ByGroups, Costs
 from gyre.simulator.durations import HOUR_S, LogNormal
 from gyre.simulator.scenario import Scenario
 from gyre.simulator.theory import dispatch_settings
-from gyre.simulator.workload import Deadlines, Workload
+from gyre.simulator.workload import SimulatedDeadlines, Workload
 from gyre.simulator.world import run
 from gyre.types.errors import ConfigError
 
@@ -39,7 +39,7 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Size:
+class CellSize:
     """A size of cells to try."""
 
     nodes_per_cell: int
@@ -92,7 +92,7 @@ def scenario_for(
     if not layout.nodes_per_cell > 0:
         raise ConfigError(f"nodes per cell: above 0, not {layout.nodes_per_cell:g}")
     rate = groups_per_node_hour
-    shape = Shape(
+    shape = SchedulerConfig(
         groups_per_batch=groups_per_batch,
         executions_per_group=executions_per_group,
         num_cells=layout.num_cells,
@@ -110,7 +110,7 @@ def scenario_for(
         workload=Workload(
             durations=LogNormal(log_mean=log(mean_h) - SIGMA**2 / 2, sigma=SIGMA),
             between=0.5,
-            deadlines=Deadlines(harness_h=4 * mean_h, overall_h=4 * mean_h),
+            deadlines=SimulatedDeadlines(harness_h=4 * mean_h, overall_h=4 * mean_h),
         ),
         costs=Costs(training=ByGroups(groups_per_node_hour=rate)),
         nodes_per_cell=layout.nodes_per_cell,
@@ -152,7 +152,7 @@ def divided(num_nodes: int, nodes_per_cell: int, cell_capacity: int) -> Layout:
 
 
 def layouts_of(
-    scenario: Scenario, *, num_nodes: int | None, sizes: Sequence[Size]
+    scenario: Scenario, *, num_nodes: int | None, sizes: Sequence[CellSize]
 ) -> tuple[Layout, ...]:
     """Its nodes, or that many, in cells of each size; as they are where no size is given."""
     given = layout_of(scenario)

@@ -10,7 +10,7 @@ import numpy as np
 
 from gyre.simulator.costs import ByGroups
 from gyre.simulator.durations import LogNormal
-from gyre.simulator.result import Record
+from gyre.simulator.result import SimulationResult
 from gyre.simulator.scenario import Scenario
 from gyre.simulator.world import run
 from gyre.types.errors import ConfigError
@@ -45,7 +45,7 @@ DRIFT = Parameter(name="drift.to", start=0.92, step=0.04, finest=0.01, put=_put_
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class CalibrationRow:
     """One scenario beside its published hours."""
 
     name: str
@@ -74,7 +74,7 @@ class Row:
 class Comparison:
     """Rows beside their published hours."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[CalibrationRow, ...]
 
     @property
     def mean_error(self) -> float:
@@ -119,7 +119,7 @@ def compare(
     """Every scenario that has published hours, over seeds."""
     return Comparison(
         rows=tuple(
-            Row(
+            CalibrationRow(
                 name=name,
                 published_h=published_h[name],
                 simulated_h=tuple(one.hours for one in over_seeds(scenario, seeds)),
@@ -131,7 +131,7 @@ def compare(
     )
 
 
-def over_seeds(scenario: Scenario, seeds: Sequence[int]) -> list[Record]:
+def over_seeds(scenario: Scenario, seeds: Sequence[int]) -> list[SimulationResult]:
     return [run(replace(scenario, seed=seed)) for seed in seeds]
 
 

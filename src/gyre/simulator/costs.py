@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from math import isfinite
 
 from gyre.simulator.durations import HOUR_S
-from gyre.simulator.workload import Execution
+from gyre.simulator.workload import SimulatedExecution
 from gyre.types.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Size:
+class ClaimSize:
     """A claim that is only a size."""
 
     groups: float
@@ -18,13 +18,13 @@ class Size:
     tokens: float
 
 
-def sizes(executions: Sequence[Execution], *, per_claim: int) -> tuple[Size, ...]:
+def sizes(executions: Sequence[SimulatedExecution], *, per_claim: int) -> tuple[ClaimSize, ...]:
     """A group as claims of whole executions, `per_claim` of them each."""
     if per_claim < 1:
         raise ConfigError(f"executions per claim: at least 1, not {per_claim}")
     parts = [executions[at : at + per_claim] for at in range(0, len(executions), per_claim)]
     return tuple(
-        Size(groups=len(part) / len(executions), tokens=sum(one.tokens for one in part))
+        ClaimSize(groups=len(part) / len(executions), tokens=sum(one.tokens for one in part))
         for part in parts
     )
 
@@ -35,7 +35,7 @@ class ByGroups:
 
     groups_per_node_hour: float
 
-    def seconds(self, size: Size, *, nodes: float) -> float:
+    def seconds(self, size: ClaimSize, *, nodes: float) -> float:
         return size.groups / (self.groups_per_node_hour * nodes) * HOUR_S
 
 
@@ -45,7 +45,7 @@ class ByTokens:
 
     tokens_per_node_s: float
 
-    def seconds(self, size: Size, *, nodes: float) -> float:
+    def seconds(self, size: ClaimSize, *, nodes: float) -> float:
         return size.tokens / (self.tokens_per_node_s * nodes)
 
 

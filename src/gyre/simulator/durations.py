@@ -53,7 +53,7 @@ class Quantiles:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replayed:
+class ReplayedDurations:
     """Recorded durations, by group; they begin again when they are used up."""
 
     groups: tuple[tuple[float, ...], ...]

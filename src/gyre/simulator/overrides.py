@@ -7,14 +7,14 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Overridden:
+class ScenarioOverrides:
     """Plain tables with values replaced, and what could not be."""
 
     tables: dict[str, Any]
     mistakes: tuple[str, ...]
 
 
-def overridden(tables: Mapping[str, Any], overrides: Iterable[str]) -> Overridden:
+def overridden(tables: Mapping[str, Any], overrides: Iterable[str]) -> ScenarioOverrides:
     """The given tables stay as they are."""
     changed = {
         key: dict(value) if isinstance(value, Mapping) else value for key, value in tables.items()
@@ -31,7 +31,7 @@ def overridden(tables: Mapping[str, Any], overrides: Iterable[str]) -> Overridde
             mistakes.append(f"{text}: {section} is no table")
         else:
             changed[section][key] = _value(value)
-    return Overridden(tables=changed, mistakes=tuple(mistakes))
+    return ScenarioOverrides(tables=changed, mistakes=tuple(mistakes))
 
 
 def _value(text: str) -> Any:

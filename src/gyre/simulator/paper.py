@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 from gyre.config import words_presets as presets
 from gyre.config.words_presets import ABLATION, PRESETS, Machines, PlacementName, Preset
-from gyre.scheduler.config import Shape
+from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.dispatch import Boundary
 from gyre.scheduler.placements import Async, Colocate, Elastic, Placement
 from gyre.simulator.costs import ByGroups, Costs
 from gyre.simulator.durations import Drift, LogNormal
 from gyre.simulator.scenario import Scenario
-from gyre.simulator.workload import NL2REPO_122B, Deadlines, Evaluations, Workload
+from gyre.simulator.workload import NL2REPO_122B, RewardDurations, SimulatedDeadlines, Workload
 
 INTO_TRAINING_S = 8.52
 OUT_OF_TRAINING_S = 3.46
@@ -35,7 +35,7 @@ _PLACEMENTS: dict[PlacementName, type[Placement]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class PaperSetting:
     """A model, a benchmark and the machines they had."""
 
     machines: Machines
@@ -51,7 +51,7 @@ class Setting:
         machines = preset.machines
         return Scenario(
             name=preset.name,
-            shape=Shape(
+            shape=SchedulerConfig(
                 groups_per_batch=machines.groups_per_batch,
                 executions_per_group=machines.executions_per_group,
                 num_cells=machines.num_cells - preset.standalone,
@@ -74,19 +74,19 @@ class Setting:
         )
 
 
-NL2REPO = Setting(
+NL2REPO = PaperSetting(
     machines=presets.NL2REPO,
     workload=replace(NL2REPO_122B, drift=Drift(to=DRIFT_TO, first_step=1, last_step=12)),
     groups_per_node_hour=GROUPS_PER_NODE_HOUR,
 )
 
-DEEPSWE = Setting(
+DEEPSWE = PaperSetting(
     machines=presets.DEEPSWE,
     workload=Workload(
         durations=LogNormal(log_mean=-0.9, sigma=0.6),
         between=0.43,
-        deadlines=Deadlines(harness_h=2.0, overall_h=2.5),
-        evaluations=Evaluations(mean_h=0.05, sigma=0.8),
+        deadlines=SimulatedDeadlines(harness_h=2.0, overall_h=2.5),
+        evaluations=RewardDurations(mean_h=0.05, sigma=0.8),
     ),
     groups_per_node_hour=8.0,
 )
@@ -99,13 +99,13 @@ TERMINALBENCH = replace(
 )
 """Stand-ins likewise."""
 
-NL2REPO_MAX = Setting(
+NL2REPO_MAX = PaperSetting(
     machines=presets.NL2REPO_MAX,
     workload=Workload(
         durations=LogNormal(log_mean=0.85, sigma=0.33),
         between=0.43,
-        deadlines=Deadlines(harness_h=3.9, overall_h=4.45),
-        evaluations=Evaluations(mean_h=0.15, sigma=0.8, stuck_queries=0.47, stuck_within=0.09),
+        deadlines=SimulatedDeadlines(harness_h=3.9, overall_h=4.45),
+        evaluations=RewardDurations(mean_h=0.15, sigma=0.8, stuck_queries=0.47, stuck_within=0.09),
     ),
     groups_per_node_hour=0.4,
 )
@@ -114,7 +114,7 @@ published hours in view, so that these are matched by hand and not predicted.
 """
 
 
-def compared(setting: Setting, *, staleness: float) -> dict[str, Scenario]:
+def compared(setting: PaperSetting, *, staleness: float) -> dict[str, Scenario]:
     """Gyre and its two baselines in a setting, at one target of mean staleness: 1 or 1.5."""
     rows = presets.beside_each_other(setting.machines, staleness=staleness)
     return {name: setting.scenario(row) for name, row in rows.items()}

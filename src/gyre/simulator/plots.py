@@ -10,8 +10,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from gyre.simulator.durations import HOUR_S
-from gyre.simulator.report import Ran
-from gyre.simulator.result import Record, Role
+from gyre.simulator.report import ScenarioRuns
+from gyre.simulator.result import Role, SimulationResult
 
 COLOURS = {
     Role.ROLLOUT: "#8ecae6",
@@ -36,7 +36,7 @@ SETTINGS: dict[Any, Any] = {"svg.hashsalt": "gyre", "svg.fonttype": "none"}
 """The same runs give the same bytes, and text in a drawing stays text."""
 
 
-def figure(rans: Sequence[Ran]) -> Figure:
+def figure(rans: Sequence[ScenarioRuns]) -> Figure:
     """Three panels for each scenario's first run, all on one scale of hours."""
     made = Figure(figsize=(WIDTH_IN, PANEL_IN * len(rans)), layout="constrained")
     grid = made.subplots(3 * len(rans), 1, sharex=True, height_ratios=[3, 3, 2] * len(rans))
@@ -59,7 +59,7 @@ def save(made: Figure, file: BinaryIO, *, kind: Literal["png", "svg"]) -> None:
         made.savefig(file, format=kind, dpi=DOTS_PER_INCH, metadata=when)
 
 
-def _roles(axes: Axes, record: Record, *, standalone: int) -> None:
+def _roles(axes: Axes, record: SimulationResult, *, standalone: int) -> None:
     """A bar for each cell, and beneath them one for each engine that only serves."""
     for cell, intervals in enumerate(record.roles):
         for role, colour in COLOURS.items():
@@ -87,7 +87,7 @@ def _roles(axes: Axes, record: Record, *, standalone: int) -> None:
     axes.legend(handles=shown, ncols=len(shown), **ABOVE)
 
 
-def _levels(axes: Axes, record: Record) -> None:
+def _levels(axes: Axes, record: SimulationResult) -> None:
     hours = [one.at_s / HOUR_S for one in record.levels]
     drawn = {
         "waterlevel": ([one.waterlevel for one in record.levels], "#1d3557"),
@@ -101,7 +101,7 @@ def _levels(axes: Axes, record: Record) -> None:
     axes.legend(ncols=len(drawn), **ABOVE)
 
 
-def _ready(axes: Axes, record: Record) -> None:
+def _ready(axes: Axes, record: SimulationResult) -> None:
     hours = [one.at_s / HOUR_S for one in record.levels]
     ready = [one.num_ready for one in record.levels]
     axes.fill_between(hours, ready, step="post", color="#8d99ae")

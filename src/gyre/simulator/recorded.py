@@ -15,15 +15,15 @@ from statistics import fmean, median, stdev
 from typing import Any, assert_never
 
 from gyre.journal.entries import Header
-from gyre.journal.reading import Reading
-from gyre.scheduler.config import Shape
+from gyre.journal.reading import JournalContents
+from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.dispatch import Boundary, Continuous
 from gyre.scheduler.replay import EVENTS, plain_shape, shape_of
 from gyre.simulator.durations import HOUR_S
-from gyre.simulator.recorded_times import Ran, Times, times
+from gyre.simulator.recorded_times import RecordedExecution, RecordedTimes, times
 from gyre.simulator.scenario import Scenario
 from gyre.simulator.scenario_tables import scenario_of
-from gyre.types.errors import BrokenPromise, ConfigError
+from gyre.types.errors import ConfigError, InternalError
 from gyre.types.ids import GroupId
 from gyre.types.outcomes import Ending, Outcome
 
@@ -34,7 +34,7 @@ _SPREAD = (sqrt(5) - 1) / 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recording:
+class RecordedRun:
     """What a journal says of a run's work and costs."""
 
     tables: dict[str, Any] = field(repr=False)
@@ -65,7 +65,7 @@ def header_of(scenario: Scenario, *, started_at: float) -> Header:
     )
 
 
-def recorded(reading: Reading) -> Recording:
+def recorded(reading: JournalContents) -> RecordedRun:
     """The run of a journal; raises ConfigError where it is too short to say anything."""
     header = reading.header
     if header is None:
@@ -73,7 +73,7 @@ def recorded(reading: Reading) -> Recording:
     shape = shape_of(header.shape)
     try:
         found = times(shape, reading.facts(EVENTS))
-    except BrokenPromise as error:
+    except InternalError as error:
         raise ConfigError(f"{reading.path}: its events make no run: {error}") from error
     steps = found.num_steps // shape.steps_per_burst * shape.steps_per_burst
     if steps == 0:
@@ -94,7 +94,7 @@ def recorded(reading: Reading) -> Recording:
         "costs": _costs(found, nodes=nodes, group_size=shape.executions_per_group),
         "faults": _faults(found, shape),
     }
-    return Recording(
+    return RecordedRun(
         tables=tables,
         num_ended=work.num_ended,
         num_open=work.num_open,
@@ -114,7 +114,7 @@ def _nodes_per_cell(where: str, header: Header) -> float:
 class _Work:
     """Durations by group, those that are missing completed, and what evaluations were like."""
 
-    def __init__(self, found: Times) -> None:
+    def __init__(self, found: RecordedTimes) -> None:
         self._end_s = found.end_s
         self._void = found.void
         self._groups = found.executions
@@ -151,7 +151,7 @@ class _Work:
             found["estimates"] = {"sigma": self._estimate_error()}
         return found
 
-    def _hours(self, one: Ran) -> float:
+    def _hours(self, one: RecordedExecution) -> float:
         if one.ran_s is None:
             return self._completed_s(one.open_s(self._end_s) or 0.0) / HOUR_S
         if one.ending is Ending.TIMED_OUT and one.ran_s >= 0.999 * self._longest_s:
@@ -202,7 +202,7 @@ class _Work:
         return stdev(errors) if len(errors) > 1 else 0.0
 
 
-def _costs(found: Times, *, nodes: float, group_size: int) -> dict[str, float]:
+def _costs(found: RecordedTimes, *, nodes: float, group_size: int) -> dict[str, float]:
     spent = found.spent
     into_s = _typical(spent.core_enters or spent.satellite_enters)
     group_s = _group_s(found, group_size)
@@ -221,7 +221,7 @@ def _costs(found: Times, *, nodes: float, group_size: int) -> dict[str, float]:
     }
 
 
-def _group_s(found: Times, group_size: int) -> float:
+def _group_s(found: RecordedTimes, group_size: int) -> float:
     """Of one cell that trains one group; from the ends of steps where no group ever waited."""
     if found.groups_timed > 0:
         return max(_LEAST_S, found.training_cell_s / found.groups_timed)
@@ -233,7 +233,7 @@ def _typical(seconds: Sequence[float]) -> float:
     return median(seconds) if seconds else 0.0
 
 
-def _faults(found: Times, shape: Shape) -> dict[str, float]:
+def _faults(found: RecordedTimes, shape: SchedulerConfig) -> dict[str, float]:
     faults = {}
     if found.num_failed:
         faults["failed_transitions"] = found.num_failed / (found.num_transitions + 1)
@@ -244,7 +244,9 @@ def _faults(found: Times, shape: Shape) -> dict[str, float]:
     return faults
 
 
-def _notes(reading: Reading, shape: Shape, found: Times, work: _Work) -> Iterator[str]:
+def _notes(
+    reading: JournalContents, shape: SchedulerConfig, found: RecordedTimes, work: _Work
+) -> Iterator[str]:
     if reading.torn_bytes:
         yield f"the journal's last {reading.torn_bytes} bytes are torn and were left out"
     if reading.num_unknown:
@@ -268,7 +270,7 @@ def _notes(reading: Reading, shape: Shape, found: Times, work: _Work) -> Iterato
         yield f"{found.num_lost} engines were lost for a while; the simulation loses none"
 
 
-def _schedule(shape: Shape, steps: int) -> dict[str, Any]:
+def _schedule(shape: SchedulerConfig, steps: int) -> dict[str, Any]:
     found: dict[str, Any] = {
         name: getattr(shape, name)
         for name in (

@@ -10,7 +10,7 @@ from itertools import pairwise
 from math import ceil
 
 from gyre.scheduler.cells import CellState
-from gyre.scheduler.config import Shape
+from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.messages import (
     AdmitGroup,
     CellDied,
@@ -20,11 +20,11 @@ from gyre.scheduler.messages import (
     Command,
     EngineLost,
     EnterTraining,
+    Event,
     ExecutionClosed,
     ExecutionTerminated,
     GroupAdmitted,
     GroupAssigned,
-    Heard,
     LaunchExecution,
     LeaveTraining,
     OfferGroup,
@@ -41,7 +41,7 @@ from gyre.types.outcomes import Ending, Outcome
 
 
 @dataclass(slots=True)
-class Ran:
+class RecordedExecution:
     """One execution as far as it is recorded."""
 
     launched_s: float | None = None
@@ -73,7 +73,7 @@ class Ran:
 
 
 @dataclass(slots=True)
-class Spent:
+class CommandDurations:
     """Seconds of each time that something was ordered and done."""
 
     core_enters: list[float] = field(default_factory=list)
@@ -95,7 +95,7 @@ class _Pull:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tail:
+class StepTail:
     """The end of a step, from the last group that was pulled to the update."""
 
     took_s: float
@@ -104,17 +104,17 @@ class Tail:
     """What had at least to be done, in claims of one execution each."""
 
 
-class Times:
+class RecordedTimes:
     """What was seen of a run."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: SchedulerConfig) -> None:
         self._shape = shape
         self._scheduler = Scheduler(shape)
-        self.executions: dict[GroupId, list[Ran]] = {}
+        self.executions: dict[GroupId, list[RecordedExecution]] = {}
         self.estimates_s: dict[GroupId, float] = {}
         self.void: dict[GroupId, bool] = {}
         """Of groups that became ready, whether they were void."""
-        self.spent = Spent()
+        self.spent = CommandDurations()
         self.num_transitions = 0
         self.num_failed = 0
         self.num_deaths = 0
@@ -124,14 +124,14 @@ class Times:
         self.training_cell_s = 0.0
         """Of cells that were never idle while they trained `groups_timed`."""
         self.groups_timed = 0.0
-        self.tails: list[Tail] = []
+        self.tails: list[StepTail] = []
         self._ordered: dict[object, float] = {}
         self._offered_s: dict[GroupId, float] = {}
         self._pulls: list[_Pull] = []
         self._cell_s = 0.0
         self._num_training = self._count_training()
 
-    def hear(self, event: Heard, now: float) -> None:
+    def hear(self, event: Event, now: float) -> None:
         self._cell_s += self._num_training * (now - self.end_s)
         self.end_s = now
         orders = self._scheduler.handle(event, now)
@@ -144,7 +144,7 @@ class Times:
         cells = self._scheduler.cells
         return sum(cells.state(cell) is CellState.TRAINING for cell in cells)
 
-    def _note(self, event: Heard, now: float) -> None:
+    def _note(self, event: Event, now: float) -> None:
         match event:
             case GroupAdmitted(group=group, estimate_s=estimate_s):
                 if estimate_s is not None:
@@ -182,7 +182,7 @@ class Times:
     def _note_order(self, order: Command, now: float) -> None:
         match order:
             case AdmitGroup(group=group, size=size):
-                self.executions[group] = [Ran() for _ in range(size)]
+                self.executions[group] = [RecordedExecution() for _ in range(size)]
             case LaunchExecution(group=group, member=member):
                 self.executions[group][member].launched_s = now
             case OfferGroup(group=group, is_void=is_void):
@@ -234,7 +234,7 @@ class Times:
         # It was pulled when a cell had just begun a claim and left one fewer than there are cells,
         # or into an empty queue.
         claims = size + cells if waited else ceil(size / cells) * cells
-        self.tails.append(Tail(took_s=now - last.at_s, num_cells=cells, num_claims=claims))
+        self.tails.append(StepTail(took_s=now - last.at_s, num_cells=cells, num_claims=claims))
 
     def _time_training(self, pulls: list[_Pull]) -> None:
         """Sums stretches in which each group had been ready when the one before it was pulled.
@@ -253,9 +253,9 @@ class Times:
                 is_filled = False
 
 
-def times(shape: Shape, events: Iterable[tuple[float, Heard]]) -> Times:
+def times(shape: SchedulerConfig, events: Iterable[tuple[float, Event]]) -> RecordedTimes:
     """Of a whole run."""
-    found = Times(shape)
+    found = RecordedTimes(shape)
     for now, event in events:
         found.hear(event, now)
     return found

@@ -9,7 +9,7 @@ from typing import Any
 from gyre.scheduler.messages import StopReason
 from gyre.simulator.durations import HOUR_S
 from gyre.simulator.report_timeline import timeline
-from gyre.simulator.result import Record, StalenessReport, Step
+from gyre.simulator.result import SimulatedStep, SimulationResult, StalenessReport
 from gyre.simulator.scenario import Scenario
 from gyre.simulator.variants import described
 
@@ -20,17 +20,17 @@ MOST_STEPS = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
+class ScenarioRuns:
     """A scenario under a name, and what its runs left."""
 
     name: str
     scenario: Scenario
-    records: tuple[Record, ...]
+    records: tuple[SimulationResult, ...]
     """One per seed, at least one."""
 
     @property
-    def hours(self) -> "Spread":
-        return Spread.of([one.hours for one in self.records])
+    def hours(self) -> "MeanAndSpread":
+        return MeanAndSpread.of([one.hours for one in self.records])
 
     @property
     def staleness(self) -> float | None:
@@ -50,7 +50,7 @@ class Ran:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class MeanAndSpread:
     """A mean and how far single runs are from it."""
 
     mean: float
@@ -58,7 +58,7 @@ class Spread:
     """Standard deviation; None of one run."""
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> "Spread":
+    def of(cls, values: Sequence[float]) -> "MeanAndSpread":
         return cls(mean=fmean(values), deviation=stdev(values) if len(values) > 1 else None)
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ class Spread:
         return f"{self.mean:.2f}{shown}"
 
 
-def table(ran: Ran) -> list[str]:
+def table(ran: ScenarioRuns) -> list[str]:
     """One scenario: its shape, its first run in numbers, and hours over all seeds."""
     record = ran.records[0]
     rows = [*_shape(ran.scenario), ("hours", _hours(ran)), *_numbers(record)]
@@ -89,18 +89,18 @@ def _shape(scenario: Scenario) -> Iterator[tuple[str, str]]:
     yield "batches", f"{groups}; {_many(shape.steps or 0, 'step')}"
 
 
-def _hours(ran: Ran) -> str:
+def _hours(ran: ScenarioRuns) -> str:
     record = ran.records[0]
     over = "" if len(ran.records) == 1 else f"; over {len(ran.records)} seeds {ran.hours}"
     return f"{record.hours:.2f} to the last step{_ended(record)}{over}"
 
 
-def _unfinished(ran: Ran) -> str:
+def _unfinished(ran: ScenarioRuns) -> str:
     """Said beside hours that would be taken for fast."""
     return next((how for how in map(_ended, ran.records) if how), "")
 
 
-def _ended(record: Record) -> str:
+def _ended(record: SimulationResult) -> str:
     """How, where it is not as it should be."""
     match record.stopped:
         case StopReason.FINISHED:
@@ -111,7 +111,7 @@ def _ended(record: Record) -> str:
             return f"; NOT FINISHED: {reason.value}"
 
 
-def _numbers(record: Record) -> Iterator[tuple[str, str]]:
+def _numbers(record: SimulationResult) -> Iterator[tuple[str, str]]:
     bounds = record.bounds
     yield (
         "bounds",
@@ -159,7 +159,7 @@ def _staleness(found: StalenessReport) -> Iterator[tuple[str, str]]:
         yield "by age" if at == 0 else "", ", ".join(ages[at : at + most])
 
 
-def _steps(steps: Sequence[Step]) -> list[str]:
+def _steps(steps: Sequence[SimulatedStep]) -> list[str]:
     """When steps were taken, and what training waited for."""
     if not steps:
         return ["no step was taken"]
@@ -183,7 +183,7 @@ def _steps(steps: Sequence[Step]) -> list[str]:
     return lines
 
 
-def beside(rans: Sequence[Ran]) -> list[str]:
+def beside(rans: Sequence[ScenarioRuns]) -> list[str]:
     """Several scenarios, a line each, the first being what the others are measured by."""
     width = max(len("hours"), *(len(str(one.hours)) for one in rans))
     name = max(len(one.name) for one in rans)
@@ -208,7 +208,7 @@ def _machines(scenario: Scenario) -> Iterator[str]:
     yield f"{_many(shape.num_cells, 'cell')}{alone}"
 
 
-def page(rans: Sequence[Ran], notes: Sequence[str] = ()) -> list[str]:
+def page(rans: Sequence[ScenarioRuns], notes: Sequence[str] = ()) -> list[str]:
     """A table, the timeline of every first run on one scale, and what else is to be known."""
     lines = table(rans[0]) if len(rans) == 1 else beside(rans)
     until_s = max(ran.records[0].end_s for ran in rans)
@@ -220,7 +220,7 @@ def page(rans: Sequence[Ran], notes: Sequence[str] = ()) -> list[str]:
     return [*lines, *([""] if notes else []), *notes]
 
 
-def as_json(rans: Sequence[Ran]) -> dict[str, Any]:
+def as_json(rans: Sequence[ScenarioRuns]) -> dict[str, Any]:
     """All records of all scenarios, in plain values."""
     return {
         "format": FORMAT,
@@ -235,7 +235,7 @@ def as_json(rans: Sequence[Ran]) -> dict[str, Any]:
     }
 
 
-def record_json(record: Record) -> dict[str, Any]:
+def record_json(record: SimulationResult) -> dict[str, Any]:
     """Every field under its name, and what follows from them that people ask for."""
     derived = {
         "hours": record.hours,

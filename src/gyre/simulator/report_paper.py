@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any, TypeAlias
 
-from gyre.simulator.calibrate import Comparison, Row
-from gyre.simulator.paper import FITTED, NL2REPO, NL2REPO_MAX, TABLE, Setting, compared
+from gyre.simulator.calibrate import CalibrationRow, Comparison
+from gyre.simulator.paper import FITTED, NL2REPO, NL2REPO_MAX, TABLE, PaperSetting, compared
 from gyre.simulator.paper_results import (
     ABLATION_H,
     NL2REPO_48_STEPS,
@@ -14,8 +14,8 @@ from gyre.simulator.paper_results import (
     SpeedUps,
 )
 from gyre.simulator.policies import POLICIES, decode_bound
-from gyre.simulator.report import FORMAT, Ran, Spread, plain
-from gyre.simulator.result import Record
+from gyre.simulator.report import FORMAT, MeanAndSpread, ScenarioRuns, plain
+from gyre.simulator.result import SimulationResult
 from gyre.simulator.scenario import Scenario
 
 APART = 0.05
@@ -24,7 +24,7 @@ BASE = "E0"
 """The row that policies beyond the paper start from."""
 SHARES = (0.0, 0.2, 0.4, 0.6, 0.8)
 """Of an execution's time on a full engine: what stretches in proportion to load."""
-LONG: tuple[tuple[Setting, float], ...] = ((NL2REPO, 1.0), (NL2REPO, 1.5), (NL2REPO_MAX, 1.5))
+LONG: tuple[tuple[PaperSetting, float], ...] = ((NL2REPO, 1.0), (NL2REPO, 1.5), (NL2REPO_MAX, 1.5))
 """Settings over 48 steps, with their targets of mean staleness."""
 EXECUTIONS_PER_CLAIM = 4
 """Of long runs, which it makes faster to simulate."""
@@ -47,12 +47,12 @@ def scenarios() -> dict[Key, Scenario]:
     return found
 
 
-def _where(setting: Setting, staleness: float) -> str:
+def _where(setting: PaperSetting, staleness: float) -> str:
     return f"{setting.name}, staleness {staleness:g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Questions:
+class PaperScenarios:
     """Scenarios and the seeds that each is run with."""
 
     scenarios: Mapping[Key, Scenario]
@@ -62,7 +62,7 @@ class Questions:
     def runs(self) -> list[Scenario]:
         return [replace(one, seed=seed) for one in self.scenarios.values() for seed in self.seeds]
 
-    def report(self, records: Sequence[Record]) -> "PaperReport":
+    def report(self, records: Sequence[SimulationResult]) -> "PaperReport":
         """From what `runs` left, in their order."""
         many = len(self.seeds)
         return PaperReport.of(
@@ -93,11 +93,11 @@ class SpeedUp:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beyond:
+class PolicyRow:
     """A policy on the base row."""
 
     name: str
-    hours: Spread
+    hours: MeanAndSpread
     staleness: float | None
     bound_h: float
     faster: tuple[tuple[float, float], ...]
@@ -111,15 +111,15 @@ class PaperReport:
     num_seeds: int
     comparison: Comparison
     speed_ups: tuple[SpeedUp, ...]
-    policies: tuple[Beyond, ...]
+    policies: tuple[PolicyRow, ...]
 
     @classmethod
-    def of(cls, runs: Mapping[Key, Sequence[Record]]) -> "PaperReport":
+    def of(cls, runs: Mapping[Key, Sequence[SimulationResult]]) -> "PaperReport":
         return cls(
             num_seeds=len(runs["table", BASE]),
             comparison=Comparison(
                 rows=tuple(
-                    Row(
+                    CalibrationRow(
                         name=name,
                         published_h=published_h,
                         simulated_h=tuple(one.hours for one in runs["table", name]),
@@ -173,18 +173,20 @@ class PaperReport:
         }
 
 
-def _pairs(rows: Sequence[Row]) -> Iterator[tuple[Row, Row, float]]:
+def _pairs(
+    rows: Sequence[CalibrationRow],
+) -> Iterator[tuple[CalibrationRow, CalibrationRow, float]]:
     """Two rows each, the faster as published first, and their published ratio."""
     ordered = sorted(rows, key=lambda row: row.published_h)
     for fast, slow in combinations(ordered, 2):
         yield fast, slow, slow.published_h / fast.published_h
 
 
-def _speed_ups(runs: Mapping[Key, Sequence[Record]]) -> Iterator[SpeedUp]:
+def _speed_ups(runs: Mapping[Key, Sequence[SimulationResult]]) -> Iterator[SpeedUp]:
     for setting, staleness in LONG:
         where = _where(setting, staleness)
         hours = {
-            name: Spread.of([one.hours for one in runs["long", where, name]]).mean
+            name: MeanAndSpread.of([one.hours for one in runs["long", where, name]]).mean
             for name in ("gyre", "async", "colocate")
         }
         ranges = {"async": _published(setting).over_async}
@@ -198,7 +200,7 @@ def _speed_ups(runs: Mapping[Key, Sequence[Record]]) -> Iterator[SpeedUp]:
             )
 
 
-def _published(setting: Setting) -> SpeedUps:
+def _published(setting: PaperSetting) -> SpeedUps:
     if setting is NL2REPO:
         return NL2REPO_48_STEPS
     hours = NL2REPO_MAX_48_STEPS_H
@@ -206,15 +208,15 @@ def _published(setting: Setting) -> SpeedUps:
     return SpeedUps(over_async=(over_async,) * 2, over_colocate=(over_colocate,) * 2)
 
 
-def _beyond(runs: Mapping[Key, Sequence[Record]], name: str) -> Beyond:
+def _beyond(runs: Mapping[Key, Sequence[SimulationResult]], name: str) -> PolicyRow:
     first = next(iter(POLICIES))
 
-    def ran(policy: str, share: float) -> Ran:
+    def ran(policy: str, share: float) -> ScenarioRuns:
         records = tuple(runs["policy", policy, f"{share:g}"])
-        return Ran(name=policy, scenario=TABLE[BASE], records=records)
+        return ScenarioRuns(name=policy, scenario=TABLE[BASE], records=records)
 
     plainly = ran(name, SHARES[0])
-    return Beyond(
+    return PolicyRow(
         name=name,
         hours=plainly.hours,
         staleness=plainly.staleness,
@@ -267,7 +269,7 @@ def _long(speed_ups: Sequence[SpeedUp]) -> list[str]:
     return [*lines, f"  {NL2REPO_MAX.name} has durations and a training rate that stand in."]
 
 
-def _policies(policies: Sequence[Beyond]) -> list[str]:
+def _policies(policies: Sequence[PolicyRow]) -> list[str]:
     lines = [
         f"Beyond the paper, on {BASE}, and where a part of decoding slows down under load",
         "                                         faster, by that part",

@@ -7,7 +7,7 @@ from itertools import chain
 from math import ceil
 
 from gyre.simulator.durations import HOUR_S
-from gyre.simulator.result import Interval, Record, Role
+from gyre.simulator.result import Role, RoleInterval, SimulationResult
 
 SIGNS = {
     Role.ROLLOUT: "·",
@@ -26,7 +26,11 @@ MOST_LINES = 16
 
 
 def timeline(
-    record: Record, *, standalone: int = 0, until_s: float | None = None, width: int = WIDTH
+    record: SimulationResult,
+    *,
+    standalone: int = 0,
+    until_s: float | None = None,
+    width: int = WIDTH,
 ) -> list[str]:
     """A line for each cell, or for a few where there are many; `until_s` gives several records one
     scale."""
@@ -66,7 +70,7 @@ def _slices(end_s: float, *, num: int) -> list[tuple[float, float]]:
     return [(end_s * at / num, end_s * (at + 1) / num) for at in range(num)]
 
 
-def _row(cells: Sequence[Sequence[Interval]], *, end_s: float, num: int) -> str:
+def _row(cells: Sequence[Sequence[RoleInterval]], *, end_s: float, num: int) -> str:
     """For each slice the role that most of its cells' time went to."""
     if not end_s:
         return ""
@@ -82,12 +86,12 @@ def _row(cells: Sequence[Sequence[Interval]], *, end_s: float, num: int) -> str:
     )
 
 
-def _step_sign(record: Record, start_s: float, end_s: float) -> str:
+def _step_sign(record: SimulationResult, start_s: float, end_s: float) -> str:
     taken = sum(start_s < one.at_s <= end_s for one in record.steps)
     return " " if not taken else STEP if taken == 1 else str(min(taken, 9))
 
 
-def _water(record: Record, peak: int, slices: Sequence[tuple[float, float]]) -> str:
+def _water(record: SimulationResult, peak: int, slices: Sequence[tuple[float, float]]) -> str:
     """The waterlevel in the middle of each slice; whatever is above 0 can be seen."""
     times = [one.at_s for one in record.levels]
     signs = []

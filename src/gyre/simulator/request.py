@@ -4,20 +4,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from gyre.scheduler.messages import Command, Heard, StepTaken
+from gyre.scheduler.messages import Command, Event, StepTaken
 from gyre.simulator.durations import HOUR_S
 from gyre.simulator.overrides import overridden
 from gyre.simulator.paper import PAPER
 from gyre.simulator.policies import POLICIES
-from gyre.simulator.report import Ran
-from gyre.simulator.result import Record
+from gyre.simulator.report import ScenarioRuns
+from gyre.simulator.result import SimulationResult
 from gyre.simulator.scenario import Scenario
 from gyre.simulator.scenario_tables import scenario_of
-from gyre.simulator.variants import Refused, placements
+from gyre.simulator.variants import UnfitPlacement, placements
 from gyre.simulator.world import EventLog, run
 from gyre.types.errors import ConfigError
 
-Entry: TypeAlias = tuple[float, Heard, tuple[Command, ...]]
+Entry: TypeAlias = tuple[float, Event, tuple[Command, ...]]
 Say: TypeAlias = Callable[[str], None]
 
 
@@ -42,7 +42,7 @@ def preset(name: str, overrides: Sequence[str]) -> Scenario:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class SimulationRequest:
     """Scenarios to stand beside each other, each run with the same number of seeds."""
 
     variants: Mapping[str, Scenario]
@@ -57,11 +57,13 @@ class Asked:
         seeds = range(self.num_seeds)
         return [replace(one, seed=one.seed + at) for one in self.variants.values() for at in seeds]
 
-    def ran(self, records: Sequence[Record]) -> list[Ran]:
+    def ran(self, records: Sequence[SimulationResult]) -> list[ScenarioRuns]:
         """Records of `runs`, in their order, by variant."""
         many = self.num_seeds
         return [
-            Ran(name=name, scenario=one, records=tuple(records[at * many : (at + 1) * many]))
+            ScenarioRuns(
+                name=name, scenario=one, records=tuple(records[at * many : (at + 1) * many])
+            )
             for at, (name, one) in enumerate(self.variants.items())
         ]
 
@@ -73,16 +75,16 @@ def asked(
     num_seeds: int = 1,
     compares: bool = False,
     policies: Sequence[str] = (),
-) -> Asked:
+) -> SimulationRequest:
     """The scenario, or all placements of it; and beside that the scenario under each policy."""
     if seed is not None:
         given = replace(given, seed=seed)
     if unknown := [name for name in policies if name not in POLICIES]:
         raise ConfigError(f"--policy {unknown[0]}: unknown; known: {'; '.join(POLICIES)}")
     found = placements(given) if compares else {given.name: given}
-    refused = [one for one in found.values() if isinstance(one, Refused)]
-    possible = {name: one for name, one in found.items() if not isinstance(one, Refused)}
-    return Asked(
+    refused = [one for one in found.values() if isinstance(one, UnfitPlacement)]
+    possible = {name: one for name, one in found.items() if not isinstance(one, UnfitPlacement)}
+    return SimulationRequest(
         variants=possible | {name: POLICIES[name](given) for name in policies},
         num_seeds=num_seeds,
         refused=tuple(f"{one.name}: not possible here: {one.reason}" for one in refused),
@@ -106,12 +108,12 @@ class _Told(list[Entry]):
             self._say(f"{self._text.format(event.step + 1)}, {now / HOUR_S:.2f} h")
 
 
-def simulated(scenario: Scenario, say: Say) -> Record:
+def simulated(scenario: Scenario, say: Say) -> SimulationResult:
     """A run that says how far it is at each of its steps."""
     return run(scenario, log=EventLog(entries=_Told(scenario, say, is_kept=False)))
 
 
-def journaled(scenario: Scenario, say: Say) -> tuple[Record, list[tuple[float, Heard]]]:
+def journaled(scenario: Scenario, say: Say) -> tuple[SimulationResult, list[tuple[float, Event]]]:
     """The same, with its events and their times."""
     told = _Told(scenario, say, is_kept=True)
     record = run(scenario, log=EventLog(entries=told))

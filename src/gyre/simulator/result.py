@@ -26,7 +26,7 @@ class Role(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
+class RoleInterval:
     """A cell in one role."""
 
     start_s: float
@@ -35,7 +35,7 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class SimulatedStep:
     """One update."""
 
     number: int
@@ -58,7 +58,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
+class SimulatedLevel:
     """Demand and room at one time."""
 
     at_s: float
@@ -124,7 +124,7 @@ class StalenessReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class LowerBounds:
     """Times that no order of the same work could beat: by packing at the capacities of the shape,
     which overcommitted engines exceed; by latency with each burst consuming the groups it did."""
 
@@ -136,7 +136,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
+class SimulatedCounts:
     """How often things happened."""
 
     events: int = 0
@@ -165,7 +165,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class SimulationResult:
     """A run from its start to its last publication."""
 
     name: str
@@ -173,15 +173,15 @@ class Record:
     stopped: StopReason | None
     """None when it ran out of things to wait for, which no sound run does."""
     end_s: float
-    steps: tuple[Step, ...]
-    roles: tuple[tuple[Interval, ...], ...]
+    steps: tuple[SimulatedStep, ...]
+    roles: tuple[tuple[RoleInterval, ...], ...]
     """Per cell, without gaps from 0 to the end."""
-    levels: tuple[Level, ...]
+    levels: tuple[SimulatedLevel, ...]
     """At most `MOST_LEVELS`, evenly thinned, the first and the last among them."""
     node_s: NodeTime
     staleness: StalenessReport
-    bounds: Bounds
-    counts: Counts
+    bounds: LowerBounds
+    counts: SimulatedCounts
 
     @property
     def hours(self) -> float:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from math import inf
 
-from gyre.scheduler.config import Shape
+from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.placements import Async
 from gyre.simulator.costs import Costs
 from gyre.simulator.workload import Workload
@@ -24,7 +24,7 @@ class Estimates:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Faults:
+class FaultRates:
     """What breaks, by seeded chance; nothing unless asked."""
 
     mean_life_h: float = inf
@@ -48,7 +48,7 @@ class Scenario:
     """Everything that decides a simulated run."""
 
     name: str
-    shape: Shape
+    shape: SchedulerConfig
     workload: Workload
     costs: Costs
     nodes_per_cell: float = 1.0
@@ -59,7 +59,7 @@ class Scenario:
     join_s: float = 30.0
     """How long the core waits before its update for satellites that pull (SPEC 3.1)."""
     estimates: Estimates | None = None
-    faults: Faults = field(default_factory=Faults)
+    faults: FaultRates = field(default_factory=FaultRates)
 
     def __post_init__(self) -> None:
         if wrong := list(self._mistakes()):

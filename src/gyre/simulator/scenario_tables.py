@@ -6,14 +6,14 @@ from dataclasses import MISSING, dataclass, fields
 from math import isinf
 from typing import Any, TypeVar
 
-from gyre.scheduler.config import Shape
+from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.dispatch import Boundary, Continuous, Dispatch
 from gyre.scheduler.launching import LongestFirst, OldestFirst
 from gyre.scheduler.placements import Async, Colocate, Elastic, Resumable
 from gyre.simulator.costs import ByGroups, ByTokens, Costs
-from gyre.simulator.durations import Drift, Durations, LogNormal, Quantiles, Replayed
-from gyre.simulator.scenario import Estimates, Faults, Scenario
-from gyre.simulator.workload import Deadlines, Decode, Evaluations, Failures, Workload
+from gyre.simulator.durations import Drift, Durations, LogNormal, Quantiles, ReplayedDurations
+from gyre.simulator.scenario import Estimates, FaultRates, Scenario
+from gyre.simulator.workload import Decode, Failures, RewardDurations, SimulatedDeadlines, Workload
 from gyre.types.errors import ConfigError
 
 Made = TypeVar("Made")
@@ -197,7 +197,7 @@ class _Reading:
         estimates = None
         if "estimates" in self._given:
             estimates = self._make("estimates", Estimates, self._sections["estimates"])
-        faults = self._make("faults", Faults, self._sections["faults"])
+        faults = self._make("faults", FaultRates, self._sections["faults"])
         rest = {"name": "scenario", **self._top}
         if "nodes" in self._sections["cells"]:
             rest["nodes_per_cell"] = self._sections["cells"]["nodes"]
@@ -222,7 +222,7 @@ class _Reading:
             },
         )
 
-    def _shape(self) -> Shape | None:
+    def _shape(self) -> SchedulerConfig | None:
         found = dict(self._sections["schedule"])
         placement = _PLACEMENTS[found.pop("placement", "elastic")]
         streaming = {"streaming": found.pop("streaming")} if "streaming" in found else {}
@@ -235,7 +235,9 @@ class _Reading:
         if dispatch is not None:
             found["dispatch"] = dispatch
         names = _PLACES | {field: f"cells.{key}" for key, field in _RENAMED.items()}
-        return self._make("schedule", Shape, {**found, "placement": placement(**streaming)}, names)
+        return self._make(
+            "schedule", SchedulerConfig, {**found, "placement": placement(**streaming)}, names
+        )
 
     def _dispatch(self, found: dict[str, Any]) -> Dispatch | None:
         depth, extra = found.pop("depth", None), found.pop("extra_dispatch", None)
@@ -252,8 +254,10 @@ class _Reading:
         found = dict(self._sections["work"])
         parts: dict[str, Any] = {
             "durations": self._durations(found),
-            "deadlines": self._make("deadlines", Deadlines, self._sections["deadlines"]),
-            "evaluations": self._make("evaluations", Evaluations, self._sections["evaluations"]),
+            "deadlines": self._make("deadlines", SimulatedDeadlines, self._sections["deadlines"]),
+            "evaluations": self._make(
+                "evaluations", RewardDurations, self._sections["evaluations"]
+            ),
             "failures": self._make("failures", Failures, self._sections["failures"]),
             "drift": self._make("drift", Drift, self._sections["drift"]),
         }
@@ -282,7 +286,7 @@ class _Reading:
             return self._make("work", Quantiles, {"points": points})
         if "recorded_h" in others:
             groups = tuple(tuple(group) for group in others["recorded_h"])
-            return self._make("work", Replayed, {"groups": groups})
+            return self._make("work", ReplayedDurations, {"groups": groups})
         return self._make("work", LogNormal, normal)
 
     def _costs(self) -> Costs | None:

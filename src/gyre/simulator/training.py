@@ -10,14 +10,14 @@ from functools import partial
 from heapq import heappop, heappush
 from math import inf
 
-from gyre.batching.batch_assembler import PackingBuffer
+from gyre.batching.batch_assembler import BatchAssembler
 from gyre.batching.group_buffer import GroupBuffer
-from gyre.batching.work_queue import CORE, MicroSteps, Offer
-from gyre.scheduler.messages import GroupAssigned, Heard, OfferGroup, StepTaken
-from gyre.simulator.costs import Size, sizes
+from gyre.batching.work_queue import CORE, MicroStepQueue, QueuedClaim
+from gyre.scheduler.messages import Event, GroupAssigned, OfferGroup, StepTaken
+from gyre.simulator.costs import ClaimSize, sizes
 from gyre.simulator.scenario import Scenario
-from gyre.simulator.workload import Execution
-from gyre.simulator.world_agenda import Action, Agenda
+from gyre.simulator.workload import SimulatedExecution
+from gyre.simulator.world_agenda import Action, EventQueue
 from gyre.types.ids import CellId, GroupId
 
 
@@ -33,17 +33,19 @@ class _Pull:
     then: Action
 
 
-class Trainer:
+class SimulatedTrainer:
     """The trajectory buffer, the packing buffer, the queue, and the cells that claim from it."""
 
-    def __init__(self, agenda: Agenda, scenario: Scenario, tell: Callable[[Heard], None]) -> None:
+    def __init__(
+        self, agenda: EventQueue, scenario: Scenario, tell: Callable[[Event], None]
+    ) -> None:
         self._agenda = agenda
         self._scenario = scenario
         self._costs = scenario.costs
         self._tell = tell
-        self._groups: GroupBuffer[Execution] = GroupBuffer()
-        self._queue: MicroSteps[Size, None] = MicroSteps(lease_s=inf)
-        self._packing = PackingBuffer(
+        self._groups: GroupBuffer[SimulatedExecution] = GroupBuffer()
+        self._queue: MicroStepQueue[ClaimSize, None] = MicroStepQueue(lease_s=inf)
+        self._packing = BatchAssembler(
             self._groups, self._queue, groups_per_batch=scenario.shape.groups_per_batch
         )
         self._joined: set[int] = set()
@@ -69,7 +71,7 @@ class Trainer:
     def admit(self, group: GroupId, *, version: int, size: int) -> None:
         self._groups.admit(group, version=version, size=size)
 
-    def close(self, group: GroupId, member: int, kept: Execution | None) -> None:
+    def close(self, group: GroupId, member: int, kept: SimulatedExecution | None) -> None:
         self._groups.close(group, member, kept)
 
     def offer(self, command: OfferGroup) -> None:
@@ -140,7 +142,7 @@ class Trainer:
             self._tell(GroupAssigned(group=GroupId(group.number), step=step))
             kept = [one for one in group.kept if one is not None]
             works = () if group.is_void else sizes(kept, per_claim=self._per_claim)
-            self._packing.pack(group.number, [Offer(work=work) for work in works])
+            self._packing.pack(group.number, [QueuedClaim(work=work) for work in works])
         if self._packing.is_closed and self._queue.is_done and CORE in self._joined:
             self._begin_update()
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from gyre.scheduler.config import Shape
+from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.dispatch import Boundary
 from gyre.scheduler.placements import Async, Colocate, Elastic, Placement
 from gyre.simulator.scenario import Scenario
@@ -11,14 +11,14 @@ from gyre.types.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class UnfitPlacement:
     """A placement that these machines or this dispatch cannot have."""
 
     name: str
     reason: str
 
 
-def placements(scenario: Scenario) -> dict[str, Scenario | Refused]:
+def placements(scenario: Scenario) -> dict[str, Scenario | UnfitPlacement]:
     """Elastic, Async and Colocate; the one that the scenario has stays as it is.
 
     A baseline has the pace that suits it, as in the paper: Async publishes after every step, and
@@ -26,12 +26,12 @@ def placements(scenario: Scenario) -> dict[str, Scenario | Refused]:
     """
     makers = {"elastic": _elastic, "async": _async, "colocate": _colocate}
     given = _name(scenario.shape.placement)
-    found: dict[str, Scenario | Refused] = {}
+    found: dict[str, Scenario | UnfitPlacement] = {}
     for name, make in makers.items():
         try:
             found[name] = scenario if name == given else make(scenario)
         except ConfigError as error:
-            found[name] = Refused(name=name, reason="; ".join(str(error).splitlines()))
+            found[name] = UnfitPlacement(name=name, reason="; ".join(str(error).splitlines()))
     return found
 
 
@@ -65,7 +65,7 @@ def _colocate(scenario: Scenario) -> Scenario:
     return replace(scenario, shape=replace(shape, placement=Colocate(streaming=False)))
 
 
-def _pooled(shape: Shape) -> Shape:
+def _pooled(shape: SchedulerConfig) -> SchedulerConfig:
     """The machines of a fixed split as cells, as far as they are of a cell's size."""
     if not isinstance(shape.placement, Async):
         return shape
@@ -79,7 +79,7 @@ def _pooled(shape: Shape) -> Shape:
     )
 
 
-def _at_pace(shape: Shape, *, steps_per_burst: int) -> Shape:
+def _at_pace(shape: SchedulerConfig, *, steps_per_burst: int) -> SchedulerConfig:
     """The same mean staleness with other bursts, or the shape as it is where that cannot be."""
     if shape.mean_staleness is None:
         return shape
@@ -92,7 +92,7 @@ def _at_pace(shape: Shape, *, steps_per_burst: int) -> Shape:
         return shape
 
 
-def described(shape: Shape) -> Iterator[str]:
+def described(shape: SchedulerConfig) -> Iterator[str]:
     """Placement and pace in a few words each."""
     streams = "" if shape.placement.streaming else ", whole bursts"
     yield _name(shape.placement) + streams

@@ -15,7 +15,7 @@ from gyre.types.outcomes import Ending, Outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deadlines:
+class SimulatedDeadlines:
     """From launch, finite (SPEC 6.1)."""
 
     harness_h: float
@@ -36,7 +36,7 @@ class Deadlines:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluations:
+class RewardDurations:
     """How long a reward takes once the harness has ended."""
 
     mean_h: float = 0.0
@@ -88,10 +88,10 @@ class Workload:
     """Everything about the work of a run that a policy cannot change."""
 
     durations: Durations
-    deadlines: Deadlines
+    deadlines: SimulatedDeadlines
     between: float = 0.0
     """Share of the variance that is between queries, by the normal behind each duration."""
-    evaluations: Evaluations = field(default_factory=Evaluations)
+    evaluations: RewardDurations = field(default_factory=RewardDurations)
     failures: Failures = field(default_factory=Failures)
     drift: Drift = field(default_factory=Drift)
     decode: Decode = field(default_factory=Decode)
@@ -103,7 +103,7 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Closing:
+class ClosingPhase:
     """What happens to an execution after its harness has ended."""
 
     evaluation_s: float
@@ -116,7 +116,7 @@ class Course:
 
     rollout_s: float
     ending: Ending
-    closing: Closing
+    closing: ClosingPhase
 
     @property
     def total_s(self) -> float:
@@ -124,7 +124,7 @@ class Course:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Execution:
+class SimulatedExecution:
     """What was drawn for one execution, before any deadline cuts it."""
 
     work_s: float
@@ -137,7 +137,7 @@ class Execution:
     """Whether its evaluation, if it ends, gives a valid reward."""
     tokens: float
 
-    def course(self, deadlines: Deadlines) -> Course:
+    def course(self, deadlines: SimulatedDeadlines) -> Course:
         """On an engine where progress has rate 1."""
         is_late = self.work_s > deadlines.harness_s
         rollout_s = min(self.work_s, deadlines.harness_s)
@@ -146,18 +146,18 @@ class Execution:
             rollout_s=rollout_s, ending=ending, closing=self.closing(rollout_s, deadlines)
         )
 
-    def closing(self, elapsed_s: float, deadlines: Deadlines) -> Closing:
+    def closing(self, elapsed_s: float, deadlines: SimulatedDeadlines) -> ClosingPhase:
         """Of an execution whose harness ended that long after its launch."""
         if self.ending is Ending.NEVER_STARTED:
-            return Closing(evaluation_s=0.0, outcome=Outcome.PLACEHOLDER)
+            return ClosingPhase(evaluation_s=0.0, outcome=Outcome.PLACEHOLDER)
         left_s = max(0.0, deadlines.overall_s - elapsed_s)
         if self.evaluation_s > left_s:
-            return Closing(evaluation_s=left_s, outcome=Outcome.EXCLUDED)
+            return ClosingPhase(evaluation_s=left_s, outcome=Outcome.EXCLUDED)
         outcome = Outcome.VALID if self.is_assessable else Outcome.EXCLUDED
-        return Closing(evaluation_s=self.evaluation_s, outcome=outcome)
+        return ClosingPhase(evaluation_s=self.evaluation_s, outcome=outcome)
 
 
-class Draws:
+class WorkloadDraws:
     """The executions of any group, by seed."""
 
     def __init__(self, workload: Workload, *, seed: int, group_size: int) -> None:
@@ -165,7 +165,7 @@ class Draws:
         self._seed = seed
         self._group_size = group_size
 
-    def group(self, number: int, *, step: int = 1) -> tuple[Execution, ...]:
+    def group(self, number: int, *, step: int = 1) -> tuple[SimulatedExecution, ...]:
         """The group's executions, had it been admitted when this step was to come.
 
         A larger group has the executions of a smaller one, and more.
@@ -201,7 +201,7 @@ class Draws:
 
     def _execution(
         self, hours: float, *, fate: float, cut: float, evaluation_h: float, is_assessable: bool
-    ) -> Execution:
+    ) -> SimulatedExecution:
         """`fate` chooses among endings, `cut` says where in its work a crash comes."""
         failures = self.workload.failures
         ending = Ending.COMPLETED
@@ -209,7 +209,7 @@ class Draws:
             ending, hours = Ending.NEVER_STARTED, 0.0
         elif fate < failures.never_started + failures.crashed:
             ending, hours = Ending.CRASHED, hours * cut
-        return Execution(
+        return SimulatedExecution(
             work_s=hours * HOUR_S,
             ending=ending,
             evaluation_s=evaluation_h * HOUR_S,
@@ -218,7 +218,7 @@ class Draws:
         )
 
 
-def _log_normal(evaluations: Evaluations, normal: float) -> float:
+def _log_normal(evaluations: RewardDurations, normal: float) -> float:
     return evaluations.mean_h * exp(evaluations.sigma * normal - evaluations.sigma**2 / 2)
 
 
@@ -231,7 +231,7 @@ def _require_shares(**shares: float) -> None:
 NL2REPO_122B = Workload(
     durations=LogNormal(log_mean=0.508, sigma=0.385),
     between=0.43,
-    deadlines=Deadlines(harness_h=3.0, overall_h=4.25),
-    evaluations=Evaluations(mean_h=0.15, sigma=0.8, stuck_queries=0.152, stuck_within=0.0545),
+    deadlines=SimulatedDeadlines(harness_h=3.0, overall_h=4.25),
+    evaluations=RewardDurations(mean_h=0.15, sigma=0.8, stuck_queries=0.152, stuck_within=0.0545),
 )
 """Fitted to the published durations of repositories built by a 122B model."""

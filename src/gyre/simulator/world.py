@@ -24,11 +24,11 @@ from gyre.scheduler.messages import (
     Command,
     EngineReturned,
     EnterTraining,
+    Event,
     ExecutionClosed,
     ExecutionTerminated,
     GroupAdmitted,
     GroupAssigned,
-    Heard,
     LaunchEvaluation,
     LaunchExecution,
     LeaveReason,
@@ -48,14 +48,14 @@ from gyre.scheduler.messages import (
 )
 from gyre.scheduler.scheduler import Scheduler
 from gyre.simulator.durations import HOUR_S
-from gyre.simulator.result import Record
+from gyre.simulator.result import SimulationResult
 from gyre.simulator.scenario import Scenario
-from gyre.simulator.training import Trainer
-from gyre.simulator.workload import Draws, Execution
-from gyre.simulator.world_agenda import Agenda
-from gyre.simulator.world_books import Books
-from gyre.simulator.world_engines import Key, Running, Serving
-from gyre.types.errors import BrokenPromise, ConfigError
+from gyre.simulator.training import SimulatedTrainer
+from gyre.simulator.workload import SimulatedExecution, WorkloadDraws
+from gyre.simulator.world_agenda import EventQueue
+from gyre.simulator.world_books import SimulationRecorder
+from gyre.simulator.world_engines import Key, RunningExecution, SimulatedEngines
+from gyre.types.errors import ConfigError, InternalError
 from gyre.types.ids import CORE, CellId, EngineId, GroupId
 from gyre.types.outcomes import Ending, Outcome
 
@@ -67,14 +67,14 @@ _ESTIMATES, _FAULTS = 101, 102
 class EventLog:
     """All that a scheduler was told and what it ordered, for a replay."""
 
-    entries: list[tuple[float, Heard, tuple[Command, ...]]] = field(default_factory=list)
+    entries: list[tuple[float, Event, tuple[Command, ...]]] = field(default_factory=list)
 
 
 MOST_DEATHS = 200
 """Of each cell without a step; a run that has more makes no headway, and would never end."""
 
 
-def run(scenario: Scenario, *, log: EventLog | None = None) -> Record:
+def run(scenario: Scenario, *, log: EventLog | None = None) -> SimulationResult:
     """The whole run, to its last publication."""
     return World(scenario, log=log).run()
 
@@ -85,23 +85,25 @@ class World:
     def __init__(self, scenario: Scenario, *, log: EventLog | None = None) -> None:
         self._scenario = scenario
         self._log = log
-        self._agenda = Agenda()
+        self._agenda = EventQueue()
         self._scheduler = Scheduler(scenario.shape)
-        self._inbox: deque[Heard] = deque()
+        self._inbox: deque[Event] = deque()
         """What has happened now and was not told yet."""
-        self._books = Books(scenario, self._scheduler)
-        self._trainer = Trainer(self._agenda, scenario, self._inbox.append)
+        self._books = SimulationRecorder(scenario, self._scheduler)
+        self._trainer = SimulatedTrainer(self._agenda, scenario, self._inbox.append)
         shape = scenario.shape
         self._num_engines = shape.num_cells + len(shape.standalone_capacities)
-        self._serving = Serving(
+        self._serving = SimulatedEngines(
             self._agenda,
             [scenario.capacity(EngineId(engine)) for engine in range(self._num_engines)],
             decode=scenario.workload.decode,
             deadlines=scenario.workload.deadlines,
             ended=self._ended,
         )
-        self._draws = Draws(scenario.workload, seed=scenario.seed, group_size=shape.group_size)
-        self._drawn: dict[GroupId, tuple[Execution, ...]] = {}
+        self._draws = WorkloadDraws(
+            scenario.workload, seed=scenario.seed, group_size=shape.group_size
+        )
+        self._drawn: dict[GroupId, tuple[SimulatedExecution, ...]] = {}
         self._evaluating: set[Key] = set()
         self._chance = np.random.default_rng([scenario.seed, 0, _FAULTS])
         self._transition: dict[CellId, int] = {}
@@ -116,7 +118,7 @@ class World:
         self._wakes_s: float | None = None
         self._is_over = False
 
-    def run(self) -> Record:
+    def run(self) -> SimulationResult:
         if not self._scenario.cells_serve:
             for cell in self._scheduler.cells:
                 self._trainer.join(cell)
@@ -141,7 +143,7 @@ class World:
 
     # What is told
 
-    def _hear(self, event: Heard) -> None:
+    def _hear(self, event: Event) -> None:
         now = self._agenda.now
         commands = self._scheduler.handle(event, now)
         if self._log is not None:
@@ -154,7 +156,7 @@ class World:
         self._books.note_level()
         self._plan_wake()
 
-    def _note(self, event: Heard) -> None:
+    def _note(self, event: Event) -> None:
         """Writes down what the scheduler has just taken in."""
         match event:
             case CellTraining(cell=cell) | CellServing(cell=cell) | TransitionFailed(cell=cell):
@@ -233,7 +235,7 @@ class World:
             case StopRun():
                 self._is_over = True
             case LaunchEvaluation():
-                raise BrokenPromise("an evaluation was launched that nobody asked for")
+                raise InternalError("an evaluation was launched that nobody asked for")
             case _:
                 assert_never(command)
 
@@ -248,7 +250,7 @@ class World:
         estimate_s = self._estimate(command.group, drawn)
         self._inbox.append(GroupAdmitted(group=command.group, estimate_s=estimate_s))
 
-    def _estimate(self, group: GroupId, drawn: Sequence[Execution]) -> float | None:
+    def _estimate(self, group: GroupId, drawn: Sequence[SimulatedExecution]) -> float | None:
         """Of the group's typical execution, by seed and group alone."""
         if self._scenario.estimates is None:
             return None
@@ -256,7 +258,7 @@ class World:
         error = exp(self._scenario.estimates.sigma * float(normal))
         return median(one.work_s for one in drawn) * error
 
-    def _ended(self, running: Running, charged_s: float, ending: Ending) -> None:
+    def _ended(self, running: RunningExecution, charged_s: float, ending: Ending) -> None:
         group, member = running.key
         closing = running.drawn.closing(charged_s, self._scenario.workload.deadlines)
         self._books.counts["executions_timed_out"] += ending is Ending.TIMED_OUT

@@ -7,7 +7,7 @@ from typing import TypeAlias
 Action: TypeAlias = Callable[[], None]
 
 
-class Agenda:
+class EventQueue:
     """A heap of actions, and the time of the last one taken."""
 
     def __init__(self) -> None:

@@ -10,14 +10,14 @@ from gyre.scheduler.scheduler import Scheduler
 from gyre.simulator.costs import sizes
 from gyre.simulator.result import (
     MOST_LEVELS,
-    Bounds,
-    Counts,
-    Interval,
-    Level,
+    LowerBounds,
     NodeTime,
-    Record,
     Role,
-    Step,
+    RoleInterval,
+    SimulatedCounts,
+    SimulatedLevel,
+    SimulatedStep,
+    SimulationResult,
 )
 from gyre.simulator.scenario import Scenario
 from gyre.simulator.theory_bounds import (
@@ -26,8 +26,8 @@ from gyre.simulator.theory_bounds import (
     latency_bounds,
     split_packing_bound,
 )
-from gyre.simulator.workload import Execution
-from gyre.simulator.world_phases import Phases
+from gyre.simulator.workload import SimulatedExecution
+from gyre.simulator.world_phases import PhaseTimes
 from gyre.types.ids import CellId, GroupId
 
 ROLES = {
@@ -52,21 +52,21 @@ class _Group:
     """On one cell."""
 
 
-class Books:
+class SimulationRecorder:
     """Sums over time, and one entry per step and per change of a role."""
 
     def __init__(self, scenario: Scenario, scheduler: Scheduler) -> None:
         self._scenario = scenario
         self._scheduler = scheduler
         self.counts: Counter[str] = Counter()
-        self.phases = Phases()
+        self.phases = PhaseTimes()
         self._now = 0.0
-        self._steps: list[Step] = []
+        self._steps: list[SimulatedStep] = []
         self._busy_s = 0.0
-        self._roles: list[list[Interval]] = [[] for _ in range(scenario.shape.num_cells)]
+        self._roles: list[list[RoleInterval]] = [[] for _ in range(scenario.shape.num_cells)]
         self._role = [ROLES[scheduler.cells.state(cell)] for cell in scheduler.cells]
         self._role_since = [0.0] * scenario.shape.num_cells
-        self._levels: list[Level] = []
+        self._levels: list[SimulatedLevel] = []
         self._stride = 1
         self._until_level = 0
         self._slot_s = 0.0
@@ -109,7 +109,7 @@ class Books:
             self._levels = self._levels[::2]
             self._stride *= 2
 
-    def admit(self, group: GroupId, version: int, executions: Sequence[Execution]) -> None:
+    def admit(self, group: GroupId, version: int, executions: Sequence[SimulatedExecution]) -> None:
         scenario = self._scenario
         deadlines = scenario.workload.deadlines
         courses = [one.course(deadlines) for one in executions]
@@ -147,7 +147,7 @@ class Books:
         in_training_s = training_s - self._training_s_at_step
         spent_s = busy_s - self._busy_s
         self._steps.append(
-            Step(
+            SimulatedStep(
                 number=step + 1,
                 at_s=self._now,
                 took_s=self._now - (self._steps[-1].at_s if self._steps else 0.0),
@@ -161,12 +161,12 @@ class Books:
         )
         self._training_s_at_step, self._busy_s = training_s, busy_s
 
-    def record(self, *, stopped: StopReason | None, busy_s: float) -> Record:
+    def record(self, *, stopped: StopReason | None, busy_s: float) -> SimulationResult:
         for cell in self._scheduler.cells:
             self._end_role(cell)
         ledger = self._scheduler.ledger
         counters = self._scheduler.counters
-        return Record(
+        return SimulationResult(
             name=self._scenario.name,
             seed=self._scenario.seed,
             stopped=stopped,
@@ -177,7 +177,7 @@ class Books:
             node_s=self._node_time(busy_s),
             staleness=self.phases.report(self._scenario.shape, self._scheduler.staleness),
             bounds=self._bounds(),
-            counts=Counts(
+            counts=SimulatedCounts(
                 groups_admitted=ledger.admitted,
                 groups_trained=ledger.trained,
                 groups_void=ledger.void,
@@ -191,7 +191,7 @@ class Books:
     def _end_role(self, cell: CellId) -> None:
         start_s = self._role_since[cell]
         if self._now > start_s:
-            interval = Interval(start_s=start_s, end_s=self._now, role=self._role[cell])
+            interval = RoleInterval(start_s=start_s, end_s=self._now, role=self._role[cell])
             self._roles[cell].append(interval)
             self._cell_s[self._role[cell]] += self._now - start_s
         self._role_since[cell] = self._now
@@ -205,8 +205,8 @@ class Books:
         )
         return self._cell_s[Role.TRAINING] + sum(open_s)
 
-    def _level(self) -> Level:
-        return Level(
+    def _level(self) -> SimulatedLevel:
+        return SimulatedLevel(
             at_s=self._now,
             waterlevel=self._scheduler.counters.waterlevel,
             running=self._scheduler.counters.running,
@@ -227,7 +227,7 @@ class Books:
             away=(cells[Role.WAITING] + cells[Role.FENCED] + cells[Role.DEAD]) * nodes,
         )
 
-    def _bounds(self) -> Bounds:
+    def _bounds(self) -> LowerBounds:
         shape, costs = self._scenario.shape, self._scenario.costs
         slot_s, training_s = self._consumed_slot_s, self._consumed_training_s
         if self._scenario.cells_serve:
@@ -257,4 +257,4 @@ class Books:
             burst_s=shape.steps_per_burst * step_s + costs.publication_s,
             last_group_s=costs.update_s + costs.publication_s,
         )[-1]
-        return Bounds(packing_s=packing_s, latency_s=latency_s)
+        return LowerBounds(packing_s=packing_s, latency_s=latency_s)

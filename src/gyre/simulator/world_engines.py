@@ -10,8 +10,8 @@ from functools import partial
 from heapq import heappop, heappush
 from typing import TypeAlias
 
-from gyre.simulator.workload import Deadlines, Decode, Execution
-from gyre.simulator.world_agenda import Agenda
+from gyre.simulator.workload import Decode, SimulatedDeadlines, SimulatedExecution
+from gyre.simulator.world_agenda import EventQueue
 from gyre.types.ids import EngineId, GroupId
 from gyre.types.outcomes import Ending
 
@@ -20,11 +20,11 @@ Key: TypeAlias = tuple[GroupId, int]
 
 
 @dataclass(slots=True, eq=False)
-class Running:
+class RunningExecution:
     """An execution whose harness is up."""
 
     key: Key
-    drawn: Execution
+    drawn: SimulatedExecution
     left_s: float
     """Work to do at rate 1, as of when it was last without an engine."""
     engine: EngineId | None = None
@@ -46,7 +46,7 @@ class _Engine:
     """When the rate last changed."""
     clock_s: float = 0.0
     """What the clock of work done showed then."""
-    due: list[tuple[float, int, Running]] = field(default_factory=list)
+    due: list[tuple[float, int, RunningExecution]] = field(default_factory=list)
     """A heap of (reading, seat, execution); those that left are skipped later."""
     planned_s: float | None = None
     """When it is looked at next."""
@@ -61,7 +61,7 @@ class _Engine:
         if rate != self.rate:
             self.clock_s, self.since_s, self.rate = self.reading(now), now, rate
 
-    def first_due(self) -> Running | None:
+    def first_due(self) -> RunningExecution | None:
         while self.due:
             _, seat, running = self.due[0]
             if running.seat == seat:
@@ -70,17 +70,17 @@ class _Engine:
         return None
 
 
-class Serving:
+class SimulatedEngines:
     """All engines, and the executions that run."""
 
     def __init__(
         self,
-        agenda: Agenda,
+        agenda: EventQueue,
         capacities: Iterable[int],
         *,
         decode: Decode,
-        deadlines: Deadlines,
-        ended: Callable[[Running, float, Ending], None],
+        deadlines: SimulatedDeadlines,
+        ended: Callable[[RunningExecution, float, Ending], None],
     ) -> None:
         """`ended` hears of a harness that ended by itself or by its deadline, and after how long
         on engines."""
@@ -92,18 +92,18 @@ class Serving:
         if self._is_steady:
             for engine in self._engines:
                 engine.rate = 1.0
-        self._running: dict[Key, Running] = {}
+        self._running: dict[Key, RunningExecution] = {}
         self._num_seats = 0
 
     @property
     def num_running(self) -> int:
         return len(self._running)
 
-    def launch(self, key: Key, drawn: Execution, engine: EngineId) -> None:
+    def launch(self, key: Key, drawn: SimulatedExecution, engine: EngineId) -> None:
         # At a rate that is always 1 the deadline is a piece of work like any other.
         limit_s = self._deadlines.harness_s
         work_s = min(drawn.work_s, limit_s) if self._is_steady else drawn.work_s
-        running = Running(key, drawn, work_s)
+        running = RunningExecution(key, drawn, work_s)
         self._running[key] = running
         self._sit(running, engine)
 
@@ -132,7 +132,7 @@ class Serving:
     def _is_steady(self) -> bool:
         return self._decode.share == 0
 
-    def _sit(self, running: Running, number: EngineId) -> None:
+    def _sit(self, running: RunningExecution, number: EngineId) -> None:
         now = self._agenda.now
         engine = self._engines[number]
         self._num_seats += 1
@@ -145,7 +145,7 @@ class Serving:
             left_s = self._deadlines.harness_s - running.charged_s
             self._agenda.after(left_s, partial(self._time_out, running, running.seat))
 
-    def _rise(self, running: Running) -> None:
+    def _rise(self, running: RunningExecution) -> None:
         if running.engine is None:
             return
         now = self._agenda.now
@@ -181,11 +181,11 @@ class Serving:
             self._end(first, first.drawn.ending)
         self._plan(engine)
 
-    def _time_out(self, running: Running, seat: int) -> None:
+    def _time_out(self, running: RunningExecution, seat: int) -> None:
         if running.seat == seat:
             self._end(running, Ending.TIMED_OUT)
 
-    def _end(self, running: Running, ending: Ending) -> None:
+    def _end(self, running: RunningExecution, ending: Ending) -> None:
         del self._running[running.key]
         self._rise(running)
         is_late = running.drawn.work_s > self._deadlines.harness_s and self._is_steady

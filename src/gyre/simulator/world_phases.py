@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from gyre.scheduler.config import Shape
+from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.dispatch import Boundary, Continuous
 from gyre.scheduler.staleness import Staleness
 from gyre.simulator.result import StalenessReport
@@ -10,7 +10,7 @@ from gyre.simulator.theory import boundary_staleness, continuous_staleness
 from gyre.types.ids import GroupId
 
 
-class Phases:
+class PhaseTimes:
     """Sums of phases; a group is remembered from its admission to its step."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Phases:
         self._admitted_s.clear()
         self._published_s = now
 
-    def report(self, shape: Shape, ages: Staleness) -> StalenessReport:
+    def report(self, shape: SchedulerConfig, ages: Staleness) -> StalenessReport:
         ready = ages.ready_at_publication / ages.publications if ages.publications else None
         return StalenessReport(
             histogram=tuple(sorted(ages.histogram.items())),
@@ -78,7 +78,7 @@ class Phases:
         return None if mean_s is None or step_s <= 0 else mean_s / step_s
 
 
-def _predicted(shape: Shape, ready: float | None) -> float | None:
+def _predicted(shape: SchedulerConfig, ready: float | None) -> float | None:
     match shape.dispatch:
         case Boundary(extra_dispatch=extra):
             return float(boundary_staleness(extra=extra, steps=shape.steps_per_burst))

@@ -47,7 +47,7 @@ def frame(record: CallRecord) -> bytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class CallLogContents:
     """What a log holds, and where its sound part ends."""
 
     records: tuple[CallRecord, ...]
@@ -56,10 +56,10 @@ class Reading:
     """Bytes of a last frame that was being written when its writer died."""
 
 
-def read(path: Path) -> Reading:
+def read(path: Path) -> CallLogContents:
     """All records of a log; a torn tail is left out, damage before the tail raises LogDamaged."""
     found = scan(path, magic=MAGIC, what="call log")
-    return Reading(
+    return CallLogContents(
         records=tuple(_decode(path, at, payload) for at, payload in found.payloads),
         sound_bytes=found.sound_bytes,
         torn_bytes=found.torn_bytes,

@@ -7,7 +7,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 
 from gyre.storage.call_log import CallLog
-from gyre.storage.commits import CommitJournal, Entry
+from gyre.storage.commits import WalEntry, WriteAheadLog
 
 MOST_JOURNAL_BYTES = 64 * 2**20
 """Size at which the logs themselves are synced and the journal is emptied."""
@@ -15,12 +15,12 @@ WITHIN_S = 300.0
 """How long a disk may take; a call that waited longer is refused, and may be tried again."""
 
 
-class GroupCommit:
+class WalWriter:
     """Carries records to the disk on a thread of its own, as many as have gathered at a time."""
 
     def __init__(
         self,
-        journal: CommitJournal,
+        journal: WriteAheadLog,
         *,
         most_journal_bytes: int = MOST_JOURNAL_BYTES,
         within_s: float = WITHIN_S,
@@ -28,12 +28,12 @@ class GroupCommit:
         self._journal = journal
         self._within_s = within_s
         self._most_journal_bytes = most_journal_bytes
-        self._noted: list[tuple[CallLog, Entry]] = []
+        self._noted: list[tuple[CallLog, WalEntry]] = []
         self._waiting: list[asyncio.Future[None]] = []
         self._under_way: list[asyncio.Future[None]] = []
         self._busy = False
         self._touched: set[CallLog] = set()
-        self._batches: SimpleQueue[list[tuple[CallLog, Entry]] | None] = SimpleQueue()
+        self._batches: SimpleQueue[list[tuple[CallLog, WalEntry]] | None] = SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._work, name="commit", daemon=True)
         self.num_syncs = 0
@@ -42,7 +42,7 @@ class GroupCommit:
 
     def note(self, log: CallLog, execution: str, offset: int, data: bytes) -> None:
         """Bytes that were appended to a log; they go to the disk with the next sync."""
-        self._noted.append((log, Entry(log=execution, offset=offset, data=data)))
+        self._noted.append((log, WalEntry(log=execution, offset=offset, data=data)))
 
     async def sync(self) -> None:
         """Returns when everything noted so far is on the disk; raises OSError."""
@@ -68,7 +68,7 @@ class GroupCommit:
     def _begin(self) -> None:
         self._thread.start()
 
-    def _hand_over(self, batch: list[tuple[CallLog, Entry]]) -> None:
+    def _hand_over(self, batch: list[tuple[CallLog, WalEntry]]) -> None:
         self._batches.put(batch)
 
     def _end(self) -> None:
@@ -91,7 +91,7 @@ class GroupCommit:
                 if self._loop is not None:
                     self._loop.call_soon_threadsafe(self._finish, batch, error)
 
-    def _commit(self, batch: list[tuple[CallLog, Entry]]) -> OSError | None:
+    def _commit(self, batch: list[tuple[CallLog, WalEntry]]) -> OSError | None:
         try:
             self._journal.write([entry for _, entry in batch])
             self.num_syncs += 1
@@ -109,7 +109,7 @@ class GroupCommit:
             return OSError(errno.EIO, f"{type(error).__name__}: {error}")
         return None
 
-    def _finish(self, batch: list[tuple[CallLog, Entry]], error: OSError | None) -> None:
+    def _finish(self, batch: list[tuple[CallLog, WalEntry]], error: OSError | None) -> None:
         self._busy = False
         if error is not None:
             # Kept for the next batch, because the journal must have no gaps.

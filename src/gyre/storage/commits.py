@@ -23,7 +23,7 @@ _WHERE = Struct("<HQ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class WalEntry:
     """Bytes that were appended to one log."""
 
     log: str
@@ -32,7 +32,7 @@ class Entry:
     data: bytes
 
 
-class CommitJournal:
+class WriteAheadLog:
     """The journal of a run folder, or of a shard's part of it, open for one process at a time."""
 
     def __init__(self, folder: Path, *, shard: int = 0) -> None:
@@ -53,7 +53,7 @@ class CommitJournal:
     def size_bytes(self) -> int:
         return self._end
 
-    def write(self, entries: Sequence[Entry]) -> None:
+    def write(self, entries: Sequence[WalEntry]) -> None:
         """The entries are on the disk; raises OSError with the journal as it was."""
         data = b"".join(map(_framed, entries))
         done = 0
@@ -82,7 +82,7 @@ def shards(folder: Path) -> list[int]:
     return [0, *sorted(int(one) for one in found if one.isdecimal())]
 
 
-def entries(folder: Path, *, shard: int = 0) -> Iterator[Entry]:
+def entries(folder: Path, *, shard: int = 0) -> Iterator[WalEntry]:
     """What the journal of a run folder holds, up to a torn tail."""
     path = folder / named(NAME, shard)
     data = path.read_bytes() if path.exists() else b""
@@ -98,7 +98,7 @@ def entries(folder: Path, *, shard: int = 0) -> Iterator[Entry]:
         if "/" in name or "\0" in name:
             message = f"{path}: entry at byte {at}: expected the name of an execution"
             raise LogDamaged(message)
-        yield Entry(log=name, offset=offset, data=payload[start:])
+        yield WalEntry(log=name, offset=offset, data=payload[start:])
         at += HEAD_BYTES + len(payload)
 
 
@@ -127,6 +127,6 @@ def restore(folder: Path, *, shard: int = 0) -> int:
     return restored
 
 
-def _framed(entry: Entry) -> bytes:
+def _framed(entry: WalEntry) -> bytes:
     name = entry.log.encode()
     return framed(_WHERE.pack(len(name), entry.offset) + name + entry.data)

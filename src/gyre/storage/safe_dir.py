@@ -24,7 +24,7 @@ _OWN = _FOLDER | os.O_NOFOLLOW
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class FolderEntry:
     """Something in a folder."""
 
     name: str
@@ -56,10 +56,10 @@ class Visit:
     """In the folder that this led to; None for the first."""
     label: bytes
     """Its path from the first, or what stands for one that is too long."""
-    entries: list[Entry]
+    entries: list[FolderEntry]
     """In the order of the names' bytes."""
 
-    def label_of(self, entry: Entry) -> bytes:
+    def label_of(self, entry: FolderEntry) -> bytes:
         return _label(self.label, entry.name)
 
 
@@ -272,17 +272,17 @@ def _made(at: int, name: str) -> int:
     return entered(at, name)
 
 
-def _entries(at: int) -> list[Entry]:
+def _entries(at: int) -> list[FolderEntry]:
     found = []
     with os.scandir(at) as listed:
         for one in listed:
             # What is gone by now was never there.
             with suppress(FileNotFoundError):
-                found.append(Entry(name=one.name, status=one.stat(follow_symlinks=False)))
+                found.append(FolderEntry(name=one.name, status=one.stat(follow_symlinks=False)))
     return sorted(found, key=lambda entry: os.fsencode(entry.name))
 
 
-def _forgiving(at: int) -> list[Entry]:
+def _forgiving(at: int) -> list[FolderEntry]:
     """None of them if its owner may not look at them himself."""
     try:
         return _entries(at)
@@ -290,7 +290,7 @@ def _forgiving(at: int) -> list[Entry]:
         return []
 
 
-def _folders(entries: list[Entry]) -> list[str]:
+def _folders(entries: list[FolderEntry]) -> list[str]:
     return [entry.name for entry in reversed(entries) if entry.is_folder]
 
 

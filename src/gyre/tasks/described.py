@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from gyre.types.errors import TaskError
-from gyre.types.tasks import CountedTests, Evaluation, Task
+from gyre.types.tasks import CountedTests, EvaluationRule, Task
 
 NOT_DESCRIBED = ("steps", "steps_reward", "solution", "files_over")
 """What only folders of other formats say of a task."""
@@ -31,7 +31,7 @@ def task(data: Mapping[str, Any], *, where: str, folder: Path, name: str | None 
             told["evaluation"] = rule = rule | {"files": "evaluation"}
     _known(told, Task, where)
     if isinstance(rule, dict):
-        _known(rule, Evaluation, f"{where}: evaluation")
+        _known(rule, EvaluationRule, f"{where}: evaluation")
     try:
         found = msgspec.convert(told, Task)
     except msgspec.ValidationError as error:
@@ -45,7 +45,7 @@ def task(data: Mapping[str, Any], *, where: str, folder: Path, name: str | None 
     )
 
 
-def _known(data: Mapping[str, Any], kind: type[Task | Evaluation], where: str) -> None:
+def _known(data: Mapping[str, Any], kind: type[Task | EvaluationRule], where: str) -> None:
     names = [one.name for one in fields(kind) if one.name not in NOT_DESCRIBED]
     for key in data:
         if key not in names:

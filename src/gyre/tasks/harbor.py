@@ -11,14 +11,14 @@ from gyre.tasks import safe_paths as within
 from gyre.tasks.harbor_dataset import DATASET_FILE, members
 from gyre.tasks.harbor_toml import (
     TASK_FILE,
-    Environment,
+    EnvironmentTable,
     StepTable,
     TaskToml,
-    Verifier,
+    VerifierTable,
     read_task_toml,
 )
 from gyre.types.errors import TaskError
-from gyre.types.tasks import Evaluation, Needs, Step, Task
+from gyre.types.tasks import EvaluationRule, ResourceNeeds, Task, TaskStep
 
 TESTS_AT = "/tests"
 RESULTS_AT = "/logs/verifier"
@@ -117,7 +117,9 @@ def _instruction(folder: Path) -> str:
     return text
 
 
-def _evaluation(folder: Path, step: Path | None, told: TaskToml, verifier: Verifier) -> Evaluation:
+def _evaluation(
+    folder: Path, step: Path | None, told: TaskToml, verifier: VerifierTable
+) -> EvaluationRule:
     """By tests/test.sh, whose exit status says nothing; a step's own files lie over the task's."""
     own = folder / "tests" if step is None else step / "tests"
     tests = [one for one in dict.fromkeys((folder / "tests", own)) if one.is_dir()]
@@ -125,7 +127,7 @@ def _evaluation(folder: Path, step: Path | None, told: TaskToml, verifier: Verif
         message = f"{own / 'test.sh'}: expected a file"
         raise TaskError(message)
     ours = told.training
-    return Evaluation(
+    return EvaluationRule(
         argv=RUN_TESTS,
         score="reward",
         reward_key=ours.reward_key,
@@ -143,7 +145,7 @@ def _evaluation(folder: Path, step: Path | None, told: TaskToml, verifier: Verif
     )
 
 
-def _step(folder: Path, told: TaskToml, step: StepTable) -> Step:
+def _step(folder: Path, told: TaskToml, step: StepTable) -> TaskStep:
     at = within.child(folder / "steps", step.name, f"{folder}: steps")
     if not at.is_dir() or at.parent != folder / "steps":
         message = f"{folder}: steps.{step.name}: expected a folder of that name in steps"
@@ -151,7 +153,7 @@ def _step(folder: Path, told: TaskToml, step: StepTable) -> Step:
     least, agent_s = step.min_reward, step.agent.timeout_sec
     if isinstance(least, int | float):
         least = {told.training.reward_key: float(least)}
-    return Step(
+    return TaskStep(
         name=step.name,
         instruction=_instruction(at),
         files=str(at / "workdir") if (at / "workdir").is_dir() else None,
@@ -162,15 +164,15 @@ def _step(folder: Path, told: TaskToml, step: StepTable) -> Step:
     )
 
 
-def _together(steps: Sequence[Step]) -> float | None:
+def _together(steps: Sequence[TaskStep]) -> float | None:
     """How long agents of all steps may take, if every one of them is bounded."""
     known = [step.agent_s for step in steps if step.agent_s is not None]
     return sum(known) if len(known) == len(steps) else None
 
 
-def _needs(folder: Path, told: Environment, *, portable: bool) -> Needs:
+def _needs(folder: Path, told: EnvironmentTable, *, portable: bool) -> ResourceNeeds:
     dockerfile = folder / "Dockerfile"
-    return Needs(
+    return ResourceNeeds(
         image=told.docker_image,
         build=str(folder) if told.docker_image is None and dockerfile.is_file() else None,
         build_s=told.build_timeout_sec,

@@ -23,7 +23,7 @@ DIGEST = re.compile(r"sha256:[a-f0-9]{64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class DatasetTask:
     """A task of a dataset."""
 
     name: str
@@ -31,18 +31,18 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
+class DatasetManifest:
     """The part of a dataset.toml that says which tasks there are."""
 
     dataset: dict[str, object]
-    tasks: tuple[Member, ...] = field(default_factory=tuple)
+    tasks: tuple[DatasetTask, ...] = field(default_factory=tuple)
 
 
 def members(folder: Path) -> list[Path]:
     """Folders of the manifest's tasks, in its order, each as its digest says; else TaskError."""
     path = folder / DATASET_FILE
     try:
-        found = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Manifest)
+        found = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), DatasetManifest)
     except (OSError, ValueError, msgspec.ValidationError) as error:
         message = f"{path}: {error}"
         raise TaskError(message) from error

@@ -16,7 +16,7 @@ TASK_FILE = "task.toml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Environment:
+class EnvironmentTable:
     """[environment]: where agent and verifier run."""
 
     docker_image: str | None = None
@@ -32,17 +32,17 @@ class Environment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verifier:
+class VerifierTable:
     """[verifier]: how the work is judged."""
 
     timeout_sec: float = 600.0
     env: dict[str, str] = field(default_factory=dict)
     environment_mode: Literal["shared", "separate"] | None = None
-    environment: Environment | None = None
+    environment: EnvironmentTable | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Agent:
+class AgentTable:
     """[agent]: bounds of the agent."""
 
     timeout_sec: float | None = None
@@ -53,13 +53,13 @@ class StepTable:
     """One of [[steps]]."""
 
     name: str
-    agent: Agent = field(default_factory=Agent)
-    verifier: Verifier = field(default_factory=Verifier)
+    agent: AgentTable = field(default_factory=AgentTable)
+    verifier: VerifierTable = field(default_factory=VerifierTable)
     min_reward: float | dict[str, float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Package:
+class PackageTable:
     """[task]: what the task is called where tasks are shared."""
 
     name: str
@@ -69,7 +69,7 @@ class Package:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
+class TrainingTable:
     """[metadata.rl]: what training needs beyond Harbor's words; unknown keys are refused."""
 
     reward_key: str = "reward"
@@ -89,14 +89,14 @@ class TaskToml:
     """A whole task.toml; tables and keys that are not named here are Harbor's own affair."""
 
     schema_version: str = "1.4"
-    task: Package | None = None
+    task: PackageTable | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
-    verifier: Verifier = field(default_factory=Verifier)
-    agent: Agent = field(default_factory=Agent)
-    environment: Environment = field(default_factory=Environment)
+    verifier: VerifierTable = field(default_factory=VerifierTable)
+    agent: AgentTable = field(default_factory=AgentTable)
+    environment: EnvironmentTable = field(default_factory=EnvironmentTable)
     multi_step_reward_strategy: Literal["mean", "final"] | None = None
     steps: tuple[StepTable, ...] = ()
-    training: Training = field(default_factory=Training)
+    training: TrainingTable = field(default_factory=TrainingTable)
 
     @property
     def words(self) -> dict[str, str]:
@@ -133,7 +133,7 @@ def _training(metadata: object, where: str) -> object:
     if not isinstance(ours, Mapping):
         message = f"{where}: metadata.rl: expected a table"
         raise TaskError(message)
-    known = [one.name for one in fields(Training)]
+    known = [one.name for one in fields(TrainingTable)]
     for key in ours:
         if key not in known:
             message = f"{where}: metadata.rl.{key}: unknown key; known here: {', '.join(known)}"

@@ -11,7 +11,7 @@ from typing import Any
 from gyre.tasks import safe_paths as within
 from gyre.tasks.harbor import different
 from gyre.types.errors import TaskError
-from gyre.types.tasks import CountedTests, Evaluation, Needs, Task
+from gyre.types.tasks import CountedTests, EvaluationRule, ResourceNeeds, Task
 
 SPECIFICATION = "start.md"
 IMAGES = "ghcr.io/multimodal-art-projection/nl2repobench"
@@ -76,14 +76,16 @@ def _read(folder: Path, tests: Path) -> Task:
         id=folder.name,
         instruction=INSTRUCTION + _text(folder / SPECIFICATION),
         files=None,
-        evaluation=Evaluation(
+        evaluation=EvaluationRule(
             argv=("bash", "-c", _script(commands, protected)),
             score="junit.xml",
             tests=CountedTests(count=_count(folder / "test_case_count.txt")),
             files=str(own.resolve()),
             attempt_s=ATTEMPT_S,
         ),
-        needs=Needs(image=f"{IMAGES}/{folder.name.lower()}:1.0", workdir=WORKDIR, portable=True),
+        needs=ResourceNeeds(
+            image=f"{IMAGES}/{folder.name.lower()}:1.0", workdir=WORKDIR, portable=True
+        ),
     )
 
 

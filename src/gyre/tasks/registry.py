@@ -4,13 +4,13 @@ from pathlib import Path
 from typing import assert_never
 
 from gyre.config.task_sections import (
-    DeepSweTasksSection,
-    FolderTasksSection,
-    HarborTasksSection,
-    JsonlTasksSection,
-    Nl2RepoTasksSection,
-    PythonTasksSection,
-    TasksSection,
+    DeepSweTasksConfig,
+    FolderTasksConfig,
+    HarborTasksConfig,
+    JsonlTasksConfig,
+    Nl2RepoTasksConfig,
+    PythonTasksConfig,
+    TasksConfig,
 )
 from gyre.tasks import safe_paths as within
 from gyre.tasks.deepswe import DeepSweTasks
@@ -29,20 +29,20 @@ CACHE = Path("~/.cache/gyre/tasks")
 """Where archives are unpacked."""
 
 
-def open_tasks(section: TasksSection, *, where: str = "tasks") -> TaskSource:
+def open_tasks(section: TasksConfig, *, where: str = "tasks") -> TaskSource:
     """The tasks that a table of the run file names; `where` is the table, for mistakes."""
     match section:
-        case PythonTasksSection():
+        case PythonTasksConfig():
             return generated(section.source)
-        case FolderTasksSection():
+        case FolderTasksConfig():
             return FolderTasks(_place(section.path, where))
-        case JsonlTasksSection():
+        case JsonlTasksConfig():
             return JsonlTasks(_place(section.path, where))
-        case HarborTasksSection():
+        case HarborTasksConfig():
             return HarborTasks(_place(section.path, where))
-        case DeepSweTasksSection():
+        case DeepSweTasksConfig():
             return DeepSweTasks(_place(section.path, where))
-        case Nl2RepoTasksSection():
+        case Nl2RepoTasksConfig():
             tests = _place(section.tests, f"{where}.tests")
             return Nl2RepoTasks(_place(section.path, where), tests=tests)
         case _:
@@ -61,20 +61,20 @@ def refuse_unfit(tasks: TaskSource, *, sandbox: str) -> None:
             raise ConfigError(message)
 
 
-def section_for(text: str) -> TasksSection:
+def section_for(text: str) -> TasksConfig:
     """What a command line means by it: MODULE:FUNCTION, a .jsonl file, or a folder by its look."""
     path = Path(text)
     if not path.exists() and ":" in text:
-        return PythonTasksSection(kind="python", source=text)
+        return PythonTasksConfig(kind="python", source=text)
     if path.suffix == ".jsonl":
-        return JsonlTasksSection(kind="jsonl", path=text)
+        return JsonlTasksConfig(kind="jsonl", path=text)
     folder = _place(text, "tasks")
     if folder.is_dir() and next(within.folders_with(folder, SPECIFICATION, depth=2), None):
-        return Nl2RepoTasksSection(kind="nl2repo", path=text, tests=f"{text}/tests")
+        return Nl2RepoTasksConfig(kind="nl2repo", path=text, tests=f"{text}/tests")
     is_harbor = (folder / DATASET_FILE).is_file() or (folder / "instruction.md").is_file()
     if is_harbor or any(_of_harbor(folder)):
-        return HarborTasksSection(kind="harbor", path=text)
-    return FolderTasksSection(kind="folder", path=text)
+        return HarborTasksConfig(kind="harbor", path=text)
+    return FolderTasksConfig(kind="folder", path=text)
 
 
 def _of_harbor(folder: Path) -> list[Path]:

@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gyre.config.sections import EngineSection, ObjectiveSection, OptimizerSection, TrainerSection
+from gyre.config.sections import EngineConfig, LossConfig, OptimizerConfig, TrainerConfig
 from gyre.model.network import Network
 from gyre.testing.options import number, refuse_unknown
 from gyre.testing.pace import TimedReply
-from gyre.testing.script import Conversation, Reply, Script
-from gyre.testing.steered import ENGINE_OPTIONS, ScriptedSteered, playing
-from gyre.trainer.cell import LocalTrainer
+from gyre.testing.script import Conversation, Script, ScriptedReply
+from gyre.testing.steered import ENGINE_OPTIONS, TimedEngine, playing
+from gyre.trainer.cell import Trainer
 from gyre.trainer.meter import BACKWARD
 from gyre.trainer.passes import check_claim
 from gyre.types.errors import CellError
@@ -36,12 +36,12 @@ def script() -> Script:
     return Script([_reply])
 
 
-def _reply(conversation: Conversation) -> Reply:
+def _reply(conversation: Conversation) -> ScriptedReply:
     said = [turn.text for turn in conversation.turns if turn.role == "user"][-1:]
     found = _SAID.findall(said[0]) if said else []
     number_of_reply = sum(turn.role == "assistant" for turn in conversation.turns)
     if not found:
-        return Reply(text=_text(number_of_reply, WORDS))
+        return ScriptedReply(text=_text(number_of_reply, WORDS))
     reply_s, words = found[-1]
     text = _text(number_of_reply, int(words) if words else WORDS)
     return TimedReply(text=text, reply_s=float(reply_s))
@@ -67,16 +67,16 @@ class ClaimCost:
         return self.train_s(claim) / (1.0 + BACKWARD)
 
 
-class EmulatedTrainer(LocalTrainer):
+class EmulatedTrainer(Trainer):
     """A trainer that sleeps where it would compute; all else is real, and its sum stays zero."""
 
     def __init__(
         self,
         network: Network,
         *,
-        section: TrainerSection,
-        objective: ObjectiveSection,
-        optimizer: OptimizerSection | None,
+        section: TrainerConfig,
+        objective: LossConfig,
+        optimizer: OptimizerConfig | None,
         temperature: float = 1.0,
         version: int = 0,
         cost: ClaimCost | None = None,
@@ -122,10 +122,10 @@ def engine(
     network: Network,
     *,
     name: str,
-    section: EngineSection,
+    section: EngineConfig,
     folder: Path,
     options: Mapping[str, str],
-) -> ScriptedSteered:
+) -> TimedEngine:
     """Replies take what agents say, else `reply_s` or `tokens_per_s`, all times `scale`."""
     refuse_unknown(options, ENGINE_OPTIONS)
     return playing(script(), network, name=name, section=section, folder=folder, options=options)
@@ -134,9 +134,9 @@ def engine(
 def trainer(
     network: Network,
     *,
-    section: TrainerSection,
-    objective: ObjectiveSection,
-    optimizer: OptimizerSection | None,
+    section: TrainerConfig,
+    objective: LossConfig,
+    optimizer: OptimizerConfig | None,
     temperature: float,
     options: Mapping[str, str],
 ) -> EmulatedTrainer:

@@ -14,7 +14,7 @@ from gyre.testing.held_port import held_port, number_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoggedAsk:
+class LoggedRequest:
     """One ask as the server wrote it down."""
 
     id: str
@@ -74,10 +74,10 @@ class EngineProcess:
     def thaw(self) -> None:
         self._child.send_signal(signal.SIGCONT)
 
-    def asks(self) -> list[LoggedAsk]:
+    def asks(self) -> list[LoggedRequest]:
         """Everything it was asked so far."""
         with self._log.open() as lines:
-            return [LoggedAsk(**json.loads(line)) for line in lines]
+            return [LoggedRequest(**json.loads(line)) for line in lines]
 
     def __enter__(self) -> Self:
         return self

@@ -20,19 +20,19 @@ import msgspec
 import uvicorn
 from tokenizers import Tokenizer
 
-from gyre.testing.engine_wires import Asked, EngineWire, SglangWire, Told, VllmWire
-from gyre.testing.script import FastCoder, NoReply, Plan, Script, ScriptedModel
-from gyre.testing.scripted_engine import Fault
+from gyre.testing.engine_wires import EngineWire, SglangWire, VllmWire, WireProgress, WireRequest
+from gyre.testing.script import FastCoder, NoReply, Script, ScriptedAnswer, ScriptedModel
+from gyre.testing.scripted_engine import EngineFault
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-_FAULT = msgspec.json.Decoder(Fault | None)
-_FAULTS = msgspec.json.Decoder(list[Fault | None])
+_FAULT = msgspec.json.Decoder(EngineFault | None)
+_FAULTS = msgspec.json.Decoder(list[EngineFault | None])
 
 
-class Cut(ConnectionAbortedError):
+class ConnectionCut(ConnectionAbortedError):
     """Raised out of the application so that the server drops the connection."""
 
 
@@ -54,8 +54,8 @@ class ScriptedServer:
         self._version = version
         self._chunk_tokens = chunk_tokens
         self._chunk_delay_s = chunk_delay_s
-        self._fault: Fault | None = None
-        self._next_faults: deque[Fault | None] = deque()
+        self._fault: EngineFault | None = None
+        self._next_faults: deque[EngineFault | None] = deque()
         self._running: dict[str, asyncio.Event] = {}
         self._aborted: list[str] = []
         self._changed = asyncio.Condition()
@@ -121,13 +121,18 @@ class ScriptedServer:
         await self._watched(asked, plan, fault, receive, send)
 
     async def _watched(
-        self, asked: Asked, plan: Plan, fault: Fault | None, receive: Receive, send: Send
+        self,
+        asked: WireRequest,
+        plan: ScriptedAnswer,
+        fault: EngineFault | None,
+        receive: Receive,
+        send: Send,
     ) -> None:
         """The answer, told until it ends, is aborted, or the client is gone."""
         stop = self._running[asked.id] = asyncio.Event()
         watch = asyncio.create_task(_disconnected(receive, stop))
         try:
-            await self._tell(asked, Told(plan=plan), fault, stop, send)
+            await self._tell(asked, WireProgress(plan=plan), fault, stop, send)
         finally:
             watch.cancel()
             del self._running[asked.id]
@@ -137,7 +142,12 @@ class ScriptedServer:
                     self._changed.notify_all()
 
     async def _tell(
-        self, asked: Asked, told: Told, fault: Fault | None, stop: asyncio.Event, send: Send
+        self,
+        asked: WireRequest,
+        told: WireProgress,
+        fault: EngineFault | None,
+        stop: asyncio.Event,
+        send: Send,
     ) -> None:
         plan = told.plan
         kind = None if fault is None else fault.kind
@@ -159,11 +169,16 @@ class ScriptedServer:
         await self._end(send, self._wire.tail(asked, told))
 
     async def _fail(
-        self, asked: Asked, told: Told, fault: Fault, stop: asyncio.Event, send: Send
+        self,
+        asked: WireRequest,
+        told: WireProgress,
+        fault: EngineFault,
+        stop: asyncio.Event,
+        send: Send,
     ) -> None:
         start = len(told.versions)
         if fault.kind == "die":
-            raise Cut
+            raise ConnectionCut
         if fault.kind in ("hang", "stall"):
             await stop.wait()
         elif fault.kind == "abort":
@@ -185,7 +200,7 @@ class ScriptedServer:
     async def _end(self, send: Send, last: bytes) -> None:
         await send({"type": "http.response.body", "body": last, "more_body": False})
 
-    def _write(self, asked: Asked) -> None:
+    def _write(self, asked: WireRequest) -> None:
         if self._log is not None:
             ids = memoryview(asked.input_ids).cast("i").tolist()
             line = {"id": asked.id, "input_ids": ids, "max_tokens": asked.max_tokens}

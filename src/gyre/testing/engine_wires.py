@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from gyre.testing.script import Plan
+from gyre.testing.script import ScriptedAnswer
 from gyre.testing.scripted_engine import FaultKind
 
 DONE = b"data: [DONE]\n\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class WireRequest:
     """One request as a wire brought it."""
 
     id: str
@@ -24,10 +24,10 @@ class Asked:
 
 
 @dataclass(slots=True, kw_only=True)
-class Told:
+class WireProgress:
     """How far the answer to one request has come."""
 
-    plan: Plan
+    plan: ScriptedAnswer
     versions: list[int] = field(default_factory=list)
     """Of each token sent, in order."""
     echoed: bool = False
@@ -39,17 +39,22 @@ class EngineWire(Protocol):
     @property
     def generate_path(self) -> str: ...
 
-    def read(self, body: Mapping[str, Any]) -> Asked:
+    def read(self, body: Mapping[str, Any]) -> WireRequest:
         """Raises KeyError or TypeError for a request of another shape."""
         ...
 
     def event(
-        self, asked: Asked, told: Told, start: int, finish: str | None, fault: FaultKind | None
+        self,
+        asked: WireRequest,
+        told: WireProgress,
+        start: int,
+        finish: str | None,
+        fault: FaultKind | None,
     ) -> bytes:
         """The tokens told from `start` on, as one event, spoiled as the fault says."""
         ...
 
-    def tail(self, asked: Asked, told: Told) -> bytes:
+    def tail(self, asked: WireRequest, told: WireProgress) -> bytes:
         """What follows the last event."""
         ...
 
@@ -62,14 +67,14 @@ def _ids(listed: list[int]) -> bytes:
     return array("i", listed).tobytes()
 
 
-def _echo(asked: Asked, fault: FaultKind | None) -> list[int]:
+def _echo(asked: WireRequest, fault: FaultKind | None) -> list[int]:
     echo = memoryview(asked.input_ids).cast("i").tolist()
     if fault == "echo":
         echo[-1] += 1
     return echo
 
 
-def _values(told: Told, start: int, fault: FaultKind | None) -> list[float]:
+def _values(told: WireProgress, start: int, fault: FaultKind | None) -> list[float]:
     values = told.plan.logprobs[start : len(told.versions)]
     if fault == "nan":
         return [float("nan"), *values[1:]]
@@ -91,8 +96,8 @@ class SglangWire:
     def generate_path(self) -> str:
         return "/generate"
 
-    def read(self, body: Mapping[str, Any]) -> Asked:
-        return Asked(
+    def read(self, body: Mapping[str, Any]) -> WireRequest:
+        return WireRequest(
             id=body["rid"],
             input_ids=_ids(body["input_ids"]),
             max_tokens=body["sampling_params"]["max_new_tokens"],
@@ -101,7 +106,12 @@ class SglangWire:
         )
 
     def event(
-        self, asked: Asked, told: Told, start: int, finish: str | None, fault: FaultKind | None
+        self,
+        asked: WireRequest,
+        told: WireProgress,
+        start: int,
+        finish: str | None,
+        fault: FaultKind | None,
     ) -> bytes:
         end = len(told.versions)
         first = start if self._incremental else 0
@@ -125,7 +135,7 @@ class SglangWire:
             data["prompt_token_ids"] = _echo(asked, fault)
         return _event(data, fault)
 
-    def tail(self, asked: Asked, told: Told) -> bytes:
+    def tail(self, asked: WireRequest, told: WireProgress) -> bytes:
         return DONE
 
     def about(self, version: int) -> Mapping[str, Any]:
@@ -140,8 +150,8 @@ class VllmWire:
     def generate_path(self) -> str:
         return "/v1/completions"
 
-    def read(self, body: Mapping[str, Any]) -> Asked:
-        return Asked(
+    def read(self, body: Mapping[str, Any]) -> WireRequest:
+        return WireRequest(
             id=body["request_id"],
             input_ids=_ids(body["prompt"]),
             max_tokens=body["max_tokens"],
@@ -150,7 +160,12 @@ class VllmWire:
         )
 
     def event(
-        self, asked: Asked, told: Told, start: int, finish: str | None, fault: FaultKind | None
+        self,
+        asked: WireRequest,
+        told: WireProgress,
+        start: int,
+        finish: str | None,
+        fault: FaultKind | None,
     ) -> bytes:
         ids = told.plan.ids[start : len(told.versions)]
         choice: dict[str, Any] = {"index": 0, "text": "x" * len(ids), "finish_reason": finish}
@@ -163,7 +178,7 @@ class VllmWire:
             choice["prompt_token_ids"] = _echo(asked, fault)
         return _event({"id": f"cmpl-{asked.id}", "model": "scripted", "choices": [choice]}, fault)
 
-    def tail(self, asked: Asked, told: Told) -> bytes:
+    def tail(self, asked: WireRequest, told: WireProgress) -> bytes:
         usage = {
             "prompt_tokens": len(asked.input_ids) // 4,
             "completion_tokens": len(told.versions),

@@ -1,7 +1,7 @@
 """What the scripted engine of `gyre demo` says to the example agent, place by place."""
 
 from gyre.testing.example_agent import GO_ON, READER, SUMMARISE
-from gyre.testing.script import Json, Reply, Script, ScriptedCall, after
+from gyre.testing.script import Json, Script, ScriptedCall, ScriptedReply, after
 
 TASK = (
     "Write report.txt: the number of words of each note in this folder, longest first, "
@@ -33,13 +33,13 @@ def script() -> Script:
 
 
 _MAIN = (
-    Reply(
+    ScriptedReply(
         reasoning="The counts are easy; the longest note somebody else can read for me.",
         text="I look at what is there.",
         calls=(run("ls && wc -w *.txt"),),
     ),
-    Reply(calls=(call("delegate", question=QUESTION),)),
-    Reply(
+    ScriptedReply(calls=(call("delegate", question=QUESTION),)),
+    ScriptedReply(
         text="Both parts can be written at once.",
         calls=(
             run("wc -w note-*.txt | sort -rn | tail -n +2 > report.txt; cat report.txt"),
@@ -48,14 +48,14 @@ _MAIN = (
     ),
 )
 _READER = (
-    Reply(text="I read it.", calls=(run("cat $(ls -S note-*.txt | head -n 1)"),)),
-    Reply(text=ANSWER),
+    ScriptedReply(text="I read it.", calls=(run("cat $(ls -S note-*.txt | head -n 1)"),)),
+    ScriptedReply(text=ANSWER),
 )
-_SUMMARY = Reply(
+_SUMMARY = ScriptedReply(
     text="A report on the notes is asked for. The counts are in report.txt, the line on the "
     "longest is in about.txt. Left to do: join the two."
 )
 _AFTER_SUMMARY = (
-    Reply(calls=(run("cat about.txt >> report.txt && rm about.txt && cat report.txt"),)),
-    Reply(text=DONE),
+    ScriptedReply(calls=(run("cat about.txt >> report.txt && rm about.txt && cat report.txt"),)),
+    ScriptedReply(text=DONE),
 )

@@ -12,11 +12,11 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from gyre.config.sections import EngineSection
-from gyre.inference.engine.block_manager import Cache, Digest, extend_chain
+from gyre.config.sections import EngineConfig
+from gyre.inference.engine.block_manager import BlockManager, Digest, extend_chain
 from gyre.inference.engine.loop import BLOCK_TOKENS
 from gyre.inference.engine.reports import KVBlocks, Pin
-from gyre.inference.engine.scheduler import Call
+from gyre.inference.engine.scheduler import SequenceState
 from gyre.testing.script import logprobs
 from gyre.types.errors import ConfigError, EngineError, OutOfMemory
 
@@ -38,19 +38,19 @@ class _Held:
     version: int
 
 
-class Computed:
+class FakeKvCache:
     """Blocks of calls, found again by their tokens, held by pins, and moved as real ones are."""
 
     def __init__(self, num_blocks: int, block_tokens: int, root: Digest) -> None:
         self.num_blocks = num_blocks
         self.block_tokens = block_tokens
         self._root = root
-        self._cache = Cache(num_blocks)
+        self._cache = BlockManager(num_blocks)
         self._pins: dict[int, _Held] = {}
         self._last_pin = 0
 
     @classmethod
-    def of(cls, section: EngineSection, context_tokens: int, root: Digest) -> Self:
+    def of(cls, section: EngineConfig, context_tokens: int, root: Digest) -> Self:
         """With room for what the section says, or for as many calls as it runs."""
         block_tokens = BLOCK_TOKENS if section.block_tokens is None else section.block_tokens
         most = section.capacity * context_tokens
@@ -69,12 +69,12 @@ class Computed:
     def num_available(self) -> int:
         return self._cache.num_available
 
-    def missing(self, call: Call) -> list[Digest]:
+    def missing(self, call: SequenceState) -> list[Digest]:
         """Digests of the full blocks that a call would have to compute."""
         findable = self._findable(call)
         return findable[len(self._cache.find(findable)) :]
 
-    def begin(self, call: Call, num_tokens: int) -> bool:
+    def begin(self, call: SequenceState, num_tokens: int) -> bool:
         """Whether there is room for so many tokens; then the call has it, and what was found."""
         found = self._cache.find(self._findable(call))
         wanted = -(-num_tokens // self.block_tokens) - len(found)
@@ -86,7 +86,7 @@ class Computed:
         call.num_computed = len(found) * self.block_tokens
         return True
 
-    def compute(self, call: Call, num_tokens: int) -> int:
+    def compute(self, call: SequenceState, num_tokens: int) -> int:
         """So many tokens of the call are computed, and findable in full blocks; how many more."""
         more = num_tokens - call.num_computed
         call.num_computed = num_tokens
@@ -96,12 +96,12 @@ class Computed:
             call.num_named = index + 1
         return more
 
-    def drop(self, call: Call) -> None:
+    def drop(self, call: SequenceState) -> None:
         """The call is over; its full blocks stay findable until others need them."""
         self._cache.release(call.blocks)
         call.blocks = []
 
-    def forget(self, root: Digest, calls: Sequence[Call]) -> None:
+    def forget(self, root: Digest, calls: Sequence[SequenceState]) -> None:
         """Nothing is computed under the new root; calls and pins keep their blocks."""
         self._root = root
         self._cache.forget()
@@ -111,10 +111,10 @@ class Computed:
 
     def clear(self) -> None:
         """All memory is given back, that of pins too."""
-        self._cache = Cache(self.num_blocks)
+        self._cache = BlockManager(self.num_blocks)
         self._pins.clear()
 
-    def pin_call(self, call: Call, version: int) -> Pin:
+    def pin_call(self, call: SequenceState, version: int) -> Pin:
         blocks = call.blocks[: call.num_computed // self.block_tokens]
         return self._hold(call.tokens, blocks, version)
 
@@ -162,12 +162,12 @@ class Computed:
         self._pins[self._last_pin] = _Held(tokens[:num_tokens], list(blocks), version)
         return Pin(id=self._last_pin, num_tokens=num_tokens)
 
-    def _findable(self, call: Call) -> list[Digest]:
+    def _findable(self, call: SequenceState) -> list[Digest]:
         self._extend(call)
         # The last token is always computed: sampling needs what comes out of it.
         return call.chain[: (len(call.tokens) - 1) // self.block_tokens]
 
-    def _extend(self, call: Call) -> None:
+    def _extend(self, call: SequenceState) -> None:
         extend_chain(call.chain, call.tokens, root=self._root, block_tokens=self.block_tokens)
 
     def _chain(self, tokens: "array[int]") -> list[Digest]:

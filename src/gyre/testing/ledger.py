@@ -9,7 +9,7 @@ from gyre.types.errors import ConfigError
 
 
 @dataclass(slots=True)
-class Counts:
+class TokenCounts:
     """Tokens since the engine was made."""
 
     found: int = 0
@@ -21,12 +21,12 @@ class Counts:
     imported: int = 0
 
 
-class Ledger:
+class TokenLedger:
     """The counts of one engine, and a file that many engines may share."""
 
     def __init__(self, engine: str, path: Path | None) -> None:
         """Raises ConfigError where the file cannot be written."""
-        self.counts = Counts()
+        self.counts = TokenCounts()
         self._engine = engine
         self._file: int | None = None
         if path is not None:

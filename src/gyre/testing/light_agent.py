@@ -29,11 +29,11 @@ RETRIED = (408, 409, 429, 500, 502, 503, 504, 529)
 TURN_KEYS = {"reply_s", "words", "tokens", "tool_s", "tool_words"}
 
 
-class Refused(Exception):
+class CallRefused(Exception):
     """A call failed for good."""
 
 
-class Unusable(Exception):
+class UnusableTask(Exception):
     """The instruction or the environment says nothing that can be done."""
 
 
@@ -44,7 +44,7 @@ class Address:
         found = re.fullmatch(r"http://([^/:\[\]]+|\[[^\]]+\])(?::([0-9]+))?(/.*)?", url)
         if found is None:
             message = f"OPENAI_BASE_URL: expected http://HOST:PORT/PATH, found {url!r}"
-            raise Unusable(message)
+            raise UnusableTask(message)
         self.host = found[1].strip("[]")
         self.port = int(found[2] or 80)
         self.path = (found[3] or "").rstrip("/")
@@ -68,21 +68,21 @@ def turns_of(instruction: str, execution: str) -> "list[dict[str, float]]":
         said = json.loads(instruction)
     except ValueError as error:
         message = f"instruction: expected JSON: {error}"
-        raise Unusable(message) from error
+        raise UnusableTask(message) from error
     if isinstance(said, dict) and isinstance(said.get("members"), list) and said["members"]:
         said = said["members"][member_of(execution, len(said["members"]))]
     if not isinstance(said, list):
         message = 'instruction: expected a list of turns, or {"members": [turns, ...]}'
-        raise Unusable(message)
+        raise UnusableTask(message)
     for index, turn in enumerate(said):
         if not isinstance(turn, dict) or not set(turn) <= TURN_KEYS:
             message = f"turn {index}: expected an object of {', '.join(sorted(TURN_KEYS))}"
-            raise Unusable(message)
+            raise UnusableTask(message)
         for key, value in turn.items():
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             if not is_number or not 0 <= value < float("inf"):
                 message = f"turn {index}: {key}: expected a number of 0 or more, found {value!r}"
-                raise Unusable(message)
+                raise UnusableTask(message)
     return said
 
 
@@ -116,7 +116,7 @@ def call(
         failed = f"{status}: {answer[:500].decode(errors='replace')}"
         if status not in RETRIED:
             break
-    raise Refused(failed)
+    raise CallRefused(failed)
 
 
 def post(address: Address, key: str, body: bytes) -> "tuple[int, bytes]":
@@ -150,7 +150,7 @@ def reply_in(answer: bytes) -> str:
         return json.loads(answer)["choices"][0]["message"]["content"] or ""
     except (ValueError, LookupError, TypeError) as error:
         message = f"expected a completion, found {answer[:500]!r}"
-        raise Refused(message) from error
+        raise CallRefused(message) from error
 
 
 def work(turns: "list[dict[str, float]]", address: Address, key: str) -> None:
@@ -173,15 +173,15 @@ def main() -> int:
     try:
         if len(sys.argv) != 2:
             message = "expected one argument, the instruction"
-            raise Unusable(message)
+            raise UnusableTask(message)
         if "OPENAI_BASE_URL" not in os.environ or "OPENAI_API_KEY" not in os.environ:
             message = "expected OPENAI_BASE_URL and OPENAI_API_KEY in the environment"
-            raise Unusable(message)
+            raise UnusableTask(message)
         address = Address(os.environ["OPENAI_BASE_URL"])
         work(turns_of(sys.argv[1], address.execution), address, os.environ["OPENAI_API_KEY"])
-    except (Unusable, Refused) as error:
+    except (UnusableTask, CallRefused) as error:
         print(f"light_agent: {error}", file=sys.stderr)
-        return 2 if isinstance(error, Unusable) else 1
+        return 2 if isinstance(error, UnusableTask) else 1
     return 0
 
 

@@ -14,10 +14,10 @@ from gyre.testing.script import (
     Coder,
     Conversation,
     NoReply,
-    Plan,
-    Reply,
     Script,
+    ScriptedAnswer,
     ScriptedModel,
+    ScriptedReply,
 )
 from gyre.types.errors import ConfigError
 from gyre.types.sampling import Chunk
@@ -28,7 +28,7 @@ PACE_OPTIONS = ("chunk_tokens", "prefill_s", "reply_s", "scale", "tokens_per_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimedReply(Reply):
+class TimedReply(ScriptedReply):
     """A reply that says itself how long it takes."""
 
     reply_s: float
@@ -53,7 +53,7 @@ class Pace:
     def prefill_takes_s(self, num_tokens: int) -> float:
         return num_tokens * self.prefill_s * self.scale
 
-    def reply_takes_s(self, reply: Reply, num_tokens: int) -> float:
+    def reply_takes_s(self, reply: ScriptedReply, num_tokens: int) -> float:
         """From its first token to its last, when nothing of it was said elsewhere."""
         if isinstance(reply, TimedReply):
             return reply.reply_s * self.scale
@@ -84,7 +84,7 @@ def read_script(options: Mapping[str, str]) -> Script:
         raise ConfigError(f"script: {options['script']}: {error}") from error
 
 
-class Clock:
+class PausableClock:
     """Seconds of the running event loop, without those in which it was paused."""
 
     def __init__(self) -> None:
@@ -112,11 +112,11 @@ class Clock:
 
 
 @dataclass(slots=True, eq=False)
-class Played:
+class TimedCall:
     """One call of an engine, what it will say, and when it gets on."""
 
     request: Request
-    plan: Plan
+    plan: ScriptedAnswer
     chunk_tokens: int
     rest_s: float
     """How long all that is left of the reply takes."""
@@ -184,9 +184,9 @@ class Player:
         noting = Script([self._note], opening=script.opening)
         self._model = ScriptedModel(noting, coder)
         self._opens = array("i", coder.encode(TURN_OPENS)).tobytes()
-        self._reply = Reply()
+        self._reply = ScriptedReply()
 
-    def play(self, request: Request) -> Played:
+    def play(self, request: Request) -> TimedCall:
         """What is left of the reply, in its part of the time; EngineError if there is none."""
         try:
             plan = self._model.plan(self._with_a_turn(request.ask.input_ids), WHOLE)
@@ -194,7 +194,7 @@ class Player:
             raise refusal(request.ask, str(error)) from error
         whole = plan.resumed + len(plan.ids)
         whole_s = self._pace.reply_takes_s(self._reply, whole)
-        one = Played(
+        one = TimedCall(
             request=request,
             plan=plan,
             chunk_tokens=self._pace.chunk_tokens,
@@ -208,6 +208,6 @@ class Player:
         (opens,) = memoryview(self._opens).cast("i")
         return input_ids if opens in memoryview(input_ids).cast("i") else self._opens + input_ids
 
-    def _note(self, conversation: Conversation) -> Reply:
+    def _note(self, conversation: Conversation) -> ScriptedReply:
         self._reply = self._script.reply_to(conversation)
         return self._reply

@@ -25,7 +25,7 @@ class OpenedExecution:
     """Base address, to which /v1/messages and the like are added."""
 
 
-class ProxyProcess:
+class StandaloneProxy:
     """One running `gyre proxy`; leaving the context ends it."""
 
     def __init__(

@@ -9,7 +9,14 @@ from collections.abc import Sequence
 from typing import Literal
 
 from gyre.types.conversation import Message, Tool
-from gyre.types.ports import GENERATION, PREFACE, Bridged, Parsed, ParsedCall, Rendered
+from gyre.types.ports import (
+    GENERATION,
+    PREFACE,
+    Continuation,
+    ParsedCall,
+    ParsedReply,
+    RenderedTokens,
+)
 
 OPEN, CLOSE, CALL, CALL_END, THINK, THINK_END = range(256, 262)
 TWICE = 512
@@ -61,7 +68,7 @@ class ByteRenderer:
     def stop_ids(self) -> tuple[int, ...]:
         return (CLOSE,)
 
-    def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Rendered:
+    def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> RenderedTokens:
         ids: list[int] = []
         owners: list[int] = []
 
@@ -81,7 +88,7 @@ class ByteRenderer:
             emit(index, self._turn(message, forget=forget))
             emit(index, text_ids("\n"))
         emit(GENERATION, [OPEN, *text_ids("assistant\n")])
-        return Rendered(ids=ids, owners=owners)
+        return RenderedTokens(ids=ids, owners=owners)
 
     def bridge(
         self,
@@ -89,7 +96,7 @@ class ByteRenderer:
         output: Sequence[int],
         messages: Sequence[Message],
         tools: Sequence[Tool],
-    ) -> Bridged | None:
+    ) -> Continuation | None:
         if self._thinking == "template" and any(one.role == "user" for one in messages):
             return None
         closed = CLOSE in output
@@ -101,11 +108,11 @@ class ByteRenderer:
             ids += turn
             owners += [index] * len(turn)
         opener = [OPEN, *text_ids("assistant\n")]
-        return Bridged(trim=trim, ids=ids + opener, owners=owners + [GENERATION] * len(opener))
+        return Continuation(trim=trim, ids=ids + opener, owners=owners + [GENERATION] * len(opener))
 
     def parse(
         self, output: Sequence[int], prompt_tail: Sequence[int], tools: Sequence[Tool]
-    ) -> Parsed:
+    ) -> ParsedReply:
         reasoning: str | None = None
         calls: list[ParsedCall] = []
         text: list[int] = []
@@ -129,7 +136,7 @@ class ByteRenderer:
             reasoning = self.decode(inside)
         elif opener == CALL:
             text += inside
-        return Parsed(text=self.decode(text), reasoning=reasoning, calls=tuple(calls))
+        return ParsedReply(text=self.decode(text), reasoning=reasoning, calls=tuple(calls))
 
     def encode(self, text: str) -> list[int]:
         return text_ids(text)

@@ -31,7 +31,7 @@ class Coder(Protocol):
         ...
 
 
-class Encoded(Protocol):
+class EncodedText(Protocol):
     """What `tokenizers` returns from encode."""
 
     @property
@@ -41,7 +41,7 @@ class Encoded(Protocol):
 class FastTokenizer(Protocol):
     """The part of `tokenizers.Tokenizer` that a coder needs."""
 
-    def encode(self, sequence: str, *, add_special_tokens: bool) -> Encoded: ...
+    def encode(self, sequence: str, *, add_special_tokens: bool) -> EncodedText: ...
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str: ...
 
@@ -60,7 +60,7 @@ class FastCoder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class ChatTurn:
     """One closed turn of a ChatML prompt."""
 
     role: str
@@ -71,7 +71,7 @@ class Turn:
 class Conversation:
     """The closed turns of a prompt, in order."""
 
-    turns: tuple[Turn, ...]
+    turns: tuple[ChatTurn, ...]
 
     def replies_since(self, marker: str, where: Where = "anywhere") -> int | None:
         """Assistant turns after the first place that holds the marker; None when none does."""
@@ -110,7 +110,7 @@ class ScriptedCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class ScriptedReply:
     """What the model says in one place of the conversation."""
 
     text: str = ""
@@ -133,20 +133,20 @@ class Reply:
         return "".join(pieces)
 
 
-Rule = Callable[[Conversation], Reply | None]
+Rule = Callable[[Conversation], ScriptedReply | None]
 
 
-def after(marker: str, *replies: Reply, where: Where = "anywhere") -> Rule:
+def after(marker: str, *replies: ScriptedReply, where: Where = "anywhere") -> Rule:
     """The n-th assistant turn that follows the marker is the n-th reply; no rule beyond them."""
 
-    def rule(conversation: Conversation) -> Reply | None:
+    def rule(conversation: Conversation) -> ScriptedReply | None:
         said = conversation.replies_since(marker, where)
         return replies[said] if said is not None and said < len(replies) else None
 
     return rule
 
 
-def always(reply: Reply) -> Rule:
+def always(reply: ScriptedReply) -> Rule:
     """The same reply everywhere; useful as the last rule."""
     return lambda conversation: reply
 
@@ -163,7 +163,7 @@ class Script:
     opening: str = field(default="", kw_only=True)
     """What this family's generation prompt holds after "assistant\\n", such as "<think>\\n"."""
 
-    def reply_to(self, conversation: Conversation) -> Reply:
+    def reply_to(self, conversation: Conversation) -> ScriptedReply:
         for rule in self.rules:
             if (reply := rule(conversation)) is not None:
                 return reply
@@ -172,7 +172,7 @@ class Script:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class ScriptedAnswer:
     """What one ask will be answered with."""
 
     ids: list[int]
@@ -208,7 +208,7 @@ class ScriptedModel:
         # Because the turns of a conversation come again in each of its prompts.
         self._text_of = lru_cache(maxsize=8192)(self._decoded)
 
-    def plan(self, input_ids: bytes, max_tokens: int) -> Plan:
+    def plan(self, input_ids: bytes, max_tokens: int) -> ScriptedAnswer:
         """The rest of the reply to this prompt, at most max_tokens of it; may raise NoReply."""
         prompt = memoryview(input_ids).cast("i").tolist()
         turns, tail = self._split(prompt)
@@ -222,24 +222,26 @@ class ScriptedModel:
         rest = whole[resumed:]
         ids = rest[:max_tokens]
         finish: Finish = reply.finish if len(ids) == len(rest) else "length"
-        return Plan(ids=ids, logprobs=logprobs(input_ids, ids), finish=finish, resumed=resumed)
+        return ScriptedAnswer(
+            ids=ids, logprobs=logprobs(input_ids, ids), finish=finish, resumed=resumed
+        )
 
-    def _encoded(self, reply: Reply, *, thinks: bool) -> list[int]:
+    def _encoded(self, reply: ScriptedReply, *, thinks: bool) -> list[int]:
         if reply.ids is not None:
             return list(reply.ids)
         written = reply.written(thinks=thinks)
         return self._coder.encode(written.removeprefix(self._script.opening))
 
-    def _split(self, prompt: list[int]) -> tuple[tuple[Turn, ...], list[int]]:
+    def _split(self, prompt: list[int]) -> tuple[tuple[ChatTurn, ...], list[int]]:
         """The closed turns, and the ids after the heading of a last turn that is open."""
-        turns: list[Turn] = []
+        turns: list[ChatTurn] = []
         starts = _positions(prompt, self._opens)
         for start, end in zip(starts, [*starts[1:], len(prompt)], strict=True):
             piece = prompt[start + 1 : end]
             if self._closes in piece:
                 text = self._text_of(tuple(piece[: piece.index(self._closes)]))
                 role, _, said = text.partition("\n")
-                turns.append(Turn(role=role, text=said))
+                turns.append(ChatTurn(role=role, text=said))
             elif end == len(prompt):
                 return tuple(turns), self._after_heading(piece)
         return tuple(turns), []

@@ -7,10 +7,10 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Literal
 
-from gyre.testing.script import NoReply, Plan, ScriptedModel
+from gyre.testing.script import NoReply, ScriptedAnswer, ScriptedModel
 from gyre.types.errors import EngineError
 from gyre.types.ids import EngineName
-from gyre.types.sampling import Ask, Chunk, EngineHealth
+from gyre.types.sampling import Chunk, EngineHealth, GenerateRequest
 
 FaultKind = Literal[
     "gone",  # the connection is refused, also to health
@@ -29,7 +29,7 @@ FaultKind = Literal[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class EngineFault:
     """Something that goes wrong with one ask, or with all of them."""
 
     kind: FaultKind
@@ -39,7 +39,7 @@ class Fault:
     """For "refuse"."""
 
 
-async def _at_once(ask: Ask, sent: int) -> None:
+async def _at_once(ask: GenerateRequest, sent: int) -> None:
     await asyncio.sleep(0)
 
 
@@ -53,7 +53,7 @@ class ScriptedEngine:
         *,
         chunk_tokens: int = 4,
         version: int = 0,
-        before_chunk: Callable[[Ask, int], Awaitable[None]] = _at_once,
+        before_chunk: Callable[[GenerateRequest, int], Awaitable[None]] = _at_once,
     ) -> None:
         self._name = EngineName(name)
         self._model = model
@@ -62,11 +62,11 @@ class ScriptedEngine:
         """Awaited before each chunk with the number of tokens sent; hold or count here."""
         self.version = version
         """Read anew for each chunk."""
-        self.fault: Fault | None = None
+        self.fault: EngineFault | None = None
         """What is wrong with every ask until changed."""
-        self.next_faults: deque[Fault | None] = deque()
+        self.next_faults: deque[EngineFault | None] = deque()
         """What is wrong with the next asks, one each; used up before `fault`."""
-        self.asks: list[Ask] = []
+        self.asks: list[GenerateRequest] = []
         self.aborted: list[str] = []
         """Ids of asks whose iterator was closed before its end."""
         self.health_asks = 0
@@ -78,7 +78,7 @@ class ScriptedEngine:
     def name(self) -> EngineName:
         return self._name
 
-    async def generate(self, ask: Ask) -> AsyncGenerator[Chunk, None]:
+    async def generate(self, ask: GenerateRequest) -> AsyncGenerator[Chunk, None]:
         self.asks.append(ask)
         fault = self.next_faults.popleft() if self.next_faults else self.fault
         self._refuse(fault)
@@ -115,21 +115,21 @@ class ScriptedEngine:
         error.__cause__ = ConnectionRefusedError()
         return error
 
-    def _refuse(self, fault: Fault | None) -> None:
+    def _refuse(self, fault: EngineFault | None) -> None:
         if fault is not None and fault.kind == "gone":
             raise self._gone()
         if fault is not None and fault.kind == "refuse":
             retryable = fault.status == 429 or fault.status >= 500
             raise EngineError(f"engine {self._name}: {fault.status}", retryable=retryable)
 
-    def _plan(self, ask: Ask) -> Plan:
+    def _plan(self, ask: GenerateRequest) -> ScriptedAnswer:
         try:
             return self._model.plan(ask.input_ids, ask.sampling.max_tokens)
         except NoReply as error:
             raise EngineError(f"engine {self._name}: {error}", retryable=False) from error
 
     async def _chunks(
-        self, ask: Ask, plan: Plan, fault: Fault | None
+        self, ask: GenerateRequest, plan: ScriptedAnswer, fault: EngineFault | None
     ) -> AsyncGenerator[Chunk, None]:
         """What the ask is answered with, cut where the fault says."""
         kind = None if fault is None else fault.kind

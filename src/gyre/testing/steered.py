@@ -12,20 +12,28 @@ from pathlib import Path
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from gyre.config.sections import EngineSection
+from gyre.config.sections import EngineConfig
 from gyre.inference.engine.reports import Capacity, KVBlocks, Pin
 from gyre.inference.engine.request import admitted, refusal
 from gyre.model.manifest import read_manifest, verify
 from gyre.model.network import Network
 from gyre.model.weights import load_into
-from gyre.testing.fake_kv import BYTES_PER_TOKEN, Computed
-from gyre.testing.ledger import Counts, Ledger
+from gyre.testing.fake_kv import BYTES_PER_TOKEN, FakeKvCache
+from gyre.testing.ledger import TokenCounts, TokenLedger
 from gyre.testing.options import refuse_unknown
-from gyre.testing.pace import PACE_OPTIONS, Clock, Pace, Played, Player, read_pace, read_script
+from gyre.testing.pace import (
+    PACE_OPTIONS,
+    Pace,
+    PausableClock,
+    Player,
+    TimedCall,
+    read_pace,
+    read_script,
+)
 from gyre.testing.script import Coder, FastCoder, Script
 from gyre.types.errors import BoundaryError, EngineDraining, EngineError, ModelError
 from gyre.types.ids import EngineName
-from gyre.types.sampling import Ask, Chunk, EngineHealth
+from gyre.types.sampling import Chunk, EngineHealth, GenerateRequest
 
 ANY_VOCABULARY = 2**31 - 1
 CONTEXT_TOKENS = 2**17
@@ -34,7 +42,7 @@ SOON_S = 1e-6
 ENGINE_OPTIONS = (*PACE_OPTIONS, "log")
 
 
-class ScriptedSteered:
+class TimedEngine:
     """Takes calls and orders in one event loop; calls say what the script says, chunk by chunk."""
 
     def __init__(
@@ -43,7 +51,7 @@ class ScriptedSteered:
         script: Script,
         coder: Coder,
         *,
-        section: EngineSection | None = None,
+        section: EngineConfig | None = None,
         pace: Pace | None = None,
         model: str = "scripted",
         version: int = 0,
@@ -51,7 +59,7 @@ class ScriptedSteered:
         log: Path | None = None,
     ) -> None:
         """With a network, `load` puts weights into it, and its shape bounds what may be asked."""
-        section = EngineSection() if section is None else section
+        section = EngineConfig() if section is None else section
         context = CONTEXT_TOKENS if network is None else network.shape.context
         self._name = EngineName(name)
         self._coder = coder
@@ -63,23 +71,23 @@ class ScriptedSteered:
         self._pace = Pace() if pace is None else pace
         self._player = Player(script, coder, self._pace)
         self._most_running = section.capacity
-        self._computed = Computed.of(section, context, self._root())
+        self._computed = FakeKvCache.of(section, context, self._root())
         self.context_tokens = min(context, self._computed.num_tokens)
         """Most tokens a call may have, prompt and output together."""
-        self._calls: dict[str, Played] = {}
-        self._running: list[Played] = []
-        self._waiting: list[Played] = []
-        self._clock = Clock()
+        self._calls: dict[str, TimedCall] = {}
+        self._running: list[TimedCall] = []
+        self._waiting: list[TimedCall] = []
+        self._clock = PausableClock()
         self._resting = False
         self._closed = False
-        self._ledger = Ledger(name, log)
+        self._ledger = TokenLedger(name, log)
 
     @property
     def name(self) -> EngineName:
         return self._name
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> TokenCounts:
         return self._ledger.counts
 
     @property
@@ -87,7 +95,7 @@ class ScriptedSteered:
         """Of the values of all the tokens it can hold."""
         return self._computed.num_tokens * BYTES_PER_TOKEN
 
-    async def generate(self, ask: Ask) -> AsyncGenerator[Chunk, None]:
+    async def generate(self, ask: GenerateRequest) -> AsyncGenerator[Chunk, None]:
         one = self._take(ask)
         try:
             while True:
@@ -164,7 +172,7 @@ class ScriptedSteered:
         if not keep_kv:
             self._recompute()
 
-    async def rest(self, *, offload_weights: bool = False) -> None:
+    async def offload(self, *, offload_weights: bool = False) -> None:
         """Calls end with "abort", pins are lost, and asks are refused until `wake`.
 
         Weights stay where they are: this engine computes nothing with them.
@@ -217,7 +225,7 @@ class ScriptedSteered:
         self._wake_calls()
         self._ledger.close()
 
-    def _take(self, ask: Ask) -> Played:
+    def _take(self, ask: GenerateRequest) -> TimedCall:
         self._refuse_at_rest()
         if ask.id in self._calls:
             raise refusal(ask, "another ask with this id is not over")
@@ -234,7 +242,7 @@ class ScriptedSteered:
         self._begin_calls()
         return one
 
-    async def _due(self, one: Played) -> None:
+    async def _due(self, one: TimedCall) -> None:
         """Returns when the call has something to compute or to say, or is over."""
         await asyncio.sleep(0)  # Others have their turn, even where nothing takes time.
         while not (one.is_over or self._closed):
@@ -272,7 +280,7 @@ class ScriptedSteered:
         calls = [one.request.call for one in new]
         return {digest for call in calls for digest in call.chain[call.num_named :]}
 
-    def _prefill(self, one: Played) -> None:
+    def _prefill(self, one: TimedCall) -> None:
         call = one.request.call
         found = call.num_computed
         computed = self._computed.compute(call, len(call.tokens))
@@ -281,7 +289,7 @@ class ScriptedSteered:
         one.due_s += one.pending_s
         self._begin_calls()
 
-    def _say(self, one: Played) -> Chunk:
+    def _say(self, one: TimedCall) -> Chunk:
         chunk = one.say(self._version)
         call = one.request.call
         # What was sampled last is computed only with what follows it.
@@ -304,7 +312,7 @@ class ScriptedSteered:
             one.woken.set()
         self._begin_calls()
 
-    def _end(self, one: Played) -> None:
+    def _end(self, one: TimedCall) -> None:
         """The call is over and its room free; once for each call."""
         if one.is_over:
             return
@@ -337,10 +345,10 @@ def engine(
     network: Network,
     *,
     name: str,
-    section: EngineSection,
+    section: EngineConfig,
     folder: Path,
     options: Mapping[str, str],
-) -> ScriptedSteered:
+) -> TimedEngine:
     """`script=MODULE:FUNCTION` or `script=FILE.py:FUNCTION`, a pace, and `log=FILE` if wanted."""
     refuse_unknown(options, {*ENGINE_OPTIONS, "script"})
     script = read_script(options)
@@ -352,16 +360,16 @@ def playing(
     network: Network,
     *,
     name: str,
-    section: EngineSection,
+    section: EngineConfig,
     folder: Path,
     options: Mapping[str, str],
-) -> ScriptedSteered:
+) -> TimedEngine:
     """The script with a model folder's tokenizer, under the version that the folder says."""
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise ModelError(f"{path}: expected the model's tokenizer, found no such file")
     manifest = read_manifest(folder)
-    return ScriptedSteered(
+    return TimedEngine(
         name,
         script,
         FastCoder(Tokenizer.from_file(str(path))),

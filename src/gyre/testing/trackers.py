@@ -7,7 +7,7 @@ from typing import Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Logged:
+class LoggedValue:
     """One value as it arrived."""
 
     name: str
@@ -19,7 +19,7 @@ class Logged:
 class MemoryTracker:
     """Values in memory; give the list of another to go on where that one ended."""
 
-    logged: list[Logged] = field(default_factory=list)
+    logged: list[LoggedValue] = field(default_factory=list)
     failing: set[Literal["log", "close"]] = field(default_factory=set)
     """What raises an OSError."""
     open_gate: threading.Event | None = None
@@ -31,7 +31,9 @@ class MemoryTracker:
             self.open_gate.wait()
         if "log" in self.failing:
             raise OSError("no space left")
-        self.logged += [Logged(name=name, step=step, value=one) for name, one in values.items()]
+        self.logged += [
+            LoggedValue(name=name, step=step, value=one) for name, one in values.items()
+        ]
 
     def close(self) -> None:
         self.num_closed += 1

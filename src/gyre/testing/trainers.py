@@ -5,15 +5,15 @@ from collections.abc import Sequence
 from math import exp, fsum, isfinite, log, sqrt
 from typing import Literal
 
-from gyre.config.sections import ObjectiveSection, OptimizerSection
-from gyre.types.errors import BrokenPromise, CellError, NotFinite, OutOfMemory
+from gyre.config.sections import LossConfig, OptimizerConfig
+from gyre.types.errors import CellError, InternalError, NotFinite, OutOfMemory
 from gyre.types.packs import Claim, Pack, Score, Share
 from gyre.types.reports import ClaimReport, Measures, StepReport, Work
 
 Fault = Literal["out of memory", "not finite", "lost"]
 """What goes wrong with a call: no room, a value that is no number, or the cell is gone."""
 
-OBJECTIVE = ObjectiveSection()
+OBJECTIVE = LossConfig()
 
 
 class ScriptedTrainer:
@@ -26,7 +26,7 @@ class ScriptedTrainer:
         self,
         *,
         vocabulary: int = 64,
-        optimizer: OptimizerSection | None = None,
+        optimizer: OptimizerConfig | None = None,
         version: int = 0,
     ) -> None:
         """Without an optimizer it is a satellite's; a step is plain descent, clipped."""
@@ -92,10 +92,10 @@ class ScriptedTrainer:
         self._parts.clear()
         self.trained.clear()
 
-    def rest(self, *, weights: bool = False) -> None:
+    def offload(self, *, weights: bool = False) -> None:
         self._is_resting = True
 
-    def restore(self) -> None:
+    def reload(self) -> None:
         if self._is_resting:
             self._fail("restoring a trainer")
         self._is_resting = False
@@ -193,7 +193,7 @@ class _Weighed:
 def _is_clipped(share: Share, score: Score) -> bool:
     if score.count != share.num_targets:
         found = f"{score.count} of {share.num_targets} targets are scored"
-        raise BrokenPromise(f"execution {share.execution}: {found}")
+        raise InternalError(f"execution {share.execution}: {found}")
     if not isfinite(score.sum_log_ratio):
         raise NotFinite(f"execution {share.execution}: its score is no number", retryable=False)
     low, high = OBJECTIVE.bounds

@@ -25,7 +25,7 @@ _ATTENTION = {
 """Operators whose outputs are dear to compute and small to keep."""
 
 
-class Recompute(Enum):
+class ActivationCheckpointing(Enum):
     """What a layer computes a second time, from little to much; memory goes the other way."""
 
     NOTHING = "nothing"
@@ -46,7 +46,7 @@ def run_layer(
     hidden: Tensor,
     rotary: tuple[Tensor, Tensor],
     attend: Attend,
-    recompute: Recompute,
+    recompute: ActivationCheckpointing,
 ) -> Tensor:
     """One decoder layer over (1, T, hidden), with as much kept for its backward pass as said."""
     layer = network.layers[index]
@@ -55,7 +55,11 @@ def run_layer(
     if not isinstance(attend, TileAttention):
         # FlexAttention compiles by itself, and not inside a layer whose length is left open;
         # neither does it run under the watch that keeping its outputs alone would take.
-        whole = Recompute.LAYER if recompute is Recompute.DENSE else recompute
+        whole = (
+            ActivationCheckpointing.LAYER
+            if recompute is ActivationCheckpointing.DENSE
+            else recompute
+        )
         return _layer(layer, hidden, rotary, attend, whole)
     # Layers differ in their number, which is then an input and not a reason to compile again.
     with torch._dynamo.config.patch(allow_unspec_int_on_nn_module=True):
@@ -72,17 +76,17 @@ def _layer(
     hidden: Tensor,
     rotary: tuple[Tensor, Tensor],
     attend: Attend,
-    recompute: Recompute,
+    recompute: ActivationCheckpointing,
 ) -> Tensor:
     def work(state: Tensor) -> Tensor:
         return layer(  # type: ignore[no-any-return]
             state, attention_mask=None, position_embeddings=rotary, attend=attend
         )
 
-    if recompute is Recompute.NOTHING or not torch.is_grad_enabled():
+    if recompute is ActivationCheckpointing.NOTHING or not torch.is_grad_enabled():
         return work(hidden)
     contexts: Callable[[], Any] = noop_context_fn
-    if recompute is Recompute.DENSE:
+    if recompute is ActivationCheckpointing.DENSE:
         contexts = partial(create_selective_checkpoint_contexts, _kept)
     # Nothing in a layer draws random numbers, so none of their state has to be put back.
     found: Tensor = checkpoint(
@@ -97,7 +101,11 @@ def _compiled() -> Any:
 
 
 def hidden_states(
-    network: Network, ids: Tensor, positions: Tensor, attend: Attend, recompute: Recompute
+    network: Network,
+    ids: Tensor,
+    positions: Tensor,
+    attend: Attend,
+    recompute: ActivationCheckpointing,
 ) -> Tensor:
     """Ids and positions (T) to the last normed states (T, hidden)."""
     state = network.embed(ids)
@@ -107,8 +115,12 @@ def hidden_states(
     return network.norm(state).squeeze(0)
 
 
-def recompute_for(network: Network, *, checkpoint: bool) -> Recompute:
+def recompute_for(network: Network, *, checkpoint: bool) -> ActivationCheckpointing:
     """What a trainer computes again: on CUDA attention is kept, where it is dear and fits."""
     if not checkpoint:
-        return Recompute.NOTHING
-    return Recompute.DENSE if network.device.type == "cuda" else Recompute.LAYER
+        return ActivationCheckpointing.NOTHING
+    return (
+        ActivationCheckpointing.DENSE
+        if network.device.type == "cuda"
+        else ActivationCheckpointing.LAYER
+    )

@@ -62,7 +62,7 @@ class Buckets:
         for flat in self.flats:
             flat.zero_()
 
-    def rest(self, *, copied: bool = True) -> None:
+    def offload(self, *, copied: bool = True) -> None:
         """Device memory is let go; copies begun here are complete once the device is idle.
 
         Without a copy the values are zeros when they come back.
@@ -73,7 +73,7 @@ class Buckets:
         self._flats = None
         self._views = {}
 
-    def restore(self) -> None:
+    def reload(self) -> None:
         """Back on the device; if it has no room, everything stays where it rests."""
         if self._flats is not None:
             return

@@ -7,25 +7,25 @@ from math import fsum
 import torch
 from torch import Tensor
 
-from gyre.config.sections import ObjectiveSection, OptimizerSection, TrainerSection
+from gyre.config.sections import LossConfig, OptimizerConfig, TrainerConfig
 from gyre.model.network import Network
-from gyre.model.packed_batch import Packed
+from gyre.model.packed_batch import PackedBatch
 from gyre.model.weights import load_into
 from gyre.trainer.activation_checkpointing import recompute_for
 from gyre.trainer.gradients import GradientSums
-from gyre.trainer.loss import Weighed, add_scores, log_ratio_sums, total, weigh
-from gyre.trainer.meter import Meter
+from gyre.trainer.loss import LossResult, add_scores, log_ratio_sums, loss_and_gradient, total
+from gyre.trainer.meter import WorkMeter
 from gyre.trainer.optimizer import Adam, OptimizerState, norm
 from gyre.trainer.passes import check_claim, on_device, target_logprobs
-from gyre.trainer.resting import Weights
-from gyre.trainer.room import with_room
-from gyre.trainer.update import Held, arithmetic, core, stepped
+from gyre.trainer.resting import OffloadableWeights
+from gyre.trainer.room import oom_guard
+from gyre.trainer.update import DeviceState, arithmetic, core, stepped
 from gyre.types.packs import Claim, Score
 from gyre.types.reports import ClaimReport, StepReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class ClaimBatch:
     """A claim, what is known of its executions, and the size of the batch it belongs to."""
 
     claim: Claim
@@ -33,7 +33,7 @@ class Batch:
     num_executions: int
 
 
-class LocalTrainer:
+class Trainer:
     """A network, the sum of gradients of the batch in hand, and the optimizer, if it has one.
 
     Rule 1: a claim counts whole or not at all; an error leaves the sum as it was (SPEC 3.2).
@@ -44,9 +44,9 @@ class LocalTrainer:
         self,
         network: Network,
         *,
-        section: TrainerSection,
-        objective: ObjectiveSection,
-        optimizer: OptimizerSection | None,
+        section: TrainerConfig,
+        objective: LossConfig,
+        optimizer: OptimizerConfig | None,
         temperature: float = 1.0,
         version: int = 0,
     ) -> None:
@@ -63,14 +63,14 @@ class LocalTrainer:
         parameters = dict(network.module.named_parameters())
         self._sums = GradientSums(parameters, exact=section.deterministic)
         self._adam = None if optimizer is None else Adam(parameters, optimizer)
-        self._held = Held(self._sums, self._adam, Weights(network))
+        self._held = DeviceState(self._sums, self._adam, OffloadableWeights(network))
 
     def score(self, claim: Claim) -> tuple[Score, ...]:
         """Sum of log rho per share, by forward passes alone (SPEC 8.3)."""
         self._held.require_awake()
         check_claim(claim, self.network)
         with arithmetic(deterministic=self._section.deterministic), torch.no_grad():
-            return with_room("scoring a claim", lambda: self._score(claim))
+            return oom_guard("scoring a claim", lambda: self._score(claim))
 
     def train(
         self, claim: Claim, *, num_executions: int, scores: Sequence[Score] | None = None
@@ -90,7 +90,7 @@ class LocalTrainer:
                 return self._train(claim, num_executions, scores)
 
         with arithmetic(deterministic=self._section.deterministic):
-            return with_room("training on a claim", work)
+            return oom_guard("training on a claim", work)
 
     def step(self) -> StepReport:
         """The sum is clipped and applied, and is zero again; NotFinite leaves all as it was."""
@@ -150,13 +150,13 @@ class LocalTrainer:
     def is_resting(self) -> bool:
         return self._held.is_resting
 
-    def rest(self, *, weights: bool = False) -> None:
+    def offload(self, *, weights: bool = False) -> None:
         """Sums and optimizer state, on request weights too, leave the device for host memory."""
-        self._held.rest(weights=weights)
+        self._held.offload(weights=weights)
 
-    def restore(self) -> None:
+    def reload(self) -> None:
         """Everything is back on the device; OutOfMemory leaves it resting, to be tried again."""
-        self._held.restore()
+        self._held.reload()
 
     def rewrite(self) -> None:
         """The network's weights are the optimizer's, whatever was loaded into it meanwhile."""
@@ -170,7 +170,7 @@ class LocalTrainer:
             found.append(_scores(made, self._forward(made), claim))
         return add_scores(found)
 
-    def _forward(self, made: Packed) -> Tensor:
+    def _forward(self, made: PackedBatch) -> Tensor:
         return target_logprobs(
             self.network,
             made,
@@ -182,7 +182,7 @@ class LocalTrainer:
     def _train(
         self, claim: Claim, num_executions: int, scores: Sequence[Score] | None
     ) -> ClaimReport:
-        meter = Meter(self.network.shape)
+        meter = WorkMeter(self.network.shape)
         packs = [on_device(pack, self.network.device) for pack in claim.packs]
         # All graphs are held until the ratios are known, so a claim's budget bounds memory.
         held: list[Tensor] = []
@@ -190,7 +190,7 @@ class LocalTrainer:
             held = [self._forward(made) for made in packs]
             scores = add_scores([_scores(*one, claim) for one in zip(packs, held, strict=True)])
         held.reverse()
-        batch = Batch(claim=claim, scores=tuple(scores), num_executions=num_executions)
+        batch = ClaimBatch(claim=claim, scores=tuple(scores), num_executions=num_executions)
         weighed = [self._back(made, held, batch, meter) for made in packs]
         return ClaimReport(
             loss=fsum(one.loss for one in weighed),
@@ -199,10 +199,12 @@ class LocalTrainer:
             work=meter.work(),
         )
 
-    def _back(self, made: Packed, held: list[Tensor], batch: Batch, meter: Meter) -> Weighed:
+    def _back(
+        self, made: PackedBatch, held: list[Tensor], batch: ClaimBatch, meter: WorkMeter
+    ) -> LossResult:
         """One pack's gradient is in the sum, and its graph is gone; `held` has the next last."""
         logprobs = held.pop() if held else self._forward(made)
-        found = weigh(
+        found = loss_and_gradient(
             logprobs,
             made.behaviour,
             made.shares,
@@ -218,5 +220,5 @@ class LocalTrainer:
         return found
 
 
-def _scores(made: Packed, logprobs: Tensor, claim: Claim) -> tuple[Score, ...]:
+def _scores(made: PackedBatch, logprobs: Tensor, claim: Claim) -> tuple[Score, ...]:
     return log_ratio_sums(logprobs, made.behaviour, made.shares, claim.shares)

@@ -22,7 +22,7 @@ TOTAL_LIMIT = 2.0**62
 """The same for a sum over cells: 256 of them cannot wrap, whoever adds them up."""
 
 
-class Reach:
+class SumBounds:
     """How far from zero each parameter's sum can be at most, kept where the sums are."""
 
     def __init__(self, names: Sequence[str], *, wide: torch.dtype, device: torch.device) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from gyre.trainer.buckets import Buckets
-from gyre.trainer.exact import UNIT, Reach, as_floats, require_sum
+from gyre.trainer.exact import UNIT, SumBounds, as_floats, require_sum
 from gyre.types.errors import CellError
 
 
@@ -27,9 +27,9 @@ class GradientSums:
         self._wide = wide(first.dtype)
         dtype = torch.int64 if exact else self._wide
         self._buckets = Buckets(shapes, dtype=dtype, device=first.device)
-        self._reach: Reach | None = None
+        self._reach: SumBounds | None = None
         if exact:
-            self._reach = Reach(list(shapes), wide=self._wide, device=first.device)
+            self._reach = SumBounds(list(shapes), wide=self._wide, device=first.device)
         self._is_clear = True
         self._saved: list[Tensor] | None = None
         for name, one in parameters.items():
@@ -138,13 +138,13 @@ class GradientSums:
         if self._reach is not None:
             self._reach.undo()
 
-    def rest(self) -> None:
+    def offload(self) -> None:
         """Leaves the device; sums that are clear leave nothing to be copied."""
         self._saved = None
-        self._buckets.rest(copied=not self._is_clear)
+        self._buckets.offload(copied=not self._is_clear)
 
-    def restore(self) -> None:
-        self._buckets.restore()
+    def reload(self) -> None:
+        self._buckets.reload()
 
     def _taker(self, name: str) -> Callable[[Tensor], None]:
         def take(parameter: Tensor) -> None:
@@ -155,7 +155,7 @@ class GradientSums:
 
         return take
 
-    def _exact_taker(self, name: str, reach: Reach) -> Callable[[Tensor], None]:
+    def _exact_taker(self, name: str, reach: SumBounds) -> Callable[[Tensor], None]:
         def take(parameter: Tensor) -> None:
             assert parameter.grad is not None
             self._is_clear = False

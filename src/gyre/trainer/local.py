@@ -4,25 +4,25 @@ from pathlib import Path
 
 import torch
 
-from gyre.config.sections import ObjectiveSection, OptimizerSection, TrainerSection
+from gyre.config.sections import LossConfig, OptimizerConfig, TrainerConfig
 from gyre.model.loader import load_network
-from gyre.trainer.cell import LocalTrainer
-from gyre.types.ports import Trainer
+from gyre.trainer.cell import Trainer
+from gyre.types.ports import CellTrainer
 
 
 def open_trainer(
     model: str | Path,
     *,
-    section: TrainerSection,
-    objective: ObjectiveSection,
-    optimizer: OptimizerSection | None,
+    section: TrainerConfig,
+    objective: LossConfig,
+    optimizer: OptimizerConfig | None,
     device: str = "cpu",
     dtype: torch.dtype = torch.float32,
     temperature: float = 1.0,
     version: int = 0,
-) -> Trainer:
+) -> CellTrainer:
     """A model by name or folder, ready to train; without an optimizer, as a satellite does."""
-    return LocalTrainer(
+    return Trainer(
         load_network(model, device=device, dtype=dtype),
         section=section,
         objective=objective,

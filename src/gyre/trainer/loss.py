@@ -12,20 +12,20 @@ from math import fsum, isfinite, log
 import torch
 from torch import Tensor
 
-from gyre.config.sections import ObjectiveSection
-from gyre.types.errors import BrokenPromise, NotFinite
+from gyre.config.sections import LossConfig
+from gyre.types.errors import InternalError, NotFinite
 from gyre.types.packs import Score, Share
 from gyre.types.reports import Measures as Measures
 
-GRPO = ObjectiveSection(kind="grpo")
-GSPO = ObjectiveSection(kind="gspo")
+GRPO = LossConfig(kind="grpo")
+GSPO = LossConfig(kind="gspo")
 """The bounds their authors use."""
 MOST_LOG_RATIO = 600.0
 """In measures: sums of such ratios over any number of targets are far from the largest float."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Weighed:
+class LossResult:
     """One pack's part of the loss of a batch."""
 
     loss: float
@@ -63,7 +63,7 @@ def add_scores(packs: Sequence[Sequence[Score]]) -> tuple[Score, ...]:
     )
 
 
-def is_kept(share: Share, score: Score, section: ObjectiveSection) -> bool:
+def is_kept(share: Share, score: Score, section: LossConfig) -> bool:
     """Whether the share as a whole may give gradient: m_i of SPEC 8.2.
 
     GRPO clips target by target, so there every share is kept.
@@ -76,7 +76,7 @@ def is_kept(share: Share, score: Score, section: ObjectiveSection) -> bool:
     return not bool(_clipped(mean, advantage, section))
 
 
-def weigh(
+def loss_and_gradient(
     logprobs: Tensor,
     behaviour: Tensor,
     owners: Tensor,
@@ -84,8 +84,8 @@ def weigh(
     shares: Sequence[Share],
     scores: Sequence[Score],
     num_executions: int,
-    section: ObjectiveSection,
-) -> Weighed:
+    section: LossConfig,
+) -> LossResult:
     """A pack's part of the batch loss, and its derivative; raises NotFinite.
 
     `owners` says whose share each target is; `scores` are over all packs that hold targets of a
@@ -119,7 +119,7 @@ def weigh(
     loss, gradient = weight * value, (weight * slope).to(logprobs.dtype)
     _require_finite("loss", loss, owner, shares)
     _require_finite("gradient", gradient, owner, shares)
-    return Weighed(
+    return LossResult(
         loss=_sum(loss),
         gradient=gradient.to(logprobs.device),
         has_gradient=bool(gradient.any()),
@@ -133,9 +133,9 @@ def clipped_loss(
     *,
     shares: Sequence[Share],
     num_executions: int,
-    section: ObjectiveSection,
+    section: LossConfig,
 ) -> float:
-    """What `weigh` says of a pack whose shares are all beyond their bound, or without advantage."""
+    """The loss of a pack whose shares are all beyond their bound, or without advantage."""
     if section.kind != "gspo":
         return 0.0
     low, high = section.bounds
@@ -147,7 +147,7 @@ def clipped_loss(
     return fsum(parts)
 
 
-def _clipped(log_ratio: Tensor, advantage: Tensor, section: ObjectiveSection) -> Tensor:
+def _clipped(log_ratio: Tensor, advantage: Tensor, section: LossConfig) -> Tensor:
     """Where a ratio is beyond the bound its advantage drives it to; exactly at a bound it is not.
 
     Compared in logarithms, because there a mean of log-ratios is what it is, unrounded by exp.
@@ -163,7 +163,7 @@ def _gyre(
     log_ratio: Tensor,
     advantage: Tensor,
     clipped: Tensor,
-    section: ObjectiveSection,
+    section: LossConfig,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Loss of each target, its derivative, and where the loss is over its cap (SPEC 8.2)."""
     ratio = torch.exp(log_ratio).clamp(max=section.ratio_cap)
@@ -174,7 +174,7 @@ def _gyre(
 
 
 def _surrogate(
-    log_ratio: Tensor, advantage: Tensor, clipped: Tensor, section: ObjectiveSection
+    log_ratio: Tensor, advantage: Tensor, clipped: Tensor, section: LossConfig
 ) -> tuple[Tensor, Tensor]:
     """The lesser of ratio and bounded ratio times the advantage, negated, and its derivative."""
     ratio = torch.exp(log_ratio)
@@ -228,7 +228,7 @@ def _checked(
     owner = owners.detach().to("cpu", torch.int64)
     if not ours.shape == theirs.shape == owner.shape == (len(owner),):
         shapes = [tuple(one.shape) for one in (ours, theirs, owner)]
-        raise BrokenPromise(f"objective: one entry per target, and not the shapes {shapes}")
+        raise InternalError(f"objective: one entry per target, and not the shapes {shapes}")
     _require_finite("log-probability", ours, owner, shares)
     _require_finite("log-probability when sampled", theirs, owner, shares)
     return ours, theirs, owner
@@ -237,12 +237,12 @@ def _checked(
 def _check_scores(owner: Tensor, shares: Sequence[Share], scores: Sequence[Score]) -> None:
     """Whoever has targets here has a finite score over all of its targets."""
     if len(shares) != len(scores):
-        raise BrokenPromise(f"objective: {len(shares)} shares have {len(scores)} scores")
+        raise InternalError(f"objective: {len(shares)} shares have {len(scores)} scores")
     for index in sorted(set(owner.tolist())):
         share, score = shares[index], scores[index]
         if score.count != share.num_targets:
             found = f"{score.count} of {share.num_targets} targets are scored"
-            raise BrokenPromise(f"objective of execution {share.execution}: {found}")
+            raise InternalError(f"objective of execution {share.execution}: {found}")
         if not isfinite(score.sum_log_ratio):
             found = f"its sum of log-ratios is {score.sum_log_ratio}"
             raise NotFinite(f"objective of execution {share.execution}: {found}", retryable=False)

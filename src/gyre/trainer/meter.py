@@ -2,8 +2,8 @@
 
 from time import perf_counter
 
-from gyre.model.network import Shape
-from gyre.model.packed_batch import Packed
+from gyre.model.network import ModelDims
+from gyre.model.packed_batch import PackedBatch
 from gyre.trainer.room import synchronize
 from gyre.types.reports import Work
 
@@ -11,23 +11,23 @@ BACKWARD = 2.0
 """A backward pass multiplies each matrix twice where the forward pass does once."""
 
 
-class Meter:
+class WorkMeter:
     """Counts from its making on; every interval belongs to the pass that ends it."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: ModelDims) -> None:
         self._shape = shape
         self._since = perf_counter()
         self._forward_s = self._backward_s = 0.0
         self._flops = 0.0
-        self._forwards: list[Packed] = []
+        self._forwards: list[PackedBatch] = []
         self._num_backwards = 0
 
-    def forward_done(self, packed: Packed) -> None:
+    def forward_done(self, packed: PackedBatch) -> None:
         self._forward_s += self._interval()
         self._flops += self._forward_flops(packed)
         self._forwards.append(packed)
 
-    def backward_done(self, packed: Packed) -> None:
+    def backward_done(self, packed: PackedBatch) -> None:
         self._backward_s += self._interval()
         self._flops += BACKWARD * self._forward_flops(packed)
         self._num_backwards += 1
@@ -45,7 +45,7 @@ class Meter:
             backward_s=self._backward_s,
         )
 
-    def _forward_flops(self, packed: Packed) -> float:
+    def _forward_flops(self, packed: PackedBatch) -> float:
         pack = packed.pack
         return self._shape.forward_flops(pack.num_tokens, pack.num_targets, pack.num_pairs)
 

@@ -7,7 +7,7 @@ from math import sqrt
 import torch
 from torch import Tensor, nn
 
-from gyre.config.sections import OptimizerSection
+from gyre.config.sections import OptimizerConfig
 from gyre.trainer.buckets import Buckets
 from gyre.trainer.gradients import wide
 from gyre.types.errors import ModelError
@@ -37,7 +37,7 @@ class Adam:
     The arithmetic is that of torch.optim.AdamW, value for value.
     """
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], section: OptimizerSection) -> None:
+    def __init__(self, parameters: Mapping[str, nn.Parameter], section: OptimizerConfig) -> None:
         self.section = section
         self.num_steps = 0
         self._parameters = dict(parameters)
@@ -107,13 +107,13 @@ class Adam:
         self.num_steps = state.num_steps
         self.write_parameters()
 
-    def rest(self) -> None:
+    def offload(self) -> None:
         for buckets in self._kinds.values():
-            buckets.rest()
+            buckets.offload()
 
-    def restore(self) -> None:
+    def reload(self) -> None:
         for buckets in self._kinds.values():
-            buckets.restore()
+            buckets.reload()
 
 
 def _named(kinds: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:

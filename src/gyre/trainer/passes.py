@@ -6,8 +6,8 @@ from torch import Tensor
 
 from gyre.model.attention import attention_for
 from gyre.model.network import Network
-from gyre.model.packed_batch import Packed, check, packed
-from gyre.trainer.activation_checkpointing import Recompute, hidden_states
+from gyre.model.packed_batch import PackedBatch, check, packed
+from gyre.trainer.activation_checkpointing import ActivationCheckpointing, hidden_states
 from gyre.trainer.logprobs import logprobs
 from gyre.types.errors import CellError
 from gyre.types.packs import Claim, Pack
@@ -18,9 +18,9 @@ CUDA_MULTIPLE_TOKENS = 512
 
 def target_logprobs(
     network: Network,
-    packed: Packed,
+    packed: PackedBatch,
     *,
-    recompute: Recompute,
+    recompute: ActivationCheckpointing,
     logits_tokens: int,
     temperature: float,
 ) -> Tensor:
@@ -37,7 +37,7 @@ def target_logprobs(
     )
 
 
-def on_device(pack: Pack, device: torch.device) -> Packed:
+def on_device(pack: Pack, device: torch.device) -> PackedBatch:
     """The pack where the network is, padded as attention wants it there."""
     return packed(pack, device, multiple=CUDA_MULTIPLE_TOKENS if device.type == "cuda" else 1)
 

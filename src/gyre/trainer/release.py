@@ -10,18 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import fsum
 
-from gyre.config.sections import ObjectiveSection
+from gyre.config.sections import LossConfig
 from gyre.model.network import Network
-from gyre.trainer.distributed.messages import MicroStep, Result
-from gyre.trainer.distributed.pipeline import Ended
+from gyre.trainer.distributed.messages import MicroStep, MicroStepResult
+from gyre.trainer.distributed.pipeline import StreamEnd
 from gyre.trainer.loss import Measures, add_scores, clipped_loss, is_kept, total
 from gyre.trainer.passes import check_claim
-from gyre.types.errors import BrokenPromise
+from gyre.types.errors import InternalError
 from gyre.types.packs import Claim, Pack, Score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
+class InFlightClaim:
     """A claim whose gradient is under way through the stages."""
 
     claim: Claim
@@ -39,7 +39,7 @@ class _Open:
     """A claim between being offered and being trained."""
 
     claim: Claim
-    scored: list[Result] = field(default_factory=list)
+    scored: list[MicroStepResult] = field(default_factory=list)
     scores: tuple[Score, ...] | None = None
     num_running: int = 0
     losses: list[float] = field(default_factory=list)
@@ -51,7 +51,7 @@ class _Open:
 class Releases:
     """A source of micro-steps for one batch, from claims offered while it runs."""
 
-    def __init__(self, network: Network, section: ObjectiveSection, *, num_executions: int) -> None:
+    def __init__(self, network: Network, section: LossConfig, *, num_executions: int) -> None:
         """`num_executions` is B*N of the batch."""
         self._network = network
         self._section = section
@@ -60,7 +60,7 @@ class Releases:
         self._to_train: deque[tuple[_Open, Pack]] = deque()
         self._taken: deque[_Open] = deque()
         self._is_ended = False
-        self.trained: list[Trained] = []
+        self.trained: list[InFlightClaim] = []
         """Claims that are through, in the order in which they were."""
 
     def offer(self, claim: Claim, scores: Sequence[Score] | None = None) -> None:
@@ -69,7 +69,7 @@ class Releases:
         One that cannot be computed is refused by name, and nothing is changed.
         """
         if self._is_ended:
-            raise BrokenPromise("a claim is offered to a batch that has ended")
+            raise InternalError("a claim is offered to a batch that has ended")
         check_claim(claim, self._network)
         one = _Open(claim)
         if scores is None and claim.packs:
@@ -81,7 +81,7 @@ class Releases:
         """No more claims come; once these are through, the batch is closed."""
         self._is_ended = True
 
-    def take(self) -> MicroStep | Ended:
+    def take(self) -> MicroStep | StreamEnd:
         for waiting in (self._to_train, self._to_score):
             if waiting:
                 one, pack = waiting.popleft()
@@ -89,9 +89,9 @@ class Releases:
                 return self._micro_step(one, pack)
         # Scores on their way will release more.
         waits = any(one.scores is None for one in self._taken)
-        return Ended.CLOSED if self._is_ended and not waits else Ended.PAUSED
+        return StreamEnd.CLOSED if self._is_ended and not waits else StreamEnd.PAUSED
 
-    def finished(self, result: Result) -> None:
+    def finished(self, result: MicroStepResult) -> None:
         one = self._taken.popleft()
         if result.loss is None:
             one.scored.append(result)
@@ -142,7 +142,7 @@ class Releases:
         if one.num_running:
             return
         self.trained.append(
-            Trained(
+            InFlightClaim(
                 claim=one.claim,
                 scores=one.scores or (),
                 loss=fsum([*one.losses, *one.skipped]),

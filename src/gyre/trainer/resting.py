@@ -8,15 +8,15 @@ from torch import Tensor
 from gyre.model.network import Network
 
 
-class Rests(Protocol):
+class Offloadable(Protocol):
     """Something that can leave its device and come back; doing either twice does it once."""
 
-    def rest(self) -> None: ...
+    def offload(self) -> None: ...
 
-    def restore(self) -> None: ...
+    def reload(self) -> None: ...
 
 
-class Weights:
+class OffloadableWeights:
     """The parameters of a network, which stay the same objects wherever their values are."""
 
     def __init__(self, network: Network) -> None:
@@ -26,7 +26,7 @@ class Weights:
         self.is_resting = False
 
     @torch.no_grad()
-    def rest(self) -> None:
+    def offload(self) -> None:
         if self.is_resting:
             return
         parameters = list(self._network.module.parameters())
@@ -41,7 +41,7 @@ class Weights:
         self.is_resting = True
 
     @torch.no_grad()
-    def restore(self) -> None:
+    def reload(self) -> None:
         """Back on the device; if it has no room, all of them stay where they rest."""
         if not self.is_resting:
             return

@@ -13,7 +13,7 @@ _ON_CPU = "DefaultCPUAllocator"
 Made = TypeVar("Made")
 
 
-def with_room(doing: str, work: Callable[[], Made]) -> Made:
+def oom_guard(doing: str, work: Callable[[], Made]) -> Made:
     """What `work` returns; raises OutOfMemory where the device has no room for it."""
     try:
         return work()

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gyre.model.network import Network
 from gyre.trainer.optimizer import MASTER, OptimizerState
-from gyre.trainer.room import with_room
+from gyre.trainer.room import oom_guard
 from gyre.types.errors import CheckpointError
 
 
@@ -71,7 +71,7 @@ class Snapshot:
             self.stalled_s = 0.0
             began = perf_counter()
             self._has_state = self._trainer.has_optimizer and not weights_only
-            with_room("copying a checkpoint", self._copy)
+            oom_guard("copying a checkpoint", self._copy)
             self.copied_s = perf_counter() - began
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:

@@ -10,8 +10,8 @@ import torch
 
 from gyre.trainer.gradients import GradientSums
 from gyre.trainer.optimizer import Adam
-from gyre.trainer.resting import Rests, Weights
-from gyre.trainer.room import release, synchronize, with_room
+from gyre.trainer.resting import Offloadable, OffloadableWeights
+from gyre.trainer.room import oom_guard, release, synchronize
 from gyre.types.errors import CellError, NotFinite, OutOfMemory
 from gyre.types.reports import StepReport
 
@@ -28,13 +28,13 @@ def stepped(
 ) -> StepReport:
     """The sum is clipped and applied, and is zero again; NotFinite leaves all as it was."""
     began = perf_counter()
-    found = with_room("a step", norm)
+    found = oom_guard("a step", norm)
     if not isfinite(found):
         message = f"step from version {version}: the norm of the gradient is {found}"
         raise NotFinite(message, retryable=False)
     limit = adam.section.max_norm
     scale = limit / found if found > limit else 1.0
-    with_room("a step", lambda: adam.step(sums.floats(), scale=scale))
+    oom_guard("a step", lambda: adam.step(sums.floats(), scale=scale))
     sums.clear()
     return StepReport(
         version=version + 1,
@@ -45,13 +45,13 @@ def stepped(
     )
 
 
-class Held:
+class DeviceState:
     """What a trainer holds on its device: sums, an optimizer if it has one, and weights."""
 
-    def __init__(self, sums: GradientSums, adam: Adam | None, weights: Weights) -> None:
+    def __init__(self, sums: GradientSums, adam: Adam | None, weights: OffloadableWeights) -> None:
         self._sums = sums
         self._weights = weights
-        self._state: list[Rests] = [sums] if adam is None else [sums, adam]
+        self._state: list[Offloadable] = [sums] if adam is None else [sums, adam]
 
     @property
     def is_resting(self) -> bool:
@@ -61,28 +61,28 @@ class Held:
         if self.is_resting:
             raise CellError("the trainer rests: restore it first")
 
-    def rest(self, *, weights: bool) -> None:
+    def offload(self, *, weights: bool) -> None:
         """Sums and optimizer state, on request weights too, leave the device for host memory."""
         for one in self._parts(weights=weights):
-            one.rest()
+            one.offload()
         # Copies run behind the host, which must not read them before they are there.
         synchronize()
         release()
 
-    def restore(self) -> None:
+    def reload(self) -> None:
         """Everything is back on the device; OutOfMemory leaves it resting, to be tried again."""
         were_away = self._weights.is_resting
         try:
-            with_room("restoring a trainer", self._restore)
+            oom_guard("restoring a trainer", self._restore)
         except OutOfMemory:
-            self.rest(weights=were_away)
+            self.offload(weights=were_away)
             raise
 
     def _restore(self) -> None:
         for one in self._parts(weights=True):
-            one.restore()
+            one.reload()
 
-    def _parts(self, *, weights: bool) -> list[Rests]:
+    def _parts(self, *, weights: bool) -> list[Offloadable]:
         return [*self._state, self._weights] if weights else self._state
 
 

@@ -23,7 +23,9 @@ def generator(seed: int, execution: ExecutionId) -> Random:
     return Random(f"{seed}/{execution}")
 
 
-def draw(tree: Tree, rng: Random, *, max_trajectories: int | None = 5) -> list[Trajectory]:
+def select_trajectories(
+    tree: Tree, rng: Random, *, max_trajectories: int | None = 5
+) -> list[Trajectory]:
     """Up to `max_trajectories` (J_max; None means all) with disjoint targets."""
     paths = [(leaf, counts(tree, leaf)) for leaf in tree.leaves()]
     masked: set[CallId] = set()

@@ -14,7 +14,7 @@ MOST_NAMED = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
+class LoadedExecution:
     """One execution read back from its log."""
 
     execution: ExecutionId
@@ -46,7 +46,7 @@ def find(run: Path, execution: str | None = None) -> list[Path]:
     return named
 
 
-def load(path: Path) -> Loaded:
+def load(path: Path) -> LoadedExecution:
     """The execution of one log; raises LogDamaged, or ConfigError when it cannot be read."""
     try:
         reading = calls.read(path)
@@ -61,7 +61,7 @@ def load(path: Path) -> Loaded:
             message = f"{path}: record {number} refers to a call or segment that is not there"
             raise LogDamaged(message) from error
     name = path.name.removesuffix(calls.SUFFIX)
-    return Loaded(
+    return LoadedExecution(
         execution=tree.opened.execution if tree.opened else ExecutionId(name),
         path=path,
         records=reading.records,

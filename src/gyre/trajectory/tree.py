@@ -13,7 +13,7 @@ import numpy as np
 
 from gyre.trajectory.arena import Arena, Ids, Logprobs
 from gyre.types.conversation import Message
-from gyre.types.errors import BrokenPromise
+from gyre.types.errors import InternalError
 from gyre.types.ids import ROOT, CallId, SegmentId
 from gyre.types.records import (
     CallClosed,
@@ -306,7 +306,7 @@ class Tree:
         node = self.calls[call]
         if node.logprobs_start is None:
             message = f"call {call} has no log-probabilities"
-            raise BrokenPromise(message)
+            raise InternalError(message)
         return self._logprobs.slice(node.logprobs_start, node.num_output)
 
     def prompt_ids(self, call: CallId) -> Ids:

@@ -14,7 +14,7 @@ Slices = tuple[slice, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
+class TensorSlice:
     """A box of a tensor: the shape of the whole, where the box begins in it, and its shape."""
 
     whole: tuple[int, ...]
@@ -22,11 +22,13 @@ class Cut:
     shape: tuple[int, ...]
 
     @classmethod
-    def all_of(cls, shape: Sequence[int]) -> "Cut":
+    def all_of(cls, shape: Sequence[int]) -> "TensorSlice":
         return cls(whole=tuple(shape), start=(0,) * len(shape), shape=tuple(shape))
 
     @classmethod
-    def part_of(cls, whole: Sequence[int], shape: Sequence[int], index: int) -> "Cut | None":
+    def part_of(
+        cls, whole: Sequence[int], shape: Sequence[int], index: int
+    ) -> "TensorSlice | None":
         """Part `index` of a tensor that is cut into equal ones along one dimension.
 
         None where no cut along one dimension has that shape.
@@ -58,16 +60,16 @@ class Cut:
             for most, at, size in zip(self.whole, self.start, self.shape, strict=True)
         )
 
-    def shared_with(self, other: "Cut") -> "Cut | None":
+    def shared_with(self, other: "TensorSlice") -> "TensorSlice | None":
         """The box that both have; None where there is none."""
         start = tuple(map(max, self.start, other.start))
         stop = tuple(map(min, self.stop, other.stop))
         shape = tuple(end - at for at, end in zip(start, stop, strict=True))
         if any(size <= 0 for size in shape):
             return None
-        return Cut(whole=self.whole, start=start, shape=shape)
+        return TensorSlice(whole=self.whole, start=start, shape=shape)
 
-    def without(self, other: "Cut") -> "Iterator[Cut]":
+    def without(self, other: "TensorSlice") -> "Iterator[TensorSlice]":
         """The rest of this box as boxes, when one that lies within it is taken out."""
         start, stop = list(self.start), list(self.stop)
         for dim in range(len(start)):
@@ -76,10 +78,10 @@ class Cut:
                     low, high = [*start], [*stop]
                     low[dim], high[dim] = begin, end
                     shape = tuple(above - below for below, above in zip(low, high, strict=True))
-                    yield Cut(whole=self.whole, start=tuple(low), shape=shape)
+                    yield TensorSlice(whole=self.whole, start=tuple(low), shape=shape)
             start[dim], stop[dim] = other.start[dim], other.stop[dim]
 
-    def slices(self, within: "Cut") -> Slices:
+    def slices(self, within: "TensorSlice") -> Slices:
         """Where this box is in one that it lies within."""
         return tuple(
             slice(at - begin, at - begin + size)
@@ -88,7 +90,7 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Copied:
+class SliceCopy:
     """A box that one holder has of a tensor, and where it belongs in what is wanted."""
 
     holder: int
@@ -98,7 +100,7 @@ class Copied:
     """Within what is wanted."""
 
 
-def planned(wanted: Cut, held: Mapping[int, Cut], name: str) -> list[Copied]:
+def planned(wanted: TensorSlice, held: Mapping[int, TensorSlice], name: str) -> list[SliceCopy]:
     """Boxes that make up the wanted one, each value once, from as few of the first holders as do.
 
     TransferError where they hold another tensor of that name, or not all of it.
@@ -108,14 +110,14 @@ def planned(wanted: Cut, held: Mapping[int, Cut], name: str) -> list[Copied]:
         if cut.whole != wanted.whole:
             message = f"{name}: expected a tensor of shape {wanted.whole}, found {cut.whole}"
             raise TransferError(message, retryable=False)
-        rest: list[Cut] = []
+        rest: list[TensorSlice] = []
         for box in missing:
             shared = box.shared_with(cut)
             if shared is None:
                 rest.append(box)
                 continue
             found.append(
-                Copied(holder=holder, source=shared.slices(cut), target=shared.slices(wanted))
+                SliceCopy(holder=holder, source=shared.slices(cut), target=shared.slices(wanted))
             )
             rest += box.without(shared)
         missing = rest

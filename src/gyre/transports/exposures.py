@@ -4,7 +4,7 @@ import re
 import secrets
 
 from gyre.transports.sheet import MOST_BYTES
-from gyre.types.errors import Outdated, TransferError
+from gyre.types.errors import ExposureGone, TransferError
 from gyre.types.transfers import Exposure
 
 MOST = 2**63
@@ -33,5 +33,5 @@ def refused(given: Exposure, found: str) -> TransferError:
     return TransferError(f"{given.peer}: {found}", retryable=False)
 
 
-def outdated(given: Exposure) -> Outdated:
-    return Outdated(f"{given.peer}: version {given.version} is no longer held there")
+def outdated(given: Exposure) -> ExposureGone:
+    return ExposureGone(f"{given.peer}: version {given.version} is no longer held there")

@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from gyre.transports.cuts import Copied, Cut, planned
+from gyre.transports.cuts import SliceCopy, TensorSlice, planned
 from gyre.transports.sheet import (
     ALIGNED_BYTES,
     BLOCK_BYTES,
     MOST_SHEET_BYTES,
-    Laid,
-    Sheet,
+    TensorEntry,
+    TensorLayout,
     laid_out,
     read_sheet,
     rounded,
@@ -27,7 +27,7 @@ from gyre.transports.sheet import (
 )
 from gyre.types.errors import TransferError
 from gyre.types.ports import Transport
-from gyre.types.transfers import Bundle
+from gyre.types.transfers import TensorBundle
 
 READ_BLOCKS = 16
 """Blocks that are read together."""
@@ -37,15 +37,15 @@ _PADDING = memoryview(bytes(ALIGNED_BYTES))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class TensorBytes:
     """A tensor, or a box of one, and its bytes, the last dimension closest together."""
 
     dtype: str
-    cut: Cut
+    cut: TensorSlice
     data: Bytes
 
 
-def expose(transport: Transport, parts: Mapping[str, Part], *, version: int) -> Bundle:
+def expose(transport: Transport, parts: Mapping[str, TensorBytes], *, version: int) -> TensorBundle:
     """Others can have these tensors until the exposure is withdrawn."""
     tensors, num_bytes = laid_out({name: (one.dtype, one.cut) for name, one in parts.items()})
     pieces = [
@@ -53,16 +53,16 @@ def expose(transport: Transport, parts: Mapping[str, Part], *, version: int) -> 
         for name, one in tensors.items()
         for piece in _padded(parts[name].data.data, name, one)
     ]
-    sheet = Sheet(tensors=tensors, num_bytes=num_bytes, hashes=_hashes(pieces))
+    sheet = TensorLayout(tensors=tensors, num_bytes=num_bytes, hashes=_hashes(pieces))
     text = written(sheet)
     head = [memoryview(text), _PADDING[: rounded(len(text)) - len(text)]]
     exposure = transport.expose([*head, *pieces], version=version)
-    return Bundle(
+    return TensorBundle(
         exposure=exposure, sheet_bytes=len(text), sheet_xxh3=xxhash.xxh3_128_hexdigest(text)
     )
 
 
-def read_sheet_of(transport: Transport, given: Bundle) -> Sheet:
+def read_sheet_of(transport: Transport, given: TensorBundle) -> TensorLayout:
     """What the bundle holds, and nothing of it."""
     if not 0 < given.sheet_bytes <= min(MOST_SHEET_BYTES, given.num_bytes):
         message = f"expected a sheet of up to {MOST_SHEET_BYTES} bytes, found {given.sheet_bytes}"
@@ -77,8 +77,10 @@ def read_sheet_of(transport: Transport, given: Bundle) -> Sheet:
 
 
 def fetch(
-    transport: Transport, given: Sequence[Bundle], wanted: Mapping[str, tuple[str, Cut]]
-) -> dict[str, Part]:
+    transport: Transport,
+    given: Sequence[TensorBundle],
+    wanted: Mapping[str, tuple[str, TensorSlice]],
+) -> dict[str, TensorBytes]:
     """By key of what is wanted: the box of the tensor of that name, from whoever holds it."""
     versions = {one.version for one in given}
     if len(versions) > 1:
@@ -103,12 +105,12 @@ class _Plan:
 
     dtype: str
     width: int
-    cut: Cut
-    held: Mapping[int, Laid]
-    copies: Sequence[Copied]
+    cut: TensorSlice
+    held: Mapping[int, TensorEntry]
+    copies: Sequence[SliceCopy]
 
 
-def _planned(name: str, cut: Cut, sheets: Sequence[Sheet]) -> _Plan:
+def _planned(name: str, cut: TensorSlice, sheets: Sequence[TensorLayout]) -> _Plan:
     held = {at: one.tensors[name] for at, one in enumerate(sheets) if name in one.tensors}
     dtypes = sorted({one.dtype for one in held.values()})
     if len(dtypes) != 1:
@@ -119,7 +121,7 @@ def _planned(name: str, cut: Cut, sheets: Sequence[Sheet]) -> _Plan:
     return _Plan(dtype=dtypes[0], width=width, cut=cut, held=held, copies=copies)
 
 
-def _span(held: Laid, copied: Copied) -> tuple[int, int]:
+def _span(held: TensorEntry, copied: SliceCopy) -> tuple[int, int]:
     """Bytes from the first to the last row that is needed, counted from the first block."""
     shape, rows = held.cut.shape, copied.source[:1]
     if not rows:
@@ -128,21 +130,21 @@ def _span(held: Laid, copied: Copied) -> tuple[int, int]:
     return held.at + rows[0].start * row_bytes, held.at + rows[0].stop * row_bytes
 
 
-def _assembled(plan: _Plan, stores: Sequence["_Store"]) -> Part:
+def _assembled(plan: _Plan, stores: Sequence["_Store"]) -> TensorBytes:
     shape = (*plan.cut.shape, plan.width)
     if len(plan.copies) == 1:
         (one,) = plan.copies
         rows = _rows(plan, one, stores)
         if rows.shape == shape:
-            return Part(dtype=plan.dtype, cut=plan.cut, data=rows.reshape(-1))
+            return TensorBytes(dtype=plan.dtype, cut=plan.cut, data=rows.reshape(-1))
     made = np.empty(shape, np.uint8)
     for one in plan.copies:
         rows = _rows(plan, one, stores)
         made[one.target] = rows[(slice(None), *one.source[1:])] if one.source else rows
-    return Part(dtype=plan.dtype, cut=plan.cut, data=made.reshape(-1))
+    return TensorBytes(dtype=plan.dtype, cut=plan.cut, data=made.reshape(-1))
 
 
-def _rows(plan: _Plan, copied: Copied, stores: Sequence["_Store"]) -> Bytes:
+def _rows(plan: _Plan, copied: SliceCopy, stores: Sequence["_Store"]) -> Bytes:
     """The rows that the holder has, each in full."""
     held = plan.held[copied.holder]
     start, stop = _span(held, copied)
@@ -157,8 +159,8 @@ class _Store:
     def __init__(
         self,
         transport: Transport,
-        given: Bundle,
-        sheet: Sheet,
+        given: TensorBundle,
+        sheet: TensorLayout,
         needed: Sequence[tuple[int, int]],
     ) -> None:
         self._transport = transport
@@ -211,7 +213,7 @@ def _runs(needed: Sequence[tuple[int, int]], block_bytes: int) -> Iterator[tuple
         yield run
 
 
-def _padded(data: memoryview, name: str, one: Laid) -> Iterator[memoryview]:
+def _padded(data: memoryview, name: str, one: TensorEntry) -> Iterator[memoryview]:
     if data.nbytes != one.num_bytes:
         message = f"{name}: expected {one.num_bytes} bytes, found {data.nbytes}"
         raise TransferError(message, retryable=False)

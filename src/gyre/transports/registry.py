@@ -4,14 +4,14 @@ import importlib
 import os
 from pathlib import Path
 
-from gyre.config.sections import TransportSection
+from gyre.config.sections import TransportConfig
 from gyre.transports.shared_memory import SharedTransport
 from gyre.transports.tcp import TcpTransport
 from gyre.types.errors import ConfigError
 from gyre.types.ports import Transport
 
 
-def open_transport(section: TransportSection, *, owner: str, host: str, share: Path) -> Transport:
+def open_transport(section: TransportConfig, *, owner: str, host: str, share: Path) -> Transport:
     """For the process of that name, which others reach by that address."""
     match section.kind:
         case "shared" | "cuda":

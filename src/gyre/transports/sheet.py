@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from gyre.transports.cuts import Cut
+from gyre.transports.cuts import TensorSlice
 from gyre.types.errors import TransferError
 
 BLOCK_BYTES = 2**22
@@ -56,11 +56,11 @@ _TABLE = msgspec.json.Decoder(_Table)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Laid:
+class TensorEntry:
     """One tensor, or a part of one, and where its bytes begin."""
 
     dtype: str
-    cut: Cut
+    cut: TensorSlice
     at: int
     """Counted from the first block."""
 
@@ -74,10 +74,10 @@ class Laid:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sheet:
+class TensorLayout:
     """Tensors by name, in blocks that are known by their hashes."""
 
-    tensors: Mapping[str, Laid]
+    tensors: Mapping[str, TensorEntry]
     num_bytes: int
     """Of all blocks together."""
     hashes: Sequence[str]
@@ -94,20 +94,20 @@ def rounded(at: int) -> int:
     return -(-at // ALIGNED_BYTES) * ALIGNED_BYTES
 
 
-def laid_out(tensors: Mapping[str, tuple[str, Cut]]) -> tuple[dict[str, Laid], int]:
+def laid_out(tensors: Mapping[str, tuple[str, TensorSlice]]) -> tuple[dict[str, TensorEntry], int]:
     """Places for tensors of these types, one after the other, and the bytes they take."""
     found, at = {}, 0
     for name, (dtype, cut) in tensors.items():
         if dtype not in WIDTHS:
             message = f"{name}: expected a type of {sorted(WIDTHS)}, found {dtype}"
             raise TransferError(message, retryable=False)
-        one = Laid(dtype=dtype, cut=cut, at=at)
+        one = TensorEntry(dtype=dtype, cut=cut, at=at)
         found[name] = one
         at = rounded(at + one.num_bytes)
     return found, at
 
 
-def written(sheet: Sheet) -> bytes:
+def written(sheet: TensorLayout) -> bytes:
     rows = [
         _Row(name, one.dtype, [*one.cut.whole], [*one.cut.start], [*one.cut.shape], one.at)
         for name, one in sheet.tensors.items()
@@ -121,19 +121,19 @@ def written(sheet: Sheet) -> bytes:
     return msgspec.json.encode(table)
 
 
-def read_sheet(text: bytes, *, room_bytes: int) -> Sheet:
+def read_sheet(text: bytes, *, room_bytes: int) -> TensorLayout:
     """The sheet of blocks for which there is so much room; TransferError for anything else."""
     try:
         table = _TABLE.decode(text)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise _no_sheet(str(error)) from error
     _check_blocks(table, room_bytes)
-    tensors: dict[str, Laid] = {}
+    tensors: dict[str, TensorEntry] = {}
     for row in table.rows:
         if row.name in tensors:
             raise _no_sheet(f"{row.name!r} is there twice")
         tensors[row.name] = _checked(row, table.num_bytes)
-    return Sheet(
+    return TensorLayout(
         tensors=tensors,
         num_bytes=table.num_bytes,
         hashes=table.hashes,
@@ -151,11 +151,11 @@ def _check_blocks(table: _Table, room_bytes: int) -> None:
         raise _no_sheet(f"{len(table.hashes)} hashes for {blocks} blocks")
 
 
-def _checked(row: _Row, num_bytes: int) -> Laid:
-    cut = Cut(whole=tuple(row.whole), start=tuple(row.start), shape=tuple(row.shape))
+def _checked(row: _Row, num_bytes: int) -> TensorEntry:
+    cut = TensorSlice(whole=tuple(row.whole), start=tuple(row.start), shape=tuple(row.shape))
     if row.dtype not in WIDTHS or len(cut.whole) > MOST_DIMS or not cut.is_within_bounds:
         raise _no_sheet(f"{row.name!r}: {row.dtype} of {row.shape} from {row.start} of {row.whole}")
-    one = Laid(dtype=row.dtype, cut=cut, at=row.at)
+    one = TensorEntry(dtype=row.dtype, cut=cut, at=row.at)
     if row.at < 0 or row.at % ALIGNED_BYTES or row.at + one.num_bytes > num_bytes:
         raise _no_sheet(f"{row.name!r}: {one.num_bytes} bytes from {row.at} of {num_bytes}")
     return one

@@ -24,7 +24,7 @@ GyreError
 │       └── NotFinite        a loss or a gradient is no number; no step was taken
 ├── LogDamaged           a call log is broken before its tail
 ├── TakenOver            another controller goes on with the run; this one may change nothing
-└── BrokenPromise        our own code violated a stated rule; never caught
+└── InternalError        our own code violated a stated rule; never caught
 """
 
 from gyre.types.visible import visible
@@ -156,7 +156,7 @@ class TransferError(CellError):
     """Bytes of another process did not come, or are not those that were described."""
 
 
-class Outdated(TransferError):
+class ExposureGone(TransferError):
     """Bytes of another process are held no longer; ask it for what it holds now."""
 
 
@@ -176,5 +176,5 @@ class LogDamaged(GyreError):
     """A call log is broken somewhere before its tail, so its records cannot be trusted."""
 
 
-class BrokenPromise(GyreError):
+class InternalError(GyreError):
     """Our own code violated a stated rule; this is a bug and is never caught."""

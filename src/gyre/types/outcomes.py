@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum
 
-from gyre.types.errors import BrokenPromise
+from gyre.types.errors import InternalError
 from gyre.types.ids import ExecutionId
 from gyre.types.sandboxes import Level
 
@@ -48,7 +48,7 @@ class State:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class EvaluatorAnswer:
     """An evaluator's answer, before anybody has asked whether it is a score."""
 
     text: str
@@ -57,13 +57,13 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Silence:
+class NoAnswer:
     """An evaluator that ran and answered nothing."""
 
     reason: str
 
 
-Finding = Said | Silence
+Finding = EvaluatorAnswer | NoAnswer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ class Assessment:
     def __post_init__(self) -> None:
         if (self.status is Status.VALID) != (self.score is not None):
             message = f"a {self.status.value} assessment with the score {self.score}"
-            raise BrokenPromise(message)
+            raise InternalError(message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,12 +8,12 @@ from gyre.types.conversation import Message, Tool
 from gyre.types.ids import EngineName
 from gyre.types.packs import Claim, Score
 from gyre.types.reports import ClaimReport, StepReport
-from gyre.types.sampling import Ask, Chunk, EngineHealth, HeldBlocks, LaidBlocks
+from gyre.types.sampling import Chunk, EngineHealth, GenerateRequest, PinnedKv, StoredKv
 from gyre.types.transfers import Exposure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rendered:
+class RenderedTokens:
     """Tokens of some messages, each with the message it belongs to."""
 
     ids: list[int]
@@ -27,7 +27,7 @@ GENERATION = -2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bridged:
+class Continuation:
     """The encoding of new messages that continue a sampled reply."""
 
     trim: int
@@ -51,7 +51,7 @@ class ParsedCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parsed:
+class ParsedReply:
     """An output read back as a message; malformed tool calls are part of the text."""
 
     text: str
@@ -75,7 +75,7 @@ class Renderer(Protocol):
         """Whether the thinking of earlier turns stays in every prompt."""
         ...
 
-    def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Rendered:
+    def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> RenderedTokens:
         """The whole conversation followed by the generation prompt, exactly once."""
         ...
 
@@ -85,7 +85,7 @@ class Renderer(Protocol):
         output: Sequence[int],
         messages: Sequence[Message],
         tools: Sequence[Tool],
-    ) -> Bridged | None:
+    ) -> Continuation | None:
         """What follows a sampled output; None when this family must render anew.
 
         `prompt_tail` holds at least the last turn's opening; messages hold no assistant.
@@ -94,7 +94,7 @@ class Renderer(Protocol):
 
     def parse(
         self, output: Sequence[int], prompt_tail: Sequence[int], tools: Sequence[Tool]
-    ) -> Parsed: ...
+    ) -> ParsedReply: ...
 
     def encode(self, text: str) -> list[int]:
         """Ids of outside text: never a special id, whatever the text spells."""
@@ -109,7 +109,7 @@ class Engine(Protocol):
     @property
     def name(self) -> EngineName: ...
 
-    def generate(self, ask: Ask) -> AsyncGenerator[Chunk, None]:
+    def generate(self, ask: GenerateRequest) -> AsyncGenerator[Chunk, None]:
         """Chunks until one carries `finish`; raises EngineError otherwise.
 
         Closing the iterator early aborts the request at the engine. Whatever was yielded before
@@ -125,28 +125,28 @@ class Engine(Protocol):
 
 
 @runtime_checkable
-class Carries(Engine, Protocol):
+class KvMovable(Engine, Protocol):
     """An engine whose cached blocks can follow a call to another of its kind (SPEC 2.3).
 
     Every method raises EngineError; blocks that are lost are computed again.
     """
 
-    async def pin(self, ask_id: str) -> HeldBlocks:
+    async def pin(self, ask_id: str) -> PinnedKv:
         """Keeps what is computed of an ask that is not over, whatever becomes of the ask."""
         ...
 
-    async def put(self, pin: int, name: str) -> LaidBlocks:
+    async def put(self, pin: int, name: str) -> StoredKv:
         """Lays pinned blocks where engines of this kind find them, under that name if it can."""
         ...
 
-    async def take(self, name: str) -> HeldBlocks:
+    async def take(self, name: str) -> PinnedKv:
         """Takes in what another put there; an ask that needs them finds them while held."""
         ...
 
     async def let_go(self, pin: int) -> None: ...
 
 
-class Trainer(Protocol):
+class CellTrainer(Protocol):
     """The half of a cell that trains: claims add to one sum, and a step applies it (SPEC 3).
 
     Raises CellError: OutOfMemory and NotFinite leave everything as it was before the call.
@@ -178,11 +178,11 @@ class Trainer(Protocol):
         """Forgets what was added since the last step."""
         ...
 
-    def rest(self, *, weights: bool = False) -> None:
+    def offload(self, *, weights: bool = False) -> None:
         """Gives the device's memory back, that of the weights too on request."""
         ...
 
-    def restore(self) -> None:
+    def reload(self) -> None:
         """Everything as before `rest`; OutOfMemory leaves it resting."""
         ...
 
@@ -227,7 +227,7 @@ class Tracker(Protocol):
         ...
 
 
-class Spawned(Protocol):
+class SpawnedProcess(Protocol):
     """A process that was started somewhere, the leader of a session of its own."""
 
     @property
@@ -259,7 +259,7 @@ LOST = -1
 """In place of a status that nobody was told."""
 
 
-class Spot(Protocol):
+class Node(Protocol):
     """Where processes can be started: a machine, or a part of one that is kept for a cell."""
 
     @property
@@ -277,7 +277,7 @@ class Spot(Protocol):
         """Nothing can be started there any more, and what ran there is gone or out of reach."""
         ...
 
-    async def spawn(self, argv: Sequence[str], *, log: str) -> Spawned:
+    async def spawn(self, argv: Sequence[str], *, log: str) -> SpawnedProcess:
         """This installation's Python with these arguments; what it reports as errors is logged.
 
         ConfigError where that cannot be.
@@ -288,11 +288,11 @@ class Spot(Protocol):
         """For a process there, or everybody of the group it leads; one that is gone is not told."""
         ...
 
-    async def holds(self, pid: int, log: str) -> bool:
+    async def is_running(self, pid: int, log: str) -> bool:
         """Whether the process lives there and writes its errors there, as no other would."""
         ...
 
-    def order(self, log: str, number: int) -> None:
+    def signal_log_holder(self, log: str, number: int) -> None:
         """The signal for whoever lives there and writes its errors there, if anybody does."""
         ...
 
@@ -301,7 +301,7 @@ class Cluster(Protocol):
     """The machines of a run; it says where processes start, and nothing of what they do."""
 
     @property
-    def here(self) -> Spot:
+    def here(self) -> Node:
         """Beside the controller."""
         ...
 
@@ -310,18 +310,18 @@ class Cluster(Protocol):
         """Every spot is of one machine, whose memory its processes share."""
         ...
 
-    async def cell(self, cell: int, *, nodes: int = 1) -> Spot:
+    async def cell(self, cell: int, *, nodes: int = 1) -> Node:
         """Kept for that cell for as long as it is not lost, and then another.
 
         A cell on several nodes has its driver there, and doors on the others.
         """
         ...
 
-    async def agents(self) -> Spot:
+    async def agents(self) -> Node:
         """For one more execution."""
         ...
 
-    def order(self, log: str, number: int) -> None:
+    def signal_log_holder(self, log: str, number: int) -> None:
         """The signal for whoever writes its errors there, on whichever machine, if anybody does."""
         ...
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from gyre.types.conversation import Message
 from gyre.types.ids import CallId, ExecutionId, SegmentId
 from gyre.types.roles import CallRole
-from gyre.types.sampling import Sampling, Span
+from gyre.types.sampling import SamplingParams, Span
 
 FORMAT = 1
 """Version of the call log's records; a reader refuses a newer one."""
@@ -85,7 +85,7 @@ class CallClosed:
     """Whether equal twins could have been the parent (M08)."""
     trim: int = 0
     """Tokens at the end of the input path that the prompt leaves out (continuing a reply)."""
-    sampling: Sampling
+    sampling: SamplingParams
     asked: Mapping[str, str | int | float | bool | None] = field(default_factory=dict)
     """Sampling settings of the harness: recorded, not used."""
     metadata: Mapping[str, str] = field(default_factory=dict)

@@ -31,7 +31,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Classified:
+class Classification:
     """A call's class, and who made it."""
 
     role: CallRole

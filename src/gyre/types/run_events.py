@@ -298,7 +298,7 @@ class RunEnded:
     reason: str
 
 
-FactForPeople = (
+RunEvent = (
     GroupDrawn
     | RewardGiven
     | GroupPacked
@@ -322,4 +322,4 @@ FactForPeople = (
     | UseMeasured
     | RunEnded
 )
-FACTS_FOR_PEOPLE: tuple[type, ...] = get_args(FactForPeople)
+RUN_EVENTS: tuple[type, ...] = get_args(RunEvent)

@@ -6,7 +6,7 @@ from gyre.types.ids import EngineName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sampling:
+class SamplingParams:
     """How tokens are drawn; the training run fixes it, whatever a harness asks for (SPEC 4.6)."""
 
     temperature: float = 1.0
@@ -23,14 +23,14 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class GenerateRequest:
     """One request to one engine."""
 
     id: str
     """Unique among the requests of the proxy; used to abort."""
     input_ids: bytes
     """int32, little-endian: the prompt followed by what was already sampled elsewhere."""
-    sampling: Sampling
+    sampling: SamplingParams
     """With max_tokens already lowered by what was sampled elsewhere."""
     execution: str
     """For engines that keep prefixes per execution."""
@@ -89,7 +89,7 @@ class EngineHealth:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaidBlocks:
+class StoredKv:
     """Cached blocks that an engine has laid where others of its kind find them."""
 
     name: str
@@ -98,7 +98,7 @@ class LaidBlocks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldBlocks:
+class PinnedKv:
     """Cached blocks that an engine keeps for somebody."""
 
     pin: int

@@ -38,7 +38,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SandboxOrder:
+class SandboxSpec:
     """The sandbox that an execution runs in."""
 
     kind: Literal["process", "local", "docker"] = "process"

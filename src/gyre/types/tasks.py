@@ -31,7 +31,7 @@ class Rubric:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
+class EvaluationRule:
     """The rule by which the state an execution leaves is assessed: by a command, or by a judge."""
 
     argv: tuple[str, ...] = ()
@@ -75,7 +75,7 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Needs:
+class ResourceNeeds:
     """What a task wants of the place it runs in; None: whatever the place gives."""
 
     image: str | None = None
@@ -94,14 +94,14 @@ class Needs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class TaskStep:
     """One of several instructions that an agent gets in turn, each judged when it has ended."""
 
     name: str
     instruction: str
     files: str | None
     """Folder whose contents are put into the workspace before it begins."""
-    evaluation: Evaluation
+    evaluation: EvaluationRule
     agent_s: float | None = None
     least: dict[str, float] = field(default_factory=dict)
     """Numbers that the step must reach by name; else the steps behind it are left out."""
@@ -118,19 +118,19 @@ class Task:
     instruction: str
     files: str | None
     """Folder whose contents the workspace begins with; None: an empty workspace."""
-    evaluation: Evaluation
+    evaluation: EvaluationRule
     variables: dict[str, str] = field(default_factory=dict)
     """Environment of the agent and of the evaluation."""
     metadata: dict[str, str] = field(default_factory=dict)
     """For people and reports; nothing is decided by it."""
-    needs: Needs = Needs()
+    needs: ResourceNeeds = ResourceNeeds()
     agent_s: float | None = None
     """How long the agent may take, where the run allows more."""
     overall_s: float | None = None
     """How long agent and evaluation may take together, where the run allows more."""
     preserve: bool = False
     """Whether what is left stays on disk, whatever the run does with others."""
-    steps: tuple[Step, ...] = ()
+    steps: tuple[TaskStep, ...] = ()
     """Of a task with several; `evaluation` is then the last step's."""
     steps_reward: Literal["mean", "final"] = "mean"
     """What the rewards of several steps come to."""

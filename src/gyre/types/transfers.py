@@ -21,7 +21,7 @@ class Exposure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bundle:
+class TensorBundle:
     """Tensors that a process holds for others: their bytes, which begin with a sheet about them."""
 
     exposure: Exposure
@@ -39,7 +39,7 @@ class Bundle:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class MemoryRange:
     """Bytes of a device's memory, within one of the pieces that their lender names."""
 
     piece: int
@@ -48,15 +48,15 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lent:
+class IpcHandle:
     """Device memory that processes of the same machine can read, for as long as it is lent."""
 
     key: str
     """32 hex digits that no other loan ever had; they stand at `stamp` until the loan ends."""
     pieces: tuple[str, ...]
     """Handles of the device's driver in hex."""
-    stamp: Place
-    parts: tuple[Place, ...]
+    stamp: MemoryRange
+    parts: tuple[MemoryRange, ...]
     sums: tuple[int, ...]
     """Of each part, by which a copy of it is checked."""
 

@@ -28,12 +28,12 @@ from tests.trainer.cells import worst
 from tests.trainer.scenes import NUM_EXECUTIONS
 
 from gyre.cell.cell_weights import fetched, whole_cuts
-from gyre.config.sections import ObjectiveSection, TrainerSection
-from gyre.controller.controller import KINDS
+from gyre.config.sections import LossConfig, TrainerConfig
+from gyre.controller.controller import JOURNAL_EVENTS
 from gyre.journal.reading import read
 from gyre.model.loader import load_network
 from gyre.scheduler.messages import CellDied
-from gyre.trainer.cell import LocalTrainer
+from gyre.trainer.cell import Trainer
 from gyre.transports.shared_memory import SharedTransport
 from gyre.types.errors import CellError, CellGone
 from gyre.types.run_events import StepMade, WeightsPublished
@@ -51,10 +51,10 @@ def batch(tmp_path_factory):
 @pytest.fixture(scope="module")
 def alone(batch):
     """One trainer's reports, norms and weights after two steps."""
-    trainer = LocalTrainer(
+    trainer = Trainer(
         load_network(batch.model),
-        section=TrainerSection(),
-        objective=ObjectiveSection(),
+        section=TrainerConfig(),
+        objective=LossConfig(),
         optimizer=OPTIMIZER,
     )
     reports, norms = [], []
@@ -139,12 +139,12 @@ def test_two_cells_of_two_stages_make_one_update_and_share_it(cells, batch, tmp_
 
     async def scenario(clients):
         await join(clients, 0, 1)
-        await asyncio.gather(*(clients[cell].meet(0, [0, 1]) for cell in clients))
+        await asyncio.gather(*(clients[cell].form_groups(0, [0, 1]) for cell in clients))
         version = (await clients[0].health()).trainer_version
         await asyncio.gather(*(train(clients[claim % 2], batch, claim) for claim in range(6)))
         sent = await reduced(clients, 0, {0: [0, 2, 4], 1: [1, 3, 5]})
         step = await clients[0].step(version)
-        spread = (one.spread(0, [0, 1], step.version) for one in clients.values())
+        spread = (one.broadcast_weights(0, [0, 1], step.version) for one in clients.values())
         await asyncio.gather(*spread)
         digests = [(await weights(clients[one], tmp_path / f"{one}"))[0] for one in (0, 1)]
         await clients[1].pull(await clients[0].expose())
@@ -287,7 +287,7 @@ def test_the_death_of_a_rank_ends_its_cell_and_no_other(cells, batch):
 
     async def scenario(clients):
         await join(clients, 0, 1)
-        await asyncio.gather(*(clients[cell].meet(5, [0, 1]) for cell in clients))
+        await asyncio.gather(*(clients[cell].form_groups(5, [0, 1]) for cell in clients))
         await asyncio.gather(*(train(clients[claim], batch, claim) for claim in (0, 1)))
         waiting = asyncio.ensure_future(clients[0].reduce(5, [0, 1], {0: [0], 1: [1]}))
         (follower,) = followers_of(cells.processes[1])
@@ -297,7 +297,7 @@ def test_the_death_of_a_rank_ends_its_cell_and_no_other(cells, batch):
             await waiting
         with pytest.raises(CellGone):
             await clients.pop(1).health()
-        await clients[0].meet(6, [0])
+        await clients[0].form_groups(6, [0])
         return failed.value, status, await reduced(clients, 6, {0: [0]})
 
     failure, status, alone = cells.run(scenario)
@@ -401,7 +401,7 @@ def test_a_run_trains_with_cells_of_two_stages(tmp_path, placement, standalone, 
         timeout=600,
     )
     assert 0 == done.returncode, done.stdout + done.stderr
-    reading = read(tmp_path / "run" / "journal", kinds=KINDS)
+    reading = read(tmp_path / "run" / "journal", kinds=JOURNAL_EVENTS)
     steps = [fact for _, fact in reading.facts((StepMade,))]
     published = [fact.version for _, fact in reading.facts((WeightsPublished,))]
 

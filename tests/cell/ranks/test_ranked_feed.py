@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from gyre.cell.ranks.ranked_driver import Driver
-from gyre.cell.ranks.ranked_feed import Claimed, Feed
-from gyre.config.sections import ObjectiveSection
-from gyre.trainer.distributed.messages import MicroStep, Result
-from gyre.trainer.distributed.pipeline import Ended
+from gyre.cell.ranks.ranked_feed import MicroStepStream, PendingClaim
+from gyre.config.sections import LossConfig
+from gyre.trainer.distributed.messages import MicroStep, MicroStepResult
+from gyre.trainer.distributed.pipeline import StreamEnd
 from gyre.types.errors import CellError, CellGone, NotFinite
 from gyre.types.packs import Claim, Pack, Score, Share
 from gyre.types.reports import Measures
 
-SECTION = ObjectiveSection()
+SECTION = LossConfig()
 INSIDE, BEYOND = 0.0, 1.0
 """Log-ratios of a target: one within the bounds, one that clips a positive advantage."""
 
@@ -44,7 +44,7 @@ def claim_of(*packs):
 
 
 def claimed(claim, lease=0, scores=None):
-    return Claimed(claim=claim, num_executions=4, lease=lease, scores=scores)
+    return PendingClaim(claim=claim, num_executions=4, lease=lease, scores=scores)
 
 
 def result_of(work, ratios):
@@ -65,12 +65,12 @@ def result_of(work, ratios):
         max_gap=0.0,
     )
     loss = None if work.scores is None else 0.5
-    return Result(work=work, scores=scores, loss=loss, measures=measures)
+    return MicroStepResult(work=work, scores=scores, loss=loss, measures=measures)
 
 
 def feed_of(*claims, held=None):
     waiting = deque(claims)
-    return Feed(
+    return MicroStepStream(
         SECTION, lambda: waiting.popleft() if waiting else None, set() if held is None else held
     )
 
@@ -82,7 +82,7 @@ def through(feed, ratios=(INSIDE,) * 4):
     while isinstance(work := feed.take(), MicroStep):
         taken.append(work)
         feed.finished(result_of(work, ratios))
-    assert Ended.CLOSED is work
+    assert StreamEnd.CLOSED is work
     return taken
 
 
@@ -141,13 +141,13 @@ def test_a_stream_without_claims_pauses_and_one_that_waits_for_scores_never_clos
     scoring = feed.take()
     feed.is_closing = True
 
-    assert Ended.PAUSED is feed.take()
+    assert StreamEnd.PAUSED is feed.take()
     feed.finished(result_of(scoring, [INSIDE]))
     training = feed.take()
-    assert Ended.CLOSED is feed.take()
+    assert StreamEnd.CLOSED is feed.take()
     feed.finished(result_of(training, [INSIDE]))
     feed.is_closing = False
-    assert Ended.PAUSED is feed.take()
+    assert StreamEnd.PAUSED is feed.take()
 
 
 def test_claims_are_trained_in_the_order_in_which_they_came():

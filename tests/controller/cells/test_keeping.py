@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tests.cell.fake_cells import FakeCell, FakeWorld
 
-from gyre.config.run_sections import CheckpointSection
-from gyre.controller.cells.checkpointer import Keeper
+from gyre.config.run_sections import CheckpointConfig
+from gyre.controller.cells.checkpointer import Checkpointer
 from gyre.model import checkpoint_store as checkpoints
 from gyre.model.checkpoint_store import Checkpoint, name_of
 from gyre.types.errors import CellError, CheckpointError
@@ -25,10 +25,10 @@ class Scene:
         self.covered = []
         self.tasks = []
         self.folder = folder
-        self.keeper = Keeper(
+        self.keeper = Checkpointer(
             self.cells,
             folder=folder,
-            section=CheckpointSection(keep=2, every=every),
+            section=CheckpointConfig(keep=2, every=every),
             hear=self.heard.append,
             covered=self.covered.append,
             spawn=self.spawn,

@@ -1,13 +1,13 @@
 """Slow engines: said once, by comparison with their peers, where there is work to judge."""
 
-from gyre.controller.cells.pacing import LOOK_S, SLOW, WINDOW_S, Paces
+from gyre.controller.cells.pacing import LOOK_S, SLOW, WINDOW_S, TokenRates
 
 
 class Engines:
     """Each with some calls in flight, and so many tokens a second for all of them together."""
 
     def __init__(self):
-        self.paces = Paces()
+        self.paces = TokenRates()
         self.now = 0.0
         self.tokens = {}
 

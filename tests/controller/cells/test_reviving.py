@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.cell.fake_cells import FakeCell, FakeWorld
 
-from gyre.controller.cells.restarts import MOST_STARTS, WELL_S, Restarts, Reviving
+from gyre.controller.cells.restarts import MOST_STARTS, WELL_S, CellRestarter, RestartBackoff
 from gyre.model.checkpoint_store import Checkpoint
 from gyre.types.errors import CellError, ConfigError
 from gyre.types.run_events import CellRestarted
@@ -92,7 +92,7 @@ class Scene:
         self.staff = Staff(self.world)
         self.heard = []
         self.pauses = []
-        self.reviving = Reviving(
+        self.reviving = CellRestarter(
             self.cells,
             self.staff,
             Hall(self.staff.done),
@@ -187,7 +187,7 @@ def test_a_cell_that_ends_as_soon_as_it_is_well_ends_the_run_by_name_and_log():
 
 
 def test_pauses_grow_and_are_bounded_and_a_life_of_some_length_begins_anew():
-    restarts = Restarts()
+    restarts = RestartBackoff()
 
     assert [0.0, 1.0, 2.0, 4.0, 8.0] == [restarts.begin(1, 0.0) for _ in range(MOST_STARTS)]
     assert restarts.begin(1, 0.0) is None

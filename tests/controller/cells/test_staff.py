@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 import pytest
 from tests.config.tables import read
 
-from gyre.controller.cells.processes import Staff
+from gyre.controller.cells.processes import CellProcesses
 from gyre.types.errors import ConfigError
 
 
@@ -31,7 +31,7 @@ def test_a_cell_that_finds_no_room_ends_the_wait_of_all_others(tmp_path):
     """Whoever waited on would ask the cluster for a node after it was closed."""
 
     async def work():
-        staff = Staff(read(cells={"count": 3, "capacity": 8}).config, tmp_path)
+        staff = CellProcesses(read(cells={"count": 3, "capacity": 8}).config, tmp_path)
         staff.cluster = Crowded()
         async with asyncio.timeout(180), AsyncExitStack() as stack:
             with pytest.raises(ConfigError, match="cell 2: no node has room"):

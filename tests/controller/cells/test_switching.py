@@ -9,10 +9,10 @@ from tests.cell.fake_cells import FakeCell, FakeWorld
 from tests.controller.training.test_hall import packer
 from tests.testing.hurried import hurried
 
-from gyre.cell.protocol import Saved
-from gyre.controller.cells.transitions import COUNTED, Switching
-from gyre.controller.training.batches import Terms
-from gyre.controller.training.hall import MOST_READS, Hall
+from gyre.cell.protocol import SavedCheckpoint
+from gyre.controller.cells.transitions import COUNTED, RoleTransitions
+from gyre.controller.training.batches import TrainingSettings
+from gyre.controller.training.hall import MOST_READS, TrainingCoordinator
 from gyre.model.checkpoint_store import Checkpoint
 from gyre.scheduler.messages import (
     CellDied,
@@ -28,7 +28,7 @@ from gyre.scheduler.messages import (
     Published,
     TransitionFailed,
 )
-from gyre.types.errors import Outdated
+from gyre.types.errors import ExposureGone
 
 CORE, SATELLITE, STANDALONE = 0, 1, 2
 LEASE_S = 60.0
@@ -51,7 +51,7 @@ class Keeper:
 
     async def saved(self, version):
         await self._cells[CORE].save(Path("v"), version=version)
-        return checkpoint(version), Saved(digest="", seconds=0.0, num_bytes=1)
+        return checkpoint(version), SavedCheckpoint(digest="", seconds=0.0, num_bytes=1)
 
     async def prune(self):
         pass
@@ -95,7 +95,7 @@ class Routes:
 
 
 class Proxy:
-    async def vacated(self, engine):
+    async def wait_drained(self, engine):
         return dict.fromkeys(COUNTED, 0)
 
 
@@ -112,7 +112,7 @@ class Scene:
         self.reviving = Reviving(self.world, self.cells, self.heard)
         self.tasks = []
         self.group = group
-        terms = Terms(
+        terms = TrainingSettings(
             groups_per_batch=1,
             batch_executions=1,
             lease_s=LEASE_S,
@@ -120,7 +120,7 @@ class Scene:
             group_s=0.3,
             scored_first=False,
         )
-        self.hall = Hall(
+        self.hall = TrainingCoordinator(
             self.cells,
             terms,
             packer=packer,
@@ -130,7 +130,7 @@ class Scene:
             clock=lambda: 0.0,
             spawn=self.spawn,
         )
-        self.switching = Switching(
+        self.switching = RoleTransitions(
             self.cells,
             self.hall,
             Routes(),
@@ -427,7 +427,7 @@ def test_an_engine_that_is_asked_for_more_while_it_loads_is_given_what_is_publis
 
         async def overtaken():
             scene.keeper.publish(checkpoint(1))
-            raise Outdated("version 0: the engine has 1, or is to load it")
+            raise ExposureGone("version 0: the engine has 1, or is to load it")
 
         satellite.faults.append(("load", overtaken))
         command = LeaveTraining(cell=SATELLITE, transition=1, reason=LeaveReason.RESCUE)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from tests.cell.fake_cells import FakeCell, FakeWorld
 
-from gyre.controller.cells.watching import SILENT_S, Watch
+from gyre.controller.cells.watching import SILENT_S, HealthMonitor
 from gyre.scheduler.messages import CellDied, EngineLost
 
 LEASE_S = 60.0
@@ -43,7 +43,7 @@ class Scene:
         self.ended = []
         self.tasks = []
         self.over = {cell: asyncio.Event() for cell in self.cells}
-        self.watch = Watch(
+        self.watch = HealthMonitor(
             self.cells,
             self.hall,
             num_cells=2,

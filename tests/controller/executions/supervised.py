@@ -12,10 +12,10 @@ from pathlib import Path
 
 from gyre.rollout import facts, outcome
 from gyre.rollout.main import LOG_FILE, ORDERS, Secrets
-from gyre.rollout.spec import ORDER_FILE, Order, write_order
+from gyre.rollout.spec import ORDER_FILE, ExecutionSpec, write_order
 from gyre.storage.lock import is_taken
 from gyre.types.outcomes import Launched
-from gyre.types.tasks import Evaluation, Task
+from gyre.types.tasks import EvaluationRule, Task
 
 PATIENCE_S = 180.0
 """A test that waits longer has failed; no test takes as long as it may."""
@@ -32,7 +32,7 @@ def wait_until(holds):
 
 def evaluation(script, **changed):
     settings = {"score": "reward.txt", "attempts": 2, "retry_s": 0.01, "attempt_s": PATIENCE_S}
-    return Evaluation(argv=("sh", "-c", script), **(settings | changed))
+    return EvaluationRule(argv=("sh", "-c", script), **(settings | changed))
 
 
 def order(harness, *, judge=None, files=None, variables=None, **changed):
@@ -46,7 +46,7 @@ def order(harness, *, judge=None, files=None, variables=None, **changed):
         variables=variables or {},
     )
     settings = {"agent_s": PATIENCE_S, "overall_s": 2 * PATIENCE_S}
-    return Order(
+    return ExecutionSpec(
         execution="e1",
         task=task,
         url="http://127.0.0.1:9/exec/e1",

@@ -8,13 +8,13 @@ import signal
 import pytest
 from tests.controller.executions.supervised import PATIENCE_S, order, supervised
 
-from gyre.cluster.local import Here
-from gyre.controller.executions.supervised import SILENT_S, Holding
+from gyre.cluster.local import LocalNode
+from gyre.controller.executions.supervised import SILENT_S, HeldTime
 from gyre.controller.executions.supervisors import Supervisors
-from gyre.proxy.proxied import Sealed
-from gyre.rollout.facts import FACTS_FILE, Entry, FactsFile
+from gyre.proxy.proxied import SealedExecution
+from gyre.rollout.facts import FACTS_FILE, FactEntry, FactsFile
 from gyre.rollout.heartbeat import BEAT_FILE
-from gyre.rollout.spec import Told, read_told, tell, write_order
+from gyre.rollout.spec import ProxyTotals, read_told, write_order, write_proxy_totals
 from gyre.storage import lock
 from gyre.types.outcomes import Closed, Ending, Launched, Outcome, Prepared, Terminated
 
@@ -41,7 +41,7 @@ class Proxy:
 
     async def seal(self, execution):
         self.sealed.append(execution)
-        return Sealed(committed_calls=2, held_s=self.held_s)
+        return SealedExecution(committed_calls=2, held_s=self.held_s)
 
     async def held(self):
         return {NAME: self.held_s}
@@ -66,14 +66,14 @@ class Nursery:
     def __init__(self):
         self.keys, self.children = [], []
 
-    async def birth(self, name, arguments, *, log, told, lasts):
+    async def fork(self, name, arguments, *, log, told, lasts):
         assert lasts
         self.keys.append(json.loads(told)["key"])
         self.children.append(Child())
         return self.children[-1]
 
-    def order(self, log, number):
-        Here().order(log, number)
+    def signal_log_holder(self, log, number):
+        LocalNode().signal_log_holder(log, number)
 
 
 class Scene:
@@ -156,9 +156,9 @@ def test_what_is_posted_and_read_from_the_disk_counts_once(scene):
         one.left(PREPARED, LAUNCHED, ENDED)
         held = lock.take(one.folder)
         await one.adopt()
-        await one.supervisors.heard(NAME, Entry(sequence=2, at=0.0, fact=ENDED))
+        await one.supervisors.heard(NAME, FactEntry(sequence=2, at=0.0, fact=ENDED))
         one.left(VALID)
-        await one.supervisors.heard(NAME, Entry(sequence=3, at=0.0, fact=VALID))
+        await one.supervisors.heard(NAME, FactEntry(sequence=3, at=0.0, fact=VALID))
         await one.look(2)
         os.close(held)
 
@@ -297,7 +297,7 @@ def test_facts_that_are_damaged_exclude_it(scene):
 def test_what_it_was_told_before_is_not_taken_back_by_a_new_proxy(scene):
     async def scenario(one):
         one.left(PREPARED, LAUNCHED)
-        tell(one.folder, Told(held_s=50.0))
+        write_proxy_totals(one.folder, ProxyTotals(held_s=50.0))
         held = lock.take(one.folder)
         await one.adopt()
         one.proxy.held_s = 7.0
@@ -308,7 +308,7 @@ def test_what_it_was_told_before_is_not_taken_back_by_a_new_proxy(scene):
 
 
 def test_seconds_of_one_proxy_after_another_add_up():
-    held = Holding()
+    held = HeldTime()
 
     assert [1.0, 5.0, 6.0, 8.0, 9.0] == [held.counted(one) for one in (1.0, 5.0, 1.0, 3.0, 4.0)]
 

@@ -5,12 +5,12 @@ import json
 
 import pytest
 
-from gyre.controller.executions.facts_server import Desk
-from gyre.rollout.facts import Entry
+from gyre.controller.executions.facts_server import FactsServer
+from gyre.rollout.facts import FactEntry
 from gyre.types.outcomes import Closed, Outcome
 
 FACT = Closed(outcome=Outcome.VALID, score=0.5, reason=None)
-BODY = {"execution": "g0-0"} | json.loads(Entry(sequence=3, at=1.0, fact=FACT).encode())
+BODY = {"execution": "g0-0"} | json.loads(FactEntry(sequence=3, at=1.0, fact=FACT).encode())
 
 
 def posted(body, *, token="t", method="POST", path="/facts"):
@@ -33,7 +33,7 @@ def posted(body, *, token="t", method="POST", path="/facts"):
         "path": path,
         "headers": [(b"authorization", f"Bearer {token}".encode())],
     }
-    asyncio.run(Desk("t", taken)(scope, receive, send))
+    asyncio.run(FactsServer("t", taken)(scope, receive, send))
     return sent[0]["status"], heard
 
 

@@ -15,7 +15,7 @@ from tests.controller.executions.supervised import (
 
 from gyre.batching.advantages import advantages
 from gyre.controller.executions.group_executions import _kept
-from gyre.sandboxes.members import Members
+from gyre.sandboxes.members import SandboxProcesses
 from gyre.types.outcomes import Ending, Outcome, Prepared, Status
 from gyre.types.tasks import CountedTests
 
@@ -88,7 +88,7 @@ def test_every_ending_is_assessed_by_every_evaluator(way, judge, tmp_path):
 def kill_sandbox(one):
     """All programs of the execution, from outside, whatever each of them is doing."""
     (prepared,) = [fact for fact in one.facts if isinstance(fact, Prepared)]
-    for member in Members(prepared.mark, owns_descendants=False).alive():
+    for member in SandboxProcesses(prepared.mark, owns_descendants=False).alive():
         with suppress(ProcessLookupError):
             os.kill(member.pid, signal.SIGKILL)
 

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from tests.controller.executions.supervised import PATIENCE_S, order
 
-from gyre.cluster.births import Births
-from gyre.cluster.local import Here
-from gyre.controller.executions.held_out_eval import Evaluations, name_of
+from gyre.cluster.births import ForkClient
+from gyre.cluster.local import LocalNode
+from gyre.controller.executions.held_out_eval import HeldOutEval, name_of
 from gyre.controller.executions.supervisors import MOST_REVIVALS
-from gyre.proxy.proxied import Sealed
-from gyre.rollout.facts import Entry, FactsFile
-from gyre.rollout.spec import Order, read_order, read_told, write_order
-from gyre.scheduler.config import Shape
+from gyre.proxy.proxied import SealedExecution
+from gyre.rollout.facts import FactEntry, FactsFile
+from gyre.rollout.spec import ExecutionSpec, read_order, read_told, write_order
+from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.messages import (
     EvaluationEnded,
     EvaluationMove,
@@ -38,10 +38,10 @@ from gyre.types.ids import EngineId
 from gyre.types.outcomes import Closed, Ending, Launched, Outcome, Prepared, Terminated
 from gyre.types.records import CallClosed
 from gyre.types.run_events import EvaluationRound, EvaluationScored
-from gyre.types.sampling import Sampling, Span
-from gyre.types.tasks import Evaluation, Task
+from gyre.types.sampling import SamplingParams, Span
+from gyre.types.tasks import EvaluationRule, Task
 
-SHAPE = Shape(
+SHAPE = SchedulerConfig(
     groups_per_batch=2,
     executions_per_group=2,
     num_cells=1,
@@ -66,7 +66,7 @@ class Tasks:
         return self._count
 
     def get(self, index):
-        judge = Evaluation(argv=("true",))
+        judge = EvaluationRule(argv=("true",))
         return Task(id=f"held-{index}", instruction="do", files=None, evaluation=judge)
 
 
@@ -86,7 +86,7 @@ class Proxy:
         if execution not in self.opened:
             raise EngineError("proxy: 404", retryable=False)
         self.sealed.append(execution)
-        return Sealed(committed_calls=3, held_s=0.5)
+        return SealedExecution(committed_calls=3, held_s=0.5)
 
     async def held(self):
         return dict(self.waits)
@@ -121,7 +121,7 @@ class Nursery:
         self.gate.set()
         self.asked = asyncio.Event()
 
-    async def birth(self, name, arguments, *, log, told, lasts):
+    async def fork(self, name, arguments, *, log, told, lasts):
         self.asked.set()
         await self.gate.wait()
         if self.is_closed:
@@ -132,8 +132,8 @@ class Nursery:
         self.born[name] = Child()
         return self.born[name]
 
-    def order(self, log, number):
-        Here().order(log, number)
+    def signal_log_holder(self, log, number):
+        LocalNode().signal_log_holder(log, number)
 
 
 class Scene:
@@ -148,7 +148,7 @@ class Scene:
         self.order = None
         self._inbox = deque()
         self._spawned = set()
-        self.evaluations = Evaluations(
+        self.evaluations = HeldOutEval(
             folder,
             Tasks(tasks),
             self.proxy,
@@ -176,7 +176,7 @@ class Scene:
     def _order_of(self, name, task, url):
         if self.order is not None:
             return replace(self.order, execution=name)
-        return Order(
+        return ExecutionSpec(
             execution=name,
             task=task,
             url=url,
@@ -229,7 +229,7 @@ class Scene:
         """Both facts are posted, each twice."""
         name = name_of(number)
         for at, fact in enumerate([ENDED, ENDED, closed, closed]):
-            await self.evaluations.heard(name, Entry(sequence=at // 2, at=0.0, fact=fact))
+            await self.evaluations.heard(name, FactEntry(sequence=at // 2, at=0.0, fact=fact))
         await self.settle()
 
     def of(self, kind):
@@ -265,7 +265,7 @@ def test_all_tasks_are_asked_for_before_the_first_step_and_launched_by_slots(sce
 def test_a_slot_is_free_when_the_harness_has_ended(scene):
     async def scenario(one):
         await one.begin()
-        entry = Entry(sequence=0, at=0.0, fact=ENDED)
+        entry = FactEntry(sequence=0, at=0.0, fact=ENDED)
         await one.evaluations.heard(name_of(1), entry)
         assert ["eval-000001"] == one.proxy.sealed
         await one.settle()
@@ -383,7 +383,7 @@ def test_facts_that_were_not_posted_are_read_from_the_disk(scene):
 def test_facts_of_other_executions_are_passed_over(scene):
     async def scenario(one):
         await one.begin()
-        entry = Entry(sequence=0, at=0.0, fact=ENDED)
+        entry = FactEntry(sequence=0, at=0.0, fact=ENDED)
         await one.evaluations.heard("g00000-00", entry)
 
     assert [] == scene(scenario).of(EvaluationEnded)
@@ -515,7 +515,7 @@ def test_a_real_supervisor_has_an_evaluation_judged(tmp_path):
     """Its facts are posted nowhere, so they are found when it has ended."""
 
     async def work():
-        births = await Births.open("gyre.rollout.main", tmp_path / "nursery.log")
+        births = await ForkClient.open("gyre.rollout.main", tmp_path / "nursery.log")
         one = Scene(tmp_path / "run", tasks=1, births=births)
         one.order = replace(order("echo a > work; echo b >> work"), facts_url=None)
         await one.begin()
@@ -605,7 +605,7 @@ def test_an_evaluation_that_was_ended_with_its_run_begins_anew(scene, before, no
         one.evaluations.move([EvaluationMove(evaluation=0, engine=EngineId(2))])
         seats.append(dict(one.evaluations.seats))
         for at, fact in enumerate([ENDED, VALID]):
-            await one.evaluations.heard(now, Entry(sequence=at, at=0.0, fact=fact))
+            await one.evaluations.heard(now, FactEntry(sequence=at, at=0.0, fact=fact))
         await one.settle_but_deciding()
 
     found = scene(scenario, tasks=1)
@@ -686,7 +686,7 @@ def call(number, versions):
         agent=None,
         fork=None,
         ambiguous=False,
-        sampling=Sampling(),
+        sampling=SamplingParams(),
         opened_at=0.0,
         closed_at=0.0,
     )

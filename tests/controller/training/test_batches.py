@@ -5,16 +5,16 @@ import asyncio
 import pytest
 from tests.cell.fake_cells import FakeCell, FakeWorld
 
-from gyre.aio.news import News
-from gyre.batching.group_packer import Kept, Materialised, WireClaim
+from gyre.aio.news import ChangeSignal
+from gyre.batching.group_packer import ClosedExecution, EncodedClaim, PackedGroup
 from gyre.batching.work_queue import CORE
-from gyre.controller.training.batches import Batches, Terms
+from gyre.controller.training.batches import Batches, TrainingSettings
 from gyre.controller.training.update import Queue
 from gyre.scheduler.messages import OfferGroup
 from gyre.types.errors import LogDamaged
 from gyre.types.run_events import CallsDamaged, StepReplayed
 
-TERMS = Terms(
+TERMS = TrainingSettings(
     groups_per_batch=1,
     batch_executions=2,
     scored_first=False,
@@ -33,11 +33,13 @@ class Packer:
 
     def __call__(self, group):
         claims = tuple(
-            WireClaim(data=one.execution.encode(), num_executions=1, num_tokens=1, oversize=False)
+            EncodedClaim(
+                data=one.execution.encode(), num_executions=1, num_tokens=1, oversize=False
+            )
             for one in group.kept
             if one.execution not in self.damaged
         )
-        return Materialised(
+        return PackedGroup(
             claims=claims,
             num_trajectories=len(claims),
             num_tokens=1,
@@ -51,10 +53,10 @@ async def taken(packer, recalled=()):
     """One step with one group of the executions `a` and `b`; what was heard comes too."""
     heard, queue = [], Queue(lease_s=TERMS.lease_s)
     queue.join(CORE, 0.0)
-    batches = Batches(queue, TERMS, packer=packer, hear=heard.append, news=News())
+    batches = Batches(queue, TERMS, packer=packer, hear=heard.append, news=ChangeSignal())
     batches.recall_damaged(recalled)
     batches.admit(0, version=0, size=2)
-    kept = {number: Kept(execution=name, reward=1.0) for number, name in enumerate("ab")}
+    kept = {number: ClosedExecution(execution=name, reward=1.0) for number, name in enumerate("ab")}
     batches.offer(OfferGroup(group=0, version=0, members=(0, 1), is_void=False), kept)
     batches.open(0)
     batches.pull()

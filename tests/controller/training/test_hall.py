@@ -7,12 +7,12 @@ import pytest
 from tests.cell.fake_cells import FakeCell, FakeWorld
 from tests.testing.hurried import hurried
 
-from gyre.batching.group_packer import Kept, Materialised, WireClaim
+from gyre.batching.group_packer import ClosedExecution, EncodedClaim, PackedGroup
 from gyre.batching.work_queue import CORE
-from gyre.controller.training.batches import Terms
-from gyre.controller.training.hall import Hall
+from gyre.controller.training.batches import TrainingSettings
+from gyre.controller.training.hall import TrainingCoordinator
 from gyre.scheduler.messages import CellDied, GroupAssigned, OfferGroup, StepTaken
-from gyre.types.errors import BrokenPromise, CellError
+from gyre.types.errors import CellError, InternalError
 from gyre.types.run_events import CallsDamaged, ClaimScored, ClaimTrained, GroupPacked, StepReplayed
 
 ENDS = ("die", "die after")
@@ -23,14 +23,12 @@ LIMIT_S = 180.0
 def packer(group):
     """Two claims of each group."""
     claims = tuple(
-        WireClaim(
+        EncodedClaim(
             data=f"{group.number}.{one}".encode(), num_executions=1, num_tokens=1, oversize=False
         )
         for one in range(2)
     )
-    return Materialised(
-        claims=claims, num_trajectories=2, num_tokens=2, num_targets=2, row_tokens=2
-    )
+    return PackedGroup(claims=claims, num_trajectories=2, num_tokens=2, num_targets=2, row_tokens=2)
 
 
 def named(group):
@@ -79,7 +77,7 @@ class Scene:
         """Done whenever the journal is waited for."""
         self.tasks = []
         self.group = group
-        terms = Terms(
+        terms = TrainingSettings(
             groups_per_batch=2,
             batch_executions=2,
             lease_s=60.0,
@@ -87,7 +85,7 @@ class Scene:
             group_s=group_s,
             scored_first=scored_first,
         )
-        self.hall = Hall(
+        self.hall = TrainingCoordinator(
             self.cells,
             terms,
             packer=pack,
@@ -129,7 +127,7 @@ class Scene:
     def begin(self):
         for number in range(4):
             self.hall.admit(number, version=0, size=1)
-            kept = {0: Kept(execution=f"e{number}", reward=1.0)}
+            kept = {0: ClosedExecution(execution=f"e{number}", reward=1.0)}
             command = OfferGroup(group=number, version=0, members=(0,), is_void=False)
             self.hall.offer(command, kept)
 
@@ -410,7 +408,7 @@ def test_what_cannot_have_been_is_not_recalled(refused):
     with pytest.raises(ExceptionGroup) as found:
         asyncio.run(live())
 
-    assert found.group_contains(BrokenPromise)
+    assert found.group_contains(InternalError)
 
 
 def test_a_core_that_is_lost_while_an_update_waits_for_a_pull_takes_no_step():

@@ -9,32 +9,32 @@ import torch
 from tests.flows.learning.task import TOOL, Talk, journeys, travel
 
 from gyre.batching.advantages import advantages
-from gyre.batching.packing import Admitted, pack
-from gyre.config.sections import EngineSection, ObjectiveSection, OptimizerSection, TrainerSection
-from gyre.inference.engine.loop import Loop
-from gyre.inference.engine.reports import Said
+from gyre.batching.packing import AdmittedExecution, pack
+from gyre.config.sections import EngineConfig, LossConfig, OptimizerConfig, TrainerConfig
+from gyre.inference.engine.loop import EngineCore
+from gyre.inference.engine.reports import RequestOutput
 from gyre.model.loader import load_network
 from gyre.model.registry import model_folder
 from gyre.model.weights import digest
-from gyre.proxy.dialects.openai_chat import Chat
-from gyre.proxy.routing.call_output import Sampled
-from gyre.proxy.session.session import Pending, Session
+from gyre.proxy.dialects.openai_chat import OpenAIChat
+from gyre.proxy.routing.call_output import CallOutput
+from gyre.proxy.session.session import PositionedRequest, Session
 from gyre.renderers.registry import load_renderer
-from gyre.trainer.cell import LocalTrainer
-from gyre.trajectory.draw import draw, generator
+from gyre.trainer.cell import Trainer
+from gyre.trajectory.draw import generator, select_trajectories
 from gyre.trajectory.rows import Row, row
 from gyre.types.ids import EngineName, ExecutionId
 from gyre.types.ports import Renderer
 from gyre.types.records import CallDelivered, LogOpened
 from gyre.types.reports import ClaimReport
-from gyre.types.roles import Classified
-from gyre.types.sampling import Ask, Chunk, Sampling
+from gyre.types.roles import Classification
+from gyre.types.sampling import Chunk, GenerateRequest, SamplingParams
 
 MODEL = "tiny"
 ENGINE = EngineName("engine")
-MAIN = Classified(role="main", harness="test")
-DIALECT = Chat()
-SAMPLING = Sampling(max_tokens=32)
+MAIN = Classification(role="main", harness="test")
+DIALECT = OpenAIChat()
+SAMPLING = SamplingParams(max_tokens=32)
 CONTEXT_TOKENS = 256
 PACK_TOKENS = 4096
 
@@ -103,9 +103,9 @@ class Execution:
         self._position(next(talk))
 
     @property
-    def ask(self) -> Ask:
+    def ask(self) -> GenerateRequest:
         """The call that waits for its output."""
-        return Ask(
+        return GenerateRequest(
             id=f"{self.name}/{len(self._session.tree.calls)}",
             input_ids=self._pending.prompt.ids.tobytes(),
             sampling=self._pending.sampling,
@@ -127,13 +127,15 @@ class Execution:
     def rows(self, seed: int) -> tuple[Row, ...]:
         """What is trained of it."""
         tree = self._session.tree
-        return tuple(row(tree, one) for one in draw(tree, generator(seed, self.name)))
+        return tuple(
+            row(tree, one) for one in select_trajectories(tree, generator(seed, self.name))
+        )
 
     def _position(self, messages: list[dict[str, object]]) -> None:
         body = json.dumps({"model": MODEL, "messages": messages, "tools": [TOOL]})
         self._wire = DIALECT.split(body.encode())
-        self._pending: Pending = self._session.position(DIALECT, self._wire, MAIN)
-        self._sampled = Sampled(self._pending.sampling)
+        self._pending: PositionedRequest = self._session.position(DIALECT, self._wire, MAIN)
+        self._sampled = CallOutput(self._pending.sampling)
 
     def _record(self) -> dict[str, object]:
         """The call is in the tree; the message is what its client got."""
@@ -155,17 +157,17 @@ class Learner:
         self._settings = settings
         self._rng = Random(settings.seed)
         self._renderer = load_renderer(str(model_folder(MODEL)))
-        self._loop = Loop(
+        self._loop = EngineCore(
             load_network(MODEL, dtype=settings.dtype),
-            EngineSection(kv_tokens=64 * CONTEXT_TOKENS),
+            EngineConfig(kv_tokens=64 * CONTEXT_TOKENS),
             model=MODEL,
             seed=settings.seed,
         )
-        self._trainer = LocalTrainer(
+        self._trainer = Trainer(
             load_network(MODEL, dtype=settings.dtype),
-            section=TrainerSection(checkpoint=False, deterministic=True),
-            objective=ObjectiveSection(),
-            optimizer=OptimizerSection(lr=settings.lr),
+            section=TrainerConfig(checkpoint=False, deterministic=True),
+            objective=LossConfig(),
+            optimizer=OptimizerConfig(lr=settings.lr),
         )
 
     @property
@@ -179,12 +181,14 @@ class Learner:
         self._sample([one for group in groups for one in group])
         earned = [one.reward for group in groups for one in group]
         given = iter(self._settings.judge(earned, self._rng))
-        admitted: list[Admitted] = []
+        admitted: list[AdmittedExecution] = []
         for group in groups:
             found = advantages([next(given) for _ in group], divide_by_std=True)
             for one, advantage in zip(group, found, strict=True):
                 rows = one.rows(self._settings.seed)
-                admitted.append(Admitted(execution=one.name, advantage=advantage, rows=rows))
+                admitted.append(
+                    AdmittedExecution(execution=one.name, advantage=advantage, rows=rows)
+                )
         return self._train(admitted, reward=sum(earned) / len(earned))
 
     def _groups(self) -> list[list[Execution]]:
@@ -210,12 +214,12 @@ class Learner:
             submit(one)
         while self._loop.has_calls:
             for report in self._loop.step():
-                assert isinstance(report, Said), report
+                assert isinstance(report, RequestOutput), report
                 one = waiting[report.id]
                 if one.take(report.chunk):
                     submit(one)
 
-    def _train(self, admitted: Sequence[Admitted], *, reward: float) -> Step:
+    def _train(self, admitted: Sequence[AdmittedExecution], *, reward: float) -> Step:
         packing = pack(admitted, pack_tokens=PACK_TOKENS, sharing=True)
         reports = [
             self._trainer.train(claim, num_executions=len(admitted)) for claim in packing.claims

@@ -1,23 +1,23 @@
 """What the weights of a run must be by its journal alone: every step again, by one trainer."""
 
 from gyre.batching.claim_codec import unpacked
-from gyre.batching.group_buffer import Group
-from gyre.batching.group_packer import Kept
+from gyre.batching.group_buffer import ReadyGroup
+from gyre.batching.group_packer import ClosedExecution
 from gyre.controller.process_specs import packer_for
-from gyre.controller.run_dir import Places
+from gyre.controller.run_dir import RunDir
 from gyre.model.loader import load_network
 from gyre.model.weights import digest
 from gyre.scheduler.messages import GroupAssigned, OfferGroup, StepTaken
-from gyre.trainer.cell import LocalTrainer
+from gyre.trainer.cell import Trainer
 from gyre.types.run_events import GroupDrawn, RewardGiven
 
 
 def digests(ran, config):
     """By version, of a core that nothing ever happened to; and by step the gradients' norms."""
     groups = groups_of(ran)
-    packer = packer_for(config, Places(run=ran.folder, share=ran.folder))
+    packer = packer_for(config, RunDir(run=ran.folder, share=ran.folder))
     network = load_network(config.model.name, device="cpu", dtype=None)
-    trainer = LocalTrainer(
+    trainer = Trainer(
         network,
         section=config.trainer,
         objective=config.objective,
@@ -48,11 +48,13 @@ def groups_of(ran):
     names = {(one.group, one.member): one.execution for one in ran.facts(RewardGiven)}
     offered = [one for _, _, orders in ran.decided for one in orders if type(one) is OfferGroup]
     return {
-        one.group: Group(
+        one.group: ReadyGroup(
             number=one.group,
             version=one.version,
             kept=tuple(
-                Kept(execution=names[one.group, member], reward=scores[one.group, member])
+                ClosedExecution(
+                    execution=names[one.group, member], reward=scores[one.group, member]
+                )
                 if member in one.members
                 else None
                 for member in range(len(drawn[one.group]))

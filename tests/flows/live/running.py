@@ -9,10 +9,10 @@ from typing import Any
 import uvloop
 
 from gyre.config.toml import spelled
-from gyre.controller.controller import KINDS, Controller
+from gyre.controller.controller import JOURNAL_EVENTS, Controller
 from gyre.controller.runfile import read_run
-from gyre.journal.reading import Reading, read
-from gyre.scheduler.config import Shape
+from gyre.journal.reading import JournalContents, read
+from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.messages import StopReason
 from gyre.scheduler.replay import EVENTS
 from gyre.testing.emulated_run import tables, workload, write_tasks
@@ -25,11 +25,11 @@ class Ran:
     """A run that is over."""
 
     folder: Path
-    shape: Shape
+    shape: SchedulerConfig
     reason: StopReason | None
     decided: Sequence[tuple[float, Any, tuple[Any, ...]]]
     """Events with their times and what was ordered because of each."""
-    reading: Reading
+    reading: JournalContents
 
     def facts(self, *kinds: type) -> list[Any]:
         return [fact for _, fact in self.timed(*kinds)]
@@ -109,5 +109,5 @@ def run_live(
         shape=run.shape,
         reason=reason,
         decided=decided,
-        reading=read(folder / "journal", kinds=KINDS),
+        reading=read(folder / "journal", kinds=JOURNAL_EVENTS),
     )

@@ -9,7 +9,7 @@ import pytest
 from tests.contracts.cluster import ECHO, is_alive, until
 
 from gyre.cluster.addresses import interface_of
-from gyre.cluster.far import Door
+from gyre.cluster.far import NodeAgentServer
 from gyre.types.errors import ConfigError
 
 HOST = "127.0.0.2"
@@ -50,7 +50,7 @@ def with_door(work, folder):
     async def live():
         (folder / "key").write_text("the run's token\n")
         (folder / "other").write_text("another\n")
-        door = Door(HOST, folder / "key")
+        door = NodeAgentServer(HOST, folder / "key")
         port = await door.open()
         async with asyncio.timeout(PATIENCE_S):
             found = await work(Far(folder, port))
@@ -104,7 +104,7 @@ def test_why_nothing_can_be_started_stands_in_the_log(tmp_path):
 
     async def work():
         (tmp_path / "key").write_text("the run's token")
-        door = Door("0.0.0.0", tmp_path / "key")
+        door = NodeAgentServer("0.0.0.0", tmp_path / "key")
         port = await door.open()
         async with (
             asyncio.timeout(PATIENCE_S),

@@ -7,7 +7,7 @@ import pytest
 from tests.hardware.clusters.nodes import OTHERS, Nodes
 from tests.hardware.clusters.test_runs import hosts, left, written
 
-from gyre.controller.controller import KINDS
+from gyre.controller.controller import JOURNAL_EVENTS
 from gyre.journal.reading import read
 from gyre.scheduler.messages import StepTaken
 
@@ -33,7 +33,12 @@ def test_a_run_that_is_submitted_as_a_job_finds_the_cluster_by_itself(nodes, tmp
         time.sleep(0.5)
 
     assert JobStatus.SUCCEEDED == status, client.get_job_logs(job)
-    taken = [fact for _, fact in read(tmp_path / "run" / "journal", kinds=KINDS).facts(KINDS)]
+    taken = [
+        fact
+        for _, fact in read(tmp_path / "run" / "journal", kinds=JOURNAL_EVENTS).facts(
+            JOURNAL_EVENTS
+        )
+    ]
     assert [0, 1, 2, 3] == [one.step for one in taken if isinstance(one, StepTaken)]
     assert set(OTHERS) == set(hosts(tmp_path))
     assert [] == left(tmp_path / "run")

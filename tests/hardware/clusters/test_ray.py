@@ -11,10 +11,10 @@ import uvloop
 from tests.contracts import cluster as suite
 from tests.hardware.clusters.nodes import OTHERS, Nodes
 
-from gyre.cluster.births import Births
-from gyre.cluster.nurseries import Nurseries
+from gyre.cluster.births import ForkClient
+from gyre.cluster.nurseries import ForkClients
 from gyre.cluster.registry import open_cluster
-from gyre.config.run_sections import ClusterSection
+from gyre.config.run_sections import ClusterConfig
 from gyre.types.errors import ConfigError
 from gyre.types.ports import LOST
 
@@ -34,7 +34,7 @@ def nodes():
 class Ray:
     def __init__(self, nodes, folder, **section):
         self.folder = folder
-        self._section = ClusterSection(kind="ray", address=nodes.address, **section)
+        self._section = ClusterConfig(kind="ray", address=nodes.address, **section)
 
     @asynccontextmanager
     async def opened(self):
@@ -128,7 +128,7 @@ def test_how_the_cluster_knows_its_clients_must_be_said(nodes, tmp_path, monkeyp
     with pytest.raises(ConfigError, match="expects RAY_AUTH_MODE in the environment"):
         run(
             open_cluster(
-                ClusterSection(kind="ray"), run="run", folder=tmp_path, key_file=tmp_path / "key"
+                ClusterConfig(kind="ray"), run="run", folder=tmp_path, key_file=tmp_path / "key"
             )
         )
 
@@ -156,10 +156,10 @@ def test_what_ran_on_a_node_that_dies_is_lost_and_its_cell_gets_another(nodes, t
 def test_only_what_lasts_outlives_the_cluster_that_started_it(nodes, tmp_path):
     async def work():
         async with Ray(nodes, tmp_path).opened() as cluster:
-            nurseries = Nurseries("tests.cluster.newborn", cluster, tmp_path / "nursery.log")
-            births: Births = await nurseries.at(await cluster.agents())
+            nurseries = ForkClients("tests.cluster.newborn", cluster, tmp_path / "nursery.log")
+            births: ForkClient = await nurseries.at(await cluster.agents())
             lasting, other = [
-                await births.birth("x", ["serve"], log=tmp_path / "log", lasts=lasts)
+                await births.fork("x", ["serve"], log=tmp_path / "log", lasts=lasts)
                 for lasts in (True, False)
             ]
             await other.ready(suite.PATIENCE_S)

@@ -11,7 +11,7 @@ from tests.flows.live.running import SCHEDULE, run_live, tasks_of, write_run
 from tests.flows.live.watched import watched
 from tests.hardware.clusters.nodes import OTHERS, Nodes
 
-from gyre.cell.spec import CellPlan
+from gyre.cell.spec import CellSpec
 from gyre.cli.main import main
 from gyre.scheduler.messages import CellDied, CellRecovered, GroupAssigned, StepTaken, StopReason
 from gyre.scheduler.replay import replay
@@ -62,7 +62,7 @@ def written(folder, nodes, *changed, trains=True):
 def hosts(folder):
     """Where each cell listens."""
     plans = sorted((folder / "run" / "plans").glob("cell-*.json"))
-    return [read_plan(one, CellPlan).host for one in plans]
+    return [read_plan(one, CellSpec).host for one in plans]
 
 
 def assert_whole(ran, events=None):
@@ -129,7 +129,7 @@ def test_a_satellite_s_node_that_dies_in_a_batch_keeps_nobody_from_training(node
 def test_a_cell_larger_than_a_node_has_its_stages_on_two(nodes, tmp_path):
     spans = {"cells": {"count": 1, "capacity": 8, "stages": 2}, "cluster": {"cell_nodes": 2}}
     ran = run_live(written(tmp_path, nodes, spans))
-    plan = read_plan(tmp_path / "run" / "plans" / "cell-0.json", CellPlan)
+    plan = read_plan(tmp_path / "run" / "plans" / "cell-0.json", CellSpec)
     (door,) = plan.doors
 
     assert_whole(ran)

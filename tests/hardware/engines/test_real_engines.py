@@ -21,11 +21,11 @@ from gyre.inference.clients.registry import connect, read_address
 from gyre.inference.clients.wire import client
 from gyre.renderers.registry import load_renderer
 from gyre.storage.call_log import logs, read
-from gyre.testing.proxy_process import ProxyProcess
+from gyre.testing.proxy_process import StandaloneProxy
 from gyre.trajectory.tree import grow
 from gyre.types.conversation import Message
 from gyre.types.errors import EngineError
-from gyre.types.sampling import Ask, Sampling
+from gyre.types.sampling import GenerateRequest, SamplingParams
 
 pytestmark = pytest.mark.engines
 
@@ -66,11 +66,11 @@ def ask(renderer):
     def make(said, *, sampled=(), **settings):
         prompt = renderer.render([Message(role="user", text=said)], []).ids
         settings = {"max_tokens": 48, "stop_ids": renderer.stop_ids, **settings}
-        return Ask(
+        return GenerateRequest(
             # An engine may hold an id for some seconds after its request has ended.
             id=f"ask-{next(_numbers):06}",
             input_ids=array("i", [*prompt, *sampled]).tobytes(),
-            sampling=Sampling(**settings),
+            sampling=SamplingParams(**settings),
             execution="e",
         )
 
@@ -81,7 +81,7 @@ def ask(renderer):
 class Answer:
     """Everything an engine said to one ask."""
 
-    ask: Ask
+    ask: GenerateRequest
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] | None = field(default_factory=list)
     finish: str | None = None
@@ -303,7 +303,7 @@ def stage(engine, tmp_path):
     """The whole proxy in front of the engine, with a relay between that keeps what goes by."""
 
     def start(*options):
-        proxy = ProxyProcess(
+        proxy = StandaloneProxy(
             tmp_path / "run",
             model=installed.model(),
             engines=[f"{engine.kind}={relay.url}"],
@@ -312,7 +312,7 @@ def stage(engine, tmp_path):
         opened.append(proxy)
         return proxy, relay, proxy.open("x")
 
-    opened: list[ProxyProcess] = []
+    opened: list[StandaloneProxy] = []
     with Relay(engine.url) as relay:
         try:
             yield start
@@ -351,7 +351,12 @@ def test_a_conversation_is_recorded_as_the_engine_saw_it(engine, stage, tmp_path
     assert tree.is_complete
     answers = [
         Answer(
-            Ask(id="", input_ids=array("i", prompt).tobytes(), sampling=Sampling(), execution="x"),
+            GenerateRequest(
+                id="",
+                input_ids=array("i", prompt).tobytes(),
+                sampling=SamplingParams(),
+                execution="x",
+            ),
             ids=tree.output_ids(call).tolist(),
             logprobs=tree.output_logprobs(call).tolist(),
         )

@@ -6,11 +6,11 @@ import torch
 from benchmarks.gpu import agree
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from gyre.config.sections import EngineSection, ObjectiveSection, OptimizerSection, TrainerSection
+from gyre.config.sections import EngineConfig, LossConfig, OptimizerConfig, TrainerConfig
 from gyre.inference.engine.graphs import GraphForward
-from gyre.inference.engine.loop import Loop
+from gyre.inference.engine.loop import EngineCore
 from gyre.model.network import Network
-from gyre.trainer.cell import LocalTrainer
+from gyre.trainer.cell import Trainer
 from gyre.types.errors import OutOfMemory
 from gyre.types.ids import ExecutionId
 from gyre.types.packs import Claim, Pack, Share
@@ -58,7 +58,7 @@ def test_noted_log_probabilities_are_those_the_trainer_computes(scene, play):
 
 
 def test_cuda_decodes_by_graphs():
-    loop = Loop(network(), EngineSection(kv_tokens=4096), model="small")
+    loop = EngineCore(network(), EngineConfig(kv_tokens=4096), model="small")
 
     assert isinstance(loop._forward, GraphForward)
 
@@ -79,11 +79,11 @@ def claim(seed, size):
 
 
 def trainer(of):
-    return LocalTrainer(
+    return Trainer(
         of,
-        section=TrainerSection(),
-        objective=ObjectiveSection(clip_high=100.0),
-        optimizer=OptimizerSection(),
+        section=TrainerConfig(),
+        objective=LossConfig(clip_high=100.0),
+        optimizer=OptimizerConfig(),
     )
 
 
@@ -134,13 +134,13 @@ def test_a_cell_gives_its_memory_to_the_other_role_and_takes_it_back():
     trains.train(claim(1, 600), num_executions=1)
     trains.step()
     before = {name: one.clone() for name, one in trains.export().tensors.items()}
-    trains.rest()
+    trains.offload()
     low = torch.cuda.memory_allocated()
-    loop = Loop(of, EngineSection(kv_tokens=262_144), model="small")
+    loop = EngineCore(of, EngineConfig(kv_tokens=262_144), model="small")
     serving = torch.cuda.memory_allocated()
-    loop.rest()
+    loop.offload()
     rested = torch.cuda.memory_allocated()
-    trains.restore()
+    trains.reload()
 
     assert serving - low >= 262_144 * of.shape.kv_values_per_token * 2
     assert rested - low < 2**20
@@ -149,8 +149,8 @@ def test_a_cell_gives_its_memory_to_the_other_role_and_takes_it_back():
 
 def test_waking_without_room_is_named_and_may_be_tried_again():
     of = network()
-    loop = Loop(of, EngineSection(kv_tokens=2_097_152), model="small")
-    loop.rest()
+    loop = EngineCore(of, EngineConfig(kv_tokens=2_097_152), model="small")
+    loop.offload()
     torch.cuda.empty_cache()
     free, _ = torch.cuda.mem_get_info()
     hog = torch.empty(int(free - 2**30), dtype=torch.int8, device="cuda")

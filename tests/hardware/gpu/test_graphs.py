@@ -8,13 +8,13 @@ import pytest
 import torch
 from tests.hardware.gpu.test_cell import network
 
-from gyre.config.sections import EngineSection
-from gyre.inference.engine.graphs import GraphForward, PutOff
-from gyre.inference.engine.loop import Loop
-from gyre.inference.engine.reports import Said
+from gyre.config.sections import EngineConfig
+from gyre.inference.engine.graphs import FailureBackoff, GraphForward
+from gyre.inference.engine.loop import EngineCore
+from gyre.inference.engine.reports import RequestOutput
 from gyre.inference.engine.sampler import sample_packed
 from gyre.types.errors import ConfigError
-from gyre.types.sampling import Ask, Sampling
+from gyre.types.sampling import GenerateRequest, SamplingParams
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 
@@ -50,11 +50,13 @@ def test_tokens_and_log_probabilities_are_those_of_sampling_one_by_one(ways):
         made.append(Compared(network, store))
         return made[-1]
 
-    loop = Loop(network(), EngineSection(kv_tokens=32_768), model="m", make_forward=make_forward)
+    loop = EngineCore(
+        network(), EngineConfig(kv_tokens=32_768), model="m", make_forward=make_forward
+    )
     for _ in range(2):
         _play(loop, ways)
         # Graphs are forgotten, and captured again without trying their kernels first.
-        loop.rest()
+        loop.offload()
         loop.wake()
 
     found, expected = torch.cat(made[0].found), torch.cat(made[0].expected)
@@ -70,7 +72,7 @@ class Failing(Compared):
         super().__init__(network, store)
         self.num_to_fail = 3
         self.failed, self.made = [], []
-        self._put_off = PutOff(4)
+        self._put_off = FailureBackoff(4)
 
     def _captured(self, what, work):
         if not self.num_to_fail:
@@ -96,7 +98,9 @@ def test_a_capture_that_fails_costs_no_call_and_is_tried_again():
         made.append(Failing(network, store))
         return made[-1]
 
-    loop = Loop(network(), EngineSection(kv_tokens=32_768), model="m", make_forward=make_forward)
+    loop = EngineCore(
+        network(), EngineConfig(kv_tokens=32_768), model="m", make_forward=make_forward
+    )
     _play(loop, WAYS["greedy"])
     (forward,) = made
 
@@ -117,7 +121,7 @@ def heard(loop, asks):
     torch.cuda._sleep(1_000_000_000)
     while loop.has_calls:
         for report in loop.step():
-            assert isinstance(report, Said)
+            assert isinstance(report, RequestOutput)
             found[report.id] += zip(report.chunk.ids, report.chunk.logprobs, strict=True)
     return found
 
@@ -125,10 +129,10 @@ def heard(loop, asks):
 def asks(num_prompt, **sampling):
     rows = torch.arange(num_prompt, dtype=torch.int32)
     return [
-        Ask(
+        GenerateRequest(
             id=str(number),
             input_ids=((rows * (7 + number)) % 2048).numpy().tobytes(),
-            sampling=Sampling(max_tokens=20, seed=number, **sampling),
+            sampling=SamplingParams(max_tokens=20, seed=number, **sampling),
             execution=str(number),
         )
         for number in range(3)
@@ -144,10 +148,10 @@ def test_passes_that_sample_nothing_do_not_overtake_what_they_read():
             torch.cuda.synchronize()
             return logits
 
-    section = EngineSection(kv_tokens=32_768, prefill_tokens=1)
+    section = EngineConfig(kv_tokens=32_768, prefill_tokens=1)
     expected, found = (
         heard(
-            Loop(
+            EngineCore(
                 network(),
                 section,
                 model="m",
@@ -167,7 +171,7 @@ def test_an_engine_serves_from_any_device_whatever_is_current_in_its_thread(numb
     device = torch.device("cuda", number)
 
     def play():
-        loop = Loop(network(device), EngineSection(kv_tokens=32_768), model="m")
+        loop = EngineCore(network(device), EngineConfig(kv_tokens=32_768), model="m")
         return heard(loop, asks(300, temperature=0.6))
 
     def there():
@@ -185,7 +189,7 @@ def test_kernels_that_cannot_run_are_told_of_before_any_call_is(monkeypatch):
     monkeypatch.setattr("gyre.inference.engine.chosen.try_out", try_out)
 
     with pytest.raises(ConfigError, match=r"kernels cannot run on cuda:0: .*OutOfResources"):
-        Loop(network(), EngineSection(kv_tokens=4096), model="m")
+        EngineCore(network(), EngineConfig(kv_tokens=4096), model="m")
 
 
 def _play(loop, ways):
@@ -193,8 +197,10 @@ def _play(loop, ways):
     for number in range(10):
         ids = array("i", range(number, number + 100 + number))
         way = ways[number % len(ways)]
-        sampling = Sampling(max_tokens=10 * (number + 1), seed=number, **way)
+        sampling = SamplingParams(max_tokens=10 * (number + 1), seed=number, **way)
         name = str(number)
-        loop.submit(Ask(id=name, input_ids=ids.tobytes(), sampling=sampling, execution=name))
+        loop.submit(
+            GenerateRequest(id=name, input_ids=ids.tobytes(), sampling=sampling, execution=name)
+        )
     while loop.has_calls:
         loop.step()

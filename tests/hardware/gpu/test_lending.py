@@ -11,19 +11,19 @@ import pytest
 import torch
 
 from gyre.inference.engine.kv_cache import free_bytes
-from gyre.model.lending import DeviceMemory, read
-from gyre.types.errors import Outdated, TransferError
-from gyre.types.transfers import Lent
+from gyre.model.lending import CudaIpcMemory, read
+from gyre.types.errors import ExposureGone, TransferError
+from gyre.types.transfers import IpcHandle
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 CUDA = torch.device("cuda", 0)
 LENDER = """
 import sys, msgspec, torch
 from pathlib import Path
-from gyre.model.lending import DeviceMemory
+from gyre.model.lending import CudaIpcMemory
 device = torch.device("cuda", 0)
 values = torch.arange(3_000_001, device=device, dtype=torch.int32)
-loan = DeviceMemory(device, Path(sys.argv[1])).lend([values, values[5:].bfloat16(), values[:0]])
+loan = CudaIpcMemory(device, Path(sys.argv[1])).lend([values, values[5:].bfloat16(), values[:0]])
 print(msgspec.json.encode(loan.lent).decode(), flush=True)
 for line in sys.stdin:
     if line.strip() == "end":
@@ -39,13 +39,13 @@ for line in sys.stdin:
 READER = """
 import sys, msgspec, torch
 from pathlib import Path
-from gyre.model.lending import DeviceMemory, sums_of
+from gyre.model.lending import CudaIpcMemory, sums_of
 from gyre.types.errors import TransferError
-from gyre.types.transfers import Lent
+from gyre.types.transfers import IpcHandle
 device = torch.device("cuda", 0)
-lent = msgspec.json.decode(sys.argv[2], type=Lent)
+lent = msgspec.json.decode(sys.argv[2], type=IpcHandle)
 try:
-    with DeviceMemory(device, Path(sys.argv[1])).borrowed(lent) as parts:
+    with CudaIpcMemory(device, Path(sys.argv[1])).borrowed(lent) as parts:
         print("reads", flush=True)
         sys.stdin.readline()
         copies = [one.clone() for one in parts]
@@ -58,12 +58,12 @@ ALLOCATORS = ["expandable_segments:True", "backend:cudaMallocAsync"]
 CHECKED = """
 import sys, torch
 from pathlib import Path
-from gyre.model.lending import DeviceMemory
-from gyre.cell.main import checked
+from gyre.model.lending import CudaIpcMemory
+from gyre.cell.main import require_ipc
 from gyre.types.errors import ConfigError
 device = torch.device("cuda", 0)
 try:
-    checked(DeviceMemory(device, Path(sys.argv[1])), device)
+    require_ipc(CudaIpcMemory(device, Path(sys.argv[1])), device)
 except ConfigError as error:
     print(error)
 """
@@ -83,11 +83,11 @@ def lender(tmp_path):
 
 @pytest.fixture
 def memory(tmp_path):
-    return DeviceMemory(CUDA, tmp_path)
+    return CudaIpcMemory(CUDA, tmp_path)
 
 
 def told(process):
-    return msgspec.json.decode(process.stdout.readline(), type=Lent)
+    return msgspec.json.decode(process.stdout.readline(), type=IpcHandle)
 
 
 def order(process, what):
@@ -122,7 +122,7 @@ def test_another_process_reads_what_is_lent_until_it_is_lent_no_more(lender, mem
         assert torch.equal(expected[5:].bfloat16(), found[1])
 
     ended(lender)
-    with pytest.raises(Outdated, match="not lent any more"):
+    with pytest.raises(ExposureGone, match="not lent any more"):
         read(memory, lent, room())
     assert [] == list(tmp_path.iterdir())
 
@@ -136,7 +136,7 @@ def test_what_is_taken_back_while_it_is_read_is_told(lender, memory):
             # It waits for this reader, who is at it.
             assert not is_done(lender, 1.0)
 
-    with pytest.raises(Outdated):
+    with pytest.raises(ExposureGone):
         read_slowly()
     assert is_done(lender, 60.0)
 
@@ -150,7 +150,7 @@ def test_memory_that_is_read_is_not_given_back_to_the_driver(lender, memory):
             assert not is_done(lender, 1.0)
             found.append(parts[0].view(torch.int32).clone())
 
-    with pytest.raises(Outdated):
+    with pytest.raises(ExposureGone):
         read_slowly()
     assert is_done(lender, 60.0)
     assert torch.equal(torch.arange(3_000_001, device=CUDA, dtype=torch.int32), found[0])

@@ -5,9 +5,9 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from gyre.cell.cell_weights import exposed_in_lanes, fetched, whole_cuts
-from gyre.inference.carried import Folder
+from gyre.inference.carried import SharedFolderKvStore
 from gyre.inference.engine.reports import KVBlocks
-from gyre.inference.ferry import Ferry
+from gyre.inference.ferry import StagedCopier
 from gyre.model.network import Network
 from gyre.model.weights import digest, digest_of
 from gyre.transports.shared_memory import SharedTransport
@@ -26,7 +26,7 @@ SIZES = {
 
 def test_a_tensor_of_a_device_comes_back_from_a_file_as_it_was(tmp_path):
     """More parts than threads, and none begins before what the device was asked for earlier."""
-    ferry = Ferry(lanes=3, part_bytes=2**20)
+    ferry = StagedCopier(lanes=3, part_bytes=2**20)
     values = torch.empty(40_000_003, dtype=torch.uint8, device=CUDA)
     for step in range(5):
         values.copy_(torch.arange(len(values), device=CUDA).add_(step).remainder_(251))
@@ -40,7 +40,7 @@ def test_a_tensor_of_a_device_comes_back_from_a_file_as_it_was(tmp_path):
 
 def test_cached_blocks_are_laid_and_taken_on_a_device(tmp_path):
     values = torch.randn(4, 2, 2, 4_096, 64, device=CUDA).bfloat16()
-    folder = Folder(tmp_path, CUDA)
+    folder = SharedFolderKvStore(tmp_path, CUDA)
     name, _ = folder.put(KVBlocks(token_ids=bytes(16), version=3, values=values), "one")
 
     found = folder.take(name)

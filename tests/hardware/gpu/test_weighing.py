@@ -5,17 +5,22 @@ import math
 import pytest
 import torch
 
-from gyre.inference.engine.sampler import Draws, sample, uniforms, way_of
-from gyre.types.sampling import Sampling
+from gyre.inference.engine.sampler import BatchSampling, sample, uniforms, way_of
+from gyre.types.sampling import SamplingParams
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
-WAYS = [Sampling(), Sampling(temperature=0.6), Sampling(temperature=0), Sampling(temperature=1.7)]
+WAYS = [
+    SamplingParams(),
+    SamplingParams(temperature=0.6),
+    SamplingParams(temperature=0),
+    SamplingParams(temperature=1.7),
+]
 LAST = math.nextafter(1.0, 0.0)
 
 
 def draws(samplings, numbers, vocabulary):
     ways = [way_of(one, vocabulary) for one in samplings]
-    return Draws.of(ways, numbers, vocabulary, pinned=True).on(torch.device("cuda"))
+    return BatchSampling.of(ways, numbers, vocabulary, pinned=True).on(torch.device("cuda"))
 
 
 @pytest.mark.parametrize("vocabulary", [1, 255, 256, 1_000, 49_152, 151_936])

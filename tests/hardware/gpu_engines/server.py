@@ -14,10 +14,10 @@ import torch
 from real import cells
 from tests.contracts import steered as steered_suite
 
-from gyre.config.sections import EngineSection, ServerSection
+from gyre.config.sections import EngineConfig, ServerConfig
 from gyre.inference.engine.kv_cache import kv_bytes_per_token
-from gyre.inference.external.launch import Wanted
-from gyre.inference.external.registry import Opening, open_served, private_folder
+from gyre.inference.external.launch import ServerSettings
+from gyre.inference.external.registry import ServerLaunch, open_served, private_folder
 from gyre.model.loader import load_network
 
 START_S = 150.0
@@ -66,22 +66,22 @@ class GpuServer(cells.CellServer):
         self._runner = asyncio.Runner()
         self.networks = {name: cells.load(weights / name) for name in ("first", "second")}
         self.expected = {}
-        self.wanted = Wanted(
+        self.wanted = ServerSettings(
             model=weights / "first",
             version=1,
             dtype="bfloat16",
             device="cuda",
             seed=7,
             kv_token_bytes=kv_bytes_per_token(self.networks["first"].shape, torch.bfloat16),
-            engine=EngineSection(capacity=8, kv_tokens=KV_TOKENS),
-            server=ServerSection(
+            engine=EngineConfig(capacity=8, kv_tokens=KV_TOKENS),
+            server=ServerConfig(
                 args=ARGUMENTS, env=environment(folder), start_s=START_S, weights="memory"
             ),
             folder=private_folder(),
             python=sys.executable,
         )
         self.renderer = SimpleNamespace(stop_ids=(self._late_token(),))
-        opening = Opening(name=self.kind, kind=self.kind, wanted=self.wanted)
+        opening = ServerLaunch(name=self.kind, kind=self.kind, wanted=self.wanted)
         own = load_network(str(weights / "first"), dtype=torch.bfloat16)
         self.engine = self.run(open_served(opening, own), START_S + 10)
 

@@ -47,7 +47,7 @@ def test_it_refuses_weights_that_are_not_what_they_say(server, tmp_path):
 
 def test_at_rest_it_gives_its_memory_back(server, record_property):
     free = {"serving": free_bytes()}
-    server.run(server.engine.rest())
+    server.run(server.engine.offload())
     free["resting"] = free_bytes()
     server.run(server.engine.wake())
     free["awake"] = free_bytes()

@@ -14,8 +14,8 @@ class Rank(cell_rank.Rank):
         return built
 
 
-def born(arguments, told):
+def run_forked(arguments, told):
     """As there; what is changed is changed in the process that a nursery forked for it."""
     cell_rank.Rank = Rank
     cell_rank.RankTrainer = megatron_rank
-    return cell_rank.born(arguments, told)
+    return cell_rank.run_forked(arguments, told)

@@ -16,7 +16,7 @@ from torch.nn import functional
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from gyre.model.network import Network
-from gyre.trainer.distributed.rank_comm import Place
+from gyre.trainer.distributed.rank_comm import RankPosition
 from gyre.trainer.megatron.weights import to_megatron
 
 VOCABULARY, CONTEXT = 96, 64
@@ -135,7 +135,7 @@ def main(rank, folder, layout, kind, device):
 
     torch.set_num_threads(1)
     stages, shards = map(int, layout.split("x"))
-    place = Place.of(int(rank), stages=stages, shards=shards)
+    place = RankPosition.of(int(rank), stages=stages, shards=shards)
     folder = Path(folder)
     store = FileStore(str(folder / "store"), place.size)
     dist.init_process_group("gloo", store=store, rank=place.rank, world_size=place.size)

@@ -4,8 +4,8 @@ import pytest
 from tests.trainer import cases
 from tests.trainer.cells import Cell, parts, worst
 
-from gyre.config.sections import TrainerSection
-from gyre.trainer.cell import LocalTrainer
+from gyre.config.sections import TrainerConfig
+from gyre.trainer.cell import Trainer
 
 pytestmark = pytest.mark.megatron
 FAMILIES = ["qwen3", "qwen3-tied", "qwen2"]
@@ -114,9 +114,9 @@ def test_ranks_give_and_take_a_model_under_its_own_names(cells, plan):
 def test_two_updates_are_those_of_one_device(cells, plan):
     network = cases.network(family_of(plan))
     claims = [cases.claim(network, seed) for seed in (5, 6)]
-    trainer = LocalTrainer(
+    trainer = Trainer(
         network,
-        section=TrainerSection(),
+        section=TrainerConfig(),
         objective=cases.SECTION,
         optimizer=cases.OPTIMIZER,
     )

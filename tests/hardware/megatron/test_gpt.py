@@ -7,7 +7,7 @@ from tests.hardware.megatron.gpt_rank import IDS, plain
 from tests.hardware.megatron.ranks import run_ranks
 
 from gyre.model.network import Network
-from gyre.trainer.distributed.rank_comm import Place
+from gyre.trainer.distributed.rank_comm import RankPosition
 from gyre.trainer.megatron.weights import from_megatron
 
 pytestmark = pytest.mark.megatron
@@ -54,7 +54,7 @@ def test_what_ranks_hold_becomes_the_model_again_bit_by_bit(folder, layout, kind
     expected = dict(module.named_parameters())
     ranks = [
         (
-            Place.of(rank, stages=stages, shards=shards),
+            RankPosition.of(rank, stages=stages, shards=shards),
             load_file(folder / f"held-{rank}.safetensors"),
         )
         for rank in range(stages * shards)

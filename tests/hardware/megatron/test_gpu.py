@@ -7,9 +7,9 @@ from tests.hardware.megatron.test_gpt import apart, run_gpt
 from tests.trainer.cells import worst
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from gyre.config.sections import ObjectiveSection, OptimizerSection, TrainerSection
+from gyre.config.sections import LossConfig, OptimizerConfig, TrainerConfig
 from gyre.model.network import Network
-from gyre.trainer.cell import LocalTrainer
+from gyre.trainer.cell import Trainer
 from gyre.trainer.megatron.trainer import open_trainer
 from gyre.types.ids import ExecutionId
 from gyre.types.packs import Claim, Pack, Share
@@ -69,10 +69,10 @@ def a_claim():
 def trained(make, dtype):
     trainer = make(
         network(dtype),
-        section=TrainerSection(),
+        section=TrainerConfig(),
         # Wide, so that every target gives a gradient.
-        objective=ObjectiveSection(clip_low=1e-6, clip_high=1e6),
-        optimizer=OptimizerSection(lr=1e-4, eps=1e-6),
+        objective=LossConfig(clip_low=1e-6, clip_high=1e6),
+        optimizer=OptimizerConfig(lr=1e-4, eps=1e-6),
     )
     claim = a_claim()
     trainer.train(claim, num_executions=2)
@@ -95,7 +95,7 @@ def trained(make, dtype):
 def test_gradients_and_a_step_are_those_of_the_torch_trainer(dtype, limit, note):
     """Limits allow for sums in another order and, where products are narrow, for their width."""
     loss, gradients, weights, spent_ms = trained(open_trainer, dtype)
-    their_loss, their_gradients, their_weights, their_ms = trained(LocalTrainer, dtype)
+    their_loss, their_gradients, their_weights, their_ms = trained(Trainer, dtype)
     note[str(dtype).removeprefix("torch.")] = {
         "gradients_differ": worst(their_gradients, gradients),
         "weights_differ": worst(their_weights, weights),

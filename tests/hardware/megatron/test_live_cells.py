@@ -7,13 +7,13 @@ from tests.cell.live_cells import OPTIMIZER, Batch, Started, join, reduced, star
 from tests.cell.ranks.test_ranked import all_claims, assert_alike, two_steps
 from tests.trainer.scenes import NUM_EXECUTIONS
 
-from gyre.config.sections import ObjectiveSection, TrainerSection
+from gyre.config.sections import LossConfig, TrainerConfig
 from gyre.model.loader import load_network
-from gyre.trainer.cell import LocalTrainer
+from gyre.trainer.cell import Trainer
 
 pytestmark = pytest.mark.megatron
 TORCH, MEGATRON = (
-    TrainerSection(kind=kind, logits_tokens=7, checkpoint=False) for kind in ("torch", "megatron")
+    TrainerConfig(kind=kind, logits_tokens=7, checkpoint=False) for kind in ("torch", "megatron")
 )
 
 
@@ -25,10 +25,10 @@ def batch(request, tmp_path_factory):
 
 def alone(batch, num_steps):
     """One trainer's reports, norms and weights, on layers of transformers."""
-    trainer = LocalTrainer(
+    trainer = Trainer(
         load_network(batch.model),
         section=TORCH,
-        objective=ObjectiveSection(),
+        objective=LossConfig(),
         optimizer=OPTIMIZER,
     )
     reports, norms = [], []
@@ -89,7 +89,7 @@ class Mixed(Started):
 def test_a_core_of_one_kind_adds_up_with_a_satellite_of_the_other(batch, tmp_path):
     async def scenario(clients):
         await join(clients, 0, 1)
-        await asyncio.gather(*(one.meet(1, [0, 1]) for one in clients.values()))
+        await asyncio.gather(*(one.form_groups(1, [0, 1]) for one in clients.values()))
         leases = {cell: list(range(cell, len(batch.claims), 2)) for cell in (0, 1)}
         reports = {}
         for cell, claims in leases.items():

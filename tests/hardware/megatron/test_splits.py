@@ -7,7 +7,7 @@ from tests.hardware.megatron.ranks import run_ranks
 from tests.hardware.megatron.split_rank import ANGLES, RANKS, TOKENS, block, names_of, texts
 from tests.trainer.cells import distance
 
-from gyre.trainer.distributed.rank_comm import Place
+from gyre.trainer.distributed.rank_comm import RankPosition
 
 # Megatron tells of everything that it falls back from, as it is imported.
 pytestmark = [pytest.mark.megatron, pytest.mark.filterwarnings("ignore")]
@@ -68,7 +68,9 @@ def test_ranks_of_a_cell_stand_where_megatrons_do(stages, shards):
     from megatron.core.parallel_state import RankGenerator
 
     order = RankGenerator(tp=shards, pp=stages, cp=1, ep=1, dp=1, order="tp-cp-ep-dp-pp")
-    places = [Place.of(rank, stages=stages, shards=shards) for rank in range(stages * shards)]
+    places = [
+        RankPosition.of(rank, stages=stages, shards=shards) for rank in range(stages * shards)
+    ]
 
     assert order.get_ranks("tp") == [
         [one.rank for one in places if one.stage == stage] for stage in range(stages)

@@ -10,9 +10,9 @@ from tests.trainer import cases
 from tests.trainer.cells import worst
 from torch import nn
 
-from gyre.config.sections import ObjectiveSection, OptimizerSection, TrainerSection
+from gyre.config.sections import LossConfig, OptimizerConfig, TrainerConfig
 from gyre.model.network import Network
-from gyre.trainer.cell import LocalTrainer
+from gyre.trainer.cell import Trainer
 from gyre.trainer.megatron.trainer import open_trainer
 from gyre.types.errors import ModelError
 
@@ -36,9 +36,9 @@ class Megatrons:
     def make(self, *, version=0, is_core=True, max_norm=1e9, lr=1e-3):
         return open_trainer(
             Network(copy.deepcopy(MODEL.module)),
-            section=TrainerSection(checkpoint=False, deterministic=self.deterministic),
-            objective=ObjectiveSection(),
-            optimizer=OptimizerSection(lr=lr, max_norm=max_norm) if is_core else None,
+            section=TrainerConfig(checkpoint=False, deterministic=self.deterministic),
+            objective=LossConfig(),
+            optimizer=OptimizerConfig(lr=lr, max_norm=max_norm) if is_core else None,
             version=version,
         )
 
@@ -68,7 +68,7 @@ def trained(make, family, dtype, checkpoint):
     network.module.to(dtype)
     trainer = make(
         network,
-        section=TrainerSection(checkpoint=checkpoint, logits_tokens=5),
+        section=TrainerConfig(checkpoint=checkpoint, logits_tokens=5),
         objective=cases.SECTION,
         optimizer=cases.OPTIMIZER,
     )
@@ -85,7 +85,7 @@ def test_rows_and_trees_give_the_gradients_and_the_step_of_the_torch_trainer(
     family, dtype, limit, checkpoint
 ):
     report, gradients, weights = trained(open_trainer, family, dtype, checkpoint)
-    theirs, their_gradients, their_weights = trained(LocalTrainer, family, dtype, checkpoint)
+    theirs, their_gradients, their_weights = trained(Trainer, family, dtype, checkpoint)
 
     assert pytest.approx(theirs.loss, rel=limit) == report.loss
     assert limit > worst(their_gradients, gradients)
@@ -95,7 +95,7 @@ def test_rows_and_trees_give_the_gradients_and_the_step_of_the_torch_trainer(
 def test_a_model_with_weights_that_megatron_has_no_place_for_is_refused_by_name():
     network = cases.network("llama")
     with pytest.raises(ModelError, match=r"the model has mlp\.down_proj\.bias"):
-        open_trainer(network, section=TrainerSection(), objective=cases.SECTION, optimizer=None)
+        open_trainer(network, section=TrainerConfig(), objective=cases.SECTION, optimizer=None)
 
     assert not any(hasattr(one, "_layer") for one in network.layers)
 
@@ -104,7 +104,7 @@ def test_rotary_angles_with_a_factor_are_refused():
     network = cases.network("qwen3")
     network.decoder.rotary_emb.attention_scaling = 1.2
     with pytest.raises(ModelError, match=r"attention factor of 1\.2"):
-        open_trainer(network, section=TrainerSection(), objective=cases.SECTION, optimizer=None)
+        open_trainer(network, section=TrainerConfig(), objective=cases.SECTION, optimizer=None)
 
 
 def test_megatrons_layers_hold_no_memory_of_their_own():

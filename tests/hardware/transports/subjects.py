@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from gyre.config.sections import TransportSection
+from gyre.config.sections import TransportConfig
 from gyre.transports.registry import open_transport
 from gyre.types.transfers import Exposure
 
@@ -17,7 +17,7 @@ HOST = "127.0.0.1"
 
 
 def opened(kind, owner, share):
-    section = TransportSection(kind=kind, timeout_s=10.0)
+    section = TransportConfig(kind=kind, timeout_s=10.0)
     return open_transport(section, owner=owner, host=HOST, share=Path(share))
 
 

@@ -8,8 +8,8 @@ import aiohttp
 import pytest
 from tests.cell.live_cells import KEY, Batch, join, started, weights
 
-from gyre.config.sections import TransportSection
-from gyre.types.errors import CellError, Outdated, TransferError
+from gyre.config.sections import TransportConfig
+from gyre.types.errors import CellError, ExposureGone, TransferError
 
 pytestmark = pytest.mark.slow
 KINDS = ["tcp", pytest.param("mooncake", marks=pytest.mark.transports)]
@@ -30,7 +30,7 @@ def batch(tmp_path_factory):
 def cells(kind, tmp_path_factory, batch):
     """A core and two satellites, which share no weights through any folder."""
     folder = tmp_path_factory.mktemp("cells")
-    section = TransportSection(kind=kind, timeout_s=20.0)
+    section = TransportConfig(kind=kind, timeout_s=20.0)
     with started(folder, batch.model, 0, 1, 2, transport=section) as made:
         yield made
 
@@ -57,7 +57,7 @@ def test_what_the_core_held_before_it_stepped_is_outdated(cells):
         before = await clients[0].expose()
         await clients[0].step(version)
         now = await clients[0].expose()
-        with pytest.raises(Outdated):
+        with pytest.raises(ExposureGone):
             await clients[1].pull(before)
         unchanged = (await clients[1].health()).trainer_version
         await clients[1].pull(now)
@@ -119,7 +119,7 @@ def test_cached_blocks_follow_a_call_and_go_with_their_pin(cells):
 
 
 def test_a_core_that_is_gone_is_an_error_and_changes_nothing(kind, batch, tmp_path):
-    section = TransportSection(kind=kind, timeout_s=20.0)
+    section = TransportConfig(kind=kind, timeout_s=20.0)
 
     async def scenario(made):
         async with made.clients() as clients:

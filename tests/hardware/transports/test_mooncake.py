@@ -7,7 +7,7 @@ import pytest
 from tests.contracts import transport as suite
 from tests.hardware.transports.subjects import HOST, Subject
 
-from gyre.config.sections import TransportSection
+from gyre.config.sections import TransportConfig
 from gyre.transports.registry import open_transport
 from gyre.types.errors import ConfigError, TransferError
 
@@ -50,7 +50,7 @@ def test_without_mooncake_the_run_file_is_refused_with_what_to_install(tmp_path,
     for name in ("mooncake", "mooncake.engine"):
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delitem(sys.modules, "gyre.transports.mooncake", raising=False)
-    section = TransportSection(kind="mooncake")
+    section = TransportConfig(kind="mooncake")
 
     with pytest.raises(ConfigError, match=r"pip install 'gyre-rl\[mooncake\]'"):
         open_transport(section, owner="cell-0", host=HOST, share=tmp_path)

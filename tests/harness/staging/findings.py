@@ -18,9 +18,9 @@ from staging.scene import Outcome, Scene
 from staging.scripts import Voice
 
 from gyre.storage import call_log as calls
-from gyre.testing.script import FastCoder, Reply, ScriptedModel, logprobs
+from gyre.testing.script import FastCoder, ScriptedModel, ScriptedReply, logprobs
 from gyre.testing.tokenizer import tokenizer
-from gyre.trajectory.draw import draw
+from gyre.trajectory.draw import select_trajectories
 from gyre.trajectory.tree import CallNode, Tree, grow
 from gyre.types.ids import CallId
 from gyre.types.roles import CallRole
@@ -59,12 +59,12 @@ Shape = tuple[str, str, tuple["Shape", ...]]
 """A call's role, its text since the reply it builds on, and the calls that build on it."""
 
 
-def num_tokens(*lines: Reply) -> int:
+def num_tokens(*lines: ScriptedReply) -> int:
     """How many tokens the policy samples to say these lines."""
     return sum(len(CODER.encode(line.written())) for line in lines)
 
 
-def all_lines(*voices: Voice) -> list[Reply]:
+def all_lines(*voices: Voice) -> list[ScriptedReply]:
     return [line for one in voices for line in one.lines]
 
 
@@ -129,7 +129,7 @@ class Findings:
     @property
     def num_targets(self) -> int:
         """Tokens that training would see, each once."""
-        drawn = draw(self.tree, Random(0), max_trajectories=None)
+        drawn = select_trajectories(self.tree, Random(0), max_trajectories=None)
         return sum(one.num_targets for one in drawn)
 
     def counted(self, metric: str, label: str) -> Counter[str]:

@@ -13,8 +13,8 @@ from staging.findings import CODER, Shape, shape_of
 from staging.live import LEDGER, Tour, Toured
 from staging.live_script import live
 
-from gyre.controller.controller import KINDS
-from gyre.journal.reading import Reading, path_of, read
+from gyre.controller.controller import JOURNAL_EVENTS
+from gyre.journal.reading import JournalContents, path_of, read
 from gyre.rollout import facts
 from gyre.scheduler import replay
 from gyre.scheduler.messages import CellTraining, EnterTraining, GroupAssigned, StepTaken
@@ -58,8 +58,8 @@ class LiveFindings:
         return self.folder / "run"
 
     @cached_property
-    def journal(self) -> Reading:
-        return read(path_of(self._run), kinds=KINDS)
+    def journal(self) -> JournalContents:
+        return read(path_of(self._run), kinds=JOURNAL_EVENTS)
 
     def facts(self, *kinds: type) -> list[Any]:
         return [fact for _, fact in self.journal.facts(kinds)]

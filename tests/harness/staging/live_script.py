@@ -4,7 +4,7 @@ import re
 from random import Random
 
 from gyre.testing.pace import TimedReply
-from gyre.testing.script import Conversation, Json, Reply, Script, ScriptedCall
+from gyre.testing.script import Conversation, Json, Script, ScriptedCall, ScriptedReply
 
 ASKED = "HERON-LIVE"
 """In every task's instruction."""
@@ -24,7 +24,7 @@ _PROSE = (
 )
 
 
-def main_lines(name: str, member: int) -> tuple[Reply, ...]:
+def main_lines(name: str, member: int) -> tuple[ScriptedReply, ...]:
     """What the agent of an execution says: a look, errands all at once, and an end."""
     rng = Random(name)
     score = (1 + member) / (1 + MEMBERS)
@@ -45,7 +45,7 @@ def main_lines(name: str, member: int) -> tuple[Reply, ...]:
     )
 
 
-def errand_line(name: str, group: int) -> Reply:
+def errand_line(name: str, group: int) -> ScriptedReply:
     """All that a sub-agent says."""
     rng = Random(name)
     lasts_s = ERRAND_S[group % len(ERRAND_S)] * rng.uniform(1.0, 1.2)
@@ -60,14 +60,14 @@ def _prose(rng: Random, num_words: int) -> str:
     return " ".join(rng.choices(_PROSE.split(), k=num_words))
 
 
-def _errand(conversation: Conversation) -> Reply | None:
+def _errand(conversation: Conversation) -> ScriptedReply | None:
     name = _named(conversation, _SENT)
     if name is None or conversation.replies_since(ERRAND):
         return None
     return errand_line(name[1], int(name[2]))
 
 
-def _main(conversation: Conversation) -> Reply | None:
+def _main(conversation: Conversation) -> ScriptedReply | None:
     name, said = _named(conversation, _WORKS_IN), conversation.replies_since(ASKED)
     if name is None or said is None:
         return None

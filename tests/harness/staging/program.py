@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gyre.config.run_sections import HarnessSection
+from gyre.config.run_sections import HarnessConfig
 from gyre.harnesses.command import CommandHarness, environment
 from gyre.harnesses.install import asked_version
 from gyre.harnesses.open import open_harness, picked
-from gyre.harnesses.prepared import Prepared, cache, find
-from gyre.harnesses.program import Window
+from gyre.harnesses.prepared import InstalledProgram, cache, find
+from gyre.harnesses.program import ContextWindow
 from gyre.sandboxes.home import write_home
-from gyre.types.tasks import Endpoint, Evaluation, Task
+from gyre.types.tasks import Endpoint, EvaluationRule, Task
 
 INSTALLER = Path(__file__).parents[3] / "scripts" / "harnesses"
 NAMES = {
@@ -51,10 +51,10 @@ class Launch:
 def launch(name: str, place: Place, task: str) -> Launch:
     """As a supervisor launches it, but for the sandbox."""
     program, version = picked(NAMES[name])
-    section = HarnessSection(kind=program.name, version=version)
+    section = HarnessConfig(kind=program.name, version=version)
     opened = open_harness(section, _window(place.options))
     harness = CommandHarness(opened.argv, opened.variables, home=opened.home, layers=opened.layers)
-    asked = Task(id="t", instruction=task, files=None, evaluation=Evaluation(argv=("true",)))
+    asked = Task(id="t", instruction=task, files=None, evaluation=EvaluationRule(argv=("true",)))
     command = harness.command(asked, Endpoint(url=place.url, key=place.key))
     write_home(place.home, command.home)
     return Launch(
@@ -65,12 +65,12 @@ def launch(name: str, place: Place, task: str) -> Launch:
     )
 
 
-def _window(options: Mapping[str, int | float | str]) -> Window:
+def _window(options: Mapping[str, int | float | str]) -> ContextWindow:
     """Windows that scripted conversations fill."""
     context = int(options.get("context", 131_072))
     compact_at = int(options.get("compact_at", context - 4096))
     fraction = float(options.get("compact_fraction", compact_at / context))
-    return Window(context_tokens=context, compact_at=int(context * fraction))
+    return ContextWindow(context_tokens=context, compact_at=int(context * fraction))
 
 
 def install() -> Path:
@@ -90,7 +90,7 @@ def version_of(name: str) -> str:
     return asked_version(found.program, found.folder)
 
 
-def _prepared(name: str) -> Prepared:
+def _prepared(name: str) -> InstalledProgram:
     found = find(*picked(NAMES[name]), cache())
     assert found is not None, f"{name} is not installed"
     return found

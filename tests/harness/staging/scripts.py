@@ -5,7 +5,16 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from gyre.testing.script import Conversation, Json, Reply, Rule, Script, ScriptedCall, Where, after
+from gyre.testing.script import (
+    Conversation,
+    Json,
+    Rule,
+    Script,
+    ScriptedCall,
+    ScriptedReply,
+    Where,
+    after,
+)
 
 Shell = Callable[[str], ScriptedCall]
 Delegate = Callable[[str], ScriptedCall]
@@ -16,7 +25,7 @@ class Voice:
     """One agent's part: what it says after the marker appears in its conversation."""
 
     marker: str
-    lines: tuple[Reply, ...]
+    lines: tuple[ScriptedReply, ...]
     where: Where = "anywhere"
 
     @property
@@ -82,19 +91,19 @@ def mini_shell(command: str) -> ScriptedCall:
 TASK = "HERON-MAIN"
 
 
-def worker(shell: Shell, *more: Reply) -> Voice:
+def worker(shell: Shell, *more: ScriptedReply) -> Voice:
     """Thinks, reads the nonce, does two things at once, and ends."""
     return Voice(
         marker=TASK,
         lines=(
-            Reply(
+            ScriptedReply(
                 reasoning="A look at the file comes first.",
                 text="Reading it.",
                 calls=(shell("cat nonce.txt"),),
             ),
-            Reply(calls=(shell("rev nonce.txt"), shell("wc -c nonce.txt"))),
+            ScriptedReply(calls=(shell("rev nonce.txt"), shell("wc -c nonce.txt"))),
             *more,
-            Reply(text="All done."),
+            ScriptedReply(text="All done."),
         ),
     )
 
@@ -103,7 +112,7 @@ WORKERS: Mapping[str, Voice] = {
     "claude": worker(
         claude_shell,
         # Blanks at line ends are lost on the way back (T12).
-        Reply(calls=(call("Write", file_path="note.txt", content="a  \nb \n"),)),
+        ScriptedReply(calls=(call("Write", file_path="note.txt", content="a  \nb \n"),)),
     ),
     "codex": worker(codex_shell),
     "opencode": worker(opencode_shell),
@@ -111,14 +120,14 @@ WORKERS: Mapping[str, Voice] = {
 }
 
 
-TITLE = Voice(marker="title generator", lines=(Reply(text="A heron"),), where="system")
+TITLE = Voice(marker="title generator", lines=(ScriptedReply(text="A heron"),), where="system")
 """opencode asks for one before anything else."""
 
 MINI = (
     # It drops a reply without a tool call and says only what was wrong with it.
     Voice(
         marker="No tool calls found",
-        lines=(Reply(calls=(mini_shell("echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"),)),),
+        lines=(ScriptedReply(calls=(mini_shell("echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"),)),),
     ),
     worker(mini_shell),
 )
@@ -131,13 +140,15 @@ def claude_worker() -> Script:
 READER = Voice(
     marker=TASK,
     lines=(
-        Reply(text="Making it.", calls=(claude_shell("seq 1 20000 > long.txt"),)),
-        Reply(text="Reading it.", calls=(call("Read", file_path="long.txt"),)),
-        Reply(text="Searching.", calls=(call("WebSearch", query="herons in winter"),)),
-        Reply(text="All done."),
+        ScriptedReply(text="Making it.", calls=(claude_shell("seq 1 20000 > long.txt"),)),
+        ScriptedReply(text="Reading it.", calls=(call("Read", file_path="long.txt"),)),
+        ScriptedReply(text="Searching.", calls=(call("WebSearch", query="herons in winter"),)),
+        ScriptedReply(text="All done."),
     ),
 )
-SEARCHER = Voice(marker="query: herons in winter", lines=(Reply(text="Nothing was found."),))
+SEARCHER = Voice(
+    marker="query: herons in winter", lines=(ScriptedReply(text="Nothing was found."),)
+)
 """Claude Code has the model search, in a conversation of its own without client tools."""
 
 
@@ -169,8 +180,8 @@ DELTA, ECHO = "HERON-DELTA", "HERON-ECHO"
 
 def errand(marker: str, shell: Shell) -> Voice:
     """A sub-agent that looks at the nonce and reports."""
-    look = Reply(text="Looking.", calls=(shell("cat nonce.txt"),))
-    return Voice(marker=marker, lines=(look, Reply(text="The errand is done.")))
+    look = ScriptedReply(text="Looking.", calls=(shell("cat nonce.txt"),))
+    return Voice(marker=marker, lines=(look, ScriptedReply(text="The errand is done.")))
 
 
 def family(shell: Shell, agent: Delegate, *, at_once: tuple[str, ...]) -> tuple[Voice, ...]:
@@ -180,8 +191,8 @@ def family(shell: Shell, agent: Delegate, *, at_once: tuple[str, ...]) -> tuple[
         Voice(
             marker=DELTA,
             lines=(
-                Reply(text="This takes two.", calls=(agent(ECHO),)),
-                Reply(text="Both errands are done."),
+                ScriptedReply(text="This takes two.", calls=(agent(ECHO),)),
+                ScriptedReply(text="Both errands are done."),
             ),
         ),
         errand(ALPHA, shell),
@@ -190,10 +201,10 @@ def family(shell: Shell, agent: Delegate, *, at_once: tuple[str, ...]) -> tuple[
         Voice(
             marker=TASK,
             lines=(
-                Reply(text="Sending.", calls=tuple(agent(name) for name in at_once)),
-                Reply(calls=(agent(CHARLIE),)),
-                Reply(calls=(agent(DELTA),)),
-                Reply(text="All done."),
+                ScriptedReply(text="Sending.", calls=tuple(agent(name) for name in at_once)),
+                ScriptedReply(calls=(agent(CHARLIE),)),
+                ScriptedReply(calls=(agent(DELTA),)),
+                ScriptedReply(text="All done."),
             ),
         ),
     )
@@ -208,9 +219,9 @@ FORK = (
     Voice(
         marker=TASK,
         lines=(
-            Reply(text="Reading it.", calls=(claude_shell("rev nonce.txt"),)),
-            Reply(calls=(claude_fork(ALPHA),)),
-            Reply(text="All done."),
+            ScriptedReply(text="Reading it.", calls=(claude_shell("rev nonce.txt"),)),
+            ScriptedReply(calls=(claude_fork(ALPHA),)),
+            ScriptedReply(text="All done."),
         ),
     ),
 )
@@ -248,7 +259,7 @@ def spawned(conversation: Conversation) -> list[str]:
     return _SPAWNED.findall("\n".join(turn.text for turn in conversation.turns))
 
 
-def codex_main(conversation: Conversation) -> Reply | None:
+def codex_main(conversation: Conversation) -> ScriptedReply | None:
     """Codex's sub-agents are waited for by id, and count against the limit until closed."""
     said = conversation.replies_since(TASK)
     if said is None:
@@ -265,16 +276,22 @@ def codex_main(conversation: Conversation) -> Reply | None:
         (codex_agent(DELTA),),
         (codex_waits(ids[3]),),
     )
-    return Reply(calls=parts[said]) if said < len(parts) else Reply(text="All done.")
+    return (
+        ScriptedReply(calls=parts[said]) if said < len(parts) else ScriptedReply(text="All done.")
+    )
 
 
-def codex_delta(conversation: Conversation) -> Reply | None:
+def codex_delta(conversation: Conversation) -> ScriptedReply | None:
     said = conversation.replies_since(DELTA)
     if said is None:
         return None
     ids = [*spawned(conversation), ""]
     parts = ((codex_agent(ECHO),), (codex_waits(ids[0]),))
-    return Reply(calls=parts[said]) if said < len(parts) else Reply(text="Both errands are done.")
+    return (
+        ScriptedReply(calls=parts[said])
+        if said < len(parts)
+        else ScriptedReply(text="Both errands are done.")
+    )
 
 
 def codex_family() -> Script:
@@ -300,18 +317,18 @@ def compacting(
     listings: tuple[str, ...] = (listing(1, 5000),),
 ) -> tuple[Rule, ...]:
     """An agent whose conversation is summed up, in which `new_start` appears from then on."""
-    fills = (Reply(text="Listing.", calls=(shell(command),)) for command in listings)
-    looks = Reply(text="Reading it.", calls=(shell("cat nonce.txt"),))
-    more = Reply(text="Once more.", calls=(shell("rev nonce.txt"),))
-    goes_on = Reply(text="Going on.", calls=(shell(f"echo {RESUMED}; cat nonce.txt"),))
+    fills = (ScriptedReply(text="Listing.", calls=(shell(command),)) for command in listings)
+    looks = ScriptedReply(text="Reading it.", calls=(shell("cat nonce.txt"),))
+    more = ScriptedReply(text="Once more.", calls=(shell("rev nonce.txt"),))
+    goes_on = ScriptedReply(text="Going on.", calls=(shell(f"echo {RESUMED}; cat nonce.txt"),))
 
-    def resumes(conversation: Conversation) -> Reply | None:
+    def resumes(conversation: Conversation) -> ScriptedReply | None:
         # Earlier turns may be carried over beside the summary, so they are not counted.
         return None if conversation.replies_since(new_start) is None else goes_on
 
     return (
         asks.rule,
-        after(RESUMED, Reply(text="All done.")),
+        after(RESUMED, ScriptedReply(text="All done.")),
         resumes,
         after(marker, looks, *fills, more),
     )
@@ -319,7 +336,9 @@ def compacting(
 
 CLAUDE_ASKS = Voice(
     marker="CRITICAL: Respond with TEXT ONLY",
-    lines=(Reply(text=f"<analysis>a</analysis>\n<summary>{SUMMARY}: it was read.</summary>"),),
+    lines=(
+        ScriptedReply(text=f"<analysis>a</analysis>\n<summary>{SUMMARY}: it was read.</summary>"),
+    ),
     where="last user",
 )
 
@@ -340,12 +359,14 @@ def claude_compacting_errand() -> Script:
 
 def sends(agent: Delegate) -> Rule:
     """A main agent with one errand."""
-    return after(TASK, Reply(text="Sending.", calls=(agent(ALPHA),)), Reply(text="All done."))
+    return after(
+        TASK, ScriptedReply(text="Sending.", calls=(agent(ALPHA),)), ScriptedReply(text="All done.")
+    )
 
 
 CODEX_ASKS = Voice(
     marker="CONTEXT CHECKPOINT COMPACTION",
-    lines=(Reply(text=f"{SUMMARY}: it was read."),),
+    lines=(ScriptedReply(text=f"{SUMMARY}: it was read."),),
     where="last user",
 )
 
@@ -355,20 +376,20 @@ def codex_compacting() -> Script:
 
 
 def codex_compacting_errand() -> Script:
-    def main(conversation: Conversation) -> Reply | None:
+    def main(conversation: Conversation) -> ScriptedReply | None:
         said = conversation.replies_since(TASK)
         ids = [*spawned(conversation), ""]
         parts = ((codex_agent(ALPHA),), (codex_waits(ids[0]),))
         if said is None or said >= len(parts):
-            return None if said is None else Reply(text="All done.")
-        return Reply(calls=parts[said])
+            return None if said is None else ScriptedReply(text="All done.")
+        return ScriptedReply(calls=parts[said])
 
     return Script([*compacting(ALPHA, codex_shell, asks=CODEX_ASKS), main])
 
 
 QWEN_ASKS = Voice(
     marker="You are the component that summarizes",
-    lines=(Reply(text=f"<state_snapshot>{SUMMARY}: it was read.</state_snapshot>"),),
+    lines=(ScriptedReply(text=f"<state_snapshot>{SUMMARY}: it was read.</state_snapshot>"),),
     where="last user",
 )
 
@@ -382,7 +403,9 @@ def qwen_compacting_errand() -> Script:
 
 
 OPENCODE_ASKS = Voice(
-    marker="context summarization agent", lines=(Reply(text="It was read."),), where="system"
+    marker="context summarization agent",
+    lines=(ScriptedReply(text="It was read."),),
+    where="system",
 )
 OPENCODE_STARTS = "What did we do so far?"
 """Its summary comes back as a turn of the assistant's, so other words mark the new start."""
@@ -403,23 +426,23 @@ def opencode_compacting_errand() -> Script:
 ANSWER = "answer.txt"
 
 
-def doer(shell: Shell, end: Reply) -> Voice:
+def doer(shell: Shell, end: ScriptedReply) -> Voice:
     """Reads the nonce, leaves it reversed, and ends."""
     return Voice(
         marker=TASK,
         lines=(
-            Reply(text="Reading it.", calls=(shell("cat nonce.txt"),)),
-            Reply(calls=(shell(f"rev nonce.txt > {ANSWER}"),)),
+            ScriptedReply(text="Reading it.", calls=(shell("cat nonce.txt"),)),
+            ScriptedReply(calls=(shell(f"rev nonce.txt > {ANSWER}"),)),
             end,
         ),
     )
 
 
 DOERS: Mapping[str, Voice] = {
-    "claude_code": doer(claude_shell, Reply(text="All done.")),
-    "codex": doer(codex_shell, Reply(text="All done.")),
+    "claude_code": doer(claude_shell, ScriptedReply(text="All done.")),
+    "codex": doer(codex_shell, ScriptedReply(text="All done.")),
     "mini_swe_agent": doer(
-        mini_shell, Reply(calls=(mini_shell("echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"),))
+        mini_shell, ScriptedReply(calls=(mini_shell("echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"),))
     ),
 }
 

@@ -15,15 +15,15 @@ from staging import cut
 from staging.scripts import ANSWER
 from staging.stage import EXECUTION, SCRIPTS, ProxyProcess
 
-from gyre.config.run_sections import HarnessSection
+from gyre.config.run_sections import HarnessConfig
 from gyre.harnesses.open import open_harness
-from gyre.harnesses.program import Window
+from gyre.harnesses.program import ContextWindow
 from gyre.rollout.main import LOG_FILE
-from gyre.rollout.spec import Order, write_order
+from gyre.rollout.spec import ExecutionSpec, write_order
 from gyre.testing.engine_process import EngineProcess
 from gyre.testing.tokenizer import write_tokenizer
-from gyre.types.sandboxes import SandboxOrder
-from gyre.types.tasks import Evaluation, Task
+from gyre.types.sandboxes import SandboxSpec
+from gyre.types.tasks import EvaluationRule, Task
 
 LIMIT_S = 240.0
 JUDGE = f'test "$(rev nonce.txt)" = "$(cat {ANSWER})"'
@@ -82,12 +82,12 @@ def _supervise(path: Path, key: str) -> None:
         )
 
 
-def _order(errand: Errand, files: Path, url: str) -> Order:
-    window = Window.of(context_tokens=131_072, reply_tokens=8192)
-    harness = open_harness(HarnessSection(kind=errand.kind), window)
-    judge = Evaluation(argv=("sh", "-c", JUDGE), score="exit-status")
+def _order(errand: Errand, files: Path, url: str) -> ExecutionSpec:
+    window = ContextWindow.of(context_tokens=131_072, reply_tokens=8192)
+    harness = open_harness(HarnessConfig(kind=errand.kind), window)
+    judge = EvaluationRule(argv=("sh", "-c", JUDGE), score="exit-status")
     task = Task(id="t", instruction=errand.instruction, files=str(files), evaluation=judge)
-    return Order(
+    return ExecutionSpec(
         execution=EXECUTION,
         task=task,
         url=url,
@@ -95,7 +95,7 @@ def _order(errand: Errand, files: Path, url: str) -> Order:
         variables=harness.variables,
         home=harness.home,
         layers=harness.layers,
-        sandbox=SandboxOrder(kind=errand.sandbox),
+        sandbox=SandboxSpec(kind=errand.sandbox),
         agent_s=LIMIT_S / 2,
         overall_s=LIMIT_S,
     )

@@ -11,12 +11,14 @@ from aiohttp import web
 from gyre.inference.clients.registry import EngineAddress, connect
 from gyre.inference.clients.wire import client
 from gyre.types.errors import EngineError
-from gyre.types.sampling import Ask, Sampling
+from gyre.types.sampling import GenerateRequest, SamplingParams
 
 PROMPT = array("i", [5, 6, 7])
-PLAIN = Sampling(max_tokens=9, stop_ids=(2,))
-SHAPED = Sampling(temperature=0.7, top_p=0.9, max_tokens=9, stop_ids=(2,), stop=("END",), seed=11)
-HOT = Sampling(temperature=0.7, max_tokens=9, stop_ids=(2,))
+PLAIN = SamplingParams(max_tokens=9, stop_ids=(2,))
+SHAPED = SamplingParams(
+    temperature=0.7, top_p=0.9, max_tokens=9, stop_ids=(2,), stop=("END",), seed=11
+)
+HOT = SamplingParams(temperature=0.7, max_tokens=9, stop_ids=(2,))
 
 
 def sglang_answer(ids):
@@ -70,7 +72,9 @@ class Engine:
 
 
 def ask(input_ids=PROMPT, sampling=PLAIN):
-    return Ask(id="call-1", input_ids=input_ids.tobytes(), sampling=sampling, execution="e")
+    return GenerateRequest(
+        id="call-1", input_ids=input_ids.tobytes(), sampling=sampling, execution="e"
+    )
 
 
 async def say(url, kind, *asks):
@@ -161,9 +165,9 @@ def test_vllm_is_told_every_setting(serving):
     [
         (PLAIN, True),
         (HOT, True),
-        (Sampling(temperature=0.0, top_p=0.9), True),
-        (Sampling(top_p=0.9), False),
-        (Sampling(temperature=0.7, top_k=40), False),
+        (SamplingParams(temperature=0.0, top_p=0.9), True),
+        (SamplingParams(top_p=0.9), False),
+        (SamplingParams(temperature=0.7, top_k=40), False),
     ],
 )
 def test_sglangs_log_probabilities_are_kept_where_no_token_is_left_out(serving, sampling, kept):
@@ -185,7 +189,9 @@ def test_sglangs_log_probabilities_are_kept_where_no_token_is_left_out(serving, 
     ids=["processed", "raw", "not allowed"],
 )
 @pytest.mark.parametrize(
-    "sampling", [HOT, Sampling(top_p=0.9), Sampling(top_k=40)], ids=["hot", "top-p", "top-k"]
+    "sampling",
+    [HOT, SamplingParams(top_p=0.9), SamplingParams(top_k=40)],
+    ids=["hot", "top-p", "top-k"],
 )
 def test_vllms_log_probabilities_are_kept_where_it_tells_the_draw(
     serving, sampling, probed, status, kept
@@ -209,7 +215,9 @@ def test_vllms_log_probabilities_are_kept_where_it_tells_the_draw(
     } == engine.bodies[0]
 
 
-@pytest.mark.parametrize("sampling", [PLAIN, Sampling(temperature=0.0)], ids=["plain", "greedy"])
+@pytest.mark.parametrize(
+    "sampling", [PLAIN, SamplingParams(temperature=0.0)], ids=["plain", "greedy"]
+)
 def test_vllm_is_not_asked_for_its_mode_where_it_makes_no_difference(serving, sampling):
     engine = Engine(vllm_answer([8, 2]), probed=vllm_probed(-7.5))
     ((chunk,),) = run(serving, engine, "vllm", ask(sampling=sampling))

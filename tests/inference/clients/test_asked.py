@@ -6,7 +6,7 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gyre.inference.clients.asked import FEWEST_IDS, Asked
+from gyre.inference.clients.asked import FEWEST_IDS, PromptTextCache
 
 
 def raw(ids):
@@ -18,7 +18,7 @@ def read(text):
 
 
 def test_a_growing_prompt_is_written_as_it_is():
-    asked = Asked()
+    asked = PromptTextCache()
     ids = list(range(FEWEST_IDS))
     for more in ([], [7], [], [151_645, 0, 2**31 - 1]):
         ids += more
@@ -26,7 +26,7 @@ def test_a_growing_prompt_is_written_as_it_is():
 
 
 def test_prompts_that_leave_the_last_one_are_written_anew():
-    asked = Asked()
+    asked = PromptTextCache()
     ids = list(range(FEWEST_IDS + 10))
     asked.text("x", raw(ids))
 
@@ -36,7 +36,7 @@ def test_prompts_that_leave_the_last_one_are_written_anew():
 
 
 def test_little_memory_still_gives_the_right_text():
-    asked = Asked(most_bytes=1)
+    asked = PromptTextCache(most_bytes=1)
     ids = list(range(FEWEST_IDS))
 
     assert ids == read(asked.text("x", raw(ids)))
@@ -53,7 +53,7 @@ def test_little_memory_still_gives_the_right_text():
 )
 def test_any_sequence_of_prompts(steps):
     """Agents of two executions that grow, shrink and alternate."""
-    asked = Asked(most_bytes=500_000)
+    asked = PromptTextCache(most_bytes=500_000)
     prompts = {}
     for execution, agent, more in steps:
         start = [agent] * FEWEST_IDS
@@ -63,4 +63,4 @@ def test_any_sequence_of_prompts(steps):
 
 
 def test_no_prompt_is_no_text():
-    assert b"" == Asked().text("x", b"")
+    assert b"" == PromptTextCache().text("x", b"")

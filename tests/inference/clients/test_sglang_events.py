@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gyre.inference.clients.sglang_events import READ_EVERY_S, Reading
+from gyre.inference.clients.sglang_events import READ_EVERY_S, SglangStreamParser
 from gyre.types.errors import EngineError
 
 IDS = list(range(100, 140))
@@ -47,7 +47,9 @@ def joined(chunks):
 
 
 def test_cumulative_events_become_the_new_tokens():
-    chunks = read(Reading("e", prompt_tokens=5), event(3), event(7), event(9, finish=STOP))
+    chunks = read(
+        SglangStreamParser("e", prompt_tokens=5), event(3), event(7), event(9, finish=STOP)
+    )
 
     assert [IDS[:3], IDS[3:7], IDS[7:9]] == [chunk.ids for chunk in chunks]
     assert [LOGPROBS[:3], LOGPROBS[3:7], LOGPROBS[7:9]] == [chunk.logprobs for chunk in chunks]
@@ -57,7 +59,7 @@ def test_cumulative_events_become_the_new_tokens():
 
 def test_incremental_events_become_the_new_tokens():
     chunks = read(
-        Reading("e", prompt_tokens=5),
+        SglangStreamParser("e", prompt_tokens=5),
         event(3),
         event(7, start=3),
         event(9, start=7, finish={"type": "length"}),
@@ -71,7 +73,7 @@ def test_delta_ids_with_cumulative_log_probabilities_are_aligned():
     """Versions with --stream-output send the two in different ways."""
     whole = json.loads(event(7))["meta_info"]["output_token_logprobs"]
     chunks = read(
-        Reading("e", prompt_tokens=5),
+        SglangStreamParser("e", prompt_tokens=5),
         event(3),
         event(7, start=3, meta={"output_token_logprobs": whole}),
     )
@@ -80,7 +82,7 @@ def test_delta_ids_with_cumulative_log_probabilities_are_aligned():
 
 
 def test_repeating_events_wait_unread_and_show_life():
-    reading = Reading("e", prompt_tokens=5)
+    reading = SglangStreamParser("e", prompt_tokens=5)
     chunks = read(
         reading,
         event(2),
@@ -115,7 +117,7 @@ def test_whatever_waits_no_token_is_lost_or_doubled(ends, incremental, every_s, 
         )
         for start, end in bounds
     ]
-    reading = Reading("e", prompt_tokens=5)
+    reading = SglangStreamParser("e", prompt_tokens=5)
     chunks = [*read(reading, *events, every_s=every_s), *reading.flush()]
 
     assert IDS == joined(chunks)
@@ -128,7 +130,7 @@ def test_whatever_waits_no_token_is_lost_or_doubled(ends, incremental, every_s, 
 def test_version_spans_cut_an_event_where_the_weights_changed():
     spans = [{"version": "3", "start": 0, "end": 5}, {"version": "4", "start": 5, "end": 9}]
     chunks = read(
-        Reading("e", prompt_tokens=5),
+        SglangStreamParser("e", prompt_tokens=5),
         event(2),
         event(9, version="4", meta={"weight_versions": spans}),
     )
@@ -139,13 +141,15 @@ def test_version_spans_cut_an_event_where_the_weights_changed():
 
 def test_version_spans_that_leave_tokens_out_say_nothing():
     spans = [{"version": "3", "start": 0, "end": 5}]
-    (chunk,) = read(Reading("e", prompt_tokens=5), event(9, meta={"weight_versions": spans}))
+    (chunk,) = read(
+        SglangStreamParser("e", prompt_tokens=5), event(9, meta={"weight_versions": spans})
+    )
 
     assert (IDS[:9], None) == (chunk.ids, chunk.version)
 
 
 def test_a_version_that_is_no_number_is_absent():
-    (chunk,) = read(Reading("e", prompt_tokens=5), event(3, version="default"))
+    (chunk,) = read(SglangStreamParser("e", prompt_tokens=5), event(3, version="default"))
 
     assert chunk.version is None
 
@@ -162,7 +166,7 @@ def test_a_version_that_is_no_number_is_absent():
 def test_an_abort_adds_no_token_twice(last):
     """Versions differ in what an abort repeats: the last id, everything, or nothing."""
     last = event(7, finish={"type": "abort", "message": "Abort"}, **last)
-    chunks = read(Reading("e", prompt_tokens=5), event(3), event(7), last)
+    chunks = read(SglangStreamParser("e", prompt_tokens=5), event(3), event(7), last)
 
     assert IDS[:7] == joined(chunks)
     assert "abort" == chunks[-1].finish
@@ -170,7 +174,7 @@ def test_an_abort_adds_no_token_twice(last):
 
 def test_an_abort_in_the_queue_has_no_tokens():
     said = b'{"text":"","meta_info":{"id":"r","finish_reason":{"type":"abort","message":"x"}}}'
-    (chunk,) = read(Reading("e", prompt_tokens=5), said)
+    (chunk,) = read(SglangStreamParser("e", prompt_tokens=5), said)
 
     assert ([], "abort") == (chunk.ids, chunk.finish)
 
@@ -180,7 +184,7 @@ def test_an_abort_with_a_status_is_a_refusal(status, retryable):
     said = event(0, finish={"type": "abort", "message": "too long", "status_code": status})
 
     with pytest.raises(EngineError, match="too long") as error:
-        read(Reading("e", prompt_tokens=5), said)
+        read(SglangStreamParser("e", prompt_tokens=5), said)
 
     assert retryable == error.value.retryable
 
@@ -189,7 +193,7 @@ def test_an_error_event_is_a_refusal():
     said = b'{"error":{"message":"input is too long","type":"x","code":400,"retryable":false}}'
 
     with pytest.raises(EngineError, match="400: input is too long") as error:
-        read(Reading("e", prompt_tokens=5), said)
+        read(SglangStreamParser("e", prompt_tokens=5), said)
 
     assert not error.value.retryable
 
@@ -197,7 +201,7 @@ def test_an_error_event_is_a_refusal():
 def test_another_number_of_prompt_tokens_is_never_accepted():
     """T01: where the echo is too long to be sent, its length is compared."""
     with pytest.raises(EngineError, match="read 5 prompt tokens of the 6") as error:
-        read(Reading("e", prompt_tokens=6), event(3))
+        read(SglangStreamParser("e", prompt_tokens=6), event(3))
 
     assert not error.value.retryable
 
@@ -224,7 +228,7 @@ def test_another_number_of_prompt_tokens_is_never_accepted():
 )
 def test_garbage_is_refused_whole(changes):
     """FAULTS 6, T27."""
-    reading = Reading("e", prompt_tokens=5)
+    reading = SglangStreamParser("e", prompt_tokens=5)
     with pytest.raises(EngineError) as error:
         read(reading, event(3, **changes))
 
@@ -236,11 +240,11 @@ def test_garbage_is_refused_whole(changes):
 def test_bytes_at_random_are_refused(data):
     """FAULTS 6."""
     with pytest.raises(EngineError):
-        read(Reading("e", prompt_tokens=5), data)
+        read(SglangStreamParser("e", prompt_tokens=5), data)
 
 
 def test_garbage_after_events_that_wait_does_not_lose_them():
-    reading = Reading("e", prompt_tokens=5)
+    reading = SglangStreamParser("e", prompt_tokens=5)
     read(reading, event(2), event(4), event(8), every_s=0.0)
     kept = []
     with pytest.raises(EngineError):

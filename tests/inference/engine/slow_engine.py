@@ -7,13 +7,13 @@ from hashlib import blake2b
 
 import torch
 
-from gyre.config.sections import EngineSection
-from gyre.inference.engine.loop import Loop
-from gyre.inference.engine.reports import Failed
+from gyre.config.sections import EngineConfig
+from gyre.inference.engine.loop import EngineCore
+from gyre.inference.engine.reports import RequestFailed
 from gyre.inference.engine.sampler import seed_of
 from gyre.model.hf_config import describe
 from gyre.model.loader import new_network
-from gyre.types.sampling import Ask, Sampling
+from gyre.types.sampling import GenerateRequest, SamplingParams
 
 VOCABULARY = 61
 CONTEXT = 160
@@ -52,23 +52,23 @@ def weights(of):
 
 def section(**changes):
     return replace(
-        EngineSection(capacity=8, kv_tokens=1024, prefill_tokens=64, block_tokens=4), **changes
+        EngineConfig(capacity=8, kv_tokens=1024, prefill_tokens=64, block_tokens=4), **changes
     )
 
 
 def loop(of, *, decode=None, version=0, seed=0, make_forward=None, **changes):
     """A loop over the network with room for little."""
     how = {} if make_forward is None else {"make_forward": make_forward}
-    return Loop(
+    return EngineCore(
         of, section(**changes), model="small", decode=decode, version=version, seed=seed, **how
     )
 
 
 def ask(ids, name="a", **sampling):
-    return Ask(
+    return GenerateRequest(
         id=name,
         input_ids=array("i", ids).tobytes(),
-        sampling=Sampling(**{"max_tokens": 12, "seed": 5} | sampling),
+        sampling=SamplingParams(**{"max_tokens": 12, "seed": 5} | sampling),
         execution="e",
     )
 
@@ -107,7 +107,7 @@ def run(engine, asks=(), answers=None, *, steps=None):
     while engine.has_calls and steps != 0:
         reports = engine.step()
         for report in reports:
-            if isinstance(report, Failed):
+            if isinstance(report, RequestFailed):
                 raise report.error
             answers[report.id].take(report.chunk)
         steps = None if steps is None else steps - 1

@@ -21,7 +21,7 @@ from tests.inference.engine.slow_engine import (
 from tests.inference.engine.test_loop import prompt
 
 from gyre.inference.engine.plain import PlainForward
-from gyre.inference.engine.reports import Failed
+from gyre.inference.engine.reports import RequestFailed
 
 NETWORKS = {seed: network(seed=seed) for seed in (1, 2)}
 MEMORY = {}
@@ -86,7 +86,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     def take(self, reports):
         for report in reports:
-            assert not isinstance(report, Failed)
+            assert not isinstance(report, RequestFailed)
             self.answers[report.id].take(report.chunk)
             if report.chunk.finish is not None:
                 self.open.remove(report.id)
@@ -119,8 +119,8 @@ class EngineMachine(RuleBasedStateMachine):
             self.engine.release(self.pins.pop())
 
     @rule()
-    def rest(self):
-        self.take(self.engine.rest())
+    def offload(self):
+        self.take(self.engine.offload())
         self.resting = True
         self.pins.clear()
 

@@ -8,13 +8,13 @@ import torch
 
 from gyre.inference.engine.attention import GROUP_TOKENS, MASK_TOKENS, PagedAttention, Scratch
 from gyre.inference.engine.forward import lay_out
-from gyre.inference.engine.kv_cache import Store
-from gyre.inference.engine.scheduler import Call, Part
-from gyre.model.network import Shape
+from gyre.inference.engine.kv_cache import KvCache
+from gyre.inference.engine.scheduler import ScheduledChunk, SequenceState
+from gyre.model.network import ModelDims
 
 BLOCK = 16
 HEADS, KV_HEADS, SIZE = 4, 2, 8
-SHAPE = Shape(
+SHAPE = ModelDims(
     layers=2,
     hidden=8,
     heads=HEADS,
@@ -40,7 +40,7 @@ def setting(spans, dtype):
     """A store, calls whose blocks are scattered over it, and their keys and values."""
     counts = [-(-end // BLOCK) for _, end in spans]
     numbers = random.Random(0).sample(range(sum(counts) + 3), sum(counts))
-    store = Store(
+    store = KvCache(
         SHAPE,
         num_blocks=len(numbers) + 3,
         block_tokens=BLOCK,
@@ -50,8 +50,8 @@ def setting(spans, dtype):
     parts, whole = [], []
     for number, (start, end) in enumerate(spans):
         blocks = [numbers.pop() for _ in range(counts[number])]
-        call = Call(id=str(number), tokens=array("i", range(end)), blocks=blocks)
-        parts.append(Part(call=call, start=start, end=end, is_last=True))
+        call = SequenceState(id=str(number), tokens=array("i", range(end)), blocks=blocks)
+        parts.append(ScheduledChunk(call=call, start=start, end=end, is_last=True))
         whole.append(torch.randn(2, KV_HEADS, end, SIZE, dtype=dtype))
         slots = torch.tensor([blocks[n // BLOCK] * BLOCK + n % BLOCK for n in range(start)])
         if start:
@@ -92,12 +92,12 @@ def test_every_call_sees_its_own_tokens_and_no_others(case, dtype):
 
 
 def test_a_pass_says_where_every_token_goes():
-    one = Call(id="one", tokens=array("i", range(100, 110)), blocks=[5, 2, 7])
-    two = Call(id="two", tokens=array("i", range(200, 203)), blocks=[1])
+    one = SequenceState(id="one", tokens=array("i", range(100, 110)), blocks=[5, 2, 7])
+    two = SequenceState(id="two", tokens=array("i", range(200, 203)), blocks=[1])
     work = lay_out(
         [
-            Part(call=one, start=3, end=6, is_last=False),
-            Part(call=two, start=2, end=3, is_last=True),
+            ScheduledChunk(call=one, start=3, end=6, is_last=False),
+            ScheduledChunk(call=two, start=2, end=3, is_last=True),
         ],
         4,
     )

@@ -2,15 +2,15 @@
 
 from array import array
 
-from gyre.inference.engine.block_manager import Cache
-from gyre.inference.engine.scheduler import Batch, Call
+from gyre.inference.engine.block_manager import BlockManager
+from gyre.inference.engine.scheduler import BatchScheduler, SequenceState
 
 BLOCK = 4
 
 
 def batch(num_blocks=100, *, capacity=8, prefill_tokens=10):
-    return Batch(
-        Cache(num_blocks),
+    return BatchScheduler(
+        BlockManager(num_blocks),
         block_tokens=BLOCK,
         capacity=capacity,
         prefill_tokens=prefill_tokens,
@@ -20,7 +20,7 @@ def batch(num_blocks=100, *, capacity=8, prefill_tokens=10):
 
 def call(name, length, first=None):
     first = 1000 * ord(name[0]) if first is None else first
-    return Call(id=name, tokens=array("i", range(first, first + length)))
+    return SequenceState(id=name, tokens=array("i", range(first, first + length)))
 
 
 def step(of):
@@ -137,7 +137,7 @@ def test_output_is_found_by_the_next_turn_of_a_conversation():
         step(of)
     said = first.tokens[:]
     of.remove(first)
-    of.add(Call(id="b", tokens=said + array("i", [90, 91])))
+    of.add(SequenceState(id="b", tokens=said + array("i", [90, 91])))
 
     # 13 tokens said, of which the last is not computed: three full blocks are found.
     assert {"b": len(said) + 2 - 12} == step(of)

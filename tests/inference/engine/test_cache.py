@@ -14,8 +14,8 @@ from hypothesis.stateful import (
     rule,
 )
 
-from gyre.inference.engine.block_manager import Cache, extend_chain
-from gyre.types.errors import BrokenPromise
+from gyre.inference.engine.block_manager import BlockManager, extend_chain
+from gyre.types.errors import InternalError
 
 
 def chain_of(tokens, root=b"root", block_tokens=2):
@@ -45,7 +45,7 @@ def test_a_chain_is_the_same_however_it_was_extended():
 
 
 def test_the_longest_known_beginning_is_found():
-    cache, chain = Cache(4), chain_of(range(8))
+    cache, chain = BlockManager(4), chain_of(range(8))
     first, second, third = cache.take(3)
     cache.name(first, chain[0])
     cache.name(second, chain[1])
@@ -56,7 +56,7 @@ def test_the_longest_known_beginning_is_found():
 
 
 def test_a_released_block_is_found_until_it_is_needed():
-    cache, chain = Cache(2), chain_of(range(4))
+    cache, chain = BlockManager(2), chain_of(range(4))
     blocks = cache.take(2)
     for block, digest in zip(blocks, chain, strict=True):
         cache.name(block, digest)
@@ -69,7 +69,7 @@ def test_a_released_block_is_found_until_it_is_needed():
 
 
 def test_the_longest_unused_is_evicted_first():
-    cache = Cache(3)
+    cache = BlockManager(3)
     chains = [chain_of([number, number]) for number in range(3)]
     blocks = cache.take(3)
     for block, (digest,) in zip(blocks, chains, strict=True):
@@ -83,7 +83,7 @@ def test_the_longest_unused_is_evicted_first():
 
 
 def test_too_many_blocks_are_refused_and_nothing_is_evicted():
-    cache, (digest,) = Cache(2), chain_of([1, 2])
+    cache, (digest,) = BlockManager(2), chain_of([1, 2])
     held, kept = cache.take(2)
     cache.name(kept, digest)
     cache.release([kept])
@@ -94,7 +94,7 @@ def test_too_many_blocks_are_refused_and_nothing_is_evicted():
 
 
 def test_of_two_blocks_with_one_content_the_first_stays_findable():
-    cache, (digest,) = Cache(2), chain_of([1, 2])
+    cache, (digest,) = BlockManager(2), chain_of([1, 2])
     one, two = cache.take(2)
     cache.name(one, digest)
     cache.name(two, digest)
@@ -105,10 +105,10 @@ def test_of_two_blocks_with_one_content_the_first_stays_findable():
 
 
 def test_a_free_block_can_be_neither_retained_nor_named():
-    cache = Cache(2)
-    with pytest.raises(BrokenPromise):
+    cache = BlockManager(2)
+    with pytest.raises(InternalError):
         cache.retain([0])
-    with pytest.raises(BrokenPromise):
+    with pytest.raises(InternalError):
         cache.name(0, b"digest")
 
     assert 2 == cache.num_available
@@ -124,7 +124,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     @initialize(num_blocks=st.integers(1, 8))
     def begin(self, num_blocks):
-        self.cache = Cache(num_blocks)
+        self.cache = BlockManager(num_blocks)
         self.holders = {}
         self.content = {}
         self.numbers = iter(range(10**6))

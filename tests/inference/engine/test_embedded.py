@@ -168,7 +168,7 @@ def test_bad_weights_are_refused_and_calls_go_on():
 def test_rest_ends_calls_and_refuses_asks_until_woken():
     async def promise(engine, model):
         task, answer = await begin(engine, endless())
-        await engine.rest()
+        await engine.offload()
         await task
 
         assert "abort" == answer.finish

@@ -13,7 +13,7 @@ from tests.inference.engine.slow_engine import (
     weights,
 )
 
-from gyre.inference.engine.joined import JoinedLayers, can_join
+from gyre.inference.engine.joined import FusedCpuLayers, can_join
 from gyre.inference.engine.plain import PlainForward
 
 FAMILIES = ("llama", "qwen2", "qwen3")
@@ -32,9 +32,9 @@ def test_a_layer_and_the_head_are_the_networks_own_to_rounding(kind, dtype):
         # Such a CPU serves the network's own layers, and its kernels say that they cannot.
         assert torch.bfloat16 is dtype
         with pytest.raises(RuntimeError, match="cpu support"):
-            JoinedLayers(model)
+            FusedCpuLayers(model)
         return
-    joined = JoinedLayers(model)
+    joined = FusedCpuLayers(model)
     ids = torch.arange(11) % VOCABULARY
     own = mine = model.embed(ids)
     rotary = model.rotary(own, torch.arange(11))

@@ -23,7 +23,7 @@ from tests.inference.engine.slow_engine import (
 from tests.inference.engine.test_store import no_more_memory
 
 from gyre.inference.engine.plain import PlainForward
-from gyre.inference.engine.reports import Failed
+from gyre.inference.engine.reports import RequestFailed
 from gyre.types.errors import ConfigError, EngineDraining, EngineError, ModelError, OutOfMemory
 
 FAMILIES = ("llama", "qwen2", "qwen3")
@@ -354,7 +354,7 @@ def test_a_resting_engine_holds_no_memory_and_serves_again_when_woken(offload_we
     model = network()
     engine = loop(model)
     run(engine, [ask(prompt(9))], steps=4)
-    ended = engine.rest(offload_weights=offload_weights)
+    ended = engine.offload(offload_weights=offload_weights)
 
     assert [("a", "abort")] == [(one.id, one.chunk.finish) for one in ended]
     assert (False, "resting") == (engine.health().ready, engine.health().detail)
@@ -371,7 +371,7 @@ def test_a_resting_engine_holds_no_memory_and_serves_again_when_woken(offload_we
 def test_weights_may_be_loaded_while_resting():
     new = network(seed=2)
     engine = loop(network(seed=1))
-    engine.rest()
+    engine.offload()
     engine.load(weights(new), version=1)
     engine.wake()
 
@@ -381,7 +381,7 @@ def test_weights_may_be_loaded_while_resting():
 def test_an_engine_that_finds_no_memory_rests_on_and_can_be_woken_later():
     model = network()
     engine = loop(model, kv_tokens=2**20)
-    engine.rest()
+    engine.offload()
     with no_more_memory(), pytest.raises(OutOfMemory):
         engine.wake()
 
@@ -401,12 +401,12 @@ def test_a_pass_that_fails_ends_its_calls_and_no_others(ahead):
     failed = engine.step()
     if ahead:
         # One was on its way and stands, the one after it is tried again.
-        assert not any(isinstance(one, Failed) for one in failed)
+        assert not any(isinstance(one, RequestFailed) for one in failed)
         forward.num_to_fail = 1
         failed = engine.step()
 
     assert ["a0", "a1"] == [one.id for one in failed]
-    assert all(isinstance(one, Failed) and one.error.retryable for one in failed)
+    assert all(isinstance(one, RequestFailed) and one.error.retryable for one in failed)
     assert_same(expected(model, asks[2]), run(engine, answers={"a2": told()})["a2"])
     assert engine.capacity().blocks == engine.capacity().available_blocks
 

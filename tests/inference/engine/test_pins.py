@@ -16,7 +16,7 @@ from tests.inference.engine.slow_engine import (
 )
 from tests.inference.engine.test_loop import prompt, recorded_loop
 
-from gyre.inference.engine.kv_cache import Store
+from gyre.inference.engine.kv_cache import KvCache
 from gyre.types.errors import EngineDraining, EngineError, OutOfMemory
 
 
@@ -63,7 +63,7 @@ def test_blocks_that_cannot_be_filled_are_left_to_others(monkeypatch):
         raise OutOfMemory("no room for a copy")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Store, "fill", fill)
+        patched.setattr(KvCache, "fill", fill)
         with pytest.raises(OutOfMemory):
             destination.import_(given)
 
@@ -174,7 +174,7 @@ def test_pins_are_lost_when_the_engine_rests():
     run(engine, [ask(prompt(9))], steps=2)
     pin = engine.pin("a")
     given = engine.export(pin)
-    engine.rest()
+    engine.offload()
     with pytest.raises(EngineDraining):
         engine.pin("a")
     with pytest.raises(EngineDraining):

@@ -7,7 +7,7 @@ from tests.inference.engine.slow_engine import ask
 
 from gyre.inference.engine.request import admitted
 from gyre.types.errors import EngineError
-from gyre.types.sampling import Ask, Sampling
+from gyre.types.sampling import GenerateRequest, SamplingParams
 
 CONTEXT = 20
 VOCABULARY = 128
@@ -60,7 +60,9 @@ def test_an_ask_that_can_never_be_served_is_refused(ids, sampling, said):
 
 def test_ids_that_are_not_whole_are_refused():
     with pytest.raises(EngineError, match="7 bytes"):
-        admit(Ask(id="a", input_ids=b"1234567", sampling=Sampling(), execution="e"))
+        admit(
+            GenerateRequest(id="a", input_ids=b"1234567", sampling=SamplingParams(), execution="e")
+        )
 
 
 def test_stop_strings_need_a_tokenizer():

@@ -11,32 +11,32 @@ from tests.inference.engine.slow_engine import distribution, drawn, uniform
 
 from gyre.inference.engine.sampler import (
     STRETCH,
-    Draws,
+    BatchSampling,
     sample,
     sample_packed,
     seed_of,
     uniforms,
     way_of,
 )
-from gyre.types.sampling import Sampling
+from gyre.types.sampling import SamplingParams
 
 
 def sampled(logits, samplings, numbers):
     vocabulary = logits.shape[1]
     ways = [way_of(one, vocabulary) for one in samplings]
-    ids, logprobs = sample(logits, Draws.of(ways, numbers, vocabulary, pinned=False))
+    ids, logprobs = sample(logits, BatchSampling.of(ways, numbers, vocabulary, pinned=False))
     return ids.tolist(), logprobs.tolist()
 
 
 WAYS = [
-    Sampling(),
-    Sampling(temperature=0.6),
-    Sampling(temperature=0),
-    Sampling(top_k=3),
-    Sampling(top_p=0.7),
-    Sampling(top_k=20, top_p=0.5, temperature=1.7),
-    Sampling(top_k=1),
-    Sampling(top_p=1e-9),
+    SamplingParams(),
+    SamplingParams(temperature=0.6),
+    SamplingParams(temperature=0),
+    SamplingParams(top_k=3),
+    SamplingParams(top_p=0.7),
+    SamplingParams(top_k=20, top_p=0.5, temperature=1.7),
+    SamplingParams(top_k=1),
+    SamplingParams(top_p=1e-9),
 ]
 
 
@@ -64,19 +64,19 @@ LOGITS = [math.log(one) for one in (0.1, 0.4, 0.2, 0.05, 0.25)]
 @pytest.mark.parametrize(
     ("sampling", "kept"),
     [
-        (Sampling(top_k=1), {1}),
-        (Sampling(top_k=2), {1, 4}),
-        (Sampling(top_k=5), {0, 1, 2, 3, 4}),
-        (Sampling(top_k=99), {0, 1, 2, 3, 4}),
-        (Sampling(top_p=0.39), {1}),
-        (Sampling(top_p=0.41), {1, 4}),
-        (Sampling(top_p=0.64), {1, 4}),
-        (Sampling(top_p=0.66), {1, 4, 2}),
-        (Sampling(top_p=0.96), {1, 4, 2, 0, 3}),
+        (SamplingParams(top_k=1), {1}),
+        (SamplingParams(top_k=2), {1, 4}),
+        (SamplingParams(top_k=5), {0, 1, 2, 3, 4}),
+        (SamplingParams(top_k=99), {0, 1, 2, 3, 4}),
+        (SamplingParams(top_p=0.39), {1}),
+        (SamplingParams(top_p=0.41), {1, 4}),
+        (SamplingParams(top_p=0.64), {1, 4}),
+        (SamplingParams(top_p=0.66), {1, 4, 2}),
+        (SamplingParams(top_p=0.96), {1, 4, 2, 0, 3}),
         # Of 0.4, 0.25 and 0.2 the first two hold 0.76, so 0.8 needs the third.
-        (Sampling(top_k=3, top_p=0.75), {1, 4}),
-        (Sampling(top_k=3, top_p=0.8), {1, 4, 2}),
-        (Sampling(temperature=0), {1}),
+        (SamplingParams(top_k=3, top_p=0.75), {1, 4}),
+        (SamplingParams(top_k=3, top_p=0.8), {1, 4, 2}),
+        (SamplingParams(temperature=0), {1}),
     ],
 )
 def test_exactly_these_tokens_can_be_drawn(sampling, kept):
@@ -91,7 +91,9 @@ def test_exactly_these_tokens_can_be_drawn(sampling, kept):
 
 
 def test_of_equally_likely_tokens_the_lower_ids_are_kept():
-    ids, logprobs = sampled(torch.zeros(8, 6), [Sampling(top_k=3)] * 8, [n / 8 for n in range(8)])
+    ids, logprobs = sampled(
+        torch.zeros(8, 6), [SamplingParams(top_k=3)] * 8, [n / 8 for n in range(8)]
+    )
 
     assert [0, 0, 0, 1, 1, 1, 2, 2] == ids
     assert [math.log(1 / 3)] * 8 == pytest.approx(logprobs)
@@ -103,7 +105,9 @@ def test_impossible_tokens_are_never_drawn_at_either_end_of_the_interval():
     logits[2:, 301] = 0.0
     last = math.nextafter(1.0, 0.0)
 
-    assert [300, 300, 300, 301] == sampled(logits, [Sampling()] * 4, [0.0, last, 0.0, last])[0]
+    assert [300, 300, 300, 301] == sampled(logits, [SamplingParams()] * 4, [0.0, last, 0.0, last])[
+        0
+    ]
 
 
 def test_what_other_rows_want_changes_nothing():
@@ -129,7 +133,12 @@ def test_a_row_that_is_no_distribution_says_so_and_spoils_no_other(sampling, bad
 
 @pytest.mark.parametrize(
     "sampling",
-    [Sampling(), Sampling(temperature=0.5), Sampling(top_k=4), Sampling(top_p=0.8)],
+    [
+        SamplingParams(),
+        SamplingParams(temperature=0.5),
+        SamplingParams(top_k=4),
+        SamplingParams(top_p=0.8),
+    ],
     ids=["all", "cold", "top-k", "top-p"],
 )
 def test_many_draws_are_distributed_as_they_should_be(sampling):
@@ -152,8 +161,8 @@ def test_many_draws_are_distributed_as_they_should_be(sampling):
 
 def test_the_packed_form_holds_ids_and_log_probabilities_exactly():
     logits = torch.randn(9, 50, generator=torch.Generator().manual_seed(1))
-    ways = [way_of(Sampling(temperature=0.6), 50)] * 9
-    draws = Draws.of(ways, uniforms(range(9)), 50, pinned=False)
+    ways = [way_of(SamplingParams(temperature=0.6), 50)] * 9
+    draws = BatchSampling.of(ways, uniforms(range(9)), 50, pinned=False)
     ids, logprobs = sample(logits, draws)
     same, packed = sample_packed(logits, draws)
 
@@ -164,16 +173,21 @@ def test_the_packed_form_holds_ids_and_log_probabilities_exactly():
 @pytest.mark.parametrize(
     ("samplings", "cut", "greedy", "heated"),
     [
-        ([Sampling(), Sampling(top_k=50)], False, False, False),
-        ([Sampling(), Sampling(temperature=0)], False, True, False),
-        ([Sampling(), Sampling(temperature=0.9)], False, False, True),
-        ([Sampling(top_p=0.9), Sampling()], True, False, False),
-        ([Sampling(top_k=49, temperature=2), Sampling(temperature=0)], True, True, True),
+        ([SamplingParams(), SamplingParams(top_k=50)], False, False, False),
+        ([SamplingParams(), SamplingParams(temperature=0)], False, True, False),
+        ([SamplingParams(), SamplingParams(temperature=0.9)], False, False, True),
+        ([SamplingParams(top_p=0.9), SamplingParams()], True, False, False),
+        (
+            [SamplingParams(top_k=49, temperature=2), SamplingParams(temperature=0)],
+            True,
+            True,
+            True,
+        ),
     ],
 )
 def test_what_no_row_asks_for_is_known_beforehand(samplings, cut, greedy, heated):
     ways = [way_of(one, 50) for one in samplings]
-    draws = Draws.of(ways, uniforms([0, 1]), 50, pinned=False)
+    draws = BatchSampling.of(ways, uniforms([0, 1]), 50, pinned=False)
 
     assert (cut, greedy, heated) == (draws.is_cut, draws.is_greedy, draws.is_heated)
 

@@ -10,15 +10,15 @@ import torch
 from torch import nn
 
 from gyre.inference.engine.kv_cache import (
-    Store,
+    KvCache,
     affordable_tokens,
     kv_bytes_per_token,
     move_weights,
 )
-from gyre.model.network import Shape
-from gyre.types.errors import BrokenPromise, OutOfMemory
+from gyre.model.network import ModelDims
+from gyre.types.errors import InternalError, OutOfMemory
 
-SHAPE = Shape(
+SHAPE = ModelDims(
     layers=2,
     hidden=8,
     heads=4,
@@ -35,7 +35,7 @@ SPARE_BYTES = 2**26
 
 
 def store(num_blocks=5, block_tokens=4, dtype=torch.float32):
-    return Store(SHAPE, num_blocks=num_blocks, block_tokens=block_tokens, dtype=dtype, device=CPU)
+    return KvCache(SHAPE, num_blocks=num_blocks, block_tokens=block_tokens, dtype=dtype, device=CPU)
 
 
 @contextmanager
@@ -85,14 +85,14 @@ def test_memory_is_given_back_and_taken_again():
     of.release()
 
     assert not of.is_held
-    with pytest.raises(BrokenPromise):
+    with pytest.raises(InternalError):
         of.layer(0)
     of.allocate()
     assert of.is_held
     assert not of.values.any()
 
 
-@pytest.mark.parametrize("act", [Store.read, lambda of, blocks: of.fill(blocks, wide(of))])
+@pytest.mark.parametrize("act", [KvCache.read, lambda of, blocks: of.fill(blocks, wide(of))])
 def test_blocks_that_there_is_no_room_to_move_are_named(act):
     of = store(num_blocks=2**19)
     with no_more_memory(), pytest.raises(OutOfMemory, match=r"blocks.*: no room"):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gyre.config.sections import EngineSection, ServerSection
+from gyre.config.sections import EngineConfig, ServerConfig
 from gyre.inference.external import launch
 from gyre.types.errors import ConfigError
 
@@ -15,15 +15,15 @@ from gyre.types.errors import ConfigError
 @pytest.fixture
 def wanted(tmp_path, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    return launch.Wanted(
+    return launch.ServerSettings(
         model=Path("/models/m"),
         version=4,
         dtype="bfloat16",
         device="cuda:1",
         seed=9,
         kv_token_bytes=1000,
-        engine=EngineSection(capacity=6, kv_tokens=64, prefill_tokens=32, block_tokens=16),
-        server=ServerSection(args=("--last", "word"), env={"A": "b"}),
+        engine=EngineConfig(capacity=6, kv_tokens=64, prefill_tokens=32, block_tokens=16),
+        server=ServerConfig(args=("--last", "word"), env={"A": "b"}),
         folder=tmp_path,
         python=sys.executable,
     )
@@ -88,7 +88,7 @@ def test_on_a_cpu_no_memory_is_promised_back(wanted):
 
 
 def test_vllm_finds_the_plug_in_for_weights_by_itself(wanted):
-    found = launch.vllm(replace(wanted, server=ServerSection(env={"PYTHONPATH": "/mine"})))
+    found = launch.vllm(replace(wanted, server=ServerConfig(env={"PYTHONPATH": "/mine"})))
     place, *others = found.variables["PYTHONPATH"].split(":")
     (about,) = Path(place).glob("*.dist-info")
 
@@ -100,7 +100,7 @@ def test_vllm_finds_the_plug_in_for_weights_by_itself(wanted):
 
 def test_sglang_finds_no_packages_of_this_process(wanted):
     here = launch.sglang(wanted, port=1, key="k")
-    named = replace(wanted, server=ServerSection(env={"PYTHONPATH": "/mine"}))
+    named = replace(wanted, server=ServerConfig(env={"PYTHONPATH": "/mine"}))
 
     assert "" == here.variables["PYTHONPATH"]
     assert "/mine" == launch.sglang(named, port=1, key="k").variables["PYTHONPATH"]
@@ -109,13 +109,13 @@ def test_sglang_finds_no_packages_of_this_process(wanted):
 def test_another_environment_is_named_by_its_interpreter(wanted, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "python").touch()
-    server = ServerSection(python="~/python")
+    server = ServerConfig(python="~/python")
 
     assert str(tmp_path / "python") == launch.vllm(replace(wanted, server=server)).command[0]
 
 
 def test_an_interpreter_that_is_not_there_is_named(wanted):
-    server = ServerSection(python="/no/such/python")
+    server = ServerConfig(python="/no/such/python")
     with pytest.raises(ConfigError, match=r"cells\.server\.python: .*no file /no/such/python"):
         launch.sglang(replace(wanted, server=server), port=1, key="k")
 

@@ -2,16 +2,18 @@
 
 from array import array
 
-from gyre.inference.external.resumed import Resumed
-from gyre.types.sampling import Ask, Chunk, Sampling
+from gyre.inference.external.resumed import ContinuedRequest
+from gyre.types.sampling import Chunk, GenerateRequest, SamplingParams
 
 PROMPT = [1, 2, 3]
 
 
 def call(**settings):
     prompt = array("i", PROMPT).tobytes()
-    sampling = Sampling(max_tokens=9, **settings)
-    return Resumed(Ask(id="c", input_ids=prompt, sampling=sampling, execution="e"))
+    sampling = SamplingParams(max_tokens=9, **settings)
+    return ContinuedRequest(
+        GenerateRequest(id="c", input_ids=prompt, sampling=sampling, execution="e")
+    )
 
 
 def chunk(*ids, finish=None, prompt_ids=None):

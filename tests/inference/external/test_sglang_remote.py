@@ -13,9 +13,9 @@ from torch.distributed import distributed_c10d as groups
 
 from gyre.inference.clients.wire import client
 from gyre.inference.external.sglang_group import buckets
-from gyre.inference.external.sglang_remote import SglangRemote
+from gyre.inference.external.sglang_remote import SglangServerApi
 from gyre.types.errors import EngineError
-from gyre.types.sampling import Ask, Sampling
+from gyre.types.sampling import GenerateRequest, SamplingParams
 
 PATIENCE_S = 180
 WEIGHTS = [("a", torch.arange(6.0).reshape(2, 3)), ("b", torch.ones(4, dtype=torch.bfloat16))]
@@ -111,7 +111,7 @@ def _on_loopback(monkeypatch):
 def told(serving, server, order):
     async def scenario():
         async with asyncio.timeout(PATIENCE_S), serving(server.handle) as url:
-            remote = SglangRemote("s", url, client(key="k"))
+            remote = SglangServerApi("s", url, client(key="k"))
             try:
                 return await order(remote)
             finally:
@@ -171,10 +171,10 @@ def test_a_pause_is_over_when_the_scheduler_has_answered_something_else(serving)
 
 
 def ask(*, max_tokens):
-    return Ask(
+    return GenerateRequest(
         id="call",
         input_ids=array("i", [8, 9]).tobytes(),
-        sampling=Sampling(max_tokens=max_tokens),
+        sampling=SamplingParams(max_tokens=max_tokens),
         execution="e",
     )
 

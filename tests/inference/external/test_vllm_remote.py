@@ -11,9 +11,9 @@ from aiohttp import web
 from safetensors.torch import load_file
 
 from gyre.inference.clients.wire import client
-from gyre.inference.external.vllm_remote import VllmRemote
+from gyre.inference.external.vllm_remote import VllmServerApi
 from gyre.types.errors import EngineError
-from gyre.types.sampling import Ask, Sampling
+from gyre.types.sampling import GenerateRequest, SamplingParams
 
 PATIENCE_S = 180
 WEIGHTS = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(4, dtype=torch.bfloat16)}
@@ -60,7 +60,7 @@ def told(serving, tmp_path):
     def tell(server, order):
         async def scenario():
             async with asyncio.timeout(PATIENCE_S), serving(server.handle) as url:
-                remote = VllmRemote("v", url, client(), share=tmp_path, version=0)
+                remote = VllmServerApi("v", url, client(), share=tmp_path, version=0)
                 try:
                     return await order(remote)
                 finally:
@@ -156,10 +156,10 @@ def frame(ids, *, finish=None, spans=None):
 
 def test_tokens_after_a_load_come_with_the_end_and_their_own_version(told):
     async def order(remote):
-        ask = Ask(
+        ask = GenerateRequest(
             id="x",
             input_ids=array("i", [5, 6]).tobytes(),
-            sampling=Sampling(max_tokens=4, stop_ids=(2,)),
+            sampling=SamplingParams(max_tokens=4, stop_ids=(2,)),
             execution="e",
         )
         chunks = []

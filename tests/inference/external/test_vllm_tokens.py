@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gyre.inference.external.vllm_tokens import Reading
+from gyre.inference.external.vllm_tokens import VllmStreamParser
 from gyre.types.errors import EngineError
 
 
@@ -36,7 +36,7 @@ def said(reading, *events):
 
 
 def reading():
-    return Reading("v", prompt_tokens=2)
+    return VllmStreamParser("v", prompt_tokens=2)
 
 
 def test_tokens_of_a_call_without_a_load_have_their_version_at_once():

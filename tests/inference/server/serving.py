@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from safetensors.torch import save_file
 from tests.inference.engine import slow_engine
 
-from gyre.config.sections import LimitsSection
-from gyre.inference.carried import Folder
+from gyre.config.sections import LimitsConfig
+from gyre.inference.carried import SharedFolderKvStore
 from gyre.inference.engine.embedded import EmbeddedEngine
-from gyre.inference.server.main import Application
+from gyre.inference.server.main import ServerApplication
 from gyre.inference.server.server import Server
-from gyre.inference.server.wire import Served
+from gyre.inference.server.wire import ServedModel
 
 STOP_S = 180
 
@@ -124,7 +124,7 @@ async def served(
     decode = None if tokenizer is None else tokenizer.whole
     loop = slow_engine.loop(network, decode=decode, **how)
     engine = EmbeddedEngine("small", loop)
-    about = Served(
+    about = ServedModel(
         model="small",
         name="letters",
         context_tokens=loop.context_tokens,
@@ -134,14 +134,14 @@ async def served(
     server = Server(
         engine,
         about,
-        limits=LimitsSection() if limits is None else limits,
+        limits=LimitsConfig() if limits is None else limits,
         kv_bytes=2**20,
         key=key,
-        shelf=shelf if share is None else Folder(share),
+        shelf=shelf if share is None else SharedFolderKvStore(share),
         patience_s=patience_s,
         pin_s=pin_s,
     )
-    client = Client(Application(server))
+    client = Client(ServerApplication(server))
     client.server = server
     client.engine = engine
     client.network = network

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.inference.engine import slow_engine
 from tests.inference.server import serving
 
-from gyre.config.sections import LimitsSection
+from gyre.config.sections import LimitsConfig
 
 ROOT = Path(__file__).parents[3]
 PROMPT = [3, 1, 4, 1, 5]
@@ -179,7 +179,7 @@ def test_what_both_wires_do_not_know_is_not_looked_at():
 
 def test_a_body_that_is_too_large_is_refused():
     async def scenario():
-        limits = LimitsSection(body_bytes=1000)
+        limits = LimitsConfig(body_bytes=1000)
         async with serving.served(limits=limits) as client:
             return await client.post("/generate", generate([1] * 1000)), await client.post(
                 "/kv/import", b"x" * 2**21

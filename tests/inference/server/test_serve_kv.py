@@ -10,7 +10,7 @@ from safetensors.torch import load, save
 from tests.inference.engine import slow_engine
 from tests.inference.server import serving
 
-from gyre.inference.engine.kv_cache import Store
+from gyre.inference.engine.kv_cache import KvCache
 from gyre.inference.server.control_api import COPIES
 from gyre.types.errors import OutOfMemory
 
@@ -186,7 +186,7 @@ def test_blocks_that_there_is_no_room_to_copy_stay_where_they_are(monkeypatch, t
         async with serving.served(share=tmp_path) as client:
             await client.post("/generate", ASKED)
             pin = (await client.post("/kv/pin", {"input_ids": PROMPT})).json["pin"]
-            monkeypatch.setattr(Store, "read", read)
+            monkeypatch.setattr(KvCache, "read", read)
             refused = await client.post("/kv/put", {"pin": pin, "to": "call-1"})
             released = await client.post("/kv/release", {"pin": pin})
             return refused, released, await client.post("/generate", ASKED)

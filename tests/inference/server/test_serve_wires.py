@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.inference.engine import slow_engine
 from tests.inference.server import serving
 
-from gyre.inference.server.told import HALF, Spelling
+from gyre.inference.server.told import HALF, Detokenizer
 from gyre.testing.tokenizer import tokenizer as bytes_tokenizer
 
 PROMPT = [3, 1, 4, 1, 5]
@@ -251,7 +251,7 @@ def test_text_in_pieces_is_the_text_in_whole_up_to_the_stop_string(text, cuts, s
     # As the engine does it: it ends with the token that completes the string.
     ends = [end for end in range(len(ids) + 1) if stop in decode(ids[:end])]
     ids = ids[: ends[0]] if ends else ids
-    spelling = Spelling(Bytes(), True, (stop,))
+    spelling = Detokenizer(Bytes(), True, (stop,))
     bounds = [0, *sorted(min(cut, len(ids)) for cut in cuts)]
     pieces = [spelling.add(ids[start:end], is_last=False) for start, end in pairwise(bounds)]
     pieces.append(spelling.add(ids[bounds[-1] :], is_last=True))

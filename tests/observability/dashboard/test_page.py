@@ -13,10 +13,10 @@ from tests.observability.terminal.journaled import SMALL, simulated, told
 
 from gyre.cli.main import main
 from gyre.journal.writer import Durability, Journal, write
-from gyre.observability.dashboard.journal_follower import KEYS, Watched, watched
-from gyre.observability.dashboard.page import Page, is_local
+from gyre.observability.dashboard.journal_follower import KEYS, FollowedRun, watched
+from gyre.observability.dashboard.page import DashboardServer, is_local
 from gyre.observability.dashboard.panels import PANELS
-from gyre.observability.terminal.board import KINDS
+from gyre.observability.terminal.board import JOURNAL_EVENTS
 from gyre.scheduler.messages import EvaluationId, EvaluationRequested, RunStarted
 from gyre.simulator.recorded import header_of
 from gyre.types.errors import ConfigError, LogDamaged
@@ -55,7 +55,7 @@ def place(facts, tmp_path_factory):
     """The folder of a run that is over."""
     folder = tmp_path_factory.mktemp("run")
     header = header_of(SMALL, started_at=5.0)
-    write(folder / "journal", header, facts, kinds=KINDS)
+    write(folder / "journal", header, facts, kinds=JOURNAL_EVENTS)
     return folder
 
 
@@ -70,7 +70,7 @@ def files(tmp_path_factory):
 
 def page_of(*places, files, key=KEY):
     runs = watched(list(places))
-    return runs, Page(runs, key=key, trees=Trees, folder=files)
+    return runs, DashboardServer(runs, key=key, trees=Trees, folder=files)
 
 
 def looked(*places, files):
@@ -244,7 +244,7 @@ def test_executions_of_held_out_evaluation_are_asked_for_by_kind(files, tmp_path
     header = header_of(SMALL, started_at=5.0)
     header = replace(header, shape={**header.shape, "evaluation_slots": 2})
     requests = [(1.0, EvaluationRequested(evaluation=one)) for one in numbers]
-    write(tmp_path / "journal", header, [(0.0, RunStarted()), *requests], kinds=KINDS)
+    write(tmp_path / "journal", header, [(0.0, RunStarted()), *requests], kinds=JOURNAL_EVENTS)
     (tmp_path / "executions").mkdir()
     (tmp_path / "executions" / "eval-000001.calls").write_bytes(b"")
     page = looked(tmp_path, files=files)
@@ -269,7 +269,7 @@ def test_trees_are_opened_once_however_many_ask_at_once(place, files):
 
     async def both():
         runs = watched([place])
-        page = Page(runs, key=KEY, trees=Slow, folder=files)
+        page = DashboardServer(runs, key=KEY, trees=Slow, folder=files)
         await runs["a"].look()
         return await asyncio.gather(*(page._trees_of("a", place) for _ in range(3)))
 
@@ -317,10 +317,10 @@ def test_a_port_that_is_taken_is_named(place, capsys):
 
 def test_a_journal_that_makes_no_run_is_a_problem_that_is_told(facts, tmp_path):
     header = header_of(SMALL, started_at=5.0)
-    write(tmp_path / "journal", header, facts[5:20], kinds=KINDS)
+    write(tmp_path / "journal", header, facts[5:20], kinds=JOURNAL_EVENTS)
 
     async def looked():
-        run = Watched(tmp_path, key="a")
+        run = FollowedRun(tmp_path, key="a")
         await run.look()
         return run
 
@@ -339,7 +339,9 @@ def test_news_come_as_they_are_written(facts, files, tmp_path):
 async def follows(facts, files, folder):
     path, third = folder / "journal", len(facts) // 3
     header = header_of(SMALL, started_at=5.0)
-    with Journal.create(path, header, kinds=KINDS, durability=Durability.PROCESS) as journal:
+    with Journal.create(
+        path, header, kinds=JOURNAL_EVENTS, durability=Durability.PROCESS
+    ) as journal:
         runs, page = page_of(folder, files=files)
         following = asyncio.create_task(runs["a"].follow())
         news = Asking(page, "/api/news", IN)

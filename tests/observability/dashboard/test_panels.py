@@ -7,13 +7,13 @@ import pytest
 from tests.observability.terminal.journaled import SMALL, reward_of, simulated, told
 
 from gyre.observability.dashboard.account import CAUSES, Account, Cause
-from gyre.observability.dashboard.listing import ORDERS, Asked, listed
+from gyre.observability.dashboard.listing import ORDERS, ListingQuery, listed
 from gyre.observability.dashboard.moment import moment, plain_shape
-from gyre.observability.dashboard.newest import Newest
+from gyre.observability.dashboard.newest import NewsCursor
 from gyre.observability.dashboard.panels import PANELS, panels
-from gyre.observability.dashboard.view import View
-from gyre.observability.history.run import Story
-from gyre.observability.history.story_cells import Change
+from gyre.observability.dashboard.view import ViewWindow
+from gyre.observability.history.run import RunHistory
+from gyre.observability.history.story_cells import CellStateChange
 from gyre.scheduler.cells import CellState
 from gyre.scheduler.messages import EnterTraining, RunStarted
 from gyre.scheduler.scheduler import Scheduler
@@ -23,7 +23,7 @@ from gyre.types.run_events import CheckpointFailed, CheckpointMade, ClaimTrained
 
 
 def story_of(facts, one=SMALL):
-    story = Story(one.shape)
+    story = RunHistory(one.shape)
     story.heard_all(facts)
     return story
 
@@ -42,7 +42,7 @@ def story(facts):
 
 
 def view(at_s, *, points=600):
-    return View(at_s=at_s, from_s=0.0, to_s=at_s, points=points)
+    return ViewWindow(at_s=at_s, from_s=0.0, to_s=at_s, points=points)
 
 
 def test_the_past_is_shown_as_it_was(facts, story):
@@ -53,7 +53,7 @@ def test_the_past_is_shown_as_it_was(facts, story):
     for part in (0.0, 0.1, 0.35, 0.5, 0.77, 1.0):
         at_s = story.now_s * part
         then = story_of(fact for fact in facts if fact[0] <= at_s)
-        wanted = Asked(at_s=at_s, limit=1000, order="ended")
+        wanted = ListingQuery(at_s=at_s, limit=1000, order="ended")
         rows = [[row | later for row in listed(one, wanted)["rows"]] for one in (then, story)]
 
         assert panels(then, view(at_s), names) == panels(story, view(at_s), names)
@@ -83,7 +83,9 @@ def test_few_points_are_true_points_and_keep_the_peaks(story):
 
 def test_a_window_begins_with_what_held_before_it(story):
     from_s, to_s = story.now_s * 0.4, story.now_s * 0.45
-    found = PANELS["water"](story, View(at_s=story.now_s, from_s=from_s, to_s=to_s, points=10**6))
+    found = PANELS["water"](
+        story, ViewWindow(at_s=story.now_s, from_s=from_s, to_s=to_s, points=10**6)
+    )
 
     assert found["at_s"][0] <= from_s < found["at_s"][1]
     assert found["at_s"][-1] <= to_s
@@ -108,8 +110,8 @@ def test_of_stretches_too_short_to_be_seen_what_there_is_most_of_is_shown():
     """Two seconds of three are training, then two are serving; nine seconds can be seen."""
     serving, training = CellState.SERVING, CellState.TRAINING
     states = [serving, training, training] * 45 + [serving, serving, training] * 45
-    story = Story(SMALL.shape)
-    story.fleet.changes[1] = [Change(float(at), state) for at, state in enumerate(states)]
+    story = RunHistory(SMALL.shape)
+    story.fleet.changes[1] = [CellStateChange(float(at), state) for at, state in enumerate(states)]
     story.now_s = 270.0
     found = PANELS["roles"](story, view(270.0, points=30))["cells"][1]
 
@@ -258,16 +260,16 @@ def test_a_checkpoint_is_told_once_and_with_its_time():
     }
     assert [] == panels(story, view(8.0), ["checkpoints"])["checkpoints"]["at_s"]
     assert [{"at_s": 9.0, "text": "checkpoint of version 3 is durable, 100 bytes in 4.0 s"}] == (
-        Newest().lines(story)
+        NewsCursor().lines(story)
     )
 
 
 def test_executions_are_listed_page_by_page(story):
-    whole = listed(story, Asked(at_s=story.now_s, limit=1000))
+    whole = listed(story, ListingQuery(at_s=story.now_s, limit=1000))
     pages = [
         row
         for offset in range(0, whole["total"], 100)
-        for row in listed(story, Asked(at_s=story.now_s, offset=offset))["rows"]
+        for row in listed(story, ListingQuery(at_s=story.now_s, offset=offset))["rows"]
     ]
 
     assert whole["total"] == len(story.work.attempts) == len(pages)
@@ -276,7 +278,7 @@ def test_executions_are_listed_page_by_page(story):
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_executions_are_listed_in_the_order_asked_for(story, order):
-    rows = listed(story, Asked(at_s=story.now_s, limit=1000, order=order))["rows"]
+    rows = listed(story, ListingQuery(at_s=story.now_s, limit=1000, order=order))["rows"]
     keys = {
         "group": [(one["group"], one["member"]) for one in rows],
         "name": [one["execution"] for one in rows],
@@ -290,7 +292,7 @@ def test_executions_are_listed_in_the_order_asked_for(story, order):
 
 def test_executions_are_chosen_by_group_ending_and_outcome(story):
     def rows(**chosen):
-        return listed(story, Asked(at_s=story.now_s, limit=1000, **chosen))["rows"]
+        return listed(story, ListingQuery(at_s=story.now_s, limit=1000, **chosen))["rows"]
 
     assert [3] * 8 == [one["group"] for one in rows(group=3)]
     assert {"timed-out"} == {one["ending"] for one in rows(ending=Ending.TIMED_OUT)}
@@ -298,7 +300,7 @@ def test_executions_are_chosen_by_group_ending_and_outcome(story):
 
 
 def test_news_is_what_was_not_told_before(facts):
-    story, newest = Story(SMALL.shape), Newest()
+    story, newest = RunHistory(SMALL.shape), NewsCursor()
     told_of = []
     for at, (now, fact) in enumerate(facts):
         story.heard(now, fact)
@@ -314,7 +316,7 @@ def test_news_is_what_was_not_told_before(facts):
 
 
 def test_a_run_that_nothing_happened_in_has_panels():
-    story = Story(replace(SMALL.shape, steps=None))
+    story = RunHistory(replace(SMALL.shape, steps=None))
 
     assert set(PANELS) == set(panels(story, view(0.0), PANELS))
     assert 0 == moment(story, 0.0)["waterlevel"]

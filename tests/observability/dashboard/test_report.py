@@ -16,9 +16,9 @@ from tests.observability.terminal.journaled import SMALL, reward_of, simulated, 
 
 from gyre.journal.entries import Resumed
 from gyre.observability.dashboard.panels import PANELS, panels
-from gyre.observability.dashboard.sizes import Size, trees
-from gyre.observability.dashboard.view import View
-from gyre.observability.history.run import Story
+from gyre.observability.dashboard.sizes import TreeSize, trees
+from gyre.observability.dashboard.view import ViewWindow
+from gyre.observability.history.run import RunHistory
 from gyre.observability.report.cells import FAULTS, IDLE, TIMELINE
 from gyre.observability.report.counts import DURATIONS, STALENESS
 from gyre.observability.report.demand import WATER
@@ -27,9 +27,9 @@ from gyre.observability.report.learning import OBJECTIVE, PACE, REWARD
 from gyre.observability.report.plotting import themed
 from gyre.observability.report.saved import SAVED
 from gyre.observability.report.tables import as_json, difference, in_numbers, stands
-from gyre.observability.report.told import Told, beside_each_other, panels_of
+from gyre.observability.report.told import ReportRun, beside_each_other, panels_of
 from gyre.observability.terminal.text import spoken
-from gyre.observability.what_if import Simulated
+from gyre.observability.what_if import SimulatedPlacement
 from gyre.scheduler.messages import CellDied, CellRecovered
 from gyre.types.ids import CellId
 from gyre.types.run_events import (
@@ -42,12 +42,14 @@ from gyre.types.run_events import (
 
 MOST_BYTES = 2_000_000
 COMPARED = (
-    Simulated(placement="elastic", how="phi 0.5, mu 3", steps=12, minutes=100.0, staleness=1.4),
-    Simulated(placement="async", how="1 train, 3 serve (best)", steps=12, minutes=150.0),
-    Simulated(placement="colocate", how="no such pace"),
+    SimulatedPlacement(
+        placement="elastic", how="phi 0.5, mu 3", steps=12, minutes=100.0, staleness=1.4
+    ),
+    SimulatedPlacement(placement="async", how="1 train, 3 serve (best)", steps=12, minutes=150.0),
+    SimulatedPlacement(placement="colocate", how="no such pace"),
 )
 SIZES = [
-    (Size(tokens=900 * one, sampled=200, calls=9, tool_calls=one, leaves=1 + one % 3), ending)
+    (TreeSize(tokens=900 * one, sampled=200, calls=9, tool_calls=one, leaves=1 + one % 3), ending)
     for one in range(1, 20)
     for ending in ("completed", "timed-out")
 ]
@@ -69,10 +71,10 @@ def extras(end_s):
 
 
 def run_of(facts, *, label="small", **fields):
-    story = Story(SMALL.shape)
+    story = RunHistory(SMALL.shape)
     story.heard_all(facts)
     fields = {"ended": "finished", "seed": 0} | fields
-    return Told(label=label, story=story, panels=panels_of(story), **fields)
+    return ReportRun(label=label, story=story, panels=panels_of(story), **fields)
 
 
 @pytest.fixture(scope="module")
@@ -109,10 +111,10 @@ def test_what_is_counted_is_all_of_it_however_few_rows_are_drawn(events):
     facts = list(told(events))
     middle = len(facts) // 2
     away = [(facts[middle][0], ProxyRestarted(seconds=2.0))] * 250
-    story = Story(SMALL.shape)
+    story = RunHistory(SMALL.shape)
     story.heard_all([*facts[:middle], *away, *facts[middle:]])
-    few = View(at_s=story.now_s, from_s=0.0, to_s=story.now_s, points=10)
-    run = Told(label="small", story=story, panels=panels(story, few, PANELS))
+    few = ViewWindow(at_s=story.now_s, from_s=0.0, to_s=story.now_s, points=10)
+    run = ReportRun(label="small", story=story, panels=panels(story, few, PANELS))
     found = dict(in_numbers([run]).rows)
     timed = [fact for _, fact in facts if isinstance(fact, TransitionTimed)]
 

@@ -15,7 +15,7 @@ from tests.observability.terminal.journaled import SMALL, simulated
 
 from gyre.journal.writer import Durability, Journal
 from gyre.observability.dashboard.beside import shown_beside
-from gyre.observability.terminal.board import KINDS
+from gyre.observability.terminal.board import JOURNAL_EVENTS
 from gyre.simulator.recorded import header_of
 
 pytestmark = pytest.mark.slow
@@ -41,7 +41,7 @@ def test_a_run_that_begins_is_shown_as_it_goes(tmp_path):
         browser = Browser(link)
         before = json.load(browser.open("api/story"))
         with Journal.create(
-            tmp_path / "journal", header, kinds=KINDS, durability=Durability.PROCESS
+            tmp_path / "journal", header, kinds=JOURNAL_EVENTS, durability=Durability.PROCESS
         ) as journal:
             for now, fact in facts:
                 journal.append(fact, now=now)

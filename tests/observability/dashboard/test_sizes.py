@@ -1,6 +1,6 @@
 """How large trees are."""
 
-from gyre.observability.dashboard.sizes import Size, size, trees
+from gyre.observability.dashboard.sizes import TreeSize, size, trees
 from gyre.types.conversation import Message, ToolCall
 
 
@@ -13,13 +13,13 @@ def test_a_tree_is_measured_with_its_shared_prefix_once(make_story):
     )
     story.call(2, 2, {}, 3)
 
-    assert Size(tokens=10 + 5 + 4 + 3 + 2, sampled=7, calls=2, tool_calls=2, leaves=2) == size(
+    assert TreeSize(tokens=10 + 5 + 4 + 3 + 2, sampled=7, calls=2, tool_calls=2, leaves=2) == size(
         story.tree
     )
 
 
 def test_sizes_are_counted_by_how_executions_ended(make_story):
-    one = Size(tokens=10, sampled=4, calls=2, tool_calls=0, leaves=1)
+    one = TreeSize(tokens=10, sampled=4, calls=2, tool_calls=0, leaves=1)
     kinds = ("completed", "timed-out")
     found = trees([(one, "completed"), (one, "timed-out")], num_closed=5, kinds=kinds)
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gyre.observability.dashboard.thinning import thinned, window
-from gyre.observability.history.stretches import Stretches
+from gyre.observability.history.stretches import Intervals
 
 ROWS = st.lists(st.tuples(st.floats(0, 1000), st.integers(-50, 50)), min_size=1, max_size=300).map(
     sorted
@@ -50,7 +50,7 @@ def test_a_window_has_what_is_inside_and_what_held_before(rows, one, other):
 )
 def test_time_inside_of_a_window_is_what_a_sum_over_all_gives(ends, one, other):
     since_s, until_s = sorted((one, other))
-    stretches = Stretches()
+    stretches = Intervals()
     intervals = sorted((end_s, end_s - seconds) for end_s, seconds in ends)
     for end_s, begin_s in intervals:
         stretches.add(begin_s, end_s)

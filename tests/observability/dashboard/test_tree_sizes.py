@@ -7,11 +7,11 @@ from tests.observability.conftest import Story as Log
 from tests.observability.terminal.journaled import SMALL, simulated, told
 
 from gyre.journal.writer import write
-from gyre.observability.dashboard.journal_follower import Watched
-from gyre.observability.dashboard.tree_sizes import TreeSizes, spread
-from gyre.observability.dashboard.view import View
-from gyre.observability.history.run import Story
-from gyre.observability.terminal.board import KINDS
+from gyre.observability.dashboard.journal_follower import FollowedRun
+from gyre.observability.dashboard.tree_sizes import TreeSizes, evenly_spaced
+from gyre.observability.dashboard.view import ViewWindow
+from gyre.observability.history.run import RunHistory
+from gyre.observability.terminal.board import JOURNAL_EVENTS
 from gyre.simulator.recorded import header_of
 
 
@@ -20,7 +20,7 @@ def place(tmp_path_factory):
     """A run in which two executions of many left logs, and another a damaged one."""
     folder = tmp_path_factory.mktemp("run")
     facts = list(told(simulated(SMALL)[1]))
-    write(folder / "journal", header_of(SMALL, started_at=0.0), facts, kinds=KINDS)
+    write(folder / "journal", header_of(SMALL, started_at=0.0), facts, kinds=JOURNAL_EVENTS)
     for name, many in (("g0-0", 1), ("g1-1", 3)):
         log = Log(execution=name)
         for number in range(many):
@@ -32,7 +32,7 @@ def place(tmp_path_factory):
 
 async def panel_of(place):
     """When everything was read."""
-    run = Watched(place, key="a")
+    run = FollowedRun(place, key="a")
     await run.look()
     sizes = TreeSizes(run)
     first = sizes.panel()
@@ -54,8 +54,8 @@ def test_trees_of_executions_that_close_later_are_not_shown(place):
     async def at_moments():
         *_, sizes, story = await panel_of(place)
         closed = sorted(story.work.attempt(one, one).closed_s for one in (0, 1))
-        early = View(at_s=closed[0], from_s=0.0, to_s=closed[0])
-        late = View(at_s=story.now_s, from_s=closed[0] + 1e-6, to_s=story.now_s)
+        early = ViewWindow(at_s=closed[0], from_s=0.0, to_s=closed[0])
+        late = ViewWindow(at_s=story.now_s, from_s=closed[0] + 1e-6, to_s=story.now_s)
         return [sizes.panel(one) for one in (early, late)], story, closed[0]
 
     (early, late), story, first_s = asyncio.run(at_moments())
@@ -67,9 +67,9 @@ def test_trees_of_executions_that_close_later_are_not_shown(place):
 def test_of_a_long_run_only_so_many_are_read_spread_over_it(place):
     names = [f"g{group}-{member}" for group in range(96) for member in range(8)]
 
-    assert names[::81] == spread(names, most=10)
-    assert names == spread(names, most=768)
-    assert [] == spread([], most=10)
+    assert names[::81] == evenly_spaced(names, most=10)
+    assert names == evenly_spaced(names, most=768)
+    assert [] == evenly_spaced([], most=10)
 
 
 def test_those_that_are_read_stay_the_same_while_others_come_and_close(place, monkeypatch):
@@ -79,14 +79,14 @@ def test_those_that_are_read_stay_the_same_while_others_come_and_close(place, mo
 
     read = []
 
-    class Noted(Watched):
+    class Noted(FollowedRun):
         def log_of(self, execution):
             read.append(execution)
             return super().log_of(execution)
 
     async def grow():
         run = Noted(place, key="a")
-        run.story = Story(SMALL.shape)
+        run.story = RunHistory(SMALL.shape)
         sizes = TreeSizes(run)
         for begin in range(0, len(facts), 40):
             run.story.heard_all(facts[begin : begin + 40])

@@ -3,7 +3,7 @@
 import pytest
 from tests.observability.conftest import Story
 
-from gyre.observability.dashboard.trees import Trees, vocabulary_of
+from gyre.observability.dashboard.trees import RunTrees, vocabulary_of
 from gyre.types.errors import ConfigError, LogDamaged
 
 
@@ -19,7 +19,7 @@ def story(tmp_path):
 
 
 def test_a_tree_and_its_calls_are_told_with_the_models_own_tokenizer(story, tmp_path):
-    trees = Trees(tmp_path)
+    trees = RunTrees(tmp_path)
     decode = vocabulary_of("tiny").decode
     one = trees.call("x", 1)
 
@@ -33,15 +33,15 @@ def test_the_draw_is_what_the_run_was_told(story, tmp_path):
         '[run]\nseed = 7\n[model]\nname = "tiny"\n[draw]\nmax_trajectories = "all"\n'
     )
 
-    assert {"seed": 7, "max_trajectories": None} == Trees(tmp_path).tree("x")["draw"]
+    assert {"seed": 7, "max_trajectories": None} == RunTrees(tmp_path).tree("x")["draw"]
 
 
 def test_a_run_without_its_file_has_the_defaults(story, tmp_path):
-    assert {"seed": 0, "max_trajectories": 5} == Trees(tmp_path).tree("x")["draw"]
+    assert {"seed": 0, "max_trajectories": 5} == RunTrees(tmp_path).tree("x")["draw"]
 
 
 def test_a_log_that_grew_is_read_again(story, tmp_path):
-    trees = Trees(tmp_path)
+    trees = RunTrees(tmp_path)
     before = trees.tree("x")["summary"]["calls"]
     (tmp_path / "executions" / "x.calls").unlink()
     story.call(3, 4, {"tool": 2}, 3)
@@ -56,7 +56,7 @@ def test_few_trees_are_kept_and_all_can_be_read(tmp_path):
         story = Story(execution=name)
         story.call(1, 0, {"system": 1}, 1)
         story.write(tmp_path)
-    trees = Trees(tmp_path)
+    trees = RunTrees(tmp_path)
 
     assert names * 2 == [trees.tree(name)["summary"]["execution"] for name in names * 2]
 
@@ -64,7 +64,7 @@ def test_few_trees_are_kept_and_all_can_be_read(tmp_path):
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "/etc/passwd", "a\0b", "absent"])
 def test_names_that_are_no_executions_are_refused(story, tmp_path, name):
     with pytest.raises(ConfigError):
-        Trees(tmp_path).tree(name)
+        RunTrees(tmp_path).tree(name)
 
 
 def test_a_damaged_log_is_named(story, tmp_path):
@@ -74,11 +74,11 @@ def test_a_damaged_log_is_named(story, tmp_path):
     path.write_bytes(bytes(data))
 
     with pytest.raises(LogDamaged, match=r"x\.calls"):
-        Trees(tmp_path).tree("x")
+        RunTrees(tmp_path).tree("x")
 
 
 def test_an_execution_whose_folder_is_gone_left_nothing(story, tmp_path):
-    assert {"left": None} == Trees(tmp_path).left("x")
+    assert {"left": None} == RunTrees(tmp_path).left("x")
 
 
 def test_a_model_that_is_gone_has_no_vocabulary():

@@ -10,8 +10,8 @@ from tests.simulator.scenes import scenario
 from gyre.journal.entries import Resumed
 from gyre.observability.dashboard.moment import hindrance
 from gyre.observability.dashboard.phases import admission_phase, completion_phase
-from gyre.observability.history.run import Story
-from gyre.observability.terminal.board import Board
+from gyre.observability.history.run import RunHistory
+from gyre.observability.terminal.board import RunBoard
 from gyre.scheduler.dispatch import Boundary, Continuous
 from gyre.scheduler.messages import (
     CellDied,
@@ -22,7 +22,7 @@ from gyre.scheduler.messages import (
     RunStarted,
 )
 from gyre.scheduler.placements import Async, Colocate, Elastic
-from gyre.simulator.scenario import Faults
+from gyre.simulator.scenario import FaultRates
 from gyre.types.run_events import (
     CallsDamaged,
     CellRestarted,
@@ -54,7 +54,7 @@ def small(**changes):
 
 
 def story_of(one, facts):
-    story = Story(one.shape)
+    story = RunHistory(one.shape)
     story.heard_all(facts)
     return story
 
@@ -188,7 +188,7 @@ def test_facts_that_come_twice_count_once():
 
 
 def test_story_and_board_tell_the_same(story):
-    board = Board(SMALL.shape)
+    board = RunBoard(SMALL.shape)
     board.heard_all(told(simulated(SMALL)[1]))
 
     assert [board.spans(cell) for cell in range(4)] == [
@@ -211,7 +211,7 @@ def test_deaths_and_returns_are_faults_that_were_mended():
             steps=12,
             dispatch=Boundary(extra_dispatch=0.5),
             costs=COSTS,
-            faults=Faults(mean_life_h=8.0, restart_s=600.0),
+            faults=FaultRates(mean_life_h=8.0, restart_s=600.0),
         ),
         workload=SMALL.workload,
     )
@@ -261,7 +261,7 @@ def test_every_fact_that_tells_of_a_fault_is_among_them():
         JournalWaited(seconds=2.0, reason="the disk is full"),
         Resumed(at=1.0),
     ]
-    story = Story(SMALL.shape)
+    story = RunHistory(SMALL.shape)
     story.heard_all([(0.0, RunStarted()), *((10.0, one) for one in facts)])
     found = {
         one.kind: (one.at_s, one.mended_at_s, one.cell, one.engine) for one in story.faults.rows
@@ -289,7 +289,7 @@ def test_a_name_that_changes_is_the_last_one():
         (1.0, RewardGiven(group=0, member=2, execution="c-09", score=0.5, ran_s=None)),
         (1.0, RewardGiven(group=99_999, member=0, execution="x", score=0.5, ran_s=None)),
     ]
-    story = Story(SMALL.shape)
+    story = RunHistory(SMALL.shape)
     first = next(iter(simulated(SMALL)[1]))
     story.heard_all([first, *facts])
 

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from gyre.observability.inspect.branches import DrawRule, draws, quoted, tree_data
+from gyre.observability.inspect.branches import SelectionRule, draws, quoted, tree_data
 from gyre.trajectory.loading import load
 from gyre.types.conversation import Message, ToolCall
 
-RULE = DrawRule(seed=0, max_trajectories=5)
+RULE = SelectionRule(seed=0, max_trajectories=5)
 
 
 @pytest.fixture
@@ -90,8 +90,8 @@ def test_targets_of_boxes_are_those_of_the_draws(boxed):
 
 def test_the_draw_is_the_runs_own(errand):
     """Another limit admits other targets, and each call is admitted once."""
-    one = draws(errand.tree, errand.execution, DrawRule(seed=0, max_trajectories=1))
-    every = draws(errand.tree, errand.execution, DrawRule(seed=0, max_trajectories=None))
+    one = draws(errand.tree, errand.execution, SelectionRule(seed=0, max_trajectories=1))
+    every = draws(errand.tree, errand.execution, SelectionRule(seed=0, max_trajectories=None))
 
     assert {10: (1, 21)} == {
         call: (taken.draw, taken.num_tokens) for call, taken in one.admitted.items()

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from gyre.observability.inspect import call_view as spoken
-from gyre.observability.inspect.branches import DrawRule
+from gyre.observability.inspect.branches import SelectionRule
 from gyre.observability.inspect.call_view import Vocabulary, call_data, pieces
 from gyre.trajectory.loading import load
 from gyre.types.errors import ConfigError
 from gyre.types.ids import EngineName
 from gyre.types.sampling import Span
 
-RULE = DrawRule(seed=0, max_trajectories=5)
+RULE = SelectionRule(seed=0, max_trajectories=5)
 
 
 def decoded(ids):

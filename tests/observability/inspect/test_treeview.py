@@ -2,7 +2,7 @@
 
 import pytest
 
-from gyre.observability.inspect.tree_text import View, lines, said
+from gyre.observability.inspect.tree_text import TreeViewOptions, lines, said
 from gyre.types.conversation import Message, ToolCall
 
 ERRAND = """\
@@ -42,7 +42,7 @@ leaves  drawn with at most 5, seed 0
 
 
 def drawing(story, **view):
-    return lines(story.tree, execution=story.execution, view=View(**view))
+    return lines(story.tree, execution=story.execution, view=TreeViewOptions(**view))
 
 
 def test_every_kind_of_call_has_its_place(errand):

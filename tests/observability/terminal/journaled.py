@@ -7,7 +7,7 @@ from tests.simulator.scenes import scenario
 
 from gyre.journal.reading import read
 from gyre.journal.writer import write
-from gyre.observability.terminal.board import KINDS
+from gyre.observability.terminal.board import JOURNAL_EVENTS
 from gyre.scheduler.dispatch import Boundary
 from gyre.scheduler.messages import (
     CellServing,
@@ -20,7 +20,7 @@ from gyre.scheduler.messages import (
 from gyre.simulator.costs import ByGroups, Costs
 from gyre.simulator.durations import LogNormal
 from gyre.simulator.recorded import header_of
-from gyre.simulator.workload import Deadlines, Evaluations, Workload
+from gyre.simulator.workload import RewardDurations, SimulatedDeadlines, Workload
 from gyre.simulator.world import EventLog, run
 from gyre.types.outcomes import Outcome
 from gyre.types.reports import Measures
@@ -57,8 +57,8 @@ SMALL = replace(
     workload=Workload(
         durations=LogNormal(log_mean=0.0, sigma=0.5),
         between=0.4,
-        deadlines=Deadlines(harness_h=2.5, overall_h=3.0),
-        evaluations=Evaluations(mean_h=0.1, sigma=0.5, stuck_queries=0.1, stuck_within=0.3),
+        deadlines=SimulatedDeadlines(harness_h=2.5, overall_h=3.0),
+        evaluations=RewardDurations(mean_h=0.1, sigma=0.5, stuck_queries=0.1, stuck_within=0.3),
     ),
 )
 """Four cells, four bursts of three steps."""
@@ -178,5 +178,5 @@ def timed(cell, transition, *, into_training):
 
 def journal(path, one, facts):
     """What was written, read back."""
-    write(path, header_of(one, started_at=0.0), facts, kinds=KINDS)
-    return read(path, kinds=KINDS)
+    write(path, header_of(one, started_at=0.0), facts, kinds=JOURNAL_EVENTS)
+    return read(path, kinds=JOURNAL_EVENTS)

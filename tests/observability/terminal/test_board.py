@@ -18,22 +18,22 @@ from tests.simulator.scenes import scenario
 
 from gyre.journal.entries import Resumed
 from gyre.observability.expected import in_a_whole_run
-from gyre.observability.terminal.board import MOST_LEVELS, Board
+from gyre.observability.terminal.board import MOST_LEVELS, RunBoard
 from gyre.scheduler.cells import CellState
 from gyre.scheduler.dispatch import Boundary, Continuous
 from gyre.scheduler.messages import RunStarted, StepTaken
 from gyre.scheduler.placements import Async, Colocate
 from gyre.scheduler.replay import replay
 from gyre.scheduler.scheduler import Scheduler
-from gyre.simulator.scenario import Faults
+from gyre.simulator.scenario import FaultRates
 from gyre.simulator.world_books import ROLES
-from gyre.types.errors import BrokenPromise
+from gyre.types.errors import InternalError
 from gyre.types.outcomes import Outcome
 
 ROUGH = replace(
     SMALL,
     shape=replace(SMALL.shape, surplus=2),
-    faults=Faults(mean_life_h=15.0, failed_transitions=0.2),
+    faults=FaultRates(mean_life_h=15.0, failed_transitions=0.2),
     costs=replace(SMALL.costs, into_training_s=1800.0),
 )
 SPLIT = replace(
@@ -53,7 +53,7 @@ SCENES = {"small": SMALL, "rough": ROUGH, "split": SPLIT, "together": TOGETHER, 
 def seen(one, *, facts=None):
     """The record of a run, and a board that was told of it."""
     record, events = simulated(one)
-    board = Board(one.shape)
+    board = RunBoard(one.shape)
     board.heard_all(facts(events) if facts else events)
     return record, board
 
@@ -61,7 +61,7 @@ def seen(one, *, facts=None):
 @pytest.mark.parametrize("name", SCENES)
 def test_every_number_is_the_scheduler_s_after_every_event(name):
     _, events = simulated(SCENES[name])
-    board, scheduler = Board(SCENES[name].shape), Scheduler(SCENES[name].shape)
+    board, scheduler = RunBoard(SCENES[name].shape), Scheduler(SCENES[name].shape)
     for now, event in events:
         board.heard(now, event)
         scheduler.handle(event, now)
@@ -150,7 +150,7 @@ def test_facts_for_people_are_added_up_by_step():
 
 def test_what_is_said_again_after_a_resume_counts_once():
     _, events = simulated(scenario(steps=2))
-    once, again = Board(scenario(steps=2).shape), Board(scenario(steps=2).shape)
+    once, again = RunBoard(scenario(steps=2).shape), RunBoard(scenario(steps=2).shape)
     for now, event in events:
         for board, many in ((once, 1), (again, 2)):
             for _ in range(many):
@@ -169,7 +169,7 @@ def test_what_is_said_again_after_a_resume_counts_once():
 
 def test_the_report_of_an_update_that_was_never_taken_belongs_to_no_step():
     _, events = simulated(scenario(steps=2))
-    board = Board(scenario(steps=2).shape)
+    board = RunBoard(scenario(steps=2).shape)
     board.heard(0.0, made(5, {0: 100}))
     board.heard_all(events)
 
@@ -179,7 +179,7 @@ def test_the_report_of_an_update_that_was_never_taken_belongs_to_no_step():
 
 def test_the_time_left_is_that_of_the_steps_left():
     record, events = simulated(scenario(steps=4))
-    board = Board(scenario(steps=4).shape)
+    board = RunBoard(scenario(steps=4).shape)
     found = []
     for now, event in events:
         board.heard(now, event)
@@ -194,7 +194,7 @@ def test_the_time_left_is_that_of_the_steps_left():
 def test_nobody_knows_the_time_left_before_the_first_step_or_of_a_run_without_an_end():
     _, events = simulated(SMALL)
     first = next(at for at, (_, event) in enumerate(events) if isinstance(event, StepTaken))
-    board, endless = Board(SMALL.shape), Board(replace(SMALL.shape, steps=None))
+    board, endless = RunBoard(SMALL.shape), RunBoard(replace(SMALL.shape, steps=None))
     board.heard_all(events[:first])
     endless.heard_all(events[: first + 1])
 
@@ -204,7 +204,7 @@ def test_nobody_knows_the_time_left_before_the_first_step_or_of_a_run_without_an
 
 def test_a_step_that_takes_longer_than_others_is_about_to_end():
     _, events = simulated(scenario(steps=4))
-    board = Board(scenario(steps=4).shape)
+    board = RunBoard(scenario(steps=4).shape)
     for now, event in events:
         board.heard(now, event)
         if isinstance(event, StepTaken):
@@ -214,7 +214,7 @@ def test_a_step_that_takes_longer_than_others_is_about_to_end():
 
 
 def test_rewards_are_seen_before_a_step_uses_them():
-    board = Board(SMALL.shape)
+    board = RunBoard(SMALL.shape)
     for now, fact in told(simulated(SMALL)[1]):
         before = len(board.scores_since)
         board.heard(now, fact)
@@ -226,7 +226,7 @@ def test_rewards_are_seen_before_a_step_uses_them():
 
 
 def test_levels_are_bounded_and_cover_the_run():
-    many = Board(SMALL.shape)
+    many = RunBoard(SMALL.shape)
     many.heard(0.0, RunStarted())
     for second in range(3 * MOST_LEVELS):
         many.heard(float(second), RunStarted())
@@ -237,10 +237,10 @@ def test_levels_are_bounded_and_cover_the_run():
 
 
 def test_a_fact_that_cannot_be_is_refused_and_changes_nothing():
-    board = Board(SMALL.shape)
+    board = RunBoard(SMALL.shape)
     board.heard(0.0, RunStarted())
 
-    with pytest.raises(BrokenPromise, match="not open"):
+    with pytest.raises(InternalError, match="not open"):
         board.heard(9.0, StepTaken(step=0))
     assert (0.0, 0, []) == (board.now, board.version, board.steps)
     assert {CellState.SERVING} == set(board.states)
@@ -248,7 +248,7 @@ def test_a_fact_that_cannot_be_is_refused_and_changes_nothing():
 
 def test_a_board_that_is_told_the_same_shows_the_same():
     _, events = simulated(SMALL)
-    board = Board(SMALL.shape)
+    board = RunBoard(SMALL.shape)
     board.heard_all(events)
 
     assert replay(SMALL.shape, events).scheduler.staleness.histogram == (

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 from tests.observability.terminal.journaled import SMALL, journal, simulated
 
-from gyre.observability.dashboard.listing import ORDERS, Asked, listed
-from gyre.observability.history.run import Story
-from gyre.observability.metrics import Metrics
-from gyre.observability.terminal.board import Board
+from gyre.observability.dashboard.listing import ORDERS, ListingQuery, listed
+from gyre.observability.history.run import RunHistory
+from gyre.observability.metrics import RunMetrics
+from gyre.observability.terminal.board import RunBoard
 from gyre.observability.terminal.paint import printed
 from gyre.observability.terminal.progress import WIDTH, Progress, block
 from gyre.observability.terminal.summary import MOST_ROUNDS, summary
@@ -62,7 +62,7 @@ def drawn(board):
 
 
 def test_a_board_keeps_rounds_by_version_and_scores_until_their_round():
-    board = Board(SHAPE)
+    board = RunBoard(SHAPE)
     board.heard_all([(0.0, RunStarted()), (1.0, scored(0)), (1.0, scored(0)), (1.0, scored(1))])
 
     assert [0, 1] == list(board.held_out_since)
@@ -91,12 +91,12 @@ def test_many_rounds_are_thinned_and_the_last_one_stays(page):
 
 def test_a_run_without_held_out_tasks_has_no_such_rows(page):
     assert "Held-out score by version" not in page()
-    assert [] == drawn(Board(SMALL.shape))
+    assert [] == drawn(RunBoard(SMALL.shape))
 
 
 def test_a_stream_has_a_line_for_each_round():
     stream = io.StringIO()
-    progress = Progress(stream, Board(SHAPE))
+    progress = Progress(stream, RunBoard(SHAPE))
     for fact in (RunStarted(), scored(0), whole(0), whole(0), scored(1, version=3)):
         progress.heard(1.0, fact)
 
@@ -108,13 +108,13 @@ def test_a_stream_has_a_line_for_each_round():
 
 
 def story_of(*facts):
-    story = Story(SHAPE)
+    story = RunHistory(SHAPE)
     story.heard_all([(0.0, RunStarted()), *facts])
     return story
 
 
 def listed_at(story, at_s, **asked):
-    return listed(story, Asked(at_s=at_s, held_out=True, **asked))["rows"]
+    return listed(story, ListingQuery(at_s=at_s, held_out=True, **asked))["rows"]
 
 
 def test_an_evaluation_is_listed_from_when_it_is_asked_for():
@@ -152,7 +152,9 @@ def test_evaluations_are_ordered_and_chosen_as_others_are():
     assert [2, 0, 1] == numbers["score"]
     assert [2, 1, 0] == numbers["ran"] == numbers["ended"]
     assert [1] == [row["evaluation"] for row in listed_at(story, 8.0, outcome=Outcome.EXCLUDED)]
-    assert [] == [row for row in listed(story, Asked(at_s=8.0))["rows"] if row["evaluation"] == 0]
+    assert [] == [
+        row for row in listed(story, ListingQuery(at_s=8.0))["rows"] if row["evaluation"] == 0
+    ]
 
 
 def test_a_score_of_one_that_nobody_asked_for_is_listed_too():
@@ -174,7 +176,7 @@ def test_one_that_began_anew_is_listed_under_the_name_that_was_scored():
 
 def test_a_tracker_has_the_score_at_its_version():
     tracker = MemoryTracker()
-    metrics = Metrics(tracker)
+    metrics = RunMetrics(tracker)
     metrics.heard(1.0, whole(6))
     metrics.heard(2.0, whole(9, mean=None, error=None, valid=0))
 

@@ -14,11 +14,11 @@ from gyre.controller.runfile import read_run
 from gyre.controller.train import heard_so_far
 from gyre.journal.writer import Durability, Journal, write
 from gyre.observability.dashboard.api import plain
-from gyre.observability.dashboard.journal_follower import Watched
-from gyre.observability.history.run import Story
-from gyre.observability.terminal.board import KINDS
+from gyre.observability.dashboard.journal_follower import FollowedRun
+from gyre.observability.history.run import RunHistory
+from gyre.observability.terminal.board import JOURNAL_EVENTS
 from gyre.observability.terminal.paint import columns
-from gyre.observability.terminal.status import LOOK_S, Looking, follow, screen
+from gyre.observability.terminal.status import LOOK_S, RunStatusView, follow, screen
 from gyre.scheduler.messages import CellTraining, EngineLost, RunStarted, TimerFired
 from gyre.simulator.recorded import header_of
 from gyre.types.errors import ConfigError
@@ -34,7 +34,7 @@ def facts():
 
 
 def written(folder, facts):
-    write(folder / "journal", HEADER, facts, kinds=KINDS)
+    write(folder / "journal", HEADER, facts, kinds=JOURNAL_EVENTS)
     return folder
 
 
@@ -48,7 +48,7 @@ class Live:
 
     def __init__(self, folder, facts, *, at_once):
         self.journal = Journal.create(
-            folder / "journal", HEADER, kinds=KINDS, durability=Durability.PROCESS
+            folder / "journal", HEADER, kinds=JOURNAL_EVENTS, durability=Durability.PROCESS
         )
         self.slept_s = 0.0
         self._facts = iter(facts)
@@ -116,13 +116,13 @@ def test_a_run_that_went_on_is_not_over(tmp_path, facts):
     """Nor is it for whoever looks at its page."""
     now = facts[400][0]
     cut = [*facts[:400], (now, RunEnded(reason=TOLD))]
-    journal, _ = Journal.resume(written(tmp_path, cut) / "journal", at=9.0, kinds=KINDS)
+    journal, _ = Journal.resume(written(tmp_path, cut) / "journal", at=9.0, kinds=JOURNAL_EVENTS)
     with journal:
         for when, fact in facts[400:800]:
             journal.append(fact, now=when)
         journal.commit()
         text, status = seen(tmp_path)
-        watched = Watched(tmp_path, key="a")
+        watched = FollowedRun(tmp_path, key="a")
         asyncio.run(watched.look())
         page = plain(watched)
 
@@ -158,10 +158,10 @@ def test_faults_are_those_that_the_page_has(tmp_path):
     lost = [(now, EngineLost(engine=engine)) for engine in (4, 3, 2, 1)]
     late = [(now + 31.0, TimerFired())]
     facts = [*events[: until + 1], *lost, *late]
-    story = Story(one.shape)
+    story = RunHistory(one.shape)
     story.heard_all(facts)
-    write(tmp_path / "journal", header_of(one, started_at=5.0), facts, kinds=KINDS)
-    looking = Looking(tmp_path)
+    write(tmp_path / "journal", header_of(one, started_at=5.0), facts, kinds=JOURNAL_EVENTS)
+    looking = RunStatusView(tmp_path)
     looking.catch_up()
 
     assert {"engine lost", "rescue"} == {fault.kind for fault in story.faults.rows}
@@ -228,7 +228,7 @@ def test_a_run_of_many_cells_still_fits(tmp_path):
         tmp_path / "journal",
         header_of(one, started_at=0.0),
         simulated(one)[1],
-        kinds=KINDS,
+        kinds=JOURNAL_EVENTS,
     )
     text, _ = seen(tmp_path)
 

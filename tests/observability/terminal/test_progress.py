@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 from tests.observability.terminal.journaled import SMALL, simulated, told
 
-from gyre.observability.terminal.board import Board
+from gyre.observability.terminal.board import RunBoard
 from gyre.observability.terminal.paint import columns, printed
 from gyre.observability.terminal.progress import REDRAW_S, WIDTH, Progress, block
 from gyre.observability.terminal.text import spelled
@@ -59,7 +59,7 @@ def facts():
 
 
 def shown(stream, facts, **how):
-    progress = Progress(stream, Board(SMALL.shape, name="quickstart"), **how)
+    progress = Progress(stream, RunBoard(SMALL.shape, name="quickstart"), **how)
     for now, fact in facts:
         progress.heard(now, fact)
     return progress
@@ -95,7 +95,7 @@ def test_the_block_says_where_the_run_is(facts):
 
 def test_a_terminal_is_left_alone_until_it_is_time(facts):
     screen = Screen()
-    progress = Progress(screen, Board(SMALL.shape))
+    progress = Progress(screen, RunBoard(SMALL.shape))
     progress.heard(0.0, RunStarted())
     first = len(screen.getvalue())
     progress.tick(REDRAW_S / 2)
@@ -142,7 +142,7 @@ def test_a_block_fits_into_the_terminal(facts, size):
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, width, 0, 0))
     with os.fdopen(theirs, "w", encoding="utf-8") as stream:
-        progress = Progress(stream, Board(SMALL.shape, name="quickstart"), colour=False)
+        progress = Progress(stream, RunBoard(SMALL.shape, name="quickstart"), colour=False)
         progress.heard(*facts[0])
         drawn = os.read(ours, 65536).decode().replace("\r\n", "\n")
     os.close(ours)
@@ -156,7 +156,7 @@ def test_a_block_that_a_narrower_terminal_wrapped_is_erased_whole(facts):
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 80, 0, 0))
     with os.fdopen(theirs, "w", encoding="utf-8") as stream:
-        progress = Progress(stream, Board(SMALL.shape, name="q"), colour=False)
+        progress = Progress(stream, RunBoard(SMALL.shape, name="q"), colour=False)
         progress.heard(*facts[0])
         rows = ESCAPE.sub("", os.read(ours, 65536).decode()).split("\r\n")[:-1]
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 30, 0, 0))
@@ -184,7 +184,7 @@ def test_a_file_gets_a_line_for_each_step_and_publication(facts):
 
 
 def test_a_run_that_goes_on_says_only_what_is_new(facts):
-    board = Board(SMALL.shape)
+    board = RunBoard(SMALL.shape)
     half = len(facts) // 2
     board.heard_all(facts[:half])
     file = io.StringIO()
@@ -210,7 +210,7 @@ def test_an_old_locale_gets_ascii(facts):
 
 def test_a_stream_that_is_gone_does_not_stop_the_run(facts):
     closed = io.StringIO()
-    progress = Progress(closed, Board(SMALL.shape))
+    progress = Progress(closed, RunBoard(SMALL.shape))
     closed.close()
     for now, fact in facts:
         progress.heard(now, fact)
@@ -231,7 +231,7 @@ def test_a_pipe_that_nobody_reads_any_more_does_not_stop_the_run(facts):
 
 def test_many_cells_and_long_names_stay_within_the_width():
     shape = replace(SMALL.shape, num_cells=500)
-    board = Board(shape, name="a name\x1b[31m that is far too long for its column")
+    board = RunBoard(shape, name="a name\x1b[31m that is far too long for its column")
     board.heard(0.0, RunStarted())
     lines = printed(block(board, 1e7), width=WIDTH, colour=False)
 

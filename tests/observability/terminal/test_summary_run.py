@@ -8,19 +8,21 @@ from tests.simulator.scenes import scenario
 
 from gyre.journal.reading import read
 from gyre.journal.writer import Journal
-from gyre.observability.terminal.board import KINDS, Board
+from gyre.observability.terminal.board import JOURNAL_EVENTS, RunBoard
 from gyre.observability.terminal.curve import curve
 from gyre.observability.terminal.summary import WIDTH, summary
 from gyre.observability.terminal.text import bar, clock, sized, spark, spoken, squeezed
 from gyre.observability.terminal.timeline import timeline
-from gyre.observability.what_if import Simulated
+from gyre.observability.what_if import SimulatedPlacement
 from gyre.scheduler.dispatch import Continuous
 from gyre.scheduler.messages import RunStarted, StepTaken
 
 ROWS = (
-    Simulated(placement="elastic", how="phi 0.5, mu 3", steps=12, minutes=100.0, staleness=1.375),
-    Simulated(placement="async", how="2 train, 2 serve (best)", steps=12, minutes=125.0),
-    Simulated(placement="colocate", how="did not finish: too-many-void", steps=12),
+    SimulatedPlacement(
+        placement="elastic", how="phi 0.5, mu 3", steps=12, minutes=100.0, staleness=1.375
+    ),
+    SimulatedPlacement(placement="async", how="2 train, 2 serve (best)", steps=12, minutes=125.0),
+    SimulatedPlacement(placement="colocate", how="did not finish: too-many-void", steps=12),
 )
 
 
@@ -60,7 +62,7 @@ def test_nothing_is_wider_than_the_page(page, reading):
 
 def test_every_cell_has_a_row_that_says_what_it_did(page):
     _, events = simulated(SMALL)
-    board = Board(SMALL.shape)
+    board = RunBoard(SMALL.shape)
     board.heard_all(events)
     drawn = {label: row(page, "Cells", label) for label in ("core", "cell 1", "cell 2", "cell 3")}
 
@@ -133,11 +135,11 @@ def test_a_resumed_run_says_so(tmp_path):
     one = scenario(steps=2)
     _, events = simulated(one)
     journal(tmp_path / "journal", one, events[:3])
-    resumed, _ = Journal.resume(tmp_path / "journal", at=1.0, kinds=KINDS)
+    resumed, _ = Journal.resume(tmp_path / "journal", at=1.0, kinds=JOURNAL_EVENTS)
     with resumed:
         for now, event in events[3:]:
             resumed.append(event, now=now)
-    page = summary(read(tmp_path / "journal", kinds=KINDS)).splitlines()
+    page = summary(read(tmp_path / "journal", kinds=JOURNAL_EVENTS)).splitlines()
 
     assert ["  the run was resumed once"] == below(page, "Notes")
     assert page[0].endswith("finished")
@@ -154,7 +156,7 @@ def test_facts_that_make_no_run_are_named_after_what_was_sound(tmp_path):
 def test_a_journal_without_a_header_has_nothing_to_say(tmp_path):
     (tmp_path / "journal").write_bytes(b"")
 
-    assert "nothing is recorded" in summary(read(tmp_path / "journal", kinds=KINDS))
+    assert "nothing is recorded" in summary(read(tmp_path / "journal", kinds=JOURNAL_EVENTS))
 
 
 def test_continuous_dispatch_is_predicted_by_its_own_formula(tmp_path):
@@ -166,7 +168,7 @@ def test_continuous_dispatch_is_predicted_by_its_own_formula(tmp_path):
 
 
 def test_many_cells_share_rows():
-    board = Board(replace(SMALL.shape, num_cells=100))
+    board = RunBoard(replace(SMALL.shape, num_cells=100))
     board.heard(0.0, RunStarted())
     board.heard(10.0, RunStarted())
     lines = timeline(board, width=WIDTH)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tensorboardX.proto.event_pb2 import Event
 
-from gyre.testing.trackers import Logged
+from gyre.testing.trackers import LoggedValue
 
 
 def events(folder: Path) -> list[Event]:
@@ -16,9 +16,9 @@ def events(folder: Path) -> list[Event]:
     ]
 
 
-def logged(folder: Path) -> list[Logged]:
+def logged(folder: Path) -> list[LoggedValue]:
     return [
-        Logged(name=value.tag, step=event.step, value=value.simple_value)
+        LoggedValue(name=value.tag, step=event.step, value=value.simple_value)
         for event in events(folder)
         for value in event.summary.value
     ]

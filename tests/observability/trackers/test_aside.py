@@ -5,7 +5,7 @@ import time
 
 from gyre.observability.trackers import aside
 from gyre.observability.trackers.aside import Trackers
-from gyre.testing.trackers import Logged, MemoryTracker
+from gyre.testing.trackers import LoggedValue, MemoryTracker
 
 LOST = "tracker bad: logs that were lost: {}"
 
@@ -25,7 +25,7 @@ def test_every_tracker_gets_everything_in_order():
         trackers.log({"a": step / 2}, step=step)
     trackers.close()
 
-    assert [Logged(name="a", step=step, value=step / 2) for step in range(50)] == one.logged
+    assert [LoggedValue(name="a", step=step, value=step / 2) for step in range(50)] == one.logged
     assert one.logged == two.logged
     assert (1, 1, ()) == (one.num_closed, two.num_closed, trackers.warnings)
 
@@ -39,7 +39,7 @@ def test_what_is_logged_may_change_afterwards():
     gate.set()
     trackers.close()
 
-    assert [Logged(name="a", step=0, value=1.0)] == tracker.logged
+    assert [LoggedValue(name="a", step=0, value=1.0)] == tracker.logged
 
 
 def test_one_that_fails_is_a_warning_once_and_the_others_go_on():

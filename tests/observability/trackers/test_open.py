@@ -5,7 +5,7 @@ import sys
 import pytest
 from tests.observability.trackers import event_files
 
-from gyre.config.run_sections import TrackersSection
+from gyre.config.run_sections import TrackersConfig
 from gyre.observability.trackers.open import open_trackers
 from gyre.observability.trackers.tracked import kept_id
 from gyre.types.errors import ConfigError
@@ -14,7 +14,7 @@ EXTRAS = ("wandb", "mlflow", "trackio")
 
 
 def test_event_files_are_written_unless_a_file_says_otherwise(tmp_path):
-    trackers = open_trackers(TrackersSection(), name="small", folder=tmp_path)
+    trackers = open_trackers(TrackersConfig(), name="small", folder=tmp_path)
     trackers.log({"train/loss": 0.5}, step=3)
     trackers.close()
 
@@ -23,7 +23,7 @@ def test_event_files_are_written_unless_a_file_says_otherwise(tmp_path):
 
 
 def test_without_trackers_nothing_is_written(tmp_path):
-    section = TrackersSection(tensorboard=False)
+    section = TrackersConfig(tensorboard=False)
     trackers = open_trackers(section, name="small", folder=tmp_path)
     trackers.log({"train/loss": 0.5}, step=3)
     trackers.close()
@@ -37,7 +37,7 @@ def test_a_library_that_is_not_there_is_named_with_what_to_install(kind, tmp_pat
     monkeypatch.delitem(sys.modules, f"gyre.observability.trackers.{kind}", raising=False)
     hint = f"trackers.{kind} needs {kind}: pip install 'gyre-rl[{kind}]'"
     with pytest.raises(ConfigError) as error:
-        open_trackers(TrackersSection(**{kind: True}), name="small", folder=tmp_path)
+        open_trackers(TrackersConfig(**{kind: True}), name="small", folder=tmp_path)
 
     assert hint == str(error.value)
     assert [] == list(tmp_path.iterdir())
@@ -47,14 +47,14 @@ def test_a_library_that_lacks_another_is_not_called_missing(tmp_path, monkeypatc
     monkeypatch.setitem(sys.modules, "tensorboardX.event_file_writer", None)
     monkeypatch.delitem(sys.modules, "gyre.observability.trackers.tensorboard", raising=False)
     with pytest.raises(ModuleNotFoundError, match="tensorboardX"):
-        open_trackers(TrackersSection(), name="small", folder=tmp_path)
+        open_trackers(TrackersConfig(), name="small", folder=tmp_path)
 
 
 def test_every_tracker_of_the_run_file_has_its_module():
-    asked = TrackersSection(**dict.fromkeys(("tensorboard", *EXTRAS), True))
+    asked = TrackersConfig(**dict.fromkeys(("tensorboard", *EXTRAS), True))
 
     assert ("tensorboard", *EXTRAS) == asked.kinds
-    assert {"tensorboard"} == set(TrackersSection().kinds)
+    assert {"tensorboard"} == set(TrackersConfig().kinds)
 
 
 def test_a_run_is_known_by_one_id_however_often_it_is_opened(tmp_path):

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gyre.proxy.dialects.openai_chat import Chat
+from gyre.proxy.dialects.openai_chat import OpenAIChat
 from gyre.types.conversation import Message, Reply, Tool, ToolCall, Usage
 from gyre.types.errors import (
     ContextOverflow,
@@ -18,7 +18,7 @@ from gyre.types.errors import (
     Unavailable,
 )
 
-DIALECT = Chat()
+DIALECT = OpenAIChat()
 WIRE = DIALECT.split(b'{"model":"policy","messages":[]}')
 CALL = ToolCall(id="call_1", name="bash", arguments='{"command": "ls"}')
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gyre.proxy.dialects.anthropic import Messages
+from gyre.proxy.dialects.anthropic import AnthropicMessages
 from gyre.types.conversation import Message, Reply, Tool, ToolCall, Usage
 from gyre.types.errors import (
     ContextOverflow,
@@ -19,7 +19,7 @@ from gyre.types.errors import (
     Unavailable,
 )
 
-DIALECT = Messages()
+DIALECT = AnthropicMessages()
 WIRE = DIALECT.split(b'{"model":"policy","messages":[]}')
 
 

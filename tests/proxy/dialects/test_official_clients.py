@@ -15,18 +15,18 @@ from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion, ChatCompletionMessage
 from openai.types.responses import Response
 
-from gyre.proxy.dialects.anthropic import Messages
+from gyre.proxy.dialects.anthropic import AnthropicMessages
 from gyre.proxy.dialects.dialect import Dialect
-from gyre.proxy.dialects.openai_chat import Chat
-from gyre.proxy.dialects.responses import Responses
+from gyre.proxy.dialects.openai_chat import OpenAIChat
+from gyre.proxy.dialects.responses import OpenAIResponses
 from gyre.proxy.session.history import merge
 from gyre.types.conversation import Message, Reply, ToolCall, Usage
 from gyre.types.errors import ContextOverflow, NotFound, Overloaded, RequestError, Unauthorized
 
 HELLO = {"role": "user", "content": "hello"}
-MESSAGES = Messages()
-CHAT = Chat()
-RESPONSES = Responses()
+MESSAGES = AnthropicMessages()
+CHAT = OpenAIChat()
+RESPONSES = OpenAIResponses()
 
 
 class _Handler(BaseHTTPRequestHandler):

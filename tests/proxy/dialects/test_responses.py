@@ -6,11 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from gyre.proxy.dialects.responses import Responses
+from gyre.proxy.dialects.responses import OpenAIResponses
 from gyre.types.conversation import Message, Reply, Tool, ToolCall, Usage
 from gyre.types.errors import ContextOverflow, RequestError, Unavailable
 
-DIALECT = Responses()
+DIALECT = OpenAIResponses()
 NAMESPACE = {
     "type": "namespace",
     "name": "multi_agent_v1",

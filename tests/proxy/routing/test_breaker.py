@@ -3,11 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gyre.proxy.routing.circuit_breaker import Breaker, Trust
+from gyre.proxy.routing.circuit_breaker import BreakerState, CircuitBreaker
 
 
 def breaker():
-    return Breaker(break_after=3, probe_s=1.0)
+    return CircuitBreaker(break_after=3, probe_s=1.0)
 
 
 def broken():
@@ -20,7 +20,7 @@ def test_it_breaks_after_so_many_failures_in_a_row():
     one = breaker()
 
     assert [False, False, True, False] == [one.failed() for _ in range(4)]
-    assert Trust.OPEN is one.trust
+    assert BreakerState.OPEN is one.trust
     assert not one.admits
 
 
@@ -55,13 +55,13 @@ def test_after_a_probe_it_gets_one_call_until_that_has_sampled():
     one = broken()
     one.probed(True)
 
-    assert Trust.TRIAL is one.trust
+    assert BreakerState.TRIAL is one.trust
     assert one.admits
     one.given()
     assert not one.admits
     assert one.sampled()
     assert one.admits
-    assert Trust.CLOSED is one.trust
+    assert BreakerState.CLOSED is one.trust
 
 
 def test_a_trial_that_came_to_nothing_is_given_to_another_call():
@@ -128,4 +128,4 @@ def test_a_broken_engine_gets_nothing_until_a_probe_succeeds(happenings):
             getattr(one, what)()
 
     assert not one.admits
-    assert Trust.OPEN is one.trust
+    assert BreakerState.OPEN is one.trust

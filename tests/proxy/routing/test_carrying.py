@@ -20,8 +20,8 @@ from gyre.proxy.routing.router import Router
 from gyre.proxy.routing.routes import Routes
 from gyre.testing.scripted_engine import ScriptedEngine
 from gyre.types.errors import EngineError
-from gyre.types.ports import Carries
-from gyre.types.sampling import HeldBlocks, LaidBlocks
+from gyre.types.ports import KvMovable
+from gyre.types.sampling import PinnedKv, StoredKv
 
 NUM_PROMPT = len(PROMPT) // 4
 
@@ -55,18 +55,18 @@ class CarryingEngine(ScriptedEngine):
         assert ask_id == self.asks[-1].id
         assert ask_id not in self.aborted, "pinned after the cancel"
         await self._do("pin")
-        held = HeldBlocks(pin=len(self.pins), tokens=NUM_PROMPT)
+        held = PinnedKv(pin=len(self.pins), tokens=NUM_PROMPT)
         self.pins[held.pin] = held.tokens
         return held
 
     async def put(self, pin, name):
         await self._do("put")
         self.shelf.files[name] = self.pins[pin]
-        return LaidBlocks(name=name, num_bytes=100 * self.pins[pin])
+        return StoredKv(name=name, num_bytes=100 * self.pins[pin])
 
     async def take(self, name):
         await self._do("take")
-        held = HeldBlocks(pin=100 + len(self.pins), tokens=self.shelf.files.pop(name))
+        held = PinnedKv(pin=100 + len(self.pins), tokens=self.shelf.files.pop(name))
         self.pins[held.pin] = held.tokens
         return held
 
@@ -107,8 +107,8 @@ def moved_once(prepare=lambda a, b: None, kv_s=5.0):
 
 
 def test_the_fake_is_what_it_stands_for():
-    assert isinstance(CarryingEngine("a", Shelf()), Carries)
-    assert not isinstance(ScriptedEngine("a", MODEL), Carries)
+    assert isinstance(CarryingEngine("a", Shelf()), KvMovable)
+    assert not isinstance(ScriptedEngine("a", MODEL), KvMovable)
 
 
 def test_blocks_are_pinned_before_the_cancel_and_let_go_after_they_arrived():
@@ -225,7 +225,7 @@ def test_a_client_that_leaves_while_its_blocks_are_carried_leaves_no_pin(order):
                 await asyncio.sleep(0)
             running.cancel()
             await asyncio.wait([running])
-            await router.vacated("a")
+            await router.wait_drained("a")
         return a.pins, shelf.done
 
     pins, done = run(scenario)
@@ -261,7 +261,7 @@ def test_a_call_that_ends_while_it_is_being_pinned_leaves_no_pin():
             gate.open()
             output = await running
             may_pin.set()
-            await router.vacated("a")
+            await router.wait_drained("a")
         return output, a.pins, router.counts
 
     output, pins, counts = run(scenario)
@@ -281,7 +281,7 @@ def test_an_engine_is_vacated_when_its_last_call_needs_nothing_of_it():
             router.assign(1, {"e": "a"})
             running = asyncio.create_task(call(router))
             await gate.reached.acquire()
-            vacated = asyncio.create_task(router.vacated("a"))
+            vacated = asyncio.create_task(router.wait_drained("a"))
             await asyncio.sleep(0.01)
             assert not vacated.done()
             router.assign(2, {"e": "b"})

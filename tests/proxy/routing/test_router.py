@@ -11,20 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.testing.hurried import hurried
 
-from gyre.config.sections import RouterSection
+from gyre.config.sections import RouterConfig
 from gyre.proxy.routing.router import Router
-from gyre.testing.script import FastCoder, Reply, Script, ScriptedModel, after, logprobs
-from gyre.testing.scripted_engine import Fault, ScriptedEngine
+from gyre.testing.script import FastCoder, Script, ScriptedModel, ScriptedReply, after, logprobs
+from gyre.testing.scripted_engine import EngineFault, ScriptedEngine
 from gyre.testing.tokenizer import tokenizer
 from gyre.types.errors import ConfigError, EngineError, NotFound, Unavailable
-from gyre.types.sampling import Sampling, Span
+from gyre.types.sampling import SamplingParams, Span
 
 CODER = FastCoder(tokenizer())
 STOP = CODER.encode("<|im_end|>")[0]
-SAMPLING = Sampling(max_tokens=500, stop_ids=(STOP,))
-SCRIPT = Script([after("count", Reply(text=" ".join(str(number) for number in range(12))))])
+SAMPLING = SamplingParams(max_tokens=500, stop_ids=(STOP,))
+SCRIPT = Script([after("count", ScriptedReply(text=" ".join(str(number) for number in range(12))))])
 MODEL = ScriptedModel(SCRIPT, CODER)
-QUICK = RouterSection(
+QUICK = RouterConfig(
     capacity=4,
     hold_s=30.0,
     idle_s=10.0,
@@ -121,7 +121,7 @@ def test_a_call_that_is_cut_goes_on_elsewhere_from_what_it_has(kind, cut):
     async def scenario():
         a, b = both = engines(version=3)
         b.version = 4
-        a.fault = Fault(kind=kind, after=cut)
+        a.fault = EngineFault(kind=kind, after=cut)
         async with routing(both) as router:
             return await call(router), a, b
 
@@ -142,7 +142,7 @@ def test_a_call_that_is_cut_goes_on_elsewhere_from_what_it_has(kind, cut):
 def test_a_call_whose_engine_dies_after_the_last_token_is_complete():
     async def scenario():
         a, b = both = engines()
-        a.fault = Fault(kind="die", after=len(REPLY.ids))
+        a.fault = EngineFault(kind="die", after=len(REPLY.ids))
         async with routing(both) as router:
             return await call(router), b
 
@@ -157,7 +157,7 @@ def test_ids_of_asks_are_of_one_length_and_never_used_twice():
 
     async def scenario():
         a, b = both = engines()
-        a.next_faults.extend([Fault(kind="die", after=3)] * 2)
+        a.next_faults.extend([EngineFault(kind="die", after=3)] * 2)
         async with routing(both) as router:
             await asyncio.gather(*(call(router) for _ in range(6)))
         return [ask.id for ask in a.asks + b.asks]
@@ -173,8 +173,8 @@ def test_one_part_without_log_probabilities_leaves_the_whole_without():
 
     async def scenario():
         a, b = both = engines()
-        a.fault = Fault(kind="die", after=4)
-        b.fault = Fault(kind="no logprobs")
+        a.fault = EngineFault(kind="die", after=4)
+        b.fault = EngineFault(kind="no logprobs")
         async with routing(both) as router:
             return await call(router)
 
@@ -295,7 +295,7 @@ def test_a_hang_is_noticed_and_the_call_goes_on_elsewhere():
 
     async def scenario():
         a, _ = both = engines()
-        a.fault = Fault(kind="hang", after=4)
+        a.fault = EngineFault(kind="hang", after=4)
         async with routing(both, idle_s=0.02) as router:
             output = await call(router)
             other = await call(router, "f")
@@ -317,7 +317,7 @@ def test_a_hang_is_noticed_and_the_call_goes_on_elsewhere():
 def test_many_silent_calls_ask_for_health_once():
     async def scenario():
         a, _ = both = engines()
-        a.fault = Fault(kind="hang", after=4)
+        a.fault = EngineFault(kind="hang", after=4)
         async with routing(both, idle_s=0.05, probe_s=5.0) as router:
             outputs = await asyncio.gather(*(call(router, str(number)) for number in range(8)))
             return outputs, a
@@ -363,7 +363,7 @@ def test_a_healthy_engine_that_lost_a_call_does_not_keep_it():
 
     async def scenario():
         a, _ = both = engines()
-        a.fault = Fault(kind="stall", after=4)
+        a.fault = EngineFault(kind="stall", after=4)
         async with routing(both, idle_s=0.01, hold_s=0.1) as router:
             return await call(router), router.counts
 
@@ -376,7 +376,7 @@ def test_a_healthy_engine_that_lost_a_call_does_not_keep_it():
 def test_a_refused_connection_breaks_the_circuit_at_once_and_a_probe_mends_it():
     async def scenario():
         a, _ = both = engines()
-        a.fault = Fault(kind="gone")
+        a.fault = EngineFault(kind="gone")
         async with routing(both) as router:
             outputs = [await call(router, str(number)) for number in range(5)]
             broken = router.engines()[0].state
@@ -401,16 +401,16 @@ def test_a_refused_connection_breaks_the_circuit_at_once_and_a_probe_mends_it():
 def test_an_engine_that_comes_back_elsewhere_is_asked_there_under_its_name():
     async def scenario():
         (gone,) = engines(1)
-        gone.fault = Fault(kind="gone")
+        gone.fault = EngineFault(kind="gone")
         elsewhere = ScriptedEngine("a", MODEL)
         async with routing([gone]) as router:
             waiting = asyncio.create_task(call(router))
             while not gone.asks:
                 await asyncio.sleep(0)
-            router.readdress(elsewhere)
+            router.set_address(elsewhere)
             output = await waiting
             with pytest.raises(NotFound, match="known are a"):
-                router.readdress(ScriptedEngine("z", MODEL))
+                router.set_address(ScriptedEngine("z", MODEL))
             return output, len(elsewhere.asks), router.engines()[0].state
 
     output, num_asked, state = run(scenario)
@@ -423,7 +423,7 @@ def test_an_engine_that_comes_back_elsewhere_is_asked_there_under_its_name():
 def test_calls_that_wait_follow_the_first_token_of_a_trial():
     async def scenario():
         (a,) = only = engines(1)
-        a.next_faults.append(Fault(kind="gone"))
+        a.next_faults.append(EngineFault(kind="gone"))
         gate = Gate(a)
         async with routing(only) as router, asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(call(router, str(number))) for number in range(3)]
@@ -443,7 +443,7 @@ def test_a_storm_of_refusals_is_not_answered_with_a_storm(status):
 
     async def scenario():
         a, _ = both = engines()
-        a.fault = Fault(kind="refuse", status=status)
+        a.fault = EngineFault(kind="refuse", status=status)
         async with routing(both, probe_s=0.05) as router:
             outputs = await asyncio.gather(*(call(router, str(number)) for number in range(40)))
             return outputs, router.counts
@@ -459,7 +459,7 @@ def test_a_storm_of_refusals_is_not_answered_with_a_storm(status):
 def test_when_all_engines_refuse_calls_are_held_and_few_attempts_are_made():
     async def scenario():
         (a,) = only = engines(1)
-        a.fault = Fault(kind="refuse", status=503)
+        a.fault = EngineFault(kind="refuse", status=503)
         async with routing(only, hold_s=0.2, probe_s=0.02) as router:
             answers = await asyncio.gather(
                 *(call(router, str(number)) for number in range(20)), return_exceptions=True
@@ -497,7 +497,7 @@ def test_a_bad_request_is_raised_and_not_repeated():
 def test_a_request_that_one_engine_calls_bad_may_suit_another():
     async def scenario():
         a, _ = both = engines()
-        a.fault = Fault(kind="refuse", status=400)
+        a.fault = EngineFault(kind="refuse", status=400)
         async with routing(both) as router:
             return await call(router), router.counts
 
@@ -596,7 +596,7 @@ def test_without_an_engine_a_call_is_refused_after_a_while():
 def test_a_call_that_gets_tokens_again_and_again_is_never_given_up():
     async def scenario():
         (a,) = only = engines(1, chunk_tokens=1)
-        a.fault = Fault(kind="die", after=1)
+        a.fault = EngineFault(kind="die", after=1)
         async with routing(only, hold_s=0.1, probe_s=0.0005, break_after=10**6) as router:
             return await call(router)
 
@@ -677,7 +677,7 @@ def test_calls_of_one_execution_that_wait_together_are_counted_once():
 FAULTS = st.one_of(
     st.none(),
     st.builds(
-        Fault,
+        EngineFault,
         kind=st.sampled_from(["die", "abort", "json", "lengths", "refuse", "gone"]),
         after=st.integers(0, len(REPLY.ids)),
         status=st.sampled_from([429, 500, 503]),

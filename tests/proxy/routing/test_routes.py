@@ -18,7 +18,7 @@ from tests.proxy.routing.test_router import (
 
 from gyre.proxy.routing.router import Router
 from gyre.proxy.routing.routes import Routes
-from gyre.testing.scripted_engine import Fault
+from gyre.testing.scripted_engine import EngineFault
 from gyre.types.errors import EngineError, NotFound, RequestError
 
 
@@ -119,7 +119,7 @@ def test_an_engine_that_fails_a_routed_call_gets_it_again():
 
     async def scenario():
         a, b = both = engines()
-        a.fault = Fault(kind="die", after=4)
+        a.fault = EngineFault(kind="die", after=4)
         async with asyncio.timeout(PATIENCE_S), routed(both) as router:
             router.assign(1, {"e": "a"})
             return await call(router), b
@@ -134,7 +134,7 @@ def test_an_engine_that_fails_a_routed_call_gets_it_again():
 def test_a_bad_request_is_not_tried_elsewhere():
     async def scenario():
         a, b = both = engines()
-        a.fault = Fault(kind="refuse", status=400)
+        a.fault = EngineFault(kind="refuse", status=400)
         async with asyncio.timeout(PATIENCE_S), routed(both) as router:
             router.assign(1, {"e": "a"})
             try:

@@ -2,16 +2,16 @@
 
 import pytest
 
-from gyre.proxy.routing.call_output import Sampled
+from gyre.proxy.routing.call_output import CallOutput
 from gyre.types.errors import EngineError
 from gyre.types.ids import EngineName
-from gyre.types.sampling import Chunk, Sampling, Span
+from gyre.types.sampling import Chunk, SamplingParams, Span
 
 A, B = EngineName("a"), EngineName("b")
 
 
 def sampled(**settings):
-    return Sampled(Sampling(**settings))
+    return CallOutput(SamplingParams(**settings))
 
 
 def test_parts_of_several_engines_are_one_output():

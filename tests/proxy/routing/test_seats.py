@@ -1,16 +1,18 @@
 """Which engine takes the next call."""
 
-from gyre.proxy.routing.circuit_breaker import Breaker
-from gyre.proxy.routing.seats import Call, Room, choose
+from gyre.proxy.routing.circuit_breaker import CircuitBreaker
+from gyre.proxy.routing.seats import EngineSlots, RoutedCall, choose
 from gyre.types.ids import EngineName
 
 A, B, C = (EngineName(name) for name in "abc")
 
 
 def room(name, taken, capacity=4):
-    made = Room(name=name, capacity=capacity, breaker=Breaker(break_after=3, probe_s=1.0))
+    made = EngineSlots(
+        name=name, capacity=capacity, breaker=CircuitBreaker(break_after=3, probe_s=1.0)
+    )
     for order in range(taken):
-        made.seat(Call(execution="e", order=order, progress_at=0.0, last=None))
+        made.assign(RoutedCall(execution="e", order=order, progress_at=0.0, last=None))
     return made
 
 

@@ -8,16 +8,16 @@ import msgspec
 import pytest
 
 from gyre.proxy.dialects.dialect import Dialect
-from gyre.proxy.dialects.openai_chat import Chat
-from gyre.proxy.session.session import Pending, Session
+from gyre.proxy.dialects.openai_chat import OpenAIChat
+from gyre.proxy.session.session import PositionedRequest, Session
 from gyre.storage.call_log import frame
 from gyre.testing.renderer import ByteRenderer
 from gyre.trajectory.tree import Tree, grow
 from gyre.types.conversation import Reply
 from gyre.types.ids import CallId, EngineName, ExecutionId
 from gyre.types.records import CallDelivered, CallRecord, LogOpened
-from gyre.types.roles import CallRole, Classified
-from gyre.types.sampling import Output, Sampling, Span
+from gyre.types.roles import CallRole, Classification
+from gyre.types.sampling import Output, SamplingParams, Span
 
 OPENED = LogOpened(
     format=1,
@@ -28,7 +28,7 @@ OPENED = LogOpened(
     renderer="bytes",
     at=0.0,
 )
-_ANY_WIRE = Chat().split(b'{"model":"m","messages":[]}')
+_ANY_WIRE = OpenAIChat().split(b'{"model":"m","messages":[]}')
 
 
 @dataclass
@@ -36,13 +36,13 @@ class Answered:
     """One finished call of a Talk."""
 
     call: CallId
-    pending: Pending
+    pending: PositionedRequest
     reply: Reply
 
     @property
     def echo(self) -> dict[str, Any]:
         """The assistant message as a faithful chat client sends it back."""
-        body = msgspec.json.decode(Chat().body([self.reply], _ANY_WIRE))
+        body = msgspec.json.decode(OpenAIChat().body([self.reply], _ANY_WIRE))
         return dict(body["choices"][0]["message"])
 
 
@@ -51,7 +51,7 @@ class Talk:
     """A session, the records it made, and what its engine was sent."""
 
     session: Session
-    dialect: Dialect = field(default_factory=Chat)
+    dialect: Dialect = field(default_factory=OpenAIChat)
     records: list[CallRecord] = field(default_factory=lambda: [OPENED])
     sent: dict[CallId, list[int]] = field(default_factory=dict)
     said: dict[CallId, list[int]] = field(default_factory=dict)
@@ -68,13 +68,13 @@ class Talk:
         role: CallRole = "main",
         agent: str | None = None,
         **fields: Any,
-    ) -> Pending:
+    ) -> PositionedRequest:
         body = msgspec.json.encode({"model": "any", "messages": messages, **fields})
-        classified = Classified(role=role, harness="test", agent=agent)
+        classified = Classification(role=role, harness="test", agent=agent)
         return self.session.position(self.dialect, self.dialect.split(body), classified)
 
     def finish(
-        self, pending: Pending, ids: list[int], *, deliver: bool = True, **output: Any
+        self, pending: PositionedRequest, ids: list[int], *, deliver: bool = True, **output: Any
     ) -> Answered:
         opened = self.session.open_call(pending, 1.0)
         self.write(*pending.echoed, opened)
@@ -127,7 +127,7 @@ def make_talk() -> Callable[..., Talk]:
         session = Session(
             OPENED,
             ByteRenderer(**how),
-            sampling=Sampling(max_tokens=1000),
+            sampling=SamplingParams(max_tokens=1000),
             context_tokens=context_tokens,
         )
         session.apply(OPENED)

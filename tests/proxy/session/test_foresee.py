@@ -5,11 +5,11 @@ import json
 import pytest
 from tests.proxy.session.conftest import OPENED
 
-from gyre.proxy.dialects.responses import Responses
+from gyre.proxy.dialects.responses import OpenAIResponses
 from gyre.proxy.session.session import Session
 from gyre.testing.renderer import ByteRenderer
 from gyre.types.errors import TooLarge
-from gyre.types.sampling import Sampling
+from gyre.types.sampling import SamplingParams
 
 
 class Sparse(ByteRenderer):
@@ -20,9 +20,9 @@ class Sparse(ByteRenderer):
 
 
 def test_text_that_is_much_and_few_tokens_is_refused_by_the_name_of_its_field():
-    session = Session(OPENED, Sparse(), sampling=Sampling(max_tokens=8), context_tokens=4096)
+    session = Session(OPENED, Sparse(), sampling=SamplingParams(max_tokens=8), context_tokens=4096)
     session.apply(OPENED)
-    dialect = Responses()
+    dialect = OpenAIResponses()
     wire = dialect.split(json.dumps({"model": "policy", "input": " " * 200_000}).encode())
 
     with pytest.raises(TooLarge, match="expected at most 131072 bytes of new text") as refused:

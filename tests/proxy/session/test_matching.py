@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from gyre.proxy.dialects.anthropic import Messages
+from gyre.proxy.dialects.anthropic import AnthropicMessages
 from gyre.testing.renderer import CLOSE, reply_ids
 from gyre.trajectory.tree import grow
 from gyre.types.errors import RequestError
@@ -68,7 +68,7 @@ def test_other_template_settings_share_nothing(talk):
 
 def test_a_volatile_billing_block_is_no_part_of_the_prompt(make_talk):
     """M03: two requests that differ in system[0] only share the whole prefix."""
-    talk = make_talk(dialect=Messages())
+    talk = make_talk(dialect=AnthropicMessages())
 
     def system(nonce):
         billing = f"x-anthropic-billing-header: cc_version=2.1.220.{nonce}; cc_entrypoint=sdk-cli;"
@@ -84,7 +84,7 @@ def test_a_volatile_billing_block_is_no_part_of_the_prompt(make_talk):
 
 def test_moving_cache_control_and_block_form_do_not_change_the_match(make_talk):
     """T21: markers move between turns and flip string and block form."""
-    talk = make_talk(dialect=Messages())
+    talk = make_talk(dialect=AnthropicMessages())
     marked = [{"type": "text", "text": "do it", "cache_control": {"type": "ephemeral"}}]
     talk.call_messages([{"role": "user", "content": marked}], reply_ids("a"))
     reply = {"role": "assistant", "content": "a"}

@@ -6,21 +6,21 @@ import json
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
 
-from gyre.proxy.dialects.openai_chat import Chat
+from gyre.proxy.dialects.openai_chat import OpenAIChat
 from gyre.proxy.session.compose import associate
 from gyre.proxy.session.keys import plain_id
 from gyre.proxy.session.session import Session
-from gyre.proxy.session.trails import Trails
+from gyre.proxy.session.trails import ResumePoints
 from gyre.testing.renderer import CLOSE, ByteRenderer, reply_ids, twice
-from gyre.trajectory.draw import draw, generator
+from gyre.trajectory.draw import generator, select_trajectories
 from gyre.trajectory.tree import grow
 from gyre.types.ids import ExecutionId
 from gyre.types.records import CallDelivered, LogOpened
-from gyre.types.roles import Classified
-from gyre.types.sampling import Output, Sampling
+from gyre.types.roles import Classification
+from gyre.types.sampling import Output, SamplingParams
 
-CHAT = Chat()
-MAIN = Classified(role="main", harness="t")
+CHAT = OpenAIChat()
+MAIN = Classification(role="main", harness="t")
 TEXTS = st.sampled_from(["", "a", "ab", "aabb", "go\n", "é", "<|im_end|>"])
 SYSTEMS = st.sampled_from(["one", "two"])
 
@@ -147,9 +147,9 @@ class Oracle(RuleBasedStateMachine):
         self.session = Session(
             self.opened,
             self.renderer,
-            sampling=Sampling(),
+            sampling=SamplingParams(),
             context_tokens=10**6,
-            trails=Trails(fewest_units=self.fewest_units),
+            trails=ResumePoints(fewest_units=self.fewest_units),
         )
         for record in self.records:
             self.session.apply(record)
@@ -256,7 +256,9 @@ class Oracle(RuleBasedStateMachine):
         tree = self.session.tree
         targets = [
             call
-            for drawn in draw(tree, generator(0, ExecutionId("x")), max_trajectories=None)
+            for drawn in select_trajectories(
+                tree, generator(0, ExecutionId("x")), max_trajectories=None
+            )
             for call in drawn.targets
         ]
         wanted = {

@@ -5,7 +5,7 @@ import copy
 import pytest
 
 from gyre.testing.renderer import CLOSE, OPEN, reply_ids, text_ids, twice
-from gyre.trajectory.draw import draw, generator
+from gyre.trajectory.draw import generator, select_trajectories
 from gyre.trajectory.rows import row
 from gyre.types.errors import ContextOverflow, RequestError
 from gyre.types.ids import CallId
@@ -71,7 +71,7 @@ def test_a_reply_cut_by_length_is_closed_by_input_tokens(talk):
     second = talk.call([SYSTEM, USER, first.echo, USER], reply_ids("b"))
 
     after = talk.sent[second.call][len(talk.sent[first.call]) + len(talk.said[first.call]) :]
-    (drawn,) = draw(talk.tree, generator(0, talk.records[0].execution))
+    (drawn,) = select_trajectories(talk.tree, generator(0, talk.records[0].execution))
     assert [CLOSE, *text_ids("\n"), OPEN] == after[:3]
     assert len(talk.said[first.call]) + len(talk.said[second.call]) == drawn.num_targets
     talk.check()
@@ -302,7 +302,7 @@ def test_missing_log_probabilities_make_the_output_untrainable(talk, logprobs):
     answered = talk.call([SYSTEM, USER], reply_ids("ab"), logprobs=logprobs)
 
     assert ("no-logprobs",) == talk.tree.calls[answered.call].flags
-    assert [] == draw(talk.tree, generator(0, talk.records[0].execution))
+    assert [] == select_trajectories(talk.tree, generator(0, talk.records[0].execution))
 
 
 def test_the_settings_of_the_run_are_used_and_the_asked_ones_recorded(talk):
@@ -364,7 +364,7 @@ def test_a_conversation_that_ends_on_a_tool_call_is_refused(talk):
 
 def test_rows_carry_versions_and_log_probabilities_of_targets_only(talk):
     first = talk.call([SYSTEM, USER], reply_ids("abc"))
-    (drawn,) = draw(talk.tree, generator(0, talk.records[0].execution))
+    (drawn,) = select_trajectories(talk.tree, generator(0, talk.records[0].execution))
     made = row(talk.tree, drawn)
 
     assert talk.sent[first.call] + talk.said[first.call] == made.ids.tolist()

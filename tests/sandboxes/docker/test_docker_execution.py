@@ -6,8 +6,8 @@ from tests.controller.executions.supervised import evaluation, order, supervised
 from tests.sandboxes.docker.daemon import IMAGE
 
 from gyre.types.outcomes import Ending, Outcome
-from gyre.types.sandboxes import Limits, SandboxOrder
-from gyre.types.tasks import Needs
+from gyre.types.sandboxes import Limits, SandboxSpec
+from gyre.types.tasks import ResourceNeeds
 
 SCORE = '[ -e /root/left ] || echo "0.$(wc -l < work)" > $GYRE_RESULTS/reward.txt'
 """What the agent left outside of its workspace must not be there."""
@@ -15,7 +15,7 @@ LIMITS = Limits(memory_bytes=2**28, processes=64, cpus=1.0, disk_bytes=2**28)
 
 
 def place(socket, image=IMAGE):
-    return SandboxOrder(kind="docker", image=image, socket=socket, limits=LIMITS)
+    return SandboxSpec(kind="docker", image=image, socket=socket, limits=LIMITS)
 
 
 def test_what_an_agent_leaves_in_its_workspace_is_scored(tmp_path, docker):
@@ -88,7 +88,7 @@ def test_a_task_finds_all_that_it_names(tmp_path, docker):
         files=str(tmp_path / "files"),
         sandbox=place(docker, image=None),
     )
-    needs = Needs(build=str(tmp_path / "image"), workdir="/app", memory_mb=64)
+    needs = ResourceNeeds(build=str(tmp_path / "image"), workdir="/app", memory_mb=64)
     with supervised(
         tmp_path / "e1", replace(wanted, task=replace(wanted.task, needs=needs))
     ) as one:

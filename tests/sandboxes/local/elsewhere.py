@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from gyre.sandboxes.local import launchers
-from gyre.sandboxes.local.sandbox import LocalSandbox, Place
+from gyre.sandboxes.local.sandbox import LocalSandbox, SandboxLayout
 from gyre.sandboxes.local.started import Launcher
 from gyre.sandboxes.relay import Upstream
 from gyre.types.sandboxes import Limits
@@ -19,7 +19,7 @@ from gyre.types.tasks import Command
 
 
 async def main(folder: Path, script: str, processes: str, launcher: Launcher) -> None:
-    place = Place(folder=folder / "place", home=folder / "home")
+    place = SandboxLayout(folder=folder / "place", home=folder / "home")
     most = Limits(memory_bytes=2**28, disk_bytes=2**26, processes=int(processes))
 
     def proxy():

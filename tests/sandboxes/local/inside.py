@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gyre.sandboxes.local import launchers
-from gyre.sandboxes.local.sandbox import LocalSandbox, Place
+from gyre.sandboxes.local.sandbox import LocalSandbox, SandboxLayout
 from gyre.types.tasks import Command
 
 PATIENCE_S = 180.0
@@ -25,7 +25,7 @@ class Inside:
         self.workspace = self.folder / "workspace"
         self.workspace.mkdir(parents=True, exist_ok=True)
         settings = {"folder": self.folder / "place", "home": self.folder / "home"}
-        place = Place(**(settings | self.place))
+        place = SandboxLayout(**(settings | self.place))
         self.mark = secrets.token_hex(16)
         self.sandbox = LocalSandbox(self.mark, place, **self.made)
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gyre.sandboxes.local.cgroups import ControlGroup, Place, places
+from gyre.sandboxes.local.cgroups import CgroupParent, ControlGroup, places
 from gyre.types.sandboxes import Limits
 
 FIRST = """\
@@ -39,7 +39,7 @@ def test_in_the_second_generation_groups_are_made_beside_the_own_one(tmp_path):
     found = places(second(tmp_path, "memory pids"), "0::/slice/own\n")
 
     assert {"memory", "pids"} == set(found)
-    assert {Place(folder=tmp_path / "slice", is_unified=True)} == set(found.values())
+    assert {CgroupParent(folder=tmp_path / "slice", is_unified=True)} == set(found.values())
 
 
 def test_a_second_generation_without_controllers_changes_nothing(tmp_path):
@@ -55,21 +55,23 @@ def test_limits_are_written_in_the_words_of_their_generation(tmp_path):
     ControlGroup(
         "group",
         limits,
-        dict.fromkeys(("memory", "pids", "cpu"), Place(folder=tmp_path, is_unified=True)),
+        dict.fromkeys(("memory", "pids", "cpu"), CgroupParent(folder=tmp_path, is_unified=True)),
     )
 
     assert "1000" == (group / "memory.max").read_text()
     assert "7" == (group / "pids.max").read_text()
     assert "150000 100000" == (group / "cpu.max").read_text()
 
-    one = ControlGroup("one", limits, {"cpu": Place(folder=tmp_path, is_unified=False)})
+    one = ControlGroup("one", limits, {"cpu": CgroupParent(folder=tmp_path, is_unified=False)})
     assert "150000" == (tmp_path / "one" / "cpu.cfs_quota_us").read_text()
     assert {"cpus-cgroup"} == one.levels
 
 
 def test_a_group_that_cannot_be_made_is_no_level(tmp_path):
     limits = Limits(memory_bytes=1000)
-    made = ControlGroup("x", limits, {"memory": Place(folder=tmp_path / "no", is_unified=True)})
+    made = ControlGroup(
+        "x", limits, {"memory": CgroupParent(folder=tmp_path / "no", is_unified=True)}
+    )
 
     assert set() == made.levels
     made.join(1)
@@ -78,7 +80,7 @@ def test_a_group_that_cannot_be_made_is_no_level(tmp_path):
 
 def test_processes_killed_for_memory_are_counted(tmp_path):
     limits = Limits(memory_bytes=1000)
-    made = ControlGroup("x", limits, {"memory": Place(folder=tmp_path, is_unified=True)})
+    made = ControlGroup("x", limits, {"memory": CgroupParent(folder=tmp_path, is_unified=True)})
     before = made.num_killed()
     (tmp_path / "x" / "memory.events").write_text("low 0\noom 3\noom_kill 2\n")
 

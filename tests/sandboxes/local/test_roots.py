@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.sandboxes.local.inside import LAUNCHERS, Inside
 
-from gyre.sandboxes.local.roots import Put, below_of, clear_ways, refuse_ways_out
+from gyre.sandboxes.local.roots import Mount, below_of, clear_ways, refuse_ways_out
 from gyre.types.errors import SandboxError
 
 
@@ -39,8 +39,8 @@ def refuse(standing, targets):
     """As `refuse_ways_out`, for what is put onto folders that stand already, by their places."""
     refuse_ways_out(
         [
-            *(Put(at=place, layers=tuple(layers)) for place, layers in standing.items()),
-            *(Put(at=target) for target in targets),
+            *(Mount(at=place, layers=tuple(layers)) for place, layers in standing.items()),
+            *(Mount(at=target) for target in targets),
         ]
     )
 

@@ -14,13 +14,13 @@ from safetensors.torch import save_file
 from tests.trainer import cases
 from torch.distributed import FileStore
 
-from gyre.config.sections import TrainerSection
-from gyre.trainer.distributed.holdings import Holdings
+from gyre.config.sections import TrainerConfig
+from gyre.trainer.distributed.holdings import ParameterShards
 from gyre.trainer.distributed.messages import MicroStep
-from gyre.trainer.distributed.pipeline import Ended, Pipeline
-from gyre.trainer.distributed.pipeline_stage import Stage
+from gyre.trainer.distributed.pipeline import Pipeline, StreamEnd
+from gyre.trainer.distributed.pipeline_stage import PipelineStage
 from gyre.trainer.distributed.rank import RankTrainer
-from gyre.trainer.distributed.rank_comm import Lines, Place
+from gyre.trainer.distributed.rank_comm import RankComm, RankPosition
 from gyre.trainer.distributed.tensor_parallel import split_network
 from gyre.trainer.loss import add_scores
 from gyre.trainer.optimizer import OptimizerState
@@ -28,8 +28,8 @@ from gyre.trainer.release import Releases
 from gyre.types.errors import CellError
 
 TIMEOUT_S = 30.0
-PAUSE, CLOSE = Ended.PAUSED, Ended.CLOSED
-SECTION = TrainerSection(logits_tokens=5, checkpoint=False)
+PAUSE, CLOSE = StreamEnd.PAUSED, StreamEnd.CLOSED
+SECTION = TrainerConfig(logits_tokens=5, checkpoint=False)
 
 
 class Script:
@@ -65,7 +65,7 @@ class Rank:
     def lines(self, timeout_s=TIMEOUT_S):
         self.epoch += 1
         cpu = torch.device("cpu")
-        return Lines(self.store, self.place, device=cpu, timeout_s=timeout_s, epoch=self.epoch)
+        return RankComm(self.store, self.place, device=cpu, timeout_s=timeout_s, epoch=self.epoch)
 
     def build(self, family, timeout_s=TIMEOUT_S):
         lines = self.lines(timeout_s)
@@ -73,7 +73,7 @@ class Rank:
         claim = cases.claim(network)
         shards = {"shard": self.place.shard, "shards": self.place.shards}
         split = split_network(network, lines.within, **shards)
-        stage = Stage(network, self.place, SECTION)
+        stage = PipelineStage(network, self.place, SECTION)
         return claim, Pipeline(stage, lines, cases.SECTION), stage, split, lines
 
     def stream(self, pipeline, items):
@@ -107,7 +107,7 @@ def steps(claim, scores):
 def train(rank, family):
     """Scores first, then two batches of the same, the second with pauses in it."""
     claim, pipeline, stage, split, lines = rank.build(family)
-    holdings = Holdings(stage, split, lines)
+    holdings = ParameterShards(stage, split, lines)
     parameters = dict(stage.network.module.named_parameters())
     scored, _ = rank.stream(pipeline, steps(claim, None))
     scores = add_scores([one.scores for one in scored]) if scored else None
@@ -277,18 +277,18 @@ def rest(rank, family):
     trainer, (first, second) = a_trainer(rank, kind, deterministic=bool(exact))
     facts = {"norms": [], "scores": None}
     through(rank, trainer, first, ends=False)
-    facts["paused"] = refusal(trainer.rest)
+    facts["paused"] = refusal(trainer.offload)
     if rank.place.is_driver:
         facts["scores"] = [[one.sum_log_ratio, one.count] for one in trainer.score(second)]
     else:
         trainer.follow()
     for _ in range(2):
-        trainer.rest(weights=True)
+        trainer.offload(weights=True)
     asked = [trainer.step, lambda: through(rank, trainer, second)]
     facts["resting"] = [trainer.is_resting, *(refusal(one) for one in asked)]
     at_rest = {name: one.clone() for name, one in trainer.export().tensors.items()}
     for _ in range(2):
-        trainer.restore()
+        trainer.reload()
     awake = trainer.export().tensors
     facts["exported"] = at_rest.keys() == awake.keys() and all(
         torch.equal(one, awake[name]) for name, one in at_rest.items()
@@ -355,11 +355,11 @@ def main(rank, size, folder, *plans):
         kind, layout, detail = plan.split(":")
         stages, shards = map(int, layout.split("x"))
         one.plan = plan.replace(":", "-")
-        one.place = Place.of(one.rank, stages=stages, shards=shards)
+        one.place = RankPosition.of(one.rank, stages=stages, shards=shards)
         PLANS[kind](one, detail)
 
 
-def born(arguments, told):
+def run_forked(arguments, told):
     """The same in a process that a nursery forked."""
     warnings.simplefilter("error")
     main(*arguments)

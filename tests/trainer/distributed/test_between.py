@@ -7,8 +7,8 @@ import pytest
 import torch
 from tests.lending import ThreadsMemory
 
-from gyre.trainer.distributed.cell_comm import Between, num_bytes
-from gyre.trainer.distributed.rank_comm import Line
+from gyre.trainer.distributed.cell_comm import CellComm, num_bytes
+from gyre.trainer.distributed.rank_comm import CommGroup
 from gyre.types.errors import CellError
 
 TIMEOUT_S = 600.0
@@ -23,7 +23,7 @@ class Cells:
         self.cells = [self.one(cell) for cell in range(count)]
 
     def one(self, cell, rank=0):
-        return Between(
+        return CellComm(
             self.folder / "store", cell=cell, rank=rank, timeout_s=TIMEOUT_S, memory=self.memory
         )
 
@@ -61,7 +61,7 @@ def test_the_first_member_has_the_sum_and_the_others_keep_their_own(three):
 
 
 def test_everybody_has_the_weights_of_the_first_member(three):
-    found = three.all(lambda one, cell: one.spread(0, [0, 1, 2], sums_of(cell)))
+    found = three.all(lambda one, cell: one.broadcast_weights(0, [0, 1, 2], sums_of(cell)))
 
     for one in found:
         assert all(map(torch.equal, sums_of(0), one))
@@ -70,7 +70,7 @@ def test_everybody_has_the_weights_of_the_first_member(three):
 def test_weights_that_arrive_with_another_hash_are_refused(tmp_path, monkeypatch):
     """FAULTS 27."""
     three = Cells(tmp_path, 3)
-    spread, here = Line.spread, local()
+    spread, here = CommGroup.broadcast, local()
 
     def garbled(line, tensor):
         received = spread(line, tensor)
@@ -80,9 +80,9 @@ def test_weights_that_arrive_with_another_hash_are_refused(tmp_path, monkeypatch
 
     def act(one, cell):
         here.cell = cell
-        return one.spread(0, [0, 1, 2], sums_of(cell))
+        return one.broadcast_weights(0, [0, 1, 2], sums_of(cell))
 
-    monkeypatch.setattr(Line, "spread", garbled)
+    monkeypatch.setattr(CommGroup, "broadcast", garbled)
     first, second, third = three.all(act)
 
     assert "cell 1: weights arrived with another hash" in str(second)
@@ -101,7 +101,9 @@ def test_lent_weights_that_arrive_otherwise_are_refused_and_keep_nobody_waiting(
     three.cells[1]._memory = Garbling()
     three.cells[1]._memory.open = three.memory.open
 
-    first, second, third = three.all(lambda one, cell: one.spread(0, [0, 1, 2], sums_of(cell)))
+    first, second, third = three.all(
+        lambda one, cell: one.broadcast_weights(0, [0, 1, 2], sums_of(cell))
+    )
 
     assert "arrived with another sum" in str(second)
     assert [CellError, CellError] == [type(first), type(third)]
@@ -135,7 +137,7 @@ def test_sums_are_not_added_up_twice_for_who_makes_no_copy_of_them(tmp_path):
     summed = []
     two = Cells(tmp_path, 2, Noting())
     two.all(lambda one, cell: one.reduced(0, [0, 1], sums_of(cell)))
-    two.all(lambda one, cell: one.spread(0, [0, 1], sums_of(cell)))
+    two.all(lambda one, cell: one.broadcast_weights(0, [0, 1], sums_of(cell)))
 
     assert [False, False, False, True] == sorted(summed)
 
@@ -149,7 +151,7 @@ def test_lent_sums_of_another_model_are_refused(tmp_path):
 
 
 def test_prefixes_of_an_order_are_met_beforehand(three):
-    three.all(lambda one, cell: one.meet(0, [0, 1, 2]))
+    three.all(lambda one, cell: one.form_groups(0, [0, 1, 2]))
     for members in ([0, 1, 2], [0, 1], [0, 1, 2]):
         found = three.all(lambda one, cell, members=members: one.reduced(0, members, sums_of(cell)))
         expected = sum(10.0**cell for cell in members)
@@ -180,7 +182,7 @@ def test_ranks_of_a_cell_meet_their_like_only(tmp_path):
 
 
 def test_a_cell_that_drops_out_fails_the_others_at_once(three):
-    three.all(lambda one, cell: one.meet(0, [0, 1, 2]))
+    three.all(lambda one, cell: one.form_groups(0, [0, 1, 2]))
 
     def act(one, cell):
         if cell == 2:
@@ -194,9 +196,9 @@ def test_a_cell_that_drops_out_fails_the_others_at_once(three):
 
 
 def test_survivors_meet_in_another_epoch_and_the_old_one_is_over(three):
-    three.all(lambda one, cell: one.meet(0, [0, 1, 2]))
+    three.all(lambda one, cell: one.form_groups(0, [0, 1, 2]))
     three.cells[2].drop()
-    three.all(lambda one, cell: one.meet(1, [0, 1]), cells=[0, 1])
+    three.all(lambda one, cell: one.form_groups(1, [0, 1]), cells=[0, 1])
     found = three.all(lambda one, cell: one.reduced(1, [0, 1], sums_of(cell)), cells=[0, 1])
     late = three.all(lambda one, cell: one.reduced(0, [0, 1], sums_of(cell)), cells=[0, 1])
 

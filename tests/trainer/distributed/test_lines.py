@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.distributed import HashStore
 
-from gyre.trainer.distributed.rank_comm import Lines, Place
-from gyre.types.errors import BrokenPromise, CellError
+from gyre.trainer.distributed.rank_comm import RankComm, RankPosition
+from gyre.types.errors import CellError, InternalError
 
 CPU = torch.device("cpu")
 
@@ -16,8 +16,8 @@ def both(store, *roles, stages=2, shards=1, timeout_s=180.0):
     """Each role as a rank of its own; what they return, in order."""
 
     def play(rank):
-        place = Place.of(rank, stages=stages, shards=shards)
-        return roles[rank](Lines(store, place, device=CPU, timeout_s=timeout_s))
+        place = RankPosition.of(rank, stages=stages, shards=shards)
+        return roles[rank](RankComm(store, place, device=CPU, timeout_s=timeout_s))
 
     with ThreadPoolExecutor(len(roles)) as pool:
         return list(pool.map(play, range(len(roles))))
@@ -61,7 +61,7 @@ def test_shards_add_up_spread_and_gather():
         return (
             lines.within.gather(mine, 2),
             lines.within.add_up(mine.clone()),
-            lines.within.spread(mine.clone()),
+            lines.within.broadcast(mine.clone()),
         )
 
     for gathered, summed, spread in both(HashStore(), either, either, stages=1, shards=2):
@@ -89,13 +89,13 @@ def test_a_rank_that_fails_drops_its_lines_and_its_peer_fails_without_a_time_out
 
 
 def test_a_peer_that_never_comes_is_an_error_by_name():
-    place = Place.of(0, stages=2, shards=1)
+    place = RankPosition.of(0, stages=2, shards=1)
     with pytest.raises(CellError, match="line control of stage 0, shard 0 is not there"):
-        Lines(HashStore(), place, device=CPU, timeout_s=0.2)
+        RankComm(HashStore(), place, device=CPU, timeout_s=0.2)
 
 
 def test_places_are_numbered_stage_by_stage():
-    places = [Place.of(rank, stages=2, shards=3) for rank in range(6)]
+    places = [RankPosition.of(rank, stages=2, shards=3) for rank in range(6)]
 
     assert [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)] == [
         (one.stage, one.shard) for one in places
@@ -107,5 +107,5 @@ def test_places_are_numbered_stage_by_stage():
 
 @pytest.mark.parametrize("rank", [-1, 6])
 def test_a_place_outside_the_cell_is_refused(rank):
-    with pytest.raises(BrokenPromise, match="no such place"):
-        Place.of(rank, stages=2, shards=3)
+    with pytest.raises(InternalError, match="no such place"):
+        RankPosition.of(rank, stages=2, shards=3)

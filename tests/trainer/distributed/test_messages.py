@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from gyre.trainer.distributed import messages
-from gyre.trainer.distributed.messages import MicroStep, Result
-from gyre.trainer.distributed.pipeline_schedule import Kind
+from gyre.trainer.distributed.messages import MicroStep, MicroStepResult
+from gyre.trainer.distributed.pipeline_schedule import HeaderKind
 from gyre.trainer.loss import Measures
 from gyre.types.ids import CallId, ExecutionId
 from gyre.types.packs import Pack, Score, Share
@@ -48,10 +48,10 @@ def same_arrays(one, other):
 @pytest.mark.parametrize(
     ("given", "kind"),
     [
-        (a_micro_step(), Kind.RUN),
-        (a_micro_step(scores=None), Kind.SCORE),
-        (a_micro_step(num_targets=0), Kind.RUN),
-        (a_micro_step(scores=(), shares=(), num_targets=0), Kind.RUN),
+        (a_micro_step(), HeaderKind.RUN),
+        (a_micro_step(scores=None), HeaderKind.SCORE),
+        (a_micro_step(num_targets=0), HeaderKind.RUN),
+        (a_micro_step(scores=(), shares=(), num_targets=0), HeaderKind.RUN),
     ],
 )
 def test_a_micro_step_arrives_as_it_was(given, kind):
@@ -65,7 +65,7 @@ def test_a_micro_step_arrives_as_it_was(given, kind):
     assert (given.shares, given.scores, 48) == (found.shares, found.scores, found.num_executions)
 
 
-@pytest.mark.parametrize("kind", [Kind.PAUSE, Kind.CLOSE])
+@pytest.mark.parametrize("kind", [HeaderKind.PAUSE, HeaderKind.CLOSE])
 def test_a_sign_without_work_has_the_same_length(kind):
     header = messages.header(kind)
 
@@ -89,7 +89,7 @@ def test_a_result_arrives_as_it_was(loss, scores, num_targets, max_gap):
         sum_ratio=0.1 + 0.2,
         max_gap=max_gap,
     )
-    result = Result(work=work, scores=SCORES, loss=loss, measures=measures)
+    result = MicroStepResult(work=work, scores=SCORES, loss=loss, measures=measures)
     told = messages.report(result, work)
 
     assert messages.num_report(work) == len(told)

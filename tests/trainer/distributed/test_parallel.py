@@ -5,12 +5,12 @@ import torch
 from tests.trainer import cases
 from tests.trainer.cells import worst
 
-from gyre.trainer.distributed.rank_comm import Line
+from gyre.trainer.distributed.rank_comm import CommGroup
 from gyre.trainer.distributed.tensor_parallel import UNSPLIT, split_network
 from gyre.types.errors import ModelError
 
 
-class _Alone(Line):
+class _Alone(CommGroup):
     """A line on which nobody else is."""
 
     def __init__(self):

@@ -7,10 +7,10 @@ import torch
 from tests.trainer import cases
 from tests.trainer.cells import Cell, Threads, parts, worst
 
-from gyre.config.sections import TrainerSection
-from gyre.trainer.cell import LocalTrainer
+from gyre.config.sections import TrainerConfig
+from gyre.trainer.cell import Trainer
 from gyre.trainer.distributed.pipeline_stage import spans
-from gyre.trainer.loss import weigh
+from gyre.trainer.loss import loss_and_gradient
 from gyre.types.errors import ModelError
 
 LAYOUTS = {"2x1": (2, 1), "1x2": (1, 2)}
@@ -114,7 +114,7 @@ def test_what_each_pack_shows_reaches_the_driver(cell, plan):
     pairs = zip(driver["measures"], driver["losses"], strict=True)
     told = [one for one, loss in pairs if loss is not None]
     for pack, found in zip(claim.packs, told, strict=True):
-        weighed = weigh(
+        weighed = loss_and_gradient(
             cases.logprobs(network, pack),
             torch.tensor(pack.behaviour),
             torch.tensor(pack.shares),
@@ -155,8 +155,8 @@ def test_ranks_give_every_weight_once_and_take_their_part_of_it(cell, plan):
 def test_claims_released_by_their_scores_make_the_updates_of_one_device(cell, plan):
     network = cases.network(plan.split("-")[2])
     claims = [cases.claim(network, seed) for seed in (5, 6)]
-    alone = LocalTrainer(
-        network, section=TrainerSection(), objective=cases.SECTION, optimizer=cases.OPTIMIZER
+    alone = Trainer(
+        network, section=TrainerConfig(), objective=cases.SECTION, optimizer=cases.OPTIMIZER
     )
     losses, norms, measures = [], [], []
     for _ in range(2):
@@ -206,8 +206,8 @@ def test_a_batch_that_stopped_is_forgotten_and_the_next_one_is_as_if_it_had_not_
     cell = Threads(tmp_path, 2, ["stop:2x1:qwen2"])
     driver, other = cell.facts("stop-2x1-qwen2")
     network = cases.network("qwen2")
-    alone = LocalTrainer(
-        network, section=TrainerSection(), objective=cases.SECTION, optimizer=cases.OPTIMIZER
+    alone = Trainer(
+        network, section=TrainerConfig(), objective=cases.SECTION, optimizer=cases.OPTIMIZER
     )
     for seed in (5, 6):
         alone.train(cases.claim(network, seed), num_executions=cases.NUM_EXECUTIONS)

@@ -5,8 +5,8 @@ import torch
 from tests.trainer import cases
 from tests.trainer.cells import Cell, Threads, worst
 
-from gyre.config.sections import TrainerSection
-from gyre.trainer.cell import LocalTrainer
+from gyre.config.sections import TrainerConfig
+from gyre.trainer.cell import Trainer
 
 RESTED = ["rest:2x1:qwen2", "rest:2x1:qwen3+exact", "rest:1x2:qwen3"]
 EXACT = ["exact:2x1:qwen2", "exact:1x2:qwen3"]
@@ -30,9 +30,9 @@ def alone(plan, num_steps):
     kind, _, exact = plan.split("-")[2].partition("+")
     network = cases.network(kind)
     claims = [cases.claim(network, seed) for seed in (5, 6)]
-    trainer = LocalTrainer(
+    trainer = Trainer(
         network,
-        section=TrainerSection(deterministic=bool(exact)),
+        section=TrainerConfig(deterministic=bool(exact)),
         objective=cases.SECTION,
         optimizer=cases.OPTIMIZER,
     )

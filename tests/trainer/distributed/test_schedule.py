@@ -4,11 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gyre.trainer.distributed.pipeline_schedule import Backward, Forward, Kind, Schedule
+from gyre.trainer.distributed.pipeline_schedule import (
+    BackwardAction,
+    ForwardAction,
+    HeaderKind,
+    Schedule,
+)
 from gyre.trainer.distributed.rank_comm import depth
-from gyre.types.errors import BrokenPromise
+from gyre.types.errors import InternalError
 
-RUN, SCORE, PAUSE, CLOSE = Kind.RUN, Kind.SCORE, Kind.PAUSE, Kind.CLOSE
+RUN, SCORE, PAUSE, CLOSE = HeaderKind.RUN, HeaderKind.SCORE, HeaderKind.PAUSE, HeaderKind.CLOSE
 
 streams = st.lists(st.sampled_from([RUN, RUN, RUN, SCORE, PAUSE, CLOSE]), max_size=30)
 
@@ -24,26 +29,26 @@ def flat(heard):
 
 def test_the_first_of_two_stages_goes_back_one_micro_step_later():
     assert [
-        [Forward(0, is_kept=True)],
-        [Forward(1, is_kept=True), Backward(0)],
+        [ForwardAction(0, is_kept=True)],
+        [ForwardAction(1, is_kept=True), BackwardAction(0)],
         [],
-        [Forward(2, is_kept=True), Backward(1)],
-        [Backward(2)],
+        [ForwardAction(2, is_kept=True), BackwardAction(1)],
+        [BackwardAction(2)],
     ] == actions(0, 2, [RUN, RUN, PAUSE, RUN, CLOSE])
 
 
 def test_the_last_stage_keeps_nothing_in_flight():
     assert [
-        [Forward(0, is_kept=True), Backward(0)],
-        [Forward(1, is_kept=False)],
-        [Forward(2, is_kept=True), Backward(2)],
+        [ForwardAction(0, is_kept=True), BackwardAction(0)],
+        [ForwardAction(1, is_kept=False)],
+        [ForwardAction(2, is_kept=True), BackwardAction(2)],
         [],
     ] == actions(2, 3, [RUN, SCORE, RUN, CLOSE])
 
 
 @pytest.mark.parametrize(("stage", "stages"), [(1, 1), (-1, 2), (0, 0)])
 def test_a_stage_that_does_not_exist_is_refused(stage, stages):
-    with pytest.raises(BrokenPromise, match="there is no stage"):
+    with pytest.raises(InternalError, match="there is no stage"):
         Schedule(stage, stages)
 
 
@@ -54,10 +59,10 @@ def test_every_micro_step_has_one_forward_and_one_backward_in_order(headers, sta
     to_train = [serial for serial, kind in enumerate(work) if kind == RUN]
     for stage in range(stages):
         done = flat(actions(stage, stages, headers))
-        forward = [(one.serial, one.is_kept) for one in done if isinstance(one, Forward)]
+        forward = [(one.serial, one.is_kept) for one in done if isinstance(one, ForwardAction)]
 
         assert [(serial, kind == RUN) for serial, kind in enumerate(work)] == forward
-        assert to_train == [one.serial for one in done if isinstance(one, Backward)]
+        assert to_train == [one.serial for one in done if isinstance(one, BackwardAction)]
 
 
 @given(headers=streams, stages=st.integers(1, 4))
@@ -125,10 +130,10 @@ class World:
             return (lambda: self._hear(stage)) if self.headers[stage] else None
         is_first, is_last = stage == 0, stage == self.stages - 1
         match self.pending[stage][0]:
-            case Forward():
+            case ForwardAction():
                 ready = is_first or self.ahead[stage]
                 full = self.results if is_last else self.ahead[stage + 1]
-            case Backward():
+            case BackwardAction():
                 ready = is_last or self.back[stage]
                 full = [] if is_first else self.back[stage - 1]
         if not ready or len(full) >= depth(self.stages):
@@ -141,7 +146,7 @@ class World:
     def _act(self, stage):
         action = self.pending[stage].pop(0)
         is_first, is_last = stage == 0, stage == self.stages - 1
-        if isinstance(action, Forward):
+        if isinstance(action, ForwardAction):
             assert is_first or action == self.ahead[stage].pop(0)
             (self.results if is_last else self.ahead[stage + 1]).append(action)
             return

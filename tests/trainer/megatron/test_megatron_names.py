@@ -7,15 +7,15 @@ import pytest
 import torch
 from tests.trainer import cases
 
-from gyre.config.sections import ObjectiveSection, TrainerSection
-from gyre.trainer.distributed.rank_comm import Place
+from gyre.config.sections import LossConfig, TrainerConfig
+from gyre.trainer.distributed.rank_comm import RankPosition
 from gyre.trainer.megatron.trainer import open_trainer
 from gyre.trainer.megatron.weights import QKV, from_megatron, fused, parted, to_megatron
 from gyre.types.errors import ConfigError, ModelError
 
 
 def places(stages, shards):
-    return [Place.of(rank, stages=stages, shards=shards) for rank in range(stages * shards)]
+    return [RankPosition.of(rank, stages=stages, shards=shards) for rank in range(stages * shards)]
 
 
 def test_queries_keys_and_values_lie_group_by_group():
@@ -77,9 +77,7 @@ def test_without_megatron_the_hint_says_what_to_install(monkeypatch):
     network = cases.network("qwen3")
     before = list(network.layers)
     with pytest.raises(ConfigError, match=r"pip install 'gyre-rl\[megatron\]'"):
-        open_trainer(
-            network, section=TrainerSection(), objective=ObjectiveSection(), optimizer=None
-        )
+        open_trainer(network, section=TrainerConfig(), objective=LossConfig(), optimizer=None)
 
     assert before == list(network.layers)
 
@@ -95,7 +93,7 @@ def test_another_version_of_megatron_is_named_by_what_it_lacks(monkeypatch):
     with pytest.raises(ConfigError, match="cannot import name 'get_gpt_layer_local_spec'"):
         open_trainer(
             cases.network("qwen3"),
-            section=TrainerSection(),
-            objective=ObjectiveSection(),
+            section=TrainerConfig(),
+            objective=LossConfig(),
             optimizer=None,
         )

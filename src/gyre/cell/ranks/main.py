@@ -19,27 +19,27 @@ from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from gyre.cell.cell_weights import cuts_of, shapes_of
 from gyre.cell.protocol import refusal
-from gyre.cell.ranks.protocol import BESIDE, READY, Answer, Asked, Expose
-from gyre.cell.ranks.rank_part import Part
-from gyre.cell.spec import CellPlan
+from gyre.cell.ranks.protocol import BESIDE, READY, ExposeCommand, RankReply, RankRequest
+from gyre.cell.ranks.rank_part import RankWorker
+from gyre.cell.spec import CellSpec
 from gyre.cell.state_files import read_state
 from gyre.inference.engine.open import device_of, dtype_of
 from gyre.model.loader import load_network
 from gyre.model.network import Network
 from gyre.model.registry import model_folder
 from gyre.storage.plan_file import read_plan
-from gyre.trainer.distributed.cell_comm import Between
+from gyre.trainer.distributed.cell_comm import CellComm
 from gyre.trainer.distributed.rank import RankTrainer
-from gyre.trainer.distributed.rank_comm import Lines, Place
+from gyre.trainer.distributed.rank_comm import RankComm, RankPosition
 from gyre.trainer.megatron.trainer import megatron_rank
 from gyre.transports.registry import open_transport
 from gyre.types.errors import GyreError
 
 
-def open_part(plan: CellPlan, rank: int, store: Path, network: Network) -> Part:
+def open_part(plan: CellSpec, rank: int, store: Path, network: Network) -> RankWorker:
     """Its place in the cell; returns when all ranks are there."""
-    place = Place.of(rank, stages=plan.stages, shards=plan.shards)
-    lines = Lines(
+    place = RankPosition.of(rank, stages=plan.stages, shards=plan.shards)
+    lines = RankComm(
         FileStore(str(store), place.size), place, device=network.device, timeout_s=plan.timeout_s
     )
     whole = shapes_of(network.module)
@@ -56,15 +56,17 @@ def open_part(plan: CellPlan, rank: int, store: Path, network: Network) -> Part:
     if plan.checkpoint is not None and plan.optimizer is not None:
         state = read_state(plan.checkpoint, rank, stages=plan.stages, shards=plan.shards)
         trainer.load(state, version=plan.version)
-    trainer.rest(weights=True)
-    between = Between(plan.store, cell=plan.cell, rank=rank, timeout_s=plan.timeout_s)
+    trainer.offload(weights=True)
+    between = CellComm(plan.store, cell=plan.cell, rank=rank, timeout_s=plan.timeout_s)
     host, owner = plan.host_of(rank), f"{plan.name}-{rank}"
     transport = open_transport(plan.transport, owner=owner, host=host, share=plan.share)
     cuts = cuts_of(shapes_of(network.module), whole, shard=place.shard)
-    return Part(trainer, lines, between, transport, cuts=cuts, share=plan.share, cell=plan.cell)
+    return RankWorker(
+        trainer, lines, between, transport, cuts=cuts, share=plan.share, cell=plan.cell
+    )
 
 
-def planned_network(plan: CellPlan, rank: int = 0) -> Network:
+def planned_network(plan: CellSpec, rank: int = 0) -> Network:
     """The network that a cell's plan begins with, on the device of a rank.
 
     Files that go with every later version, a tokenizer's above all, are those of the plan's model:
@@ -73,7 +75,7 @@ def planned_network(plan: CellPlan, rank: int = 0) -> Network:
     place = device_of(plan.device)
     if str(place) == "cuda" and plan.ranks > 1:
         # Each on its own, because NCCL refuses two ranks on one device.
-        place = device_of(f"cuda:{plan.seat_of(rank)}")
+        place = device_of(f"cuda:{plan.local_rank(rank)}")
         torch.cuda.set_device(place)
     network = load_network(plan.source, device=place, dtype=dtype_of(plan.dtype, place))
     network.module.name_or_path = str(model_folder(plan.model))
@@ -83,25 +85,25 @@ def planned_network(plan: CellPlan, rank: int = 0) -> Network:
 class _Follower:
     """The loop of orders; exposing goes on beside it, and so do checkpoints."""
 
-    def __init__(self, part: Part, says: "_Says") -> None:
+    def __init__(self, part: RankWorker, says: "_Says") -> None:
         self._part = part
         self._says = says
-        self._orders: queue.SimpleQueue[Asked] = queue.SimpleQueue()
-        self._beside: queue.SimpleQueue[Asked] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[RankRequest] = queue.SimpleQueue()
+        self._beside: queue.SimpleQueue[RankRequest] = queue.SimpleQueue()
 
     def work(self) -> None:
         Thread(target=self._read, name="orders", daemon=True).start()
         Thread(target=self._obey_all, args=[self._beside], name="saver", daemon=True).start()
         self._obey_all(self._orders)
 
-    def _obey_all(self, orders: "queue.SimpleQueue[Asked]") -> None:
+    def _obey_all(self, orders: "queue.SimpleQueue[RankRequest]") -> None:
         while True:
             self._obey(orders.get())
 
     def _read(self) -> None:
         for line in sys.stdin.buffer:
-            asked = msgspec.json.decode(line, type=Asked)
-            if isinstance(asked.order, Expose):
+            asked = msgspec.json.decode(line, type=RankRequest)
+            if isinstance(asked.order, ExposeCommand):
                 self._obey(asked)
             elif isinstance(asked.order, BESIDE):
                 self._beside.put(asked)
@@ -110,12 +112,12 @@ class _Follower:
         # The driver is gone; whatever is under way here is of no use to anybody.
         os._exit(0)
 
-    def _obey(self, asked: Asked) -> None:
+    def _obey(self, asked: RankRequest) -> None:
         try:
-            answer = self._part.obey(asked.order, asked.number)
+            answer = self._part.execute(asked.order, asked.number)
         except GyreError as error:
             version = self._part.trainer.version
-            answer = Answer(number=asked.number, version=version, refusal=refusal(error))
+            answer = RankReply(number=asked.number, version=version, refusal=refusal(error))
         self._says.say(answer)
 
 
@@ -126,7 +128,7 @@ class _Says:
         self._file = file
         self._lock = Lock()
 
-    def say(self, answer: Answer) -> None:
+    def say(self, answer: RankReply) -> None:
         with self._lock:
             self._file.write(msgspec.json.encode(answer) + b"\n")
             self._file.flush()
@@ -149,11 +151,11 @@ def main(arguments: Sequence[str]) -> int:
     os.dup2(2, 1)
     threading.excepthook = _end_with
     try:
-        plan = read_plan(Path(arguments[0]), CellPlan)
+        plan = read_plan(Path(arguments[0]), CellSpec)
         if plan.threads is not None:
             torch.set_num_threads(plan.threads)
         network = planned_network(plan, int(arguments[1]))
-        says.say(Answer(number=READY, version=plan.version))
+        says.say(RankReply(number=READY, version=plan.version))
         part = open_part(plan, int(arguments[1]), Path(arguments[2]), network)
         _Follower(part, says).work()
     except GyreError as error:

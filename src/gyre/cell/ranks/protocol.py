@@ -4,42 +4,42 @@ from typing import TypeAlias
 
 import msgspec
 
-from gyre.cell.protocol import Refusal
+from gyre.cell.protocol import ErrorReply
 from gyre.model.manifest import Shard
-from gyre.types.transfers import Bundle
+from gyre.types.transfers import TensorBundle
 
 
-class Restore(msgspec.Struct, tag=True, forbid_unknown_fields=True):
+class ReloadCommand(msgspec.Struct, tag=True, forbid_unknown_fields=True):
     """The trainer has its memory again."""
 
 
-class Rest(msgspec.Struct, tag=True, forbid_unknown_fields=True):
+class OffloadCommand(msgspec.Struct, tag=True, forbid_unknown_fields=True):
     """The trainer's memory is free, that of its weights too."""
 
 
-class Clear(msgspec.Struct, tag=True, forbid_unknown_fields=True):
+class ClearCommand(msgspec.Struct, tag=True, forbid_unknown_fields=True):
     """The sum is empty."""
 
 
-class Stream(msgspec.Struct, tag=True, forbid_unknown_fields=True):
+class StreamCommand(msgspec.Struct, tag=True, forbid_unknown_fields=True):
     """Micro-steps come over the cell's lines until the driver closes the stream."""
 
 
-class Meet(msgspec.Struct, tag=True, forbid_unknown_fields=True):
+class FormGroupsCommand(msgspec.Struct, tag=True, forbid_unknown_fields=True):
     """Groups for the cells of an epoch in their order."""
 
     epoch: int
     order: list[int]
 
 
-class Reduce(msgspec.Struct, tag=True, forbid_unknown_fields=True):
+class ReduceCommand(msgspec.Struct, tag=True, forbid_unknown_fields=True):
     """Sums go to the first member, which has theirs only when it is told to take it."""
 
     epoch: int
     members: list[int]
 
 
-class Spread(msgspec.Struct, tag=True, forbid_unknown_fields=True):
+class BroadcastCommand(msgspec.Struct, tag=True, forbid_unknown_fields=True):
     """The first member's weights go to the others, which have them when they are told to."""
 
     epoch: int
@@ -47,76 +47,76 @@ class Spread(msgspec.Struct, tag=True, forbid_unknown_fields=True):
     version: int
 
 
-class Pull(msgspec.Struct, tag=True, forbid_unknown_fields=True):
+class PullCommand(msgspec.Struct, tag=True, forbid_unknown_fields=True):
     """Weights that another cell exposed are read; this rank has them when it is told to."""
 
-    parts: list[Bundle]
+    parts: list[TensorBundle]
     version: int
 
 
-class Take(msgspec.Struct, tag=True, forbid_unknown_fields=True):
+class CommitCommand(msgspec.Struct, tag=True, forbid_unknown_fields=True):
     """What was read or summed last takes its place."""
 
 
-class Forget(msgspec.Struct, tag=True, forbid_unknown_fields=True):
+class AbortCommand(msgspec.Struct, tag=True, forbid_unknown_fields=True):
     """What was read or summed last is gone."""
 
 
-class Step(msgspec.Struct, tag=True, forbid_unknown_fields=True):
+class StepCommand(msgspec.Struct, tag=True, forbid_unknown_fields=True):
     """The cell's sum is clipped and applied."""
 
 
-class Expose(msgspec.Struct, tag=True, forbid_unknown_fields=True):
+class ExposeCommand(msgspec.Struct, tag=True, forbid_unknown_fields=True):
     """This rank's weights can be read by others; done beside everything else."""
 
 
-class Copy(msgspec.Struct, tag=True, forbid_unknown_fields=True):
+class CopyCommand(msgspec.Struct, tag=True, forbid_unknown_fields=True):
     """This rank's state of a version is copied into main memory; done beside everything else."""
 
     version: int
 
 
-class Lay(msgspec.Struct, tag=True, forbid_unknown_fields=True):
+class WriteShardCommand(msgspec.Struct, tag=True, forbid_unknown_fields=True):
     """What was copied of the weights becomes a file in the shared folder."""
 
 
-class Keep(msgspec.Struct, tag=True, forbid_unknown_fields=True):
+class WriteOptimizerCommand(msgspec.Struct, tag=True, forbid_unknown_fields=True):
     """What was copied of the optimizer becomes files of a checkpoint."""
 
     folder: str
 
 
-BESIDE = (Copy, Lay, Keep)
+BESIDE = (CopyCommand, WriteShardCommand, WriteOptimizerCommand)
 """Orders that concern what was copied, and wait for nothing but each other."""
 
 
-Order: TypeAlias = (
-    Restore
-    | Rest
-    | Clear
-    | Stream
-    | Meet
-    | Reduce
-    | Spread
-    | Pull
-    | Take
-    | Forget
-    | Step
-    | Expose
-    | Copy
-    | Lay
-    | Keep
+RankCommand: TypeAlias = (
+    ReloadCommand
+    | OffloadCommand
+    | ClearCommand
+    | StreamCommand
+    | FormGroupsCommand
+    | ReduceCommand
+    | BroadcastCommand
+    | PullCommand
+    | CommitCommand
+    | AbortCommand
+    | StepCommand
+    | ExposeCommand
+    | CopyCommand
+    | WriteShardCommand
+    | WriteOptimizerCommand
 )
 
 
-class Asked(msgspec.Struct, forbid_unknown_fields=True):
+class RankRequest(msgspec.Struct, forbid_unknown_fields=True):
     """An order, and the number under which it is answered."""
 
     number: int
-    order: Order
+    order: RankCommand
 
 
-class Answer(msgspec.Struct):
+class RankReply(msgspec.Struct):
     """What came of an order; whatever does not concern it is absent."""
 
     number: int
@@ -126,7 +126,7 @@ class Answer(msgspec.Struct):
     """That went to other cells."""
     part: Shard | None = None
     """Of what was copied."""
-    bundle: Bundle | None = None
+    bundle: TensorBundle | None = None
     """That others can read."""
     files: tuple[Shard, ...] = ()
     """Of a checkpoint."""
@@ -134,7 +134,7 @@ class Answer(msgspec.Struct):
     """Of the optimizer whose state they hold."""
     copied_s: float = 0.0
     """That copying its state took."""
-    refusal: Refusal | None = None
+    refusal: ErrorReply | None = None
 
 
 READY = 0

@@ -11,30 +11,30 @@ from torch import Tensor
 
 from gyre.cell.cell_weights import Cuts, exposed, fetched
 from gyre.cell.ranks import protocol as rank_orders
-from gyre.cell.ranks.protocol import Answer, Order
-from gyre.cell.ranks.rank_weights import laid
+from gyre.cell.ranks.protocol import RankCommand, RankReply
+from gyre.cell.ranks.rank_weights import write_shard
 from gyre.cell.saving import as_checkpoint_error
 from gyre.cell.state_files import write_state
 from gyre.model.weights import load_into
-from gyre.trainer.distributed.cell_comm import Between, num_bytes
-from gyre.trainer.distributed.pipeline import Ended
+from gyre.trainer.distributed.cell_comm import CellComm, num_bytes
+from gyre.trainer.distributed.pipeline import StreamEnd
 from gyre.trainer.distributed.rank import RankTrainer
-from gyre.trainer.distributed.rank_comm import Lines
+from gyre.trainer.distributed.rank_comm import RankComm
 from gyre.trainer.snapshot import Snapshot
-from gyre.types.errors import BrokenPromise
+from gyre.types.errors import InternalError
 from gyre.types.ports import Transport
 from gyre.types.reports import StepReport
-from gyre.types.transfers import Bundle
+from gyre.types.transfers import TensorBundle
 
 
-class Part:
+class RankWorker:
     """One rank: its trainer, its lines within the cell, its ways to its like in others."""
 
     def __init__(
         self,
         trainer: RankTrainer,
-        lines: Lines,
-        between: Between,
+        lines: RankComm,
+        between: CellComm,
         transport: Transport,
         *,
         cuts: Cuts,
@@ -54,29 +54,33 @@ class Part:
         self._cell = cell
         self._rank = lines.place.rank
         self._aside: Callable[[], None] | None = None
-        self._exposed: Bundle | None = None
+        self._exposed: TensorBundle | None = None
 
-    def obey(self, order: Order, number: int = rank_orders.READY) -> Answer:
+    def execute(self, order: RankCommand, number: int = rank_orders.READY) -> RankReply:
         """What came of it; GyreError is the caller's to answer."""
-        answer = Answer(number=number, version=self.trainer.version)
+        answer = RankReply(number=number, version=self.trainer.version)
         match order:
-            case rank_orders.Restore():
+            case rank_orders.ReloadCommand():
                 with self.snapshot.changing():
-                    self.trainer.restore()
-            case rank_orders.Rest():
+                    self.trainer.reload()
+            case rank_orders.OffloadCommand():
                 with self.snapshot.changing():
-                    self.trainer.rest(weights=True)
-            case rank_orders.Clear():
+                    self.trainer.offload(weights=True)
+            case rank_orders.ClearCommand():
                 self.trainer.clear()
-            case rank_orders.Stream():
-                while self.trainer.follow() is not Ended.CLOSED:
+            case rank_orders.StreamCommand():
+                while self.trainer.follow() is not StreamEnd.CLOSED:
                     pass
-            case rank_orders.Step():
+            case rank_orders.StepCommand():
                 with self.snapshot.changing():
                     self.stepped = self.trainer.step()
-            case rank_orders.Expose():
+            case rank_orders.ExposeCommand():
                 answer.bundle = self._expose()
-            case rank_orders.Copy() | rank_orders.Lay() | rank_orders.Keep():
+            case (
+                rank_orders.CopyCommand()
+                | rank_orders.WriteShardCommand()
+                | rank_orders.WriteOptimizerCommand()
+            ):
                 with as_checkpoint_error():
                     self._obey_beside(order, answer)
             case _:
@@ -90,16 +94,20 @@ class Part:
         self._transport.close()
 
     def _obey_beside(
-        self, order: rank_orders.Copy | rank_orders.Lay | rank_orders.Keep, answer: Answer
+        self,
+        order: rank_orders.CopyCommand
+        | rank_orders.WriteShardCommand
+        | rank_orders.WriteOptimizerCommand,
+        answer: RankReply,
     ) -> None:
         match order:
-            case rank_orders.Copy(version=version):
+            case rank_orders.CopyCommand(version=version):
                 self.snapshot.copy(version)
                 answer.copied_s = self.snapshot.copied_s
-            case rank_orders.Lay():
+            case rank_orders.WriteShardCommand():
                 name = f"copied-{self._cell}.{self._rank}.safetensors"
-                answer.part = laid(self._share / name, dict(self.snapshot.weights()))
-            case rank_orders.Keep(folder=folder):
+                answer.part = write_shard(self._share / name, dict(self.snapshot.weights()))
+            case rank_orders.WriteOptimizerCommand(folder=folder):
                 state = self.snapshot.state()
                 answer.num_steps = state.num_steps
                 answer.files = write_state(Path(folder), self._rank, state)
@@ -108,36 +116,36 @@ class Part:
 
     def _obey_among_cells(
         self,
-        order: rank_orders.Meet
-        | rank_orders.Reduce
-        | rank_orders.Spread
-        | rank_orders.Pull
-        | rank_orders.Take
-        | rank_orders.Forget,
+        order: rank_orders.FormGroupsCommand
+        | rank_orders.ReduceCommand
+        | rank_orders.BroadcastCommand
+        | rank_orders.PullCommand
+        | rank_orders.CommitCommand
+        | rank_orders.AbortCommand,
     ) -> int:
         match order:
-            case rank_orders.Meet(epoch=epoch, order=cells):
-                self._between.meet(epoch, cells)
-            case rank_orders.Reduce():
+            case rank_orders.FormGroupsCommand(epoch=epoch, order=cells):
+                self._between.form_groups(epoch, cells)
+            case rank_orders.ReduceCommand():
                 return self._reduce(order)
-            case rank_orders.Spread(version=version):
+            case rank_orders.BroadcastCommand(version=version):
                 self._spread(order, version)
-            case rank_orders.Pull(parts=parts, version=version):
+            case rank_orders.PullCommand(parts=parts, version=version):
                 tensors = fetched(self._transport, parts, self._cuts, version=version)
                 self._lay_aside(tensors, version)
-            case rank_orders.Take():
+            case rank_orders.CommitCommand():
                 if self._aside is None:
-                    raise BrokenPromise(f"rank {self._rank}: nothing was laid aside")
+                    raise InternalError(f"rank {self._rank}: nothing was laid aside")
                 aside, self._aside = self._aside, None
                 with self.snapshot.changing():
                     aside()
-            case rank_orders.Forget():
+            case rank_orders.AbortCommand():
                 self._aside = None
             case _:
                 assert_never(order)
         return 0
 
-    def _reduce(self, order: rank_orders.Reduce) -> int:
+    def _reduce(self, order: rank_orders.ReduceCommand) -> int:
         total = self._between.reduced(order.epoch, order.members, self.trainer.gradients)
         if order.members[0] == self._cell:
             self._aside = lambda: self.trainer.replace_gradients(total)
@@ -145,9 +153,11 @@ class Part:
         self._aside = _nothing
         return num_bytes(total)
 
-    def _spread(self, order: rank_orders.Spread, version: int) -> None:
+    def _spread(self, order: rank_orders.BroadcastCommand, version: int) -> None:
         named = sorted(self.trainer.network.module.named_parameters())
-        found = self._between.spread(order.epoch, order.members, [one for _, one in named])
+        found = self._between.broadcast_weights(
+            order.epoch, order.members, [one for _, one in named]
+        )
         if order.members[0] == self._cell:
             self._aside = _nothing
         else:
@@ -164,7 +174,7 @@ class Part:
 
         self._aside = take
 
-    def _expose(self) -> Bundle:
+    def _expose(self) -> TensorBundle:
         before, self._exposed = self._exposed, None
         if before is not None:
             self._transport.withdraw(before.exposure)

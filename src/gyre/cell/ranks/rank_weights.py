@@ -11,7 +11,7 @@ from gyre.model.manifest import Shard, describe_file
 from gyre.types.errors import ModelError
 
 
-def laid(path: Path, tensors: Mapping[str, Tensor]) -> Shard:
+def write_shard(path: Path, tensors: Mapping[str, Tensor]) -> Shard:
     """The file is there, whole, under its name."""
     held = {name: one.detach().to("cpu").contiguous() for name, one in tensors.items()}
     part = path.with_name(f"{path.name}.part")
@@ -23,7 +23,7 @@ def laid(path: Path, tensors: Mapping[str, Tensor]) -> Shard:
         raise ModelError(f"{path}: cannot be written: {error}") from error
 
 
-def taken(share: Path, given: Shard) -> dict[str, Tensor]:
+def read_shard(share: Path, given: Shard) -> dict[str, Tensor]:
     """What was laid there; ModelError if it is not what was described."""
     path = share / Path(given.file).name
     try:

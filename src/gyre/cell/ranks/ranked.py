@@ -6,22 +6,22 @@ from contextlib import ExitStack
 from pathlib import Path
 from threading import Lock
 
-from gyre.cell.protocol import Exposed, Saved
+from gyre.cell.protocol import ExposedWeights, SavedCheckpoint
 from gyre.cell.ranks import protocol as rank_orders
 from gyre.cell.ranks.main import open_part, planned_network
-from gyre.cell.ranks.ranked_copies import Crewed
-from gyre.cell.ranks.ranked_crew import Crew
+from gyre.cell.ranks.ranked_copies import GatheredCopies
+from gyre.cell.ranks.ranked_crew import RankGroup
 from gyre.cell.ranks.ranked_driver import Driver
-from gyre.cell.ranks.ranked_feed import Claimed, Found
-from gyre.cell.ranks.ranked_followers import Follower
-from gyre.cell.saving import Saving
-from gyre.cell.spec import CellPlan
+from gyre.cell.ranks.ranked_feed import ClaimResult, PendingClaim
+from gyre.cell.ranks.ranked_followers import RankProcess
+from gyre.cell.saving import CheckpointWriter
+from gyre.cell.spec import CellSpec
 from gyre.cell.training_worker import Leases, check_held, check_version
 from gyre.model.network import Network
 from gyre.storage.plan_file import write_plan
 from gyre.trainer.meter import BACKWARD
 from gyre.trainer.passes import CUDA_MULTIPLE_TOKENS, check_claim
-from gyre.types.errors import CellError, CellGone, NotFinite, Outdated
+from gyre.types.errors import CellError, CellGone, ExposureGone, NotFinite
 from gyre.types.packs import Claim, Score
 from gyre.types.reports import ClaimReport, StepReport, Work
 
@@ -32,13 +32,13 @@ PATIENCE = 4
 """Time-outs of lines after which a rank that has not answered an order never will."""
 
 
-class Ranked:
+class MultiRankWorker:
     """A cell's driver and its crew; every method may be called from any thread."""
 
     shares_network = False
 
     def __init__(
-        self, plan: CellPlan, crew: Crew, network: Network, *, on_failure: Callable[[], None]
+        self, plan: CellSpec, crew: RankGroup, network: Network, *, on_failure: Callable[[], None]
     ) -> None:
         """`network` is the engine's, whole; `on_failure` is called once, when the cell is lost."""
         self.claims_at_once = plan.stages + 1
@@ -48,10 +48,10 @@ class Ranked:
         self._network = network
         life_s = plan.timeout_s / SIGNS_OF_LIFE
         self._driver = Driver(crew, plan.objective, life_s=life_s, on_failure=on_failure)
-        copies = Crewed(crew, network, share=plan.share)
-        self._saving = Saving(copies, network, stages=plan.stages, shards=plan.shards)
+        copies = GatheredCopies(crew, network, share=plan.share)
+        self._saving = CheckpointWriter(copies, network, stages=plan.stages, shards=plan.shards)
         self._exposing = Lock()
-        self._exposed: Exposed | None = None
+        self._exposed: ExposedWeights | None = None
 
     @property
     def version(self) -> int:
@@ -66,31 +66,31 @@ class Ranked:
         """Another rank's process is gone."""
         self._driver.fail(CellGone(what))
 
-    def restore(self) -> None:
+    def reload(self) -> None:
         def act() -> None:
             try:
-                self._crew.all(rank_orders.Restore())
+                self._crew.all(rank_orders.ReloadCommand())
             except CellGone:
                 raise
             except CellError:
-                self._crew.surely(rank_orders.Rest())
+                self._crew.surely(rank_orders.OffloadCommand())
                 raise
 
         self._driver.do(act)
 
-    def rest(self) -> None:
+    def offload(self) -> None:
         """All ranks' memory is free; a sum that holds anything is kept (SPEC 2.5)."""
-        self._driver.do(lambda: self._crew.surely(rank_orders.Rest()))
+        self._driver.do(lambda: self._crew.surely(rank_orders.OffloadCommand()))
 
     def clear(self) -> None:
         def act() -> None:
-            self._crew.surely(rank_orders.Clear())
+            self._crew.surely(rank_orders.ClearCommand())
             self._driver.held.clear()
 
         self._driver.do(act)
 
     def score(self, claim: Claim) -> tuple[Score, ...]:
-        one = Claimed(claim=claim, num_executions=1, lease=None, scores=None)
+        one = PendingClaim(claim=claim, num_executions=1, lease=None, scores=None)
         return self._claimed(one).scores
 
     def train(
@@ -102,7 +102,7 @@ class Ranked:
             counts = f"{len(given)} scores for {len(claim.shares)} shares"
             raise CellError(f"lease {lease}: expected as many, found {counts}", retryable=False)
         found = self._claimed(
-            Claimed(claim=claim, num_executions=num_executions, lease=lease, scores=given)
+            PendingClaim(claim=claim, num_executions=num_executions, lease=lease, scores=given)
         )
         return ClaimReport(
             loss=found.loss,
@@ -111,8 +111,8 @@ class Ranked:
             work=self._work_of(claim, found),
         )
 
-    def meet(self, epoch: int, order: Sequence[int]) -> None:
-        meet = rank_orders.Meet(epoch=epoch, order=list(order))
+    def form_groups(self, epoch: int, order: Sequence[int]) -> None:
+        meet = rank_orders.FormGroupsCommand(epoch=epoch, order=list(order))
         self._driver.do(lambda: self._crew.all(meet))
 
     def reduce(self, epoch: int, members: Sequence[int], leases: Leases) -> int:
@@ -120,7 +120,7 @@ class Ranked:
 
         def act() -> int:
             check_held(self._plan.cell, self._driver.held, leases)
-            order = rank_orders.Reduce(epoch=epoch, members=list(members))
+            order = rank_orders.ReduceCommand(epoch=epoch, members=list(members))
             answers = self._crew.agreed(order)
             if members[0] == self._plan.cell:
                 self._driver.held.update(lease for held in leases.values() for lease in held)
@@ -135,53 +135,55 @@ class Ranked:
             check_version(self.version, version)
             if self._plan.optimizer is None:
                 raise CellError("this cell has no optimizer: the core's has", retryable=False)
-            self._crew.surely(rank_orders.Step(), but=(NotFinite,))
+            self._crew.surely(rank_orders.StepCommand(), but=(NotFinite,))
             self._driver.held.clear()
             assert self._crew.part.stepped is not None
             return self._crew.part.stepped
 
         return self._driver.do(act)
 
-    def spread(self, epoch: int, members: Sequence[int], version: int) -> None:
+    def broadcast_weights(self, epoch: int, members: Sequence[int], version: int) -> None:
         """Everybody has the first member's weights, which are of this version."""
 
         def act() -> None:
             self._crew.agreed(
-                rank_orders.Spread(epoch=epoch, members=list(members), version=version)
+                rank_orders.BroadcastCommand(epoch=epoch, members=list(members), version=version)
             )
             if members[0] != self._plan.cell:
                 self._driver.held.clear()
 
         self._driver.do(act)
 
-    def expose(self) -> Exposed:
+    def expose(self) -> ExposedWeights:
         """Every rank's weights for others to read; beside the thread that drives (SPEC 3.1)."""
         with self._exposing:
             version = self.version
             if self._exposed is None or self._exposed.version != version:
-                answers = self._crew.all(rank_orders.Expose())
+                answers = self._crew.all(rank_orders.ExposeCommand())
                 if {version} != {one.version for one in answers}:
-                    raise Outdated("the weights changed while they were exposed")
+                    raise ExposureGone("the weights changed while they were exposed")
                 parts = tuple(one.bundle for one in answers if one.bundle is not None)
-                self._exposed = Exposed(version=version, parts=parts)
+                self._exposed = ExposedWeights(version=version, parts=parts)
             return self._exposed
 
-    def pull(self, given: Exposed) -> None:
+    def pull(self, given: ExposedWeights) -> None:
         """The weights are those of another cell, and no others (SPEC 3.1)."""
 
         def act() -> None:
             if self._trainer.is_resting:
                 raise CellError("the trainer rests: restore it first")
-            self._crew.agreed(rank_orders.Pull(parts=list(given.parts), version=given.version))
+            self._crew.agreed(
+                rank_orders.PullCommand(parts=list(given.parts), version=given.version)
+            )
             self._driver.held.clear()
 
         self._driver.do(act)
 
-    def save(self, folder: Path, version: int | None) -> Saved:
+    def save(self, folder: Path, version: int | None) -> SavedCheckpoint:
         """The weights are durable."""
         return self._saving.save(folder, self.version if version is None else version)
 
-    def checkpoint(self, folder: Path, version: int | None) -> Saved:
+    def checkpoint(self, folder: Path, version: int | None) -> SavedCheckpoint:
         """Weights and optimizer are durable; every rank copies beside what it is driven to do."""
         return self._saving.checkpoint(folder, self.version if version is None else version)
 
@@ -189,11 +191,11 @@ class Ranked:
         """The other ranks have ended, and nobody waits for this one."""
         self._driver.end()
 
-    def _claimed(self, one: Claimed) -> Found:
+    def _claimed(self, one: PendingClaim) -> ClaimResult:
         check_claim(one.claim, self._trainer.network)
         return self._driver.claimed(one)
 
-    def _work_of(self, claim: Claim, found: Found) -> Work:
+    def _work_of(self, claim: Claim, found: ClaimResult) -> Work:
         shape, packs = self._network.shape, claim.packs
         multiple = CUDA_MULTIPLE_TOKENS if self._network.device.type == "cuda" else 1
         flops = [
@@ -212,13 +214,15 @@ class Ranked:
         )
 
 
-def open_ranked(plan: CellPlan, network: Network, *, on_failure: Callable[[], None]) -> Ranked:
+def open_ranked(
+    plan: CellSpec, network: Network, *, on_failure: Callable[[], None]
+) -> MultiRankWorker:
     """All ranks are there; a failure on the way ends those that were."""
     folder = Path(tempfile.mkdtemp(prefix=f"{plan.name}-", dir=plan.share))
     path = write_plan(folder / "plan.json", plan)
     store = folder / "store"
     ended: list[str] = []
-    made: list[Ranked] = []
+    made: list[MultiRankWorker] = []
 
     def on_end(what: str) -> None:
         ended.append(what)
@@ -228,16 +232,20 @@ def open_ranked(plan: CellPlan, network: Network, *, on_failure: Callable[[], No
     with ExitStack() as stack:
         followers = []
         for rank in range(1, plan.ranks):
-            far = () if (door := plan.door_of(rank)) is None else (*FAR, door, str(plan.key_file))
-            follower = Follower(path, rank, store, through=far, on_end=on_end)
+            far = (
+                ()
+                if (door := plan.node_agent_of(rank)) is None
+                else (*FAR, door, str(plan.key_file))
+            )
+            follower = RankProcess(path, rank, store, through=far, on_end=on_end)
             stack.callback(follower.end)
             followers.append(follower)
         own = planned_network(plan)
         for follower in followers:
             follower.ready.result()
         part = open_part(plan, 0, store, own)
-        crew = Crew(part, followers, patience_s=PATIENCE * plan.timeout_s)
-        ranked = Ranked(plan, crew, network, on_failure=on_failure)
+        crew = RankGroup(part, followers, patience_s=PATIENCE * plan.timeout_s)
+        ranked = MultiRankWorker(plan, crew, network, on_failure=on_failure)
         stack.pop_all()
     made.append(ranked)
     # One that ended before anybody listened has not been noticed otherwise.

@@ -8,18 +8,18 @@ import torch
 from torch import Tensor
 
 from gyre.cell.ranks import protocol as rank_orders
-from gyre.cell.ranks.rank_weights import taken
-from gyre.cell.ranks.ranked_crew import Crew
-from gyre.cell.saving import Cost, Written
+from gyre.cell.ranks.rank_weights import read_shard
+from gyre.cell.ranks.ranked_crew import RankGroup
+from gyre.cell.saving import CopyCost, WrittenState
 from gyre.model.checkpoint import Named
 from gyre.model.network import Network
 from gyre.types.errors import CheckpointError
 
 
-class Crewed:
+class GatheredCopies:
     """What all ranks have copied, asked for beside the thread that drives them."""
 
-    def __init__(self, crew: Crew, network: Network, *, share: Path) -> None:
+    def __init__(self, crew: RankGroup, network: Network, *, share: Path) -> None:
         """The network is whole, and tells how parts of its weights were cut."""
         self._crew = crew
         self._shapes = {name: one.shape for name, one in network.module.named_parameters()}
@@ -28,25 +28,29 @@ class Crewed:
 
     def copy(self, version: int, *, weights_only: bool) -> None:
         """All of it, whichever is asked for: parts of weights are laid from whole copies."""
-        answers = self._crew.all(rank_orders.Copy(version=version))
+        answers = self._crew.all(rank_orders.CopyCommand(version=version))
         self._copied_s = max(one.copied_s for one in answers)
 
     def weights(self) -> Callable[[], Named]:
         parts = []
-        for answer in self._crew.all(rank_orders.Lay(), for_ever=True):
+        for answer in self._crew.all(rank_orders.WriteShardCommand(), for_ever=True):
             assert answer.part is not None
-            parts.append(taken(self._share, answer.part))
+            parts.append(read_shard(self._share, answer.part))
             with suppress(FileNotFoundError):
                 (self._share / answer.part.file).unlink()
         named = sorted(joined(parts, self._shapes).items())
         return lambda: named
 
-    def write(self, folder: Path) -> Written:
-        answers = self._crew.all(rank_orders.Keep(folder=str(folder)), for_ever=True)
-        return Written(num_steps=answers[0].num_steps, ranks=tuple(one.files for one in answers))
+    def write(self, folder: Path) -> WrittenState:
+        answers = self._crew.all(
+            rank_orders.WriteOptimizerCommand(folder=str(folder)), for_ever=True
+        )
+        return WrittenState(
+            num_steps=answers[0].num_steps, ranks=tuple(one.files for one in answers)
+        )
 
-    def cost(self) -> Cost:
-        return Cost(stalled_s=self._crew.part.snapshot.stalled_s, copied_s=self._copied_s)
+    def cost(self) -> CopyCost:
+        return CopyCost(stalled_s=self._crew.part.snapshot.stalled_s, copied_s=self._copied_s)
 
 
 def joined(

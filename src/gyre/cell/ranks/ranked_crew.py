@@ -4,24 +4,26 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 
 from gyre.cell.ranks import protocol as rank_orders
-from gyre.cell.ranks.protocol import Answer, Order
-from gyre.cell.ranks.rank_part import Part
-from gyre.cell.ranks.ranked_followers import Follower
+from gyre.cell.ranks.protocol import RankCommand, RankReply
+from gyre.cell.ranks.rank_part import RankWorker
+from gyre.cell.ranks.ranked_followers import RankProcess
 from gyre.types.errors import CellError, CellGone, GyreError
 
 
-class Crew:
+class RankGroup:
     """The driver's own part, and the ranks that follow it.
 
     CellGone means that the ranks no longer stand together: the cell is lost.
     """
 
-    def __init__(self, part: Part, followers: Sequence[Follower], *, patience_s: float) -> None:
+    def __init__(
+        self, part: RankWorker, followers: Sequence[RankProcess], *, patience_s: float
+    ) -> None:
         """A rank that has not answered for so long never will."""
         self.part = part
         self._followers = followers
         self._patience_s = patience_s
-        self._streaming: list[Future[Answer]] | None = None
+        self._streaming: list[Future[RankReply]] | None = None
 
     @property
     def is_streaming(self) -> bool:
@@ -30,7 +32,7 @@ class Crew:
     def stream(self) -> None:
         """The followers listen to micro-steps until the stream is closed."""
         if self._streaming is None:
-            self._streaming = [one.ask(rank_orders.Stream()) for one in self._followers]
+            self._streaming = [one.ask(rank_orders.StreamCommand()) for one in self._followers]
 
     def streamed(self) -> None:
         """The driver has closed the stream, and so has everybody."""
@@ -38,7 +40,7 @@ class Crew:
         for one in streaming or ():
             self._answer(one)
 
-    def all(self, order: Order, *, for_ever: bool = False) -> list[Answer]:
+    def all(self, order: RankCommand, *, for_ever: bool = False) -> list[RankReply]:
         """Every rank's answer, this one's first, or the first failure once all have answered.
 
         What a disk may hold up is waited for as long as it takes.
@@ -47,7 +49,7 @@ class Crew:
         failures: list[GyreError] = []
         answers = []
         try:
-            answers.append(self.part.obey(order))
+            answers.append(self.part.execute(order))
         except GyreError as error:
             failures.append(error)
         for one in asked:
@@ -60,7 +62,9 @@ class Crew:
             raise failure
         return answers
 
-    def surely(self, order: Order, *, but: tuple[type[CellError], ...] = ()) -> list[Answer]:
+    def surely(
+        self, order: RankCommand, *, but: tuple[type[CellError], ...] = ()
+    ) -> list[RankReply]:
         """As `all`, where a failure that is none of these leaves the ranks unlike each other."""
         try:
             return self.all(order)
@@ -69,16 +73,16 @@ class Crew:
         except GyreError as error:
             raise CellGone(str(error)) from error
 
-    def agreed(self, order: Order) -> list[Answer]:
+    def agreed(self, order: RankCommand) -> list[RankReply]:
         """All ranks have laid something aside, and then taken it; or none has."""
         try:
             answers = self.all(order)
         except CellGone:
             raise
         except GyreError:
-            self.surely(rank_orders.Forget())
+            self.surely(rank_orders.AbortCommand())
             raise
-        self.surely(rank_orders.Take())
+        self.surely(rank_orders.CommitCommand())
         return answers
 
     def end(self) -> None:
@@ -87,7 +91,7 @@ class Crew:
             one.end()
         self.part.drop()
 
-    def _answer(self, asked: "Future[Answer]") -> Answer:
+    def _answer(self, asked: "Future[RankReply]") -> RankReply:
         try:
             return asked.result(self._patience_s)
         except TimeoutError as error:

@@ -11,9 +11,9 @@ from contextlib import suppress
 from threading import Condition, Thread
 from typing import Any, TypeVar
 
-from gyre.cell.ranks.ranked_crew import Crew
-from gyre.cell.ranks.ranked_feed import Claimed, Feed, Found
-from gyre.config.sections import ObjectiveSection
+from gyre.cell.ranks.ranked_crew import RankGroup
+from gyre.cell.ranks.ranked_feed import ClaimResult, MicroStepStream, PendingClaim
+from gyre.config.sections import LossConfig
 from gyre.types.errors import CellError, CellGone, GyreError
 
 END_S = 10.0
@@ -34,8 +34,8 @@ class Driver:
 
     def __init__(
         self,
-        crew: Crew,
-        objective: ObjectiveSection,
+        crew: RankGroup,
+        objective: LossConfig,
         *,
         life_s: float,
         on_failure: Callable[[], None],
@@ -49,10 +49,10 @@ class Driver:
         self._trainer = crew.part.trainer
         self._life_s = life_s
         self._on_failure = on_failure
-        self._inbox: deque[Claimed | _Act] = deque()
+        self._inbox: deque[PendingClaim | _Act] = deque()
         self._came = Condition()
         self._acting: _Act | None = None
-        self._feed = Feed(objective, self._next_claim, self.held)
+        self._feed = MicroStepStream(objective, self._next_claim, self.held)
         self._thread = Thread(target=self._work, name="driver", daemon=True)
         self._thread.start()
 
@@ -63,7 +63,7 @@ class Driver:
         found: R = act.done.result()
         return found
 
-    def claimed(self, one: Claimed) -> Found:
+    def claimed(self, one: PendingClaim) -> ClaimResult:
         """What the claim came to; its gradient is in the sums when the stream is next closed."""
         self._put(one)
         return one.done.result()
@@ -86,7 +86,7 @@ class Driver:
         self._thread.join(END_S)
         self._refuse_all()
 
-    def _put(self, item: Claimed | _Act) -> None:
+    def _put(self, item: PendingClaim | _Act) -> None:
         with self._came:
             if self.failure is not None:
                 raise CellGone(f"the cell is lost: {self.failure}")
@@ -147,13 +147,13 @@ class Driver:
         self._feed.is_closing = False
         self._crew.streamed()
 
-    def _next_claim(self) -> Claimed | None:
+    def _next_claim(self) -> PendingClaim | None:
         """The first that came, unless an order came before it."""
         with self._came:
             if not self._inbox or isinstance(self._inbox[0], _Act):
                 return None
             first = self._inbox.popleft()
-        assert isinstance(first, Claimed)
+        assert isinstance(first, PendingClaim)
         return first
 
     def _refuse_all(self) -> None:

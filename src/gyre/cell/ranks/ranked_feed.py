@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from math import fsum
 from time import perf_counter
 
-from gyre.config.sections import ObjectiveSection
-from gyre.trainer.distributed.messages import MicroStep, Result
-from gyre.trainer.distributed.pipeline import Ended
+from gyre.config.sections import LossConfig
+from gyre.trainer.distributed.messages import MicroStep, MicroStepResult
+from gyre.trainer.distributed.pipeline import StreamEnd
 from gyre.trainer.loss import add_scores, is_kept, total
 from gyre.types.errors import CellError
 from gyre.types.packs import Claim, Pack, Score
@@ -21,7 +21,7 @@ from gyre.types.reports import Measures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class ClaimResult:
     """What a claim came to."""
 
     scores: tuple[Score, ...]
@@ -34,7 +34,7 @@ class Found:
 
 
 @dataclass(slots=True, eq=False)
-class Claimed:
+class PendingClaim:
     """A claim that a cell has in hand."""
 
     claim: Claim
@@ -42,7 +42,7 @@ class Claimed:
     lease: int | None
     """Under which its gradient is in the sum; None where it is only scored."""
     scores: tuple[Score, ...] | None
-    done: "Future[Found]" = field(default_factory=Future)
+    done: "Future[ClaimResult]" = field(default_factory=Future)
     began_s: float = 0.0
     num_scored: int = 0
     found: list[tuple[Score, ...]] = field(default_factory=list)
@@ -54,16 +54,16 @@ class Claimed:
 class _Piece:
     """A pack of a claim, and what is done with it."""
 
-    of: Claimed
+    of: PendingClaim
     pack: Pack
     trains: bool
 
 
-class Feed:
+class MicroStepStream:
     """The source of a pipeline that pauses when nothing is there and closes when it is told to."""
 
     def __init__(
-        self, section: ObjectiveSection, more: Callable[[], Claimed | None], held: set[int]
+        self, section: LossConfig, more: Callable[[], PendingClaim | None], held: set[int]
     ) -> None:
         """`more` gives the next claim, if there is one; `held` are leases that are in the sum."""
         self.is_closing = False
@@ -73,7 +73,7 @@ class Feed:
         self._waiting: deque[_Piece] = deque()
         self._taken: deque[_Piece] = deque()
 
-    def take(self) -> MicroStep | Ended:
+    def take(self) -> MicroStep | StreamEnd:
         while not self._waiting and (claimed := self._more()) is not None:
             self.offer(claimed)
         if self._waiting:
@@ -88,9 +88,9 @@ class Feed:
                 scores=one.scores if piece.trains else None,
             )
         releases = any(one.of.lease is not None and one.of.scores is None for one in self._taken)
-        return Ended.CLOSED if self.is_closing and not releases else Ended.PAUSED
+        return StreamEnd.CLOSED if self.is_closing and not releases else StreamEnd.PAUSED
 
-    def offer(self, one: Claimed) -> None:
+    def offer(self, one: PendingClaim) -> None:
         if one.lease is not None and one.lease in self._held:
             message = f"lease {one.lease} is in the sum already"
             one.done.set_exception(CellError(message, retryable=False))
@@ -101,7 +101,7 @@ class Feed:
         else:
             self._release(one, one.scores)
 
-    def finished(self, result: Result) -> None:
+    def finished(self, result: MicroStepResult) -> None:
         piece = self._taken.popleft()
         one = piece.of
         if one.lease is None or one.scores is None:
@@ -115,14 +115,14 @@ class Feed:
         if len(one.losses) == len(one.claim.packs):
             self._complete(one)
 
-    def unfinished(self) -> list[Claimed]:
+    def unfinished(self) -> list[PendingClaim]:
         """Claims that have come to nothing yet, oldest first; they are no longer here."""
         found = dict.fromkeys(piece.of for piece in (*self._taken, *self._waiting))
         self._taken.clear()
         self._waiting.clear()
         return [one for one in found if not one.done.done()]
 
-    def _scored(self, one: Claimed) -> None:
+    def _scored(self, one: PendingClaim) -> None:
         scores = add_scores(one.found)
         if one.lease is None:
             one.scores = scores
@@ -130,7 +130,7 @@ class Feed:
         else:
             self._release(one, scores)
 
-    def _release(self, one: Claimed, scores: tuple[Score, ...]) -> None:
+    def _release(self, one: PendingClaim, scores: tuple[Score, ...]) -> None:
         """Packs without a gradient pass forward only, for what is measured there."""
         one.scores = scores
         pairs = zip(one.claim.shares, scores, strict=True)
@@ -143,12 +143,12 @@ class Feed:
         if not pieces:
             self._complete(one)
 
-    def _complete(self, one: Claimed) -> None:
+    def _complete(self, one: PendingClaim) -> None:
         if one.lease is not None:
             self._held.add(one.lease)
         assert one.scores is not None
         one.done.set_result(
-            Found(
+            ClaimResult(
                 scores=one.scores,
                 loss=fsum(one.losses),
                 measures=total(one.measures),

@@ -11,14 +11,14 @@ from threading import Lock, Thread
 import msgspec
 
 from gyre.cell.protocol import made
-from gyre.cell.ranks.protocol import READY, Answer, Asked, Order
+from gyre.cell.ranks.protocol import READY, RankCommand, RankReply, RankRequest
 from gyre.types.errors import CellError, CellGone
 
 END_S = 5.0
 """How long a rank may take to end after its driver has nothing more to say."""
 
 
-class Follower:
+class RankProcess:
     """One rank in a process of its own, which ends with this one however it ends."""
 
     def __init__(
@@ -39,8 +39,8 @@ class Follower:
         self._lock = Lock()
         self._number = READY
         self._is_over = False
-        self.ready: Future[Answer] = Future()
-        self._waiting: dict[int, Future[Answer]] = {READY: self.ready}
+        self.ready: Future[RankReply] = Future()
+        self._waiting: dict[int, Future[RankReply]] = {READY: self.ready}
         self._process = subprocess.Popen(
             [
                 sys.executable,
@@ -56,9 +56,9 @@ class Follower:
         )
         Thread(target=self._listen, name=self._name, daemon=True).start()
 
-    def ask(self, order: Order) -> "Future[Answer]":
+    def ask(self, order: RankCommand) -> "Future[RankReply]":
         """The answer when it comes; CellGone in its place when the rank has ended."""
-        found: Future[Answer] = Future()
+        found: Future[RankReply] = Future()
         with self._lock:
             self._number += 1
             number = self._number
@@ -70,7 +70,7 @@ class Follower:
             # A rank that has just ended is noticed by the thread that listens to it.
             with suppress(OSError):
                 self._process.stdin.write(
-                    msgspec.json.encode(Asked(number=number, order=order)) + b"\n"
+                    msgspec.json.encode(RankRequest(number=number, order=order)) + b"\n"
                 )
                 self._process.stdin.flush()
         return found
@@ -92,7 +92,7 @@ class Follower:
         assert self._process.stdout is not None
         with self._process.stdout as lines:
             for line in lines:
-                self._answered(msgspec.json.decode(line, type=Answer))
+                self._answered(msgspec.json.decode(line, type=RankReply))
         with self._lock:
             was_told, self._is_over = self._is_over, True
             left, self._waiting = self._waiting, {}
@@ -101,7 +101,7 @@ class Follower:
         if not was_told:
             self._on_end(f"{self._name} of the cell ended")
 
-    def _answered(self, answer: Answer) -> None:
+    def _answered(self, answer: RankReply) -> None:
         with self._lock:
             found = self._waiting.pop(answer.number, None)
         if found is None:

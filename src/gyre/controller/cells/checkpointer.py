@@ -14,8 +14,8 @@ from typing import Any
 from gyre.aio.chores import Spawn
 from gyre.batching.work_queue import CORE
 from gyre.cell.client import CellClient
-from gyre.cell.protocol import Saved
-from gyre.config.run_sections import CheckpointSection
+from gyre.cell.protocol import SavedCheckpoint
+from gyre.config.run_sections import CheckpointConfig
 from gyre.model import checkpoint_store as checkpoints
 from gyre.model.checkpoint_store import Checkpoint, name_of
 from gyre.types.errors import CellError, CellGone, CheckpointError
@@ -25,7 +25,7 @@ RETRY_S = 5.0
 """Pause before a checkpoint that nothing goes on without is tried again."""
 
 
-class Keeper:
+class Checkpointer:
     """What of a run's weights is durable, and what is published of it."""
 
     def __init__(
@@ -33,7 +33,7 @@ class Keeper:
         cells: Mapping[int, CellClient],
         *,
         folder: Path,
-        section: CheckpointSection,
+        section: CheckpointConfig,
         hear: Callable[[Any], None],
         covered: Callable[[int], None],
         spawn: Spawn,
@@ -75,7 +75,7 @@ class Keeper:
         )
         await self._is_made(version, saved)
 
-    async def saved(self, version: int) -> tuple[Checkpoint, Saved]:
+    async def saved(self, version: int) -> tuple[Checkpoint, SavedCheckpoint]:
         """The core's weights of this version are durable, whatever it takes."""
         saved = await self._insist(version, lambda core, path: core.save(path, version=version))
         found = Checkpoint(
@@ -137,11 +137,13 @@ class Keeper:
             return
         await self._is_made(version, saved)
 
-    async def _insist(self, version: int, write: Callable[[CellClient, Path], Any]) -> Saved:
+    async def _insist(
+        self, version: int, write: Callable[[CellClient, Path], Any]
+    ) -> SavedCheckpoint:
         told = None
         while True:
             try:
-                saved: Saved = await write(self._cells[CORE], self._path(version))
+                saved: SavedCheckpoint = await write(self._cells[CORE], self._path(version))
             except CheckpointError as error:
                 if not error.retryable:
                     raise
@@ -152,7 +154,7 @@ class Keeper:
             else:
                 return saved
 
-    async def _is_made(self, version: int, saved: Saved) -> None:
+    async def _is_made(self, version: int, saved: SavedCheckpoint) -> None:
         self._hear(
             CheckpointMade(
                 version=version,

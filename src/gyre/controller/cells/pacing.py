@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from gyre.cell.client import CellClient
-from gyre.proxy.sharded import Proxies
+from gyre.proxy.sharded import ShardedProxyClient
 from gyre.types.ids import EngineName
 from gyre.types.run_events import EngineSlow
 
@@ -32,7 +32,7 @@ class _Window:
         return self.busy_s / max(1, self.num_tokens) if self.busy_s >= ENOUGH_S else None
 
 
-class Paces:
+class TokenRates:
     """How long each engine takes for a token, call by call, over one window after the other."""
 
     def __init__(self) -> None:
@@ -77,20 +77,20 @@ class Paces:
         return slow
 
 
-class Pacing:
+class SlowEngineDetector:
     """Asks the proxy how engines are doing, for as long as the run lasts."""
 
     def __init__(
         self,
         cells: Mapping[int, CellClient],
-        proxy: Proxies,
+        proxy: ShardedProxyClient,
         *,
         hear: Callable[[Any], None],
     ) -> None:
         self._cells = cells
         self._proxy = proxy
         self._hear = hear
-        self._paces = Paces()
+        self._paces = TokenRates()
 
     async def work(self) -> None:
         clock = asyncio.get_running_loop().time

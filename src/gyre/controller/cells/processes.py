@@ -13,15 +13,15 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from gyre.cell.client import CellClient
-from gyre.cell.spec import CellPlan
-from gyre.cluster.births import Child
-from gyre.cluster.nurseries import Nurseries
+from gyre.cell.spec import CellSpec
+from gyre.cluster.births import ForkedProcess
+from gyre.cluster.nurseries import ForkClients
 from gyre.cluster.pids import holds_log
 from gyre.cluster.registry import open_cluster
 from gyre.config.run_sections import RunConfig
 from gyre.controller import run_dir as shares
 from gyre.controller.process_specs import cell_plan
-from gyre.controller.run_dir import Places
+from gyre.controller.run_dir import RunDir
 from gyre.model.checkpoint_store import Checkpoint
 from gyre.storage import durable
 from gyre.storage.plan_file import write_plan
@@ -34,22 +34,22 @@ END_S = 5.0
 """How long the end of a process that was killed may take to be heard of."""
 
 
-class Staff:
+class CellProcesses:
     """Everybody who works on one run, but its proxy and the supervisors of its executions."""
 
     def __init__(self, config: RunConfig, folder: Path) -> None:
         self.config = config
         """With what processes turned out to be like filled in."""
         self.cells: dict[int, CellClient] = {}
-        self.places: Places
+        self.places: RunDir
         self.session: aiohttp.ClientSession
         self.cluster: Cluster
-        self.supervisors: Nurseries
+        self.supervisors: ForkClients
         self.folder = folder.absolute()
         self.moved: Callable[[EngineName, str], Awaitable[None]]
         """Told where an engine is from now on, which its cell began to serve on another machine."""
-        self._births: Nurseries
-        self._processes: dict[int, Child] = {}
+        self._births: ForkClients
+        self._processes: dict[int, ForkedProcess] = {}
 
     def prepare(self, stack: AsyncExitStack) -> None:
         """The run's folder and what its processes share; nothing runs yet."""
@@ -77,9 +77,9 @@ class Staff:
         stack.push_async_callback(self.cluster.close)
         self._end_elsewhere()
         log = self.places.log
-        self.supervisors = Nurseries("gyre.rollout.main", self.cluster, log("nursery"))
+        self.supervisors = ForkClients("gyre.rollout.main", self.cluster, log("nursery"))
         stack.push_async_callback(self.supervisors.close)
-        self._births = Nurseries("gyre.cell.main", self.cluster, log("cells"))
+        self._births = ForkClients("gyre.cell.main", self.cluster, log("cells"))
         stack.push_async_callback(self._births.close)
         if self.cluster.is_shared:
             # Their imports take seconds, which pass meanwhile.
@@ -93,7 +93,7 @@ class Staff:
         for path in self.places.pids.glob("*"):
             log, text = self.places.log(path.name), path.read_text()
             if not (text.isdecimal() and holds_log(int(text), log)):
-                self.cluster.order(str(log), SIGKILL)
+                self.cluster.signal_log_holder(str(log), SIGKILL)
 
     async def start(self, stack: AsyncExitStack) -> None:
         """All cells take requests; they end with the stack."""
@@ -167,7 +167,7 @@ class Staff:
         await process.wait()
         return self._processes.get(cell) is process
 
-    def _plan(self, cell: int) -> CellPlan:
+    def _plan(self, cell: int) -> CellSpec:
         return cell_plan(self.config, self.places, cell)
 
     async def _start_cell(
@@ -185,7 +185,7 @@ class Staff:
         )
         path = write_plan(self.places.plan(plan.name), plan)
         births = await self._births.at(spot)
-        process = await births.birth(plan.name, [str(path)], log=self.places.log(plan.name))
+        process = await births.fork(plan.name, [str(path)], log=self.places.log(plan.name))
         self._processes[cell] = process
         self.note_pid(plan.name, process.pid)
         url = await process.ready(self._ready_s)

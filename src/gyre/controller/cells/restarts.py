@@ -8,8 +8,8 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from gyre.cell.client import CellClient
-from gyre.controller.cells.checkpointer import Keeper
-from gyre.controller.training.hall import Hall
+from gyre.controller.cells.checkpointer import Checkpointer
+from gyre.controller.training.hall import TrainingCoordinator
 from gyre.model.checkpoint_store import Checkpoint
 from gyre.types.errors import CellError, ConfigError, GyreError
 from gyre.types.ids import CORE
@@ -21,7 +21,7 @@ WELL_S = 10.0
 """A process that lives on for so long after it is well has come to something."""
 
 
-class Starts(Protocol):
+class CellStarter(Protocol):
     """Who has the processes of cells and standalone engines (`controller/cells/processes.py`)."""
 
     @property
@@ -36,7 +36,7 @@ class Starts(Protocol):
     async def start_again(self, cell: int, checkpoint: Checkpoint | None) -> CellClient: ...
 
 
-class Restarts:
+class RestartBackoff:
     """Starts in a row, by cell: each waits twice as long as the one before it."""
 
     def __init__(self) -> None:
@@ -63,15 +63,15 @@ class Restarts:
         self._well_since[cell] = now
 
 
-class Reviving:
+class CellRestarter:
     """Starts again what ended, until it is well or was started too often."""
 
     def __init__(
         self,
         cells: MutableMapping[int, CellClient],
-        staff: Starts,
-        hall: Hall,
-        keeper: Keeper,
+        staff: CellStarter,
+        hall: TrainingCoordinator,
+        keeper: Checkpointer,
         *,
         lease_s: float,
         hear: Callable[[Any], None],
@@ -89,7 +89,7 @@ class Reviving:
         self.watch = watch
         self._clock = clock
         self._pause = pause
-        self._restarts = Restarts()
+        self._restarts = RestartBackoff()
 
     def is_cell(self, engine: int) -> bool:
         """And no standalone engine."""

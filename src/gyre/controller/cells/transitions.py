@@ -11,12 +11,12 @@ from time import perf_counter
 from typing import Any
 
 from gyre.cell.client import CellClient
-from gyre.controller.cells.checkpointer import Keeper
-from gyre.controller.cells.restarts import Reviving
+from gyre.controller.cells.checkpointer import Checkpointer
+from gyre.controller.cells.restarts import CellRestarter
 from gyre.controller.routing import RouteTables
-from gyre.controller.training.hall import Hall
+from gyre.controller.training.hall import TrainingCoordinator
 from gyre.model.checkpoint_store import Checkpoint
-from gyre.proxy.sharded import Proxies
+from gyre.proxy.sharded import ShardedProxyClient
 from gyre.scheduler.messages import (
     CellDied,
     CellRecovered,
@@ -31,7 +31,7 @@ from gyre.scheduler.messages import (
     Published,
     TransitionFailed,
 )
-from gyre.types.errors import CellError, CellGone, Outdated, TransferError
+from gyre.types.errors import CellError, CellGone, ExposureGone, TransferError
 from gyre.types.ids import CORE, CellId, EngineId
 from gyre.types.run_events import TransitionTimed, WeightsPublished
 
@@ -51,17 +51,17 @@ COUNTED = (
 """What a proxy counts of calls that moved."""
 
 
-class Switching:
+class RoleTransitions:
     """Carries out what concerns cells and engines as a whole."""
 
     def __init__(
         self,
         cells: Mapping[int, CellClient],
-        hall: Hall,
+        hall: TrainingCoordinator,
         routes: RouteTables,
-        proxy: Proxies,
-        keeper: Keeper,
-        reviving: Reviving,
+        proxy: ShardedProxyClient,
+        keeper: Checkpointer,
+        reviving: CellRestarter,
         *,
         publish_s: float,
         offers: bool,
@@ -107,7 +107,7 @@ class Switching:
                 with _timing(phases, "hand over"), suppress(TimeoutError):
                     # What is still there afterwards ends with its engine, and goes on elsewhere.
                     async with asyncio.timeout(VACATE_S):
-                        moved = self._moved(await self._proxy.vacated(client.engine))
+                        moved = self._moved(await self._proxy.wait_drained(client.engine))
                 if not self._is_current(command):
                     return
                 phases |= await client.enter()
@@ -255,7 +255,7 @@ class Switching:
             new = self._keeper.published
             try:
                 await self._load_version(client, new)
-            except Outdated:
+            except ExposureGone:
                 if self._keeper.published is new:
                     raise
             else:

@@ -12,9 +12,9 @@ from typing import Any
 
 from gyre.aio.chores import Spawn
 from gyre.cell.client import CellClient
-from gyre.cluster.liveness import Silence
-from gyre.controller.cells.pacing import Pacing
-from gyre.controller.training.hall import Hall
+from gyre.cluster.liveness import SilenceTimer
+from gyre.controller.cells.pacing import SlowEngineDetector
+from gyre.controller.training.hall import TrainingCoordinator
 from gyre.scheduler.messages import CellDied, EngineLost
 from gyre.types.errors import CellError
 from gyre.types.ids import CellId, EngineId
@@ -25,13 +25,13 @@ SILENT_S = 15.0
 """An engine that does not say for so long that it is ready is taken for lost."""
 
 
-class Watch:
+class HealthMonitor:
     """Asks every cell and standalone engine how it is, for as long as the run lasts."""
 
     def __init__(
         self,
         cells: Mapping[int, CellClient],
-        hall: Hall,
+        hall: TrainingCoordinator,
         *,
         num_cells: int,
         lease_s: float,
@@ -61,9 +61,9 @@ class Watch:
         self._told: set[CellClient] = set()
         """Whose engine is known to be lost."""
         self._gone: set[CellClient] = set()
-        self._draining: dict[CellClient, Silence] = {}
+        self._draining: dict[CellClient, SilenceTimer] = {}
         """Engines that are not ready and should be."""
-        self.paces: Pacing
+        self.paces: SlowEngineDetector
         self.is_home: Callable[[int], bool]
         """Whether the scheduler has the cell's engine, or the standalone one, for serving."""
 
@@ -97,7 +97,7 @@ class Watch:
             if is_ready or self._hall.trains(cell) or not self.is_home(cell):
                 self._draining.pop(client, None)
             else:
-                self._draining.setdefault(client, Silence(self._drain_s))
+                self._draining.setdefault(client, SilenceTimer(self._drain_s))
             if self._cells[cell] is client:
                 self._judge(cell, client, now)
         for cell in self._hall.silent():

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from gyre.net.asgi import ClientGone, Exchange, Receive, Scope, Send
-from gyre.rollout.facts import Entry, decode
+from gyre.rollout.facts import FactEntry, decode
 from gyre.storage.durable import replace
 from gyre.types.errors import ConfigError, NotFound, RequestError, Unauthorized
 from gyre.types.ids import ExecutionId
@@ -22,30 +22,32 @@ class _Named(msgspec.Struct):
     execution: str
 
 
-class Whereabouts(msgspec.Struct, frozen=True):
+class FactsEndpoint(msgspec.Struct, frozen=True):
     """Where supervisors post facts; the same for every controller of a run, if it can be."""
 
     port: int
     token: str
 
 
-def whereabouts(path: Path) -> Whereabouts:
+def whereabouts(path: Path) -> FactsEndpoint:
     """Those of an earlier controller, or new ones: any port, and a token of their own."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Whereabouts)
+        return msgspec.json.decode(path.read_bytes(), type=FactsEndpoint)
     except (OSError, msgspec.MsgspecError):
-        return Whereabouts(port=0, token=secrets.token_urlsafe(32))
+        return FactsEndpoint(port=0, token=secrets.token_urlsafe(32))
 
 
-def note(path: Path, found: Whereabouts) -> None:
+def note(path: Path, found: FactsEndpoint) -> None:
     """For the next controller, and nobody else's eyes."""
     replace(path, msgspec.json.encode(found), is_secret=True)
 
 
-class Desk:
+class FactsServer:
     """Takes facts from whoever shows the token."""
 
-    def __init__(self, token: str, heard: Callable[[ExecutionId, Entry], Awaitable[None]]) -> None:
+    def __init__(
+        self, token: str, heard: Callable[[ExecutionId, FactEntry], Awaitable[None]]
+    ) -> None:
         if not token:
             raise ConfigError("the token of facts is empty, and anybody could post them")
         self._token = token

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gyre.batching.group_packer import Kept
-from gyre.batching.task_sampler import Queries
-from gyre.controller.executions.supervised import Supervised
+from gyre.batching.group_packer import ClosedExecution
+from gyre.batching.task_sampler import TaskSampler
+from gyre.controller.executions.supervised import SupervisedExecution
 from gyre.controller.executions.supervisors import Supervisors, SupervisorsOf
-from gyre.controller.noted import Noted
-from gyre.controller.recovered_state import Consumed, Recalled, RecalledGroup
+from gyre.controller.noted import ChangeTrackingDict
+from gyre.controller.recovered_state import ConsumedGroups, RecoveredGroup, RecoveredState
 from gyre.scheduler.messages import (
     AdmitGroup,
     CancelExecution,
@@ -40,14 +40,14 @@ class _Drawn:
     task: Task
 
 
-class Attempts:
+class GroupExecutions:
     """All executions of groups that are not ready yet."""
 
     def __init__(
         self,
         folder: Path,
         tasks: TaskSource,
-        queries: Queries,
+        queries: TaskSampler,
         supervisors_of: SupervisorsOf,
         *,
         hear: Callable[[Any], None],
@@ -69,7 +69,7 @@ class Attempts:
         """Of those that were launched."""
         self._places: dict[ExecutionId, tuple[GroupId, int]] = {}
         self._closings: dict[ExecutionId, Closed] = {}
-        self.running = Noted[ExecutionId, tuple[GroupId, int]]()
+        self.running = ChangeTrackingDict[ExecutionId, tuple[GroupId, int]]()
         """Those that are launched and not terminated."""
         self._surplus: set[ExecutionId] = set()
         """Those that were cancelled, whatever they come to (SPEC 6.5)."""
@@ -111,10 +111,10 @@ class Attempts:
         self._hear(ExecutionTerminated(group=group, member=member, ending=ending))
         self._hear(ExecutionClosed(group=group, member=member, outcome=outcome))
 
-    def take(self, group: GroupId, size: int) -> dict[int, Kept | None]:
+    def take(self, group: GroupId, size: int) -> dict[int, ClosedExecution | None]:
         """What a ready group's executions left, by member; nothing is kept of it here."""
         self._note_ready(group, self._drawn.pop(group).query)
-        found: dict[int, Kept | None] = {}
+        found: dict[int, ClosedExecution | None] = {}
         for member in range(size):
             name = self._names.pop((group, member), None)
             found[member] = None
@@ -139,16 +139,16 @@ class Attempts:
 
     # After an earlier controller
 
-    def recall(self, found: Recalled) -> dict[GroupId, dict[int, Kept | None]]:
+    def recall(self, found: RecoveredState) -> dict[GroupId, dict[int, ClosedExecution | None]]:
         """Groups of its time; what those left that were offered. `resume` follows.
 
         Queries are drawn and come back in the order in which they did, because one that is out is
         passed over.
         """
-        left: dict[GroupId, dict[int, Kept | None]] = {}
+        left: dict[GroupId, dict[int, ClosedExecution | None]] = {}
         covered: dict[GroupId, int] = {}
         for order in found.drawing:
-            if isinstance(order, Consumed):
+            if isinstance(order, ConsumedGroups):
                 self._consume(order.groups)
                 continue
             group = found.groups.get(order.group)
@@ -166,7 +166,7 @@ class Attempts:
         self._assigned.update(() if found.open is None else found.open[1].groups)
         return left
 
-    def _recall_group(self, group: RecalledGroup, position: int, query: int) -> None:
+    def _recall_group(self, group: RecoveredGroup, position: int, query: int) -> None:
         number, task = group.admitted.group, self._tasks.get(query)
         if group.task not in (None, task.id):
             message = f"group {number} drew task {group.task}, and now that query is {task.id}"
@@ -185,7 +185,7 @@ class Attempts:
             elif one.is_rewarded:
                 self._rewarded.add(name)
 
-    def resume(self, group: RecalledGroup) -> None:
+    def resume(self, group: RecoveredGroup) -> None:
         """Executions that are not closed go on, and an order that nobody answered is answered."""
         number = group.admitted.group
         if not group.is_answered:
@@ -207,7 +207,7 @@ class Attempts:
                 is_terminated=one.is_terminated,
             )
 
-    def _lost(self, one: Supervised, reason: str) -> None:
+    def _lost(self, one: SupervisedExecution, reason: str) -> None:
         """The same member again, under a name that has neither a log nor a folder."""
         group, member = place = self._places.pop(one.name)
         del self._names[place]
@@ -255,12 +255,12 @@ class Attempts:
         self._places[name], self._names[place] = place, name
         return name
 
-    async def _terminated(self, one: Supervised, fact: Terminated) -> None:
+    async def _terminated(self, one: SupervisedExecution, fact: Terminated) -> None:
         group, member = self._places[one.name]
         del self.running[one.name]
         self._hear(ExecutionTerminated(group=group, member=member, ending=fact.ending))
 
-    async def _closed(self, one: Supervised, fact: Closed) -> None:
+    async def _closed(self, one: SupervisedExecution, fact: Closed) -> None:
         group, member = self._places[one.name]
         if one.name in self._surplus:
             # Its score may have come in the same moment; it is one more than the group has.
@@ -292,8 +292,8 @@ def next_name(name: ExecutionId) -> ExecutionId:
     return ExecutionId(f"{first}.{int(number or 0) + 1}-{member}")
 
 
-def _kept(name: ExecutionId, closed: Closed | None) -> Kept | None:
+def _kept(name: ExecutionId, closed: Closed | None) -> ClosedExecution | None:
     """A placeholder counts as 0 and has no tokens (SPEC 6.4)."""
     if closed is None or closed.outcome in (Outcome.EXCLUDED, Outcome.SURPLUS):
         return None
-    return Kept(execution=name, reward=0.0 if closed.score is None else closed.score)
+    return ClosedExecution(execution=name, reward=0.0 if closed.score is None else closed.score)

@@ -13,12 +13,12 @@ from statistics import fmean, stdev
 from typing import Any
 
 from gyre.aio.chores import Spawn
-from gyre.cluster.births import Bears
-from gyre.controller.executions.supervised import Supervised
+from gyre.cluster.births import ProcessForker
+from gyre.controller.executions.supervised import SupervisedExecution
 from gyre.controller.executions.supervisors import OrderOf, Supervisors
-from gyre.controller.noted import Noted
-from gyre.proxy.sharded import Proxies
-from gyre.rollout.facts import Entry
+from gyre.controller.noted import ChangeTrackingDict
+from gyre.proxy.sharded import ShardedProxyClient
+from gyre.rollout.facts import FactEntry
 from gyre.scheduler.messages import (
     EvaluationEnded,
     EvaluationId,
@@ -48,15 +48,15 @@ class _Round:
     scores: list[float] = field(default_factory=list)
 
 
-class Evaluations:
+class HeldOutEval:
     """The held-out tasks of a run, and what became of them."""
 
     def __init__(
         self,
         folder: Path,
         tasks: TaskSource,
-        proxy: Proxies,
-        births: Bears,
+        proxy: ShardedProxyClient,
+        births: ProcessForker,
         *,
         every: int,
         last: int | None,
@@ -75,7 +75,7 @@ class Evaluations:
         self._numbers: dict[ExecutionId, EvaluationId] = {}
         self._names: dict[EvaluationId, ExecutionId] = {}
         """The same, the other way round."""
-        self.seats = Noted[ExecutionId, EngineId]()
+        self.seats = ChangeTrackingDict[ExecutionId, EngineId]()
         """Engines of those that are launched and not terminated."""
         self._round: _Round | None = None
         self._is_due = False
@@ -112,7 +112,7 @@ class Evaluations:
             if name is not None and name in self.seats:
                 self.seats[name] = one.engine
 
-    async def heard(self, execution: ExecutionId, entry: Entry) -> None:
+    async def heard(self, execution: ExecutionId, entry: FactEntry) -> None:
         """A supervisor posted a fact; those of other executions are passed over."""
         await self._supervisors.heard(execution, entry)
 
@@ -230,7 +230,7 @@ class Evaluations:
             name = next_name(name)
         return name
 
-    def _lost(self, one: Supervised, reason: str) -> None:
+    def _lost(self, one: SupervisedExecution, reason: str) -> None:
         """The same again, under a name that has neither a log nor a folder, on the same engine."""
         number, engine = self._numbers.pop(one.name), self.seats.pop(one.name)
         name = next_name(one.name)
@@ -240,12 +240,12 @@ class Evaluations:
         # No event follows from it, and its calls need a route under the new name.
         self._hear(TimerFired())
 
-    async def _terminated(self, one: Supervised, fact: Terminated) -> None:
+    async def _terminated(self, one: SupervisedExecution, fact: Terminated) -> None:
         """Its slot is free, because judging needs no engine (SPEC 1.3)."""
         del self.seats[one.name]
         self._hear(EvaluationEnded(evaluation=self._numbers[one.name]))
 
-    async def _closed(self, one: Supervised, fact: Closed) -> None:
+    async def _closed(self, one: SupervisedExecution, fact: Closed) -> None:
         versions = await asyncio.to_thread(versions_of, self._folder, one.name)
         number = self._numbers.pop(one.name)
         del self._names[number]

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from gyre.cluster.births import Child
-from gyre.cluster.liveness import QUESTIONS, Silence
-from gyre.rollout.heartbeat import last_beat
+from gyre.cluster.births import ForkedProcess
+from gyre.cluster.liveness import QUESTIONS, SilenceTimer
+from gyre.rollout.heartbeat import last_heartbeat
 from gyre.rollout.main import LOG_FILE
-from gyre.rollout.spec import Told
+from gyre.rollout.spec import ProxyTotals
 from gyre.storage.lock import is_taken
 from gyre.types.ids import ExecutionId
 from gyre.types.outcomes import Closed, Terminated
@@ -25,7 +25,7 @@ KILL_S = 5.0
 """How long one that is killed may take to be gone, wherever it is."""
 
 
-class Holding:
+class HeldTime:
     """Seconds that an execution's calls were held, also by proxies that have ended since."""
 
     def __init__(self, held_s: float = 0.0) -> None:
@@ -41,32 +41,34 @@ class Holding:
         return self._before_s + held_s
 
 
-def unheard() -> Silence:
+def unheard() -> SilenceTimer:
     """Of a supervisor; after a pause of everybody it has time to show that it lives."""
-    return Silence(SILENT_S, questions=QUESTIONS)
+    return SilenceTimer(SILENT_S, questions=QUESTIONS)
 
 
-class Orders(Protocol):
+class ProcessSignaller(Protocol):
     """Who reaches processes by their logs, wherever they are."""
 
-    def order(self, log: str, number: int) -> None: ...
+    def signal_log_holder(self, log: str, number: int) -> None: ...
 
 
-def order(folder: Path, number: signal.Signals, by: Orders) -> None:
+def signal_supervisor(folder: Path, number: signal.Signals, by: ProcessSignaller) -> None:
     """For the supervisor of an execution's folder that is nobody's child, if it lives."""
     if is_taken(folder):
-        by.order(str(folder / LOG_FILE), number)
+        by.signal_log_holder(str(folder / LOG_FILE), number)
 
 
-def stop(folder: Path, by: Orders) -> None:
+def stop(folder: Path, by: ProcessSignaller) -> None:
     """The same one hears that its run is stopped; one of a Gyre that knew of no such thing ends."""
-    order(folder, signal.SIGUSR1 if last_beat(folder) is None else signal.SIGUSR2, by)
+    signal_supervisor(
+        folder, signal.SIGUSR1 if last_heartbeat(folder) is None else signal.SIGUSR2, by
+    )
 
 
-async def end(folder: Path, within_s: float, by: Orders) -> None:
+async def end(folder: Path, within_s: float, by: ProcessSignaller) -> None:
     """The same one has ended, by itself if it does so in time."""
     if not await _has_ended(folder, within_s):
-        order(folder, signal.SIGKILL, by)
+        signal_supervisor(folder, signal.SIGKILL, by)
         # On another machine that takes a while, and whoever carries the order must not go before.
         await _has_ended(folder, KILL_S)
 
@@ -82,15 +84,15 @@ async def _has_ended(folder: Path, within_s: float) -> bool:
 
 
 @dataclass(slots=True)
-class Supervised:
+class SupervisedExecution:
     """One execution, from its launch on."""
 
     name: ExecutionId
     folder: Path
     task: Task
-    by: Orders
+    by: ProcessSignaller
     """Reaches its supervisor, where that is nobody's child."""
-    birth: "asyncio.Task[Child] | None" = None
+    birth: "asyncio.Task[ForkedProcess] | None" = None
     """Of its supervisor; the last one, where it was revived."""
     is_cancelled: bool = False
     """It is surplus, or the run is over."""
@@ -107,12 +109,12 @@ class Supervised:
     """Its harness was launched; another supervisor needs no key for what is left."""
     terminated: Terminated | None = None
     closed: Closed | None = None
-    told: Told = field(default_factory=Told)
-    held: Holding = field(default_factory=Holding)
+    told: ProxyTotals = field(default_factory=ProxyTotals)
+    held: HeldTime = field(default_factory=HeldTime)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     beat: int | None = None
     """By which its supervisor showed last that it lives."""
-    silence: Silence = field(default_factory=unheard)
+    silence: SilenceTimer = field(default_factory=unheard)
 
     @property
     def is_lost(self) -> bool:
@@ -130,7 +132,7 @@ class Supervised:
 
     def is_hung(self, now: float) -> bool:
         """Its supervisor lives and does nothing; one that never showed it lives is not judged."""
-        beat = last_beat(self.folder)
+        beat = last_heartbeat(self.folder)
         if beat is None or not self.is_supervised:
             return False
         if beat != self.beat:
@@ -144,14 +146,14 @@ class Supervised:
         if self.process is not None:
             self.process.signal(signal.SIGKILL)
         else:
-            order(self.folder, signal.SIGKILL, self.by)
+            signal_supervisor(self.folder, signal.SIGKILL, self.by)
 
     def surplus(self) -> None:
         """Its supervisor, if there is one, hears that it should end unassessed."""
         if self.process is not None:
             self.process.signal(signal.SIGUSR1)
         elif self.is_adopted and self.birth is None:
-            order(self.folder, signal.SIGUSR1, self.by)
+            signal_supervisor(self.folder, signal.SIGUSR1, self.by)
 
     def stop(self) -> None:
         """Its supervisor hears that the run is stopped, and may be resumed."""
@@ -168,7 +170,7 @@ class Supervised:
             await end(self.folder, within_s, self.by)
 
     @property
-    def process(self) -> Child | None:
+    def process(self) -> ForkedProcess | None:
         """Its supervisor, once that is born."""
         if self.birth is None or not self.birth.done() or self.birth.exception() is not None:
             return None

@@ -16,14 +16,21 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from gyre.aio.chores import Spawn
-from gyre.cluster.births import Bears
-from gyre.controller.executions.supervised import Holding, Supervised
-from gyre.proxy.proxied import Sealed
-from gyre.proxy.sharded import Proxies
+from gyre.cluster.births import ProcessForker
+from gyre.controller.executions.supervised import HeldTime, SupervisedExecution
+from gyre.proxy.proxied import SealedExecution
+from gyre.proxy.sharded import ShardedProxyClient
 from gyre.rollout import facts
-from gyre.rollout.facts import Entry
+from gyre.rollout.facts import FactEntry
 from gyre.rollout.main import LOG_FILE, Secrets
-from gyre.rollout.spec import ORDER_FILE, Order, Told, read_told, tell, write_order
+from gyre.rollout.spec import (
+    ORDER_FILE,
+    ExecutionSpec,
+    ProxyTotals,
+    read_told,
+    write_order,
+    write_proxy_totals,
+)
 from gyre.types.errors import BoundaryError, ConfigError, LogDamaged
 from gyre.types.ids import ExecutionId
 from gyre.types.outcomes import Closed, Ending, Fact, Launched, Outcome, Terminated
@@ -40,7 +47,7 @@ END_S = 10.0
 """How long executions may take to end with the run."""
 
 
-OrderOf = Callable[[ExecutionId, Task, str], Order]
+OrderOf = Callable[[ExecutionId, Task, str], ExecutionSpec]
 """Name, task and address become what a supervisor is told."""
 
 
@@ -49,15 +56,15 @@ class Supervisors:
 
     def __init__(
         self,
-        proxy: Proxies,
-        births: Bears,
+        proxy: ShardedProxyClient,
+        births: ProcessForker,
         *,
         order_of: OrderOf,
         facts_token: str,
-        terminated: Callable[[Supervised, Terminated], Awaitable[None]],
-        closed: Callable[[Supervised, Closed], Awaitable[None]],
+        terminated: Callable[[SupervisedExecution, Terminated], Awaitable[None]],
+        closed: Callable[[SupervisedExecution, Closed], Awaitable[None]],
         spawn: Spawn,
-        lost: Callable[[Supervised, str], None] | None = None,
+        lost: Callable[[SupervisedExecution, str], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`terminated` and `closed` hear of each execution once, in this order.
@@ -74,11 +81,11 @@ class Supervisors:
         self._spawn = spawn
         self._lost = lost
         self._clock = clock
-        self._all: dict[ExecutionId, Supervised] = {}
+        self._all: dict[ExecutionId, SupervisedExecution] = {}
         self._starting = asyncio.Semaphore(MOST_STARTING)
 
     def launch(self, name: ExecutionId, task: Task, folder: Path) -> None:
-        one = Supervised(name, folder, task, self._births)
+        one = SupervisedExecution(name, folder, task, self._births)
         self._all[name] = one
         self._spawn(self._start(one))
 
@@ -96,7 +103,7 @@ class Supervisors:
         It is heard of as if it were our own, but not of what is known: that it was cancelled, and
         that it terminated.
         """
-        one = Supervised(name, folder, task, self._births, is_cancelled=is_cancelled)
+        one = SupervisedExecution(name, folder, task, self._births, is_cancelled=is_cancelled)
         one.was_terminated = is_terminated
         self._all[name] = one
         self._spawn(self._take_up(one))
@@ -111,7 +118,7 @@ class Supervisors:
         """Its supervisor has said everything and ends by itself."""
         del self._all[name]
 
-    async def heard(self, name: ExecutionId, entry: Entry) -> None:
+    async def heard(self, name: ExecutionId, entry: FactEntry) -> None:
         """A fact was posted; one that was missed before it is read from the disk."""
         one = self._all.get(name)
         if one is None:
@@ -158,19 +165,19 @@ class Supervisors:
 
     # Of earlier controllers
 
-    async def _take_up(self, one: Supervised) -> None:
+    async def _take_up(self, one: SupervisedExecution) -> None:
         """Whatever became of it while nobody listened is heard, and then what follows."""
         if not (one.folder / ORDER_FILE).exists():
             await self._begin(one)
             return
         one.is_adopted = True
         one.told = await asyncio.to_thread(read_told, one.folder)
-        one.held = Holding(one.told.held_s)
+        one.held = HeldTime(one.told.held_s)
         await self._listen(one)
         if one.closed is None and one.is_cancelled:
             one.surplus()
 
-    async def _begin(self, one: Supervised) -> None:
+    async def _begin(self, one: SupervisedExecution) -> None:
         """It was never started; if that was heard of already, only how it closed is missing."""
         if not one.was_terminated:
             await self._start(one)
@@ -181,7 +188,7 @@ class Supervisors:
             outcome = Outcome.SURPLUS if one.is_cancelled else outcome
             await self._give_up(one, Ending.NEVER_STARTED, outcome, "it never started")
 
-    async def _listen(self, one: Supervised) -> None:
+    async def _listen(self, one: SupervisedExecution) -> None:
         """Facts that were not posted, or not here, are read where they lie.
 
         An order names the address of whoever wrote it, and a revived supervisor posts there too.
@@ -199,7 +206,7 @@ class Supervisors:
             except LogDamaged as error:
                 await self._give_up(one, Ending.CRASHED, Outcome.EXCLUDED, str(error))
 
-    async def _abandon(self, one: Supervised, reason: str) -> None:
+    async def _abandon(self, one: SupervisedExecution, reason: str) -> None:
         """It cannot go on, and nothing that it did counts."""
         if self._lost is None or one.was_terminated:
             await self._give_up(one, Ending.CRASHED, Outcome.EXCLUDED, reason)
@@ -211,7 +218,7 @@ class Supervisors:
 
     # Starting
 
-    async def _start(self, one: Supervised) -> None:
+    async def _start(self, one: SupervisedExecution) -> None:
         order = self._order_of(one.name, one.task, self._proxy.url_of(one.name))
         async with self._starting:
             try:
@@ -236,7 +243,7 @@ class Supervisors:
                         str(error),
                     )
 
-    async def _with_room(self, one: Supervised, order: Order) -> None:
+    async def _with_room(self, one: SupervisedExecution, order: ExecutionSpec) -> None:
         """Its order is on the disk, which may be full for a while: that is not its doing."""
         while True:
             try:
@@ -248,24 +255,24 @@ class Supervisors:
             else:
                 return
 
-    async def _cancelled(self, one: Supervised) -> None:
+    async def _cancelled(self, one: SupervisedExecution) -> None:
         async with one.lock:
             reason = "cancelled before launch"
             await self._give_up(one, Ending.CANCELLED, Outcome.SURPLUS, reason)
 
-    async def _try_to_supervise(self, one: Supervised) -> None:
+    async def _try_to_supervise(self, one: SupervisedExecution) -> None:
         """A nursery may die while it is asked: then nobody knows yet whether there is one."""
         try:
             await self._supervise(one)
         except ConfigError:
             one.birth, one.is_adopted = None, True
 
-    async def _supervise(self, one: Supervised) -> None:
+    async def _supervise(self, one: SupervisedExecution) -> None:
         """A supervisor, which goes on from whatever the execution's facts say."""
         told = Secrets(key=one.key, token=self._facts_token)
         # Not given up with whoever waits, because a process that nobody knows would go on.
         one.birth = asyncio.create_task(
-            self._births.birth(
+            self._births.fork(
                 one.name,
                 [str(one.folder / ORDER_FILE)],
                 log=one.folder / LOG_FILE,
@@ -278,15 +285,15 @@ class Supervisors:
             process.signal(signal.SIGUSR1)
 
     async def _give_up(
-        self, one: Supervised, ending: Ending, outcome: Outcome, reason: str
+        self, one: SupervisedExecution, ending: Ending, outcome: Outcome, reason: str
     ) -> None:
         """Nobody else will say how it ended."""
         ended = Terminated(ending=ending, reason=reason, elapsed_s=None, state=None)
         over: list[Fact] = [Closed(outcome=outcome, score=None, reason=reason)]
         for fact in over if one.terminated is not None else [ended, *over]:
-            await self._apply(one, Entry(sequence=one.num_heard, at=0.0, fact=fact))
+            await self._apply(one, FactEntry(sequence=one.num_heard, at=0.0, fact=fact))
 
-    async def _revive(self, one: Supervised) -> None:
+    async def _revive(self, one: SupervisedExecution) -> None:
         """What its supervisor said last is heard, and another goes on if it was not the end."""
         async with one.lock:
             try:
@@ -306,14 +313,14 @@ class Supervisors:
             with suppress(OSError):
                 await self._try_to_supervise(one)
 
-    async def _catch_up(self, one: Supervised, upto: int | None = None) -> None:
+    async def _catch_up(self, one: SupervisedExecution, upto: int | None = None) -> None:
         for entry in await asyncio.to_thread(facts.read, one.folder):
             if one.closed is not None:
                 return
             if entry.sequence >= one.num_heard and (upto is None or entry.sequence < upto):
                 await self._apply(one, entry)
 
-    async def _apply(self, one: Supervised, entry: Entry) -> None:
+    async def _apply(self, one: SupervisedExecution, entry: FactEntry) -> None:
         one.num_heard = entry.sequence + 1
         match entry.fact:
             case Launched():
@@ -329,7 +336,7 @@ class Supervisors:
             case _:
                 pass
 
-    async def _apply_end(self, one: Supervised, fact: Terminated) -> None:
+    async def _apply_end(self, one: SupervisedExecution, fact: Terminated) -> None:
         if one.was_terminated:
             one.terminated = fact
             return
@@ -338,18 +345,18 @@ class Supervisors:
             return
         sealed = await self._seal(one)
         held_s = one.held.counted(sealed.held_s)
-        one.told = Told(held_s=held_s, committed_calls=sealed.committed_calls)
+        one.told = ProxyTotals(held_s=held_s, committed_calls=sealed.committed_calls)
         if one.folder.exists():
-            await asyncio.to_thread(tell, one.folder, one.told)
+            await asyncio.to_thread(write_proxy_totals, one.folder, one.told)
         one.terminated = fact
         await self._terminated(one, fact)
 
-    async def _seal(self, one: Supervised) -> Sealed:
+    async def _seal(self, one: SupervisedExecution) -> SealedExecution:
         try:
             return await self._proxy.seal(one.name)
         except BoundaryError:
             # Never opened.
-            return Sealed(committed_calls=0, held_s=0.0)
+            return SealedExecution(committed_calls=0, held_s=0.0)
 
     async def _tell_held(self) -> None:
         """Deadlines move on by what calls waited (SPEC 6.1).
@@ -362,15 +369,15 @@ class Supervisors:
                 continue
             held_s = one.held.counted(held_s)
             if held_s > one.told.held_s + LOOK_S:
-                one.told = Told(held_s=held_s)
-                await asyncio.to_thread(tell, one.folder, one.told)
+                one.told = ProxyTotals(held_s=held_s)
+                await asyncio.to_thread(write_proxy_totals, one.folder, one.told)
 
 
 SupervisorsOf = Callable[
     [
-        Callable[[Supervised, Terminated], Awaitable[None]],
-        Callable[[Supervised, Closed], Awaitable[None]],
-        Callable[[Supervised, str], None],
+        Callable[[SupervisedExecution, Terminated], Awaitable[None]],
+        Callable[[SupervisedExecution, Closed], Awaitable[None]],
+        Callable[[SupervisedExecution, str], None],
     ],
     Supervisors,
 ]

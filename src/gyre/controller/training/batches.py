@@ -5,21 +5,21 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gyre.aio.news import News
-from gyre.batching.batch_assembler import PackingBuffer
-from gyre.batching.group_buffer import Group, GroupBuffer
-from gyre.batching.group_packer import Kept, Materialised, WireClaim, mean_reward
-from gyre.batching.work_queue import CORE, Offer
+from gyre.aio.news import ChangeSignal
+from gyre.batching.batch_assembler import BatchAssembler
+from gyre.batching.group_buffer import GroupBuffer, ReadyGroup
+from gyre.batching.group_packer import ClosedExecution, EncodedClaim, PackedGroup, mean_reward
+from gyre.batching.work_queue import CORE, QueuedClaim
 from gyre.cell.client import CellClient
 from gyre.controller.training.update import Found, Queue
 from gyre.scheduler.messages import GroupAssigned, OfferGroup
-from gyre.types.errors import BrokenPromise, LogDamaged
+from gyre.types.errors import InternalError, LogDamaged
 from gyre.types.ids import ExecutionId, GroupId
 from gyre.types.run_events import CallsDamaged, GroupPacked, StepReplayed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class TrainingSettings:
     """How a run trains, and how long its cells wait for each other."""
 
     groups_per_batch: int
@@ -38,11 +38,11 @@ class Batches:
     def __init__(
         self,
         queue: Queue,
-        terms: Terms,
+        terms: TrainingSettings,
         *,
-        packer: Callable[[Group[Kept]], Materialised],
+        packer: Callable[[ReadyGroup[ClosedExecution]], PackedGroup],
         hear: Callable[[Any], None],
-        news: News,
+        news: ChangeSignal,
     ) -> None:
         self._queue = queue
         self._batch_executions = terms.batch_executions
@@ -50,8 +50,8 @@ class Batches:
         self._packer = packer
         self._hear = hear
         self._news = news
-        self._groups: GroupBuffer[Kept] = GroupBuffer()
-        self._packing = PackingBuffer(self._groups, queue, groups_per_batch=terms.groups_per_batch)
+        self._groups: GroupBuffer[ClosedExecution] = GroupBuffer()
+        self._packing = BatchAssembler(self._groups, queue, groups_per_batch=terms.groups_per_batch)
         self._scores: dict[tuple[int, tuple[str, ...]], Found] = {}
         """Of claims that were scored before this process began, by step and executions."""
         self._norms: dict[int, float] = {}
@@ -64,7 +64,7 @@ class Batches:
     def admit(self, group: GroupId, *, version: int, size: int) -> None:
         self._groups.admit(group, version=version, size=size)
 
-    def offer(self, command: OfferGroup, kept: Mapping[int, Kept | None]) -> None:
+    def offer(self, command: OfferGroup, kept: Mapping[int, ClosedExecution | None]) -> None:
         """All executions of the group have closed and left this, by member."""
         for member, one in kept.items():
             counts = member in command.members
@@ -126,10 +126,10 @@ class Batches:
         self._packing.pack(group.number, [self._offer(one) for one in made.claims])
         self._news.tell()
 
-    def _offer(self, claim: WireClaim) -> Offer[WireClaim, Found]:
+    def _offer(self, claim: EncodedClaim) -> QueuedClaim[EncodedClaim, Found]:
         is_scored = self._is_scored_first(claim)
         known = self._scores.get((self.step, claim.shares)) if is_scored else None
-        return Offer(
+        return QueuedClaim(
             work=claim, num_scorings=int(is_scored), scores=() if known is None else (known,)
         )
 
@@ -159,7 +159,7 @@ class Batches:
     def recall_step(self, step: int, *, gradient_norm: float | None) -> None:
         """The step was taken before this process began."""
         if self._packing.step != step:
-            raise BrokenPromise(f"step {step}: taken, and its batch is not open")
+            raise InternalError(f"step {step}: taken, and its batch is not open")
         self._packing.recall_step()
         self._taken(step, gradient_norm)
 
@@ -197,7 +197,7 @@ class Batches:
         self._hear(StepReplayed(step=step, num_claims=lease, gradient_norm=norm, is_equal=is_equal))
         return is_equal
 
-    def _is_scored_first(self, claim: WireClaim) -> bool:
+    def _is_scored_first(self, claim: EncodedClaim) -> bool:
         return self._scored_first or claim.oversize
 
     def _taken(self, step: int, gradient_norm: float | None) -> None:

@@ -5,17 +5,17 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
-from gyre.batching.group_packer import WireClaim
-from gyre.batching.work_queue import Lease, Scoring
+from gyre.batching.group_packer import EncodedClaim
+from gyre.batching.work_queue import Lease, ScoreLease
 from gyre.cell.client import CellClient
 from gyre.controller.training.update import MOST_FAILURES, Found, Queue
 from gyre.types.errors import CellError, NotFinite
 from gyre.types.run_events import ClaimScored, ClaimTrained
 
-Granted = Lease[WireClaim, Found]
+GrantedLease = Lease[EncodedClaim, Found]
 
 
-class Claims:
+class ClaimRunner:
     """What became of each claim so far."""
 
     def __init__(self, queue: Queue, *, batch_executions: int, hear: Callable[[Any], None]) -> None:
@@ -35,9 +35,9 @@ class Claims:
         self._failures.clear()
         self._losses.clear()
 
-    async def do(self, client: CellClient, granted: Granted, *, step: int) -> None:
+    async def do(self, client: CellClient, granted: GrantedLease, *, step: int) -> None:
         claim = granted.work
-        if isinstance(granted, Scoring):
+        if isinstance(granted, ScoreLease):
             found = await client.score(claim.data)
             if self._queue.scored(granted.lease, found):
                 self._hear(
@@ -73,7 +73,7 @@ class Claims:
             )
         )
 
-    def refused(self, granted: Granted, error: CellError) -> None:
+    def refused(self, granted: GrantedLease, error: CellError) -> None:
         """It waits again, unless it was refused too often or can never be done: then raises."""
         if isinstance(error, NotFinite) or not error.retryable:
             raise error

@@ -10,15 +10,15 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from gyre.aio.chores import Spawn
-from gyre.aio.news import News
-from gyre.batching.group_buffer import Group
-from gyre.batching.group_packer import Kept, Materialised
-from gyre.batching.work_queue import CORE, MicroSteps
+from gyre.aio.news import ChangeSignal
+from gyre.batching.group_buffer import ReadyGroup
+from gyre.batching.group_packer import ClosedExecution, PackedGroup
+from gyre.batching.work_queue import CORE, MicroStepQueue
 from gyre.cell.client import CellClient
-from gyre.cell.protocol import Exposed
-from gyre.controller.training.batches import Batches, Terms
-from gyre.controller.training.claiming import Claims, Granted
-from gyre.controller.training.update import MOST_FAILURES, Found, Made, Queue, Updates
+from gyre.cell.protocol import ExposedWeights
+from gyre.controller.training.batches import Batches, TrainingSettings
+from gyre.controller.training.claiming import ClaimRunner, GrantedLease
+from gyre.controller.training.update import MOST_FAILURES, Found, Queue, Updater, UpdateResult
 from gyre.scheduler.messages import CellDied, OfferGroup, StepTaken
 from gyre.types.errors import CellError, CellGone, TransferError
 from gyre.types.ids import CellId, GroupId
@@ -28,15 +28,15 @@ MOST_READS = 5
 """Times that a satellite tries to read what the core exposes, before a pull has failed."""
 
 
-class Hall:
+class TrainingCoordinator:
     """The trajectory buffer, the packing buffer, the queue, and the cells that claim from it."""
 
     def __init__(
         self,
         cells: Mapping[int, CellClient],
-        terms: Terms,
+        terms: TrainingSettings,
         *,
-        packer: Callable[[Group[Kept]], Materialised],
+        packer: Callable[[ReadyGroup[ClosedExecution]], PackedGroup],
         hear: Callable[[Any], None],
         settled: Callable[[], Awaitable[None]],
         stepped: Callable[[int], None],
@@ -51,11 +51,11 @@ class Hall:
         self._stepped = stepped
         self._clock = clock
         self._spawn = spawn
-        self._news = News()
-        self._queue: Queue = MicroSteps(lease_s=terms.lease_s)
+        self._news = ChangeSignal()
+        self._queue: Queue = MicroStepQueue(lease_s=terms.lease_s)
         self._batches = Batches(self._queue, terms, packer=packer, hear=hear, news=self._news)
-        self._claims = Claims(self._queue, batch_executions=terms.batch_executions, hear=hear)
-        self._updates = Updates(
+        self._claims = ClaimRunner(self._queue, batch_executions=terms.batch_executions, hear=hear)
+        self._updates = Updater(
             cells,
             self._queue,
             group_s=terms.group_s,
@@ -81,7 +81,7 @@ class Hall:
     def admit(self, group: GroupId, *, version: int, size: int) -> None:
         self._batches.admit(group, version=version, size=size)
 
-    def offer(self, command: OfferGroup, kept: Mapping[int, Kept | None]) -> None:
+    def offer(self, command: OfferGroup, kept: Mapping[int, ClosedExecution | None]) -> None:
         """All executions of the group have closed and left this, by member."""
         self._batches.offer(command, kept)
 
@@ -154,7 +154,7 @@ class Hall:
                 return wanted()
         return False
 
-    async def _exposed(self) -> Exposed:
+    async def _exposed(self) -> ExposedWeights:
         core = self._cells[CORE]
         try:
             return await core.expose()
@@ -298,7 +298,7 @@ class Hall:
             self._busy[cell] -= 1
             self._news.tell()
 
-    async def _carry_out(self, cell: int, client: CellClient, granted: Granted) -> None:
+    async def _carry_out(self, cell: int, client: CellClient, granted: GrantedLease) -> None:
         try:
             await self._claims.do(client, granted, step=self._batches.step)
         except CellGone:
@@ -330,7 +330,7 @@ class Hall:
             self._stepped(self.version)
             stay = [one for one in members if self._queue.trains(one) and one not in self._going]
             if core is self._cells[CORE] and CORE in stay:
-                await self._updates.spread(stay, self.version)
+                await self._updates.broadcast_weights(stay, self.version)
             else:
                 # Whoever stepped gives them nothing any more; their weights are of before the step.
                 self._outdated(stay)
@@ -338,7 +338,7 @@ class Hall:
             self._updating = False
             self._news.tell()
 
-    def _note(self, step: int, made: Made) -> None:
+    def _note(self, step: int, made: UpdateResult) -> None:
         report = made.report
         reward = self._batches.stepped(step, gradient_norm=report.gradient_norm)
         self._hear(

@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, TypeVar
 
-from gyre.batching.group_packer import WireClaim
-from gyre.batching.work_queue import CORE, MicroSteps
+from gyre.batching.group_packer import EncodedClaim
+from gyre.batching.work_queue import CORE, MicroStepQueue
 from gyre.cell.client import CellClient
 from gyre.scheduler.messages import CellDied
-from gyre.types.errors import BrokenPromise, CellError, CellGone
+from gyre.types.errors import CellError, CellGone, InternalError
 from gyre.types.ids import CellId
 from gyre.types.packs import Score
 from gyre.types.reports import StepReport
 
 Found = tuple[Score, ...]
-Queue = MicroSteps[WireClaim, Found]
+Queue = MicroStepQueue[EncodedClaim, Found]
 MOST_FAILURES = 3
 """Times that a thing may fail with every cell alive; then the run stops with its name."""
 PATIENCE = 10
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
+class UpdateResult:
     """An update that the core has taken."""
 
     report: StepReport
@@ -39,7 +39,7 @@ class Made:
     reduced_bytes: int
 
 
-class Updates:
+class Updater:
     """What training cells do together, and the epoch of the groups in which they meet."""
 
     def __init__(
@@ -84,7 +84,7 @@ class Updates:
         """Nobody knows now whether what a satellite held is at the core."""
         return self._lost is not None
 
-    async def update(self, members: Sequence[int], step: int) -> Made | None:
+    async def update(self, members: Sequence[int], step: int) -> UpdateResult | None:
         """One step with the sums of all members; None if it did not come about."""
         began = perf_counter()
         claims = {cell: len(self._queue.holds(cell)) for cell in members}
@@ -98,14 +98,14 @@ class Updates:
             self._outdated(members)
             return None
         self._num_failures = 0
-        return Made(report=report, claims=claims, reduce_s=reduce_s, reduced_bytes=sent)
+        return UpdateResult(report=report, claims=claims, reduce_s=reduce_s, reduced_bytes=sent)
 
-    async def spread(self, members: Sequence[int], version: int) -> None:
+    async def broadcast_weights(self, members: Sequence[int], version: int) -> None:
         """Satellites have the core's weights; those that have not are outdated."""
         if len(members) < 2:
             return
         answers = await self._together(
-            members, lambda cell: self._cells[cell].spread(self.epoch, members, version)
+            members, lambda cell: self._cells[cell].broadcast_weights(self.epoch, members, version)
         )
         failed = [cell for cell, one in answers.items() if isinstance(one, BaseException)]
         if failed:
@@ -127,7 +127,7 @@ class Updates:
             has_sum = not isinstance(answers[CORE], BaseException)
             for cell in members if has_sum else ():
                 if cell != CORE and not self._queue.reduce(cell, leases[cell]):
-                    raise BrokenPromise(f"cell {cell}: summed, and not what it held")
+                    raise InternalError(f"cell {cell}: summed, and not what it held")
         finally:
             lost, self._lost = self._lost, None
             for cell in lost:

@@ -24,7 +24,7 @@ class _Asked:
         return len(self.ids) + len(self.text)
 
 
-class Asked:
+class PromptTextCache:
     """The last long prompts of each execution, the longest unused forgotten first."""
 
     def __init__(self, *, most_bytes: int = MOST_BYTES) -> None:

@@ -8,7 +8,7 @@ import msgspec
 from gyre.inference.clients.sglang import SglangEngine, request_id
 from gyre.inference.clients.wire import decoded
 from gyre.types.errors import EngineError
-from gyre.types.sampling import Ask, Chunk, HeldBlocks, LaidBlocks
+from gyre.types.sampling import Chunk, GenerateRequest, PinnedKv, StoredKv
 
 
 class _Held(msgspec.Struct):
@@ -29,18 +29,18 @@ _PUT = msgspec.json.Decoder(_Put)
 class GyreEngine(SglangEngine):
     """One `gyre serve`."""
 
-    def generate(self, ask: Ask) -> AsyncGenerator[Chunk, None]:
+    def generate(self, ask: GenerateRequest) -> AsyncGenerator[Chunk, None]:
         """Its log-probabilities are of the distribution drawn from, whatever top-p and top-k."""
         return self._generate(ask)
 
-    async def pin(self, ask_id: str) -> HeldBlocks:
+    async def pin(self, ask_id: str) -> PinnedKv:
         return _held(await self._order("/kv/pin", {"rid": request_id(ask_id)}, _HELD))
 
-    async def put(self, pin: int, name: str) -> LaidBlocks:
+    async def put(self, pin: int, name: str) -> StoredKv:
         found = await self._order("/kv/put", {"pin": pin, "to": name}, _PUT)
-        return LaidBlocks(name=found.name, num_bytes=found.bytes)
+        return StoredKv(name=found.name, num_bytes=found.bytes)
 
-    async def take(self, name: str) -> HeldBlocks:
+    async def take(self, name: str) -> PinnedKv:
         return _held(await self._order("/kv/take", {"from": name}, _HELD))
 
     async def let_go(self, pin: int) -> None:
@@ -59,5 +59,5 @@ class GyreEngine(SglangEngine):
         return text
 
 
-def _held(found: _Held) -> HeldBlocks:
-    return HeldBlocks(pin=found.pin, tokens=found.tokens)
+def _held(found: _Held) -> PinnedKv:
+    return PinnedKv(pin=found.pin, tokens=found.tokens)

@@ -11,7 +11,7 @@ import msgspec
 from gyre.inference.clients.gyre import GyreEngine
 from gyre.inference.clients.sglang import SglangEngine
 from gyre.inference.clients.vllm import VllmEngine
-from gyre.inference.clients.wire import Wire
+from gyre.inference.clients.wire import EngineHttp
 from gyre.types.errors import ConfigError, EngineError
 from gyre.types.ids import EngineName
 
@@ -66,7 +66,7 @@ async def connect(
 
 
 async def _found(address: EngineAddress, session: aiohttp.ClientSession) -> Kind:
-    wire = Wire(address.name, address.url, session)
+    wire = EngineHttp(address.name, address.url, session)
     try:
         async with asyncio.timeout(ASK_S):
             # In this order, because SGLang answers the OpenAI paths too.

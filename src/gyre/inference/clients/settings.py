@@ -5,10 +5,10 @@ folder (SPEC 4.6).
 """
 
 from gyre.inference.clients.wire import Field
-from gyre.types.sampling import Sampling
+from gyre.types.sampling import SamplingParams
 
 
-def shared(sampling: Sampling) -> dict[str, Field]:
+def shared(sampling: SamplingParams) -> dict[str, Field]:
     """What both call by the same names."""
     return {
         "temperature": sampling.temperature,
@@ -24,7 +24,7 @@ def shared(sampling: Sampling) -> dict[str, Field]:
     }
 
 
-def of_vllm(sampling: Sampling, *, stream_tokens: int) -> dict[str, Field]:
+def of_vllm(sampling: SamplingParams, *, stream_tokens: int) -> dict[str, Field]:
     """For both wires of vLLM, which tells so many tokens with an event."""
     fields: dict[str, Field] = {
         "max_tokens": sampling.max_tokens,
@@ -38,7 +38,7 @@ def of_vllm(sampling: Sampling, *, stream_tokens: int) -> dict[str, Field]:
     return fields
 
 
-def of_sglang(sampling: Sampling, *, stream_tokens: int) -> dict[str, Field]:
+def of_sglang(sampling: SamplingParams, *, stream_tokens: int) -> dict[str, Field]:
     fields: dict[str, Field] = {
         "max_new_tokens": sampling.max_tokens,
         **shared(sampling),

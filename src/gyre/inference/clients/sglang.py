@@ -12,11 +12,11 @@ import msgspec
 
 from gyre.inference.clients import answer
 from gyre.inference.clients.settings import of_sglang
-from gyre.inference.clients.sglang_events import Reading
-from gyre.inference.clients.wire import Field, Wire, decoded
+from gyre.inference.clients.sglang_events import SglangStreamParser
+from gyre.inference.clients.wire import EngineHttp, Field, decoded
 from gyre.types.errors import EngineError
 from gyre.types.ids import EngineName
-from gyre.types.sampling import Ask, Chunk, EngineHealth, Sampling
+from gyre.types.sampling import Chunk, EngineHealth, GenerateRequest, SamplingParams
 
 STREAM_TOKENS = 32
 """Tokens per event. A kill loses at most these; one event per token would cost a multiple of the
@@ -53,7 +53,7 @@ class SglangEngine:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._name = name
-        self._wire = Wire(name, url, session)
+        self._wire = EngineHttp(name, url, session)
         self._clock = clock
         self._aborts: set[asyncio.Task[None]] = set()
         self._warned: set[str] = set()
@@ -62,7 +62,7 @@ class SglangEngine:
     def name(self) -> EngineName:
         return self._name
 
-    async def generate(self, ask: Ask) -> AsyncGenerator[Chunk, None]:
+    async def generate(self, ask: GenerateRequest) -> AsyncGenerator[Chunk, None]:
         tells_draw = _tells_draw(ask.sampling)
         if not tells_draw:
             self._warn(NO_LOGPROBS)
@@ -70,8 +70,8 @@ class SglangEngine:
             async for chunk in chunks:
                 yield chunk if tells_draw else replace(chunk, logprobs=None)
 
-    async def _generate(self, ask: Ask) -> AsyncGenerator[Chunk, None]:
-        reading = Reading(self._name, prompt_tokens=len(ask.input_ids) // 4)
+    async def _generate(self, ask: GenerateRequest) -> AsyncGenerator[Chunk, None]:
+        reading = SglangStreamParser(self._name, prompt_tokens=len(ask.input_ids) // 4)
         final: Chunk | None = None
         reached = True
         heard = False
@@ -153,7 +153,7 @@ def request_id(ask_id: str) -> str:
     return f"{ask_id}$"
 
 
-def _tells_draw(sampling: Sampling) -> bool:
+def _tells_draw(sampling: SamplingParams) -> bool:
     """Whether what SGLang reports is of the distribution sampled from (T28).
 
     It divides by the temperature and then reports, before top-p and top-k leave tokens out. A
@@ -163,7 +163,7 @@ def _tells_draw(sampling: Sampling) -> bool:
     return whole or sampling.temperature == 0.0
 
 
-def _fields(ask: Ask) -> dict[str, Field]:
+def _fields(ask: GenerateRequest) -> dict[str, Field]:
     fields: dict[str, Field] = {
         "rid": request_id(ask.id),
         "sampling_params": of_sglang(ask.sampling, stream_tokens=STREAM_TOKENS),

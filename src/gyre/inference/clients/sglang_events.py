@@ -54,7 +54,7 @@ class _Event(msgspec.Struct):
 _EVENT = msgspec.json.Decoder(_Event)
 
 
-class Reading:
+class SglangStreamParser:
     """One stream read so far; events that only repeat are left unread for a moment."""
 
     def __init__(self, engine: str, *, prompt_tokens: int) -> None:

@@ -10,10 +10,10 @@ import msgspec
 from gyre.inference.clients import answer
 from gyre.inference.clients.settings import of_vllm
 from gyre.inference.clients.vllm_logprobs import LogprobsMode
-from gyre.inference.clients.wire import Field, Wire, decoded, refusal
+from gyre.inference.clients.wire import EngineHttp, Field, decoded, refusal
 from gyre.types.errors import EngineError
 from gyre.types.ids import EngineName
-from gyre.types.sampling import Ask, Chunk, EngineHealth
+from gyre.types.sampling import Chunk, EngineHealth, GenerateRequest
 
 STREAM_TOKENS = 16
 """Tokens per event, where the server knows the option; a kill loses at most these."""
@@ -71,14 +71,14 @@ class VllmEngine:
 
     def __init__(self, name: EngineName, url: str, session: aiohttp.ClientSession) -> None:
         self._name = name
-        self._wire = Wire(name, url, session)
+        self._wire = EngineHttp(name, url, session)
         self._mode = LogprobsMode(self._wire)
 
     @property
     def name(self) -> EngineName:
         return self._name
 
-    async def generate(self, ask: Ask) -> AsyncGenerator[Chunk, None]:
+    async def generate(self, ask: GenerateRequest) -> AsyncGenerator[Chunk, None]:
         final: Chunk | None = None
         usage: _Usage | None = None
         sampled = 0
@@ -177,7 +177,7 @@ class VllmEngine:
             )
 
 
-def _fields(ask: Ask) -> dict[str, Field]:
+def _fields(ask: GenerateRequest) -> dict[str, Field]:
     return {
         "request_id": ask.id,
         **of_vllm(ask.sampling, stream_tokens=STREAM_TOKENS),

@@ -10,8 +10,8 @@ import logging
 
 import msgspec
 
-from gyre.inference.clients.wire import Wire, decoded, refusal
-from gyre.types.sampling import Sampling
+from gyre.inference.clients.wire import EngineHttp, decoded, refusal
+from gyre.types.sampling import SamplingParams
 
 RULED_OUT = -1_000.0
 """vLLM writes -9999 for a token that could not be drawn; a model's own values stay far above."""
@@ -46,7 +46,7 @@ class _Completion(msgspec.Struct):
 _COMPLETION = msgspec.json.Decoder(_Completion)
 
 
-def is_plain(sampling: Sampling) -> bool:
+def is_plain(sampling: SamplingParams) -> bool:
     """Whether both modes say the same: nothing is scaled or left out, or nothing is drawn."""
     if sampling.temperature == 0.0:
         return True
@@ -56,12 +56,12 @@ def is_plain(sampling: Sampling) -> bool:
 class LogprobsMode:
     """What one server was found to report; asked when first needed, and again after a failure."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: EngineHttp) -> None:
         self._wire = wire
         self._of_the_draw: bool | None = None
         self._asking = asyncio.Lock()
 
-    async def tells_draw(self, sampling: Sampling) -> bool:
+    async def tells_draw(self, sampling: SamplingParams) -> bool:
         """Whether what it reports under these settings is of the distribution sampled from."""
         if is_plain(sampling):
             return True

@@ -12,10 +12,10 @@ import msgspec
 import orjson
 from aiohttp import AddrInfoType
 
-from gyre.inference.clients.asked import Asked
-from gyre.net.engines_sse import Events, EventTooLong
+from gyre.inference.clients.asked import PromptTextCache
+from gyre.net.engines_sse import EventTooLong, SseParser
 from gyre.types.errors import EngineError
-from gyre.types.sampling import Ask
+from gyre.types.sampling import GenerateRequest
 
 DONE = b"[DONE]"
 CONNECT_S = 5.0
@@ -75,16 +75,16 @@ class _Whole(aiohttp.payload.BytesPayload):
         self._size = len(value)
 
 
-class Wire:
+class EngineHttp:
     """One engine's address, and how it is asked."""
 
     def __init__(self, name: str, url: str, session: aiohttp.ClientSession) -> None:
         self.name = name
         self._url = url.rstrip("/")
         self._session = session
-        self._asked = Asked()
+        self._asked = PromptTextCache()
 
-    def body(self, fields: Mapping[str, Field], *, ids_as: str, ask: Ask) -> bytes:
+    def body(self, fields: Mapping[str, Field], *, ids_as: str, ask: GenerateRequest) -> bytes:
         """A JSON object of the fields and, under `ids_as`, the ids of the prompt."""
         written = orjson.dumps(fields)
         text = self._asked.text(ask.execution, ask.input_ids)
@@ -114,7 +114,7 @@ class Wire:
             ) as response:
                 if response.status != 200:
                     raise self._refusal(response.status, await response.read())
-                events = Events()
+                events = SseParser()
                 async for arrived in response.content.iter_any():
                     for event in events.feed(arrived):
                         if event != DONE:

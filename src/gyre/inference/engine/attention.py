@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from gyre.inference.engine.forward import Pass
-from gyre.inference.engine.kv_cache import Store
+from gyre.inference.engine.forward import ForwardBatch
+from gyre.inference.engine.kv_cache import KvCache
 from gyre.types.packs import Ints
 
 GROUP_TOKENS = 4096
@@ -25,7 +25,7 @@ MASK_TOKENS = 256
 class Scratch:
     """Memory for gathered keys and values, kept from pass to pass."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: KvCache) -> None:
         self._store = store
         self._held: Tensor | None = None
 
@@ -71,7 +71,9 @@ class _Stretch:
 class PagedAttention:
     """Writes a pass's keys and values into the store and attends over all that its calls have."""
 
-    def __init__(self, work: Pass, store: Store, scratch: Scratch, dtype: torch.dtype) -> None:
+    def __init__(
+        self, work: ForwardBatch, store: KvCache, scratch: Scratch, dtype: torch.dtype
+    ) -> None:
         self._store = store
         self._scratch = scratch
         self._device = store.values.device
@@ -112,7 +114,7 @@ class PagedAttention:
             out_THD[part.first : part.last] = found.flatten(0, 1).transpose(0, 1)
         return out_THD.unsqueeze(0)
 
-    def _grouped(self, work: Pass, calls: Ints) -> Iterator[_Group]:
+    def _grouped(self, work: ForwardBatch, calls: Ints) -> Iterator[_Group]:
         """Calls of like length together, so that little is padded."""
         block_tokens = self._store.block_tokens
         order = calls[np.argsort(work.lengths[calls], kind="stable")][::-1]
@@ -127,7 +129,7 @@ class PagedAttention:
                 mask=self._mask(seen)[:, None, None],
             )
 
-    def _stretched(self, work: Pass, call: int) -> Iterator[_Stretch]:
+    def _stretched(self, work: ForwardBatch, call: int) -> Iterator[_Stretch]:
         start, end = int(work.starts[call]), int(work.starts[call + 1])
         length = int(work.lengths[call])
         before = length - (end - start)

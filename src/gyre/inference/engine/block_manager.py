@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
-from gyre.types.errors import BrokenPromise
+from gyre.types.errors import InternalError
 
 Digest = bytes
 
@@ -24,7 +24,7 @@ def extend_chain(
         chain.append(blake2b(before + inside, digest_size=16).digest())
 
 
-class Cache:
+class BlockManager:
     """The blocks of one store, by number."""
 
     def __init__(self, num_blocks: int) -> None:
@@ -68,7 +68,7 @@ class Cache:
             if block in self._kept:
                 del self._kept[block]
             elif block not in self._references:
-                raise BrokenPromise(f"block {block} is free and cannot be retained")
+                raise InternalError(f"block {block} is free and cannot be retained")
             self._references[block] = self._references.get(block, 0) + 1
 
     def take(self, count: int) -> list[int] | None:
@@ -86,7 +86,7 @@ class Cache:
     def name(self, block: int, digest: Digest) -> None:
         """Makes a referenced, filled block findable; of two with one content the first stays it."""
         if block not in self._references:
-            raise BrokenPromise(f"block {block} is nobody's and cannot be named")
+            raise InternalError(f"block {block} is nobody's and cannot be named")
         if block not in self._names and digest not in self._found:
             self._found[digest] = block
             self._names[block] = digest

@@ -2,10 +2,10 @@
 
 import torch
 
-from gyre.config.sections import EngineSection
+from gyre.config.sections import EngineConfig
 from gyre.inference.engine.forward import Forward
 from gyre.inference.engine.graphs import GraphForward
-from gyre.inference.engine.kv_cache import Store
+from gyre.inference.engine.kv_cache import KvCache
 from gyre.inference.engine.paged import BLOCK_TOKENS, try_out
 from gyre.inference.engine.plain import PlainForward
 from gyre.model.network import Network
@@ -21,7 +21,7 @@ CAPABILITY = (8, 0)
 """Of the first devices that they run on."""
 
 
-def forward_for(network: Network, store: Store, section: EngineSection) -> Forward:
+def select_forward(network: Network, store: KvCache, section: EngineConfig) -> Forward:
     """The fastest that can serve this network and store; ConfigError where it cannot run."""
     fits = network.dtype in NARROW and network.shape.head_dim in HEADS
     is_fast = network.device.type == "cuda" and _capability(network.device) >= CAPABILITY

@@ -10,11 +10,18 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from gyre.types.errors import ConfigError, EngineError
 from gyre.types.ids import EngineName
-from gyre.types.sampling import Ask, Chunk, EngineHealth
+from gyre.types.sampling import Chunk, EngineHealth, GenerateRequest
 
 try:
-    from gyre.inference.engine.loop import Loop
-    from gyre.inference.engine.reports import Capacity, Failed, KVBlocks, Pin, Report, Said
+    from gyre.inference.engine.loop import EngineCore
+    from gyre.inference.engine.reports import (
+        Capacity,
+        KVBlocks,
+        Pin,
+        Report,
+        RequestFailed,
+        RequestOutput,
+    )
 except ModuleNotFoundError as error:
     message = f"the embedded engine needs {error.name}: pip install 'gyre-rl[torch]'"
     raise ConfigError(message) from error
@@ -50,7 +57,7 @@ class _Stream:
 class EmbeddedEngine:
     """Runs orders and passes one after the other in one thread; every method may be awaited."""
 
-    def __init__(self, name: str, loop: Loop) -> None:
+    def __init__(self, name: str, loop: EngineCore) -> None:
         self._name = EngineName(name)
         self._loop = loop
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"engine-{name}")
@@ -65,14 +72,14 @@ class EmbeddedEngine:
     def name(self) -> EngineName:
         return self._name
 
-    async def generate(self, ask: Ask) -> AsyncGenerator[Chunk, None]:
+    async def generate(self, ask: GenerateRequest) -> AsyncGenerator[Chunk, None]:
         stream = _Stream(asyncio.get_running_loop())
         ended = False
         try:
             await self._order(self._submit, ask, stream)
             while not ended:
                 for report in await stream.next():
-                    if isinstance(report, Failed):
+                    if isinstance(report, RequestFailed):
                         ended = True
                         raise report.error
                     ended = report.chunk.finish is not None
@@ -105,7 +112,7 @@ class EmbeddedEngine:
     ) -> None:
         await self._order(self._loop.load, source, version=version, keep_kv=keep_kv)
 
-    async def rest(self, *, offload_weights: bool = False) -> None:
+    async def offload(self, *, offload_weights: bool = False) -> None:
         """Calls end with "abort", and asks are refused as EngineDraining until `wake`."""
         await self._order(self._rest, offload_weights)
 
@@ -153,7 +160,7 @@ class EmbeddedEngine:
 
     # What follows runs in the thread.
 
-    def _submit(self, ask: Ask, stream: _Stream) -> None:
+    def _submit(self, ask: GenerateRequest, stream: _Stream) -> None:
         self._loop.submit(ask)
         self._streams[ask.id] = stream
 
@@ -166,11 +173,11 @@ class EmbeddedEngine:
     def _cancel(self, ask_id: str) -> tuple[Chunk, ...]:
         chunks = self._loop.cancel(ask_id)
         if chunks:
-            self._take([Said(id=ask_id, chunk=chunks[-1])])
+            self._take([RequestOutput(id=ask_id, chunk=chunks[-1])])
         return chunks
 
     def _rest(self, offload_weights: bool) -> None:
-        self._take(self._loop.rest(offload_weights=offload_weights))
+        self._take(self._loop.offload(offload_weights=offload_weights))
 
     def _turn_soon(self) -> None:
         if not self._turning and not self._stopped and self._loop.has_calls:
@@ -202,7 +209,7 @@ class EmbeddedEngine:
             if stream is None:
                 continue
             stream.unsent.append(report)
-            if isinstance(report, Failed) or report.chunk.finish is not None:
+            if isinstance(report, RequestFailed) or report.chunk.finish is not None:
                 ended.append(report.id)
         self._send(ended)
         for one in ended:
@@ -232,7 +239,7 @@ class EmbeddedEngine:
     def _fail_all(self, found: str) -> None:
         error = EngineError(f"engine {self._name}: {found}")
         error.__cause__ = self._broken
-        self._take([Failed(id=one, error=error) for one in self._streams])
+        self._take([RequestFailed(id=one, error=error) for one in self._streams])
 
 
 def _hand_over(sent: list[tuple[_Stream, list[Report]]]) -> None:
@@ -247,8 +254,8 @@ def _joined(reports: list[Report]) -> list[Report]:
     for report in reports:
         last = joined[-1] if joined else None
         if (
-            isinstance(last, Said)
-            and isinstance(report, Said)
+            isinstance(last, RequestOutput)
+            and isinstance(report, RequestOutput)
             and last.chunk.version == report.chunk.version
         ):
             joined[-1] = replace(last, chunk=_both(last.chunk, report.chunk))

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from gyre.inference.engine.request import Request
-from gyre.inference.engine.sampler import Draws, uniforms
-from gyre.inference.engine.scheduler import Turn
+from gyre.inference.engine.sampler import BatchSampling, uniforms
+from gyre.inference.engine.scheduler import ScheduledPass
 
 
 def on_device(values: Sequence[Any], device: torch.device, dtype: torch.dtype) -> Tensor:
@@ -18,7 +18,7 @@ def on_device(values: Sequence[Any], device: torch.device, dtype: torch.dtype) -
     return held.to(device, non_blocking=True)
 
 
-class Drawn:
+class SampledTokens:
     """Ids and log-probabilities of S rows; the ids stay on the device for the pass that follows."""
 
     def __init__(self, ids: Tensor, numbers_S2: Tensor) -> None:
@@ -40,25 +40,25 @@ class Drawn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Flight:
+class InFlightPass:
     """A launched pass."""
 
-    turn: Turn
+    turn: ScheduledPass
     requests: list[Request]
     """Of all parts."""
     wanting: list[Request]
     """Those that get a token."""
     version: int
     """Of the weights that it was launched with."""
-    drawn: Drawn | None
+    drawn: SampledTokens | None
     """None where nobody wants a token yet."""
 
 
 def draws_for(
     requests: Sequence[Request], *, num_unknown: int, vocabulary: int, device: torch.device
-) -> Draws:
+) -> BatchSampling:
     """How each request's next token is drawn, `num_unknown` tokens after those it has."""
-    return Draws.of(
+    return BatchSampling.of(
         [request.way for request in requests],
         uniforms([request.seed_after(num_unknown) for request in requests]),
         vocabulary,

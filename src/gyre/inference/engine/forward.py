@@ -9,13 +9,13 @@ from typing import Protocol
 import numpy as np
 from torch import Tensor
 
-from gyre.inference.engine.sampler import Draws
-from gyre.inference.engine.scheduler import Part
+from gyre.inference.engine.sampler import BatchSampling
+from gyre.inference.engine.scheduler import ScheduledChunk
 from gyre.types.packs import Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pass:
+class ForwardBatch:
     """T tokens of S calls, each call's tokens together and in order.
 
     Call s computes tokens starts[s] to starts[s + 1], the last ones of its lengths[s]; its token p
@@ -49,14 +49,14 @@ class Forward(Protocol):
     returns_early: bool
     """A call returns while the device computes, so the next pass is better launched meanwhile."""
 
-    def __call__(self, work: Pass, ids: Tensor | None = None) -> Tensor:
+    def __call__(self, work: ForwardBatch, ids: Tensor | None = None) -> Tensor:
         """Logits (W, vocabulary) in the network's own type; the store has the pass's keys.
 
         Given ids are on the device and stand for those of the pass, which are not known yet.
         """
         ...
 
-    def sample(self, logits: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
+    def sample(self, logits: Tensor, draws: BatchSampling) -> tuple[Tensor, Tensor]:
         """What `sample_packed` gives for the logits of the last pass; it stands until the next."""
         ...
 
@@ -69,7 +69,7 @@ class Forward(Protocol):
         ...
 
 
-def lay_out(parts: Sequence[Part], block_tokens: int) -> Pass:
+def lay_out(parts: Sequence[ScheduledChunk], block_tokens: int) -> ForwardBatch:
     """The parts of a turn as one pass, in their order; ids that are not known yet are 0."""
     calls, begins, ends, is_last = zip(*parts, strict=True)
     first, lengths = np.array(begins, np.int32), np.array(ends, np.int32)
@@ -84,7 +84,7 @@ def lay_out(parts: Sequence[Part], block_tokens: int) -> Pass:
     blocks = np.zeros((len(parts), counts.max()), np.int32)
     # One array of all and not one each, because a pass may have hundreds of calls.
     blocks[np.arange(blocks.shape[1]) < counts[:, None]] = list(chain.from_iterable(held))
-    return Pass(
+    return ForwardBatch(
         ids=_ids(parts),
         positions=positions,
         slots=blocks[rows, positions // block_tokens] * block_tokens + positions % block_tokens,
@@ -95,7 +95,7 @@ def lay_out(parts: Sequence[Part], block_tokens: int) -> Pass:
     )
 
 
-def _ids(parts: Sequence[Part]) -> Ints:
+def _ids(parts: Sequence[ScheduledChunk]) -> Ints:
     tokens = array("i")
     for call, start, end, _ in parts:
         known = call.tokens

@@ -13,10 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gyre.inference.engine.forward import Pass
-from gyre.inference.engine.kv_cache import Store
-from gyre.inference.engine.paged import BLOCK_TOKENS, Decoding, Paged, Prefilling
-from gyre.inference.engine.sampler import Draws, packed, sample_packed
+from gyre.inference.engine.forward import ForwardBatch
+from gyre.inference.engine.kv_cache import KvCache
+from gyre.inference.engine.paged import BLOCK_TOKENS, DecodeBatch, PagedBatch, PrefillBatch
+from gyre.inference.engine.sampler import BatchSampling, packed, sample_packed
 from gyre.model.network import Attend, Network
 
 Indices = NDArray[np.integer]
@@ -60,12 +60,12 @@ class _Graph:
     graph: torch.cuda.CUDAGraph
     numbers: "_Numbers"
     logits: Tensor
-    paged: Paged
+    paged: PagedBatch
     samplings: dict[bool, _Sampling] = field(default_factory=dict)
     """By whether any row is greedy."""
 
 
-class PutOff:
+class FailureBackoff:
     """What failed, and is not tried again before it was wanted some times more."""
 
     def __init__(self, times: int) -> None:
@@ -95,7 +95,7 @@ class _Numbers:
         self._hosts = [_Host(num_calls, 4 + most_blocks) for _ in range(2)]
         self._device = torch.zeros_like(self._hosts[0].rows, device=device)
 
-    def bring(self, work: Pass, ids: Tensor | None = None) -> None:
+    def bring(self, work: ForwardBatch, ids: Tensor | None = None) -> None:
         """The pass's calls, the shortest repeated up to the graph's number of calls."""
         self._hosts.reverse()
         # Passes that sample nothing are waited for by nobody, so any number may be on their way.
@@ -131,8 +131,8 @@ class _Numbers:
         return self._device[:, 2].long()
 
     @property
-    def decoding(self) -> Decoding:
-        return Decoding(blocks=self._device[:, 4:], lengths=self._device[:, 3].contiguous())
+    def decoding(self) -> DecodeBatch:
+        return DecodeBatch(blocks=self._device[:, 4:], lengths=self._device[:, 3].contiguous())
 
 
 class _Host:
@@ -148,7 +148,7 @@ class GraphForward:
 
     returns_early = True
 
-    def __init__(self, network: Network, store: Store, *, graphs: bool) -> None:
+    def __init__(self, network: Network, store: KvCache, *, graphs: bool) -> None:
         self._network = network
         self._store = store
         self._most_blocks = min(store.num_blocks, -(-network.shape.context // BLOCK_TOKENS))
@@ -160,12 +160,12 @@ class GraphForward:
         """By size: passes that a larger graph has served."""
         self._met: set[Hashable] = set()
         """What was captured before, so that its kernels are there whatever was forgotten since."""
-        self._put_off = PutOff(PUT_OFF_PASSES)
+        self._put_off = FailureBackoff(PUT_OFF_PASSES)
         self._pool: Any = None
         self._layer: Any = torch.compile(_layer, dynamic=True)
 
     @torch.inference_mode()
-    def __call__(self, work: Pass, ids: Tensor | None = None) -> Tensor:
+    def __call__(self, work: ForwardBatch, ids: Tensor | None = None) -> Tensor:
         num = len(work.lengths)
         graph = self._graph(work) if self._use_graphs and work.is_decode else None
         self._replayed = graph if len(work.wanted) == num else None
@@ -178,7 +178,7 @@ class GraphForward:
         return graph.logits.index_select(0, _on(work.wanted, graph.logits.device))
 
     @torch.inference_mode()
-    def sample(self, logits: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
+    def sample(self, logits: Tensor, draws: BatchSampling) -> tuple[Tensor, Tensor]:
         graph, num = self._replayed, len(logits)
         if graph is None or draws.is_cut:
             return _sampled(logits, draws.on(logits.device))
@@ -202,7 +202,7 @@ class GraphForward:
         self._replayed = None
         self._pool = None
 
-    def _graph(self, work: Pass) -> _Graph | None:
+    def _graph(self, work: ForwardBatch) -> _Graph | None:
         """The smallest that has room for the calls, or one that was captured already."""
         at = bisect_left(SIZES, len(work.lengths))
         if at == len(SIZES):
@@ -228,14 +228,14 @@ class GraphForward:
             self._put_off.fail(what)
             return None
 
-    def _capture(self, size: int, work: Pass) -> _Graph:
+    def _capture(self, size: int, work: ForwardBatch) -> _Graph:
         numbers = _Numbers(size, self._most_blocks, self._network.device)
         numbers.bring(work)
         graph, (logits, paged) = self._captured(size, lambda: self._decode(numbers))
         self._graphs[size] = _Graph(graph, numbers, logits, paged)
         return self._graphs[size]
 
-    def _capture_sampling(self, graph: _Graph, draws: Draws) -> _Sampling:
+    def _capture_sampling(self, graph: _Graph, draws: BatchSampling) -> _Sampling:
         size, device = len(graph.logits), graph.logits.device
         rows = replace(draws, numbers=torch.ones((size, 4), dtype=torch.float64, device=device))
         what = (size, draws.is_greedy)
@@ -268,8 +268,8 @@ class GraphForward:
         self._pool = pool or graph.pool()
         return graph, found
 
-    def _decode(self, numbers: _Numbers) -> tuple[Tensor, Paged]:
-        paged = Paged(self._store, numbers.slots, decoding=numbers.decoding, prefilling=None)
+    def _decode(self, numbers: _Numbers) -> tuple[Tensor, PagedBatch]:
+        paged = PagedBatch(self._store, numbers.slots, decoding=numbers.decoding, prefilling=None)
         hidden = self._hidden(numbers.ids, numbers.positions, paged)
         return hidden @ self._network.head.T, paged
 
@@ -283,7 +283,7 @@ class GraphForward:
                 hidden = self._layer(layer, hidden, rotary, attend)
         return network.norm(hidden).squeeze(0)
 
-    def _run(self, work: Pass, ids: Tensor | None) -> Tensor:
+    def _run(self, work: ForwardBatch, ids: Tensor | None) -> Tensor:
         """A pass in which some calls compute several tokens; those with one go first."""
         device = self._network.device
         counts = np.diff(work.starts)
@@ -293,7 +293,7 @@ class GraphForward:
         ends = np.cumsum(counts[order]) - 1
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
-        paged = Paged(
+        paged = PagedBatch(
             self._store,
             _on(work.slots[rows], device),
             decoding=self._decoding(work, single) if len(single) else None,
@@ -305,14 +305,14 @@ class GraphForward:
         last = hidden.index_select(0, _on(ends[place[work.wanted]], device))
         return last @ self._network.head.T
 
-    def _decoding(self, work: Pass, calls: Indices) -> Decoding:
+    def _decoding(self, work: ForwardBatch, calls: Indices) -> DecodeBatch:
         device = self._network.device
-        return Decoding(
+        return DecodeBatch(
             blocks=_on(work.blocks[calls], device, np.int32),
             lengths=_on(work.lengths[calls], device, np.int32),
         )
 
-    def _prefilling(self, work: Pass, calls: Indices) -> Prefilling:
+    def _prefilling(self, work: ForwardBatch, calls: Indices) -> PrefillBatch:
         device = self._network.device
         counts, lengths = np.diff(work.starts)[calls], work.lengths[calls]
         slots = [
@@ -320,7 +320,7 @@ class GraphForward:
             for call, length in zip(calls, lengths, strict=True)
         ]
         zero = np.zeros(1, dtype=np.int32)
-        return Prefilling(
+        return PrefillBatch(
             queries=_on(np.concatenate([zero, np.cumsum(counts)]), device, np.int32),
             keys=_on(np.concatenate([zero, np.cumsum(lengths)]), device, np.int32),
             slots=_on(np.concatenate(slots), device),
@@ -335,7 +335,7 @@ def _capturing(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
-def _sampled(logits: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
+def _sampled(logits: Tensor, draws: BatchSampling) -> tuple[Tensor, Tensor]:
     """What `sample_packed` gives, but for rounding."""
     return (
         sample_packed(logits, draws) if draws.is_cut else packed(*_weighing().sample(logits, draws))

@@ -12,7 +12,7 @@ from gyre.model.network import Attend, Network
 TYPICAL_ROWS = 32
 """Tokens of a pass that the packing is made for; it serves any number."""
 FAMILIES = ("llama", "qwen2", "qwen3")
-"""Families whose layers are what `JoinedLayers` computes."""
+"""Families whose layers are what `FusedCpuLayers` computes."""
 
 Apply = Callable[[Tensor], Tensor]
 
@@ -40,7 +40,7 @@ class _Layer:
     down: Apply
 
 
-class JoinedLayers:
+class FusedCpuLayers:
     """Copies of the weights as they are now: made anew when those change."""
 
     def __init__(self, network: Network) -> None:

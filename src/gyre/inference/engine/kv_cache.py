@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from gyre.model.network import Shape
-from gyre.types.errors import BrokenPromise, OutOfMemory
+from gyre.model.network import ModelDims
+from gyre.types.errors import InternalError, OutOfMemory
 
 CUDA_FRACTION = 0.9
 """Of the free device memory; the rest is for the tensors of a pass."""
@@ -15,11 +15,11 @@ HOST_BYTES = 2 * 2**30
 """Most that is taken on a CPU when nobody says how much."""
 
 
-def kv_bytes_per_token(shape: Shape, dtype: torch.dtype) -> int:
+def kv_bytes_per_token(shape: ModelDims, dtype: torch.dtype) -> int:
     return shape.kv_values_per_token * dtype.itemsize
 
 
-def carried_bytes(shape: Shape, num_tokens: int) -> int:
+def carried_bytes(shape: ModelDims, num_tokens: int) -> int:
     """Most that so many tokens take on their way: ids, and keys and values in float32."""
     return num_tokens * (kv_bytes_per_token(shape, torch.float32) + ID_BYTES)
 
@@ -30,7 +30,7 @@ def free_bytes(device: torch.device) -> int:
     return torch.cuda.mem_get_info(device)[0] + held
 
 
-def affordable_tokens(shape: Shape, dtype: torch.dtype, device: torch.device) -> int:
+def affordable_tokens(shape: ModelDims, dtype: torch.dtype, device: torch.device) -> int:
     """Tokens whose keys and values the device can be asked to hold."""
     if device.type == "cuda":
         num_bytes = int(torch.cuda.mem_get_info(device)[0] * CUDA_FRACTION)
@@ -57,7 +57,7 @@ def move_weights(module: nn.Module, device: torch.device) -> None:
             torch.cuda.empty_cache()
 
 
-class Store:
+class KvCache:
     """One tensor (layers, 2, kv_heads, slots, head_dim), which can be given back and taken again.
 
     A run of neighbouring blocks is one view of it, so attention over such a run copies nothing.
@@ -65,7 +65,7 @@ class Store:
 
     def __init__(
         self,
-        shape: Shape,
+        shape: ModelDims,
         *,
         num_blocks: int,
         block_tokens: int,
@@ -97,7 +97,7 @@ class Store:
     def values(self) -> Tensor:
         """All of it; another tensor after each `allocate`."""
         if self._values is None:
-            raise BrokenPromise("keys and values are used while their memory is given back")
+            raise InternalError("keys and values are used while their memory is given back")
         return self._values
 
     def layer(self, index: int) -> Tensor:

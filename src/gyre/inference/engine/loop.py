@@ -12,34 +12,41 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gyre.config.sections import EngineSection
-from gyre.inference.engine.block_manager import Cache
-from gyre.inference.engine.chosen import forward_for
-from gyre.inference.engine.flight import Drawn, Flight, draws_for, on_device
+from gyre.config.sections import EngineConfig
+from gyre.inference.engine.block_manager import BlockManager
+from gyre.inference.engine.chosen import select_forward
+from gyre.inference.engine.flight import InFlightPass, SampledTokens, draws_for, on_device
 from gyre.inference.engine.forward import Forward, lay_out
-from gyre.inference.engine.kv_cache import Store, affordable_tokens, move_weights
-from gyre.inference.engine.pinned_blocks import Pins
-from gyre.inference.engine.reports import Capacity, Failed, KVBlocks, Pin, Report, Said
+from gyre.inference.engine.kv_cache import KvCache, affordable_tokens, move_weights
+from gyre.inference.engine.pinned_blocks import PinnedBlocks
+from gyre.inference.engine.reports import (
+    Capacity,
+    KVBlocks,
+    Pin,
+    Report,
+    RequestFailed,
+    RequestOutput,
+)
 from gyre.inference.engine.request import Decode, Request, admitted, refusal
-from gyre.inference.engine.scheduler import Batch, Turn
+from gyre.inference.engine.scheduler import BatchScheduler, ScheduledPass
 from gyre.model.devices import current
 from gyre.model.network import Network
 from gyre.model.weights import load_into
 from gyre.types.errors import ConfigError, EngineDraining, EngineError, OutOfMemory
-from gyre.types.sampling import Ask, Chunk, EngineHealth
+from gyre.types.sampling import Chunk, EngineHealth, GenerateRequest
 
 CUDA_BLOCK_TOKENS = 128
 BLOCK_TOKENS = 16
-MakeForward = Callable[[Network, Store], Forward]
+MakeForward = Callable[[Network, KvCache], Forward]
 
 
-class Loop:
+class EngineCore:
     """Continuous batching over one network; not to be used by two threads at once."""
 
     def __init__(
         self,
         network: Network,
-        section: EngineSection,
+        section: EngineConfig,
         *,
         model: str,
         version: int = 0,
@@ -57,15 +64,15 @@ class Loop:
         self._store = _store(network, section)
         with current(self._device):
             self._forward = (
-                forward_for(network, self._store, section)
+                select_forward(network, self._store, section)
                 if make_forward is None
                 else make_forward(network, self._store)
             )
-        self._pins = Pins(self._store)
+        self._pins = PinnedBlocks(self._store)
         self._epoch = 0
         self._batch = self._empty_batch()
         self._requests: dict[str, Request] = {}
-        self._flight: Flight | None = None
+        self._flight: InFlightPass | None = None
         """A pass that was launched before the tokens of the one before it were looked at."""
         self._paused = False
         self._resting = False
@@ -105,7 +112,7 @@ class Loop:
             context_tokens=self.context_tokens,
         )
 
-    def submit(self, ask: Ask) -> None:
+    def submit(self, ask: GenerateRequest) -> None:
         """The ask waits for its first pass; EngineError, not retryable, if it can never be served.
 
         Output tokens that were sampled elsewhere are continued: they end its input ids.
@@ -193,13 +200,13 @@ class Loop:
             self._flight = None
             self._batch.restart(self._root())
 
-    def rest(self, *, offload_weights: bool = False) -> list[Report]:
+    def offload(self, *, offload_weights: bool = False) -> list[Report]:
         """Gives the memory of keys and values back, and that of weights if they are not shared.
 
         Calls and pins are over; the reports end each call with "abort".
         """
         ended = [
-            Said(id=one, chunk=Chunk(ids=[], logprobs=[], finish="abort"))
+            RequestOutput(id=one, chunk=Chunk(ids=[], logprobs=[], finish="abort"))
             for one in list(self._requests)
             if self.cancel(one)
         ]
@@ -246,10 +253,12 @@ class Loop:
     def release(self, pin: Pin) -> None:
         self._pins.release(self._batch, pin)
 
-    def _asking(self, turn: Turn) -> list[Request]:
+    def _asking(self, turn: ScheduledPass) -> list[Request]:
         return [self._requests[part.call.id] for part in turn.parts]
 
-    def _launch(self, turn: Turn, requests: list[Request], ids: Tensor | None = None) -> Flight:
+    def _launch(
+        self, turn: ScheduledPass, requests: list[Request], ids: Tensor | None = None
+    ) -> InFlightPass:
         """Puts the pass on the device; with ids that are known only there, one for each part."""
         wanting = requests
         if ids is None:
@@ -264,12 +273,12 @@ class Loop:
                 vocabulary=self._network.shape.vocabulary,
                 device=self._device,
             )
-            drawn = Drawn(*self._forward.sample(logits, draws))
-        return Flight(
+            drawn = SampledTokens(*self._forward.sample(logits, draws))
+        return InFlightPass(
             turn=turn, requests=requests, wanting=wanting, version=self._version, drawn=drawn
         )
 
-    def _follow(self, flight: Flight) -> Flight | None:
+    def _follow(self, flight: InFlightPass) -> InFlightPass | None:
         """The pass after this one, launched on its tokens, if all who run are in both."""
         if flight.drawn is None or len(flight.wanting) < len(self._batch.running):
             return None
@@ -298,12 +307,12 @@ class Loop:
             chunk = request.take(token, logprob, version)
         except EngineError as error:
             self._end(request)
-            return Failed(id=request.ask.id, error=error)
+            return RequestFailed(id=request.ask.id, error=error)
         if chunk.finish is not None:
             self._end(request)
-        return Said(id=request.ask.id, chunk=chunk)
+        return RequestOutput(id=request.ask.id, chunk=chunk)
 
-    def _fail(self, turn: Turn, error: RuntimeError) -> list[Report]:
+    def _fail(self, turn: ScheduledPass, error: RuntimeError) -> list[Report]:
         """The calls of a pass that the device refused are over; all others can go on."""
         failed: list[Report] = []
         for part in turn.parts:
@@ -313,7 +322,7 @@ class Loop:
             self._end(request)
             found = EngineError(f"ask {part.call.id}: its pass failed: {error}")
             found.__cause__ = error
-            failed.append(Failed(id=part.call.id, error=found))
+            failed.append(RequestFailed(id=part.call.id, error=found))
         return failed
 
     def _end(self, request: Request) -> None:
@@ -329,9 +338,9 @@ class Loop:
         # Counted besides the version, because weights may be loaded twice under one number.
         return f"{self._epoch}/{self._version}".encode()
 
-    def _empty_batch(self) -> Batch:
-        return Batch(
-            Cache(self._store.num_blocks),
+    def _empty_batch(self) -> BatchScheduler:
+        return BatchScheduler(
+            BlockManager(self._store.num_blocks),
             block_tokens=self._store.block_tokens,
             capacity=self._section.capacity,
             prefill_tokens=self._section.prefill_tokens,
@@ -339,7 +348,7 @@ class Loop:
         )
 
 
-def _store(network: Network, section: EngineSection) -> Store:
+def _store(network: Network, section: EngineConfig) -> KvCache:
     device, dtype = network.device, network.dtype
     default = CUDA_BLOCK_TOKENS if device.type == "cuda" else BLOCK_TOKENS
     block_tokens = default if section.block_tokens is None else section.block_tokens
@@ -356,7 +365,7 @@ def _store(network: Network, section: EngineSection) -> Store:
         tokens = min(most, affordable_tokens(network.shape, dtype, device))
     if tokens < block_tokens:
         raise ConfigError(f"engine.kv_tokens: expected a block of {block_tokens}, found {tokens}")
-    return Store(
+    return KvCache(
         network.shape,
         num_blocks=tokens // block_tokens,
         block_tokens=block_tokens,

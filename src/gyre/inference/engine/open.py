@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import torch
 
-from gyre.config.sections import EngineSection
+from gyre.config.sections import EngineConfig
 from gyre.inference.engine.kv_cache import carried_bytes
-from gyre.inference.engine.loop import Loop
+from gyre.inference.engine.loop import EngineCore
 from gyre.inference.engine.request import Decode
 from gyre.model.loader import load_network
 from gyre.model.manifest import read_manifest
@@ -15,10 +15,10 @@ from gyre.types.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
+class OpenedEngine:
     """A loop that can be asked."""
 
-    loop: Loop
+    loop: EngineCore
     device: torch.device
     kv_bytes: int
     """Of all the tokens it can hold, on their way to another."""
@@ -26,13 +26,13 @@ class Opened:
 
 def open_loop(
     model: str,
-    section: EngineSection,
+    section: EngineConfig,
     *,
     device: str | None,
     dtype: str | None,
     seed: int,
     decode: Decode | None,
-) -> Opened:
+) -> OpenedEngine:
     """The model's loop; raises ConfigError, ModelError or OutOfMemory.
 
     Without a device it is on CUDA where there is one; without a type it has bfloat16 there and
@@ -41,7 +41,7 @@ def open_loop(
     place = device_of(device)
     network = load_network(model, device=place, dtype=dtype_of(dtype, place))
     manifest = read_manifest(model_folder(model))
-    loop = Loop(
+    loop = EngineCore(
         network,
         section,
         model=model,
@@ -52,7 +52,7 @@ def open_loop(
     capacity = loop.capacity()
     num_tokens = capacity.blocks * capacity.block_tokens
     kv_bytes = carried_bytes(network.shape, num_tokens)
-    return Opened(loop=loop, device=place, kv_bytes=kv_bytes)
+    return OpenedEngine(loop=loop, device=place, kv_bytes=kv_bytes)
 
 
 def device_of(asked: str | None) -> torch.device:

@@ -8,18 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gyre.inference.engine.kv_cache import Store
-from gyre.model.live import Live
-from gyre.model.network import Shape
+from gyre.inference.engine.kv_cache import KvCache
+from gyre.model.live import LiveObjects
+from gyre.model.network import ModelDims
 
 BLOCK_TOKENS = 128
 """Tokens of a cache block, whose keys lie together and are read in long runs."""
 
-_live: Live["Paged"] = Live()
+_live: LiveObjects["PagedBatch"] = LiveObjects()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Decoding:
+class DecodeBatch:
     """D calls that compute one token each, the first rows of their pass."""
 
     blocks: Tensor
@@ -29,7 +29,7 @@ class Decoding:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Prefilling:
+class PrefillBatch:
     """Calls that compute several tokens each, the rows after those."""
 
     queries: Tensor
@@ -42,16 +42,16 @@ class Prefilling:
     most_keys: int
 
 
-class Paged:
+class PagedBatch:
     """The calls of one pass, or of one captured graph: where their keys are and who sees them."""
 
     def __init__(
         self,
-        store: Store,
+        store: KvCache,
         slots: Tensor,
         *,
-        decoding: Decoding | None,
-        prefilling: Prefilling | None,
+        decoding: DecodeBatch | None,
+        prefilling: PrefillBatch | None,
     ) -> None:
         self._store = store
         self._slots = slots
@@ -99,13 +99,13 @@ def _reading() -> Any:
     return import_module("gyre.inference.engine.reading")
 
 
-def try_out(shape: Shape, dtype: torch.dtype, device: torch.device) -> None:
+def try_out(shape: ModelDims, dtype: torch.dtype, device: torch.device) -> None:
     """RuntimeError where the device cannot run the kernels for heads of this shape."""
     sizes = (shape.heads, shape.kv_heads, shape.head_dim)
     _reading().try_out(*sizes, dtype, device, BLOCK_TOKENS)
 
 
-def _decode(calls: Decoding, query: Tensor, held: Tensor, scale: float) -> Tensor:
+def _decode(calls: DecodeBatch, query: Tensor, held: Tensor, scale: float) -> Tensor:
     """Queries (heads, D, d) to (D, heads, d); keys are read where they lie."""
     rows = _by_rows(query).transpose(0, 1)
     found: Tensor = _reading().attend(rows, held, calls.blocks, calls.lengths, scale, BLOCK_TOKENS)
@@ -117,7 +117,7 @@ def _by_rows(vectors: Tensor) -> Tensor:
     return vectors if vectors.stride(-1) == 1 else vectors.contiguous()
 
 
-def _prefill(calls: Prefilling, query: Tensor, held: Tensor, scale: float) -> Tensor:
+def _prefill(calls: PrefillBatch, query: Tensor, held: Tensor, scale: float) -> Tensor:
     """Queries (heads, T, d) to (T, heads, d); each call's keys are gathered once."""
     keys = held[0].index_select(1, calls.slots).transpose(0, 1)
     values = held[1].index_select(1, calls.slots).transpose(0, 1)

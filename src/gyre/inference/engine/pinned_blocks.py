@@ -4,9 +4,9 @@ from array import array
 from dataclasses import dataclass
 
 from gyre.inference.engine.block_manager import extend_chain
-from gyre.inference.engine.kv_cache import Store
+from gyre.inference.engine.kv_cache import KvCache
 from gyre.inference.engine.reports import KVBlocks, Pin
-from gyre.inference.engine.scheduler import Batch, Call
+from gyre.inference.engine.scheduler import BatchScheduler, SequenceState
 from gyre.types.errors import EngineError, OutOfMemory
 
 
@@ -17,20 +17,20 @@ class _Held:
     version: int
 
 
-class Pins:
+class PinnedBlocks:
     """Who holds blocks without computing on them."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: KvCache) -> None:
         self._store = store
         self._held: dict[int, _Held] = {}
         self._last = 0
 
-    def pin_call(self, batch: Batch, call: Call, version: int) -> Pin:
+    def pin_call(self, batch: BatchScheduler, call: SequenceState, version: int) -> Pin:
         """Holds the full blocks that are computed of a call, whatever becomes of the call."""
         blocks = call.blocks[: call.num_computed // self._store.block_tokens]
         return self._hold(batch, call.tokens, list(blocks), version)
 
-    def pin_prefix(self, batch: Batch, tokens: "array[int]", version: int) -> Pin:
+    def pin_prefix(self, batch: BatchScheduler, tokens: "array[int]", version: int) -> Pin:
         """Holds what is findable of the tokens from their beginning."""
         return self._hold(batch, tokens, batch.cache.find(self._chain(batch, tokens)), version)
 
@@ -42,7 +42,7 @@ class Pins:
         values = self._store.read(held.blocks)
         return KVBlocks(token_ids=held.tokens.tobytes(), version=held.version, values=values)
 
-    def take_in(self, batch: Batch, given: KVBlocks, version: int) -> Pin:
+    def take_in(self, batch: BatchScheduler, given: KVBlocks, version: int) -> Pin:
         """Puts whole blocks of what is given into the cache, findable and pinned.
 
         Raises EngineError, retryable, for what other weights or another model computed, and
@@ -70,7 +70,7 @@ class Pins:
         batch.cache.release(blocks)
         return pin
 
-    def release(self, batch: Batch, pin: Pin) -> None:
+    def release(self, batch: BatchScheduler, pin: Pin) -> None:
         """Once for each pin; the blocks stay findable until others need them."""
         held = self._held.pop(pin.id, None)
         if held is not None:
@@ -80,7 +80,9 @@ class Pins:
         """The memory behind all pins is gone."""
         self._held.clear()
 
-    def _hold(self, batch: Batch, tokens: "array[int]", blocks: list[int], version: int) -> Pin:
+    def _hold(
+        self, batch: BatchScheduler, tokens: "array[int]", blocks: list[int], version: int
+    ) -> Pin:
         batch.cache.retain(blocks)
         self._last += 1
         num_tokens = len(blocks) * self._store.block_tokens
@@ -96,7 +98,7 @@ class Pins:
             message = f"blocks: expected shape {expected}, found {tuple(given.values.shape)}"
             raise EngineError(message, retryable=False)
 
-    def _chain(self, batch: Batch, tokens: "array[int]") -> list[bytes]:
+    def _chain(self, batch: BatchScheduler, tokens: "array[int]") -> list[bytes]:
         chain: list[bytes] = []
         extend_chain(chain, tokens, root=batch.root, block_tokens=self._store.block_tokens)
         return chain

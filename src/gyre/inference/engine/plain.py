@@ -5,10 +5,10 @@ import torch
 from torch import Tensor
 
 from gyre.inference.engine.attention import PagedAttention, Scratch
-from gyre.inference.engine.forward import Pass
-from gyre.inference.engine.joined import JoinedLayers, can_join
-from gyre.inference.engine.kv_cache import Store
-from gyre.inference.engine.sampler import Draws, sample_packed
+from gyre.inference.engine.forward import ForwardBatch
+from gyre.inference.engine.joined import FusedCpuLayers, can_join
+from gyre.inference.engine.kv_cache import KvCache
+from gyre.inference.engine.sampler import BatchSampling, sample_packed
 from gyre.model.network import Network
 
 
@@ -17,17 +17,17 @@ class PlainForward:
 
     returns_early = False
 
-    def __init__(self, network: Network, store: Store, *, join: bool = True) -> None:
+    def __init__(self, network: Network, store: KvCache, *, join: bool = True) -> None:
         self._network = network
         self._store = store
         self._join = join and can_join(network)
-        self._joined: JoinedLayers | None = None
+        self._joined: FusedCpuLayers | None = None
         self._scratch = Scratch(store)
 
-    def __call__(self, work: Pass, ids: Tensor | None = None) -> Tensor:
+    def __call__(self, work: ForwardBatch, ids: Tensor | None = None) -> Tensor:
         network = self._network
         if self._join and self._joined is None:
-            self._joined = JoinedLayers(network)
+            self._joined = FusedCpuLayers(network)
         layers = network if self._joined is None else self._joined
         attend = PagedAttention(work, self._store, self._scratch, network.dtype)
         hidden = network.embed(self._on(work.ids) if ids is None else ids)
@@ -40,7 +40,7 @@ class PlainForward:
             return self._joined.logits(hidden)
         return torch.nn.functional.linear(hidden, network.head)
 
-    def sample(self, logits: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
+    def sample(self, logits: Tensor, draws: BatchSampling) -> tuple[Tensor, Tensor]:
         return sample_packed(logits, draws.on(logits.device))
 
     def reload(self) -> None:

@@ -9,7 +9,7 @@ from gyre.types.sampling import Chunk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class RequestOutput:
     """Tokens of one ask, or its end, or both."""
 
     id: str
@@ -17,14 +17,14 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failed:
+class RequestFailed:
     """One ask is over without a finish; the others go on."""
 
     id: str
     error: EngineError
 
 
-Report = Said | Failed
+Report = RequestOutput | RequestFailed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from gyre.inference.engine.sampler import Way, seed_of, way_of
-from gyre.inference.engine.scheduler import Call
+from gyre.inference.engine.scheduler import SequenceState
 from gyre.types.errors import EngineError
-from gyre.types.sampling import Ask, Chunk, Sampling
+from gyre.types.sampling import Chunk, GenerateRequest, SamplingParams
 
 Decode = Callable[[Sequence[int]], str]
 SEAM_TOKENS = 4
@@ -21,8 +21,8 @@ UNDECODABLE = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError
 class Request:
     """An admitted ask with its call."""
 
-    ask: Ask
-    call: Call
+    ask: GenerateRequest
+    call: SequenceState
     seed: int
     num_prompt: int
     most_tokens: int
@@ -98,7 +98,12 @@ class Request:
 
 
 def admitted(
-    ask: Ask, *, context_tokens: int, vocabulary: int, engine_seed: int, decode: Decode | None
+    ask: GenerateRequest,
+    *,
+    context_tokens: int,
+    vocabulary: int,
+    engine_seed: int,
+    decode: Decode | None,
 ) -> Request:
     """The ask as a request; raises EngineError for one that can never be served."""
     tokens = _tokens(ask, vocabulary)
@@ -112,7 +117,7 @@ def admitted(
     seed = ask.sampling.seed
     return Request(
         ask=ask,
-        call=Call(id=ask.id, tokens=tokens),
+        call=SequenceState(id=ask.id, tokens=tokens),
         seed=seed_of(engine_seed, ask.id) if seed is None else seed,
         num_prompt=len(tokens),
         most_tokens=min(ask.sampling.max_tokens, context_tokens - len(tokens)),
@@ -121,11 +126,11 @@ def admitted(
     )
 
 
-def refusal(ask: Ask, found: str) -> EngineError:
+def refusal(ask: GenerateRequest, found: str) -> EngineError:
     return EngineError(f"ask {ask.id}: {found}", retryable=False)
 
 
-def _tokens(ask: Ask, vocabulary: int) -> "array[int]":
+def _tokens(ask: GenerateRequest, vocabulary: int) -> "array[int]":
     tokens = array("i")
     if not ask.input_ids or len(ask.input_ids) % tokens.itemsize:
         raise refusal(ask, f"expected int32 ids, found {len(ask.input_ids)} bytes")
@@ -136,7 +141,7 @@ def _tokens(ask: Ask, vocabulary: int) -> "array[int]":
     return tokens
 
 
-def _check(ask: Ask, sampling: Sampling) -> None:
+def _check(ask: GenerateRequest, sampling: SamplingParams) -> None:
     if not (math.isfinite(sampling.temperature) and sampling.temperature >= 0):
         raise refusal(ask, f"temperature: expected 0 or more, found {sampling.temperature}")
     if not 0 < sampling.top_p <= 1:

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gyre.types.sampling import Sampling
+from gyre.types.sampling import SamplingParams
 
 STRETCH = 256
 """Tokens that are summed before they are looked at one by one."""
@@ -23,13 +23,13 @@ Way = tuple[float, float, float]
 which the size of the vocabulary keeps all."""
 
 
-def way_of(sampling: Sampling, vocabulary: int) -> Way:
+def way_of(sampling: SamplingParams, vocabulary: int) -> Way:
     top_k = vocabulary if sampling.top_k is None else min(sampling.top_k, vocabulary)
     return sampling.temperature, sampling.top_p, top_k
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draws:
+class BatchSampling:
     """How each of S rows is drawn."""
 
     numbers: Tensor
@@ -82,7 +82,7 @@ def uniforms(seeds: Iterable[int]) -> NDArray[np.float64]:
     return (np.frombuffer(b"".join(digests), "<u8") >> 11).astype(np.float64) * 2.0**-53
 
 
-def sample(logits_SV: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
+def sample(logits_SV: Tensor, draws: BatchSampling) -> tuple[Tensor, Tensor]:
     """Ids (S) and the log-probability of each under the distribution it was drawn from (float32).
 
     That is after temperature, top-k and top-p, in this order, each on what the one before left.
@@ -107,7 +107,7 @@ def sample(logits_SV: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
 
 
 def chosen(
-    ids: Tensor, logprobs: Tensor, total_S: Tensor, logits_SV: Tensor, draws: Draws
+    ids: Tensor, logprobs: Tensor, total_S: Tensor, logits_SV: Tensor, draws: BatchSampling
 ) -> tuple[Tensor, Tensor]:
     """The ids that were drawn, or of greedy rows the most likely, as from a point mass."""
     if not draws.is_greedy:
@@ -118,7 +118,7 @@ def chosen(
     return ids, torch.where(greedy_S, nothing, logprobs)
 
 
-def sample_packed(logits_SV: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
+def sample_packed(logits_SV: Tensor, draws: BatchSampling) -> tuple[Tensor, Tensor]:
     """What `sample` gives, packed."""
     return packed(*sample(logits_SV, draws))
 

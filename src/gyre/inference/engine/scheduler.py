@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gyre.inference.engine.block_manager import Cache, Digest, extend_chain
+from gyre.inference.engine.block_manager import BlockManager, Digest, extend_chain
 
 
 @dataclass(slots=True, eq=False)
-class Call:
+class SequenceState:
     """Tokens on their way through the engine, with the blocks that hold what is computed."""
 
     id: str
@@ -33,10 +33,10 @@ class Call:
         return len(self.tokens) - self.num_computed
 
 
-class Part(NamedTuple):
+class ScheduledChunk(NamedTuple):
     """What one call computes in a pass; there is one for every token, so it is made cheaply."""
 
-    call: Call
+    call: SequenceState
     start: int
     """First token to compute."""
     end: int
@@ -46,37 +46,43 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class ScheduledPass:
     """The next pass; without parts there is nothing that can be computed now."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[ScheduledChunk, ...]
     stepped_back: tuple[str, ...] = ()
     """Calls that gave their blocks away and wait again."""
 
 
-class Batch:
+class BatchScheduler:
     """Calls in order of arrival, first those that run, then those that wait."""
 
     def __init__(
-        self, cache: Cache, *, block_tokens: int, capacity: int, prefill_tokens: int, root: Digest
+        self,
+        cache: BlockManager,
+        *,
+        block_tokens: int,
+        capacity: int,
+        prefill_tokens: int,
+        root: Digest,
     ) -> None:
         self.cache = cache
         self.root = root
         """Begins every chain: what was computed under other weights has another."""
-        self.running: list[Call] = []
-        self.waiting: deque[Call] = deque()
+        self.running: list[SequenceState] = []
+        self.waiting: deque[SequenceState] = deque()
         self._block_tokens = block_tokens
         self._capacity = capacity
         self._prefill_tokens = prefill_tokens
 
-    def __iter__(self) -> Iterator[Call]:
+    def __iter__(self) -> Iterator[SequenceState]:
         yield from self.running
         yield from self.waiting
 
-    def add(self, call: Call) -> None:
+    def add(self, call: SequenceState) -> None:
         self.waiting.append(call)
 
-    def remove(self, call: Call) -> None:
+    def remove(self, call: SequenceState) -> None:
         """The call is neither running nor waiting; its named blocks stay findable."""
         if call in self.running:
             self.running.remove(call)
@@ -93,7 +99,7 @@ class Batch:
             call.chain.clear()
         self.cache.forget()
 
-    def follow(self, parts: Sequence[Part]) -> Turn | None:
+    def follow(self, parts: Sequence[ScheduledChunk]) -> ScheduledPass | None:
         """The pass after one whose tokens are not known yet: each call goes one token further.
 
         None where a call that waits might start, or memory is short: a turn decides that, and a
@@ -109,12 +115,14 @@ class Batch:
             return None
         for call, block in zip(full, taken, strict=True):
             call.blocks.append(block)
-        return Turn(parts=tuple([Part(call, end, end + 1, True) for call, _, end, _ in parts]))
+        return ScheduledPass(
+            parts=tuple([ScheduledChunk(call, end, end + 1, True) for call, _, end, _ in parts])
+        )
 
-    def turn(self) -> Turn:
+    def turn(self) -> ScheduledPass:
         """Decides the next pass and takes its blocks; `done` must follow before the next turn."""
         back: list[str] = []
-        parts: list[Part] = []
+        parts: list[ScheduledChunk] = []
         room = self._prefill_tokens
         # A copy, because calls that step back leave the list.
         for call in list(self.running):
@@ -126,9 +134,9 @@ class Batch:
                 parts.append(_part(call, count))
         if not back:
             parts += self._admit(room)
-        return Turn(parts=tuple(parts), stepped_back=tuple(back))
+        return ScheduledPass(parts=tuple(parts), stepped_back=tuple(back))
 
-    def done(self, parts: Iterable[Part]) -> None:
+    def done(self, parts: Iterable[ScheduledChunk]) -> None:
         """These are computed: full blocks get their names."""
         for part in parts:
             call = part.call
@@ -141,7 +149,7 @@ class Batch:
                 self.cache.name(call.blocks[index], call.chain[index])
             call.num_named = full
 
-    def _make_room(self, call: Call, count: int, back: list[str]) -> bool:
+    def _make_room(self, call: SequenceState, count: int, back: list[str]) -> bool:
         """Whether the call has blocks for `count` more tokens, others having stepped back."""
         wanted = self._num_blocks(call.num_computed + count) - len(call.blocks)
         while wanted > 0:
@@ -156,9 +164,9 @@ class Batch:
                 return False
         return True
 
-    def _admit(self, room: int) -> list[Part]:
+    def _admit(self, room: int) -> list[ScheduledChunk]:
         """Waiting calls that start now, with blocks for all they have."""
-        parts: list[Part] = []
+        parts: list[ScheduledChunk] = []
         shared = _unnamed(self.running)
         for call in list(self.waiting):
             if len(self.running) >= self._capacity or room <= 0:
@@ -184,29 +192,31 @@ class Batch:
             parts.append(_part(call, count))
         return parts
 
-    def _step_back(self, call: Call) -> None:
+    def _step_back(self, call: SequenceState) -> None:
         self.running.remove(call)
         self._drop(call)
         self.waiting.appendleft(call)
 
-    def _drop(self, call: Call) -> None:
+    def _drop(self, call: SequenceState) -> None:
         self.cache.release(call.blocks)
         call.blocks = []
         call.num_computed = 0
         call.num_named = 0
 
-    def _extend(self, call: Call) -> None:
+    def _extend(self, call: SequenceState) -> None:
         extend_chain(call.chain, call.tokens, root=self.root, block_tokens=self._block_tokens)
 
     def _num_blocks(self, num_tokens: int) -> int:
         return -(-num_tokens // self._block_tokens)
 
 
-def _part(call: Call, count: int) -> Part:
+def _part(call: SequenceState, count: int) -> ScheduledChunk:
     end = call.num_computed + count
-    return Part(call=call, start=call.num_computed, end=end, is_last=end == len(call.tokens))
+    return ScheduledChunk(
+        call=call, start=call.num_computed, end=end, is_last=end == len(call.tokens)
+    )
 
 
-def _unnamed(calls: list[Call]) -> set[Digest]:
+def _unnamed(calls: list[SequenceState]) -> set[Digest]:
     """Blocks of prompts that are being computed and cannot be found yet."""
     return {digest for call in calls for digest in call.chain[call.num_named :]}

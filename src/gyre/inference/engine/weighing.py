@@ -9,13 +9,13 @@ import triton.language as tl
 from torch import Tensor
 
 from gyre.inference.engine.launching import launching
-from gyre.inference.engine.sampler import STRETCH, Draws, chosen, draw
+from gyre.inference.engine.sampler import STRETCH, BatchSampling, chosen, draw
 
 MANY = 16
 """Stretches that one program weighs."""
 
 
-def sample(logits_SV: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
+def sample(logits_SV: Tensor, draws: BatchSampling) -> tuple[Tensor, Tensor]:
     """Ids and log-probabilities (S), float32, of rows of which none is cut."""
     temperature_S, _, _, uniform_S = draws.numbers.unbind(dim=1)
     heat_S1 = torch.where(temperature_S == 0, 1.0, temperature_S).float()[:, None]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from gyre.config.sections import EngineSection, ServerSection
+from gyre.config.sections import EngineConfig, ServerConfig
 from gyre.types.errors import ConfigError
 
 ServerKind = Literal["vllm", "sglang"]
@@ -16,7 +16,7 @@ PLUGIN_MODULE = "gyre_vllm_weights"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ServerSettings:
     """What a cell wants of its server."""
 
     model: Path
@@ -29,8 +29,8 @@ class Wanted:
     seed: int
     kv_token_bytes: int
     """Keys and values of one token, all layers together."""
-    engine: EngineSection
-    server: ServerSection
+    engine: EngineConfig
+    server: ServerConfig
     folder: Path
     """The server's own, for nobody else to read."""
     python: str
@@ -38,7 +38,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class ServerCommand:
     """A server that may be started, and where it will answer."""
 
     command: tuple[str, ...]
@@ -50,7 +50,7 @@ class Launch:
     """What it wants to be shown."""
 
 
-def vllm(wanted: Wanted) -> Launch:
+def vllm(wanted: ServerSettings) -> ServerCommand:
     """It listens on a socket in its folder: most of its orders ask nobody for a key."""
     engine, server = wanted.engine, wanted.server
     socket = wanted.folder / "vllm"
@@ -74,7 +74,7 @@ def vllm(wanted: Wanted) -> Launch:
     # In front of what the section names, and without what this process has for its own.
     paths = (str(_plugin(wanted.folder)), variables.get("PYTHONPATH", ""))
     variables["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
-    return Launch(
+    return ServerCommand(
         command=(*_python(wanted), "vllm.entrypoints.openai.api_server", *options, *server.args),
         variables=_on(wanted.device) | variables,
         url="http://localhost",
@@ -82,7 +82,7 @@ def vllm(wanted: Wanted) -> Launch:
     )
 
 
-def sglang(wanted: Wanted, *, port: int, key: str) -> Launch:
+def sglang(wanted: ServerSettings, *, port: int, key: str) -> ServerCommand:
     """It has ports only, so that its orders ask for a key; a file tells it, which nobody reads."""
     engine, server = wanted.engine, wanted.server
     told = wanted.folder / "sglang.yaml"
@@ -109,7 +109,7 @@ def sglang(wanted: Wanted, *, port: int, key: str) -> Launch:
     variables = {"SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0"}
     # What this process has for its own is of another environment.
     variables["PYTHONPATH"] = ""
-    return Launch(
+    return ServerCommand(
         command=(*_python(wanted), "sglang.launch_server", *options, *server.args),
         variables=variables | _on(wanted.device) | dict(server.env),
         url=f"http://{HOST}:{port}",
@@ -117,7 +117,7 @@ def sglang(wanted: Wanted, *, port: int, key: str) -> Launch:
     )
 
 
-def _python(wanted: Wanted) -> tuple[str, str]:
+def _python(wanted: ServerSettings) -> tuple[str, str]:
     named = wanted.server.python
     python = Path(wanted.python if named is None else named).expanduser()
     if not python.is_file():

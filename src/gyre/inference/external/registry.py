@@ -11,26 +11,26 @@ import aiohttp
 from gyre.inference.clients.wire import client
 from gyre.inference.external import launch
 from gyre.inference.external.child import ServerChild
-from gyre.inference.external.launch import Launch, ServerKind, Wanted
-from gyre.inference.external.remote import Remote
-from gyre.inference.external.served import ServedEngine
-from gyre.inference.external.sglang_remote import SglangRemote
-from gyre.inference.external.vllm_remote import VllmRemote
+from gyre.inference.external.launch import ServerCommand, ServerKind, ServerSettings
+from gyre.inference.external.remote import ExternalServerApi
+from gyre.inference.external.served import ExternalEngine
+from gyre.inference.external.sglang_remote import SglangServerApi
+from gyre.inference.external.vllm_remote import VllmServerApi
 from gyre.model.network import Network
 
 KINDS: tuple[ServerKind, ...] = ("vllm", "sglang")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opening:
+class ServerLaunch:
     """Which server, for whom, and with what."""
 
     name: str
     kind: ServerKind
-    wanted: Wanted
+    wanted: ServerSettings
 
 
-async def open_served(opening: Opening, network: Network) -> ServedEngine:
+async def open_served(opening: ServerLaunch, network: Network) -> ExternalEngine:
     """The engine, once its server answers; EngineError if it does not come up in time."""
     wanted = opening.wanted
     launched = _launched(opening)
@@ -42,14 +42,14 @@ async def open_served(opening: Opening, network: Network) -> ServedEngine:
     try:
         await child.wait_answering(remote.answers, wanted.server.start_s)
         room = await remote.room()
-        if isinstance(remote, VllmRemote):
+        if isinstance(remote, VllmServerApi):
             await remote.name_version(wanted.version)
         is_up = True
     finally:
         if not is_up:
             await child.end()
             await remote.close()
-    return ServedEngine(
+    return ExternalEngine(
         opening.name,
         remote,
         child,
@@ -75,22 +75,24 @@ def free_port() -> int:
     return port
 
 
-def _launched(opening: Opening) -> Launch:
+def _launched(opening: ServerLaunch) -> ServerCommand:
     if opening.kind == "vllm":
         return launch.vllm(opening.wanted)
     return launch.sglang(opening.wanted, port=free_port(), key=secrets.token_urlsafe(32))
 
 
-def _session(launched: Launch) -> aiohttp.ClientSession:
+def _session(launched: ServerCommand) -> aiohttp.ClientSession:
     if launched.socket is not None:
         return client(socket_path=launched.socket)
     return client(key=launched.key)
 
 
-def _remote(opening: Opening, launched: Launch, session: aiohttp.ClientSession) -> Remote:
+def _remote(
+    opening: ServerLaunch, launched: ServerCommand, session: aiohttp.ClientSession
+) -> ExternalServerApi:
     wanted = opening.wanted
     if opening.kind == "vllm":
-        return VllmRemote(
+        return VllmServerApi(
             opening.name, launched.url, session, share=wanted.folder, version=wanted.version
         )
-    return SglangRemote(opening.name, launched.url, session)
+    return SglangServerApi(opening.name, launched.url, session)

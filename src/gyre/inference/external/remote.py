@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from gyre.types.sampling import Ask, Chunk
+from gyre.types.sampling import Chunk, GenerateRequest
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class ServerCapacity:
     """How much a server holds, as it says itself."""
 
     context_tokens: int
@@ -21,10 +21,10 @@ class Room:
     block_tokens: int
 
 
-class Remote(Protocol):
+class ExternalServerApi(Protocol):
     """One server; every method raises EngineError where it refuses or does not answer."""
 
-    def generate(self, ask: Ask) -> AsyncGenerator[Chunk, None]:
+    def generate(self, ask: GenerateRequest) -> AsyncGenerator[Chunk, None]:
         """As of an engine; what it is told to end, it ends with a finish of "abort"."""
         ...
 
@@ -32,7 +32,7 @@ class Remote(Protocol):
         """Whether it takes requests."""
         ...
 
-    async def room(self) -> Room: ...
+    async def room(self) -> ServerCapacity: ...
 
     async def abort(self, ask_id: str) -> None:
         """The ask ends soon, with the tokens it has."""

@@ -3,13 +3,13 @@
 from array import array
 from dataclasses import replace
 
-from gyre.types.sampling import Ask, Chunk
+from gyre.types.sampling import Chunk, GenerateRequest
 
 
-class Resumed:
+class ContinuedRequest:
     """What was asked, what was sampled for it so far, and the request that is under way."""
 
-    def __init__(self, ask: Ask) -> None:
+    def __init__(self, ask: GenerateRequest) -> None:
         self._ask = ask
         self._sampled = array("i")
         self._num_requests = 0
@@ -25,7 +25,7 @@ class Resumed:
         """The id of the request that is under way."""
         return f"{self._ask.id}.{self._num_requests}"
 
-    def rest(self) -> Ask:
+    def rest(self) -> GenerateRequest:
         """What the next request has to ask for."""
         self.is_cut = False
         self._num_requests += 1

@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NoReturn
 
-from gyre.inference.external.remote import Remote, Room
+from gyre.inference.external.remote import ExternalServerApi, ServerCapacity
 from gyre.types.errors import ConfigError, EngineDraining, EngineError
 from gyre.types.ids import EngineName
-from gyre.types.sampling import Ask, Chunk, EngineHealth
+from gyre.types.sampling import Chunk, EngineHealth, GenerateRequest
 
 try:
     from gyre.inference.engine.reports import Capacity, KVBlocks, Pin
@@ -38,7 +38,7 @@ CANCEL_S = 10.0
 class _Call:
     """What a server has said to one ask, whether its reader has seen it or not."""
 
-    def __init__(self, ask_id: str, ask: Ask) -> None:
+    def __init__(self, ask_id: str, ask: GenerateRequest) -> None:
         """`ask` is what the server is asked, under an id of its own."""
         self.id = ask_id
         self.ask = ask
@@ -77,16 +77,16 @@ class _Call:
         self._said.set()
 
 
-class ServedEngine:
+class ExternalEngine:
     """One server in its own process, the network whose weights it has, and the calls it runs."""
 
     def __init__(
         self,
         name: str,
-        remote: Remote,
+        remote: ExternalServerApi,
         child: ServerChild,
         network: Network,
-        room: Room,
+        room: ServerCapacity,
         *,
         model: str,
         version: int,
@@ -116,7 +116,7 @@ class ServedEngine:
     def name(self) -> EngineName:
         return self._name
 
-    async def generate(self, ask: Ask) -> AsyncGenerator[Chunk, None]:
+    async def generate(self, ask: GenerateRequest) -> AsyncGenerator[Chunk, None]:
         call = self._begin(ask)
         try:
             while True:
@@ -200,7 +200,7 @@ class ServedEngine:
                 if not self._paused and not self._child.is_over:
                     await self._remote.resume()
 
-    async def rest(self, *, offload_weights: bool = False) -> None:
+    async def offload(self, *, offload_weights: bool = False) -> None:
         """Calls end with "abort", and asks are refused until `wake`.
 
         The weights go as well, because they are the server's own and nobody else's.
@@ -239,7 +239,7 @@ class ServedEngine:
         await self._child.end()
         await self._remote.close()
 
-    def _begin(self, ask: Ask) -> _Call:
+    def _begin(self, ask: GenerateRequest) -> _Call:
         self._refuse_at_rest()
         if self._doubt is not None and not self._changing.locked():
             raise EngineError(f"engine {self._name}: {self._doubt}")
@@ -252,7 +252,7 @@ class ServedEngine:
         self._calls[ask.id] = call
         return call
 
-    def _fitted(self, ask: Ask) -> Ask:
+    def _fitted(self, ask: GenerateRequest) -> GenerateRequest:
         """The same with no more tokens than its prompt leaves room for; servers would refuse it.
 
         Its id is new, because a server may still be ending an earlier ask of the same.

@@ -20,9 +20,9 @@ import msgspec
 
 from gyre.inference.clients import answer
 from gyre.inference.clients.sglang import SglangEngine, request_id
-from gyre.inference.clients.wire import Wire, decoded, refusal
-from gyre.inference.external.remote import Room
-from gyre.inference.external.resumed import Resumed
+from gyre.inference.clients.wire import EngineHttp, decoded, refusal
+from gyre.inference.external.remote import ServerCapacity
+from gyre.inference.external.resumed import ContinuedRequest
 from gyre.inference.external.sglang_group import (
     HOST,
     Named,
@@ -33,7 +33,7 @@ from gyre.inference.external.sglang_group import (
 )
 from gyre.types.errors import EngineError
 from gyre.types.ids import EngineName
-from gyre.types.sampling import Ask, Chunk
+from gyre.types.sampling import Chunk, GenerateRequest
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -67,22 +67,22 @@ _SERVER_INFO = msgspec.json.Decoder(_ServerInfo)
 _DONE = msgspec.json.Decoder(_Done)
 
 
-class SglangRemote:
+class SglangServerApi:
     """One SGLang server; its key is with the session."""
 
     def __init__(self, name: str, url: str, session: aiohttp.ClientSession) -> None:
         self._name = name
         self._session = session
-        self._wire = Wire(EngineName(name), url, session)
+        self._wire = EngineHttp(EngineName(name), url, session)
         self._engine = SglangEngine(EngineName(name), url, session)
         self._group: WeightGroup | None = None
         self._numbers = itertools.count()
-        self._calls: dict[str, Resumed] = {}
+        self._calls: dict[str, ContinuedRequest] = {}
         self._is_paused = False
         self._changed = asyncio.Condition()
 
-    async def generate(self, ask: Ask) -> AsyncGenerator[Chunk, None]:
-        call = self._calls[ask.id] = Resumed(ask)
+    async def generate(self, ask: GenerateRequest) -> AsyncGenerator[Chunk, None]:
+        call = self._calls[ask.id] = ContinuedRequest(ask)
         try:
             while not call.is_over:
                 if not await self._has_turn(call):
@@ -97,11 +97,11 @@ class SglangRemote:
     async def answers(self) -> bool:
         return (await self._wire.get("/health"))[0] == 200
 
-    async def room(self) -> Room:
+    async def room(self) -> ServerCapacity:
         info = await self._info()
         block_tokens = info.page_size or 1
         limits = (info.max_total_num_tokens, info.context_length, info.max_req_input_len)
-        return Room(
+        return ServerCapacity(
             context_tokens=min(one for one in limits if one is not None),
             blocks=info.max_total_num_tokens // block_tokens,
             block_tokens=block_tokens,
@@ -178,7 +178,7 @@ class SglangRemote:
         await self._engine.close()
         await self._session.close()
 
-    async def _has_turn(self, call: Resumed) -> bool:
+    async def _has_turn(self, call: ContinuedRequest) -> bool:
         """Whether anybody still waits for the call, once it may be asked."""
         async with self._changed:
             await self._changed.wait_for(lambda: not (self._is_paused and call.is_wanted))

@@ -24,25 +24,25 @@ BACKEND = "gyre"
 
 
 @dataclass
-class Begin(WeightTransferInitInfo):  # type: ignore[misc]
+class CellWeightsInit(WeightTransferInitInfo):  # type: ignore[misc]
     """Nothing has to be agreed on beforehand."""
 
 
 @dataclass
-class Update(WeightTransferUpdateInfo):  # type: ignore[misc]
+class CellWeightsUpdate(WeightTransferUpdateInfo):  # type: ignore[misc]
     """A safetensors file in memory that the cell keeps until it is answered."""
 
     path: str
     num_bytes: int
 
 
-class CellWeights(WeightTransferEngine[Begin, Update]):  # type: ignore[misc]
+class CellWeights(WeightTransferEngine[CellWeightsInit, CellWeightsUpdate]):  # type: ignore[misc]
     """Tensors under their names in a checkpoint, which each worker cuts as it needs them."""
 
-    init_info_cls = Begin
-    update_info_cls = Update
+    init_info_cls = CellWeightsInit
+    update_info_cls = CellWeightsUpdate
 
-    def init_transfer_engine(self, init_info: Begin) -> None:
+    def init_transfer_engine(self, init_info: CellWeightsInit) -> None:
         return
 
     def start_weight_update(self) -> None:
@@ -51,7 +51,7 @@ class CellWeights(WeightTransferEngine[Begin, Update]):  # type: ignore[misc]
     def finish_weight_update(self) -> None:
         finalize_layerwise_reload(self.model, self.model_config)
 
-    def receive_weights(self, update_info: Update) -> None:
+    def receive_weights(self, update_info: CellWeightsUpdate) -> None:
         found = Path(update_info.path).stat().st_size
         if found != update_info.num_bytes:
             message = f"{update_info.path}: expected {update_info.num_bytes} bytes, found {found}"

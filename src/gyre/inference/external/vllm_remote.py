@@ -14,12 +14,12 @@ from safetensors.torch import save_file
 
 from gyre.inference.clients import answer
 from gyre.inference.clients.settings import of_vllm
-from gyre.inference.clients.wire import Field, Wire, decoded, refusal
-from gyre.inference.external.remote import Room
-from gyre.inference.external.vllm_tokens import Reading
+from gyre.inference.clients.wire import EngineHttp, Field, decoded, refusal
+from gyre.inference.external.remote import ServerCapacity
+from gyre.inference.external.vllm_tokens import VllmStreamParser
 from gyre.types.errors import EngineError
 from gyre.types.ids import EngineName
-from gyre.types.sampling import Ask, Chunk
+from gyre.types.sampling import Chunk, GenerateRequest
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,7 +49,7 @@ _MODELS = msgspec.json.Decoder(_Models)
 _WEIGHT_INFO = msgspec.json.Decoder(_WeightInfo)
 
 
-class VllmRemote:
+class VllmServerApi:
     """One vLLM server, started with `--logprobs-mode processed_logprobs`."""
 
     def __init__(
@@ -57,7 +57,7 @@ class VllmRemote:
     ) -> None:
         """Weights in memory go through a file in `share`, which lies in memory too."""
         self._name = name
-        self._wire = Wire(EngineName(name), url, session)
+        self._wire = EngineHttp(EngineName(name), url, session)
         self._session = session
         self._share = share
         self._version = version
@@ -65,8 +65,8 @@ class VllmRemote:
         """How often weights were changed, or begun to be."""
         self._has_line = False
 
-    async def generate(self, ask: Ask) -> AsyncGenerator[Chunk, None]:
-        reading = Reading(self._name, prompt_tokens=len(ask.input_ids) // 4)
+    async def generate(self, ask: GenerateRequest) -> AsyncGenerator[Chunk, None]:
+        reading = VllmStreamParser(self._name, prompt_tokens=len(ask.input_ids) // 4)
         began = self._num_changes
         body = self._wire.body(_fields(ask), ids_as="token_ids", ask=ask)
         # Closing the stream drops the connection, upon which vLLM aborts the request.
@@ -81,13 +81,13 @@ class VllmRemote:
     async def answers(self) -> bool:
         return (await self._wire.get("/health"))[0] == 200
 
-    async def room(self) -> Room:
+    async def room(self) -> ServerCapacity:
         models = await self._get("/v1/models")
         metrics = await self._get("/metrics")
         found = _BLOCKS.search(metrics)
         if found is None:
             raise EngineError(f"engine {self._name}: /metrics says nothing of its cache")
-        return Room(
+        return ServerCapacity(
             context_tokens=decoded(self._name, _MODELS, models).data[0].max_model_len,
             blocks=int(found[2]),
             block_tokens=int(found[1]),
@@ -182,7 +182,7 @@ def _request_id(ask_id: str) -> str:
     return f"generate-tokens-{ask_id}"
 
 
-def _fields(ask: Ask) -> dict[str, Field]:
+def _fields(ask: GenerateRequest) -> dict[str, Field]:
     settings = of_vllm(ask.sampling, stream_tokens=STREAM_TOKENS)
     return {
         "request_id": ask.id,

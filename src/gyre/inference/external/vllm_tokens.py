@@ -59,7 +59,7 @@ class _Event(msgspec.Struct):
 _EVENT = msgspec.json.Decoder(_Event)
 
 
-class Reading:
+class VllmStreamParser:
     """One stream read so far."""
 
     def __init__(self, engine: str, *, prompt_tokens: int) -> None:

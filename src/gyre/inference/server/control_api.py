@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 
-from gyre.inference.carried import HEADER_BYTES, Shelf, check_name, packed, unpacked
+from gyre.inference.carried import HEADER_BYTES, KvStore, check_name, packed, unpacked
 from gyre.inference.engine.reports import Capacity, KVBlocks, Pin
 from gyre.inference.server.wire import Id, read, refuse
 from gyre.model.manifest import read_manifest
 from gyre.model.registry import model_folder
 from gyre.types.errors import EngineError, NotFound, RequestError
-from gyre.types.sampling import Ask, Chunk, EngineHealth
+from gyre.types.sampling import Chunk, EngineHealth, GenerateRequest
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,10 +27,10 @@ COPIES = 4
 """Made of cached blocks at once, because each takes memory until it lies somewhere else."""
 
 
-class Steered(Protocol):
+class ControllableEngine(Protocol):
     """An engine that can be asked and ordered; every method may be awaited."""
 
-    def generate(self, ask: Ask) -> AsyncGenerator[Chunk, None]: ...
+    def generate(self, ask: GenerateRequest) -> AsyncGenerator[Chunk, None]: ...
 
     async def health(self) -> EngineHealth: ...
 
@@ -46,7 +46,7 @@ class Steered(Protocol):
         self, source: "Path | Mapping[str, Tensor]", *, version: int, keep_kv: bool = False
     ) -> None: ...
 
-    async def rest(self, *, offload_weights: bool = False) -> None: ...
+    async def offload(self, *, offload_weights: bool = False) -> None: ...
 
     async def wake(self) -> None: ...
 
@@ -83,33 +83,33 @@ class NewWeights(msgspec.Struct):
     abort_all_requests: bool = False
 
 
-class Memory(msgspec.Struct):
+class MemoryTags(msgspec.Struct):
     """What memory is given back, or taken again; None: all of it."""
 
     tags: list[Tag] | None = None
 
 
-class PinWanted(msgspec.Struct, forbid_unknown_fields=True):
+class PinRequest(msgspec.Struct, forbid_unknown_fields=True):
     """A request that is not over, or ids whose beginning is known."""
 
     rid: str | None = None
     input_ids: list[Id] | None = None
 
 
-class PinNamed(msgspec.Struct, forbid_unknown_fields=True):
+class PinReference(msgspec.Struct, forbid_unknown_fields=True):
     """A pin that was answered before."""
 
     pin: int
 
 
-class PutWanted(msgspec.Struct, forbid_unknown_fields=True):
+class PutRequest(msgspec.Struct, forbid_unknown_fields=True):
     """A pin whose blocks are laid where other engines find them, under this name if they can."""
 
     pin: int
     to: str
 
 
-class TakeWanted(msgspec.Struct, forbid_unknown_fields=True):
+class TakeRequest(msgspec.Struct, forbid_unknown_fields=True):
     """What another engine laid there, as it has answered."""
 
     name: str = msgspec.field(name="from")
@@ -118,23 +118,23 @@ class TakeWanted(msgspec.Struct, forbid_unknown_fields=True):
 _ABORT = msgspec.json.Decoder(Abort)
 _PAUSE = msgspec.json.Decoder(Pause)
 _NEW_WEIGHTS = msgspec.json.Decoder(NewWeights)
-_MEMORY = msgspec.json.Decoder(Memory)
-_PIN_WANTED = msgspec.json.Decoder(PinWanted)
-_PIN_NAMED = msgspec.json.Decoder(PinNamed)
-_PUT_WANTED = msgspec.json.Decoder(PutWanted)
-_TAKE_WANTED = msgspec.json.Decoder(TakeWanted)
+_MEMORY = msgspec.json.Decoder(MemoryTags)
+_PIN_WANTED = msgspec.json.Decoder(PinRequest)
+_PIN_NAMED = msgspec.json.Decoder(PinReference)
+_PUT_WANTED = msgspec.json.Decoder(PutRequest)
+_TAKE_WANTED = msgspec.json.Decoder(TakeRequest)
 
 
-class Controls:
+class ControlApi:
     """Each order is a body in and an answer out."""
 
     def __init__(
         self,
-        engine: Steered,
+        engine: ControllableEngine,
         running: set[str],
         *,
         kv_bytes: int,
-        shelf: Shelf | None = None,
+        shelf: KvStore | None = None,
         pin_s: float = PIN_S,
     ) -> None:
         self._engine = engine
@@ -192,13 +192,13 @@ class Controls:
             "num_paused_requests": 0,
         }
 
-    async def rest(self, body: bytes) -> dict[str, Any]:
+    async def offload(self, body: bytes) -> dict[str, Any]:
         tags = read(body, _MEMORY).tags
         if tags is not None and "kv_cache" not in tags:
             refuse("tags", "kv_cache among them: weights alone are not given back", tags)
         for pin in list(self._pins):
             await self._forget(pin)
-        await self._engine.rest(offload_weights=tags is None or "weights" in tags)
+        await self._engine.offload(offload_weights=tags is None or "weights" in tags)
         return {"success": True}
 
     async def wake(self, body: bytes) -> dict[str, Any]:
@@ -280,7 +280,7 @@ class Controls:
             raise NotFound(message, where="pin")
         return self._pins[pin]
 
-    def _shared(self, where: str) -> Shelf:
+    def _shared(self, where: str) -> KvStore:
         if self._shelf is None:
             raise NotFound("this server shares no folder (--share)", where=where)
         return self._shelf

@@ -13,12 +13,12 @@ from typing import Any
 import uvloop
 from tokenizers import Tokenizer
 
-from gyre.config.sections import EngineSection, LimitsSection
-from gyre.inference.carried import Folder
+from gyre.config.sections import EngineConfig, LimitsConfig
+from gyre.inference.carried import SharedFolderKvStore
 from gyre.inference.engine.embedded import EmbeddedEngine
-from gyre.inference.engine.open import Opened, open_loop
+from gyre.inference.engine.open import OpenedEngine, open_loop
 from gyre.inference.server.server import Server
-from gyre.inference.server.wire import Served
+from gyre.inference.server.wire import ServedModel
 from gyre.model.registry import model_folder
 from gyre.net.asgi import ClientGone, Exchange, Receive, Scope, Send
 from gyre.net.http_server import listener, serve_until_told
@@ -27,7 +27,7 @@ from gyre.types.errors import ConfigError, ModelError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServePlan:
+class ServerSpec:
     """Everything an engine process is told."""
 
     model: str
@@ -40,14 +40,14 @@ class ServePlan:
     seed: int | None
     """Of requests that bring none; None: another one at every start."""
     key_file: Path | None
-    engine: EngineSection
-    limits: LimitsSection
+    engine: EngineConfig
+    limits: LimitsConfig
     share: Path | None = None
     """Folder in memory through which engines of this machine hand each other cached blocks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Serving:
+class RunningServer:
     """An engine that takes requests."""
 
     url: str
@@ -88,7 +88,7 @@ class TokenizerFile:
         return self._tokenizer.token_to_id(token)
 
 
-class Application:
+class ServerApplication:
     """The server for an ASGI host."""
 
     def __init__(self, server: Server) -> None:
@@ -103,7 +103,7 @@ class Application:
             return
 
 
-async def serve(plan: ServePlan, on_start: Callable[[Serving], None]) -> None:
+async def serve(plan: ServerSpec, on_start: Callable[[RunningServer], None]) -> None:
     """Runs until SIGINT or SIGTERM; requests in flight then end with the tokens they have."""
     key = read_key(plan.key_file)
     if key is None and not _is_here(plan.host):
@@ -129,7 +129,7 @@ async def serve(plan: ServePlan, on_start: Callable[[Serving], None]) -> None:
             decode=None if tokenizer is None else tokenizer.whole,
         )
         loop = opened.loop
-        served = Served(
+        served = ServedModel(
             model=plan.model,
             name=plan.model if plan.name is None else plan.name,
             context_tokens=loop.context_tokens,
@@ -137,7 +137,7 @@ async def serve(plan: ServePlan, on_start: Callable[[Serving], None]) -> None:
             end_ids=tuple(sorted(set(end_ids(folder, tokenizer)))),
         )
         host, port = on.getsockname()[:2]
-        started = Serving(
+        started = RunningServer(
             url=f"http://{f'[{host}]' if ':' in host else host}:{port}",
             version=loop.version,
             context_tokens=loop.context_tokens,
@@ -150,9 +150,9 @@ async def serve(plan: ServePlan, on_start: Callable[[Serving], None]) -> None:
 
 
 async def _answer(
-    plan: ServePlan,
-    opened: Opened,
-    served: Served,
+    plan: ServerSpec,
+    opened: OpenedEngine,
+    served: ServedModel,
     key: str | None,
     on: socket.socket,
     on_start: Callable[[], None],
@@ -165,9 +165,9 @@ async def _answer(
             limits=plan.limits,
             kv_bytes=opened.kv_bytes,
             key=key,
-            shelf=None if plan.share is None else Folder(plan.share, opened.device),
+            shelf=None if plan.share is None else SharedFolderKvStore(plan.share, opened.device),
         )
-        app = Application(server)
+        app = ServerApplication(server)
         await serve_until_told(app, on, on_start=on_start, stopping=server.stop)
     finally:
         await engine.close()
@@ -211,7 +211,7 @@ def _json(path: Path) -> dict[str, Any]:
     return data
 
 
-def run(plan: ServePlan, on_start: Callable[[Serving], None]) -> None:
+def run(plan: ServerSpec, on_start: Callable[[RunningServer], None]) -> None:
     """The process's whole life."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(plan, on_start))

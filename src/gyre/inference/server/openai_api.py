@@ -6,12 +6,12 @@ from typing import Any
 
 import msgspec
 
-from gyre.inference.server.told import Piece, Told
+from gyre.inference.server.told import OutputPiece, OutputStream
 from gyre.inference.server.wire import (
     DONE,
     Id,
-    Neutral,
-    Served,
+    NeutralSettings,
+    ServedModel,
     frame,
     prompt,
     read,
@@ -20,7 +20,7 @@ from gyre.inference.server.wire import (
     top_k,
 )
 from gyre.types.errors import RequestError
-from gyre.types.sampling import Ask, Sampling
+from gyre.types.sampling import GenerateRequest, SamplingParams
 
 MAX_TOKENS = 16
 """What OpenAI gives a request that does not say."""
@@ -32,7 +32,7 @@ class StreamOptions(msgspec.Struct):
     include_usage: bool = False
 
 
-class Completion(Neutral):
+class CompletionBody(NeutralSettings):
     """The body of a request; fields beyond these are not looked at."""
 
     prompt: Any = None
@@ -58,20 +58,20 @@ class Completion(Neutral):
     prompt_logprobs: int | None = None
 
 
-_COMPLETION = msgspec.json.Decoder(Completion)
+_COMPLETION = msgspec.json.Decoder(CompletionBody)
 
 
-class Completing:
+class CompletionRequest:
     """One request and how it is answered."""
 
-    def __init__(self, body: bytes, served: Served, fresh_id: str) -> None:
+    def __init__(self, body: bytes, served: ServedModel, fresh_id: str) -> None:
         asked = read(body, _COMPLETION)
         _refuse(asked)
         stop_ids = tuple(asked.stop_token_ids or ())
-        self.ask = Ask(
+        self.ask = GenerateRequest(
             id=asked.request_id or fresh_id,
             input_ids=prompt(served, "prompt", _single(asked.prompt)),
-            sampling=Sampling(
+            sampling=SamplingParams(
                 temperature=1.0 if asked.temperature is None else asked.temperature,
                 top_p=1.0 if asked.top_p is None else asked.top_p,
                 top_k=top_k("top_k", asked.top_k),
@@ -83,7 +83,7 @@ class Completing:
             execution="",
         )
         self.is_stream = bool(asked.stream)
-        self.told = Told(
+        self.told = OutputStream(
             self.ask,
             served.tokenizer,
             skip_special=asked.skip_special_tokens,
@@ -94,7 +94,7 @@ class Completing:
         self._created_s = int(time.time())
         self._offset = 0
 
-    def data(self, piece: Piece) -> Mapping[str, Any]:
+    def data(self, piece: OutputPiece) -> Mapping[str, Any]:
         """The piece as an event."""
         choice: dict[str, Any] = {
             "index": 0,
@@ -108,7 +108,7 @@ class Completing:
                 choice["prompt_token_ids"] = piece.prompt_ids
         return self._about([choice])
 
-    def answer(self, piece: Piece) -> Mapping[str, Any]:
+    def answer(self, piece: OutputPiece) -> Mapping[str, Any]:
         """The whole output."""
         return {**self.data(piece), "usage": self._usage()}
 
@@ -136,7 +136,7 @@ class Completing:
             "total_tokens": told.num_prompt + told.num_tokens,
         }
 
-    def _logprobs(self, piece: Piece) -> Mapping[str, Any]:
+    def _logprobs(self, piece: OutputPiece) -> Mapping[str, Any]:
         tokens = [self.told.spelled(token) for token in piece.ids]
         offsets = []
         for token in tokens:
@@ -163,7 +163,7 @@ def _single(given: Any) -> str | list[int]:
         raise RequestError(message, where="prompt") from error
 
 
-def _refuse(asked: Completion) -> None:
+def _refuse(asked: CompletionBody) -> None:
     """Raises RequestError for what would be answered with something else than was asked for."""
     asked.refuse_others()
     if asked.logprobs not in (None, 0, 1):

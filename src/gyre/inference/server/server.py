@@ -9,16 +9,16 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iter
 from contextlib import aclosing
 from typing import Any, Protocol
 
-from gyre.config.sections import LimitsSection
-from gyre.inference.carried import Shelf
+from gyre.config.sections import LimitsConfig
+from gyre.inference.carried import KvStore
 from gyre.inference.engine.reports import Capacity
-from gyre.inference.server.control_api import PIN_S, Controls, Steered
-from gyre.inference.server.openai_api import Completing
-from gyre.inference.server.sglang_api import Native
-from gyre.inference.server.told import Piece, Told
-from gyre.inference.server.wire import DONE, Served, encoded, frame, refused, status_of
+from gyre.inference.server.control_api import PIN_S, ControlApi, ControllableEngine
+from gyre.inference.server.openai_api import CompletionRequest
+from gyre.inference.server.sglang_api import SglangRequest
+from gyre.inference.server.told import OutputPiece, OutputStream
+from gyre.inference.server.wire import DONE, ServedModel, encoded, frame, refused, status_of
 from gyre.types.errors import EngineError, GyreError, NotFound, Unauthorized, Unavailable
-from gyre.types.sampling import Ask, Chunk, EngineHealth, Sampling
+from gyre.types.sampling import Chunk, EngineHealth, GenerateRequest, SamplingParams
 
 EVENTS = b"text/event-stream; charset=utf-8"
 JSON = b"application/json"
@@ -32,7 +32,7 @@ OPEN = ("/health", "/health_generate", "/metrics")
 """Paths that ask for no key."""
 
 
-class Exchange(Protocol):
+class HttpExchange(Protocol):
     """One HTTP request and its answer."""
 
     method: str
@@ -53,21 +53,21 @@ class Exchange(Protocol):
     async def answer(self, status: int, data: bytes, kind: bytes = JSON) -> None: ...
 
 
-class Telling(Protocol):
+class ApiRequest(Protocol):
     """A request that some wire has read."""
 
-    ask: Ask
+    ask: GenerateRequest
     is_stream: bool
-    told: Told
+    told: OutputStream
 
-    def data(self, piece: Piece) -> Mapping[str, Any]: ...
+    def data(self, piece: OutputPiece) -> Mapping[str, Any]: ...
 
-    def answer(self, piece: Piece) -> Mapping[str, Any]: ...
+    def answer(self, piece: OutputPiece) -> Mapping[str, Any]: ...
 
     def tail(self) -> bytes: ...
 
 
-Read = Callable[[bytes, Served, str], Telling]
+Read = Callable[[bytes, ServedModel, str], ApiRequest]
 Order = Callable[[bytes], Awaitable[Mapping[str, Any]]]
 
 
@@ -76,13 +76,13 @@ class Server:
 
     def __init__(
         self,
-        engine: Steered,
-        served: Served,
+        engine: ControllableEngine,
+        served: ServedModel,
         *,
-        limits: LimitsSection,
+        limits: LimitsConfig,
         kv_bytes: int,
         key: str | None = None,
-        shelf: Shelf | None = None,
+        shelf: KvStore | None = None,
         patience_s: float = PATIENCE_S,
         pin_s: float = PIN_S,
     ) -> None:
@@ -97,17 +97,20 @@ class Server:
         self._requests: Counter[tuple[str, int]] = Counter()
         self._prompt_tokens = 0
         self._output_tokens = 0
-        self._controls = Controls(
+        self._controls = ControlApi(
             engine, self._running, kv_bytes=kv_bytes, shelf=shelf, pin_s=pin_s
         )
         controls = self._controls
-        self._wires: dict[str, Read] = {"/generate": Native, "/v1/completions": Completing}
+        self._wires: dict[str, Read] = {
+            "/generate": SglangRequest,
+            "/v1/completions": CompletionRequest,
+        }
         self._orders: dict[str, Order] = {
             "/abort_request": controls.abort,
             "/pause_generation": controls.pause,
             "/continue_generation": controls.resume,
             "/update_weights_from_disk": controls.load,
-            "/release_memory_occupation": controls.rest,
+            "/release_memory_occupation": controls.offload,
             "/resume_memory_occupation": controls.wake,
             "/kv/release": controls.release,
             "/kv/put": controls.put,
@@ -130,7 +133,7 @@ class Server:
         rest = {"/kv/export", "/metrics"}
         self._paths = {*self._wires, *self._orders, *self._pinning, *self._about, *rest}
 
-    async def answer(self, exchange: Exchange) -> None:
+    async def answer(self, exchange: HttpExchange) -> None:
         """The exchange is over, one way or another."""
         try:
             self._check_key(exchange)
@@ -152,7 +155,7 @@ class Server:
         self._stopping = True
         await self._controls.abort_all()
 
-    async def _post(self, exchange: Exchange) -> None:
+    async def _post(self, exchange: HttpExchange) -> None:
         path, controls = exchange.path, self._controls
         if path in self._wires:
             await self._generate(exchange, self._wires[path])
@@ -167,7 +170,7 @@ class Server:
         else:
             raise _unknown(exchange)
 
-    async def _pin(self, exchange: Exchange, order: Order) -> None:
+    async def _pin(self, exchange: HttpExchange, order: Order) -> None:
         """A pin whose asker left before it was told of it is let go."""
         most_bytes = self._limits.body_bytes
         if exchange.path == "/kv/import":
@@ -184,7 +187,7 @@ class Server:
         else:
             await exchange.answer(200, encoded(done))
 
-    async def _get(self, exchange: Exchange) -> None:
+    async def _get(self, exchange: HttpExchange) -> None:
         if exchange.path in self._about:
             await exchange.answer(200, encoded(await self._about[exchange.path]()))
         elif exchange.path == "/metrics":
@@ -193,7 +196,7 @@ class Server:
         else:
             raise _unknown(exchange)
 
-    async def _generate(self, exchange: Exchange, wire: Read) -> None:
+    async def _generate(self, exchange: HttpExchange, wire: Read) -> None:
         body = await self._body(exchange)
         if self._stopping:
             message = "the server is stopping"
@@ -205,7 +208,7 @@ class Server:
             telling = wire(body, self._served, fresh)
         await _while_there(exchange, self._tell(exchange, telling))
 
-    async def _tell(self, exchange: Exchange, telling: Telling) -> None:
+    async def _tell(self, exchange: HttpExchange, telling: ApiRequest) -> None:
         """The headers wait for the first tokens, so that a refusal has its own status."""
         kept: list[Chunk] = []
         async with aclosing(self._chunks(telling.ask)) as chunks:
@@ -222,7 +225,7 @@ class Server:
             answered = telling.answer(telling.told.take(kept))
             await exchange.answer(200, encoded(answered))
 
-    async def _chunks(self, ask: Ask) -> AsyncGenerator[Chunk, None]:
+    async def _chunks(self, ask: GenerateRequest) -> AsyncGenerator[Chunk, None]:
         is_ours = ask.id not in self._running
         self._running.add(ask.id)
         try:
@@ -237,10 +240,10 @@ class Server:
                 # The engine refuses a second request of the same id, which then leaves it alone.
                 self._running.discard(ask.id)
 
-    async def _body(self, exchange: Exchange) -> bytes:
+    async def _body(self, exchange: HttpExchange) -> bytes:
         return await exchange.body(most_bytes=self._limits.body_bytes, within_s=self._limits.body_s)
 
-    def _check_key(self, exchange: Exchange) -> None:
+    def _check_key(self, exchange: HttpExchange) -> None:
         if self._key is None or exchange.path in OPEN:
             return
         given = exchange.headers.get("authorization", "").removeprefix("Bearer ")
@@ -248,7 +251,7 @@ class Server:
             message = "expected the server's key as a bearer token"
             raise Unauthorized(message)
 
-    async def _refuse(self, exchange: Exchange, error: GyreError) -> None:
+    async def _refuse(self, exchange: HttpExchange, error: GyreError) -> None:
         if exchange.status is not None:
             # The stream has begun, so that an event is all that can follow.
             await exchange.write(frame(refused(error)) + DONE, last=True)
@@ -266,10 +269,10 @@ class Server:
 
     async def _health_generate(self) -> Mapping[str, Any]:
         """Ready means here that a token comes."""
-        ask = Ask(
+        ask = GenerateRequest(
             id=f"health-{uuid.uuid4().hex}",
             input_ids=array("i", [0]).tobytes(),
-            sampling=Sampling(temperature=0.0, max_tokens=1),
+            sampling=SamplingParams(temperature=0.0, max_tokens=1),
             execution="",
         )
         try:
@@ -331,7 +334,7 @@ class Server:
         yield "gyre_serve_ready", "Whether asks are taken.", "", int(health.ready)
 
 
-async def _while_there(exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
+async def _while_there(exchange: HttpExchange, work: Coroutine[Any, Any, None]) -> None:
     """Does the work, unless the client closes its connection first."""
     doing = asyncio.create_task(work)
     gone = asyncio.create_task(exchange.gone())
@@ -348,7 +351,7 @@ async def _while_there(exchange: Exchange, work: Coroutine[Any, Any, None]) -> N
             raise
 
 
-def _unknown(exchange: Exchange) -> NotFound:
+def _unknown(exchange: HttpExchange) -> NotFound:
     return NotFound(f"{exchange.method} {exchange.path}: no such path")
 
 

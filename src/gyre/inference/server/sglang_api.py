@@ -5,22 +5,22 @@ from typing import Any
 
 import msgspec
 
-from gyre.inference.server.told import Piece, Told
+from gyre.inference.server.told import OutputPiece, OutputStream
 from gyre.inference.server.wire import (
     DONE,
     Id,
-    Neutral,
-    Served,
+    NeutralSettings,
+    ServedModel,
     prompt,
     read,
     refuse,
     strings,
     top_k,
 )
-from gyre.types.sampling import Ask, Sampling
+from gyre.types.sampling import GenerateRequest, SamplingParams
 
 
-class SamplingParams(Neutral):
+class SglangSamplingParams(NeutralSettings):
     """How tokens are drawn, in SGLang's words and with its defaults."""
 
     max_new_tokens: int | None = 128
@@ -40,12 +40,12 @@ class SamplingParams(Neutral):
     structural_tag: Any = None
 
 
-class Generate(msgspec.Struct):
+class GenerateBody(msgspec.Struct):
     """The body of a request; fields beyond these are not looked at."""
 
     input_ids: list[Id] | None = None
     text: str | None = None
-    sampling_params: SamplingParams = msgspec.field(default_factory=SamplingParams)
+    sampling_params: SglangSamplingParams = msgspec.field(default_factory=SglangSamplingParams)
     rid: str | None = None
     stream: bool = False
     return_logprob: bool = False
@@ -57,22 +57,22 @@ class Generate(msgspec.Struct):
     lora_path: str | None = None
 
 
-_GENERATE = msgspec.json.Decoder(Generate)
+_GENERATE = msgspec.json.Decoder(GenerateBody)
 
 
-class Native:
+class SglangRequest:
     """One request and how it is answered."""
 
-    def __init__(self, body: bytes, served: Served, fresh_id: str) -> None:
+    def __init__(self, body: bytes, served: ServedModel, fresh_id: str) -> None:
         asked = read(body, _GENERATE)
         _refuse(asked)
         params = asked.sampling_params
         stop_ids = tuple(params.stop_token_ids or ())
         ids = asked.input_ids if asked.text is None else asked.text
-        self.ask = Ask(
+        self.ask = GenerateRequest(
             id=asked.rid or fresh_id,
             input_ids=prompt(served, "input_ids" if asked.text is None else "text", ids),
-            sampling=Sampling(
+            sampling=SamplingParams(
                 temperature=params.temperature,
                 top_p=params.top_p,
                 top_k=top_k("sampling_params.top_k", params.top_k),
@@ -88,7 +88,7 @@ class Native:
             execution="",
         )
         self.is_stream = asked.stream
-        self.told = Told(
+        self.told = OutputStream(
             self.ask,
             served.tokenizer,
             skip_special=params.skip_special_tokens,
@@ -96,7 +96,7 @@ class Native:
         )
         self._asked = asked
 
-    def data(self, piece: Piece) -> Mapping[str, Any]:
+    def data(self, piece: OutputPiece) -> Mapping[str, Any]:
         """The piece as an event, or the whole output as an answer."""
         told = self.told
         meta: dict[str, Any] = {
@@ -115,14 +115,14 @@ class Native:
             data["prompt_token_ids"] = piece.prompt_ids
         return data
 
-    def answer(self, piece: Piece) -> Mapping[str, Any]:
+    def answer(self, piece: OutputPiece) -> Mapping[str, Any]:
         return self.data(piece)
 
     def tail(self) -> bytes:
         """What follows the last event."""
         return DONE
 
-    def _finish(self, piece: Piece) -> Mapping[str, Any] | None:
+    def _finish(self, piece: OutputPiece) -> Mapping[str, Any] | None:
         match piece.finish:
             case None:
                 return None
@@ -134,7 +134,7 @@ class Native:
                 return {"type": other, "message": "ended by an order"}
 
 
-def _refuse(asked: Generate) -> None:
+def _refuse(asked: GenerateBody) -> None:
     """Raises RequestError for what would be answered with something else than was asked for."""
     params = asked.sampling_params
     params.refuse_others("sampling_params.")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gyre.types.sampling import Ask, Chunk
+from gyre.types.sampling import Chunk, GenerateRequest
 
 HALF = "\N{REPLACEMENT CHARACTER}"
 """What the last token of a text spells while a character is not whole."""
@@ -21,7 +21,7 @@ class Tokenizer(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class OutputPiece:
     """Some neighbouring tokens of an output."""
 
     ids: list[int]
@@ -43,7 +43,7 @@ class VersionSpan:
 
 
 @dataclass(slots=True)
-class Spelling:
+class Detokenizer:
     """The text of an output as it grows."""
 
     tokenizer: Tokenizer | None
@@ -89,11 +89,16 @@ class Spelling:
         return min(next(ends, 0), len(self._held))
 
 
-class Told:
+class OutputStream:
     """One output, piece by piece."""
 
     def __init__(
-        self, ask: Ask, tokenizer: Tokenizer | None, *, skip_special: bool, show_stop: bool
+        self,
+        ask: GenerateRequest,
+        tokenizer: Tokenizer | None,
+        *,
+        skip_special: bool,
+        show_stop: bool,
     ) -> None:
         self.ask = ask
         self.num_prompt = len(ask.input_ids) // 4
@@ -104,9 +109,9 @@ class Told:
         self._tokenizer = tokenizer
         self._show_stop = show_stop
         stops = () if show_stop else ask.sampling.stop
-        self._spelling = Spelling(tokenizer, skip_special, stops)
+        self._spelling = Detokenizer(tokenizer, skip_special, stops)
 
-    def take(self, chunks: Sequence[Chunk]) -> Piece:
+    def take(self, chunks: Sequence[Chunk]) -> OutputPiece:
         """The chunks as one piece."""
         ids: list[int] = []
         logprobs: list[float] = []
@@ -123,7 +128,7 @@ class Told:
             if isinstance(self.matched, int) and not self._show_stop:
                 shown = ids[:-1]
         text = self._spelling.add(shown, is_last=finish is not None)
-        return Piece(ids=ids, logprobs=logprobs, text=text, finish=finish, prompt_ids=echo)
+        return OutputPiece(ids=ids, logprobs=logprobs, text=text, finish=finish, prompt_ids=echo)
 
     def spelled(self, token: int) -> str:
         """One token by itself."""

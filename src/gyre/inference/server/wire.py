@@ -32,7 +32,7 @@ _KINDS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
+class ServedModel:
     """What does not change while a server runs."""
 
     model: str
@@ -46,7 +46,7 @@ class Served:
     """Ids that end a reply unless a request ignores them."""
 
 
-class Neutral(msgspec.Struct):
+class NeutralSettings(msgspec.Struct):
     """Settings that would change the distribution or the answer, and are only understood off."""
 
     n: int | None = 1
@@ -58,14 +58,14 @@ class Neutral(msgspec.Struct):
 
     def refuse_others(self, within: str = "") -> None:
         """Raises RequestError where one of them is on."""
-        for name in Neutral.__struct_fields__:
+        for name in NeutralSettings.__struct_fields__:
             neutral = getattr(_OFF, name)
             found = getattr(self, name)
             if found not in (None, neutral, {}):
                 refuse(within + name, f"{neutral}, as this engine has nothing else", found)
 
 
-_OFF = Neutral()
+_OFF = NeutralSettings()
 
 
 def read(body: bytes, decoder: "msgspec.json.Decoder[T]") -> T:
@@ -86,7 +86,7 @@ def refuse(where: str, expected: str, found: object) -> None:
     raise RequestError(f"expected {expected}, found {found!r}", where=where)
 
 
-def prompt(served: Served, where: str, given: str | Sequence[int] | None) -> bytes:
+def prompt(served: ServedModel, where: str, given: str | Sequence[int] | None) -> bytes:
     """Ids of a prompt, as an ask has them."""
     if isinstance(given, str):
         if served.tokenizer is None:

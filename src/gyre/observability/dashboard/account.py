@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from enum import Enum
 from itertools import pairwise
 
-from gyre.observability.history.run import Story
-from gyre.observability.history.seen import Span
+from gyre.observability.history.run import RunHistory
+from gyre.observability.history.seen import CellSpan
 from gyre.scheduler.cells import CellState
 
 
@@ -42,7 +42,7 @@ _SIMPLE = {
 class Account:
     """Seconds by cause for every engine in each slice of a window."""
 
-    def __init__(self, story: Story, edges: Sequence[float]) -> None:
+    def __init__(self, story: RunHistory, edges: Sequence[float]) -> None:
         self._story = story
         self.edges = edges
         self._knows_claims = any(story.fleet.busy)
@@ -73,7 +73,7 @@ class Account:
                 seconds[_PLACE[cause]] += spent
         return seconds
 
-    def _causes(self, engine: int, span: Span) -> Iterator[tuple[Cause, float]]:
+    def _causes(self, engine: int, span: CellSpan) -> Iterator[tuple[Cause, float]]:
         whole = span.end_s - span.start_s
         match span.state:
             case CellState.SERVING:
@@ -90,12 +90,12 @@ class Account:
             case state:
                 yield _SIMPLE[state], whole
 
-    def _taken(self, engine: int, span: Span) -> float:
+    def _taken(self, engine: int, span: CellSpan) -> float:
         fleet = self._story.fleet
         seat_s = fleet.seat_s(engine, span.end_s) - fleet.seat_s(engine, span.start_s)
         return seat_s / fleet.capacities[engine]
 
-    def _training(self, cell: int, span: Span, whole: float) -> Iterator[tuple[Cause, float]]:
+    def _training(self, cell: int, span: CellSpan, whole: float) -> Iterator[tuple[Cause, float]]:
         """Without facts on claims, all time in training counts as work."""
         between = self._between_bursts(span)
         if not self._knows_claims:
@@ -108,7 +108,7 @@ class Account:
         yield Cause.PUBLICATION, between
         yield Cause.ROLLOUTS, whole - busy - between
 
-    def _between_bursts(self, span: Span) -> float:
+    def _between_bursts(self, span: CellSpan) -> float:
         found = self._story.publishing.inside(span.start_s, span.end_s)
         since_s = self._story.publishing_since_s
         if since_s is not None:

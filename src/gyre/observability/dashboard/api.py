@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, TypeVar
 
-from gyre.observability.dashboard.journal_follower import Watched
-from gyre.observability.dashboard.listing import MOST_ROWS, ORDERS, Asked, listed
+from gyre.observability.dashboard.journal_follower import FollowedRun
+from gyre.observability.dashboard.listing import MOST_ROWS, ORDERS, ListingQuery, listed
 from gyre.observability.dashboard.moment import moment, plain_shape
-from gyre.observability.dashboard.newest import Newest
+from gyre.observability.dashboard.newest import NewsCursor
 from gyre.observability.dashboard.panels import PANELS, panels
-from gyre.observability.dashboard.view import View
-from gyre.observability.history.run import Story
+from gyre.observability.dashboard.view import ViewWindow
+from gyre.observability.history.run import RunHistory
 from gyre.types.errors import NotFound, RequestError
 from gyre.types.outcomes import Ending, Outcome
 
@@ -26,7 +26,7 @@ Query = Mapping[str, str]
 Chosen = TypeVar("Chosen", bound=Enum)
 
 
-def runs(watched: Mapping[str, Watched]) -> dict[str, Any]:
+def runs(watched: Mapping[str, FollowedRun]) -> dict[str, Any]:
     """Which runs are watched."""
     return {
         "format": FORMAT,
@@ -43,14 +43,16 @@ def runs(watched: Mapping[str, Watched]) -> dict[str, Any]:
 
 
 def story(
-    watched: Mapping[str, Watched], query: Query, trees: Callable[[Watched, View], Any]
+    watched: Mapping[str, FollowedRun],
+    query: Query,
+    trees: Callable[[FollowedRun, ViewWindow], Any],
 ) -> Any:
     """A run at a moment, with the panels asked for."""
     known(query, "run", "at", "from", "to", "points", "panels")
     run = run_of(watched, query)
     names = _panels(query)
     if run.story is None:
-        view = View(at_s=0.0, from_s=0.0, to_s=0.0)
+        view = ViewWindow(at_s=0.0, from_s=0.0, to_s=0.0)
         nothing = dict.fromkeys(("shape", "moment", "panels"))
         return {"format": FORMAT, "run": _run(run, view)} | nothing
     view = _view(run.story, query)
@@ -64,7 +66,7 @@ def story(
     }
 
 
-def executions(watched: Mapping[str, Watched], query: Query) -> dict[str, Any]:
+def executions(watched: Mapping[str, FollowedRun], query: Query) -> dict[str, Any]:
     """Executions of a run at a moment, a page of them."""
     known(query, "run", "at", "offset", "limit", "order", "kind", "group", "ending", "outcome")
     run = run_of(watched, query)
@@ -76,7 +78,7 @@ def executions(watched: Mapping[str, Watched], query: Query) -> dict[str, Any]:
     group = None
     if "group" in query:
         group = whole(query, "group", 0, most=max(0, len(run.story.work.queries) - 1))
-    asked = Asked(
+    asked = ListingQuery(
         at_s=number(query, "at", run.story.now_s, most=run.story.now_s),
         held_out=_kind(query) == HELD_OUT,
         order=order,
@@ -92,7 +94,7 @@ def executions(watched: Mapping[str, Watched], query: Query) -> dict[str, Any]:
     return found
 
 
-def news(run: Watched, newest: Newest) -> dict[str, Any]:
+def news(run: FollowedRun, newest: NewsCursor) -> dict[str, Any]:
     """A run as it is now, and what somebody has not been told of it."""
     found = run.story
     return {
@@ -107,12 +109,12 @@ def news(run: Watched, newest: Newest) -> dict[str, Any]:
     }
 
 
-def plain(run: Watched) -> dict[str, Any]:
+def plain(run: FollowedRun) -> dict[str, Any]:
     """A run as it is now, for programs."""
     at_s = 0.0 if run.story is None else run.story.now_s
     return {
         "format": FORMAT,
-        "run": _run(run, View(at_s=at_s, from_s=0.0, to_s=at_s)),
+        "run": _run(run, ViewWindow(at_s=at_s, from_s=0.0, to_s=at_s)),
         "shape": None if run.story is None else plain_shape(run.story.shape),
         "moment": None if run.story is None else moment(run.story, at_s),
     }
@@ -127,7 +129,7 @@ def known(query: Query, *names: str) -> None:
         raise RequestError(f"{unknown[0]}: unknown; known here: {', '.join(names)}")
 
 
-def run_of(watched: Mapping[str, Watched], query: Query) -> Watched:
+def run_of(watched: Mapping[str, FollowedRun], query: Query) -> FollowedRun:
     """The run that is named; one alone need not be."""
     key = query.get("run", next(iter(watched)))
     if key not in watched:
@@ -185,15 +187,15 @@ def _panels(query: Query) -> list[str]:
     return list(dict.fromkeys(asked))
 
 
-def _view(found: Story, query: Query) -> View:
+def _view(found: RunHistory, query: Query) -> ViewWindow:
     at_s = number(query, "at", found.now_s, most=found.now_s)
     to_s = number(query, "to", at_s, most=at_s)
     from_s = number(query, "from", 0.0, most=to_s)
     points = whole(query, "points", 600, most=MOST_POINTS, least=10)
-    return View(at_s=at_s, from_s=from_s, to_s=to_s, points=points)
+    return ViewWindow(at_s=at_s, from_s=from_s, to_s=to_s, points=points)
 
 
-def _run(run: Watched, view: View) -> dict[str, Any]:
+def _run(run: FollowedRun, view: ViewWindow) -> dict[str, Any]:
     return {
         "key": run.key,
         "name": run.name,

@@ -8,13 +8,13 @@ import time
 from pathlib import Path
 
 from gyre.cluster.pids import lock_holder
-from gyre.journal.following import Following
+from gyre.journal.following import JournalFollower
 from gyre.journal.reading import path_of
-from gyre.observability.history.run import Story
-from gyre.observability.terminal.board import KINDS
+from gyre.observability.history.run import RunHistory
+from gyre.observability.terminal.board import JOURNAL_EVENTS
 from gyre.scheduler.replay import shape_of
 from gyre.storage import call_log as calls
-from gyre.types.errors import BrokenPromise, ConfigError, LogDamaged
+from gyre.types.errors import ConfigError, InternalError, LogDamaged
 
 LOOK_S = 0.25
 """How often a journal is looked at."""
@@ -29,7 +29,7 @@ Mark = tuple[int, int, str, str | None]
 """How much of a run is known, and how it stands."""
 
 
-class Watched:
+class FollowedRun:
     """One run, up to what its journal held when it was last looked at."""
 
     def __init__(self, place: Path, *, key: str, waits: bool = False) -> None:
@@ -45,11 +45,11 @@ class Watched:
         if not path.is_file() and not waits:
             raise ConfigError(f"{place}: expected the folder of a run, or a journal")
         self._waits = waits
-        self._following = Following(path, kinds=KINDS)
+        self._following = JournalFollower(path, kinds=JOURNAL_EVENTS)
         self._generation = 0
         self._asked_s: float | None = None
         self._has_writer = False
-        self.story: Story | None = None
+        self.story: RunHistory | None = None
         """None before the journal has a header."""
         self.sequence = 0
         """Entries told."""
@@ -137,7 +137,7 @@ class Watched:
         if self.problem is None:
             try:
                 await self._tell()
-            except (ConfigError, LogDamaged, BrokenPromise) as error:
+            except (ConfigError, LogDamaged, InternalError) as error:
                 self.problem = str(error)
         self._read.set()
         if before != self.mark:
@@ -161,7 +161,7 @@ class Watched:
             return
         if self.story is None or self._following.generation != self._generation:
             self._generation = self._following.generation
-            self.story, self.sequence = Story(shape_of(header.shape)), 0
+            self.story, self.sequence = RunHistory(shape_of(header.shape)), 0
         for at, entry in enumerate(entries):
             if at and at % AT_ONCE == 0:
                 await asyncio.sleep(0)
@@ -169,11 +169,12 @@ class Watched:
             self.sequence += 1
 
 
-def watched(places: list[Path], *, waits: bool = False) -> dict[str, Watched]:
+def watched(places: list[Path], *, waits: bool = False) -> dict[str, FollowedRun]:
     """By key, in the order in which they were named; the same place twice is one run."""
     unique = list(dict.fromkeys(places))
     if len(unique) > len(KEYS):
         raise ConfigError(f"{len(unique)} runs: expected at most {len(KEYS)}")
     return {
-        key: Watched(place, key=key, waits=waits) for key, place in zip(KEYS, unique, strict=False)
+        key: FollowedRun(place, key=key, waits=waits)
+        for key, place in zip(KEYS, unique, strict=False)
     }

@@ -9,7 +9,7 @@ from typing import Any
 from gyre.observability.dashboard.differences import differences
 from gyre.rewards.command import OUTPUT_FILE as EVALUATION_FILE
 from gyre.rollout import facts, outcome
-from gyre.rollout.spec import ORDER_FILE, Order, read_order
+from gyre.rollout.spec import ORDER_FILE, ExecutionSpec, read_order
 from gyre.rollout.supervisor import OUTPUT_FILE
 from gyre.types.outcomes import Assessed, Assessment, OutcomeRecord, StepAssessed
 
@@ -55,7 +55,7 @@ def _outcome(record: OutcomeRecord | None) -> Plain:
     }
 
 
-def _assessments(entries: Sequence[facts.Entry]) -> list[Plain]:
+def _assessments(entries: Sequence[facts.FactEntry]) -> list[Plain]:
     """Every attempt in order; those of a step that others may follow say which."""
     found = []
     for entry in entries:
@@ -71,7 +71,7 @@ def _assessment(one: Assessment) -> Plain:
     return {**asdict(one), "status": one.status.value}
 
 
-def _workspace(order: Order, attempt: Path) -> Plain | None:
+def _workspace(order: ExecutionSpec, attempt: Path) -> Plain | None:
     """What became of the task's files; None where nothing is kept."""
     frozen = attempt / FROZEN
     if frozen.is_symlink() or not frozen.is_dir():

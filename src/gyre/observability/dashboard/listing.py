@@ -4,17 +4,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from gyre.observability.history.run import Story
-from gyre.observability.history.story_held_out import Evaluation
-from gyre.observability.history.story_work import Attempt
-from gyre.scheduler.groups import Stage
+from gyre.observability.history.run import RunHistory
+from gyre.observability.history.story_held_out import EvaluationRecord
+from gyre.observability.history.story_work import ExecutionRecord
+from gyre.scheduler.groups import MemberStage
 from gyre.types.outcomes import Ending, Outcome
 
 MOST_ROWS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ListingQuery:
     """Which executions, and in which order."""
 
     at_s: float
@@ -29,7 +29,7 @@ class Asked:
     limit: int = 100
 
 
-One: TypeAlias = Attempt | Evaluation
+One: TypeAlias = ExecutionRecord | EvaluationRecord
 _LAST = float("inf")
 
 ORDERS: dict[str, Callable[[One, float], tuple[Any, ...]]] = {
@@ -42,7 +42,7 @@ ORDERS: dict[str, Callable[[One, float], tuple[Any, ...]]] = {
 """Newest, longest and lowest first; those that have no such value come last."""
 
 
-def listed(story: Story, asked: Asked) -> dict[str, Any]:
+def listed(story: RunHistory, asked: ListingQuery) -> dict[str, Any]:
     """How many there are of them, and the rows of one page."""
     at_s = asked.at_s
     found = [
@@ -58,7 +58,7 @@ def listed(story: Story, asked: Asked) -> dict[str, Any]:
     return {"total": len(found), "rows": [_row(story, one, at_s) for one in page]}
 
 
-def _among(story: Story, asked: Asked) -> Iterator[One]:
+def _among(story: RunHistory, asked: ListingQuery) -> Iterator[One]:
     """Those that were there at the moment."""
     if asked.held_out:
         yield from (one for one in story.held_out.rows.values() if one.asked_s <= asked.at_s)
@@ -68,8 +68,8 @@ def _among(story: Story, asked: Asked) -> Iterator[One]:
     yield from (one for one in among if work.queries[one.group].admitted_s <= asked.at_s)
 
 
-def _row(story: Story, one: One, at_s: float) -> dict[str, Any]:
-    own = _held_out(one) if isinstance(one, Evaluation) else _trained(story, one, at_s)
+def _row(story: RunHistory, one: One, at_s: float) -> dict[str, Any]:
+    own = _held_out(one) if isinstance(one, EvaluationRecord) else _trained(story, one, at_s)
     ending, outcome = _ending(one, at_s), _outcome(one, at_s)
     return own | {
         "execution": one.name,
@@ -85,7 +85,7 @@ def _row(story: Story, one: One, at_s: float) -> dict[str, Any]:
     }
 
 
-def _trained(story: Story, one: Attempt, at_s: float) -> dict[str, Any]:
+def _trained(story: RunHistory, one: ExecutionRecord, at_s: float) -> dict[str, Any]:
     query = story.work.queries[one.group]
     is_pulled = _by(query.assigned_s, at_s) is not None
     return {
@@ -99,7 +99,7 @@ def _trained(story: Story, one: Attempt, at_s: float) -> dict[str, Any]:
     }
 
 
-def _held_out(one: Evaluation) -> dict[str, Any]:
+def _held_out(one: EvaluationRecord) -> dict[str, Any]:
     return {
         "group": None,
         "member": None,
@@ -114,12 +114,12 @@ def _by(time_s: float | None, at_s: float) -> float | None:
     return time_s if time_s is not None and time_s <= at_s else None
 
 
-def _stage(one: One, at_s: float) -> Stage:
+def _stage(one: One, at_s: float) -> MemberStage:
     if _by(one.closed_s, at_s) is not None:
-        return Stage.CLOSED
+        return MemberStage.CLOSED
     if _by(one.ended_s, at_s) is not None:
-        return Stage.TERMINATED
-    return Stage.QUEUED if _by(one.launched_s, at_s) is None else Stage.RUNNING
+        return MemberStage.TERMINATED
+    return MemberStage.QUEUED if _by(one.launched_s, at_s) is None else MemberStage.RUNNING
 
 
 def _ending(one: One, at_s: float) -> Ending | None:

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from gyre.observability.dashboard.panels_use import latest
-from gyre.observability.history.run import Level, Story, supply
+from gyre.observability.history.run import RunCounts, RunHistory, supply
 from gyre.scheduler import rules
 from gyre.scheduler.burst import Phase
 from gyre.scheduler.cells import CellState
-from gyre.scheduler.config import Shape
+from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.dispatch import Boundary
 from gyre.scheduler.placements import Elastic
 from gyre.types.ids import CORE
@@ -16,7 +16,7 @@ from gyre.types.ids import CORE
 _JOINED = (CellState.ENTERING, CellState.TRAINING)
 
 
-def plain_shape(shape: Shape) -> dict[str, Any]:
+def plain_shape(shape: SchedulerConfig) -> dict[str, Any]:
     """What a page needs to know of a run before anything happens, by the paper's symbols."""
     dispatch, placement = shape.dispatch, shape.placement
     is_boundary = isinstance(dispatch, Boundary)
@@ -44,7 +44,7 @@ def plain_shape(shape: Shape) -> dict[str, Any]:
     }
 
 
-def moment(story: Story, at_s: float) -> dict[str, Any]:
+def moment(story: RunHistory, at_s: float) -> dict[str, Any]:
     """The run as it was then."""
     shape, level = story.shape, story.level_at(at_s)
     states = [story.fleet.change_at(cell, at_s).state for cell in range(shape.num_cells)]
@@ -96,7 +96,7 @@ def moment(story: Story, at_s: float) -> dict[str, Any]:
     }
 
 
-def _engine(story: Story, engine: int, at_s: float) -> dict[str, Any]:
+def _engine(story: RunHistory, engine: int, at_s: float) -> dict[str, Any]:
     change = story.fleet.change_at(engine, at_s)
     is_cell = engine < story.shape.num_cells
     named: dict[str, Any] = {"engine": engine}
@@ -110,7 +110,9 @@ def _engine(story: Story, engine: int, at_s: float) -> dict[str, Any]:
     }
 
 
-def hindrance(shape: Shape, level: Level, states: Sequence[CellState], at_s: float) -> str | None:
+def hindrance(
+    shape: SchedulerConfig, level: RunCounts, states: Sequence[CellState], at_s: float
+) -> str | None:
     """What keeps the next cell from entering training, the first in the order of the rules (SPEC
     2.1); None where nothing does, and it is sent with the next event."""
     if not shape.placement.cells_serve:
@@ -132,7 +134,7 @@ def hindrance(shape: Shape, level: Level, states: Sequence[CellState], at_s: flo
     return None if may_enter else "waterlevel"
 
 
-def _num_next(shape: Shape, states: Sequence[CellState]) -> int:
+def _num_next(shape: SchedulerConfig, states: Sequence[CellState]) -> int:
     """Cells that would enter together."""
     home = [cell for cell, state in enumerate(states) if state is CellState.SERVING]
     if not isinstance(shape.placement, Elastic):
@@ -143,7 +145,9 @@ def _num_next(shape: Shape, states: Sequence[CellState]) -> int:
     return int(any(cell > last for cell in home))
 
 
-def _unsupplied(shape: Shape, level: Level, core: CellState, at_s: float) -> str | None:
+def _unsupplied(
+    shape: SchedulerConfig, level: RunCounts, core: CellState, at_s: float
+) -> str | None:
     if core is not CellState.TRAINING:
         if level.is_batch_open:
             return None
@@ -156,7 +160,7 @@ def _unsupplied(shape: Shape, level: Level, core: CellState, at_s: float) -> str
     return None if rules.has_dwelt(since=since_s, dwell_s=dwell_s, now=at_s) else "dwell"
 
 
-def _left_s(story: Story, level: Level, at_s: float) -> float | None:
+def _left_s(story: RunHistory, level: RunCounts, at_s: float) -> float | None:
     """Until the last step, if all that are left take the mean time; None where nobody knows."""
     steps = story.steps.until(at_s)
     if story.shape.steps is None or not steps:

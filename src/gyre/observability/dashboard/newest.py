@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gyre.observability.history.run import Story
-from gyre.observability.history.steps import At, StepTold
+from gyre.observability.history.run import RunHistory
+from gyre.observability.history.steps import StepRecord, TimedFact
 from gyre.observability.terminal.text import sized, spoken
 from gyre.types.run_events import CheckpointMade, EvaluationRound, WeightsPublished
 
@@ -13,7 +13,7 @@ MOST_LINES = 50
 
 
 @dataclass(slots=True)
-class Newest:
+class NewsCursor:
     """How much of a story somebody has been told."""
 
     steps: int = 0
@@ -22,7 +22,7 @@ class Newest:
     rounds: int = 0
     faults: int = 0
 
-    def lines(self, story: Story) -> list[dict[str, Any]]:
+    def lines(self, story: RunHistory) -> list[dict[str, Any]]:
         """In order of time, the last of them where there are many."""
         found = sorted(self._found(story), key=lambda pair: pair[0])
         self.steps = len(story.steps.rows)
@@ -32,7 +32,7 @@ class Newest:
         self.faults = len(story.faults.rows)
         return [{"at_s": at_s, "text": text} for at_s, text in found[-MOST_LINES:]]
 
-    def _found(self, story: Story) -> Iterator[tuple[float, str]]:
+    def _found(self, story: RunHistory) -> Iterator[tuple[float, str]]:
         for step in story.steps.rows[self.steps :]:
             yield step.at_s, _step(step)
         for one in story.steps.publications[self.publications :]:
@@ -45,7 +45,7 @@ class Newest:
             yield fault.at_s, fault.text
 
 
-def _step(step: StepTold) -> str:
+def _step(step: StepRecord) -> str:
     said = [f"step {step.number} taken after {spoken(step.took_s)}"]
     if step.made is not None and step.made.reward is not None:
         said.append(f"reward {step.made.reward:.3f}")
@@ -54,21 +54,21 @@ def _step(step: StepTold) -> str:
     return ", ".join(said)
 
 
-def _published(one: At) -> str:
+def _published(one: TimedFact) -> str:
     fact = one.fact
     assert isinstance(fact, WeightsPublished)
     took = spoken(fact.save_s + fact.load_s)
     return f"version {fact.version} published, {sized(fact.num_bytes)} in {took}"
 
 
-def _kept(one: At) -> str:
+def _kept(one: TimedFact) -> str:
     fact = one.fact
     assert isinstance(fact, CheckpointMade)
     took = f"{sized(fact.num_bytes)} in {spoken(fact.seconds)}"
     return f"checkpoint of version {fact.version} is durable, {took}"
 
 
-def _scored(one: At) -> str:
+def _scored(one: TimedFact) -> str:
     fact = one.fact
     assert isinstance(fact, EvaluationRound)
     score = "no valid score" if fact.mean is None else f"{fact.mean:.3f}"

@@ -17,10 +17,10 @@ import msgspec
 
 from gyre.net.asgi import EVENTS, ClientGone, Exchange, Receive, Scope, Send
 from gyre.observability.dashboard import api as page_api
-from gyre.observability.dashboard.journal_follower import Watched
-from gyre.observability.dashboard.newest import Newest
+from gyre.observability.dashboard.journal_follower import FollowedRun
+from gyre.observability.dashboard.newest import NewsCursor
 from gyre.observability.dashboard.tree_sizes import TreeSizes
-from gyre.observability.dashboard.view import View
+from gyre.observability.dashboard.view import ViewWindow
 from gyre.types.errors import ConfigError, LogDamaged, NotFound, RequestError, Unauthorized
 
 FOLDER = Path(__file__).parent / "page"
@@ -46,7 +46,7 @@ PING_S = 15.0
 MOST_QUERY = 2048
 
 
-class Trees(Protocol):
+class TreeSource(Protocol):
     """Trees of a run's executions as plain values; blocks."""
 
     def tree(self, execution: str) -> dict[str, Any]: ...
@@ -68,15 +68,15 @@ class _Damaged(RequestError):
     status = 422
 
 
-class Page:
+class DashboardServer:
     """Answers whoever has the key; a `stop` ends the streams of news."""
 
     def __init__(
         self,
-        runs: Mapping[str, Watched],
+        runs: Mapping[str, FollowedRun],
         *,
         key: str,
-        trees: Callable[[Path], Trees],
+        trees: Callable[[Path], TreeSource],
         folder: Path = FOLDER,
     ) -> None:
         if not key:
@@ -84,7 +84,7 @@ class Page:
         self._runs = runs
         self._key = key
         self._make_trees = trees
-        self._trees: dict[str, Trees] = {}
+        self._trees: dict[str, TreeSource] = {}
         """Made when they are first asked for: a run that begins has not said all it will."""
         self._opening = asyncio.Lock()
         self._sizes = {one: TreeSizes(run) for one, run in runs.items() if run.folder is not None}
@@ -166,7 +166,7 @@ class Page:
             case _:
                 raise NotFound(f"{path}: no such path")
 
-    def _sizes_of(self, run: Watched, view: View) -> dict[str, Any] | None:
+    def _sizes_of(self, run: FollowedRun, view: ViewWindow) -> dict[str, Any] | None:
         sizes = self._sizes.get(run.key)
         return None if sizes is None else sizes.panel(view)
 
@@ -192,7 +192,7 @@ class Page:
         except LogDamaged as error:
             raise _Damaged(str(error)) from error
 
-    async def _trees_of(self, key: str, folder: Path) -> Trees:
+    async def _trees_of(self, key: str, folder: Path) -> TreeSource:
         """Made once, however many ask for them at once."""
         async with self._opening:
             if key not in self._trees:
@@ -220,12 +220,12 @@ class Page:
             task.result()
         await exchange.write(b"", last=True)
 
-    async def _tell(self, exchange: Exchange, run: Watched) -> None:
-        newest = Newest()
+    async def _tell(self, exchange: Exchange, run: FollowedRun) -> None:
+        newest = NewsCursor()
         story = run.story
         while True:
             if story is not run.story:
-                story, newest = run.story, Newest()
+                story, newest = run.story, NewsCursor()
             mark = run.mark
             data = msgspec.json.encode(page_api.news(run, newest))
             await exchange.write(b"event: news\ndata: " + data + b"\n\n")

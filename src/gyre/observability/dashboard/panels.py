@@ -18,10 +18,10 @@ from gyre.observability.dashboard.panels_steps import (
 )
 from gyre.observability.dashboard.panels_use import use
 from gyre.observability.dashboard.panels_work import durations, faults
-from gyre.observability.dashboard.view import View
-from gyre.observability.history.run import Story
+from gyre.observability.dashboard.view import ViewWindow
+from gyre.observability.history.run import RunHistory
 
-PANELS: dict[str, Callable[[Story, View], Any]] = {
+PANELS: dict[str, Callable[[RunHistory, ViewWindow], Any]] = {
     "roles": roles,
     "water": water,
     "supply": supplies,
@@ -40,6 +40,6 @@ PANELS: dict[str, Callable[[Story, View], Any]] = {
 """By name; the sizes of trees come from call logs and are no part of a story."""
 
 
-def panels(story: Story, view: View, names: Iterable[str]) -> dict[str, Any]:
+def panels(story: RunHistory, view: ViewWindow, names: Iterable[str]) -> dict[str, Any]:
     """Those asked for, which all exist."""
     return {name: PANELS[name](story, view) for name in names}

@@ -6,10 +6,10 @@ from statistics import fmean
 from typing import Any
 
 from gyre.observability.dashboard.account import CAUSES, Account
-from gyre.observability.dashboard.view import View, columns
-from gyre.observability.history.run import Story
-from gyre.observability.history.seen import Span
-from gyre.observability.history.story_cells import Timed
+from gyre.observability.dashboard.view import ViewWindow, columns
+from gyre.observability.history.run import RunHistory
+from gyre.observability.history.seen import CellSpan
+from gyre.observability.history.story_cells import TimedTransition
 from gyre.scheduler.cells import CellState
 from gyre.types.ids import CORE
 
@@ -17,7 +17,7 @@ SLICES = 120
 """Of the account of time."""
 
 
-def roles(story: Story, view: View) -> dict[str, Any]:
+def roles(story: RunHistory, view: ViewWindow) -> dict[str, Any]:
     """Who did what when; of stretches too short to be seen, what there is most of is shown."""
     num_cells = story.shape.num_cells
     least_s = (view.to_s - view.from_s) / max(1, view.points)
@@ -43,7 +43,7 @@ def roles(story: Story, view: View) -> dict[str, Any]:
     }
 
 
-def _joined(spans: Sequence[Span], least_s: float, most: int) -> list[list[Any]]:
+def _joined(spans: Sequence[CellSpan], least_s: float, most: int) -> list[list[Any]]:
     if len(spans) <= most:
         return [[one.start_s, one.end_s, one.state.value] for one in spans]
     found: list[list[Any]] = []
@@ -56,9 +56,9 @@ def _joined(spans: Sequence[Span], least_s: float, most: int) -> list[list[Any]]
     return found
 
 
-def _seen(spans: Sequence[Span], least_s: float) -> Iterator[list[Span]]:
+def _seen(spans: Sequence[CellSpan], least_s: float) -> Iterator[list[CellSpan]]:
     """Those that can be seen alone, and short ones together as soon as they can."""
-    short: list[Span] = []
+    short: list[CellSpan] = []
     for one in spans:
         if one.end_s - one.start_s >= least_s:
             if short:
@@ -74,21 +74,21 @@ def _seen(spans: Sequence[Span], least_s: float) -> Iterator[list[Span]]:
         yield short
 
 
-def _mostly(spans: Sequence[Span]) -> CellState:
+def _mostly(spans: Sequence[CellSpan]) -> CellState:
     spent: defaultdict[CellState, float] = defaultdict(float)
     for one in spans:
         spent[one.state] += one.end_s - one.start_s
     return max(spent, key=spent.__getitem__)
 
 
-def _training_share(story: Story, cell: int, view: View) -> float | None:
+def _training_share(story: RunHistory, cell: int, view: ViewWindow) -> float | None:
     spans = story.fleet.spans(cell, view.from_s, view.to_s)
     spent = sum(one.end_s - one.start_s for one in spans if one.state is CellState.TRAINING)
     whole = view.to_s - view.from_s
     return spent / whole if whole > 0 else None
 
 
-def idle(story: Story, view: View) -> dict[str, Any]:
+def idle(story: RunHistory, view: ViewWindow) -> dict[str, Any]:
     """Where the time of all cells and engines went."""
     whole = view.to_s - view.from_s
     slices = min(SLICES, view.points) if whole > 0 else 1
@@ -111,10 +111,10 @@ def idle(story: Story, view: View) -> dict[str, Any]:
     }
 
 
-def transitions(story: Story, view: View) -> dict[str, Any]:
+def transitions(story: RunHistory, view: ViewWindow) -> dict[str, Any]:
     """Changes of role, and what each phase of them took on average."""
     rows = [one for one in story.fleet.transitions if view.from_s <= one.at_s <= view.to_s]
-    values: dict[str, Callable[[Timed], Any]] = {
+    values: dict[str, Callable[[TimedTransition], Any]] = {
         "at_s": lambda one: one.at_s,
         "cell": lambda one: one.fact.cell,
         "into_training": lambda one: one.fact.into_training,
@@ -129,7 +129,7 @@ def transitions(story: Story, view: View) -> dict[str, Any]:
     }
 
 
-def _phases(rows: Iterable[Timed]) -> dict[str, float]:
+def _phases(rows: Iterable[TimedTransition]) -> dict[str, float]:
     found: dict[str, list[float]] = {}
     for one in rows:
         for phase, seconds in one.fact.phases.items():

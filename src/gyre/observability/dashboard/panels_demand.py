@@ -5,13 +5,13 @@ from operator import attrgetter
 from typing import Any
 
 from gyre.observability.dashboard.thinning import thinned, window
-from gyre.observability.dashboard.view import View, columns, named
-from gyre.observability.history.run import Level, Story, supply
+from gyre.observability.dashboard.view import ViewWindow, columns, named
+from gyre.observability.history.run import RunCounts, RunHistory, supply
 
-_at: Callable[[Level], float] = attrgetter("at_s")
+_at: Callable[[RunCounts], float] = attrgetter("at_s")
 
 
-def water(story: Story, view: View) -> dict[str, list[Any]]:
+def water(story: RunHistory, view: ViewWindow) -> dict[str, list[Any]]:
     """Demand, room, and the line under which a cell may leave rollout (SPEC 2.1)."""
     rows = _levels(story, view, attrgetter("waterlevel"), attrgetter("capacity"))
     cell = story.shape.cell_capacity
@@ -22,10 +22,10 @@ def water(story: Story, view: View) -> dict[str, list[Any]]:
     )
 
 
-def supplies(story: Story, view: View) -> dict[str, Any]:
+def supplies(story: RunHistory, view: ViewWindow) -> dict[str, Any]:
     """Ready groups against what a cell's entering asks for, and how long that has held."""
     shape = story.shape
-    values: dict[str, Callable[[Level], Any]] = {
+    values: dict[str, Callable[[RunCounts], Any]] = {
         "at_s": _at,
         "supply": lambda one: supply(one, shape),
         "ready": attrgetter("ready"),
@@ -42,17 +42,19 @@ def supplies(story: Story, view: View) -> dict[str, Any]:
     }
 
 
-def _held_s(level: Level) -> float:
+def _held_s(level: RunCounts) -> float:
     return 0.0 if level.supply_since_s is None else level.at_s - level.supply_since_s
 
 
-def groups(story: Story, view: View) -> dict[str, list[Any]]:
+def groups(story: RunHistory, view: ViewWindow) -> dict[str, list[Any]]:
     """Outstanding groups by how far they are."""
     rows = _levels(story, view, attrgetter("running_groups"), attrgetter("ready"))
     states = {one: attrgetter(f"{one}_groups") for one in ("queued", "running", "assessing")}
     return columns(rows, {"at_s": _at} | states | named("ready", "assigned"))
 
 
-def _levels(story: Story, view: View, *values: Callable[[Level], float]) -> list[Level]:
+def _levels(
+    story: RunHistory, view: ViewWindow, *values: Callable[[RunCounts], float]
+) -> list[RunCounts]:
     inside = window(story.levels, _at, since_s=view.from_s, until_s=view.to_s)
     return thinned(inside, _at, values, most=view.points)

@@ -7,27 +7,27 @@ from typing import Any
 
 from gyre.observability.ages import in_order
 from gyre.observability.dashboard.phases import admission_phase, completion_phase
-from gyre.observability.dashboard.view import View, columns, named
+from gyre.observability.dashboard.view import ViewWindow, columns, named
 from gyre.observability.expected import in_a_whole_run, in_the_long_run
-from gyre.observability.history.run import Publication, Story
-from gyre.observability.history.steps import StepTold, until
+from gyre.observability.history.run import Publication, RunHistory
+from gyre.observability.history.steps import StepRecord, until
 from gyre.scheduler.dispatch import Boundary
 from gyre.scheduler.messages import StopReason
 from gyre.scheduler.staleness import Staleness
 from gyre.types.run_events import WeightsPublished
 
 
-def _inside(part: str, name: str) -> Callable[[StepTold], Any]:
+def _inside(part: str, name: str) -> Callable[[StepRecord], Any]:
     """A field of a part that only a live run's steps have."""
 
-    def value(step: StepTold) -> Any:
+    def value(step: StepRecord) -> Any:
         found = getattr(step, part)
         return None if found is None else getattr(found, name)
 
     return value
 
 
-STEP: dict[str, Callable[[StepTold], Any]] = {
+STEP: dict[str, Callable[[StepRecord], Any]] = {
     "step": attrgetter("number"),
     **named("at_s", "took_s", "staleness", "num_training", "num_void", "claim_s"),
     **{one: _inside("made", one) for one in ("reward", "loss", "gradient_norm", "is_clipped")},
@@ -50,19 +50,19 @@ STEP: dict[str, Callable[[StepTold], Any]] = {
 """Columns of the panel of steps."""
 
 
-def steps(story: Story, view: View) -> dict[str, list[Any]]:
+def steps(story: RunHistory, view: ViewWindow) -> dict[str, list[Any]]:
     """Every update up to the moment, whatever the window: learning is seen as a whole."""
     return columns(story.steps.until(view.at_s), STEP)
 
 
-def evaluation(story: Story, view: View) -> dict[str, list[Any]]:
+def evaluation(story: RunHistory, view: ViewWindow) -> dict[str, list[Any]]:
     """Rounds of held-out evaluation."""
     names = ("version", "mean", "standard_error", "num_valid", "num_tasks")
     values = {name: attrgetter(f"fact.{name}") for name in names}
     return columns(until(story.steps.rounds, view.at_s), named("at_s") | values)
 
 
-def publications(story: Story, view: View) -> dict[str, list[Any]]:
+def publications(story: RunHistory, view: ViewWindow) -> dict[str, list[Any]]:
     """Every publication; what it took is known where a journal has facts for people."""
     told = {
         one.fact.version: one.fact
@@ -77,14 +77,14 @@ def publications(story: Story, view: View) -> dict[str, list[Any]]:
     return columns(story.publications_until(view.at_s), named("version", "at_s") | values)
 
 
-def checkpoints(story: Story, view: View) -> dict[str, list[Any]]:
+def checkpoints(story: RunHistory, view: ViewWindow) -> dict[str, list[Any]]:
     """Every version that is durable, and what that took."""
     names = ("version", "seconds", "stalled_s", "copied_s", "num_bytes", "has_optimizer")
     values = {name: attrgetter(f"fact.{name}") for name in names}
     return columns(until(story.steps.checkpoints, view.at_s), named("at_s") | values)
 
 
-def staleness(story: Story, view: View) -> dict[str, Any]:
+def staleness(story: RunHistory, view: ViewWindow) -> dict[str, Any]:
     """Ages of consumed groups beside what dispatch alone decides (SPEC 1.4)."""
     shape, taken = story.shape, story.steps.until(view.at_s)
     ages: Counter[int] = Counter()
@@ -118,7 +118,7 @@ def _pairs(ages: Mapping[int, int]) -> list[list[int]]:
     return [[age, groups] for age, groups in sorted(ages.items())]
 
 
-def _published(story: Story, at_s: float) -> Staleness:
+def _published(story: RunHistory, at_s: float) -> Staleness:
     """Ready groups at publications, as a prediction is made from them."""
     found = Staleness()
     for one in story.publications_until(at_s):
@@ -126,7 +126,7 @@ def _published(story: Story, at_s: float) -> Staleness:
     return found
 
 
-def _identity(taken: Sequence[StepTold]) -> dict[str, Any]:
+def _identity(taken: Sequence[StepRecord]) -> dict[str, Any]:
     found = taken[-1].identity if taken else Staleness().identity(0)
     return {
         "consumed": found.consumed,

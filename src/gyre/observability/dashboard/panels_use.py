@@ -6,14 +6,14 @@ from operator import attrgetter
 from typing import Any
 
 from gyre.observability.dashboard.thinning import thinned
-from gyre.observability.dashboard.view import View
-from gyre.observability.history.run import Story
-from gyre.observability.resource_use import OTHERS, ROLES, Part, Used, added
+from gyre.observability.dashboard.view import ViewWindow
+from gyre.observability.history.run import RunHistory
+from gyre.observability.resource_use import OTHERS, ROLES, RoleUsage, UsageSample, added
 
 _at = attrgetter("at_s")
 
 
-def use(story: Story, view: View) -> dict[str, Any]:
+def use(story: RunHistory, view: ViewWindow) -> dict[str, Any]:
     """What was measured in the window: over time, and in sum for each cell and role."""
     first = bisect_right(story.uses, view.from_s, key=_at)
     rows = story.uses[first : bisect_right(story.uses, view.to_s, key=_at)]
@@ -37,7 +37,7 @@ def use(story: Story, view: View) -> dict[str, Any]:
     }
 
 
-def latest(story: Story, at_s: float) -> dict[str, Any] | None:
+def latest(story: RunHistory, at_s: float) -> dict[str, Any] | None:
     """The last measurement before a moment; None where there was none."""
     place = bisect_right(story.uses, at_s, key=_at)
     if not place:
@@ -51,7 +51,7 @@ def latest(story: Story, at_s: float) -> dict[str, Any] | None:
     }
 
 
-def _over_time(rows: Sequence[Used], *, most: int) -> dict[str, Any]:
+def _over_time(rows: Sequence[UsageSample], *, most: int) -> dict[str, Any]:
     kept = thinned(rows, _at, [attrgetter("all_cores")], most=most)
     return {
         "from_s": [one.from_s for one in kept],
@@ -61,12 +61,12 @@ def _over_time(rows: Sequence[Used], *, most: int) -> dict[str, Any]:
     }
 
 
-def _summed(rows: Sequence[Used]) -> dict[int, dict[str, Part]]:
+def _summed(rows: Sequence[UsageSample]) -> dict[int, dict[str, RoleUsage]]:
     cells = sorted({cell for row in rows for cell in row.cells})
     return {cell: added(row.cells[cell] for row in rows if cell in row.cells) for cell in cells}
 
 
-def _plain(parts: Mapping[str, Part]) -> dict[str, dict[str, float | None]]:
+def _plain(parts: Mapping[str, RoleUsage]) -> dict[str, dict[str, float | None]]:
     return {
         role: {
             "seconds": part.seconds,
@@ -78,7 +78,7 @@ def _plain(parts: Mapping[str, Part]) -> dict[str, dict[str, float | None]]:
     }
 
 
-def _beside(rows: Sequence[Used], who: str) -> dict[str, float | None]:
+def _beside(rows: Sequence[UsageSample], who: str) -> dict[str, float | None]:
     mine = [one for one in rows if who in one.others]
     seconds = sum(one.seconds for one in mine)
     cpu_s = sum(one.others[who] for one in mine)

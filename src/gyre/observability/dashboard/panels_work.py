@@ -4,15 +4,15 @@ from collections import Counter
 from typing import Any
 
 from gyre.observability.dashboard.histograms import histogram, round_up_time
-from gyre.observability.dashboard.view import View
-from gyre.observability.history.run import Story
+from gyre.observability.dashboard.view import ViewWindow
+from gyre.observability.history.run import RunHistory
 from gyre.types.outcomes import Ending
 
 MOST_FAULTS = 200
 ENDINGS = tuple(one.value for one in Ending)
 
 
-def durations(story: Story, view: View) -> dict[str, Any]:
+def durations(story: RunHistory, view: ViewWindow) -> dict[str, Any]:
     """Of executions from launch to termination, and of each query's longest one."""
     work = story.work
     ran = work.until(work.executions, view.to_s, since_s=view.from_s)
@@ -30,7 +30,7 @@ def durations(story: Story, view: View) -> dict[str, Any]:
     }
 
 
-def faults(story: Story, view: View) -> dict[str, Any]:
+def faults(story: RunHistory, view: ViewWindow) -> dict[str, Any]:
     """What went wrong up to the moment."""
     found = list(story.faults.until(view.at_s))
     shown = [one for one in found if one.at_s >= view.from_s][-MOST_FAULTS:]

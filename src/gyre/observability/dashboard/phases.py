@@ -3,10 +3,10 @@
 from bisect import bisect_right
 from collections.abc import Iterator
 
-from gyre.observability.history.run import Story
+from gyre.observability.history.run import RunHistory
 
 
-def admission_phase(story: Story, at_s: float) -> float | None:
+def admission_phase(story: RunHistory, at_s: float) -> float | None:
     """alpha: part of the interval between publications that had passed when groups were admitted,
     over intervals that have ended (app:dispatch-metrics)."""
     published = [0.0, *(one.at_s for one in story.publications_until(at_s))]
@@ -19,7 +19,7 @@ def admission_phase(story: Story, at_s: float) -> float | None:
     return sum(phases) / len(phases) if phases else None
 
 
-def completion_phase(story: Story, at_s: float) -> float | None:
+def completion_phase(story: RunHistory, at_s: float) -> float | None:
     """beta: from the start of the step before the consuming one to readiness, in mean steps."""
     opened = story.opened_s[: bisect_right(story.opened_s, at_s)]
     waited = list(_waited(story, len(story.steps.until(at_s))))
@@ -29,7 +29,7 @@ def completion_phase(story: Story, at_s: float) -> float | None:
     return sum(waited) / len(waited) / step_s
 
 
-def _waited(story: Story, num_steps: int) -> Iterator[float]:
+def _waited(story: RunHistory, num_steps: int) -> Iterator[float]:
     for query in story.work.queries:
         if query.step is not None and 0 < query.step < num_steps and query.ready_s is not None:
             yield query.ready_s - story.opened_s[query.step - 1]

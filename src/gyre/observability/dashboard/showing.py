@@ -13,9 +13,9 @@ from pathlib import Path
 import uvloop
 
 from gyre.net.http_server import listener, serve_until_told
-from gyre.observability.dashboard.journal_follower import Watched, watched
-from gyre.observability.dashboard.page import Page
-from gyre.observability.dashboard.trees import Trees
+from gyre.observability.dashboard.journal_follower import FollowedRun, watched
+from gyre.observability.dashboard.page import DashboardServer
+from gyre.observability.dashboard.trees import RunTrees
 
 HOST = "127.0.0.1"
 
@@ -31,9 +31,9 @@ def show(
         runner.run(_show(watched(places, waits=waits), port, on_start))
 
 
-async def _show(runs: dict[str, Watched], port: int, on_start: Callable[[str], None]) -> None:
+async def _show(runs: dict[str, FollowedRun], port: int, on_start: Callable[[str], None]) -> None:
     key = secrets.token_urlsafe(24)
-    page = Page(runs, key=key, trees=Trees)
+    page = DashboardServer(runs, key=key, trees=RunTrees)
     with ExitStack() as stack:
         on = listener(HOST, port)
         stack.callback(on.close)

@@ -9,7 +9,7 @@ from gyre.trajectory.tree import Tree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Size:
+class TreeSize:
     """Of one tree; shared prefixes count once."""
 
     tokens: int
@@ -20,9 +20,9 @@ class Size:
     leaves: int
 
 
-def size(tree: Tree) -> Size:
+def size(tree: Tree) -> TreeSize:
     nodes = list(tree.calls.values())
-    return Size(
+    return TreeSize(
         tokens=tree.num_tokens,
         sampled=sum(node.num_output for node in nodes),
         calls=len(nodes),
@@ -32,7 +32,7 @@ def size(tree: Tree) -> Size:
 
 
 def trees(
-    sizes: Iterable[tuple[Size, str]], *, num_closed: int, kinds: tuple[str, ...]
+    sizes: Iterable[tuple[TreeSize, str]], *, num_closed: int, kinds: tuple[str, ...]
 ) -> dict[str, Any]:
     """The panel: a histogram of each number, by how executions ended."""
     found = list(sizes)
@@ -42,5 +42,5 @@ def trees(
             kinds=kinds,
             rounded=round_up_count,
         )
-        for one in fields(Size)
+        for one in fields(TreeSize)
     }

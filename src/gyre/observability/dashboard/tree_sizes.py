@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from gyre.observability.dashboard.journal_follower import Watched
+from gyre.observability.dashboard.journal_follower import FollowedRun
 from gyre.observability.dashboard.panels_work import ENDINGS
-from gyre.observability.dashboard.sizes import Size, size, trees
-from gyre.observability.dashboard.view import View
+from gyre.observability.dashboard.sizes import TreeSize, size, trees
+from gyre.observability.dashboard.view import ViewWindow
 from gyre.trajectory.loading import load
 from gyre.types.errors import ConfigError, LogDamaged
 
@@ -23,7 +23,7 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True, slots=True)
 class _Sized:
-    size: Size
+    size: TreeSize
     ending: str
     closed_s: float
 
@@ -31,13 +31,13 @@ class _Sized:
 class TreeSizes:
     """Sizes by execution, as far as they are known."""
 
-    def __init__(self, run: Watched) -> None:
+    def __init__(self, run: FollowedRun) -> None:
         self._run = run
         self._sizes: dict[str, _Sized | None] = {}
         """None where a log cannot be read."""
         self._reading: asyncio.Task[None] | None = None
 
-    def panel(self, view: View | None = None) -> dict[str, Any] | None:
+    def panel(self, view: ViewWindow | None = None) -> dict[str, Any] | None:
         """What is known now of executions that closed in the view, or at any time; what is not
         known is being read."""
         story = self._run.story
@@ -71,11 +71,11 @@ class TreeSizes:
         assert self._run.story is not None
         return [
             (one.name, one.ending.value, one.closed_s)
-            for one in spread(self._run.story.work.attempts, most=MOST_TREES)
+            for one in evenly_spaced(self._run.story.work.attempts, most=MOST_TREES)
             if one.closed_s is not None and one.name is not None and one.ending is not None
         ]
 
-    def _size(self, name: str) -> Size | None:
+    def _size(self, name: str) -> TreeSize | None:
         path = self._run.log_of(name)
         if path is None:
             return None
@@ -85,11 +85,11 @@ class TreeSizes:
             return None
 
 
-def _is_in(closed_s: float, view: View | None) -> bool:
+def _is_in(closed_s: float, view: ViewWindow | None) -> bool:
     return view is None or view.from_s <= closed_s <= view.to_s
 
 
-def spread(found: Sequence[Found], *, most: int) -> Sequence[Found]:
+def evenly_spaced(found: Sequence[Found], *, most: int) -> Sequence[Found]:
     """At most so many of them, at even distances; when more come, all or a third of those are
     among them that were before."""
     stride = 1

@@ -8,15 +8,15 @@ from threading import Lock
 from typing import Any
 
 from gyre.config.loader import load as load_file
-from gyre.config.run_sections import DrawSection, RunSection
+from gyre.config.run_sections import RunInfoConfig, SelectionConfig
 from gyre.model.registry import known_models
 from gyre.observability.dashboard.leavings import leavings
-from gyre.observability.inspect.branches import DrawRule, tree_data
+from gyre.observability.inspect.branches import SelectionRule, tree_data
 from gyre.observability.inspect.call_view import Vocabulary, call_data
-from gyre.renderers.tokens import Tokens
+from gyre.renderers.tokens import PackageTokenizer
 from gyre.storage import call_log as calls
 from gyre.storage.plan_file import RUN_FILE
-from gyre.trajectory.loading import Loaded, load
+from gyre.trajectory.loading import LoadedExecution, load
 from gyre.types.errors import ConfigError
 
 MOST_KEPT = 4
@@ -29,10 +29,10 @@ Plain = dict[str, Any]
 class _Kept:
     stamp: tuple[int, int]
     """Size and time of the log, by which a tree is known to be out of date."""
-    loaded: Loaded
+    loaded: LoadedExecution
 
 
-class Trees:
+class RunTrees:
     """Every execution of one run folder, in plain values.
 
     Whatever is asked for by a name that the run does not have raises ConfigError, and a log that
@@ -60,7 +60,7 @@ class Trees:
         """What it left behind, where the run keeps that."""
         return {"left": leavings(self._folder / "attempts" / _name(execution))}
 
-    def _loaded(self, execution: str) -> Loaded:
+    def _loaded(self, execution: str) -> LoadedExecution:
         path = calls.path_of(self._folder, _name(execution))
         try:
             status = path.stat()
@@ -86,7 +86,7 @@ def vocabulary_of(model: str) -> Vocabulary | None:
     file = place / "tokenizer.json" if place.is_dir() else place
     if not file.is_file():
         return None
-    tokens = Tokens.load(file, name=str(file))
+    tokens = PackageTokenizer.load(file, name=str(file))
     return Vocabulary(decode=tokens.decode, special=frozenset(tokens.added.values()))
 
 
@@ -98,10 +98,10 @@ def _name(execution: str) -> str:
     return execution
 
 
-def _rule_of(folder: Path) -> DrawRule:
+def _rule_of(folder: Path) -> SelectionRule:
     """Seed and J_max as the run was told; without its file what a run has that is told nothing."""
-    run, draw = RunSection(), DrawSection()
+    run, draw = RunInfoConfig(), SelectionConfig()
     if (folder / RUN_FILE).is_file():
         sections = load_file(folder / RUN_FILE).sections
         run, draw = sections.get("run", run), sections.get("draw", draw)
-    return DrawRule(seed=run.seed, max_trajectories=draw.limit)
+    return SelectionRule(seed=run.seed, max_trajectories=draw.limit)

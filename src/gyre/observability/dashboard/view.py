@@ -9,7 +9,7 @@ Row = TypeVar("Row")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class ViewWindow:
     """What is looked at: a moment, and the window that pictures show."""
 
     at_s: float

@@ -12,7 +12,7 @@ from gyre.scheduler.messages import (
     Command,
     EngineLost,
     EngineReturned,
-    Heard,
+    Event,
     LeaveReason,
     LeaveTraining,
     Published,
@@ -34,7 +34,7 @@ from gyre.types.run_events import (
 
 
 @dataclass(slots=True)
-class Fault:
+class RunFault:
     """Something that went wrong."""
 
     at_s: float
@@ -46,21 +46,23 @@ class Fault:
     """None while it is not, or where there is nothing to mend."""
 
 
-class Faults:
+class FaultHistory:
     """All of them, in the order in which they were told."""
 
     def __init__(self) -> None:
-        self.rows: list[Fault] = []
-        self._open: dict[tuple[str, int], Fault] = {}
+        self.rows: list[RunFault] = []
+        self._open: dict[tuple[str, int], RunFault] = {}
 
-    def until(self, at_s: float) -> Iterator[Fault]:
+    def until(self, at_s: float) -> Iterator[RunFault]:
         return (one for one in self.rows if one.at_s <= at_s)
 
-    def heard(self, now: float, event: Heard, scheduler: Scheduler) -> None:
+    def heard(self, now: float, event: Event, scheduler: Scheduler) -> None:
         """What the scheduler has heard too; an engine that it did not fence was not missed."""
         match event:
             case CellDied(cell=cell):
-                self._break("cell died", cell, Fault(now, "cell died", f"cell {cell} died", cell))
+                self._break(
+                    "cell died", cell, RunFault(now, "cell died", f"cell {cell} died", cell)
+                )
             case CellRecovered(cell=cell):
                 self._mend(now, "cell died", cell)
                 self._mend(now, "engine lost", cell)
@@ -74,7 +76,7 @@ class Faults:
                     self._lose(now, engine, text, scheduler)
             case TransitionFailed(cell=cell, transition=transition):
                 text = f"transition {transition} of cell {cell} failed"
-                self.rows.append(Fault(now, "transition failed", text, cell))
+                self.rows.append(RunFault(now, "transition failed", text, cell))
             case _:
                 pass
 
@@ -82,7 +84,7 @@ class Faults:
         match order:
             case LeaveTraining(cell=cell, reason=LeaveReason.RESCUE):
                 text = f"nobody served, and cell {cell} was called home"
-                self.rows.append(Fault(now, "rescue", text, cell))
+                self.rows.append(RunFault(now, "rescue", text, cell))
             case _:
                 pass
 
@@ -95,10 +97,12 @@ class Faults:
         if is_cell and scheduler.cells.state(CellId(engine)) is not CellState.FENCED:
             return
         if not scheduler.engines.is_ready(engine):
-            fault = Fault(now, "engine lost", text, int(engine) if is_cell else None, int(engine))
+            fault = RunFault(
+                now, "engine lost", text, int(engine) if is_cell else None, int(engine)
+            )
             self._break("engine lost", engine, fault)
 
-    def _break(self, kind: str, who: int, fault: Fault) -> None:
+    def _break(self, kind: str, who: int, fault: RunFault) -> None:
         if (kind, who) not in self._open:
             self._open[kind, who] = fault
             self.rows.append(fault)
@@ -108,37 +112,37 @@ class Faults:
             fault.mended_at_s = now
 
 
-def _told(now: float, fact: object) -> Fault | None:
+def _told(now: float, fact: object) -> RunFault | None:
     """Facts for people that speak of a fault; those that say how long it took end with it."""
     match fact:
         case EngineSlow(engine=engine, token_s=token_s, peers_token_s=peers_s):
             text = f"engine {engine} takes {token_s:.3g} s for a token, its peers {peers_s:.3g} s"
-            return Fault(now, "engine slow", text, engine=engine)
+            return RunFault(now, "engine slow", text, engine=engine)
         case CellRestarted(cell=cell, attempt=attempt, seconds=seconds):
             after = f" after {many(attempt, 'start')} in vain" if attempt else ""
             text = f"cell {cell} was started again{after}"
-            return Fault(now - seconds, "cell restarted", text, cell, mended_at_s=now)
+            return RunFault(now - seconds, "cell restarted", text, cell, mended_at_s=now)
         case StepReplayed(step=step, is_equal=is_equal):
             how = "with the same result" if is_equal else "with another result"
-            return Fault(now, "step replayed", f"step {step + 1} was taken again {how}", cell=0)
+            return RunFault(now, "step replayed", f"step {step + 1} was taken again {how}", cell=0)
         case CheckpointFailed(version=version, reason=reason):
             text = f"checkpoint of version {version} was not written: {reason}"
-            return Fault(now, "checkpoint failed", text)
+            return RunFault(now, "checkpoint failed", text)
         case CheckpointRefused(version=version, reason=reason):
             text = f"checkpoint of version {version} is damaged: {reason}"
-            return Fault(now, "checkpoint refused", text)
+            return RunFault(now, "checkpoint refused", text)
         case ExecutionRelaunched(execution=name, reason=reason):
-            return Fault(now, "execution relaunched", f"{name} began anew: {reason}")
+            return RunFault(now, "execution relaunched", f"{name} began anew: {reason}")
         case CallsDamaged(execution=name, reason=reason):
             text = f"calls of {name} cannot be read and are not trained: {reason}"
-            return Fault(now, "calls damaged", text)
+            return RunFault(now, "calls damaged", text)
         case ProxyRestarted(seconds=seconds):
             text = f"the proxy was away for {seconds:.1f} s"
-            return Fault(now - seconds, "proxy restarted", text, mended_at_s=now)
+            return RunFault(now - seconds, "proxy restarted", text, mended_at_s=now)
         case JournalWaited(seconds=seconds, reason=reason):
             text = f"the disk did not take the journal for {seconds:.1f} s: {reason}"
-            return Fault(now - seconds, "journal waited", text, mended_at_s=now)
+            return RunFault(now - seconds, "journal waited", text, mended_at_s=now)
         case Resumed():
-            return Fault(now, "resumed", "another controller went on with the run")
+            return RunFault(now, "resumed", "another controller went on with the run")
         case _:
             return None

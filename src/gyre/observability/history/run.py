@@ -11,17 +11,17 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from gyre.journal.entries import Resumed
-from gyre.observability.history.faults import Faults
-from gyre.observability.history.steps import Steps
-from gyre.observability.history.story_cells import Fleet
-from gyre.observability.history.story_held_out import HeldOut
-from gyre.observability.history.story_work import Work
-from gyre.observability.history.stretches import Stretches
-from gyre.observability.resource_use import Used, used
+from gyre.observability.history.faults import FaultHistory
+from gyre.observability.history.steps import StepHistory
+from gyre.observability.history.story_cells import CellHistory
+from gyre.observability.history.story_held_out import HeldOutHistory
+from gyre.observability.history.story_work import ExecutionHistory
+from gyre.observability.history.stretches import Intervals
+from gyre.observability.resource_use import UsageSample, used
 from gyre.scheduler import rules
 from gyre.scheduler.burst import Phase
-from gyre.scheduler.config import Shape
-from gyre.scheduler.messages import Command, EnterTraining, Heard, OpenBatch
+from gyre.scheduler.config import SchedulerConfig
+from gyre.scheduler.messages import Command, EnterTraining, Event, OpenBatch
 from gyre.scheduler.replay import EVENTS
 from gyre.scheduler.scheduler import Scheduler
 from gyre.types.run_events import RunEnded, UseMeasured
@@ -29,7 +29,7 @@ from gyre.types.run_events import RunEnded, UseMeasured
 _EVENTS = frozenset(EVENTS)
 
 
-class Level(NamedTuple):
+class RunCounts(NamedTuple):
     """What a run's counts are from one moment to the next."""
 
     at_s: float
@@ -76,10 +76,10 @@ class Publication(NamedTuple):
     """Groups that were ready then; their mean is R."""
 
 
-class Story:
+class RunHistory:
     """A run up to its last fact."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: SchedulerConfig) -> None:
         self.shape = shape
         self.scheduler = Scheduler(shape)
         self.now_s = 0.0
@@ -92,20 +92,20 @@ class Story:
         self.opened_s: list[float] = []
         """When the batch of each step was opened."""
         self.publications: list[Publication] = []
-        self.publishing = Stretches()
+        self.publishing = Intervals()
         """From the last update of a burst until its weights are published."""
         self.publishing_since_s: float | None = None
-        self.work = Work(shape)
-        self.held_out = HeldOut()
-        self.fleet = Fleet(self.scheduler)
-        self.steps = Steps(shape)
-        self.faults = Faults()
-        self.uses: list[Used] = []
+        self.work = ExecutionHistory(shape)
+        self.held_out = HeldOutHistory()
+        self.fleet = CellHistory(self.scheduler)
+        self.steps = StepHistory(shape)
+        self.faults = FaultHistory()
+        self.uses: list[UsageSample] = []
         """What was measured of processors and devices."""
-        self.levels: list[Level] = [self._level(0.0)]
+        self.levels: list[RunCounts] = [self._level(0.0)]
 
     def heard(self, now: float, fact: object) -> None:
-        """Takes in the next fact of the journal; raises BrokenPromise where it cannot be."""
+        """Takes in the next fact of the journal; raises InternalError where it cannot be."""
         if type(fact) in _EVENTS:
             self._event(now, fact)  # type: ignore[arg-type]
         else:
@@ -116,7 +116,7 @@ class Story:
         for now, fact in facts:
             self.heard(now, fact)
 
-    def level_at(self, at_s: float) -> Level:
+    def level_at(self, at_s: float) -> RunCounts:
         """The counts at a moment, after all that happened in it."""
         return self.levels[self.num_levels(at_s) - 1]
 
@@ -131,7 +131,7 @@ class Story:
     def is_over(self) -> bool:
         return self.ended is not None or self.scheduler.stopped is not None
 
-    def _event(self, now: float, event: Heard) -> None:
+    def _event(self, now: float, event: Event) -> None:
         scheduler = self.scheduler
         version, published = scheduler.burst.version, scheduler.burst.published
         void = scheduler.ledger.void
@@ -199,10 +199,10 @@ class Story:
         else:
             self.levels.append(level)
 
-    def _level(self, now: float) -> Level:
+    def _level(self, now: float) -> RunCounts:
         scheduler = self.scheduler
         burst, counters, groups = scheduler.burst, scheduler.counters, self.work.states
-        return Level(
+        return RunCounts(
             now,
             burst.version,
             burst.published,
@@ -228,10 +228,10 @@ class Story:
         )
 
 
-def supply(level: Level, shape: Shape) -> int:
+def supply(level: RunCounts, shape: SchedulerConfig) -> int:
     """Ready groups, as far as the batch has use for them (SPEC 2.1)."""
     return rules.supply(ready=level.ready, needed=shape.groups_per_batch - level.assigned)
 
 
-def _at(row: Level | Publication) -> float:
+def _at(row: RunCounts | Publication) -> float:
     return row.at_s

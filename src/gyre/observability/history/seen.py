@@ -10,7 +10,7 @@ from gyre.types.run_events import StepMade
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class CellSpan:
     """A cell in one state."""
 
     start_s: float
@@ -19,7 +19,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
+class DemandLevel:
     """Demand and room at one time."""
 
     at_s: float
@@ -28,7 +28,7 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepSeen:
+class StepSummary:
     """One update."""
 
     number: int

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gyre.scheduler.cells import CellState
-from gyre.scheduler.config import Shape
+from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.scheduler import Scheduler
 from gyre.scheduler.staleness import Identity
 from gyre.types.run_events import (
@@ -20,7 +20,7 @@ from gyre.types.run_events import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Objective:
+class LossTotals:
     """What the claims of a step showed, summed."""
 
     num_targets: int
@@ -38,7 +38,7 @@ class Objective:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Packed:
+class PackTotals:
     """What the groups of a step came to, summed."""
 
     trajectories: int
@@ -48,7 +48,7 @@ class Packed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepTold:
+class StepRecord:
     """One update."""
 
     number: int
@@ -64,8 +64,8 @@ class StepTold:
     identity: Identity
     made: StepMade | None
     """None in a journal without facts for people."""
-    packed: Packed | None
-    objective: Objective | None
+    packed: PackTotals | None
+    objective: LossTotals | None
     claim_s: float | None
     """Time that cells spent on its claims."""
 
@@ -76,23 +76,23 @@ class StepTold:
         return sum(age * many for age, many in self.ages) / groups if groups else None
 
 
-class At(NamedTuple):
+class TimedFact(NamedTuple):
     """A fact with its time."""
 
     at_s: float
     fact: WeightsPublished | EvaluationRound | CheckpointMade
 
 
-class Steps:
+class StepHistory:
     """All updates, in order."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: SchedulerConfig) -> None:
         self._shape = shape
-        self.rows: list[StepTold] = []
-        self.publications: list[At] = []
-        self.rounds: list[At] = []
+        self.rows: list[StepRecord] = []
+        self.publications: list[TimedFact] = []
+        self.rounds: list[TimedFact] = []
         """Of held-out evaluation."""
-        self.checkpoints: list[At] = []
+        self.checkpoints: list[TimedFact] = []
         self._seen: set[tuple[str, int]] = set()
         self._made: StepMade | None = None
         self._packed: dict[int, GroupPacked] = {}
@@ -109,13 +109,13 @@ class Steps:
                 self._claims[claim] = fact
             case WeightsPublished(version=version) if ("weights", version) not in self._seen:
                 self._seen.add(("weights", version))
-                self.publications.append(At(now, fact))
+                self.publications.append(TimedFact(now, fact))
             case CheckpointMade(version=version) if ("checkpoint", version) not in self._seen:
                 self._seen.add(("checkpoint", version))
-                self.checkpoints.append(At(now, fact))
+                self.checkpoints.append(TimedFact(now, fact))
             case EvaluationRound(version=version) if ("round", version) not in self._seen:
                 self._seen.add(("round", version))
-                self.rounds.append(At(now, fact))
+                self.rounds.append(TimedFact(now, fact))
             case _:
                 pass
 
@@ -128,7 +128,7 @@ class Steps:
         claims = [one for one in self._claims.values() if one.step == version - 1]
         cells = scheduler.cells
         self.rows.append(
-            StepTold(
+            StepRecord(
                 number=version,
                 at_s=now,
                 took_s=now - (self.rows[-1].at_s if self.rows else 0.0),
@@ -146,21 +146,21 @@ class Steps:
         self._packed.clear()
         self._claims.clear()
 
-    def until(self, at_s: float) -> list[StepTold]:
+    def until(self, at_s: float) -> list[StepRecord]:
         return self.rows[: bisect_right(self.rows, at_s, key=_at)]
 
 
-def until(rows: list[At], at_s: float) -> list[At]:
+def until(rows: list[TimedFact], at_s: float) -> list[TimedFact]:
     """Those up to a moment."""
     return rows[: bisect_right(rows, at_s, key=_at)]
 
 
-def _at(row: StepTold | At) -> float:
+def _at(row: StepRecord | TimedFact) -> float:
     return row.at_s
 
 
-def _packed(groups: list[GroupPacked]) -> Packed:
-    return Packed(
+def _packed(groups: list[GroupPacked]) -> PackTotals:
+    return PackTotals(
         trajectories=sum(one.num_trajectories for one in groups),
         tokens=sum(one.num_tokens for one in groups),
         row_tokens=sum(one.row_tokens for one in groups),
@@ -168,14 +168,14 @@ def _packed(groups: list[GroupPacked]) -> Packed:
     )
 
 
-def _objective(claims: list[ClaimTrained]) -> Objective:
+def _objective(claims: list[ClaimTrained]) -> LossTotals:
     measures = [one.measures for one in claims]
     targets = sum(one.num_targets for one in measures)
     raised = sum(one.num_raised for one in measures)
     lowered = sum(one.num_lowered for one in measures)
     clipped = sum(one.num_raised_clipped + one.num_lowered_clipped for one in measures)
     gaps = [one.max_gap for one in measures if one.max_gap is not None]
-    return Objective(
+    return LossTotals(
         num_targets=targets,
         mean_ratio=_part(sum(one.sum_ratio for one in measures), targets),
         capped=_part(sum(one.num_capped for one in measures), targets),

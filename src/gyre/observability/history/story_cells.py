@@ -4,8 +4,8 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from gyre.observability.history.seen import Span
-from gyre.observability.history.stretches import Stretches
+from gyre.observability.history.seen import CellSpan
+from gyre.observability.history.stretches import Intervals
 from gyre.scheduler.cells import CellState
 from gyre.scheduler.scheduler import Scheduler
 from gyre.types.ids import CORE, CellId, EngineId
@@ -15,14 +15,14 @@ WEIGHT_PHASES = ("pull", "load")
 """Phases of a transition in which a cell gets weights."""
 
 
-class Change(NamedTuple):
+class CellStateChange(NamedTuple):
     """A cell or an engine is in this state from now on."""
 
     at_s: float
     state: CellState
 
 
-class Seats(NamedTuple):
+class EngineOccupancy(NamedTuple):
     """Executions at an engine from now on."""
 
     at_s: float
@@ -31,14 +31,14 @@ class Seats(NamedTuple):
     """Sum over the time before: seats taken, as far as the engine is meant to have them."""
 
 
-class Timed(NamedTuple):
+class TimedTransition(NamedTuple):
     """A transition that came to its end."""
 
     at_s: float
     fact: TransitionTimed
 
 
-class Fleet:
+class CellHistory:
     """Every cell with its engine, then the standalone engines."""
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -46,15 +46,17 @@ class Fleet:
         self._scheduler = scheduler
         self.num_cells = shape.num_cells
         self.capacities = [shape.cell_capacity] * shape.num_cells + [*shape.standalone_capacities]
-        self.changes: list[list[Change]] = [
-            [Change(0.0, self._state(engine))] for engine in range(len(self.capacities))
+        self.changes: list[list[CellStateChange]] = [
+            [CellStateChange(0.0, self._state(engine))] for engine in range(len(self.capacities))
         ]
-        self.seats: list[list[Seats]] = [[Seats(0.0, 0, 0.0)] for _ in self.capacities]
-        self.busy = [Stretches() for _ in range(shape.num_cells)]
+        self.seats: list[list[EngineOccupancy]] = [
+            [EngineOccupancy(0.0, 0, 0.0)] for _ in self.capacities
+        ]
+        self.busy = [Intervals() for _ in range(shape.num_cells)]
         """Claims and updates."""
-        self.weights = [Stretches() for _ in range(shape.num_cells)]
+        self.weights = [Intervals() for _ in range(shape.num_cells)]
         """Weights pulled or loaded between roles."""
-        self.transitions: list[Timed] = []
+        self.transitions: list[TimedTransition] = []
         self._seen: set[tuple[object, ...]] = set()
 
     def _state(self, engine: int) -> CellState:
@@ -73,14 +75,16 @@ class Fleet:
                 if changes[-1].at_s == now and len(changes) > 1:
                     changes.pop()
                 if state is not changes[-1].state:
-                    changes.append(Change(now, state))
+                    changes.append(CellStateChange(now, state))
             load = engines.load(EngineId(engine))
             if load != (last := seats[-1]).load:
                 if last.at_s == now:
-                    seats[-1] = Seats(now, load, last.seat_s)
+                    seats[-1] = EngineOccupancy(now, load, last.seat_s)
                 else:
                     taken = min(last.load, self.capacities[engine])
-                    seats.append(Seats(now, load, last.seat_s + taken * (now - last.at_s)))
+                    seats.append(
+                        EngineOccupancy(now, load, last.seat_s + taken * (now - last.at_s))
+                    )
 
     def told(self, now: float, fact: object) -> None:
         match fact:
@@ -98,7 +102,7 @@ class Fleet:
 
     def _timed(self, now: float, fact: TransitionTimed) -> None:
         """Its phases follow each other, and the last one ends now."""
-        self.transitions.append(Timed(now, fact))
+        self.transitions.append(TimedTransition(now, fact))
         begin_s = now - sum(fact.phases.values())
         for phase, seconds in fact.phases.items():
             if phase in WEIGHT_PHASES:
@@ -112,7 +116,7 @@ class Fleet:
 
     # What is asked
 
-    def spans(self, engine: int, since_s: float, until_s: float) -> Iterator[Span]:
+    def spans(self, engine: int, since_s: float, until_s: float) -> Iterator[CellSpan]:
         """States of a window without gaps."""
         changes = self.changes[engine]
         first = max(0, bisect_right(changes, since_s, key=_at) - 1)
@@ -123,9 +127,9 @@ class Fleet:
             if one.at_s > until_s:
                 return
             if end_s > start_s:
-                yield Span(start_s=start_s, end_s=end_s, state=one.state)
+                yield CellSpan(start_s=start_s, end_s=end_s, state=one.state)
 
-    def change_at(self, engine: int, at_s: float) -> Change:
+    def change_at(self, engine: int, at_s: float) -> CellStateChange:
         changes = self.changes[engine]
         return changes[max(1, bisect_right(changes, at_s, key=_at)) - 1]
 
@@ -138,10 +142,10 @@ class Fleet:
         taken = min(last.load, self.capacities[engine])
         return last.seat_s + taken * max(0.0, at_s - last.at_s)
 
-    def _seats_at(self, engine: int, at_s: float) -> Seats:
+    def _seats_at(self, engine: int, at_s: float) -> EngineOccupancy:
         seats = self.seats[engine]
         return seats[max(1, bisect_right(seats, at_s, key=_at)) - 1]
 
 
-def _at(row: Change | Seats) -> float:
+def _at(row: CellStateChange | EngineOccupancy) -> float:
     return row.at_s

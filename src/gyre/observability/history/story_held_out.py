@@ -7,7 +7,7 @@ from gyre.scheduler.messages import (
     EnterTraining,
     EvaluationEnded,
     EvaluationRequested,
-    Heard,
+    Event,
     LaunchEvaluation,
     MoveExecutions,
 )
@@ -17,7 +17,7 @@ from gyre.types.run_events import EvaluationScored
 
 
 @dataclass(slots=True)
-class Evaluation:
+class EvaluationRecord:
     """One execution of a held-out task."""
 
     number: int
@@ -51,16 +51,16 @@ class Evaluation:
         return self.ended_s - self.launched_s
 
 
-class HeldOut:
+class HeldOutHistory:
     """All of them, in the order in which they were asked for."""
 
     def __init__(self) -> None:
-        self.rows: dict[int, Evaluation] = {}
+        self.rows: dict[int, EvaluationRecord] = {}
 
-    def heard(self, now: float, event: Heard, *, published: int) -> None:
+    def heard(self, now: float, event: Event, *, published: int) -> None:
         match event:
             case EvaluationRequested(evaluation=number):
-                self.rows.setdefault(number, Evaluation(number, now, published))
+                self.rows.setdefault(number, EvaluationRecord(number, now, published))
             case EvaluationEnded(evaluation=number) if number in self.rows:
                 if self.rows[number].ended_s is None:
                     self.rows[number].ended_s = now
@@ -81,7 +81,7 @@ class HeldOut:
     def told(self, now: float, fact: object) -> None:
         match fact:
             case EvaluationScored(evaluation=number, version=version):
-                one = self.rows.setdefault(number, Evaluation(number, now, version))
+                one = self.rows.setdefault(number, EvaluationRecord(number, now, version))
                 if one.closed_s is None:
                     one.closed_s, one.outcome = now, Outcome(fact.outcome)
                 one.execution, one.task, one.score = fact.execution, fact.task, fact.score

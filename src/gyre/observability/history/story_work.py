@@ -5,15 +5,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gyre.scheduler.config import Shape
+from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.messages import (
     AdmitGroup,
     Command,
     EnterTraining,
+    Event,
     ExecutionClosed,
     ExecutionTerminated,
     GroupAssigned,
-    Heard,
     LaunchExecution,
     MoveExecutions,
     OfferGroup,
@@ -23,7 +23,7 @@ from gyre.types.run_events import ExecutionRelaunched, GroupDrawn, RewardGiven
 
 
 @dataclass(slots=True)
-class Attempt:
+class ExecutionRecord:
     """One execution of a group."""
 
     group: int
@@ -48,7 +48,7 @@ class Attempt:
 
 
 @dataclass(slots=True)
-class Query:
+class GroupRecord:
     """One group."""
 
     number: int
@@ -66,7 +66,7 @@ class Query:
 
 
 @dataclass(slots=True)
-class States:
+class GroupStates:
     """Outstanding groups by how far they are; those that are ready the scheduler counts."""
 
     queued: int = 0
@@ -74,7 +74,7 @@ class States:
     assessing: int = 0
 
 
-class Ran(NamedTuple):
+class ExecutionDuration(NamedTuple):
     """How long something took, when it ended, and how."""
 
     at_s: float
@@ -83,17 +83,17 @@ class Ran(NamedTuple):
 
 
 @dataclass(slots=True)
-class Work:
+class ExecutionHistory:
     """All executions by group and member, and times in order for counting."""
 
-    shape: Shape
-    attempts: list[Attempt] = field(default_factory=list)
+    shape: SchedulerConfig
+    attempts: list[ExecutionRecord] = field(default_factory=list)
     """Group-major, as they were dispatched."""
-    queries: list[Query] = field(default_factory=list)
-    states: States = field(default_factory=States)
-    executions: list[Ran] = field(default_factory=list)
+    queries: list[GroupRecord] = field(default_factory=list)
+    states: GroupStates = field(default_factory=GroupStates)
+    executions: list[ExecutionDuration] = field(default_factory=list)
     """Those that were launched and have ended."""
-    longest: list[Ran] = field(default_factory=list)
+    longest: list[ExecutionDuration] = field(default_factory=list)
     """Of each group the longest execution, once all have ended; timed out if any did."""
     closed: dict[Outcome, list[float]] = field(default_factory=lambda: {one: [] for one in Outcome})
     """When executions closed, by what they closed as."""
@@ -101,16 +101,16 @@ class Work:
     _counted: dict[int, int] = field(default_factory=dict)
     """Rewards that count, of groups that are not ready yet."""
 
-    def attempt(self, group: int, member: int) -> Attempt:
+    def attempt(self, group: int, member: int) -> ExecutionRecord:
         return self.attempts[group * self.shape.group_size + member]
 
-    def members(self, group: int) -> list[Attempt]:
+    def members(self, group: int) -> list[ExecutionRecord]:
         size = self.shape.group_size
         return self.attempts[group * size : (group + 1) * size]
 
     # What the scheduler hears and orders
 
-    def heard(self, now: float, event: Heard) -> None:
+    def heard(self, now: float, event: Event) -> None:
         match event:
             case ExecutionTerminated():
                 self._end(now, self.attempt(event.group, event.member), event.ending)
@@ -126,8 +126,8 @@ class Work:
     def ordered(self, now: float, order: Command) -> None:
         match order:
             case AdmitGroup(group=group, version=version, size=size):
-                self.queries.append(Query(group, version, now))
-                self.attempts += (Attempt(group, member) for member in range(size))
+                self.queries.append(GroupRecord(group, version, now))
+                self.attempts += (ExecutionRecord(group, member) for member in range(size))
                 self.states.queued += 1
             case LaunchExecution(group=group, member=member, engine=engine):
                 attempt = self.attempt(group, member)
@@ -159,19 +159,19 @@ class Work:
     def _knows(self, group: int, member: int = 0) -> bool:
         return 0 <= group < len(self.queries) and 0 <= member < self.shape.group_size
 
-    def _launch(self, query: Query) -> None:
+    def _launch(self, query: GroupRecord) -> None:
         query.num_launched += 1
         if query.num_launched == 1 and query.num_ended == 0:
             self.states.queued -= 1
             self.states.running += 1
 
-    def _end(self, now: float, attempt: Attempt, ending: Ending) -> None:
+    def _end(self, now: float, attempt: ExecutionRecord, ending: Ending) -> None:
         if attempt.ended_s is not None:
             return
         attempt.ended_s, attempt.ending = now, ending
         self.ended[ending].append(now)
         if attempt.ran_s is not None:
-            self.executions.append(Ran(now, attempt.ran_s, ending))
+            self.executions.append(ExecutionDuration(now, attempt.ran_s, ending))
         query = self.queries[attempt.group]
         query.num_ended += 1
         if query.num_ended == 1 and query.num_launched == 0:
@@ -180,16 +180,18 @@ class Work:
         if query.num_ended == self.shape.group_size:
             self._all_ended(now, query)
 
-    def _all_ended(self, now: float, query: Query) -> None:
+    def _all_ended(self, now: float, query: GroupRecord) -> None:
         self.states.running -= 1
         self.states.assessing += 1
         ran = [one for one in self.members(query.number) if one.ran_s is not None]
         if ran:
             is_late = any(one.ending is Ending.TIMED_OUT for one in ran)
             ending = Ending.TIMED_OUT if is_late else Ending.COMPLETED
-            self.longest.append(Ran(now, max(one.ran_s or 0.0 for one in ran), ending))
+            self.longest.append(
+                ExecutionDuration(now, max(one.ran_s or 0.0 for one in ran), ending)
+            )
 
-    def _close(self, now: float, attempt: Attempt, outcome: Outcome) -> None:
+    def _close(self, now: float, attempt: ExecutionRecord, outcome: Outcome) -> None:
         if attempt.closed_s is not None:
             return
         counted = self._counted.get(attempt.group, 0)
@@ -200,7 +202,7 @@ class Work:
         attempt.closed_s, attempt.outcome = now, outcome
         self.closed[outcome].append(now)
 
-    def _ready(self, now: float, query: Query, is_void: bool) -> None:
+    def _ready(self, now: float, query: GroupRecord, is_void: bool) -> None:
         """Members that a full group never launched closed with it (SPEC 6.5)."""
         for one in self.members(query.number):
             if one.closed_s is None:
@@ -218,12 +220,14 @@ class Work:
     def endings_at(self, at_s: float) -> dict[str, int]:
         return {one.value: bisect_right(times, at_s) for one, times in self.ended.items()}
 
-    def until(self, rows: list[Ran], at_s: float, *, since_s: float = 0.0) -> Iterator[Ran]:
+    def until(
+        self, rows: list[ExecutionDuration], at_s: float, *, since_s: float = 0.0
+    ) -> Iterator[ExecutionDuration]:
         """Rows of a window of time."""
         first = bisect_right(rows, since_s, key=_at) if since_s > 0 else 0
         for at in range(first, bisect_right(rows, at_s, key=_at)):
             yield rows[at]
 
 
-def _at(row: Ran) -> float:
+def _at(row: ExecutionDuration) -> float:
     return row.at_s

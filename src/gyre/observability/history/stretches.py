@@ -3,7 +3,7 @@
 from bisect import bisect_right
 
 
-class Stretches:
+class Intervals:
     """Times from a begin to an end; ends never go back."""
 
     def __init__(self) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 from gyre.observability.inspect.chains import Chain, RootView, Trunk, roots
 from gyre.observability.inspect.summary import summary
-from gyre.trajectory.draw import Trajectory, counts, draw, generator
-from gyre.trajectory.loading import Loaded
+from gyre.trajectory.draw import Trajectory, counts, generator, select_trajectories
+from gyre.trajectory.loading import LoadedExecution
 from gyre.trajectory.tree import CallNode, Tree
 from gyre.types.conversation import Message
 from gyre.types.ids import CallId, ExecutionId, SegmentId
@@ -20,7 +20,7 @@ Plain = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DrawRule:
+class SelectionRule:
     """What decides, with the name of an execution, which of its trajectories are trained."""
 
     seed: int
@@ -29,7 +29,7 @@ class DrawRule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Admitted:
+class TrainedTokens:
     """The sampled tokens of a call that carry loss, and the draw that took them (SPEC 7.2)."""
 
     draw: int
@@ -39,27 +39,27 @@ class Admitted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draws:
+class SelectedTrajectories:
     """What a run's draw takes of one execution."""
 
     trajectories: tuple[Trajectory, ...]
-    admitted: Mapping[CallId, Admitted]
+    admitted: Mapping[CallId, TrainedTokens]
     """Calls that have targets; disjoint, because each is taken once."""
 
 
-def draws(tree: Tree, execution: ExecutionId, rule: DrawRule) -> Draws:
+def draws(tree: Tree, execution: ExecutionId, rule: SelectionRule) -> SelectedTrajectories:
     """The same draw that training makes of this execution."""
     rng = generator(rule.seed, execution)
-    found = draw(tree, rng, max_trajectories=rule.max_trajectories)
+    found = select_trajectories(tree, rng, max_trajectories=rule.max_trajectories)
     admitted = {}
     for place, trajectory in enumerate(found, start=1):
         on_path = counts(tree, tree.calls[trajectory.leaf])
         for call in trajectory.targets:
-            admitted[call] = Admitted(draw=place, num_tokens=on_path[call])
-    return Draws(trajectories=tuple(found), admitted=admitted)
+            admitted[call] = TrainedTokens(draw=place, num_tokens=on_path[call])
+    return SelectedTrajectories(trajectories=tuple(found), admitted=admitted)
 
 
-def tree_data(loaded: Loaded, rule: DrawRule) -> Plain:
+def tree_data(loaded: LoadedExecution, rule: SelectionRule) -> Plain:
     """Everything that a drawing of the tree needs, in plain values; absent is None."""
     tree = loaded.tree
     drawn = draws(tree, loaded.execution, rule)
@@ -84,7 +84,7 @@ def tree_data(loaded: Loaded, rule: DrawRule) -> Plain:
 class _Boxes:
     """Numbers boxes as it meets them, parents before what stands below them."""
 
-    def __init__(self, tree: Tree, drawn: Draws) -> None:
+    def __init__(self, tree: Tree, drawn: SelectedTrajectories) -> None:
         self._tree = tree
         self._drawn = drawn
         self._leaves = {leaf.id for leaf in tree.leaves()}

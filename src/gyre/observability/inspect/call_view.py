@@ -5,9 +5,9 @@ from dataclasses import asdict, dataclass, field
 from math import isfinite
 from typing import Any, Literal
 
-from gyre.observability.inspect.branches import Admitted, DrawRule, draws
+from gyre.observability.inspect.branches import SelectionRule, TrainedTokens, draws
 from gyre.observability.inspect.summary import shares
-from gyre.trajectory.loading import Loaded
+from gyre.trajectory.loading import LoadedExecution
 from gyre.trajectory.tree import CallNode, Segment
 from gyre.types.errors import ConfigError
 from gyre.types.ids import CallId
@@ -33,7 +33,9 @@ class Vocabulary:
     special: Collection[int] = field(default_factory=frozenset)
 
 
-def call_data(loaded: Loaded, call: int, rule: DrawRule, *, vocabulary: Vocabulary | None) -> Plain:
+def call_data(
+    loaded: LoadedExecution, call: int, rule: SelectionRule, *, vocabulary: Vocabulary | None
+) -> Plain:
     """What a call was newly told and what it said, in plain values; ConfigError without it.
 
     Without a vocabulary messages have no text, except the reply, which is kept as text as well.
@@ -72,7 +74,7 @@ def call_data(loaded: Loaded, call: int, rule: DrawRule, *, vocabulary: Vocabula
 class _Reader:
     """Tokens of one execution as text."""
 
-    def __init__(self, loaded: Loaded, vocabulary: Vocabulary | None) -> None:
+    def __init__(self, loaded: LoadedExecution, vocabulary: Vocabulary | None) -> None:
         self._tree = loaded.tree
         self._vocabulary = vocabulary
 
@@ -105,7 +107,7 @@ class _Reader:
     def _is_special(self, token: int) -> bool:
         return self._vocabulary is not None and token in self._vocabulary.special
 
-    def said(self, node: CallNode, admitted: Admitted | None) -> Plain:
+    def said(self, node: CallNode, admitted: TrainedTokens | None) -> Plain:
         """The generation prompt, and each sampled token with what was recorded of it."""
         tree, segment = self._tree, self._tree.segments[node.segment]
         prompt = tree.tokens(node.segment)[: segment.prompt].tolist()
@@ -160,7 +162,7 @@ def _run(source: Provenance, num_tokens: int, text: str | None) -> Plain:
     return {"source": source, "num_tokens": num_tokens, "text": text}
 
 
-def _why_not(node: CallNode, admitted: Admitted | None) -> str | None:
+def _why_not(node: CallNode, admitted: TrainedTokens | None) -> str | None:
     """Why none of its tokens is a target; None where some are."""
     if admitted is not None:
         return None

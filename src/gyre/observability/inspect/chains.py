@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from gyre.observability.inspect.summary import Share, shares
+from gyre.observability.inspect.summary import CallShare, shares
 from gyre.trajectory.tree import CallNode, Tree
 from gyre.types.ids import CallId, SegmentId
 
@@ -12,7 +12,7 @@ class Chain:
     """Calls of one agent in one role, each simply extending the one before."""
 
     calls: tuple[CallNode, ...]
-    shares: tuple[Share, ...]
+    shares: tuple[CallShare, ...]
     """What each call added."""
     sides: tuple["Trunk", ...]
     """What leaves after the last call, besides the chain that follows in the same trunk."""

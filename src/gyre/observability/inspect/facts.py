@@ -3,12 +3,12 @@
 from dataclasses import asdict
 from typing import Any
 
-from gyre.observability.inspect.summary import Share, candidates, shares, summary
-from gyre.trajectory.loading import Loaded
+from gyre.observability.inspect.summary import CallShare, candidates, shares, summary
+from gyre.trajectory.loading import LoadedExecution
 from gyre.trajectory.tree import CallNode
 
 
-def facts(loaded: Loaded) -> dict[str, Any]:
+def facts(loaded: LoadedExecution) -> dict[str, Any]:
     """What `gyre inspect --json` prints; absent is null."""
     tree = loaded.tree
     numbers = summary(tree, execution=loaded.execution, torn_bytes=loaded.torn_bytes)
@@ -23,7 +23,7 @@ def facts(loaded: Loaded) -> dict[str, Any]:
     }
 
 
-def _node(node: CallNode, share: Share) -> dict[str, Any]:
+def _node(node: CallNode, share: CallShare) -> dict[str, Any]:
     return {
         "call": node.id,
         "parent": node.parent,

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gyre.trajectory.draw import counts, draw, generator
+from gyre.trajectory.draw import counts, generator, select_trajectories
 from gyre.trajectory.tree import Tree
 from gyre.types.ids import ROOT, CallId, ExecutionId, SegmentId
 from gyre.types.roles import PRIORITY, CallRole
@@ -15,7 +15,7 @@ SEED = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class CallShare:
     """What one call added to its tree."""
 
     segments: tuple[SegmentId, ...]
@@ -44,7 +44,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
+class TreeSummary:
     """One execution at a glance."""
 
     execution: str
@@ -77,13 +77,13 @@ class Summary:
         return self.sent_tokens / self.unique_tokens if self.unique_tokens else None
 
 
-def summary(tree: Tree, *, execution: str, torn_bytes: int = 0) -> Summary:
+def summary(tree: Tree, *, execution: str, torn_bytes: int = 0) -> TreeSummary:
     """The numbers of a tree."""
     nodes = list(tree.calls.values())
     ends = [tree.segments[node.segment].end for node in nodes]
     sampled = sum(node.num_output for node in nodes)
     by_role = Counter(leaf.role for leaf in tree.leaves())
-    return Summary(
+    return TreeSummary(
         execution=execution,
         model=tree.opened.model if tree.opened else None,
         renderer=tree.opened.renderer if tree.opened else None,
@@ -106,15 +106,15 @@ def summary(tree: Tree, *, execution: str, torn_bytes: int = 0) -> Summary:
     )
 
 
-def shares(tree: Tree) -> dict[CallId, Share]:
+def shares(tree: Tree) -> dict[CallId, CallShare]:
     """What each call added; a call's new segments stand together, its sampled one last."""
-    found: dict[CallId, Share] = {}
+    found: dict[CallId, CallShare] = {}
     first = ROOT + 1
     for node in sorted(tree.calls.values(), key=lambda node: node.segment):
         own = range(first, node.segment + 1)
         new = [tree.segments[segment] for segment in own]
         kept = tree.segments[new[0].parent].end - new[0].trim
-        found[node.id] = Share(
+        found[node.id] = CallShare(
             segments=tuple(one.id for one in new),
             shared_tokens=kept,
             new_tokens=new[-1].end - node.num_output - kept,
@@ -126,7 +126,7 @@ def shares(tree: Tree) -> dict[CallId, Share]:
 
 def candidates(tree: Tree, execution: ExecutionId) -> list[Candidate]:
     """Leaves in the order they were committed, with the draw of the default settings."""
-    drawn = draw(tree, generator(SEED, execution), max_trajectories=MAX_TRAJECTORIES)
+    drawn = select_trajectories(tree, generator(SEED, execution), max_trajectories=MAX_TRAJECTORIES)
     places = {one.leaf: (place, one) for place, one in enumerate(drawn, start=1)}
     found = []
     for leaf in tree.leaves():

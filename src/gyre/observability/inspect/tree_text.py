@@ -9,7 +9,7 @@ from gyre.observability.inspect.summary import (
     MAX_TRAJECTORIES,
     SEED,
     Candidate,
-    Summary,
+    TreeSummary,
     candidates,
     summary,
 )
@@ -36,7 +36,7 @@ _STYLES: Mapping[CallRole, Style] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class TreeViewOptions:
     """What to show, and for whom."""
 
     width: int | None = None
@@ -49,10 +49,10 @@ class View:
 
 
 def lines(
-    tree: Tree, *, execution: ExecutionId, torn_bytes: int = 0, view: View | None = None
+    tree: Tree, *, execution: ExecutionId, torn_bytes: int = 0, view: TreeViewOptions | None = None
 ) -> list[str]:
     """One execution, from its header to its leaves."""
-    view = view or View()
+    view = view or TreeViewOptions()
     found = list(_header(summary(tree, execution=execution, torn_bytes=torn_bytes)))
     rows = [row for root in enumerate(roots(tree), start=1) for row in _root(tree, *root, view)]
     if rows:
@@ -66,7 +66,7 @@ def lines(
 # The header
 
 
-def _header(one: Summary) -> Iterator[Line]:
+def _header(one: TreeSummary) -> Iterator[Line]:
     state: list[Piece] = [("sealed", "dim") if one.sealed else ("open", "yellow"), (", ", None)]
     state.append(("complete", "dim") if one.complete else ("incomplete", "red"))
     yield [("execution ", None), (safe(one.execution), "bold"), ("  ", None), *state]
@@ -114,7 +114,7 @@ _NUMBERS = range(3, 6)
 _GAP = "  "
 
 
-def _root(tree: Tree, number: int, root: RootView, view: View) -> Iterator[_Row]:
+def _root(tree: Tree, number: int, root: RootView, view: TreeViewOptions) -> Iterator[_Row]:
     title = f"root {number}: a preface of {root.tokens:,} tokens"
     yield _Row(graph="", words=((title, "bold"),))
     for place, trunk in enumerate(root.trunks, start=1):
@@ -124,7 +124,9 @@ def _root(tree: Tree, number: int, root: RootView, view: View) -> Iterator[_Row]
         )
 
 
-def _trunk(tree: Tree, trunk: Trunk, view: View, *, first: str, rest: str) -> Iterator[_Row]:
+def _trunk(
+    tree: Tree, trunk: Trunk, view: TreeViewOptions, *, first: str, rest: str
+) -> Iterator[_Row]:
     """A column of chains; sides leave it with a branch, and it goes on below them."""
     graph = first
     for number, chain in enumerate(trunk, start=1):
@@ -214,7 +216,7 @@ def _padded(at: int, text: str, width: int) -> str:
 # Texts
 
 
-def _texts(tree: Tree, chain: Chain, view: View) -> Iterator[tuple[Piece, ...]]:
+def _texts(tree: Tree, chain: Chain, view: TreeViewOptions) -> Iterator[tuple[Piece, ...]]:
     """What each call was newly told, and what it said."""
     for node, share in zip(chain.calls, chain.shares, strict=True):
         if view.decode is not None:
@@ -238,7 +240,7 @@ def said(message: Message) -> str:
     return " | ".join(parts)
 
 
-def _quoted(node: CallNode, label: str, text: str, view: View) -> tuple[Piece, ...]:
+def _quoted(node: CallNode, label: str, text: str, view: TreeViewOptions) -> tuple[Piece, ...]:
     # A terminal cuts the line at its own width.
     shown = safe(text) if view.width else cut(safe(text), TEXT_COLUMNS)
     return ((f"  {node.id} {safe(label):<9} ", "dim"), (shown, None))

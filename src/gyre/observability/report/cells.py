@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from gyre.observability.report.part import Part, Table, percentage, took
+from gyre.observability.report.part import ReportPart, ReportTable, percentage, took
 from gyre.observability.report.plotting import (
     FAINT,
     GROUND,
@@ -20,7 +20,7 @@ from gyre.observability.report.plotting import (
     percent,
     time_axes,
 )
-from gyre.observability.report.told import Told
+from gyre.observability.report.told import ReportRun
 from gyre.observability.terminal.palette import colour
 from gyre.observability.terminal.text import many, spoken
 
@@ -39,7 +39,7 @@ MENDED = "running"
 # Roles
 
 
-def _rows(run: Told) -> list[tuple[str, list[list[Any]], float | None]]:
+def _rows(run: ReportRun) -> list[tuple[str, list[list[Any]], float | None]]:
     """Name, spans and share of time in training of each cell, then of each standalone engine."""
     found = run.panels["roles"]
     cells = [
@@ -53,11 +53,11 @@ def _rows(run: Told) -> list[tuple[str, list[list[Any]], float | None]]:
     return cells + [(f"engine {one['engine']}", one["spans"], None) for one in found["engines"]]
 
 
-def _rows_in(run: Told) -> float:
+def _rows_in(run: ReportRun) -> float:
     return min(MOST_ROWS_IN, max(LEAST_ROWS_IN, ROW_IN * len(_rows(run))))
 
 
-def _timeline(runs: Sequence[Told]) -> Figure:
+def _timeline(runs: Sequence[ReportRun]) -> Figure:
     heights = [_rows_in(run) for run in runs]
     made = figure(sum(heights) + 0.55 * len(runs) + 0.5)
     grid = list(made.subplots(len(runs), 1, squeeze=False, height_ratios=heights)[:, 0])
@@ -68,7 +68,7 @@ def _timeline(runs: Sequence[Told]) -> Figure:
     return made
 
 
-def _roles(axes: Axes, run: Told, unit_s: float) -> None:
+def _roles(axes: Axes, run: ReportRun, unit_s: float) -> None:
     rows = _rows(run)
     for place, (_, spans, share) in enumerate(rows):
         for state, those in groupby(sorted(spans, key=itemgetter(2)), key=itemgetter(2)):
@@ -97,7 +97,7 @@ def _roles(axes: Axes, run: Told, unit_s: float) -> None:
     legend(axes, [*(Patch(label=one, **filled(one)) for one in states), *marks])
 
 
-def _marks(axes: Axes, run: Told, unit_s: float) -> Iterator[Line2D]:
+def _marks(axes: Axes, run: ReportRun, unit_s: float) -> Iterator[Line2D]:
     """Lines at steps and publications, and what a legend shows of them."""
     for word, times in (
         ("step", run.panels["steps"]["at_s"]),
@@ -114,7 +114,7 @@ def _marks(axes: Axes, run: Told, unit_s: float) -> Iterator[Line2D]:
             yield Line2D([], [], label=word, **look)
 
 
-def _timeline_says(run: Told) -> str:
+def _timeline_says(run: ReportRun) -> str:
     rows = _rows(run)
     shares = [share for _, _, share in rows if share is not None]
     satellites = shares[1:]
@@ -131,7 +131,7 @@ def _timeline_says(run: Told) -> str:
 # The account of time
 
 
-def _idle(runs: Sequence[Told]) -> Figure:
+def _idle(runs: Sequence[ReportRun]) -> Figure:
     is_alone = runs[0].place is None
     bars = _by_cell(runs[0]) if is_alone else {run.label: _parts(run) for run in runs}
     heights = [0.26 * len(bars) + 0.1, *[1.4] * len(runs)]
@@ -145,7 +145,7 @@ def _idle(runs: Sequence[Told]) -> Figure:
     return made
 
 
-def _parts(run: Told, seconds: Sequence[float] | None = None) -> dict[str, float]:
+def _parts(run: ReportRun, seconds: Sequence[float] | None = None) -> dict[str, float]:
     """Part of time by cause, as far as there was any: of all, or of one engine's seconds."""
     found = run.panels["idle"]
     spent = found["total"] if seconds is None else seconds
@@ -153,7 +153,7 @@ def _parts(run: Told, seconds: Sequence[float] | None = None) -> dict[str, float
     return {cause: one / whole for cause, one in zip(found["causes"], spent, strict=True) if one}
 
 
-def _by_cell(run: Told) -> dict[str, dict[str, float]]:
+def _by_cell(run: ReportRun) -> dict[str, dict[str, float]]:
     """Of each cell and engine where there are few, and of all."""
     found = run.panels["idle"]
     rows = {f"cell {one['cell']}": one["seconds"] for one in found["cells"]}
@@ -191,7 +191,7 @@ def _totals(axes: Axes, bars: Mapping[str, Mapping[str, float]]) -> None:
     legend(axes, [Patch(label=one, **filled(one)) for one in met], most=5)
 
 
-def _over_time(axes: Axes, run: Told, unit_s: float) -> None:
+def _over_time(axes: Axes, run: ReportRun, unit_s: float) -> None:
     over = run.panels["idle"]["over_time"]
     causes = [cause for cause, spent in over["seconds"].items() if any(spent)]
     sums = [sum(one) or 1.0 for one in zip(*over["seconds"].values(), strict=True)]
@@ -209,14 +209,14 @@ def _over_time(axes: Axes, run: Told, unit_s: float) -> None:
     percent(axes)
 
 
-def _idle_says(run: Told) -> str:
+def _idle_says(run: ReportRun) -> str:
     parts = sorted(_parts(run).items(), key=lambda one: -one[1])
     named = ", ".join(f"{cause} {part:.0%}" for cause, part in parts if part >= 0.005)
     whole = sum(run.panels["idle"]["total"])
     return f"Of {spoken(whole)} of all cells and engines: {named}."
 
 
-def _idle_tables(run: Told) -> list[Table]:
+def _idle_tables(run: ReportRun) -> list[ReportTable]:
     found = run.panels["idle"]
     met = [place for place, spent in enumerate(found["total"]) if spent > 0]
     named = [
@@ -224,7 +224,7 @@ def _idle_tables(run: Told) -> list[Table]:
         *((f"engine {one['engine']}", one["seconds"]) for one in found["engines"]),
         ("all", found["total"]),
     ]
-    by_cause = Table(
+    by_cause = ReportTable(
         caption="Parts of time by cause",
         head=["", *(found["causes"][place] for place in met)],
         rows=[
@@ -240,7 +240,7 @@ def _idle_tables(run: Told) -> list[Table]:
         )
         for phase, seconds in times.items()
     ]
-    switching = Table(
+    switching = ReportTable(
         caption="Phases of changes of role",
         head=["way", "phase", "mean time"],
         rows=phases,
@@ -252,7 +252,7 @@ def _idle_tables(run: Told) -> list[Table]:
 # Faults
 
 
-def _faults(runs: Sequence[Told]) -> Figure:
+def _faults(runs: Sequence[ReportRun]) -> Figure:
     kinds = [sorted(run.panels["faults"]["counts"]) for run in runs]
     heights = [0.3 * max(1, len(one)) + 0.1 for one in kinds]
     made = figure(sum(heights) + 0.5 * len(runs) + 0.5)
@@ -277,7 +277,7 @@ def _faults(runs: Sequence[Told]) -> Figure:
     return made
 
 
-def _faults_says(run: Told) -> str:
+def _faults_says(run: ReportRun) -> str:
     found = run.panels["faults"]
     mended = [
         one.mended_at_s - one.at_s for one in run.story.faults.rows if one.mended_at_s is not None
@@ -289,10 +289,10 @@ def _faults_says(run: Told) -> str:
     return f"{text}."
 
 
-def _faults_tables(run: Told) -> list[Table]:
+def _faults_tables(run: ReportRun) -> list[ReportTable]:
     rows = run.panels["faults"]["rows"]
     return [
-        Table(
+        ReportTable(
             caption="Faults and how long until they were mended"
             + (f", the last {MOST_LISTED}" if len(rows) > MOST_LISTED else ""),
             head=["what", "in words", "at", "mended after"],
@@ -310,7 +310,7 @@ def _faults_tables(run: Told) -> list[Table]:
     ]
 
 
-TIMELINE = Part(
+TIMELINE = ReportPart(
     name="timeline",
     title="Who did what when",
     how="A row for each cell, coloured by what it did; at the right is its part of time in "
@@ -319,7 +319,7 @@ TIMELINE = Part(
     draw=_timeline,
     says=_timeline_says,
 )
-IDLE = Part(
+IDLE = ReportPart(
     name="idle",
     title="Where time went",
     how="All time of cells and engines by cause: above in sum, below over the run.",
@@ -328,7 +328,7 @@ IDLE = Part(
     says=_idle_says,
     tables=_idle_tables,
 )
-FAULTS = Part(
+FAULTS = ReportPart(
     name="faults",
     title="Faults and recoveries",
     how="A cross is a fault, a bar the time until it was mended.",

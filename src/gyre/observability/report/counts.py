@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from gyre.observability.report.part import Part, Table, count, number
+from gyre.observability.report.part import ReportPart, ReportTable, count, number
 from gyre.observability.report.plotting import (
     figure,
     filled,
@@ -21,7 +21,7 @@ from gyre.observability.report.plotting import (
     unit_of,
     whole_numbers,
 )
-from gyre.observability.report.told import Told
+from gyre.observability.report.told import ReportRun
 from gyre.observability.terminal.palette import colour
 from gyre.observability.terminal.text import many, spoken
 
@@ -31,7 +31,7 @@ LATE = "timed-out"
 # Staleness
 
 
-def _staleness(runs: Sequence[Told]) -> Figure:
+def _staleness(runs: Sequence[ReportRun]) -> Figure:
     made = figure(2.9)
     ages, steps = made.subplots(1, 2)
     if runs[0].place is None:
@@ -60,7 +60,7 @@ def _staleness(runs: Sequence[Told]) -> Figure:
     return made
 
 
-def _ages(axes: Axes, run: Told) -> None:
+def _ages(axes: Axes, run: ReportRun) -> None:
     found = run.panels["staleness"]
     ages, groups = zip(*found["histogram"], strict=True)
     axes.bar(ages, groups, width=0.8, label="groups", **filled("groups"))
@@ -82,7 +82,7 @@ def _ages(axes: Axes, run: Told) -> None:
     whole_numbers(axes, y=True)
 
 
-def _ages_beside(axes: Axes, runs: Sequence[Told]) -> None:
+def _ages_beside(axes: Axes, runs: Sequence[ReportRun]) -> None:
     width = 0.84 / len(runs)
     for place, run in enumerate(runs):
         found = run.panels["staleness"]["histogram"]
@@ -105,7 +105,7 @@ def _counted(axes: Axes, title: str) -> None:
     legend(axes, most=3)
 
 
-def _staleness_says(run: Told) -> str:
+def _staleness_says(run: ReportRun) -> str:
     found = run.panels["staleness"]
     groups = sum(one for _, one in found["histogram"])
     text = f"The mean staleness of {many(groups, 'group')} is {found['mean']:.3f}"
@@ -117,7 +117,7 @@ def _staleness_says(run: Told) -> str:
     return f"{text}. The identity of ages {how}."
 
 
-def _staleness_tables(run: Told) -> list[Table]:
+def _staleness_tables(run: ReportRun) -> list[ReportTable]:
     found = run.panels["staleness"]
     expected = dict(found["in_order"] or ())
     counted = dict(found["histogram"])
@@ -127,7 +127,7 @@ def _staleness_tables(run: Told) -> list[Table]:
         for age in range(max([*counted, *expected]) + 1)
     ]
     head = ["staleness", "groups"] + (["consumed in order"] if found["in_order"] else [])
-    return [Table(caption="Groups by staleness", head=head, rows=rows)]
+    return [ReportTable(caption="Groups by staleness", head=head, rows=rows)]
 
 
 # Durations and sizes
@@ -171,11 +171,11 @@ def _open_end(axes: Axes, edges: Sequence[float], heights: Sequence[int]) -> Non
     )
 
 
-def _whose(run: Told) -> str:
+def _whose(run: ReportRun) -> str:
     return "executions" if run.place is None else run.label
 
 
-def _durations(runs: Sequence[Told]) -> Figure:
+def _durations(runs: Sequence[ReportRun]) -> Figure:
     made = figure(2.4 * len(runs) + 0.3)
     grid = made.subplots(len(runs), 2, squeeze=False)
     for row, run in zip(grid, runs, strict=True):
@@ -196,7 +196,7 @@ def _durations(runs: Sequence[Told]) -> Figure:
     return made
 
 
-def _durations_says(run: Told) -> str:
+def _durations_says(run: ReportRun) -> str:
     found = run.panels["durations"]
     executions, queries = found["executions"], found["queries"]
     late = sum(executions["counts"].get(LATE, ()))
@@ -210,7 +210,7 @@ def _durations_says(run: Told) -> str:
     return f"{text}."
 
 
-def _durations_tables(run: Told) -> list[Table]:
+def _durations_tables(run: ReportRun) -> list[ReportTable]:
     found = run.panels["durations"]
     named = {"executions": "executions", "queries": "longest of each group"}
     rows = [
@@ -219,7 +219,7 @@ def _durations_tables(run: Told) -> list[Table]:
         if (one := found[name])["num"]
     ]
     head = ["", "number", "mean", "median", "95%", "longest"]
-    return [Table(caption="Durations", head=head, rows=rows)]
+    return [ReportTable(caption="Durations", head=head, rows=rows)]
 
 
 _QUANTILES = ("median", "p95", "max")
@@ -232,7 +232,7 @@ _SIZES = {
 }
 
 
-def _trees(runs: Sequence[Told]) -> Figure:
+def _trees(runs: Sequence[ReportRun]) -> Figure:
     shown = [name for name in _SIZES if name != "calls"]
     made = figure(2.3 * 2 * len(runs) + 0.2)
     grid = made.subplots(2 * len(runs), 2, squeeze=False)
@@ -249,7 +249,7 @@ def _trees(runs: Sequence[Told]) -> Figure:
     return made
 
 
-def _trees_says(run: Told) -> str:
+def _trees_says(run: ReportRun) -> str:
     assert run.trees is not None
     tokens, leaves, tools = (run.trees[one] for one in ("tokens", "leaves", "tool_calls"))
     read = many(run.trees["num_read"], "tree")
@@ -261,18 +261,20 @@ def _trees_says(run: Told) -> str:
     )
 
 
-def _trees_tables(run: Told) -> list[Table]:
+def _trees_tables(run: ReportRun) -> list[ReportTable]:
     assert run.trees is not None
     rows = [
         [title, *(number(run.trees[name][key], 4) for key in ("mean", *_QUANTILES))]
         for name, title in _SIZES.items()
     ]
     return [
-        Table(caption="Sizes of trees", head=["", "mean", "median", "95%", "largest"], rows=rows)
+        ReportTable(
+            caption="Sizes of trees", head=["", "mean", "median", "95%", "largest"], rows=rows
+        )
     ]
 
 
-STALENESS = Part(
+STALENESS = ReportPart(
     name="staleness",
     title="Staleness against its prediction",
     how="How many updates were taken between a group's dispatch and the one that it was trained "
@@ -283,7 +285,7 @@ STALENESS = Part(
     says=_staleness_says,
     tables=_staleness_tables,
 )
-DURATIONS = Part(
+DURATIONS = ReportPart(
     name="durations",
     title="How long executions took",
     how="From launch to termination, by how they ended; a hatched bar has timed out. The dashed "
@@ -293,7 +295,7 @@ DURATIONS = Part(
     says=_durations_says,
     tables=_durations_tables,
 )
-TREES = Part(
+TREES = ReportPart(
     name="trees",
     title="How large trees became",
     how="Of executions that have closed, by how they ended; a hatched bar has timed out. What "

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gyre.observability.report.part import Part, Table, count
+from gyre.observability.report.part import ReportPart, ReportTable, count
 from gyre.observability.report.plotting import (
     figure,
     filled,
@@ -15,13 +15,13 @@ from gyre.observability.report.plotting import (
     time_axes,
     whole_numbers,
 )
-from gyre.observability.report.told import Told
+from gyre.observability.report.told import ReportRun
 from gyre.observability.terminal.palette import colour
 
 STATES = ("queued", "running", "assessing", "ready", "assigned")
 
 
-def _water(runs: Sequence[Told]) -> Figure:
+def _water(runs: Sequence[ReportRun]) -> Figure:
     made = figure(2.1 * len(runs) + 0.4)
     grid = list(made.subplots(len(runs), 1, squeeze=False)[:, 0])
     units = time_axes(grid, [run.end_s for run in runs])
@@ -36,7 +36,7 @@ def _water(runs: Sequence[Told]) -> Figure:
     return made
 
 
-def _levels(axes: Axes, run: Told, unit_s: float) -> None:
+def _levels(axes: Axes, run: ReportRun, unit_s: float) -> None:
     rows = run.panels["water"]
     at = [at_s / unit_s for at_s in [*rows["at_s"], run.end_s]]
     held = {name: [*rows[name], rows[name][-1]] for name in rows if name != "at_s"}
@@ -73,7 +73,7 @@ def _levels(axes: Axes, run: Told, unit_s: float) -> None:
     )
 
 
-def _water_says(run: Told) -> str:
+def _water_says(run: ReportRun) -> str:
     levels = run.story.levels
     spans = zip(levels, [*(one.at_s for one in levels[1:]), run.end_s], strict=True)
     below_s = sum(
@@ -90,7 +90,7 @@ def _water_says(run: Told) -> str:
     )
 
 
-def _groups(runs: Sequence[Told]) -> Figure:
+def _groups(runs: Sequence[ReportRun]) -> Figure:
     made = figure(1.8 * len(runs) + 0.4)
     grid = list(made.subplots(len(runs), 1, squeeze=False)[:, 0])
     units = time_axes(grid, [run.end_s for run in runs])
@@ -114,7 +114,7 @@ def _groups(runs: Sequence[Told]) -> Figure:
     return made
 
 
-def _groups_says(run: Told) -> str:
+def _groups_says(run: ReportRun) -> str:
     last = run.story.levels[-1]
     most = max(
         one.queued_groups + one.running_groups + one.assessing_groups + one.ready + one.assigned
@@ -126,7 +126,7 @@ def _groups_says(run: Told) -> str:
     )
 
 
-def _groups_tables(run: Told) -> list[Table]:
+def _groups_tables(run: ReportRun) -> list[ReportTable]:
     last = run.story.levels[-1]
     counts = {
         "queued": last.queued_groups,
@@ -138,10 +138,12 @@ def _groups_tables(run: Told) -> list[Table]:
         "void": last.void,
     }
     rows = [[state, count(many)] for state, many in counts.items()]
-    return [Table(caption="Groups by state at the last fact", head=["state", "groups"], rows=rows)]
+    return [
+        ReportTable(caption="Groups by state at the last fact", head=["state", "groups"], rows=rows)
+    ]
 
 
-WATER = Part(
+WATER = ReportPart(
     name="waterlevel",
     title="Waterlevel and capacity",
     how="Executions that need a seat, against the seats there are. A cell may enter training while "
@@ -150,7 +152,7 @@ WATER = Part(
     draw=_water,
     says=_water_says,
 )
-GROUPS = Part(
+GROUPS = ReportPart(
     name="groups",
     title="Groups on their way",
     how="Every group that was admitted and not yet trained, by how far it is.",

@@ -7,15 +7,15 @@ from gyre.observability.report.counts import DURATIONS, STALENESS, TREES
 from gyre.observability.report.demand import GROUPS, WATER
 from gyre.observability.report.html import page
 from gyre.observability.report.learning import OBJECTIVE, PACE, REWARD
-from gyre.observability.report.part import Part
+from gyre.observability.report.part import ReportPart
 from gyre.observability.report.plotting import png, settings, settled, svg
 from gyre.observability.report.saved import SAVED
 from gyre.observability.report.tables import as_json, plain, steps_csv
-from gyre.observability.report.told import Told, beside_each_other
+from gyre.observability.report.told import ReportRun, beside_each_other
 from gyre.observability.report.use import USE
 
 PAGE, NUMBERS, STEPS = "index.html", "report.json", "steps.csv"
-PARTS: tuple[Part, ...] = (
+PARTS: tuple[ReportPart, ...] = (
     REWARD,
     TIMELINE,
     IDLE,
@@ -34,7 +34,7 @@ PARTS: tuple[Part, ...] = (
 PICTURES = frozenset(f"{one.name}.png" for one in PARTS)
 
 
-def files(told: Sequence[Told], parts: Sequence[Part] = PARTS) -> dict[str, bytes]:
+def files(told: Sequence[ReportRun], parts: Sequence[ReportPart] = PARTS) -> dict[str, bytes]:
     """Of one run or several; the same journals give the same bytes."""
     runs = beside_each_other(told)
     found: dict[str, bytes] = {}

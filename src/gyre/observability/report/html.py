@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 
-from gyre.observability.report.part import Part, Table
+from gyre.observability.report.part import ReportPart, ReportTable
 from gyre.observability.report.plotting import themed
 from gyre.observability.report.tables import in_numbers, stands
-from gyre.observability.report.told import Told
+from gyre.observability.report.told import ReportRun
 from gyre.observability.terminal.palette import palette
 from gyre.observability.terminal.text import many
 from gyre.scheduler.dispatch import Boundary
@@ -23,7 +23,7 @@ MOST_OPEN_ROWS = 12
 _VARIABLE = re.compile(r"var\((--x[0-9a-f]{6})\)")
 
 
-def page(runs: Sequence[Told], drawn: Mapping[str, str], parts: Sequence[Part]) -> str:
+def page(runs: Sequence[ReportRun], drawn: Mapping[str, str], parts: Sequence[ReportPart]) -> str:
     """All of it; `drawn` has the picture of each part that there is anything to draw of."""
     names = " · ".join(run.label for run in runs)
     shown = [one for one in parts if one.name in drawn]
@@ -69,7 +69,7 @@ def _style(drawn: Mapping[str, str]) -> str:
     return "\n".join([":root {", "  color-scheme: light dark;", *lines, "}", sheet])
 
 
-def _head(runs: Sequence[Told]) -> Iterator[str]:
+def _head(runs: Sequence[ReportRun]) -> Iterator[str]:
     yield "<header>"
     title = "Report of a run" if len(runs) == 1 else f"Report of {many(len(runs), 'run')}"
     yield f'<p class="kind">Gyre · {title}</p>'
@@ -82,7 +82,7 @@ def _head(runs: Sequence[Told]) -> Iterator[str]:
     yield "</header>"
 
 
-def _shape(run: Told) -> str:
+def _shape(run: ReportRun) -> str:
     shape = run.story.shape
     dispatch = shape.dispatch
     pace = (
@@ -105,7 +105,7 @@ def _shape(run: Told) -> str:
     return " · ".join(parts)
 
 
-def _contents(parts: Sequence[Part]) -> Iterator[str]:
+def _contents(parts: Sequence[ReportPart]) -> Iterator[str]:
     yield '<nav aria-label="Contents"><ul>'
     yield '<li><a href="#numbers">In numbers</a></li>'
     for one in parts:
@@ -114,7 +114,7 @@ def _contents(parts: Sequence[Part]) -> Iterator[str]:
     yield "<main>"
 
 
-def _numbers(runs: Sequence[Told]) -> Iterator[str]:
+def _numbers(runs: Sequence[ReportRun]) -> Iterator[str]:
     """Of one run as a list, of several as a table with differences."""
     found = in_numbers(runs)
     yield '<section id="numbers"><h2>In numbers</h2>'
@@ -128,7 +128,7 @@ def _numbers(runs: Sequence[Told]) -> Iterator[str]:
     yield "</section>"
 
 
-def _section(part: Part, runs: Sequence[Told], drawn: str) -> Iterator[str]:
+def _section(part: ReportPart, runs: Sequence[ReportRun], drawn: str) -> Iterator[str]:
     having = [run for run in runs if part.needs(run)]
     said = [(run.label, part.says(run)) for run in having]
     alt = " ".join(f"{label}: {text}" for label, text in said) if len(runs) > 1 else said[0][1]
@@ -147,7 +147,7 @@ def _section(part: Part, runs: Sequence[Told], drawn: str) -> Iterator[str]:
     yield "</section>"
 
 
-def _folded(table: Table, before: str) -> Iterator[str]:
+def _folded(table: ReportTable, before: str) -> Iterator[str]:
     """A short table is open."""
     is_open = " open" if len(table.rows) <= MOST_OPEN_ROWS and not before else ""
     yield f"<details{is_open}><summary>{escape(before + table.caption)}</summary>"
@@ -155,7 +155,7 @@ def _folded(table: Table, before: str) -> Iterator[str]:
     yield "</details>"
 
 
-def _table(table: Table) -> Iterator[str]:
+def _table(table: ReportTable) -> Iterator[str]:
     label = escape(table.caption, quote=True)
     yield f'<div class="table" role="region" tabindex="0" aria-label="{label}"><table>'
     head = "".join(
@@ -174,11 +174,11 @@ def _table(table: Table) -> Iterator[str]:
     yield "</tbody></table></div>"
 
 
-def _side(place: int, table: Table) -> str:
+def _side(place: int, table: ReportTable) -> str:
     return "" if place < table.num_words else ' class="number"'
 
 
-def _foot(run: Told, missing: Sequence[Part]) -> Iterator[str]:
+def _foot(run: ReportRun, missing: Sequence[ReportPart]) -> Iterator[str]:
     yield "</main>"
     yield "<footer>"
     if missing:

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from gyre.observability.report.part import ABSENT, Part, Table, count, number
+from gyre.observability.report.part import ABSENT, ReportPart, ReportTable, count, number
 from gyre.observability.report.plotting import (
     ALIKE,
     FAINT,
@@ -22,7 +22,7 @@ from gyre.observability.report.plotting import (
     unit_of,
     whole_numbers,
 )
-from gyre.observability.report.told import Told
+from gyre.observability.report.told import ReportRun
 from gyre.observability.terminal.palette import colour
 from gyre.observability.terminal.text import many, spoken
 
@@ -32,13 +32,13 @@ ACROSS = 3
 """Panels of the objective in a row."""
 
 
-def _has(run: Told, *names: str) -> bool:
+def _has(run: ReportRun, *names: str) -> bool:
     steps = run.panels["steps"]
     return any(value is not None for name in names for value in steps[name])
 
 
 def _curve(
-    axes: Axes, runs: Sequence[Told], name: str, word: str, label: str | None = None
+    axes: Axes, runs: Sequence[ReportRun], name: str, word: str, label: str | None = None
 ) -> None:
     """A column of steps, for each run that has any of it."""
     for run in runs:
@@ -58,14 +58,14 @@ def _by_step(axes: Axes) -> None:
     axes.set_xlabel("step")
 
 
-def _column(run: Told, name: str) -> list[float]:
+def _column(run: ReportRun, name: str) -> list[float]:
     return [one for one in run.panels["steps"][name] if one is not None]
 
 
 # Reward and evaluation
 
 
-def _reward(runs: Sequence[Told]) -> Figure:
+def _reward(runs: Sequence[ReportRun]) -> Figure:
     made = figure(2.9)
     measured = any(run.panels["evaluation"]["mean"] for run in runs)
     axes = made.subplots(1, 2, squeeze=False)[0] if measured else [made.subplots()]
@@ -80,7 +80,7 @@ def _reward(runs: Sequence[Told]) -> Figure:
     return made
 
 
-def _rounds(axes: Axes, runs: Sequence[Told]) -> None:
+def _rounds(axes: Axes, runs: Sequence[ReportRun]) -> None:
     for run in runs:
         found = run.panels["evaluation"]
         if any(one is not None for one in found["mean"]):
@@ -98,7 +98,7 @@ def _rounds(axes: Axes, runs: Sequence[Told]) -> None:
     axes.set_title("held-out score")
 
 
-def _reward_says(run: Told) -> str:
+def _reward_says(run: ReportRun) -> str:
     found = _column(run, "reward")
     parts = []
     if found:
@@ -121,7 +121,7 @@ def _reward_says(run: Told) -> str:
     return " ".join(parts)
 
 
-def _reward_tables(run: Told) -> list[Table]:
+def _reward_tables(run: ReportRun) -> list[ReportTable]:
     found = run.panels["evaluation"]
     if not found["version"]:
         return []
@@ -131,7 +131,7 @@ def _reward_tables(run: Told) -> list[Table]:
         for row in zip(*(found[name] for name in names), strict=True)
     ]
     head = ["version", "mean score", "standard error", "valid", "tasks"]
-    return [Table(caption="Held-out evaluation", head=head, rows=rows)]
+    return [ReportTable(caption="Held-out evaluation", head=head, rows=rows)]
 
 
 # The objective
@@ -150,7 +150,7 @@ _CLIPPED: tuple[tuple[str, str, Literal["-", "--", ":"]], ...] = (
 _MEASURES = [name for name, _, _ in (*_OBJECTIVE, *_CLIPPED)]
 
 
-def _objective(runs: Sequence[Told]) -> Figure:
+def _objective(runs: Sequence[ReportRun]) -> Figure:
     shown = [one for one in _OBJECTIVE if any(_has(run, one[0]) for run in runs)]
     is_clipped = any(_has(run, name) for run in runs for name, _, _ in _CLIPPED)
     num = len(shown) + is_clipped
@@ -173,7 +173,7 @@ def _objective(runs: Sequence[Told]) -> Figure:
     return made
 
 
-def _mark_clipped(axes: Axes, runs: Sequence[Told]) -> None:
+def _mark_clipped(axes: Axes, runs: Sequence[ReportRun]) -> None:
     for run in runs:
         steps = run.panels["steps"]
         marked = [
@@ -193,7 +193,7 @@ def _mark_clipped(axes: Axes, runs: Sequence[Told]) -> None:
             )
 
 
-def _clipped(axes: Axes, runs: Sequence[Told]) -> None:
+def _clipped(axes: Axes, runs: Sequence[ReportRun]) -> None:
     for run in runs:
         steps = run.panels["steps"]
         for name, _, dash in _CLIPPED:
@@ -205,7 +205,7 @@ def _clipped(axes: Axes, runs: Sequence[Told]) -> None:
     _by_step(axes)
 
 
-def _dashes(runs: Sequence[Told]) -> Iterator[Line2D]:
+def _dashes(runs: Sequence[ReportRun]) -> Iterator[Line2D]:
     """What a legend shows of the parts that are clipped; of several runs hue tells which."""
     shade = colour("objective clipped targets") if runs[0].place is None else FAINT
     for name, label, dash in _CLIPPED:
@@ -213,7 +213,7 @@ def _dashes(runs: Sequence[Told]) -> Iterator[Line2D]:
             yield Line2D([], [], color=shade, linestyle=dash, label=f"part of {label}")
 
 
-def _objective_says(run: Told) -> str:
+def _objective_says(run: ReportRun) -> str:
     parts = []
     if found := _column(run, "loss"):
         parts.append(f"the loss of the last step is {found[-1]:.4g}")
@@ -229,10 +229,12 @@ def _objective_says(run: Told) -> str:
     return f"{text[:1].upper()}{text[1:]}." if text else "Nothing was measured."
 
 
-def _steps_tables(*columns: tuple[str, str, Callable[[Any], str]]) -> Callable[[Told], list[Table]]:
+def _steps_tables(
+    *columns: tuple[str, str, Callable[[Any], str]],
+) -> Callable[[ReportRun], list[ReportTable]]:
     """A table of steps with the columns that a run has."""
 
-    def tables(run: Told) -> list[Table]:
+    def tables(run: ReportRun) -> list[ReportTable]:
         steps = run.panels["steps"]
         shown = [one for one in columns if _has(run, one[0])]
         rows = [
@@ -240,7 +242,7 @@ def _steps_tables(*columns: tuple[str, str, Callable[[Any], str]]) -> Callable[[
             for at, step in enumerate(steps["step"])
         ]
         head = ["step", *(title for _, title, _ in shown)]
-        return [Table(caption="Step by step", head=head, rows=rows)] if rows and shown else []
+        return [ReportTable(caption="Step by step", head=head, rows=rows)] if rows and shown else []
 
     return tables
 
@@ -248,7 +250,7 @@ def _steps_tables(*columns: tuple[str, str, Callable[[Any], str]]) -> Callable[[
 # Steps
 
 
-def _pace(runs: Sequence[Told]) -> Figure:
+def _pace(runs: Sequence[ReportRun]) -> Figure:
     drawn = [
         _took,
         *([_passes] if any(_has(run, "claim_s") for run in runs) else []),
@@ -264,7 +266,7 @@ def _pace(runs: Sequence[Told]) -> Figure:
     return made
 
 
-def _took(axes: Axes, runs: Sequence[Told]) -> None:
+def _took(axes: Axes, runs: Sequence[ReportRun]) -> None:
     longest = [max(run.panels["steps"]["took_s"]) for run in runs]
     unit_s, unit = unit_of(max(longest))
     for run in runs:
@@ -282,7 +284,7 @@ def _took(axes: Axes, runs: Sequence[Told]) -> None:
     axes.set_title(f"{unit} of each step")
 
 
-def _passes(axes: Axes, runs: Sequence[Told]) -> None:
+def _passes(axes: Axes, runs: Sequence[ReportRun]) -> None:
     unit_s, unit = unit_of(max(max(_column(run, "claim_s"), default=0.0) for run in runs))
     for run in runs:
         steps = run.panels["steps"]
@@ -293,7 +295,7 @@ def _passes(axes: Axes, runs: Sequence[Told]) -> None:
     axes.set_title(f"{unit} of passes, all cells")
 
 
-def _tokens(axes: Axes, runs: Sequence[Told]) -> None:
+def _tokens(axes: Axes, runs: Sequence[ReportRun]) -> None:
     if runs[0].place is None:
         _curve(axes, runs, "row_tokens", "row tokens", "one by one")
         _curve(axes, runs, "tokens", "tokens", "trained")
@@ -307,7 +309,7 @@ def _tokens(axes: Axes, runs: Sequence[Told]) -> None:
     whole_numbers(axes, y=True)
 
 
-def _pace_says(run: Told) -> str:
+def _pace_says(run: ReportRun) -> str:
     took = run.panels["steps"]["took_s"]
     longest = max(took)
     text = (
@@ -320,7 +322,7 @@ def _pace_says(run: Told) -> str:
     return f"{text}."
 
 
-REWARD = Part(
+REWARD = ReportPart(
     name="reward",
     title="Reward and evaluation",
     how="What executions were worth when they were trained on, and what the weights score on "
@@ -330,7 +332,7 @@ REWARD = Part(
     says=_reward_says,
     tables=_reward_tables,
 )
-OBJECTIVE = Part(
+OBJECTIVE = ReportPart(
     name="objective",
     title="Loss, clipping and mismatch",
     how="What each update was made of. The ratio is that of the new policy to the one that "
@@ -351,7 +353,7 @@ OBJECTIVE = Part(
         ("max_gap", "largest gap", number),
     ),
 )
-PACE = Part(
+PACE = ReportPart(
     name="steps",
     title="Time and tokens of steps",
     how="From one update to the next; passes are forward and backward. Tokens that trajectories "

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
-from gyre.observability.report.told import Told
+from gyre.observability.report.told import ReportRun
 from gyre.observability.terminal.text import spoken
 
 ABSENT = "–"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class ReportTable:
     """Rows of text under a head; the first columns are words, the others numbers."""
 
     caption: str
@@ -22,7 +22,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class ReportPart:
     """One picture of one or several runs."""
 
     name: str
@@ -30,15 +30,15 @@ class Part:
     title: str
     how: str
     """How to read the picture."""
-    needs: Callable[[Told], bool]
+    needs: Callable[[ReportRun], bool]
     """Whether a run has any of it."""
-    draw: Callable[[Sequence[Told]], Figure]
+    draw: Callable[[Sequence[ReportRun]], Figure]
     """Of runs that have some of it, one at least."""
-    why_not: Callable[[Told], str] = lambda _: "the journal says nothing of it"
+    why_not: Callable[[ReportRun], str] = lambda _: "the journal says nothing of it"
     """Why a run has none of it."""
-    says: Callable[[Told], str]
+    says: Callable[[ReportRun], str]
     """What there is to see of one run, in words."""
-    tables: Callable[[Told], Sequence[Table]] = lambda _: ()
+    tables: Callable[[ReportRun], Sequence[ReportTable]] = lambda _: ()
 
 
 def number(value: float | None, digits: int = 3) -> str:

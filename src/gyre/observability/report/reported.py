@@ -9,23 +9,23 @@ from pathlib import Path
 from typing import Any
 
 from gyre.journal.reading import path_of, read
-from gyre.observability.dashboard.journal_follower import Watched, watched
+from gyre.observability.dashboard.journal_follower import FollowedRun, watched
 from gyre.observability.dashboard.tree_sizes import TreeSizes
 from gyre.observability.report.files import NUMBERS, PICTURES
-from gyre.observability.report.told import Told, panels_of
-from gyre.observability.terminal.board import KINDS
-from gyre.observability.what_if import Simulated, compared
+from gyre.observability.report.told import ReportRun, panels_of
+from gyre.observability.terminal.board import JOURNAL_EVENTS
+from gyre.observability.what_if import SimulatedPlacement, compared
 from gyre.storage.replacing import replacing
 from gyre.types.errors import ConfigError
 
 
-def reported(places: Sequence[Path], say: Callable[[str], None]) -> list[Told]:
+def reported(places: Sequence[Path], say: Callable[[str], None]) -> list[ReportRun]:
     """Every run up to the last fact of its journal; raises ConfigError where one has none."""
     runs = watched(list(places)).values()
     return [_told(run, say, num_runs=len(runs)) for run in runs]
 
 
-def _told(run: Watched, say: Callable[[str], None], *, num_runs: int) -> Told:
+def _told(run: FollowedRun, say: Callable[[str], None], *, num_runs: int) -> ReportRun:
     say(f"{run.place}: reading")
     trees = asyncio.run(_read(run))
     story = run.story
@@ -33,7 +33,7 @@ def _told(run: Watched, say: Callable[[str], None], *, num_runs: int) -> Told:
         why = "nothing is recorded yet" if run.problem is None else run.problem
         raise ConfigError(why if str(run.place) in why else f"{run.place}: {why}")
     say(f"{run.place}: simulating its work under each placement")
-    return Told(
+    return ReportRun(
         label=run.name,
         story=story,
         panels=panels_of(story, num_runs=num_runs),
@@ -48,7 +48,7 @@ def _told(run: Watched, say: Callable[[str], None], *, num_runs: int) -> Told:
     )
 
 
-async def _read(run: Watched) -> dict[str, Any] | None:
+async def _read(run: FollowedRun) -> dict[str, Any] | None:
     """All that the journal holds is told; returns what the trees of its executions are like."""
     await run.look()
     if run.story is None or run.folder is None:
@@ -59,12 +59,12 @@ async def _read(run: Watched) -> dict[str, Any] | None:
     return sizes.panel()
 
 
-def _compared(run: Watched) -> tuple[Simulated, ...]:
+def _compared(run: FollowedRun) -> tuple[SimulatedPlacement, ...]:
     """Of a journal that makes no run to its end, nothing can be simulated."""
     if run.problem is not None:
         return ()
     place = run.place
-    return compared(read(path_of(place) if place.is_dir() else place, kinds=KINDS))
+    return compared(read(path_of(place) if place.is_dir() else place, kinds=JOURNAL_EVENTS))
 
 
 def refuse_other(folder: Path) -> None:

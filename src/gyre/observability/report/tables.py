@@ -10,9 +10,9 @@ from statistics import fmean
 from typing import Any
 
 from gyre.observability.dashboard.moment import moment, plain_shape
-from gyre.observability.report.part import ABSENT, Table, took
+from gyre.observability.report.part import ABSENT, ReportTable, took
 from gyre.observability.report.saved import ratio
-from gyre.observability.report.told import Told
+from gyre.observability.report.told import ReportRun
 from gyre.observability.terminal.text import many, spoken
 
 FORMAT = 1
@@ -24,7 +24,7 @@ class Quantity:
     """A number that every run may have."""
 
     name: str
-    of: Callable[[Told], float | None]
+    of: Callable[[ReportRun], float | None]
     written: Callable[[float], str]
 
 
@@ -44,27 +44,27 @@ def _times(value: float) -> str:
     return f"{value:.2f}×"
 
 
-def _first(column: str) -> Callable[[Told], float | None]:
+def _first(column: str) -> Callable[[ReportRun], float | None]:
     return lambda run: next(_column(run, column), None)
 
 
-def _last(column: str) -> Callable[[Told], float | None]:
+def _last(column: str) -> Callable[[ReportRun], float | None]:
     return lambda run: next(reversed(list(_column(run, column))), None)
 
 
-def _column(run: Told, name: str) -> Iterator[float]:
+def _column(run: ReportRun, name: str) -> Iterator[float]:
     return (one for one in run.panels["steps"][name] if one is not None)
 
 
-def _score(run: Told) -> float | None:
+def _score(run: ReportRun) -> float | None:
     found = [one for one in run.panels["evaluation"]["mean"] if one is not None]
     return found[-1] if found else None
 
 
-def _part(*causes: str) -> Callable[[Told], float | None]:
+def _part(*causes: str) -> Callable[[ReportRun], float | None]:
     """Of all time of all cells and engines."""
 
-    def part(run: Told) -> float | None:
+    def part(run: ReportRun) -> float | None:
         found = run.panels["idle"]
         by_cause = dict(zip(found["causes"], found["total"], strict=True))
         whole = sum(by_cause.values())
@@ -73,17 +73,17 @@ def _part(*causes: str) -> Callable[[Told], float | None]:
     return part
 
 
-def _uncomputed(run: Told) -> float | None:
+def _uncomputed(run: ReportRun) -> float | None:
     rows = sum(_column(run, "row_tokens"))
     return 1 - sum(_column(run, "tokens")) / rows if rows else None
 
 
-def _switch_s(run: Told) -> float | None:
+def _switch_s(run: ReportRun) -> float | None:
     found = [sum(one.fact.phases.values()) for one in run.story.fleet.transitions]
     return fmean(found) if found else None
 
 
-def _late(run: Told) -> float | None:
+def _late(run: ReportRun) -> float | None:
     found = run.panels["durations"]["executions"]
     return sum(found["counts"].get("timed-out", ())) / found["num"] if found["num"] else None
 
@@ -154,12 +154,12 @@ QUANTITIES = (
 )
 
 
-def _mean(run: Told, name: str) -> float | None:
+def _mean(run: ReportRun, name: str) -> float | None:
     found = list(_column(run, name))
     return fmean(found) if found else None
 
 
-def in_numbers(runs: Sequence[Told]) -> Table:
+def in_numbers(runs: Sequence[ReportRun]) -> ReportTable:
     """What each run came to; beside another one also how much more or less that is than the
     first's."""
     rows = []
@@ -170,7 +170,7 @@ def in_numbers(runs: Sequence[Told]) -> Table:
     head = [""]
     for place, run in enumerate(runs):
         head += [run.label] if place == 0 else [run.label, f"against {runs[0].label}"]
-    return Table(caption="In numbers", head=head, rows=rows)
+    return ReportTable(caption="In numbers", head=head, rows=rows)
 
 
 def _cells(quantity: Quantity, values: Sequence[float | None]) -> Iterator[str]:
@@ -196,7 +196,7 @@ def difference(value: float | None, first: float | None, *, is_part: bool = Fals
 # How a run stands
 
 
-def stands(run: Told) -> str:
+def stands(run: ReportRun) -> str:
     """A sentence on whether that is all of it."""
     steps, planned = len(run.panels["steps"]["step"]), run.story.shape.steps
     taken = many(steps, "step") if planned in (None, steps) else f"{steps} of {planned} steps"
@@ -220,12 +220,12 @@ def stands(run: Told) -> str:
 # Beside the page
 
 
-def plain(runs: Sequence[Told]) -> dict[str, Any]:
+def plain(runs: Sequence[ReportRun]) -> dict[str, Any]:
     """All that was drawn, and what each run came to, in plain values."""
     return {"format": FORMAT, "runs": [_plain(run) for run in runs]}
 
 
-def _plain(run: Told) -> dict[str, Any]:
+def _plain(run: ReportRun) -> dict[str, Any]:
     return {
         "label": run.label,
         "state": run.state,
@@ -260,7 +260,7 @@ def _finite(found: Any) -> Any:
             return found
 
 
-def steps_csv(runs: Sequence[Told]) -> str:
+def steps_csv(runs: Sequence[ReportRun]) -> str:
     """A line for each step of each run; what a run has not is empty."""
     held = StringIO()
     writer = csv.writer(held, lineterminator="\n")

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gyre.observability.dashboard.panels import PANELS, panels
-from gyre.observability.dashboard.view import View
-from gyre.observability.history.run import Story
+from gyre.observability.dashboard.view import ViewWindow
+from gyre.observability.history.run import RunHistory
 from gyre.observability.terminal.paint import cut, safe
-from gyre.observability.what_if import Simulated
+from gyre.observability.what_if import SimulatedPlacement
 
 MOST_POINTS = 1200
 """Of a picture over time."""
@@ -20,19 +20,19 @@ ALL_POINTS = 2400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class ReportRun:
     """One run."""
 
     label: str
     """What it is called; no other run of its report is called so."""
     place: int | None = None
     """Among the runs of its report; None of one alone."""
-    story: Story = field(repr=False)
+    story: RunHistory = field(repr=False)
     panels: Mapping[str, Any] = field(repr=False)
     """As a page has them, at the last fact."""
     trees: Mapping[str, Any] | None = None
     """Sizes of trees; None where no call logs are kept."""
-    compared: Sequence[Simulated] = ()
+    compared: Sequence[SimulatedPlacement] = ()
     state: str = "ended"
     """ended, running, or silent where nobody works on it."""
     ended: str | None = None
@@ -49,14 +49,14 @@ class Told:
         return self.story.now_s
 
 
-def panels_of(story: Story, *, num_runs: int = 1) -> dict[str, Any]:
+def panels_of(story: RunHistory, *, num_runs: int = 1) -> dict[str, Any]:
     """All of them, over the whole run, which is one of so many."""
     points = min(MOST_POINTS, ALL_POINTS // num_runs)
-    view = View(at_s=story.now_s, from_s=0.0, to_s=story.now_s, points=points)
+    view = ViewWindow(at_s=story.now_s, from_s=0.0, to_s=story.now_s, points=points)
     return panels(story, view, PANELS)
 
 
-def beside_each_other(runs: Sequence[Told]) -> list[Told]:
+def beside_each_other(runs: Sequence[ReportRun]) -> list[ReportRun]:
     """The same runs in their places; those that share a name have a number behind it."""
     names = [cut(safe(one.label), WIDEST_LABEL) for one in runs]
     shared = {name for name, many in Counter(names).items() if many > 1}

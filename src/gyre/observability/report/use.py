@@ -6,12 +6,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from gyre.observability.report.part import Part, Table, number, percentage
+from gyre.observability.report.part import ReportPart, ReportTable, number, percentage
 from gyre.observability.report.plotting import figure, filled, from_zero, legend, percent, time_axes
-from gyre.observability.report.told import Told
+from gyre.observability.report.told import ReportRun
 
 
-def _use(runs: Sequence[Told]) -> Figure:
+def _use(runs: Sequence[ReportRun]) -> Figure:
     panels = [(run, what) for run in runs for what in _measured(run)]
     made = figure(1.9 * len(panels) + 0.4)
     grid = list(made.subplots(len(panels), 1, squeeze=False)[:, 0])
@@ -24,13 +24,13 @@ def _use(runs: Sequence[Told]) -> Figure:
     return made
 
 
-def _measured(run: Told) -> Iterator[str]:
+def _measured(run: ReportRun) -> Iterator[str]:
     yield "cores"
     if run.panels["use"]["has_devices"]:
         yield "busy"
 
 
-def _cores(axes: Axes, run: Told, unit_s: float) -> None:
+def _cores(axes: Axes, run: ReportRun, unit_s: float) -> None:
     found = run.panels["use"]
     over = found["over_time"]
     edges = [at_s / unit_s for at_s in (over["from_s"][0], *over["at_s"])]
@@ -47,7 +47,7 @@ def _cores(axes: Axes, run: Told, unit_s: float) -> None:
     legend(axes, handles)
 
 
-def _busy(axes: Axes, run: Told, unit_s: float) -> None:
+def _busy(axes: Axes, run: ReportRun, unit_s: float) -> None:
     found = run.panels["use"]
     over = found["over_time"]
     at = [at_s / unit_s for at_s in over["at_s"]]
@@ -62,7 +62,7 @@ def _busy(axes: Axes, run: Told, unit_s: float) -> None:
     legend(axes)
 
 
-def _says(run: Told) -> str:
+def _says(run: ReportRun) -> str:
     found = run.panels["use"]
     parts = [
         f"{one['cores']:.2f} cores {role}"
@@ -79,7 +79,7 @@ def _says(run: Told) -> str:
     return text if found["has_devices"] else f"{text} Accelerators were not measured."
 
 
-def _tables(run: Told) -> list[Table]:
+def _tables(run: ReportRun) -> list[ReportTable]:
     found = run.panels["use"]
     named = [
         *((f"cell {one['cell']}", one["roles"]) for one in found["cells"]),
@@ -93,10 +93,10 @@ def _tables(run: Told) -> list[Table]:
     ]
     rows += [[who, "", number(one["cores"]), ""] for who, one in found["beside"].items()]
     head = ["who", "role", "cores", "accelerators"]
-    return [Table(caption="Use by role", head=head, rows=rows, num_words=2)]
+    return [ReportTable(caption="Use by role", head=head, rows=rows, num_words=2)]
 
 
-USE = Part(
+USE = ReportPart(
     name="use",
     title="Use of processors and accelerators",
     how="Cores that the processes of the run kept busy, by what their cells did then, and by who "

@@ -9,15 +9,15 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from gyre.journal.entries import Resumed
 from gyre.observability.expected import in_the_long_run
-from gyre.observability.history.seen import Level, Span, StepSeen, Tally
-from gyre.observability.resource_use import Used, used
+from gyre.observability.history.seen import CellSpan, DemandLevel, StepSummary, Tally
+from gyre.observability.resource_use import UsageSample, used
 from gyre.scheduler.cells import CellState
-from gyre.scheduler.config import Shape
+from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.messages import (
     Command,
     EnterTraining,
+    Event,
     ExecutionTerminated,
-    Heard,
     LeaveReason,
     LeaveTraining,
     MoveExecutions,
@@ -30,7 +30,7 @@ from gyre.scheduler.staleness import Identity
 from gyre.types.ids import CellId
 from gyre.types.outcomes import Outcome
 from gyre.types.run_events import (
-    FACTS_FOR_PEOPLE,
+    RUN_EVENTS,
     ClaimTrained,
     EvaluationRound,
     EvaluationScored,
@@ -43,16 +43,16 @@ from gyre.types.run_events import (
     WeightsPublished,
 )
 
-KINDS: tuple[type, ...] = (*EVENTS, *FACTS_FOR_PEOPLE)
+JOURNAL_EVENTS: tuple[type, ...] = (*EVENTS, *RUN_EVENTS)
 """Facts that a board takes in; it passes over all others."""
 MOST_LEVELS = 2048
 """Points of the waterlevel that a board keeps, evenly thinned."""
 
 
-class Board:
+class RunBoard:
     """A run up to its last fact."""
 
-    def __init__(self, shape: Shape, *, name: str = "run") -> None:
+    def __init__(self, shape: SchedulerConfig, *, name: str = "run") -> None:
         self.shape = shape
         self.name = name
         self.scheduler = Scheduler(shape)
@@ -61,7 +61,7 @@ class Board:
         self.is_started = False
         self.ended: str | None = None
         """Why, once the run has said so, and until it goes on."""
-        self.steps: list[StepSeen] = []
+        self.steps: list[StepSummary] = []
         self.tally = Tally()
         self.transitions: dict[int, TransitionTimed] = {}
         self.publications: dict[int, WeightsPublished] = {}
@@ -70,16 +70,16 @@ class Board:
         """Rounds of held-out evaluation, by version."""
         self.held_out_since: dict[int, EvaluationScored] = {}
         """Evaluations that were closed since the last round, by number."""
-        self.use: Used | None = None
+        self.use: UsageSample | None = None
         """As it was measured last."""
         self.orders: list[Command] = []
         """What the last event led to."""
-        self.levels: list[Level] = []
+        self.levels: list[DemandLevel] = []
         self._stride = 1
         self._until_level = 0
         self._states = list(self.states)
         self._since_s = [0.0] * shape.num_cells
-        self._spans: list[list[Span]] = [[] for _ in range(shape.num_cells)]
+        self._spans: list[list[CellSpan]] = [[] for _ in range(shape.num_cells)]
         self._made: StepMade | None = None
         self._packed: dict[int, GroupPacked] = {}
         self._trained: dict[int, ClaimTrained] = {}
@@ -88,8 +88,8 @@ class Board:
     # What is told
 
     def heard(self, now: float, fact: object) -> None:
-        """Takes in the next fact of the journal; raises BrokenPromise where it cannot be."""
-        if isinstance(fact, Heard):
+        """Takes in the next fact of the journal; raises InternalError where it cannot be."""
+        if isinstance(fact, Event):
             self._event(now, fact)
         else:
             self._told(now, fact)
@@ -99,7 +99,7 @@ class Board:
         for now, fact in facts:
             self.heard(now, fact)
 
-    def _event(self, now: float, event: Heard) -> None:
+    def _event(self, now: float, event: Event) -> None:
         scheduler = self.scheduler
         version, terminated = self.version, scheduler.counters.terminated
         ages, groups = scheduler.staleness.consumed, scheduler.staleness.histogram.total()
@@ -177,7 +177,7 @@ class Board:
             self._states[cell], self._since_s[cell] = state, now
 
     def _end_span(self, cell: int, now: float) -> None:
-        span = Span(start_s=self._since_s[cell], end_s=now, state=self._states[cell])
+        span = CellSpan(start_s=self._since_s[cell], end_s=now, state=self._states[cell])
         if span.end_s > span.start_s:
             self._spans[cell].append(span)
 
@@ -185,7 +185,7 @@ class Board:
         step = self.version - 1
         made = self._made if self._made is not None and self._made.step == step else None
         self.steps.append(
-            StepSeen(
+            StepSummary(
                 number=self.version,
                 at_s=now,
                 took_s=now - (self.steps[-1].at_s if self.steps else 0.0),
@@ -216,7 +216,9 @@ class Board:
             self._until_level -= 1
             return
         self._until_level = self._stride - 1
-        self.levels.append(Level(at_s=now, waterlevel=self.waterlevel, capacity=self.capacity))
+        self.levels.append(
+            DemandLevel(at_s=now, waterlevel=self.waterlevel, capacity=self.capacity)
+        )
         if len(self.levels) >= MOST_LEVELS:
             self.levels = self.levels[::2]
             self._stride *= 2
@@ -242,23 +244,23 @@ class Board:
     def num_in(self, state: CellState) -> int:
         return sum(one is state for one in self.states)
 
-    def spans(self, cell: CellId | int) -> list[Span]:
+    def spans(self, cell: CellId | int) -> list[CellSpan]:
         """The cell's states without gaps, the present one up to the last fact."""
-        last = Span(start_s=self._since_s[cell], end_s=self.now, state=self._states[cell])
+        last = CellSpan(start_s=self._since_s[cell], end_s=self.now, state=self._states[cell])
         return [*self._spans[cell], *([last] if last.end_s > last.start_s else [])]
 
-    def _spans_in(self, cell: int, since_s: float, until_s: float) -> Iterator[Span]:
+    def _spans_in(self, cell: int, since_s: float, until_s: float) -> Iterator[CellSpan]:
         """Its states in a window that ends now; a standalone engine serves for all of it."""
         if cell >= self.shape.num_cells:
-            yield Span(start_s=since_s, end_s=until_s, state=CellState.SERVING)
+            yield CellSpan(start_s=since_s, end_s=until_s, state=CellState.SERVING)
             return
-        yield Span(
+        yield CellSpan(
             start_s=max(self._since_s[cell], since_s), end_s=until_s, state=self._states[cell]
         )
         for one in reversed(self._spans[cell]):
             if one.end_s <= since_s:
                 return
-            yield Span(start_s=max(one.start_s, since_s), end_s=one.end_s, state=one.state)
+            yield CellSpan(start_s=max(one.start_s, since_s), end_s=one.end_s, state=one.state)
 
     @property
     def waterlevel(self) -> int:

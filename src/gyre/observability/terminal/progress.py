@@ -10,9 +10,9 @@ from itertools import groupby
 from statistics import fmean
 from typing import TextIO
 
-from gyre.observability.resource_use import OTHERS, Used
+from gyre.observability.resource_use import OTHERS, UsageSample
 from gyre.observability.resource_use import ROLES as ROLES_OF_USE
-from gyre.observability.terminal.board import Board
+from gyre.observability.terminal.board import RunBoard
 from gyre.observability.terminal.paint import Line, Piece, Style, columns, cut, fit, paint, safe
 from gyre.observability.terminal.text import (
     EMPTY,
@@ -46,7 +46,7 @@ _ALL = 1 << 30
 class Progress:
     """A board on a stream."""
 
-    def __init__(self, stream: TextIO, board: Board, *, colour: bool = True) -> None:
+    def __init__(self, stream: TextIO, board: RunBoard, *, colour: bool = True) -> None:
         """`colour` is for terminals; elsewhere there is none."""
         self.board = board
         self._stream = stream
@@ -149,7 +149,7 @@ def room(stream: TextIO) -> tuple[int, int]:
     return min(WIDTH, found.columns or WIDTH), found.lines or _ALL
 
 
-def opening(board: Board) -> str:
+def opening(board: RunBoard) -> str:
     """What is about to run."""
     shape = board.shape
     steps = "" if shape.steps is None else f"{many(shape.steps, 'step')} of "
@@ -163,7 +163,7 @@ def placement_name(placement: Placement) -> str:
     return type(placement).__name__.lower()
 
 
-def step_line(board: Board, now: float) -> str:
+def step_line(board: RunBoard, now: float) -> str:
     """The last update in one line."""
     step = board.steps[-1]
     steps = board.shape.steps
@@ -178,7 +178,7 @@ def step_line(board: Board, now: float) -> str:
     return "  ".join(said)
 
 
-def publication_line(board: Board) -> str:
+def publication_line(board: RunBoard) -> str:
     """The last publication in one line."""
     said = [f"version {board.published} published"]
     if (weights := board.publications.get(board.published)) is not None:
@@ -192,7 +192,7 @@ def _numbered(number: int, steps: int | None) -> str:
     return f"{number}" if steps is None else f"{number:>{len(str(steps))}}/{steps}"
 
 
-def block(board: Board, now: float) -> Iterator[Line]:
+def block(board: RunBoard, now: float) -> Iterator[Line]:
     """A few lines of a label, a picture and words each; the board itself at this time."""
     shape = board.shape
     done = 0 if shape.steps is None else board.version
@@ -223,7 +223,7 @@ def _line(label: str, picture: list[Piece], words: Piece, *, style: Style = "dim
     return [(label + blank, style), *picture, (" " * max(1, PICTURE - wide), None), words]
 
 
-def _where(board: Board, now: float) -> str:
+def _where(board: RunBoard, now: float) -> str:
     step = f"step {_of(board.version, board.shape.steps)}"
     if board.is_over:
         return f"{step}, {ending(board)}, {clock(now)}"
@@ -232,7 +232,7 @@ def _where(board: Board, now: float) -> str:
     return f"{step}  {clock(now)}{left}"
 
 
-def ending(board: Board) -> str:
+def ending(board: RunBoard) -> str:
     """Why it is over, where it is."""
     stopped = board.scheduler.stopped
     return safe(board.ended or (stopped.value if stopped is not None else "ended"))
@@ -242,7 +242,7 @@ def _of(number: int, steps: int | None) -> str:
     return f"{number}" if steps is None else f"{number} of {steps}"
 
 
-def _cells(board: Board) -> Iterator[Piece]:
+def _cells(board: RunBoard) -> Iterator[Piece]:
     """A sign for each cell, core first; those that do the same side by side in one piece."""
     room = PICTURE - 2
     shown = board.states[:room]
@@ -252,13 +252,13 @@ def _cells(board: Board) -> Iterator[Piece]:
         yield (sign + gap) * len(list(together)), style
 
 
-def _roles(board: Board) -> str:
+def _roles(board: RunBoard) -> str:
     """In the order in which they stand."""
     found = Counter(board.states)
     return ", ".join(f"{number} {ROLES[state][1]}" for state, number in found.items())
 
 
-def _water(board: Board) -> Iterator[Piece]:
+def _water(board: RunBoard) -> Iterator[Piece]:
     """Of all seats: those taken, those free, and those away with their cells."""
     whole, width = board.full_capacity, PICTURE - 2
     taken = min(board.running, board.capacity)
@@ -268,22 +268,22 @@ def _water(board: Board) -> Iterator[Piece]:
     yield picture, "cyan"
 
 
-def _demand(board: Board) -> str:
+def _demand(board: RunBoard) -> str:
     queued = f", {board.queued:,} queued" if board.queued else ""
     return f"waterlevel {board.waterlevel:,} of {board.capacity:,}{queued}"
 
 
-def _batch(board: Board) -> Iterator[Piece]:
+def _batch(board: RunBoard) -> Iterator[Piece]:
     parts = [(board.num_assigned, FULL), (board.num_ready, WAITING), (_ALL, EMPTY)]
     yield bar(parts, whole=board.shape.groups_per_batch, width=PICTURE - 2), "yellow"
 
 
-def _groups(board: Board) -> str:
+def _groups(board: RunBoard) -> str:
     batch = f"{board.num_assigned} of {many(board.shape.groups_per_batch, 'group')}"
     return f"{batch} pulled, {board.num_ready} ready"
 
 
-def _reward(board: Board) -> str:
+def _reward(board: RunBoard) -> str:
     said = []
     if rewards := board.rewards:
         said.append(f"{rewards[-1]:.3f} at step {board.steps[-1].number}")
@@ -293,7 +293,7 @@ def _reward(board: Board) -> str:
     return "; ".join(said) or "none yet"
 
 
-def held_out(board: Board) -> str:
+def held_out(board: RunBoard) -> str:
     """The last round of held-out evaluation, and how far the next one is."""
     said = []
     if board.held_out:
@@ -306,24 +306,24 @@ def held_out(board: Board) -> str:
     return "; ".join(said) or "none yet"
 
 
-def _staleness(board: Board) -> str:
+def _staleness(board: RunBoard) -> str:
     found = "none yet" if board.staleness is None else f"{board.staleness:.2f}"
     predicted = board.predicted_staleness
     return found if predicted is None else f"{found}, {predicted:.2f} predicted"
 
 
-def _switches(board: Board) -> str:
+def _switches(board: RunBoard) -> str:
     tally = board.tally
     return f"version {board.published} published; {tally.entered} in, {tally.left} home"
 
 
-def _cores(use: Used) -> str:
+def _cores(use: UsageSample) -> str:
     """Of all its processes, and of accelerators where they were measured."""
     said = f"{use.all_cores:.1f} cores"
     return said if use.busy is None else f"{said}, devices {use.busy:.0%}"
 
 
-def _by_role(use: Used) -> str:
+def _by_role(use: UsageSample) -> str:
     """Whoever uses most, and no more of them than fit."""
     cores = {who: use.cores(who) or 0.0 for who in (*ROLES_OF_USE, *OTHERS)}
     said = ""
@@ -335,11 +335,11 @@ def _by_role(use: Used) -> str:
     return said
 
 
-def _closed(board: Board) -> str:
+def _closed(board: RunBoard) -> str:
     return f"{sum(board.outcomes.values()):,} closed"
 
 
-def _outcomes(board: Board) -> str:
+def _outcomes(board: RunBoard) -> str:
     return ", ".join(
         f"{number:,} {outcome.value}"
         for outcome, number in board.outcomes.items()

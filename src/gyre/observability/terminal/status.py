@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import TextIO
 
 from gyre.cluster.pids import lock_holder
-from gyre.journal.following import Following
+from gyre.journal.following import JournalFollower
 from gyre.journal.reading import path_of
-from gyre.observability.history.faults import Fault, Faults
-from gyre.observability.terminal.board import KINDS, Board
+from gyre.observability.history.faults import FaultHistory, RunFault
+from gyre.observability.terminal.board import JOURNAL_EVENTS, RunBoard
 from gyre.observability.terminal.paint import cut, printed, safe
 from gyre.observability.terminal.progress import WIDTH, Progress, block, ending, room
 from gyre.observability.terminal.text import clock, many, spelled, spoken
 from gyre.observability.terminal.timeline import timeline
-from gyre.scheduler.messages import Heard, StopReason
+from gyre.scheduler.messages import Event, StopReason
 from gyre.scheduler.replay import shape_of
 from gyre.types.errors import ConfigError
 from gyre.types.run_events import TOLD
@@ -29,7 +29,7 @@ LOOK_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stands:
+class StatusSummary:
     """How a run stands, in a few words and as an exit status."""
 
     status: int
@@ -37,7 +37,7 @@ class Stands:
     text: str
 
 
-class Looking:
+class RunStatusView:
     """One run, up to what its journal held when it was last looked at."""
 
     def __init__(self, place: Path) -> None:
@@ -46,11 +46,11 @@ class Looking:
         path = path_of(place) if place.is_dir() else place
         if not path.is_file():
             raise ConfigError(f"{place}: expected the folder of a run, or a journal")
-        self._following = Following(path, kinds=KINDS)
+        self._following = JournalFollower(path, kinds=JOURNAL_EVENTS)
         self._generation = 0
-        self.board: Board | None = None
+        self.board: RunBoard | None = None
         """None before the journal has a header."""
-        self.faults = Faults()
+        self.faults = FaultHistory()
 
     def news(self) -> Iterator[tuple[float, object]]:
         """Facts since the last time, each to be told to `board` before the next is asked for; it
@@ -61,7 +61,10 @@ class Looking:
             return
         if self.board is None or self._generation != self._following.generation:
             self._generation = self._following.generation
-            self.board, self.faults = Board(shape_of(header.shape), name=header.run), Faults()
+            self.board, self.faults = (
+                RunBoard(shape_of(header.shape), name=header.run),
+                FaultHistory(),
+            )
         for entry in entries:
             yield entry.now, entry.event
             # After whoever was given it has told the board, because what is a fault depends on it.
@@ -69,14 +72,14 @@ class Looking:
 
     def _note(self, now: float, fact: object) -> None:
         assert self.board is not None
-        if not isinstance(fact, Heard):
+        if not isinstance(fact, Event):
             self.faults.told(now, fact)
             return
         self.faults.heard(now, fact, self.board.scheduler)
         for order in self.board.orders:
             self.faults.ordered(now, order)
 
-    def catch_up(self) -> Board:
+    def catch_up(self) -> RunBoard:
         """The board with all of it; raises ConfigError where nothing is recorded."""
         for now, fact in self.news():
             assert self.board is not None
@@ -89,21 +92,21 @@ class Looking:
         """The process that works on it."""
         return lock_holder(self._following.path)
 
-    def stands(self) -> Stands:
+    def stands(self) -> StatusSummary:
         board = self.board
         if board is not None and board.is_over and board.ended != TOLD:
             is_whole = board.scheduler.stopped is StopReason.FINISHED
-            return Stands(status=0 if is_whole else 1, text=ending(board))
+            return StatusSummary(status=0 if is_whole else 1, text=ending(board))
         if (pid := self.writer()) is not None:
-            return Stands(status=0, text=f"runs in process {pid}")
-        return Stands(status=3, text=f"nobody works on it; gyre resume {self.place} goes on")
+            return StatusSummary(status=0, text=f"runs in process {pid}")
+        return StatusSummary(status=3, text=f"nobody works on it; gyre resume {self.place} goes on")
 
 
 def screen(
     place: Path, *, colour: bool, encoding: str | None, width: int = WIDTH
 ) -> tuple[list[str], int]:
     """A run on one screen, and its exit status."""
-    looking = Looking(place)
+    looking = RunStatusView(place)
     board = looking.catch_up()
     stands = looking.stands()
     lines = [cut(safe(f"{board.name}: {stands.text}"), width), ""]
@@ -116,7 +119,7 @@ def screen(
     return [spelled(line, encoding) for line in lines], stands.status
 
 
-def _fault(fault: Fault, width: int) -> str:
+def _fault(fault: RunFault, width: int) -> str:
     mended = fault.mended_at_s
     how = "" if mended is None else f", mended after {spoken(mended - fault.at_s)}"
     return cut(f"  {clock(fault.at_s):>8}  {safe(fault.text)}{how}", width)
@@ -131,7 +134,7 @@ def follow(
     sleep: Callable[[float], None],
 ) -> int:
     """Shows a run until it is over or nobody works on it any more; returns its exit status."""
-    looking = Looking(place)
+    looking = RunStatusView(place)
     progress: Progress | None = None
     heard_s = clock_s()
     while True:
@@ -154,7 +157,7 @@ def follow(
         sleep(LOOK_S)
 
 
-def _leave(looking: Looking, stream: TextIO) -> int:
+def _leave(looking: RunStatusView, stream: TextIO) -> int:
     stands = looking.stands()
     name = looking.place.name if looking.board is None else looking.board.name
     line = cut(safe(f"{name}: {stands.text}"), room(stream)[0])

@@ -6,10 +6,10 @@ from statistics import fmean
 from textwrap import wrap
 
 from gyre.journal.entries import Resumed
-from gyre.journal.reading import Reading
+from gyre.journal.reading import JournalContents
 from gyre.observability.expected import in_a_whole_run
 from gyre.observability.ledgers import ledgers
-from gyre.observability.terminal.board import Board
+from gyre.observability.terminal.board import RunBoard
 from gyre.observability.terminal.curve import curve
 from gyre.observability.terminal.paint import safe
 from gyre.observability.terminal.progress import placement_name
@@ -24,12 +24,12 @@ from gyre.observability.terminal.text import (
     spoken,
 )
 from gyre.observability.terminal.timeline import timeline
-from gyre.observability.what_if import Simulated
+from gyre.observability.what_if import SimulatedPlacement
 from gyre.scheduler.cells import CellState
 from gyre.scheduler.dispatch import Boundary
 from gyre.scheduler.messages import StopReason
 from gyre.scheduler.replay import shape_of
-from gyre.types.errors import BrokenPromise
+from gyre.types.errors import InternalError
 from gyre.types.ids import CORE
 from gyre.types.outcomes import Ending, Outcome
 from gyre.types.run_events import TransitionTimed
@@ -50,17 +50,20 @@ MOST_FAULTS = 4
 
 
 def summary(
-    reading: Reading, compared_rows: Sequence[Simulated] = (), *, encoding: str | None = None
+    reading: JournalContents,
+    compared_rows: Sequence[SimulatedPlacement] = (),
+    *,
+    encoding: str | None = None,
 ) -> str:
     """The page; `encoding` is that of the stream it is for, None for one that has all signs."""
     header = reading.header
     if header is None:
         return f"{reading.path}: ends before its header; nothing is recorded"
-    board = Board(shape_of(header.shape), name=header.run)
+    board = RunBoard(shape_of(header.shape), name=header.run)
     notes = list(_notes(reading))
     try:
         board.heard_all((one.now, one.event) for one in reading.entries)
-    except BrokenPromise as error:
+    except InternalError as error:
         notes.append(f"the journal's facts make no run after {spoken(board.now)}: {error}")
     notes += _unbalanced(reading)
     sections = {
@@ -94,7 +97,7 @@ def _row(label: str, text: str) -> Iterator[str]:
         yield f"{label if at == 0 else '':<{LABEL}}{part}"
 
 
-def _head(board: Board) -> list[str]:
+def _head(board: RunBoard) -> list[str]:
     shape = board.shape
     steps = many(board.version, "step")
     if shape.steps is not None and board.version < shape.steps:
@@ -114,19 +117,19 @@ def _head(board: Board) -> list[str]:
     return [*wrap(first, WIDTH), *wrap(second, WIDTH)]
 
 
-def _ending(board: Board) -> str:
+def _ending(board: RunBoard) -> str:
     stopped = board.scheduler.stopped
     if board.ended is not None:
         return safe(board.ended)
     return "NOT FINISHED" if stopped is None else stopped.value
 
 
-def _rewards(board: Board) -> list[str]:
+def _rewards(board: RunBoard) -> list[str]:
     found = [(one.number, one.reward) for one in board.steps if one.reward is not None]
     return curve(found, width=WIDTH - 2)
 
 
-def _held_out(board: Board) -> Iterator[str]:
+def _held_out(board: RunBoard) -> Iterator[str]:
     rounds = sorted(board.held_out.values(), key=lambda one: one.version)
     # The last round is always among them.
     stride = -(-len(rounds) // MOST_ROUNDS)
@@ -140,7 +143,7 @@ def _held_out(board: Board) -> Iterator[str]:
 # Staleness
 
 
-def _staleness(board: Board) -> Iterator[str]:
+def _staleness(board: RunBoard) -> Iterator[str]:
     ages = board.scheduler.staleness
     if ages.mean is None:
         return
@@ -158,7 +161,7 @@ def _staleness(board: Board) -> Iterator[str]:
     yield from _row("identity", _identity(board))
 
 
-def _identity(board: Board) -> str:
+def _identity(board: RunBoard) -> str:
     found = board.identity
     lag = f" + {found.lag:,} lag" if found.lag else ""
     sums = f"{found.consumed:,} consumed + {found.outstanding:,} outstanding"
@@ -181,7 +184,7 @@ def _histogram(ages: Mapping[int, int]) -> Iterator[str]:
 # Work
 
 
-def _work(board: Board) -> Iterator[str]:
+def _work(board: RunBoard) -> Iterator[str]:
     ledger, tally = board.scheduler.ledger, board.tally
     yield from _row(
         "groups", f"{ledger.admitted:,} admitted, {ledger.trained:,} trained, {ledger.void:,} void"
@@ -221,7 +224,7 @@ def _counted(found: Mapping[Outcome, int] | Mapping[Ending, int]) -> str:
     return ", ".join(f"{number:,} {one.value}" for one, number in found.items() if number)
 
 
-def _claims(board: Board) -> Iterator[str]:
+def _claims(board: RunBoard) -> Iterator[str]:
     claims = board.tally.claims
     total = claims.total()
     if not total:
@@ -246,7 +249,7 @@ def _share(label: str, number: int, total: int) -> str:
 # Transitions
 
 
-def _transitions(board: Board) -> Iterator[str]:
+def _transitions(board: RunBoard) -> Iterator[str]:
     tally = board.tally
     if not tally.entered and not tally.left:
         return
@@ -282,7 +285,7 @@ def _phases(timed: Sequence[TransitionTimed]) -> str:
     return ", ".join(f"{safe(phase)} {spoken(fmean(each))}" for phase, each in spent.items())
 
 
-def _moved(board: Board) -> Iterator[str]:
+def _moved(board: RunBoard) -> Iterator[str]:
     """Sums over transitions, where there are any; what is in bytes is said in bytes."""
     total: dict[str, int] = defaultdict(int)
     for one in board.transitions.values():
@@ -302,7 +305,7 @@ def _moved(board: Board) -> Iterator[str]:
 # What was saved
 
 
-def _saved(board: Board, rows: Sequence[Simulated]) -> Iterator[str]:
+def _saved(board: RunBoard, rows: Sequence[SimulatedPlacement]) -> Iterator[str]:
     if not rows:
         return
     elastic = next((one.minutes for one in rows if one.placement == ELASTIC), None)
@@ -311,7 +314,7 @@ def _saved(board: Board, rows: Sequence[Simulated]) -> Iterator[str]:
         yield from _table_row(one, elastic)
     steps = next((one.steps for one in rows if one.steps is not None), None)
     if steps is not None and len(board.steps) >= steps:
-        live = Simulated(
+        live = SimulatedPlacement(
             placement="live",
             how=f"{placement_name(board.shape.placement)}, as it happened, to step {steps}",
             minutes=board.steps[steps - 1].at_s / MINUTE_S,
@@ -322,7 +325,7 @@ def _saved(board: Board, rows: Sequence[Simulated]) -> Iterator[str]:
         yield from wrap(f"Elastic takes {' and '.join(found)}.", WIDTH - 2)
 
 
-def beside(rows: Sequence[Simulated], elastic: float) -> Iterator[str]:
+def beside(rows: Sequence[SimulatedPlacement], elastic: float) -> Iterator[str]:
     """How much less time Elastic takes than each other placement that finished."""
     for one in rows:
         if one.minutes and one.placement != ELASTIC:
@@ -331,7 +334,7 @@ def beside(rows: Sequence[Simulated], elastic: float) -> Iterator[str]:
             yield f"{compared} time than {one.placement}"
 
 
-def _table_row(one: Simulated, elastic: float | None) -> Iterator[str]:
+def _table_row(one: SimulatedPlacement, elastic: float | None) -> Iterator[str]:
     minutes = "-" if one.minutes is None else f"{one.minutes:,.{2 if one.minutes < 1000 else 1}f}"
     ratio = f"{one.minutes / elastic:.2f}x" if one.minutes is not None and elastic else "-"
     staleness = "-" if one.staleness is None else f"{one.staleness:.2f}"
@@ -340,7 +343,7 @@ def _table_row(one: Simulated, elastic: float | None) -> Iterator[str]:
         yield f"{start if at == 0 else ' ' * len(start)}{part}"
 
 
-def _notes(reading: Reading) -> Iterator[str]:
+def _notes(reading: JournalContents) -> Iterator[str]:
     if resumed := sum(isinstance(one.event, Resumed) for one in reading.entries):
         yield f"the run was resumed {'once' if resumed == 1 else f'{resumed} times'}"
     if reading.torn_bytes:
@@ -349,7 +352,7 @@ def _notes(reading: Reading) -> Iterator[str]:
         yield f"{reading.num_unknown} facts of kinds that this Gyre does not know were skipped"
 
 
-def _unbalanced(reading: Reading) -> list[str]:
+def _unbalanced(reading: JournalContents) -> list[str]:
     found = ledgers(reading)
     faults = [] if found is None else [f"the ledgers do not balance: {one}" for one in found.faults]
     rest = len(faults) - MOST_FAULTS

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from itertools import chain
 from math import ceil
 
-from gyre.observability.history.seen import Span
-from gyre.observability.terminal.board import Board
+from gyre.observability.history.seen import CellSpan
+from gyre.observability.terminal.board import RunBoard
 from gyre.observability.terminal.text import EIGHTHS, GAP, ROLES, STEP, spoken
 from gyre.scheduler.cells import CellState
 from gyre.types.ids import CORE
@@ -18,7 +18,7 @@ _SHARE = 6
 """Columns for a cell's share of time in training."""
 
 
-def timeline(board: Board, *, width: int) -> list[str]:
+def timeline(board: RunBoard, *, width: int) -> list[str]:
     """All of the run so far."""
     end_s = board.now
     if end_s <= 0:
@@ -56,7 +56,7 @@ def _name(cells: range) -> str:
     return "core" if cells[0] == CORE else f"cell {cells[0]}"
 
 
-def _row(cells: Sequence[Sequence[Span]], *, end_s: float, room: int) -> str:
+def _row(cells: Sequence[Sequence[CellSpan]], *, end_s: float, room: int) -> str:
     """For each slice the state that most of its cells' time went to."""
     spent: list[dict[CellState, float]] = [defaultdict(float) for _ in range(room)]
     slice_s = end_s / room
@@ -70,19 +70,19 @@ def _row(cells: Sequence[Sequence[Span]], *, end_s: float, room: int) -> str:
     )
 
 
-def _training_s(cells: Sequence[Sequence[Span]]) -> float:
+def _training_s(cells: Sequence[Sequence[CellSpan]]) -> float:
     spans = (one for one in chain(*cells) if one.state is CellState.TRAINING)
     return sum(one.end_s - one.start_s for one in spans)
 
 
-def _steps(board: Board, room: int) -> str:
+def _steps(board: RunBoard, room: int) -> str:
     taken = [0] * room
     for one in board.steps:
         taken[min(room - 1, max(0, ceil(one.at_s / board.now * room) - 1))] += 1
     return "".join(GAP if many == 0 else STEP if many == 1 else str(min(many, 9)) for many in taken)
 
 
-def _water(board: Board, peak: int, room: int) -> str:
+def _water(board: RunBoard, peak: int, room: int) -> str:
     """The level in the middle of each slice; whatever is above 0 can be seen."""
     signs = GAP + EIGHTHS
     times = [one.at_s for one in board.levels]

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from types import ModuleType
 
-from gyre.config.run_sections import TrackersSection
+from gyre.config.run_sections import TrackersConfig
 from gyre.observability.trackers.aside import Trackers
 from gyre.observability.trackers.tracked import TrackedRun, kept_id
 from gyre.types.errors import ConfigError
@@ -14,7 +14,7 @@ from gyre.types.ports import Tracker
 
 
 def open_trackers(
-    section: TrackersSection,
+    section: TrackersConfig,
     *,
     name: str,
     folder: Path,

@@ -7,7 +7,7 @@ import xxhash
 
 from gyre.net import proxy_sse as sse
 from gyre.proxy.dialects import fields
-from gyre.proxy.dialects.dialect import Wire
+from gyre.proxy.dialects.dialect import ParsedRequest
 from gyre.types.conversation import Finish, Message, Reply, Tool, ToolCall, Usage
 from gyre.types.errors import RequestError
 from gyre.types.roles import Evidence
@@ -88,7 +88,7 @@ _TOOLS = msgspec.json.Decoder(list[_Tool])
 _ENCODER = msgspec.json.Encoder()
 
 
-class Messages:
+class AnthropicMessages:
     """Anthropic Messages (SPEC 4.6)."""
 
     name = "messages"
@@ -96,9 +96,9 @@ class Messages:
     coalesces = False
     ping = sse.named("ping", {"type": "ping"})
 
-    def split(self, body: bytes) -> Wire:
+    def split(self, body: bytes) -> ParsedRequest:
         sent = fields.decode_body(_BODY, body)
-        return Wire(
+        return ParsedRequest(
             model=sent.model,
             stream=sent.stream is True,
             system=fields.present(sent.system),
@@ -142,7 +142,7 @@ class Messages:
             if _is_client_tool(tool)
         )
 
-    def evidence(self, wire: Wire, headers: Mapping[str, str]) -> Evidence:
+    def evidence(self, wire: ParsedRequest, headers: Mapping[str, str]) -> Evidence:
         tools = [] if wire.tools is None else _tools(wire.tools)
         system = () if wire.system is None else _system_texts(wire.system)
         return Evidence(
@@ -155,7 +155,7 @@ class Messages:
             num_messages=len(wire.messages),
         )
 
-    def body(self, replies: Sequence[Reply], wire: Wire) -> bytes:
+    def body(self, replies: Sequence[Reply], wire: ParsedRequest) -> bytes:
         reply = replies[0]
         return _ENCODER.encode(
             _envelope(reply)
@@ -166,7 +166,7 @@ class Messages:
             }
         )
 
-    def events(self, replies: Sequence[Reply], wire: Wire) -> bytes:
+    def events(self, replies: Sequence[Reply], wire: ParsedRequest) -> bytes:
         reply = replies[0]
         usage = _usage(reply.usage)
         start = _envelope(reply) | {"usage": usage | {"output_tokens": 0}}

@@ -17,7 +17,7 @@ from gyre.types.roles import Evidence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wire:
+class ParsedRequest:
     """One request, its top level read and its bulk still bytes."""
 
     model: str
@@ -62,7 +62,7 @@ class Dialect(Protocol):
         """A frame that keeps a waiting stream alive and means nothing."""
         ...
 
-    def split(self, body: bytes) -> Wire:
+    def split(self, body: bytes) -> ParsedRequest:
         """Raises RequestError that names the field and what was expected there."""
         ...
 
@@ -76,13 +76,13 @@ class Dialect(Protocol):
         """Client tools only; tools the server would run are left out."""
         ...
 
-    def evidence(self, wire: Wire, headers: Mapping[str, str]) -> Evidence: ...
+    def evidence(self, wire: ParsedRequest, headers: Mapping[str, str]) -> Evidence: ...
 
-    def body(self, replies: Sequence[Reply], wire: Wire) -> bytes:
+    def body(self, replies: Sequence[Reply], wire: ParsedRequest) -> bytes:
         """The whole answer as one JSON body."""
         ...
 
-    def events(self, replies: Sequence[Reply], wire: Wire) -> bytes:
+    def events(self, replies: Sequence[Reply], wire: ParsedRequest) -> bytes:
         """The whole answer as server-sent events, ready to be written in one go."""
         ...
 

@@ -15,7 +15,7 @@ Item = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class OfferedTool:
     """A tool as the client offered it."""
 
     name: str
@@ -29,12 +29,12 @@ class Offer:
         return f"{self.namespace}.{self.name}" if self.namespace else self.name
 
 
-def body(reply: Reply, offers: Mapping[str, Offer]) -> bytes:
+def body(reply: Reply, offers: Mapping[str, OfferedTool]) -> bytes:
     """The whole response; `offers` are the client's tools by full name."""
     return _ENCODER.encode(_response(reply, _items(reply, offers)))
 
 
-def events(reply: Reply, offers: Mapping[str, Offer]) -> bytes:
+def events(reply: Reply, offers: Mapping[str, OfferedTool]) -> bytes:
     """The same response as a stream, its events numbered from 0."""
     items = _items(reply, offers)
     start, end = _envelope(f"resp_{reply.id}", reply.model, reply.at), _response(reply, items)
@@ -107,7 +107,7 @@ def _usage(usage: Usage) -> dict[str, object]:
     }
 
 
-def _items(reply: Reply, offers: Mapping[str, Offer]) -> list[Item]:
+def _items(reply: Reply, offers: Mapping[str, OfferedTool]) -> list[Item]:
     message = reply.message
     items: list[Item] = []
     if message.reasoning:
@@ -136,7 +136,7 @@ def _items(reply: Reply, offers: Mapping[str, Offer]) -> list[Item]:
     return items
 
 
-def _call_item(call: ToolCall, suffix: str, offer: Offer | None) -> Item:
+def _call_item(call: ToolCall, suffix: str, offer: OfferedTool | None) -> Item:
     """A call of a tool that nobody offered is a function call: the client has words for it."""
     item: Item = {"call_id": call.id, "name": call.name if offer is None else offer.name}
     if offer is not None and offer.namespace is not None:

@@ -8,7 +8,7 @@ import msgspec
 
 from gyre.net import proxy_sse as sse
 from gyre.proxy.dialects import fields
-from gyre.proxy.dialects.dialect import Wire
+from gyre.proxy.dialects.dialect import ParsedRequest
 from gyre.types.conversation import Finish, Message, Reply, Tool, ToolCall
 from gyre.types.errors import ContextOverflow, RequestError
 from gyre.types.roles import Evidence
@@ -122,7 +122,7 @@ _OBJECT = msgspec.json.Decoder(dict[str, object])
 _ENCODER = msgspec.json.Encoder()
 
 
-class Chat:
+class OpenAIChat:
     """OpenAI Chat Completions (SPEC 4.6)."""
 
     name = "chat"
@@ -131,11 +131,11 @@ class Chat:
     # A comment: chunks have no type, so that any chunk means something to somebody.
     ping = b": ping\n\n"
 
-    def split(self, body: bytes) -> Wire:
+    def split(self, body: bytes) -> ParsedRequest:
         sent = fields.decode_body(_BODY, body)
         named = fields.settings(sent, ("user", "prompt_cache_key", "safety_identifier"))
         longest = sent.max_completion_tokens
-        return Wire(
+        return ParsedRequest(
             model=sent.model,
             stream=sent.stream is True,
             system=None,
@@ -187,7 +187,7 @@ class Chat:
             for index, function in enumerate(_functions(raw))
         )
 
-    def evidence(self, wire: Wire, headers: Mapping[str, str]) -> Evidence:
+    def evidence(self, wire: ParsedRequest, headers: Mapping[str, str]) -> Evidence:
         tools = () if wire.tools is None else _functions(wire.tools)
         return Evidence(
             dialect=self.name,
@@ -199,7 +199,7 @@ class Chat:
             num_messages=len(wire.messages),
         )
 
-    def body(self, replies: Sequence[Reply], wire: Wire) -> bytes:
+    def body(self, replies: Sequence[Reply], wire: ParsedRequest) -> bytes:
         choices = [
             {
                 "index": index,
@@ -212,7 +212,7 @@ class Chat:
         envelope = _envelope(replies[0], "chat.completion")
         return _ENCODER.encode(envelope | {"choices": choices, "usage": _usage(replies)})
 
-    def events(self, replies: Sequence[Reply], wire: Wire) -> bytes:
+    def events(self, replies: Sequence[Reply], wire: ParsedRequest) -> bytes:
         envelope = _envelope(replies[0], "chat.completion.chunk")
         # Every chunk but the last says null, where the counts were asked for.
         unknown: dict[str, object] = {"usage": None} if wire.include_usage else {}

@@ -7,7 +7,7 @@ import msgspec
 from gyre.net import proxy_sse as sse
 from gyre.proxy.dialects import fields, items
 from gyre.proxy.dialects import openai_chat as chat
-from gyre.proxy.dialects.dialect import Wire
+from gyre.proxy.dialects.dialect import ParsedRequest
 from gyre.types.conversation import Message, Reply, Role, Tool, ToolCall
 from gyre.types.errors import RequestError
 from gyre.types.roles import Evidence
@@ -113,7 +113,7 @@ _INSTRUCTIONS = msgspec.json.Decoder(str)
 _ENCODER = msgspec.json.Encoder()
 
 
-class Responses:
+class OpenAIResponses:
     """OpenAI Responses (SPEC 4.6); keeps no response, so every request brings its whole input."""
 
     name = "responses"
@@ -125,7 +125,7 @@ class Responses:
     # Of openai's own client only the accumulating helper minds an event before response.created.
     ping = sse.named("keepalive", {"type": "keepalive", "sequence_number": 0})
 
-    def split(self, body: bytes) -> Wire:
+    def split(self, body: bytes) -> ParsedRequest:
         sent = fields.decode_body(_BODY, body)
         for name, value in (
             ("previous_response_id", sent.previous_response_id),
@@ -136,7 +136,7 @@ class Responses:
                     "this proxy keeps no responses; expected null, and the whole history in input"
                 )
                 raise RequestError(what, where=name)
-        return Wire(
+        return ParsedRequest(
             model=sent.model,
             stream=sent.stream is True,
             system=fields.present(sent.instructions),
@@ -184,7 +184,7 @@ class Responses:
             for offer, tool, where in _offers(raw)
         )
 
-    def evidence(self, wire: Wire, headers: Mapping[str, str]) -> Evidence:
+    def evidence(self, wire: ParsedRequest, headers: Mapping[str, str]) -> Evidence:
         plain = fields.harmless(headers)
         turn = fields.flatten_text(plain.get(_TURN_METADATA, ""), _TURN_METADATA) or {}
         system = "" if wire.system is None else fields.text_of(wire.system, "instructions")
@@ -198,10 +198,10 @@ class Responses:
             num_messages=len(wire.messages),
         )
 
-    def body(self, replies: Sequence[Reply], wire: Wire) -> bytes:
+    def body(self, replies: Sequence[Reply], wire: ParsedRequest) -> bytes:
         return items.body(replies[0], _names(wire))
 
-    def events(self, replies: Sequence[Reply], wire: Wire) -> bytes:
+    def events(self, replies: Sequence[Reply], wire: ParsedRequest) -> bytes:
         return items.events(replies[0], _names(wire))
 
     def error(self, error: RequestError) -> bytes:
@@ -266,7 +266,7 @@ def _read_call(item: _CallItem, *, custom: bool) -> Message:
     return Message(role="assistant", calls=(call,))
 
 
-def _offers(raw: msgspec.Raw | None) -> Iterator[tuple[items.Offer, _Tool, str]]:
+def _offers(raw: msgspec.Raw | None) -> Iterator[tuple[items.OfferedTool, _Tool, str]]:
     """The client's tools and where they were sent; those that a server would run are left out."""
     tools = [] if raw is None else fields.decode(_TOOLS, raw, "tools")
     for index, tool in enumerate(tools):
@@ -281,14 +281,14 @@ def _offers(raw: msgspec.Raw | None) -> Iterator[tuple[items.Offer, _Tool, str]]
 
 def _offer(
     tool: _Tool, namespace: str | None, where: str
-) -> Iterator[tuple[items.Offer, _Tool, str]]:
+) -> Iterator[tuple[items.OfferedTool, _Tool, str]]:
     if tool.type in ("function", "custom"):
         name = fields.require(tool.name, f"{where}.name", "a string")
         custom = tool.type == "custom"
-        yield items.Offer(name=name, namespace=namespace, custom=custom), tool, where
+        yield items.OfferedTool(name=name, namespace=namespace, custom=custom), tool, where
 
 
-def _names(wire: Wire) -> dict[str, items.Offer]:
+def _names(wire: ParsedRequest) -> dict[str, items.OfferedTool]:
     return {offer.full_name: offer for offer, _, _ in _offers(wire.tools)}
 
 

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 from gyre.types.errors import EngineError
 from gyre.types.ids import EngineName
-from gyre.types.sampling import Chunk, Output, Sampling, Span
+from gyre.types.sampling import Chunk, Output, SamplingParams, Span
 
 
-class Sampled:
+class CallOutput:
     """Tokens of one call in order, each with its log-probability, engine and version."""
 
-    def __init__(self, sampling: Sampling) -> None:
+    def __init__(self, sampling: SamplingParams) -> None:
         self._sampling = sampling
         self._logprobs: list[float] = []
         self._lacking = False
@@ -32,7 +32,7 @@ class Sampled:
         return "length" if len(self.ids) >= self._sampling.max_tokens else None
 
     @property
-    def rest(self) -> Sampling:
+    def rest(self) -> SamplingParams:
         """The sampling of what is still missing.
 
         A seed moves on with the tokens: used twice, it would draw the same numbers again.

@@ -6,7 +6,7 @@ MOST_DOUBLINGS = 3
 """Probes of an engine that stays away are at most eight times as far apart as the first."""
 
 
-class Trust(Enum):
+class BreakerState(Enum):
     """How far an engine is trusted."""
 
     CLOSED = "ready"
@@ -17,7 +17,7 @@ class Trust(Enum):
     """It gets no calls until a probe succeeds."""
 
 
-class Breaker:
+class CircuitBreaker:
     """The circuit of one engine; it has no clock, its owner waits and probes."""
 
     def __init__(self, *, break_after: int, probe_s: float) -> None:
@@ -26,12 +26,14 @@ class Breaker:
         self._failures = 0
         self._setbacks = 0
         self._tried = False
-        self.trust = Trust.CLOSED
+        self.trust = BreakerState.CLOSED
 
     @property
     def admits(self) -> bool:
         """Whether another call may be given."""
-        return self.trust is Trust.CLOSED or (self.trust is Trust.TRIAL and not self._tried)
+        return self.trust is BreakerState.CLOSED or (
+            self.trust is BreakerState.TRIAL and not self._tried
+        )
 
     @property
     def pause_s(self) -> float:
@@ -40,7 +42,7 @@ class Breaker:
 
     def given(self) -> None:
         """A call was given to the engine."""
-        self._tried = self.trust is Trust.TRIAL
+        self._tried = self.trust is BreakerState.TRIAL
 
     def returned(self) -> None:
         """A call has left the engine, whatever came of it."""
@@ -51,37 +53,37 @@ class Breaker:
 
         It stays one failure from being broken, until a call finishes.
         """
-        if self.trust is not Trust.TRIAL:
+        if self.trust is not BreakerState.TRIAL:
             return False
-        self.trust = Trust.CLOSED
+        self.trust = BreakerState.CLOSED
         self._failures = self._break_after - 1
         return True
 
     def finished(self) -> None:
         """A call came to its proper end, which alone clears what went wrong before."""
-        if self.trust is not Trust.OPEN:
-            self.trust = Trust.CLOSED
+        if self.trust is not BreakerState.OPEN:
+            self.trust = BreakerState.CLOSED
             self._failures = 0
             self._setbacks = 0
 
     def failed(self, *, at_once: bool = False) -> bool:
         """A call failed; whether that broke the circuit, which it does `at_once` if so said."""
-        if self.trust is Trust.OPEN:
+        if self.trust is BreakerState.OPEN:
             return False
         self._failures += 1
-        if self.trust is Trust.TRIAL:
+        if self.trust is BreakerState.TRIAL:
             self._setbacks += 1
         elif not at_once and self._failures < self._break_after:
             return False
-        self.trust = Trust.OPEN
+        self.trust = BreakerState.OPEN
         return True
 
     def probed(self, ready: bool) -> None:
         """A probe of the broken engine was answered, or not."""
-        if self.trust is not Trust.OPEN:
+        if self.trust is not BreakerState.OPEN:
             return
         if ready:
-            self.trust = Trust.TRIAL
+            self.trust = BreakerState.TRIAL
             self._tried = False
         else:
             self._setbacks += 1

@@ -3,24 +3,24 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from gyre.aio.waits import Waits
+from gyre.aio.waits import WaitTimer
 from gyre.proxy.counts import RouterCounts
-from gyre.proxy.routing.seats import Call
+from gyre.proxy.routing.seats import RoutedCall
 
 
-class Held:
+class HeldTimer:
     """Seconds by execution in which one of its calls waited, or several did."""
 
     def __init__(self, clock: Callable[[], float], counts: RouterCounts) -> None:
         self._clock = clock
         self._counts = counts
-        self._by_execution: dict[str, Waits] = {}
+        self._by_execution: dict[str, WaitTimer] = {}
 
     @contextmanager
-    def holding(self, call: Call) -> Iterator[None]:
+    def holding(self, call: RoutedCall) -> Iterator[None]:
         """The call has no engine while this lasts."""
         began = self._clock()
-        waits = self._by_execution.setdefault(call.execution, Waits())
+        waits = self._by_execution.setdefault(call.execution, WaitTimer())
         waits.begin(began)
         try:
             yield

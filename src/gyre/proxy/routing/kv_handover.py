@@ -9,14 +9,14 @@ from collections import Counter
 from collections.abc import Mapping
 
 from gyre.proxy.counts import RouterCounts
-from gyre.proxy.routing.seats import Call, Pinned
+from gyre.proxy.routing.seats import CallPin, RoutedCall
 from gyre.types.errors import EngineError
 from gyre.types.ids import EngineName
-from gyre.types.ports import Carries, Engine
-from gyre.types.sampling import HeldBlocks
+from gyre.types.ports import Engine, KvMovable
+from gyre.types.sampling import PinnedKv
 
 
-class Carrying:
+class KvHandover:
     """Hand-overs between the engines of one proxy."""
 
     def __init__(
@@ -37,16 +37,16 @@ class Carrying:
 
     def can(self, name: EngineName) -> bool:
         """Whether blocks of this engine can be had."""
-        return self._kv_s > 0 and isinstance(self._engines[name], Carries)
+        return self._kv_s > 0 and isinstance(self._engines[name], KvMovable)
 
-    async def pin(self, call: Call, name: EngineName) -> None:
+    async def pin(self, call: RoutedCall, name: EngineName) -> None:
         """What the engine has computed of the call stays there for a while."""
         engine = self._engines[name]
-        assert isinstance(engine, Carries)
+        assert isinstance(engine, KvMovable)
         self._kept[name] += 1
         try:
             async with asyncio.timeout(self._kv_s):
-                call.pinned = Pinned(engine=name, held=await engine.pin(call.ask_id))
+                call.pinned = CallPin(engine=name, held=await engine.pin(call.ask_id))
         except TimeoutError:
             call.is_unpinned = True
         except EngineError:
@@ -57,7 +57,7 @@ class Carrying:
             if call.pinned is None:
                 self._free(name)
 
-    async def carry(self, call: Call, name: EngineName) -> HeldBlocks | None:
+    async def carry(self, call: RoutedCall, name: EngineName) -> PinnedKv | None:
         """The blocks are at this engine too, held there, and let go where they were."""
         pinned, call.pinned = call.pinned, None
         self._counts.lost_hand_overs += call.is_unpinned
@@ -75,21 +75,21 @@ class Carrying:
         await self._forget(pinned)
         return found
 
-    async def drop(self, call: Call) -> None:
+    async def drop(self, call: RoutedCall) -> None:
         """What an engine keeps for a call that does not need it is let go."""
         pinned, call.pinned = call.pinned, None
         if pinned is not None:
             await self._forget(pinned)
 
-    async def _forget(self, pinned: Pinned) -> None:
+    async def _forget(self, pinned: CallPin) -> None:
         try:
             await self.let_go(pinned.engine, pinned.held)
         finally:
             self._free(pinned.engine)
 
-    async def let_go(self, name: EngineName, held: HeldBlocks) -> None:
+    async def let_go(self, name: EngineName, held: PinnedKv) -> None:
         engine = self._engines[name]
-        assert isinstance(engine, Carries)
+        assert isinstance(engine, KvMovable)
         try:
             async with asyncio.timeout(self._kv_s):
                 await engine.let_go(held.pin)
@@ -100,10 +100,10 @@ class Carrying:
         self._kept[name] -= 1
         self._let_go.set()
 
-    async def _hand_over(self, pinned: Pinned, name: EngineName, file: str) -> HeldBlocks | None:
+    async def _hand_over(self, pinned: CallPin, name: EngineName, file: str) -> PinnedKv | None:
         source, destination = self._engines[pinned.engine], self._engines[name]
-        assert isinstance(source, Carries)
-        assert isinstance(destination, Carries)
+        assert isinstance(source, KvMovable)
+        assert isinstance(destination, KvMovable)
         try:
             async with asyncio.timeout(self._kv_s):
                 laid = await source.put(pinned.held.pin, file)

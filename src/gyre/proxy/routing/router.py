@@ -15,27 +15,34 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Self
 
-from gyre.aio.chores import Chores
-from gyre.config.sections import RouterSection
+from gyre.aio.chores import BackgroundTasks
+from gyre.config.sections import RouterConfig
 from gyre.proxy.counts import RouterCounts
-from gyre.proxy.routing.call_output import Sampled
-from gyre.proxy.routing.circuit_breaker import Breaker
-from gyre.proxy.routing.held import Held
-from gyre.proxy.routing.kv_handover import Carrying
+from gyre.proxy.routing.call_output import CallOutput
+from gyre.proxy.routing.circuit_breaker import CircuitBreaker
+from gyre.proxy.routing.held import HeldTimer
+from gyre.proxy.routing.kv_handover import KvHandover
 from gyre.proxy.routing.routes import Routes
-from gyre.proxy.routing.seats import ORDERED, Call, Cut, EngineStatus, Room, Stream
-from gyre.proxy.routing.waiting import WaitingLine
+from gyre.proxy.routing.seats import (
+    ORDERED,
+    Cut,
+    EngineSlots,
+    EngineStatus,
+    EngineStream,
+    RoutedCall,
+)
+from gyre.proxy.routing.waiting import WaitingQueue
 from gyre.types.errors import (
-    BrokenPromise,
     ConfigError,
     EngineDraining,
     EngineError,
+    InternalError,
     NotFound,
     Unavailable,
 )
 from gyre.types.ids import EngineName
 from gyre.types.ports import Engine
-from gyre.types.sampling import Ask, Chunk, HeldBlocks, Output, Sampling
+from gyre.types.sampling import Chunk, GenerateRequest, Output, PinnedKv, SamplingParams
 
 MOST_REMEMBERED = 65_536
 """Executions whose last engine is remembered; the oldest is forgotten beyond."""
@@ -47,7 +54,7 @@ class Router:
     def __init__(
         self,
         engines: Sequence[Engine],
-        settings: RouterSection,
+        settings: RouterConfig,
         *,
         routes: Routes | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -62,24 +69,24 @@ class Router:
         if len(self._engines) != len(engines):
             raise ConfigError(f"engines: a name occurs twice in {[e.name for e in engines]}")
         self._rooms = {
-            name: Room(
+            name: EngineSlots(
                 name=name,
                 capacity=settings.capacity,
-                breaker=Breaker(break_after=settings.break_after, probe_s=settings.probe_s),
+                breaker=CircuitBreaker(break_after=settings.break_after, probe_s=settings.probe_s),
             )
             for name in self._engines
         }
-        self._line = WaitingLine(list(self._rooms.values()), routes)
-        self._streams: dict[Call, Stream] = {}
+        self._line = WaitingQueue(list(self._rooms.values()), routes)
+        self._streams: dict[RoutedCall, EngineStream] = {}
         self._orders = itertools.count(1)
         self._homes: dict[str, EngineName] = {}
         self._inspected: set[EngineName] = set()
         # Ids of asks have one length, so that none is the beginning of another.
         self._prefix = uuid.uuid4().hex[:12]
-        self._chores = Chores()
+        self._chores = BackgroundTasks()
         self.counts = RouterCounts()
-        self.held = Held(clock, self.counts)
-        self._carrying = Carrying(self._engines, self.counts, kv_s=settings.kv_s)
+        self.held = HeldTimer(clock, self.counts)
+        self._carrying = KvHandover(self._engines, self.counts, kv_s=settings.kv_s)
 
     async def __aenter__(self) -> Self:
         await self._chores.__aenter__()
@@ -102,14 +109,14 @@ class Router:
         """Every engine as it stands, in the order listed."""
         return [room.status() for room in self._rooms.values()]
 
-    async def accept(self, execution: str) -> Call:
+    async def accept(self, execution: str) -> RoutedCall:
         """A call seated at an engine; raises Unavailable after hold_s without one.
 
         The seat is kept until `generate` ends or `release` is called.
         """
         if not self._chores.is_open:
             raise Unavailable("the proxy is not running")
-        call = Call(
+        call = RoutedCall(
             execution=execution,
             order=next(self._orders),
             progress_at=self._clock(),
@@ -119,16 +126,18 @@ class Router:
         await self._seated(call)
         return call
 
-    def release(self, call: Call) -> None:
+    def release(self, call: RoutedCall) -> None:
         """Gives the seat of a call back; nothing happens when it has none."""
         self._line.release(call)
 
-    async def generate(self, call: Call, *, input_ids: bytes, sampling: Sampling) -> Output:
+    async def generate(
+        self, call: RoutedCall, *, input_ids: bytes, sampling: SamplingParams
+    ) -> Output:
         """The whole output of the call, from one engine or several.
 
         Cancelling aborts at the engine; `call.output_so_far()` then has what was sampled.
         """
-        call.sampled = Sampled(sampling)
+        call.sampled = CallOutput(sampling)
         call.progress_at = self._clock()
         fruitless = 0
         try:
@@ -170,7 +179,7 @@ class Router:
         self._line.fill()
         return len(moved)
 
-    async def vacated(self, name: EngineName) -> None:
+    async def wait_drained(self, name: EngineName) -> None:
         """Returns when the engine has no call, and none that left needs its cache (SPEC 2.3)."""
         await self._line.wait_empty(self._named(name), although_open=True)
         await self._carrying.wait_free(name)
@@ -179,12 +188,12 @@ class Router:
         """The engine takes calls again."""
         self._line.reopen(self._named(name))
 
-    def readdress(self, engine: Engine) -> None:
+    def set_address(self, engine: Engine) -> None:
         """One that is known by its name is elsewhere; what it had in flight ended with it."""
         self._named(engine.name)
         self._engines[engine.name] = engine
 
-    def _send_away(self, call: Call, reason: Cut) -> None:
+    def _send_away(self, call: RoutedCall, reason: Cut) -> None:
         """Its blocks are pinned before the cut, where they can follow it."""
         room = call.room
         if room is None or call not in self._streams:
@@ -195,7 +204,7 @@ class Router:
         elif not call.moving:
             self._cut(call, reason)
 
-    async def _move(self, call: Call, room: Room) -> None:
+    async def _move(self, call: RoutedCall, room: EngineSlots) -> None:
         await self._carrying.pin(call, room.name)
         call.moving = False
         if call in self._streams and call.room is room:
@@ -204,12 +213,12 @@ class Router:
             # It has ended meanwhile, or is on its way already.
             await self._carrying.drop(call)
 
-    def _named(self, name: EngineName) -> Room:
+    def _named(self, name: EngineName) -> EngineSlots:
         if name not in self._rooms:
             raise NotFound(f"no engine {name!r}; known are {', '.join(self._rooms)}")
         return self._rooms[name]
 
-    async def _seated(self, call: Call) -> None:
+    async def _seated(self, call: RoutedCall) -> None:
         """Waits for a seat, behind the calls that came earlier."""
         if call.room is None:
             self._line.seat_at_once(call)
@@ -225,17 +234,17 @@ class Router:
         if len(self._homes) > MOST_REMEMBERED:
             del self._homes[next(iter(self._homes))]
 
-    async def _back_off(self, call: Call, fruitless: int) -> None:
+    async def _back_off(self, call: RoutedCall, fruitless: int) -> None:
         longest = self._settings.retry_first_s * 2 ** min(max(fruitless - 1, 0), 30)
         longest = min(longest, self._settings.retry_most_s)
         with self.held.holding(call):
             await asyncio.sleep(longest * self._jitter.uniform(0.5, 1.0))
 
-    async def _attempt(self, call: Call, input_ids: bytes) -> bool:
+    async def _attempt(self, call: RoutedCall, input_ids: bytes) -> bool:
         """One engine is asked for the rest; whether to back off before the next is asked."""
         room = call.room
         if room is None:
-            raise BrokenPromise("a call without a seat asks an engine")
+            raise InternalError("a call without a seat asks an engine")
         call.attempts += 1
         self.counts.attempts += 1
         self.counts.reroutes += call.attempts > 1
@@ -253,7 +262,9 @@ class Router:
             if held is not None:
                 self._chores.start(self._carrying.let_go(room.name, held))
 
-    async def _carried(self, call: Call, room: Room, input_ids: bytes) -> HeldBlocks | None:
+    async def _carried(
+        self, call: RoutedCall, room: EngineSlots, input_ids: bytes
+    ) -> PinnedKv | None:
         """Blocks that followed a call to the engine it was sent to."""
         if call.cut != "move":
             return None
@@ -263,10 +274,10 @@ class Router:
         self.counts.again_tokens += tokens - (0 if held is None else held.tokens)
         return held
 
-    async def _stream(self, call: Call, room: Room, input_ids: bytes) -> None:
+    async def _stream(self, call: RoutedCall, room: EngineSlots, input_ids: bytes) -> None:
         """Takes chunks until one is the last, or the stream is cut from this side."""
         call.ask_id = f"{self._prefix}-{call.order:010x}-{call.attempts:06x}"
-        ask = Ask(
+        ask = GenerateRequest(
             id=call.ask_id,
             input_ids=input_ids + array("i", call.sampled.ids).tobytes(),
             sampling=call.sampled.rest,
@@ -278,7 +289,7 @@ class Router:
         try:
             async with asyncio.timeout(None) as scope:
                 watch = loop.call_later(self._settings.idle_s, self._look, call, room)
-                self._streams[call] = Stream(scope=scope, watch=watch)
+                self._streams[call] = EngineStream(scope=scope, watch=watch)
                 async with aclosing(self._engines[room.name].generate(ask)) as chunks:
                     async for chunk in chunks:
                         self._take(call, room, chunk)
@@ -290,7 +301,7 @@ class Router:
         finally:
             self._streams.pop(call).watch.cancel()
 
-    def _take(self, call: Call, room: Room, chunk: Chunk) -> None:
+    def _take(self, call: RoutedCall, room: EngineSlots, chunk: Chunk) -> None:
         call.heard_at = self._clock()
         call.sampled.take(room.name, chunk)
         if chunk.ids:
@@ -298,7 +309,7 @@ class Router:
             if room.sampled(len(chunk.ids)):
                 self._line.fill()
 
-    def _ended(self, call: Call, room: Room) -> bool:
+    def _ended(self, call: RoutedCall, room: EngineSlots) -> bool:
         """What a stream without an error came to."""
         if call.sampled.finish is not None:
             room.breaker.finished()
@@ -311,7 +322,7 @@ class Router:
             self._count(call.cut)
         return False
 
-    def _judge(self, call: Call, room: Room, error: EngineError) -> bool:
+    def _judge(self, call: RoutedCall, room: EngineSlots, error: EngineError) -> bool:
         """What an engine's failure means for the call; raises it when nobody else may help."""
         if call.cut is not None:
             return self._ended(call, room)
@@ -328,7 +339,9 @@ class Router:
             raise error
         return False
 
-    def _failed(self, call: Call, room: Room, kind: str, *, at_once: bool = False) -> bool:
+    def _failed(
+        self, call: RoutedCall, room: EngineSlots, kind: str, *, at_once: bool = False
+    ) -> bool:
         self._count(kind)
         call.failed_at = room.name
         self._distrust(room, at_once=at_once)
@@ -337,18 +350,18 @@ class Router:
     def _count(self, kind: str) -> None:
         self.counts.failures[kind] = self.counts.failures.get(kind, 0) + 1
 
-    def _distrust(self, room: Room, *, at_once: bool) -> None:
+    def _distrust(self, room: EngineSlots, *, at_once: bool) -> None:
         if room.breaker.failed(at_once=at_once):
             self.counts.breaker_opens += 1
             self._chores.start(self._probe(room))
 
-    def _cut(self, call: Call, reason: Cut) -> None:
+    def _cut(self, call: RoutedCall, reason: Cut) -> None:
         """Ends the call's stream from this side; the call itself goes on."""
         if call.cut is None:
             call.cut = reason
             self._streams[call].scope.reschedule(asyncio.get_running_loop().time())
 
-    def _look(self, call: Call, room: Room) -> None:
+    def _look(self, call: RoutedCall, room: EngineSlots) -> None:
         """After a silence the engine is asked how it is; after a very long one the call moves.
 
         A healthy engine may have lost the call: half of hold_s is left to find another.
@@ -366,7 +379,7 @@ class Router:
         loop = asyncio.get_running_loop()
         self._streams[call].watch = loop.call_later(next_s, self._look, call, room)
 
-    async def _inspect(self, room: Room) -> None:
+    async def _inspect(self, room: EngineSlots) -> None:
         """Moves the silent calls of an engine whose health does not answer either."""
         try:
             healthy = await self._is_healthy(room)
@@ -382,14 +395,14 @@ class Router:
             self._cut(call, "hang")
         self._distrust(room, at_once=True)
 
-    async def _probe(self, room: Room) -> None:
+    async def _probe(self, room: EngineSlots) -> None:
         """Asks a broken engine from time to time, until it may be tried again."""
         while not room.breaker.admits:
             await asyncio.sleep(room.breaker.pause_s)
             room.breaker.probed(await self._is_healthy(room))
         self._line.fill()
 
-    async def _is_healthy(self, room: Room) -> bool:
+    async def _is_healthy(self, room: EngineSlots) -> bool:
         # Half of idle_s, so that a hang is known one and a half idle_s after the last token.
         try:
             async with asyncio.timeout(self._settings.idle_s / 2):

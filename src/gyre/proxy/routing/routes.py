@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from gyre.proxy.routing.seats import Call, Room
+from gyre.proxy.routing.seats import EngineSlots, RoutedCall
 from gyre.types.errors import RequestError
 from gyre.types.ids import EngineName
 
@@ -39,7 +39,7 @@ class Routes:
                 self._engines[execution] = engine
         return True
 
-    def misplaced(self, rooms: Iterable[Room]) -> list[Call]:
+    def misplaced(self, rooms: Iterable[EngineSlots]) -> list[RoutedCall]:
         """Calls that are not where their execution belongs."""
         return [
             call

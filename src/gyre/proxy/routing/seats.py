@@ -5,10 +5,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from gyre.proxy.routing.call_output import Sampled
-from gyre.proxy.routing.circuit_breaker import Breaker, Trust
+from gyre.proxy.routing.call_output import CallOutput
+from gyre.proxy.routing.circuit_breaker import BreakerState, CircuitBreaker
 from gyre.types.ids import EngineName
-from gyre.types.sampling import HeldBlocks, Output, Sampling
+from gyre.types.sampling import Output, PinnedKv, SamplingParams
 
 Cut = Literal["drain", "move", "hang", "stall"]
 """Why a stream was ended from this side: the engine leaves, the call is sent elsewhere, the engine
@@ -18,13 +18,13 @@ ORDERED: frozenset[Cut] = frozenset(("drain", "move"))
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
-class Call:
+class RoutedCall:
     """One call on its way through engines; what was sampled can be read at any time."""
 
     execution: str
     order: int
     """Calls are served in the order they came, also when they come back."""
-    sampled: Sampled = field(default_factory=lambda: Sampled(Sampling()))
+    sampled: CallOutput = field(default_factory=lambda: CallOutput(SamplingParams()))
     attempts: int = 0
     engine_s: float = 0.0
     held_s: float = 0.0
@@ -33,7 +33,7 @@ class Call:
     """When it was accepted or last got a token."""
     heard_at: float = 0.0
     """When its engine last said anything."""
-    room: "Room | None" = None
+    room: "EngineSlots | None" = None
     """Where it is seated."""
     last: EngineName | None
     """The engine it, or its execution, had before."""
@@ -49,7 +49,7 @@ class Call:
     """Its blocks are being pinned, and then its stream is cut."""
     is_unpinned: bool = False
     """Its blocks could not be pinned."""
-    pinned: "Pinned | None" = None
+    pinned: "CallPin | None" = None
     """Blocks that the engine it left keeps for it."""
 
     def output_so_far(self) -> Output:
@@ -58,7 +58,7 @@ class Call:
 
 
 @dataclass(slots=True, kw_only=True)
-class Stream:
+class EngineStream:
     """What holds on to an engine's answer while it comes."""
 
     scope: asyncio.Timeout
@@ -66,11 +66,11 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pinned:
+class CallPin:
     """Cached blocks of a call, and the engine that keeps them."""
 
     engine: EngineName
-    held: HeldBlocks
+    held: PinnedKv
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,20 +87,20 @@ class EngineStatus:
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
-class Room:
+class EngineSlots:
     """One engine's seats."""
 
     name: EngineName
     capacity: int
-    breaker: Breaker
-    calls: set[Call] = field(default_factory=set)
+    breaker: CircuitBreaker
+    calls: set[RoutedCall] = field(default_factory=set)
     draining: bool = False
     num_tokens: int = 0
 
     @property
     def is_open(self) -> bool:
         """Whether it takes calls, now or once one leaves."""
-        return not self.draining and self.breaker.trust is not Trust.OPEN
+        return not self.draining and self.breaker.trust is not BreakerState.OPEN
 
     @property
     def has_room(self) -> bool:
@@ -115,7 +115,7 @@ class Room:
             num_tokens=self.num_tokens,
         )
 
-    def seat(self, call: Call) -> None:
+    def assign(self, call: RoutedCall) -> None:
         self.calls.add(call)
         self.breaker.given()
         call.room = self
@@ -126,19 +126,19 @@ class Room:
         self.num_tokens += num_tokens
         return self.breaker.sampled()
 
-    def leave(self, call: Call) -> None:
+    def leave(self, call: RoutedCall) -> None:
         self.calls.discard(call)
         self.breaker.returned()
         call.room = None
 
 
 def choose(
-    rooms: Sequence[Room],
+    rooms: Sequence[EngineSlots],
     *,
     last: EngineName | None = None,
     failed_at: EngineName | None = None,
     refused_by: Collection[EngineName] = (),
-) -> Room | None:
+) -> EngineSlots | None:
     """The room for one call; ties go to the engine listed first."""
     free = [room for room in rooms if room.has_room and room.name not in refused_by]
     others = [room for room in free if room.name != failed_at]

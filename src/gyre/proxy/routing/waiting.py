@@ -6,15 +6,15 @@ import itertools
 from collections.abc import Sequence
 
 from gyre.proxy.routing.routes import Routes
-from gyre.proxy.routing.seats import Call, Room, choose
+from gyre.proxy.routing.seats import EngineSlots, RoutedCall, choose
 
-Waiter = tuple[int, int, Call, "asyncio.Future[None]"]
+Waiter = tuple[int, int, RoutedCall, "asyncio.Future[None]"]
 
 
-class WaitingLine:
+class WaitingQueue:
     """Calls without a seat; a call that comes back stands before those that came after it."""
 
-    def __init__(self, rooms: Sequence[Room], routes: Routes | None = None) -> None:
+    def __init__(self, rooms: Sequence[EngineSlots], routes: Routes | None = None) -> None:
         self._rooms = rooms
         self._routes = routes
         self._waiters: list[Waiter] = []
@@ -24,16 +24,16 @@ class WaitingLine:
     def __len__(self) -> int:
         return len(self._waiters)
 
-    def seat_at_once(self, call: Call) -> bool:
+    def seat_at_once(self, call: RoutedCall) -> bool:
         """Whether the call got a seat without waiting; nobody is overtaken."""
         if self._waiters:
             return False
         room = self._room_for(call)
         if room is not None:
-            room.seat(call)
+            room.assign(call)
         return room is not None
 
-    async def wait(self, call: Call, most_s: float) -> None:
+    async def wait(self, call: RoutedCall, most_s: float) -> None:
         """Returns when the call has a seat, or most_s have passed, or both in one moment."""
         given: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # The tick keeps two waits of one call apart, as calls have no order of their own.
@@ -55,19 +55,19 @@ class WaitingLine:
                 # The caller is cancelled, and a seat given in the same moment must not be lost.
                 self.release(call)
 
-    async def wait_empty(self, room: Room, *, although_open: bool = False) -> None:
+    async def wait_empty(self, room: EngineSlots, *, although_open: bool = False) -> None:
         """Returns once the room has no calls, or takes new ones and that is not what was asked."""
         while room.calls and (although_open or room.draining):
             self._emptied[room.name].clear()
             await self._emptied[room.name].wait()
 
-    def reopen(self, room: Room) -> None:
+    def reopen(self, room: EngineSlots) -> None:
         """The room takes calls again."""
         room.draining = False
         self._emptied[room.name].set()
         self.fill()
 
-    def release(self, call: Call) -> None:
+    def release(self, call: RoutedCall) -> None:
         """Gives the seat of a call back; nothing happens when it has none."""
         room = call.room
         if room is not None:
@@ -88,12 +88,12 @@ class WaitingLine:
             if room is None:
                 passed.append(waiter)
             else:
-                room.seat(call)
+                room.assign(call)
                 given.set_result(None)
         for waiter in passed:
             heapq.heappush(self._waiters, waiter)
 
-    def _room_for(self, call: Call) -> Room | None:
+    def _room_for(self, call: RoutedCall) -> EngineSlots | None:
         if self._routes is None:
             return choose(
                 self._rooms, last=call.last, failed_at=call.failed_at, refused_by=call.refused_by

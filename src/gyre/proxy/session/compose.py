@@ -7,9 +7,9 @@ from itertools import groupby
 
 import numpy as np
 
-from gyre.proxy.session.history import Story, Unit, spans
+from gyre.proxy.session.history import HistoryUnit, RequestHistory, spans
 from gyre.proxy.session.keys import plain_id
-from gyre.proxy.session.matching import TAIL_TOKENS, Place
+from gyre.proxy.session.matching import TAIL_TOKENS, PrefixMatch
 from gyre.trajectory.arena import Ids
 from gyre.trajectory.tree import Tree
 from gyre.types.conversation import Message, ToolCall
@@ -33,12 +33,12 @@ class Prompt:
     ids: Ids
 
 
-def compose(tree: Tree, story: Story, place: Place, renderer: Renderer) -> Prompt:
+def compose(tree: Tree, story: RequestHistory, place: PrefixMatch, renderer: Renderer) -> Prompt:
     """The exact prompt of a story whose last unit is no assistant message."""
     at = place.last_sampled(tree)
     pieces: list[list[int]] | None = None
     start, trim, generation = ROOT, 0, list[int]()
-    fresh: Sequence[Unit | None] = ()
+    fresh: Sequence[HistoryUnit | None] = ()
     if at is not None:
         bridged = _bridge(tree, story, place, renderer, at)
         if bridged is not None:
@@ -62,7 +62,7 @@ def compose(tree: Tree, story: Story, place: Place, renderer: Renderer) -> Promp
     )
 
 
-def extend(tree: Tree, story: Story, place: Place, renderer: Renderer) -> Prompt:
+def extend(tree: Tree, story: RequestHistory, place: PrefixMatch, renderer: Renderer) -> Prompt:
     """A prompt that continues a sampled reply which the request gives as its last message (M09)."""
     anchor = place.path[-1]
     call = tree.segments[anchor].call
@@ -95,7 +95,7 @@ def _known(tree: Tree, anchor: SegmentId, inputs: Sequence[NewSegment]) -> Ids:
 
 
 def _bridge(
-    tree: Tree, story: Story, place: Place, renderer: Renderer, at: int
+    tree: Tree, story: RequestHistory, place: PrefixMatch, renderer: Renderer, at: int
 ) -> tuple[int, list[list[int]], list[int]] | None:
     """(trim, ids per unit after the sampled one, generation prompt); None: render anew."""
     segment = tree.segments[place.path[at]]
@@ -131,7 +131,7 @@ def _bridge(
 
 
 def _whole(
-    tree: Tree, story: Story, place: Place, renderer: Renderer
+    tree: Tree, story: RequestHistory, place: PrefixMatch, renderer: Renderer
 ) -> tuple[list[list[int]], list[int]]:
     """Ids of the preface and of every unit, and the generation prompt, rendered from nothing."""
     said: list[list[Message]] = [list(story.preface.system)]
@@ -149,7 +149,7 @@ def _whole(
     return _cut(rendered.ids, rendered.owners, list(spans(said, first=0)))
 
 
-def _stored(tree: Tree, place: Place, index: int, unit: Unit) -> Message | None:
+def _stored(tree: Tree, place: PrefixMatch, index: int, unit: HistoryUnit) -> Message | None:
     """The sampled message behind a matched unit, payload and all (SPEC 4.3)."""
     if index + 1 >= len(place.path):
         return None
@@ -181,10 +181,10 @@ def _cut(
 
 def _settle(
     tree: Tree,
-    story: Story,
+    story: RequestHistory,
     start: SegmentId,
     trim: int,
-    units: Sequence[Unit | None],
+    units: Sequence[HistoryUnit | None],
     pieces: list[list[int]],
 ) -> tuple[SegmentId, list[NewSegment]]:
     """Follow the tree while tokens are equal, then list what is new (None is the preface)."""
@@ -217,7 +217,9 @@ def _settle(
     return anchor, inputs
 
 
-def _sampled_prefix(tree: Tree, anchor: SegmentId, unit: Unit, ids: list[int]) -> SegmentId | None:
+def _sampled_prefix(
+    tree: Tree, anchor: SegmentId, unit: HistoryUnit, ids: list[int]
+) -> SegmentId | None:
     """A sampled reply whose own tokens the rendering repeats exactly."""
     for key in unit.keys.sampled:
         for candidate in tree.find(anchor, key):

@@ -5,8 +5,8 @@ Encoding takes a second for every megabyte, in which a proxy answers nobody else
 
 from collections.abc import Iterator
 
-from gyre.proxy.session.history import Story
-from gyre.proxy.session.matching import Place
+from gyre.proxy.session.history import RequestHistory
+from gyre.proxy.session.matching import PrefixMatch
 from gyre.types.errors import ContextOverflow, TooLarge
 from gyre.types.ports import Renderer
 
@@ -17,8 +17,13 @@ MOST_BYTES = 32
 SLICE_CHARS = 2**16
 
 
-def refuse_overlong(
-    story: Story, place: Place, renderer: Renderer, context_tokens: int, *, where: str
+def check_context_early(
+    story: RequestHistory,
+    place: PrefixMatch,
+    renderer: Renderer,
+    context_tokens: int,
+    *,
+    where: str,
 ) -> None:
     """Raises ContextOverflow, or TooLarge, if what is new cannot be part of any prompt.
 
@@ -41,7 +46,7 @@ def refuse_overlong(
             raise TooLarge(message, where=where)
 
 
-def _new_texts(story: Story, place: Place, renderer: Renderer) -> Iterator[str]:
+def _new_texts(story: RequestHistory, place: PrefixMatch, renderer: Renderer) -> Iterator[str]:
     """Everything that no prompt before has held and this one will, thinking that may go aside."""
     if not place.path:
         for tool in story.preface.tools:

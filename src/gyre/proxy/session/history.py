@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 from xxhash import xxh3_128_digest
 
-from gyre.proxy.dialects.dialect import Dialect, Wire
-from gyre.proxy.session.keys import Keys, MatchKeys
-from gyre.proxy.session.trails import Mark, Trails
+from gyre.proxy.dialects.dialect import Dialect, ParsedRequest
+from gyre.proxy.session.keys import MatchDigests, MessageDigests
+from gyre.proxy.session.trails import HistoryFingerprint, ResumePoints
 from gyre.types.conversation import Message, Role, Tool
 from gyre.types.errors import RequestError
 from gyre.types.ids import SegmentId
@@ -29,11 +29,11 @@ class Preface:
 
 
 @dataclass(slots=True)
-class Unit:
+class HistoryUnit:
     """Something that is matched as a whole, and where in the request it stands."""
 
     role: Role
-    keys: MatchKeys
+    keys: MatchDigests
     pieces: list[tuple[int, int]]
     """(wire message, message within it), in order."""
 
@@ -41,23 +41,23 @@ class Unit:
 @dataclass(frozen=True, slots=True)
 class _Piece:
     role: Role
-    keys: MatchKeys
+    keys: MatchDigests
 
 
-class Story:
+class RequestHistory:
     """One request's history: a preface and units, read as far as they are needed."""
 
     def __init__(
         self,
         *,
-        history: "History",
+        history: "HistoryReader",
         dialect: Dialect,
-        wire: Wire,
+        wire: ParsedRequest,
         hashes: list[bytes],
         preface: Preface,
         preface_key: bytes,
         skipped: int,
-        trails: Trails,
+        trails: ResumePoints,
     ) -> None:
         self._history = history
         self._dialect = dialect
@@ -74,24 +74,24 @@ class Story:
         self._fresh = self._units(resumption.next_message if resumption is not None else 0)
         starts = resumption.starts if resumption is not None else array("I")
         starts.extend(2 * at + (within > 0) for at, within in (u.pieces[0] for u in self._fresh))
-        self.mark = Mark(scope=scope, hashes=joined, starts=starts)
+        self.mark = HistoryFingerprint(scope=scope, hashes=joined, starts=starts)
 
     def __len__(self) -> int:
         """How many units there are."""
         return self._num_known + len(self._fresh)
 
-    def units(self, first: int = 0) -> Sequence[Unit]:
+    def units(self, first: int = 0) -> Sequence[HistoryUnit]:
         """The units from this one on."""
         if first < self._num_known:
             # A history that leaves its trail is read whole, once.
             self._fresh, self._num_known = self._units(0), 0
         return self._fresh[first - self._num_known :]
 
-    def fresh(self) -> Sequence[Unit]:
+    def fresh(self) -> Sequence[HistoryUnit]:
         """The units that no trail holds."""
         return self._fresh
 
-    def messages(self, unit: Unit) -> list[Message]:
+    def messages(self, unit: HistoryUnit) -> list[Message]:
         """What a unit says: one message, or a run of tool results."""
         found = [
             self._history.read(self._dialect, self._wire, index)[within]
@@ -104,7 +104,7 @@ class Story:
         self.units(len(self) - 1)
         self._fresh = self._fresh[:-1]
 
-    def _units(self, first: int) -> list[Unit]:
+    def _units(self, first: int) -> list[HistoryUnit]:
         skipped = 0 if first else self._skipped
         found = self._history.units(self._dialect, self._wire, self._hashes, first, skipped)
         for unit in found:
@@ -113,24 +113,26 @@ class Story:
         return found
 
 
-class History:
+class HistoryReader:
     """Reads histories of one execution and remembers what it has seen of them."""
 
-    def __init__(self, keys: Keys, *, scope: tuple[str, ...], seed: int, trails: Trails) -> None:
+    def __init__(
+        self, keys: MessageDigests, *, scope: tuple[str, ...], seed: int, trails: ResumePoints
+    ) -> None:
         self._keys = keys
         self._scope = scope
         """Model and renderer: part of what must match (M02)."""
         self._seed = seed
         self._seen: dict[tuple[str, bytes], tuple[_Piece, ...]] = {}
-        self._merged: dict[tuple[bytes, ...], MatchKeys] = {}
+        self._merged: dict[tuple[bytes, ...], MatchDigests] = {}
         self._prefaces: dict[tuple[bytes, ...], tuple[Preface, bytes]] = {}
         self.trails = trails
 
-    def story(self, dialect: Dialect, wire: Wire) -> Story:
+    def story(self, dialect: Dialect, wire: ParsedRequest) -> RequestHistory:
         """Raises RequestError that says where a message is not as its dialect has it."""
         hashes = [xxh3_128_digest(raw, self._seed) for raw in wire.messages]
         skipped, preface, key = self._preface(dialect, wire, hashes)
-        return Story(
+        return RequestHistory(
             history=self,
             dialect=dialect,
             wire=wire,
@@ -142,10 +144,10 @@ class History:
         )
 
     def units(
-        self, dialect: Dialect, wire: Wire, hashes: list[bytes], first: int, skipped: int
-    ) -> list[Unit]:
+        self, dialect: Dialect, wire: ParsedRequest, hashes: list[bytes], first: int, skipped: int
+    ) -> list[HistoryUnit]:
         """Units from a wire message on, less the messages there that belong to the preface."""
-        units: list[Unit] = []
+        units: list[HistoryUnit] = []
         name, seen = dialect.name, self._seen
         for index in range(first, len(hashes)):
             pieces = seen.get((name, hashes[index]))
@@ -157,10 +159,12 @@ class History:
                 if units and _joins(dialect, units[-1].role, piece.role):
                     units[-1].pieces.append((index, within))
                 else:
-                    units.append(Unit(role=piece.role, keys=piece.keys, pieces=[(index, within)]))
+                    units.append(
+                        HistoryUnit(role=piece.role, keys=piece.keys, pieces=[(index, within)])
+                    )
         return units
 
-    def read(self, dialect: Dialect, wire: Wire, index: int) -> tuple[Message, ...]:
+    def read(self, dialect: Dialect, wire: ParsedRequest, index: int) -> tuple[Message, ...]:
         """The messages in one wire message, read anew."""
         try:
             return dialect.read(wire.messages[index])
@@ -169,13 +173,15 @@ class History:
             where = f"{place}.{error.where}" if error.where else place
             raise RequestError(error.message, where=where) from error
 
-    def _pieces(self, dialect: Dialect, wire: Wire, index: int) -> tuple[_Piece, ...]:
+    def _pieces(self, dialect: Dialect, wire: ParsedRequest, index: int) -> tuple[_Piece, ...]:
         return tuple(
             _Piece(message.role, self._keys.of(message))
             for message in self.read(dialect, wire, index)
         )
 
-    def together(self, story: Story, unit: Unit, hashes: list[bytes]) -> MatchKeys:
+    def together(
+        self, story: RequestHistory, unit: HistoryUnit, hashes: list[bytes]
+    ) -> MatchDigests:
         """Keys of a unit that is made of several messages."""
         where = tuple(hashes[index] + within.to_bytes(4, "little") for index, within in unit.pieces)
         known = self._merged.get(where)
@@ -186,7 +192,7 @@ class History:
         return known
 
     def _preface(
-        self, dialect: Dialect, wire: Wire, hashes: list[bytes]
+        self, dialect: Dialect, wire: ParsedRequest, hashes: list[bytes]
     ) -> tuple[int, Preface, bytes]:
         """How many messages of the first wire message it takes, the preface, and its key."""
         outer = wire.system is not None
@@ -203,7 +209,7 @@ class History:
         preface, key = known
         return (0 if outer else len(preface.system)), preface, key
 
-    def _read_preface(self, dialect: Dialect, wire: Wire) -> tuple[Preface, bytes]:
+    def _read_preface(self, dialect: Dialect, wire: ParsedRequest) -> tuple[Preface, bytes]:
         system: tuple[Message, ...] = ()
         if wire.system is not None:
             system = dialect.read_system(wire.system)

@@ -16,7 +16,7 @@ KEY_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MatchKeys:
+class MatchDigests:
     """How one message of a history may be found under its parent segment."""
 
     sampled: tuple[bytes, ...]
@@ -26,7 +26,7 @@ class MatchKeys:
     """The same message given as input before."""
 
 
-class Keys:
+class MessageDigests:
     """Makes digests of messages, keyed by a salt so that content cannot aim at a collision."""
 
     def __init__(self, salt: bytes) -> None:
@@ -41,20 +41,22 @@ class Keys:
             state.update(data)
         return state.digest()
 
-    def run(self, keys: Iterable[MatchKeys]) -> MatchKeys:
+    def run(self, keys: Iterable[MatchDigests]) -> MatchDigests:
         """Of several input messages that templates fold into one turn (M14)."""
         together = blake2b(digest_size=KEY_BYTES, key=self._salt)
         for key in keys:
             together.update(key.as_input)
-        return MatchKeys(sampled=(), as_input=together.digest())
+        return MatchDigests(sampled=(), as_input=together.digest())
 
-    def of(self, message: Message) -> MatchKeys:
+    def of(self, message: Message) -> MatchDigests:
         """How this message of an incoming history may be found."""
         if message.role != "assistant":
-            return MatchKeys(sampled=(), as_input=self._as_input(message))
+            return MatchDigests(sampled=(), as_input=self._as_input(message))
         # Dialects need not echo thinking; its absence says nothing, so it matches any (T20).
         thoughts = [_thought(message)] if message.reasoning else [_thought(message), _ANY]
-        return MatchKeys(sampled=self._replies(message, thoughts), as_input=self._as_input(message))
+        return MatchDigests(
+            sampled=self._replies(message, thoughts), as_input=self._as_input(message)
+        )
 
     def reply(self, message: Message) -> tuple[bytes, ...]:
         """Under which digests a sampled reply is entered, in the form it was returned (T22)."""

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gyre.proxy.session.history import Story, Unit
-from gyre.proxy.session.keys import Keys
+from gyre.proxy.session.history import HistoryUnit, RequestHistory
+from gyre.proxy.session.keys import MessageDigests
 from gyre.trajectory.tree import CallNode, Tree
 from gyre.types.conversation import Message
 from gyre.types.ids import ROOT, CallId, SegmentId
-from gyre.types.ports import Parsed, Renderer
+from gyre.types.ports import ParsedReply, Renderer
 from gyre.types.records import CallEchoed
 
 TAIL_TOKENS = 4096
@@ -16,7 +16,7 @@ TAIL_TOKENS = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class PrefixMatch:
     """The part of a story that the tree already holds."""
 
     path: list[SegmentId]
@@ -27,7 +27,7 @@ class Place:
     """Replies that this history proves to have been received."""
     ambiguous: bool
 
-    def kept(self, tree: Tree, call: CallId, unit: Unit) -> int:
+    def kept(self, tree: Tree, call: CallId, unit: HistoryUnit) -> int:
         """How many output ids of a reply this history holds, which names it by `unit`."""
         node = tree.calls[call]
         if call in self.cuts:
@@ -44,7 +44,9 @@ class Place:
         return None
 
 
-def locate(tree: Tree, story: Story, keys: Keys, renderer: Renderer) -> Place:
+def match_prefix(
+    tree: Tree, story: RequestHistory, keys: MessageDigests, renderer: Renderer
+) -> PrefixMatch:
     """The longest path whose messages are the story's first ones (SPEC 4.2, 4.5)."""
     if story.known:
         front = story.known[-1:]
@@ -58,13 +60,13 @@ def locate(tree: Tree, story: Story, keys: Keys, renderer: Renderer) -> Place:
 
 def _walk(
     tree: Tree,
-    story: Story,
+    story: RequestHistory,
     known: list[SegmentId],
     front: Sequence[SegmentId],
-    units: Sequence[Unit],
-    keys: Keys,
+    units: Sequence[HistoryUnit],
+    keys: MessageDigests,
     renderer: Renderer,
-) -> Place:
+) -> PrefixMatch:
     """Follows units from `front`, all branches that fit at once; `known` leads up to it."""
     cuts: dict[CallId, int] = {}
     echoed: list[CallEchoed] = []
@@ -86,7 +88,7 @@ def _walk(
         call = tree.segments[segment].call
         if call is not None and call not in cuts and tree.calls[call].committed is None:
             echoed.append(CallEchoed(call=call))
-    return Place(path=known + added, cuts=cuts, echoed=tuple(echoed), ambiguous=ambiguous)
+    return PrefixMatch(path=known + added, cuts=cuts, echoed=tuple(echoed), ambiguous=ambiguous)
 
 
 def _path_below(tree: Tree, segment: SegmentId, known: Sequence[SegmentId]) -> list[SegmentId]:
@@ -99,7 +101,7 @@ def _path_below(tree: Tree, segment: SegmentId, known: Sequence[SegmentId]) -> l
     return found
 
 
-def _step(tree: Tree, front: Sequence[SegmentId], unit: Unit) -> Sequence[SegmentId]:
+def _step(tree: Tree, front: Sequence[SegmentId], unit: HistoryUnit) -> Sequence[SegmentId]:
     """Segments under any of `front` that stand for this unit."""
     keys = unit.keys
     if len(front) == 1 and not keys.sampled:
@@ -131,9 +133,9 @@ def _best(tree: Tree, front: Sequence[SegmentId]) -> tuple[SegmentId, bool]:
 def _partial(
     tree: Tree,
     front: Sequence[SegmentId],
-    story: Story,
-    unit: Unit,
-    keys: Keys,
+    story: RequestHistory,
+    unit: HistoryUnit,
+    keys: MessageDigests,
     renderer: Renderer,
 ) -> tuple[CallNode, CallEchoed] | None:
     """An undelivered reply of which this assistant message is the beginning (SPEC 4.5)."""
@@ -160,7 +162,7 @@ def _may_begin(message: Message, whole: Message) -> bool:
 
 def cut_of(
     renderer: Renderer,
-    story: Story,
+    story: RequestHistory,
     node: CallNode,
     output: list[int],
     tail: list[int],
@@ -168,7 +170,7 @@ def cut_of(
 ) -> int | None:
     """How many output ids spell exactly the beginning that came back; None if no cut does."""
 
-    def parsed(count: int) -> Parsed:
+    def parsed(count: int) -> ParsedReply:
         return renderer.parse(output[:count], tail, story.preface.tools)
 
     if message.calls:

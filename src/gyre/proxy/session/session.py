@@ -11,18 +11,18 @@ from math import isfinite
 
 import numpy as np
 
-from gyre.proxy.dialects.dialect import Dialect, Wire
+from gyre.proxy.dialects.dialect import Dialect, ParsedRequest
 from gyre.proxy.session.compose import Prompt, compose, extend, prefilled
-from gyre.proxy.session.foresee import refuse_overlong
-from gyre.proxy.session.history import History, Preface, Story
-from gyre.proxy.session.keys import Keys
-from gyre.proxy.session.matching import TAIL_TOKENS, Place, locate
-from gyre.proxy.session.trails import Mark, Trail, Trails
+from gyre.proxy.session.foresee import check_context_early
+from gyre.proxy.session.history import HistoryReader, Preface, RequestHistory
+from gyre.proxy.session.keys import MessageDigests
+from gyre.proxy.session.matching import TAIL_TOKENS, PrefixMatch, match_prefix
+from gyre.proxy.session.trails import HistoryFingerprint, ResumePoint, ResumePoints
 from gyre.trajectory.tree import Tree
 from gyre.types.conversation import Finish, Message, Reply, ToolCall, Usage
 from gyre.types.errors import ContextOverflow, RequestError
 from gyre.types.ids import ROOT, CallId, SegmentId
-from gyre.types.ports import Parsed, Renderer
+from gyre.types.ports import ParsedReply, Renderer
 from gyre.types.records import (
     CallClosed,
     CallEchoed,
@@ -32,15 +32,15 @@ from gyre.types.records import (
     LogOpened,
     NewSegment,
 )
-from gyre.types.roles import Classified
-from gyre.types.sampling import Output, Sampling
+from gyre.types.roles import Classification
+from gyre.types.sampling import Output, SamplingParams
 
 PROBE_TOKENS = 1
 """A request for no more than this is a probe: answered, and no node (M25)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pending:
+class PositionedRequest:
     """A request that has its place in the tree and awaits its output."""
 
     prompt: Prompt
@@ -52,13 +52,13 @@ class Pending:
     dialect: str
     num_messages: int
     model: str
-    sampling: Sampling
+    sampling: SamplingParams
     asked: Mapping[str, str | int | float | bool | None]
     metadata: Mapping[str, str]
-    classified: Classified
+    classified: Classification
     is_probe: bool
     cached_tokens: int
-    mark: Mark
+    mark: HistoryFingerprint
     path: list[SegmentId]
     """Segments of the matched part of the history."""
 
@@ -75,10 +75,10 @@ class Session:
         opened: LogOpened,
         renderer: Renderer,
         *,
-        sampling: Sampling,
+        sampling: SamplingParams,
         context_tokens: int,
         honour_sampling: bool = False,
-        trails: Trails | None = None,
+        trails: ResumePoints | None = None,
     ) -> None:
         self.tree = Tree()
         self.subagents: set[str] = set()
@@ -87,15 +87,15 @@ class Session:
         self._sampling = sampling
         self._context_tokens = context_tokens
         self._honour_sampling = honour_sampling
-        self._keys = Keys(opened.salt)
-        self._history = History(
+        self._keys = MessageDigests(opened.salt)
+        self._history = HistoryReader(
             self._keys,
             scope=(opened.model, opened.renderer),
             seed=int.from_bytes(opened.salt[:8], "little"),
-            trails=Trails() if trails is None else trails,
+            trails=ResumePoints() if trails is None else trails,
         )
         self._next = 1
-        self._pending: dict[CallId, Pending] = {}
+        self._pending: dict[CallId, PositionedRequest] = {}
 
     def apply(self, record: CallRecord) -> None:
         """One more fact, live or read back from the log."""
@@ -111,10 +111,10 @@ class Session:
     def position(
         self,
         dialect: Dialect,
-        wire: Wire,
-        classified: Classified,
+        wire: ParsedRequest,
+        classified: Classification,
         headers: Mapping[str, str] | None = None,
-    ) -> Pending:
+    ) -> PositionedRequest:
         """Restore, match, and encode only what is new; raises RequestError.
 
         `headers` are those that identify the caller; they become part of the call's metadata.
@@ -124,7 +124,7 @@ class Session:
         if room < 1:
             raise ContextOverflow(prompt_tokens=len(prompt.ids), max_tokens=self._context_tokens)
         most = min(self._sampling.max_tokens, room)
-        return Pending(
+        return PositionedRequest(
             prompt=prompt,
             preface=story.preface,
             prefill=prefill,
@@ -143,18 +143,20 @@ class Session:
             path=place.path,
         )
 
-    def count(self, dialect: Dialect, wire: Wire) -> int:
+    def count(self, dialect: Dialect, wire: ParsedRequest) -> int:
         """Tokens of the prompt this request would make."""
         return len(self._prompt(dialect, wire)[2].ids)
 
-    def _prompt(self, dialect: Dialect, wire: Wire) -> tuple[Story, Place, Prompt, str]:
+    def _prompt(
+        self, dialect: Dialect, wire: ParsedRequest
+    ) -> tuple[RequestHistory, PrefixMatch, Prompt, str]:
         story = self._history.story(dialect, wire)
         if not len(story) and not story.preface.system:
             message = "expected at least one message, found none"
             raise RequestError(message, where=dialect.conversation)
-        place = locate(self.tree, story, self._keys, self._renderer)
+        place = match_prefix(self.tree, story, self._keys, self._renderer)
         where = dialect.conversation
-        refuse_overlong(story, place, self._renderer, self._context_tokens, where=where)
+        check_context_early(story, place, self._renderer, self._context_tokens, where=where)
         last = story.units(len(story) - 1)[0] if len(story) else None
         if last is None or last.role != "assistant":
             return story, place, compose(self.tree, story, place, self._renderer), ""
@@ -171,7 +173,7 @@ class Session:
         prompt = compose(self.tree, story, place, self._renderer)
         return story, place, prefilled(prompt, self._renderer.encode(given.text)), given.text
 
-    def _enforced(self, wire: Wire, most: int) -> Sampling:
+    def _enforced(self, wire: ParsedRequest, most: int) -> SamplingParams:
         """The run's settings; the client's own only shorten the reply (SPEC 4.6)."""
         if wire.max_tokens is not None:
             most = min(most, max(1, wire.max_tokens))
@@ -189,7 +191,7 @@ class Session:
 
     # Recording
 
-    def open_call(self, pending: Pending, at: float) -> CallOpened:
+    def open_call(self, pending: PositionedRequest, at: float) -> CallOpened:
         """The fact that this request goes to an engine; takes the next call id."""
         call = CallId(self._next)
         self._next += 1
@@ -205,7 +207,7 @@ class Session:
         return CallFailed(call=opened.call, at=at, reason=reason)
 
     def close_call(
-        self, pending: Pending, opened: CallOpened, output: Output, at: float
+        self, pending: PositionedRequest, opened: CallOpened, output: Output, at: float
     ) -> tuple[CallClosed, Reply]:
         """Exactly what the engine saw and said, and what the harness gets of it."""
         prompt, flags = self._as_seen(pending, output)
@@ -249,7 +251,7 @@ class Session:
         return record, self.reply(pending, opened.call, message, output, at)
 
     def reply(
-        self, pending: Pending, call: CallId, message: Message, output: Output, at: float
+        self, pending: PositionedRequest, call: CallId, message: Message, output: Output, at: float
     ) -> Reply:
         finish: Finish = "stop"
         if output.finish == "length":
@@ -282,14 +284,14 @@ class Session:
             path = self.tree.path(record.parent)
         first = self.tree.calls[record.call].segment - len(record.inputs)
         path = [*path, *(SegmentId(first + number) for number in range(len(record.inputs)))]
-        self._history.trails.keep(Trail(mark=pending.mark, path=array("I", path)))
+        self._history.trails.keep(ResumePoint(mark=pending.mark, path=array("I", path)))
 
-    def probe(self, pending: Pending, output: Output, at: float) -> Reply:
+    def probe(self, pending: PositionedRequest, output: Output, at: float) -> Reply:
         """The answer to a probe, of which nothing is kept (M25)."""
         message = self._message(pending, CallId(0), output)
         return self.reply(pending, CallId(0), message, output, at)
 
-    def _message(self, pending: Pending, call: CallId, output: Output) -> Message:
+    def _message(self, pending: PositionedRequest, call: CallId, output: Output) -> Message:
         tail = pending.prompt.ids[-TAIL_TOKENS:].tolist()
         parsed = self._renderer.parse(output.ids, tail, pending.preface.tools)
         text = _before_stop(parsed, pending.sampling.stop)
@@ -307,7 +309,7 @@ class Session:
         )
         return Message(role="assistant", text=text, reasoning=parsed.reasoning, calls=calls)
 
-    def _as_seen(self, pending: Pending, output: Output) -> tuple[Prompt, list[str]]:
+    def _as_seen(self, pending: PositionedRequest, output: Output) -> tuple[Prompt, list[str]]:
         """The prompt the engine says it saw; if it is another, that one is the truth (T01)."""
         prompt = pending.prompt
         if output.echo is None:
@@ -380,7 +382,7 @@ def _aligned(output: Output) -> bytes | None:
     return array("f", output.logprobs).tobytes()
 
 
-def _before_stop(parsed: Parsed, stops: tuple[str, ...]) -> str:
+def _before_stop(parsed: ParsedReply, stops: tuple[str, ...]) -> str:
     """Visible text up to a stop string; the ids that spell it stay recorded (T31)."""
     ends = [found for stop in stops if stop and (found := parsed.text.find(stop)) >= 0]
     return parsed.text[: min(ends)] if ends else parsed.text

@@ -18,7 +18,7 @@ FEWEST_UNITS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class HistoryFingerprint:
     """What is needed to recognise a request's history in a later one."""
 
     scope: tuple[str, bytes]
@@ -30,10 +30,10 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trail:
+class ResumePoint:
     """A request that was answered: its history, and the segments that hold it."""
 
-    mark: Mark
+    mark: HistoryFingerprint
     path: "array[int]"
     """The preface's segment, then one per unit."""
 
@@ -49,14 +49,14 @@ class Resumption:
     """The first wire message that has to be looked at."""
 
 
-class Trails:
+class ResumePoints:
     """The last few trails of one execution."""
 
     def __init__(self, *, fewest_units: int = FEWEST_UNITS) -> None:
         self._fewest_units = fewest_units
-        self._trails: deque[Trail] = deque(maxlen=MOST_TRAILS)
+        self._trails: deque[ResumePoint] = deque(maxlen=MOST_TRAILS)
 
-    def keep(self, trail: Trail) -> None:
+    def keep(self, trail: ResumePoint) -> None:
         """The newest trail; one that it continues is dropped."""
         if len(trail.path) <= self._fewest_units:
             return
@@ -69,7 +69,7 @@ class Trails:
 
     def resume(self, scope: tuple[str, bytes], hashes: bytes) -> Resumption | None:
         """The longest beginning of this history that any trail holds."""
-        best: tuple[int, Trail] | None = None
+        best: tuple[int, ResumePoint] | None = None
         for trail in self._trails:
             if trail.mark.scope != scope:
                 continue
@@ -78,7 +78,7 @@ class Trails:
                 best = (common, trail)
         return None if best is None else self._resumption(best[1], best[0])
 
-    def _resumption(self, trail: Trail, common: int) -> Resumption | None:
+    def _resumption(self, trail: ResumePoint, common: int) -> Resumption | None:
         """Units that end before one which begins, cleanly, with a message that is common too."""
         starts = trail.mark.starts
         unit = min(len(starts), len(trail.path) - 1) - 1

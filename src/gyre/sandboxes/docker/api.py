@@ -19,7 +19,7 @@ _UPGRADE = {"Connection": "Upgrade", "Upgrade": "tcp"}
 _Done = TypeVar("_Done")
 
 
-class Refused(SandboxError):
+class DaemonRefusal(SandboxError):
     """The daemon understood and says no."""
 
     def __init__(self, message: str, *, status: int) -> None:
@@ -42,7 +42,7 @@ class _Connection(http.client.HTTPConnection):
 
 
 @dataclass(slots=True)
-class Opened:
+class UpgradedConnection:
     """A connection that carries bytes both ways, until one side ends it."""
 
     connection: http.client.HTTPConnection
@@ -118,7 +118,7 @@ class Daemon:
         finally:
             connection.close()
 
-    def open(self, path: str, body: object = None, **query: object) -> Opened:
+    def open(self, path: str, body: object = None, **query: object) -> UpgradedConnection:
         """A connection that stays."""
         connection = _Connection(self.path, ANSWER_S)
         try:
@@ -130,7 +130,7 @@ class Daemon:
             raise
         if connection.sock is not None:
             connection.sock.settimeout(None)
-        return Opened(connection, answer)
+        return UpgradedConnection(connection, answer)
 
     def _named(self, method: str, path: str, asked: Callable[[], _Done]) -> _Done:
         """What fails below says where."""
@@ -165,7 +165,7 @@ def _asked(
     if answer.status >= 400:
         said = _message(answer.read())
         message = f"{method} {path}: refused with {answer.status}: {said}"
-        raise Refused(message, status=answer.status)
+        raise DaemonRefusal(message, status=answer.status)
     return answer
 
 

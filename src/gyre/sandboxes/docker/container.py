@@ -52,7 +52,7 @@ class Container:
     """Whether the workspace gets what the image has in its place, below what it holds already."""
 
 
-class Kind:
+class ContainerKind:
     """The containers of one sandbox, as this daemon can make them."""
 
     def __init__(

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from gyre.sandboxes.docker.api import Daemon, Opened, Refused
-from gyre.sandboxes.process import Kept
+from gyre.sandboxes.docker.api import Daemon, DaemonRefusal, UpgradedConnection
+from gyre.sandboxes.process import OutputCapture
 from gyre.types.errors import SandboxError
 from gyre.types.tasks import Command
 
@@ -30,16 +30,16 @@ MOST_ARGUMENT_BYTES = 2**17 - 1
 _HEADER_BYTES = 8
 
 
-class Program:
+class ContainerProgram:
     """One program of a container, from its start to its exit status."""
 
-    def __init__(self, daemon: Daemon, identity: str, begun: str, kept: Kept) -> None:
+    def __init__(self, daemon: Daemon, identity: str, begun: str, kept: OutputCapture) -> None:
         """`begun`: what it prints before anything of its own, followed by how that went."""
         self._daemon = daemon
         self._id = identity
         self._begun = begun.encode()
         self._kept = kept
-        self._opened: Opened | None = None
+        self._opened: UpgradedConnection | None = None
         self._pump: threading.Thread | None = None
         self._first = b""
         self._has_said = asyncio.Event()
@@ -100,12 +100,12 @@ class Program:
     async def _inspect(self) -> dict[str, int]:
         try:
             found: dict[str, int] = await self._daemon.ask("GET", f"/exec/{self._id}/json")
-        except Refused as error:
+        except DaemonRefusal as error:
             message = f"its container is gone: {error}"
             raise SandboxError(message) from error
         return found
 
-    def _copy(self, opened: Opened, loop: asyncio.AbstractEventLoop) -> None:
+    def _copy(self, opened: UpgradedConnection, loop: asyncio.AbstractEventLoop) -> None:
         try:
             self._first = self._carry(opened, loop)
         finally:
@@ -115,7 +115,7 @@ class Program:
                 loop.call_soon_threadsafe(self._has_said.set)
                 loop.call_soon_threadsafe(self._is_cut.set)
 
-    def _carry(self, opened: Opened, loop: asyncio.AbstractEventLoop) -> bytes:
+    def _carry(self, opened: UpgradedConnection, loop: asyncio.AbstractEventLoop) -> bytes:
         """Everything behind the first line goes on; that line, or all where there is none."""
         first, has_begun = b"", False
         for block in _blocks(opened):
@@ -131,7 +131,7 @@ class Program:
         return first
 
 
-def _blocks(opened: Opened) -> Iterator[bytes]:
+def _blocks(opened: UpgradedConnection) -> Iterator[bytes]:
     """What a program prints, from the frames in which the daemon sends it."""
     while len(header := _exactly(opened, _HEADER_BYTES)) == _HEADER_BYTES:
         left = int.from_bytes(header[4:], "big")
@@ -149,7 +149,7 @@ async def made(
     *,
     output: Path,
     most_bytes: int,
-) -> Program:
+) -> ContainerProgram:
     """A program that does not run yet."""
     _refuse_impossible(command, variables)
     begun = secrets.token_hex(16)
@@ -162,11 +162,11 @@ async def made(
     }
     found = await daemon.ask("POST", f"/containers/{container}/exec", body)
     try:
-        kept = Kept(output, most_bytes)
+        kept = OutputCapture(output, most_bytes)
     except OSError as error:
         message = f"output to {output}: {error}"
         raise SandboxError(message) from error
-    return Program(daemon, found["Id"], begun, kept)
+    return ContainerProgram(daemon, found["Id"], begun, kept)
 
 
 def _refuse_impossible(command: Command, variables: dict[str, str]) -> None:
@@ -184,7 +184,7 @@ def _refuse_impossible(command: Command, variables: dict[str, str]) -> None:
     raise SandboxError(message, retryable=False)
 
 
-def _exactly(opened: Opened, count: int) -> bytes:
+def _exactly(opened: UpgradedConnection, count: int) -> bytes:
     """So many bytes, or fewer at the end."""
     data = b""
     while len(data) < count and (block := opened.read(count - len(data))):

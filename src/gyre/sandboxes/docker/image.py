@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from gyre.sandboxes.docker.api import Daemon, Refused
+from gyre.sandboxes.docker.api import Daemon, DaemonRefusal
 from gyre.storage import safe_dir as folders
 from gyre.types.errors import SandboxError
 
@@ -34,7 +34,7 @@ async def look_up(daemon: Daemon, name: str) -> Image:
     """SandboxError if the daemon does not have it; nothing is fetched from elsewhere."""
     try:
         found = await daemon.ask("GET", f"/images/{name}/json")
-    except Refused as error:
+    except DaemonRefusal as error:
         if error.status != 404:
             raise
         message = f"image {name}: expected it at {daemon.path}, pulled, imported or built: {error}"
@@ -54,7 +54,7 @@ def build(daemon: Daemon, folder: Path, within_s: float) -> str:
     with _alone(folder):
         try:
             daemon.ask_now("GET", f"/images/{name}/json")
-        except Refused as error:
+        except DaemonRefusal as error:
             if error.status != 404:
                 raise
             said = daemon.ask_now("POST", "/build", context, within_s, {"t": name, "forcerm": 1})
@@ -78,7 +78,7 @@ def put_below(daemon: Daemon, container: str, inside: str, workspace: Path, asid
         daemon.read(f"/containers/{container}/archive", unpack, path=inside.rstrip("/"))
         for top in aside.iterdir():
             _merge(top, workspace)
-    except Refused as error:
+    except DaemonRefusal as error:
         # A folder that an image names and does not have is made with the container.
         if error.status != 404:
             raise

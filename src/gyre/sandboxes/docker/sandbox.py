@@ -16,16 +16,16 @@ from pathlib import Path
 
 from gyre.sandboxes.docker import exec as docker_program
 from gyre.sandboxes.docker import image as docker_image
-from gyre.sandboxes.docker.api import Daemon, Opened, Refused
-from gyre.sandboxes.docker.container import LABEL, Container, Kind
-from gyre.sandboxes.docker.exec import Program
+from gyre.sandboxes.docker.api import Daemon, DaemonRefusal, UpgradedConnection
+from gyre.sandboxes.docker.container import LABEL, Container, ContainerKind
+from gyre.sandboxes.docker.exec import ContainerProgram
 from gyre.sandboxes.home import write_home
 from gyre.sandboxes.listener import listen_inside
 from gyre.sandboxes.local.sandbox import NO_LIMITS, PORT
 from gyre.sandboxes.local.started import KILL_S
 from gyre.sandboxes.relay import Relay, Upstream, through
 from gyre.sandboxes.watchdog import Watchdog
-from gyre.types.errors import BrokenPromise, SandboxError
+from gyre.types.errors import InternalError, SandboxError
 from gyre.types.sandboxes import Level, Limits
 from gyre.types.tasks import Command
 
@@ -36,13 +36,13 @@ _COUNTS = ("memory.events", "memory.oom_control")
 
 
 @dataclass(slots=True)
-class Running:
+class RunningContainer:
     """A container, and what belongs to it while it runs."""
 
     identity: str
-    held: Opened | None = None
+    held: UpgradedConnection | None = None
     relay: Relay | None = None
-    program: Program | None = None
+    program: ContainerProgram | None = None
     watching: "asyncio.Task[None] | None" = None
     init: int = 0
     first: int | None = None
@@ -88,10 +88,10 @@ class DockerSandbox:
         self._most = most
         self._proxy = proxy
         self._daemon = Daemon(container.socket)
-        self._kind: Kind | None = None
+        self._kind: ContainerKind | None = None
         self._workspace: Path | None = None
         self._starting: asyncio.Task[None] | None = None
-        self._running: Running | None = None
+        self._running: RunningContainer | None = None
         self._is_filled = not container.fills
         self._is_swept = False
 
@@ -105,7 +105,7 @@ class DockerSandbox:
         """First process of what runs, as this process sees it."""
         if self._running is None:
             message = "nothing was started"
-            raise BrokenPromise(message)
+            raise InternalError(message)
         return self._running.init
 
     def address(self, url: str) -> str:
@@ -122,7 +122,7 @@ class DockerSandbox:
         except OSError as error:
             message = f"folders of a sandbox: {error}"
             raise SandboxError(message) from error
-        kind = Kind(self._container, await self._found(), info, self._most)
+        kind = ContainerKind(self._container, await self._found(), info, self._most)
         if not self._is_filled:
             await self._fill(kind, Path(workspace))
             self._is_filled = True
@@ -132,7 +132,7 @@ class DockerSandbox:
     async def start(self, command: Command, *, output: str, most_bytes: int) -> None:
         if self._workspace is None or self._running is not None or self._starting is not None:
             message = "a sandbox runs one program at a time, after it was prepared"
-            raise BrokenPromise(message)
+            raise InternalError(message)
         write_home(self._container.home, command.home)
         await self._sweep()
         # In a task of its own, because a container must be known before anybody can give up.
@@ -149,7 +149,7 @@ class DockerSandbox:
         running = self._running
         if running is None or running.program is None:
             message = "nothing was started"
-            raise BrokenPromise(message)
+            raise InternalError(message)
         try:
             status = await running.program.wait()
         except SandboxError as error:
@@ -194,7 +194,7 @@ class DockerSandbox:
             raise SandboxError(message, retryable=False)
         return await docker_image.look_up(self._daemon, name)
 
-    async def _fill(self, kind: Kind, workspace: Path) -> None:
+    async def _fill(self, kind: ContainerKind, workspace: Path) -> None:
         body = {"Image": kind.image.name, "Entrypoint": ["sh"], "Labels": {LABEL: self._mark}}
         made = await self._daemon.ask("POST", "/containers/create", body)
         try:
@@ -216,7 +216,7 @@ class DockerSandbox:
         assert workspace is not None
         body = kind.body(self._mark, workspace, command)
         made = await self._daemon.ask("POST", "/containers/create", body)
-        running = self._running = Running(made["Id"])
+        running = self._running = RunningContainer(made["Id"])
         at = f"/containers/{running.identity}"
         running.held = await asyncio.to_thread(self._daemon.open, f"{at}/attach", stream=1, stdin=1)
         await self._daemon.ask("POST", f"{at}/start")
@@ -245,13 +245,13 @@ class DockerSandbox:
         folders = kind.written(workspace, found)
         running.watching = asyncio.create_task(self._watch(running, folders))
 
-    async def _watch(self, running: Running, folders: list[Path]) -> None:
+    async def _watch(self, running: RunningContainer, folders: list[Path]) -> None:
         """It is removed when it goes over what no control group bounds."""
         unbounded = replace(self._most, memory_bytes=None, processes=None)
         running.over = await Watchdog(running.init, unbounded, folders).watch()
         await self._remove(running.identity)
 
-    async def _end(self, running: Running) -> None:
+    async def _end(self, running: RunningContainer) -> None:
         """Nothing of it runs, its output is complete, and the daemon has forgotten it."""
         if running.watching is not None:
             running.watching.cancel()
@@ -260,7 +260,7 @@ class DockerSandbox:
         is_dead = await asyncio.to_thread(running.kill_first)
         try:
             if not is_dead:
-                with suppress(Refused):
+                with suppress(DaemonRefusal):
                     await self._daemon.ask("POST", f"/containers/{running.identity}/kill")
             # Removed afterwards, so that what was printed last still comes.
             if running.program is not None:
@@ -281,7 +281,7 @@ class DockerSandbox:
                     try:
                         await self._daemon.ask("DELETE", f"/containers/{identity}", force=1, v=1)
                         return
-                    except Refused as error:
+                    except DaemonRefusal as error:
                         if error.status == 404:
                             return
                         # Somebody else removes it just now.

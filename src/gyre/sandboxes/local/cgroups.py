@@ -24,7 +24,7 @@ REMOVE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class CgroupParent:
     """Where groups for one controller can be made."""
 
     folder: Path
@@ -35,7 +35,7 @@ class Place:
 class ControlGroup:
     """The groups of one sandbox, under those of this process."""
 
-    def __init__(self, name: str, limits: Limits, places: Mapping[str, Place]) -> None:
+    def __init__(self, name: str, limits: Limits, places: Mapping[str, CgroupParent]) -> None:
         self._folders: dict[str, Path] = {}
         for controller, place in places.items():
             settings = _settings(controller, limits, is_unified=place.is_unified)
@@ -85,13 +85,13 @@ class ControlGroup:
         self._folders = {}
 
 
-def places(mounts: str, membership: str) -> dict[str, Place]:
+def places(mounts: str, membership: str) -> dict[str, CgroupParent]:
     """By controller, from the texts of /proc/self/mountinfo and /proc/self/cgroup."""
     own: dict[str, str] = {}
     for line in membership.splitlines():
         _, names, path = line.split(":", 2)
         own |= {name: path for name in names.split(",")}
-    found: dict[str, Place] = {}
+    found: dict[str, CgroupParent] = {}
     for line in mounts.splitlines():
         before, _, after = line.partition(" - ")
         kind, _, options = after.split(" ", 2)
@@ -99,14 +99,16 @@ def places(mounts: str, membership: str) -> dict[str, Place]:
         if kind == "cgroup":
             for name in set(CONTROLLERS) & set(options.split(",")) & set(own):
                 folder = _within(mounted, root, own[name])
-                found[name] = Place(folder=folder, is_unified=False)
+                found[name] = CgroupParent(folder=folder, is_unified=False)
         elif kind == "cgroup2" and "" in own:
             folder = _within(mounted, root, own[""])
-            found = {name: Place(folder=at, is_unified=True) for name, at in _open(folder)} | found
+            found = {
+                name: CgroupParent(folder=at, is_unified=True) for name, at in _open(folder)
+            } | found
     return found
 
 
-def here() -> dict[str, Place]:
+def here() -> dict[str, CgroupParent]:
     """Of this process; none where there are no control groups."""
     try:
         return places(

@@ -55,7 +55,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 
 
-class Plan:
+class LauncherPlan:
     """What was asked for: settings by name, and what is put where, in order."""
 
     def __init__(self, words: list[str]) -> None:
@@ -95,7 +95,7 @@ def main(words: list[str]) -> int:
     """The status of the program, or what a shell says of one that a signal ended."""
     at = words.index("--")
     argv = words[at + 1 :]
-    plan = Plan(_read(int(words[words.index("--args") + 1])).decode().split("\0"))
+    plan = LauncherPlan(_read(int(words[words.index("--args") + 1])).decode().split("\0"))
     uid, gid = os.geteuid(), os.getegid()
     began, begins = os.pipe()
     _call("unshare", _NEW_USER | _NEW_OTHERS)
@@ -124,7 +124,7 @@ def main(words: list[str]) -> int:
     return code
 
 
-def _inside(plan: Plan, argv: list[str], begins: int, proc: int) -> int:
+def _inside(plan: LauncherPlan, argv: list[str], begins: int, proc: int) -> int:
     """The life of the first process of the sandbox."""
     try:
         hold = plan.number("--block-fd")
@@ -148,7 +148,7 @@ def _inside(plan: Plan, argv: list[str], begins: int, proc: int) -> int:
             return code if code >= 0 else BACK - code
 
 
-def _run(plan: Plan, argv: list[str], begins: int) -> None:
+def _run(plan: LauncherPlan, argv: list[str], begins: int) -> None:
     """This process becomes the program, or says why it cannot."""
     try:
         os.set_inheritable(begins, False)
@@ -185,7 +185,7 @@ def _become_program(argv: list[str], variables: dict[str, str]) -> None:
     raise failed
 
 
-def _build(plan: Plan) -> None:
+def _build(plan: LauncherPlan) -> None:
     """Everything is in its place, and this process stands in the new root."""
     _die_with_parent()
     os.setsid()
@@ -287,7 +287,7 @@ def _make_devices(to: str) -> None:
     _mount("devpts", f"{to}/pts", "devpts", _NOSUID | _NOEXEC, options)
 
 
-def _surrender(plan: Plan, proc: int) -> None:
+def _surrender(plan: LauncherPlan, proc: int) -> None:
     """This process is an ordinary user, without rights and without a way to any."""
     _call("unshare", _NEW_USER)
     _become(plan.number("--uid"), plan.number("--gid"), of=(0, 0), proc=proc)

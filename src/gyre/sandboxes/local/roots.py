@@ -48,7 +48,7 @@ def clear_ways(upper: Path, left: Path, targets: Iterable[str]) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Put:
+class Mount:
     """Something that a launcher puts into a sandbox."""
 
     at: str
@@ -59,7 +59,7 @@ class Put:
     """Where to, if it is a link."""
 
 
-def refuse_ways_out(puts: Iterable[Put]) -> None:
+def refuse_ways_out(puts: Iterable[Mount]) -> None:
     """SandboxError if a launcher that puts these there, in this order, would leave the sandbox.
 
     It makes what is missing while the machine's own root still stands beside the new one, and
@@ -75,9 +75,9 @@ class _Standing:
     """What a launcher has put together so far, each where it truly is, whatever links led there."""
 
     def __init__(self) -> None:
-        self._puts: dict[Way, Put] = {}
+        self._puts: dict[Way, Mount] = {}
 
-    def add(self, put: Put) -> None:
+    def add(self, put: Mount) -> None:
         way = self._way(put.at)
         # It hides what stood below.
         seen = {at: one for at, one in self._puts.items() if at[: len(way)] != way}
@@ -118,7 +118,7 @@ class _Standing:
             ahead += link.split("/")[::-1]
         return here
 
-    def _holder(self, path: Way) -> tuple[Put | None, Way]:
+    def _holder(self, path: Way) -> tuple[Mount | None, Way]:
         """The innermost that a path lies in, and the rest of the path."""
         for length in range(len(path), -1, -1):
             if (found := self._puts.get(path[:length])) is not None:

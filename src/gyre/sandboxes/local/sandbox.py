@@ -19,13 +19,13 @@ from gyre.sandboxes.local import launchers, seccomp
 from gyre.sandboxes.local.cgroups import ControlGroup
 from gyre.sandboxes.local.devices import devices
 from gyre.sandboxes.local.roots import below_of, clear_ways, refuse_ways_out
-from gyre.sandboxes.local.started import Launcher, Started
-from gyre.sandboxes.local.view import SYSTEM, WORKDIR, Layers, View, read_system
-from gyre.sandboxes.members import MARK, Members
-from gyre.sandboxes.process import Kept
+from gyre.sandboxes.local.started import LaunchedProgram, Launcher
+from gyre.sandboxes.local.view import SYSTEM, WORKDIR, Layers, SandboxMounts, read_system
+from gyre.sandboxes.members import MARK, SandboxProcesses
+from gyre.sandboxes.process import OutputCapture
 from gyre.sandboxes.relay import Relay, Upstream, through
 from gyre.sandboxes.watchdog import Watchdog
-from gyre.types.errors import BrokenPromise, SandboxError
+from gyre.types.errors import InternalError, SandboxError
 from gyre.types.sandboxes import Level, Limits
 from gyre.types.tasks import Command
 
@@ -41,11 +41,11 @@ NO_LIMITS = Limits()
 
 
 @dataclass(slots=True)
-class Running:
+class RunningProgram:
     """A program, and what belongs to it while it runs."""
 
-    started: Started
-    kept: Kept
+    started: LaunchedProgram
+    kept: OutputCapture
     output: Path
     launching: "asyncio.Task[bool] | None" = None
     relay: Relay | None = None
@@ -55,7 +55,7 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class SandboxLayout:
     """Where a sandbox is put together, and of what."""
 
     folder: Path
@@ -88,11 +88,11 @@ class LocalSandbox:
     def __init__(
         self,
         mark: str,
-        place: Place,
+        place: SandboxLayout,
         *,
         most: Limits = NO_LIMITS,
         proxy: Upstream | None = None,
-        groups: Mapping[str, limits.Place] | None = None,
+        groups: Mapping[str, limits.CgroupParent] | None = None,
         launcher: Launcher | None = None,
     ) -> None:
         """`proxy`: programs reach it; None: they reach nobody.
@@ -108,7 +108,7 @@ class LocalSandbox:
         self._launcher = launchers.found() if launcher is None else launcher
         self._filter = seccomp.program()
         self._workspace: Path | None = None
-        self._running: Running | None = None
+        self._running: RunningProgram | None = None
         self._group: ControlGroup | None = None
         self._is_swept = False
 
@@ -132,7 +132,7 @@ class LocalSandbox:
         """First process of what runs, as this process sees it."""
         if self._running is None:
             message = "nothing was started"
-            raise BrokenPromise(message)
+            raise InternalError(message)
         return self._running.started.init
 
     def address(self, url: str) -> str:
@@ -153,7 +153,7 @@ class LocalSandbox:
     async def start(self, command: Command, *, output: str, most_bytes: int) -> None:
         if self._workspace is None or self._running is not None:
             message = "a sandbox runs one program at a time, after it was prepared"
-            raise BrokenPromise(message)
+            raise InternalError(message)
         await self.prepare(str(self._workspace))
         write_home(self._place.home, command.home)
         self._running = self._spawn(command, self._workspace, Path(output), most_bytes)
@@ -173,7 +173,7 @@ class LocalSandbox:
         running = self._running
         if running is None:
             message = "nothing was started"
-            raise BrokenPromise(message)
+            raise InternalError(message)
         status = await asyncio.to_thread(running.started.wait)
         if running.over is not None:
             message = f"it went over a limit: {running.over}"
@@ -191,7 +191,7 @@ class LocalSandbox:
         elif not self._is_swept and self._place.folder.exists():
             # What a supervisor before this one started, which should be dead already; looking for
             # it takes longer than making a sandbox, and without its folder there was none.
-            members = Members(self._mark, owns_descendants=False)
+            members = SandboxProcesses(self._mark, owns_descendants=False)
             await asyncio.to_thread(members.kill, reaped_elsewhere=None)
         self._is_swept = True
         if self._group is not None:
@@ -201,18 +201,20 @@ class LocalSandbox:
     async def freeze(self) -> None:
         await self.kill()
 
-    def _spawn(self, command: Command, workspace: Path, output: Path, most_bytes: int) -> Running:
+    def _spawn(
+        self, command: Command, workspace: Path, output: Path, most_bytes: int
+    ) -> RunningProgram:
         if not command.argv:
             message = "starting a program: expected its name, found no argument"
             raise SandboxError(message, retryable=False)
         try:
-            kept = Kept(output, most_bytes)
+            kept = OutputCapture(output, most_bytes)
         except OSError as error:
             message = f"output to {output}: {error}"
             raise SandboxError(message) from error
         try:
             view = self._view(command, workspace)
-            started = Started(
+            started = LaunchedProgram(
                 self._launcher,
                 view.arguments(),
                 command.argv,
@@ -227,9 +229,9 @@ class LocalSandbox:
             raise SandboxError(message, retryable=False) from error
         finally:
             kept.close_pipe()
-        return Running(started, kept, output)
+        return RunningProgram(started, kept, output)
 
-    async def _launch(self, running: Running) -> bool:
+    async def _launch(self, running: RunningProgram) -> bool:
         """Bounded and connected before it begins; False if the program cannot be started."""
         started = running.started
         await asyncio.to_thread(started.stand)
@@ -248,7 +250,7 @@ class LocalSandbox:
             await running.relay.open()
         return await asyncio.to_thread(started.begin)
 
-    async def _watch(self, running: Running) -> None:
+    async def _watch(self, running: RunningProgram) -> None:
         """It is killed when it goes over what no control group bounds."""
         assert self._group is not None
         levels = self._group.levels
@@ -261,7 +263,7 @@ class LocalSandbox:
         running.over = await watchdog.watch()
         await asyncio.to_thread(running.started.kill)
 
-    async def _end(self, running: Running) -> None:
+    async def _end(self, running: RunningProgram) -> None:
         """Nothing of it runs, and its output is complete."""
         if running.launching is not None:
             # First, because what has no first process yet cannot be killed whole.
@@ -284,7 +286,7 @@ class LocalSandbox:
             return running.output.read_text(errors="replace").strip()[-MOST_SAID:]
         return ""
 
-    def _view(self, command: Command, workspace: Path) -> View:
+    def _view(self, command: Command, workspace: Path) -> SandboxMounts:
         place = self._place
         below = below_of(place.roots, place.workdir)
         stacked = None
@@ -292,7 +294,7 @@ class LocalSandbox:
             stacked = self._layers("workspace", (*below, workspace))
         elif below:
             stacked = replace(self._layers("workspace", below), upper=workspace)
-        view = View(
+        view = SandboxMounts(
             workspace=workspace,
             home=place.home,
             tmp=self._tmp,
@@ -308,7 +310,7 @@ class LocalSandbox:
         refuse_ways_out(view.puts())
         return view
 
-    def _environment(self, command: Command, view: View) -> dict[str, str]:
+    def _environment(self, command: Command, view: SandboxMounts) -> dict[str, str]:
         inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
         seen = [Path("/") / name for name in SYSTEM] if view.root is None else []
         seen += view.readable

@@ -37,7 +37,7 @@ class Launcher:
     """Folder of those that come with it."""
 
 
-class Started:
+class LaunchedProgram:
     """One program under a launcher, and with it everything in its namespaces."""
 
     def __init__(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from gyre.sandboxes.local.roots import Put
+from gyre.sandboxes.local.roots import Mount
 
 NAMESPACES = (
     "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts",
@@ -55,7 +55,7 @@ class Layers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class SandboxMounts:
     """What is where in one sandbox."""
 
     workspace: Path
@@ -111,18 +111,18 @@ class View:
             yield from ("--remount-ro", "/")
         yield from ("--chdir", self.workdir)
 
-    def puts(self) -> Iterator[Put]:
+    def puts(self) -> Iterator[Mount]:
         """Where links may lead, in the order of the arguments: programs wrote to much of it."""
         if self.root is not None:
-            yield Put(at="/", layers=self.root.from_the_top)
-        yield from (Put(at="/proc"), Put(at="/dev"), Put(at="/tmp", layers=(self.tmp,)))
+            yield Mount(at="/", layers=self.root.from_the_top)
+        yield from (Mount(at="/proc"), Mount(at="/dev"), Mount(at="/tmp", layers=(self.tmp,)))
         if self.root is None:
-            yield Put(at="/var/tmp", leads=VAR_TMP)
-        yield Put(at=self.home_inside, layers=(self.home,))
+            yield Mount(at="/var/tmp", leads=VAR_TMP)
+        yield Mount(at=self.home_inside, layers=(self.home,))
         yield from _shown((str(path), path) for path in self.readable)
         stacked = self.stacked
         layers = (self.workspace,) if stacked is None else stacked.from_the_top
-        yield Put(at=self.workdir, layers=layers)
+        yield Mount(at=self.workdir, layers=layers)
         yield from _shown(self.writable.items())
 
     def files(self) -> dict[str, bytes]:
@@ -148,14 +148,14 @@ def read_system() -> None:
     _kernel()
 
 
-def _shown(folders: Iterable[tuple[str, Path]]) -> Iterator[Put]:
+def _shown(folders: Iterable[tuple[str, Path]]) -> Iterator[Mount]:
     """Those that are there; in the place of others lies what lay there before."""
     for at, path in folders:
         try:
             path.stat()
         except OSError:
             continue
-        yield Put(at=at, layers=(path,))
+        yield Mount(at=at, layers=(path,))
 
 
 def _overlay(layers: Layers, at: str) -> Iterator[str]:

@@ -18,17 +18,17 @@ from torch import Tensor
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 from torch.distributed import distributed_c10d as groups
 
-from gyre.model.lending import Loan, Memory, read, require_alike
-from gyre.trainer.distributed.rank_comm import Line
-from gyre.trainer.room import with_room
+from gyre.model.lending import IpcExport, IpcMemory, read, require_alike
+from gyre.trainer.distributed.rank_comm import CommGroup
+from gyre.trainer.room import oom_guard
 from gyre.types.errors import CellError
-from gyre.types.transfers import Lent
+from gyre.types.transfers import IpcHandle
 
 ANYBODY = -1
 """Processes of a store that is never thought to be complete, because cells come back."""
 
 
-class _Meeting(Line):
+class _Meeting(CommGroup):
     """A group of cells."""
 
     def add_at_first(self, tensor: Tensor) -> None:
@@ -50,7 +50,7 @@ class _Meeting(Line):
         self.add_up(torch.zeros(1))
 
 
-class Between:
+class CellComm:
     """What one rank of one cell shares with the same rank of the others."""
 
     def __init__(
@@ -60,7 +60,7 @@ class Between:
         cell: int,
         rank: int = 0,
         timeout_s: float,
-        memory: Memory | None = None,
+        memory: IpcMemory | None = None,
     ) -> None:
         """Cells of one machine meet in a file.
 
@@ -73,7 +73,7 @@ class Between:
         self._epoch = -1
         self._lines: dict[tuple[int, ...], _Meeting] = {}
 
-    def meet(self, epoch: int, order: Sequence[int]) -> None:
+    def form_groups(self, epoch: int, order: Sequence[int]) -> None:
         """Groups for every prefix of the order that this cell is in; all its cells call it."""
         self._begin(epoch)
         for size in range(2, len(order) + 1):
@@ -91,7 +91,9 @@ class Between:
                 line.add_at_first(one)
         return scratch
 
-    def spread(self, epoch: int, members: Sequence[int], weights: Sequence[Tensor]) -> list[Tensor]:
+    def broadcast_weights(
+        self, epoch: int, members: Sequence[int], weights: Sequence[Tensor]
+    ) -> list[Tensor]:
         """The first member's weights, for each of them a copy.
 
         CellError where what arrives is not what was sent.
@@ -103,13 +105,13 @@ class Between:
             line = self._entered(epoch, members)
             sent = _hash(scratch)
             for one in scratch:
-                line.spread(one)
-            if not torch.equal(line.spread(sent), _hash(scratch)):
+                line.broadcast(one)
+            if not torch.equal(line.broadcast(sent), _hash(scratch)):
                 raise CellError(f"cell {self._cell}: weights arrived with another hash than sent")
         return scratch
 
     def _reduced_there(
-        self, memory: Memory, epoch: int, members: Sequence[int], sums: Sequence[Tensor]
+        self, memory: IpcMemory, epoch: int, members: Sequence[int], sums: Sequence[Tensor]
     ) -> list[Tensor]:
         """The first reads the others' sums where they lie, in the order of members."""
         if len(members) < 2:
@@ -121,12 +123,12 @@ class Between:
             _, *others = line.gather_words(_said(loan), len(members))
             total = list(sums)
             if is_first:
-                total = with_room("adding up gradients", lambda: _sum(memory, sums, others))
+                total = oom_guard("adding up gradients", lambda: _sum(memory, sums, others))
             line.all_here()
         return total
 
     def _spread_there(
-        self, memory: Memory, epoch: int, members: Sequence[int], weights: Sequence[Tensor]
+        self, memory: IpcMemory, epoch: int, members: Sequence[int], weights: Sequence[Tensor]
     ) -> list[Tensor]:
         """The others read the first's weights where they lie."""
         found = [one.detach() for one in weights]
@@ -137,7 +139,7 @@ class Between:
         with _lending(memory, line, found if is_first else []) as loan:
             first, *_ = line.gather_words(_said(loan), len(members))
             if not is_first:
-                found = with_room("taking weights", lambda: _copies(memory, first, weights))
+                found = oom_guard("taking weights", lambda: _copies(memory, first, weights))
             line.all_here()
         return found
 
@@ -176,8 +178,8 @@ class Between:
 
 @contextmanager
 def _lending(
-    memory: Memory, line: Line, tensors: Sequence[Tensor], *, with_sums: bool = True
-) -> Iterator[Loan]:
+    memory: IpcMemory, line: CommGroup, tensors: Sequence[Tensor], *, with_sums: bool = True
+) -> Iterator[IpcExport]:
     """Members can read these until the block ends; one that fails keeps nobody waiting."""
     loan = None
     is_done = False
@@ -193,15 +195,15 @@ def _lending(
             loan.end()
 
 
-def _said(loan: Loan) -> bytes:
+def _said(loan: IpcExport) -> bytes:
     return msgspec.json.encode(loan.lent)
 
 
-def _sum(memory: Memory, sums: Sequence[Tensor], others: Sequence[bytes]) -> list[Tensor]:
+def _sum(memory: IpcMemory, sums: Sequence[Tensor], others: Sequence[bytes]) -> list[Tensor]:
     """These and all that others lend, in new memory."""
     total = [one.detach().clone() for one in sums]
     for said in others:
-        lent = msgspec.json.decode(said, type=Lent)
+        lent = msgspec.json.decode(said, type=IpcHandle)
         require_alike(lent, total)
         with memory.borrowed(lent) as parts:
             for one, part in zip(total, parts, strict=True):
@@ -209,10 +211,10 @@ def _sum(memory: Memory, sums: Sequence[Tensor], others: Sequence[bytes]) -> lis
     return total
 
 
-def _copies(memory: Memory, said: bytes, like: Sequence[Tensor]) -> list[Tensor]:
+def _copies(memory: IpcMemory, said: bytes, like: Sequence[Tensor]) -> list[Tensor]:
     """What is lent, in new memory."""
     found = [torch.empty_like(one) for one in like]
-    read(memory, msgspec.json.decode(said, type=Lent), found)
+    read(memory, msgspec.json.decode(said, type=IpcHandle), found)
     return found
 
 

@@ -6,19 +6,19 @@ from math import sqrt
 import torch
 from torch import Tensor
 
-from gyre.trainer.distributed.pipeline_stage import Stage
-from gyre.trainer.distributed.rank_comm import Lines
-from gyre.trainer.distributed.tensor_parallel import Split
+from gyre.trainer.distributed.pipeline_stage import PipelineStage
+from gyre.trainer.distributed.rank_comm import RankComm
+from gyre.trainer.distributed.tensor_parallel import ParameterSplit
 from gyre.types.errors import ModelError
 
 
-class Holdings:
+class ParameterShards:
     """The parameters of one rank: parts of some, some that shards share, one that ends share.
 
     Gradients are given by parameter name; every name of the rank is there, on every rank.
     """
 
-    def __init__(self, stage: Stage, split: Split, lines: Lines) -> None:
+    def __init__(self, stage: PipelineStage, split: ParameterSplit, lines: RankComm) -> None:
         self._lines = lines
         self._split = split
         self._place = lines.place
@@ -43,7 +43,7 @@ class Holdings:
             if self._place.shards > 1:
                 for name in self._parameters:
                     if name not in self._split.dims and name not in self._split.partial:
-                        self._lines.within.spread(gradients[name])
+                        self._lines.within.broadcast(gradients[name])
 
     def norm(self, gradients: Mapping[str, Tensor]) -> float:
         """Of the whole cell's gradient, the same on every rank; each parameter counts once."""

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gyre.trainer.distributed.pipeline_schedule import Kind
+from gyre.trainer.distributed.pipeline_schedule import HeaderKind
 from gyre.trainer.loss import Measures
 from gyre.types.ids import CallId, ExecutionId
 from gyre.types.packs import Pack, Score, Share
@@ -28,12 +28,12 @@ class MicroStep:
     """Of each share over the whole claim; None asks for scores and trains nothing (SPEC 8.3)."""
 
     @property
-    def kind(self) -> Kind:
-        return Kind.SCORE if self.scores is None else Kind.RUN
+    def kind(self) -> HeaderKind:
+        return HeaderKind.SCORE if self.scores is None else HeaderKind.RUN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class MicroStepResult:
     """What a micro-step came to."""
 
     work: MicroStep
@@ -49,17 +49,17 @@ NUM_HEADER = 6
 """Kind, tokens, targets, shares, executions, bytes of names."""
 
 
-def header(work: MicroStep | Kind) -> Tensor:
+def header(work: MicroStep | HeaderKind) -> Tensor:
     """The first thing said about a micro-step, or all there is to say."""
-    if isinstance(work, Kind):
+    if isinstance(work, HeaderKind):
         return torch.tensor([work, 0, 0, 0, 0, 0])
     pack = work.pack
     sizes = [pack.num_tokens, pack.num_targets, len(work.shares), work.num_executions]
     return torch.tensor([work.kind, *sizes, len(_names(work))])
 
 
-def kind_of(header: Tensor) -> Kind:
-    return Kind(int(header[0]))
+def kind_of(header: Tensor) -> HeaderKind:
+    return HeaderKind(int(header[0]))
 
 
 def num_bytes(header: Tensor) -> int:
@@ -113,7 +113,7 @@ def work_from(header: Tensor, payload: Tensor) -> MicroStep:
         shares=tuple(_share(*row) for row in rows),
         num_executions=executions,
         scores=None
-        if kind_of(header) == Kind.SCORE
+        if kind_of(header) == HeaderKind.SCORE
         else tuple(Score(sum_log_ratio=one, count=count) for one, count in scores),
     )
 
@@ -142,7 +142,7 @@ def num_report(work: MicroStep) -> int:
     return _NUM_FIXED + 2 * len(work.shares)
 
 
-def report(outcome: Result | str, work: MicroStep) -> Tensor:
+def report(outcome: MicroStepResult | str, work: MicroStep) -> Tensor:
     """A result in float64, in which counts are exact, or the length of a failure's text."""
     if isinstance(outcome, str):
         numbers = [float(len(outcome.encode()))] + [0.0] * (num_report(work) - 1)
@@ -157,12 +157,12 @@ def num_failure(report: Tensor) -> int:
     return int(report[0])
 
 
-def result_from(report: Tensor, work: MicroStep) -> Result:
+def result_from(report: Tensor, work: MicroStep) -> MicroStepResult:
     """The result that another rank told in numbers."""
     _, loss, *rest = report.tolist()
     measures = dict(zip(_MEASURES, rest, strict=False))
     sums, counts = rest[len(_MEASURES) :: 2], rest[len(_MEASURES) + 1 :: 2]
-    return Result(
+    return MicroStepResult(
         work=work,
         scores=tuple(
             Score(sum_log_ratio=one, count=int(count))

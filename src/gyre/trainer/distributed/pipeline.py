@@ -14,19 +14,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gyre.config.sections import ObjectiveSection
-from gyre.model.packed_batch import Packed, check
+from gyre.config.sections import LossConfig
+from gyre.model.packed_batch import PackedBatch, check
 from gyre.trainer.distributed import messages
-from gyre.trainer.distributed.messages import MicroStep, Result
-from gyre.trainer.distributed.pipeline_schedule import Backward, Forward, Kind, Schedule
-from gyre.trainer.distributed.pipeline_stage import Passed, Stage
-from gyre.trainer.distributed.rank_comm import Lines
-from gyre.trainer.loss import Measures, log_ratio_sums, sum_of_ratios, weigh
+from gyre.trainer.distributed.messages import MicroStep, MicroStepResult
+from gyre.trainer.distributed.pipeline_schedule import (
+    BackwardAction,
+    ForwardAction,
+    HeaderKind,
+    Schedule,
+)
+from gyre.trainer.distributed.pipeline_stage import PipelineStage, StageActivations
+from gyre.trainer.distributed.rank_comm import RankComm
+from gyre.trainer.loss import Measures, log_ratio_sums, loss_and_gradient, sum_of_ratios
 from gyre.trainer.passes import on_device
-from gyre.types.errors import BrokenPromise, CellError, NotFinite
+from gyre.types.errors import CellError, InternalError, NotFinite
 
 
-class Ended(Enum):
+class StreamEnd(Enum):
     """Why a stream stands still."""
 
     PAUSED = auto()
@@ -35,14 +40,14 @@ class Ended(Enum):
     """The batch is done; nothing is in flight."""
 
 
-class Source(Protocol):
+class MicroStepSource(Protocol):
     """Where the driver finds micro-steps."""
 
-    def take(self) -> MicroStep | Ended:
+    def take(self) -> MicroStep | StreamEnd:
         """The next one, or why there is none now."""
         ...
 
-    def finished(self, result: Result) -> None:
+    def finished(self, result: MicroStepResult) -> None:
         """One that was taken has come to this; in the order they were taken."""
         ...
 
@@ -51,8 +56,8 @@ class Source(Protocol):
 class _InFlight:
     """A micro-step between its forward and its backward on this stage."""
 
-    packed: Packed
-    passed: Passed
+    packed: PackedBatch
+    passed: StageActivations
     gradient: Tensor | None
     """Of the log-probabilities, on the last stage; elsewhere it is yet to come."""
 
@@ -64,7 +69,7 @@ class Pipeline:
     Whatever the error, what the batch has added to gradients is to be thrown away.
     """
 
-    def __init__(self, stage: Stage, lines: Lines, section: ObjectiveSection) -> None:
+    def __init__(self, stage: PipelineStage, lines: RankComm, section: LossConfig) -> None:
         self._stage = stage
         self._lines = lines
         self._place = lines.place
@@ -73,7 +78,7 @@ class Pipeline:
         self._in_flight: dict[int, _InFlight] = {}
         self._unreported: deque[MicroStep] = deque()
         """Told to all and not yet finished; of the driver only."""
-        self._reports: deque[Result | str] = deque()
+        self._reports: deque[MicroStepResult | str] = deque()
         """Of the last stage's own, where the driver is it."""
 
     @property
@@ -81,7 +86,7 @@ class Pipeline:
         """Micro-steps whose activations this stage holds."""
         return len(self._in_flight)
 
-    def drive(self, source: Source) -> Ended:
+    def drive(self, source: MicroStepSource) -> StreamEnd:
         """The source is exhausted for now or for this batch; every rank has stopped there.
 
         A pack that cannot be computed and a loss that is no number close the batch, then raise.
@@ -90,49 +95,49 @@ class Pipeline:
         """
         if not self._place.is_driver:
             message = f"rank {self._place.rank} cannot drive; it follows"
-            raise BrokenPromise(message)
+            raise InternalError(message)
         with self._lines.dropped_on_failure():
             outcome = self._drive(source)
         if isinstance(outcome, CellError):
             raise outcome
         return outcome
 
-    def follow(self) -> Ended:
+    def follow(self) -> StreamEnd:
         """The driver has paused or closed the stream, and this rank has done its part."""
         sign = torch.empty(messages.NUM_HEADER, dtype=torch.int64)
         with self._lines.dropped_on_failure():
             while True:
                 header = self._lines.control.receive(sign.clone(), 0)
                 match messages.kind_of(header):
-                    case Kind.RUN | Kind.SCORE:
+                    case HeaderKind.RUN | HeaderKind.SCORE:
                         payload = torch.empty(messages.num_bytes(header), dtype=torch.uint8)
                         self._lines.control.receive(payload, 0)
                         self._act(messages.work_from(header, payload))
-                    case Kind.PAUSE:
-                        return Ended.PAUSED
-                    case Kind.CLOSE:
+                    case HeaderKind.PAUSE:
+                        return StreamEnd.PAUSED
+                    case HeaderKind.CLOSE:
                         self._close()
-                        return Ended.CLOSED
+                        return StreamEnd.CLOSED
 
-    def _drive(self, source: Source) -> Ended | CellError:
+    def _drive(self, source: MicroStepSource) -> StreamEnd | CellError:
         failure: CellError | None = None
         while failure is None:
             match source.take():
                 case MicroStep() as work:
                     failure = self._start(work) or self._collect(source, self._place.stages)
-                case Ended.PAUSED if self._unreported:
+                case StreamEnd.PAUSED if self._unreported:
                     # A result may be what the source waits for.
                     failure = self._collect(source, len(self._unreported) - 1)
-                case Ended.PAUSED:
-                    self._tell(messages.header(Kind.PAUSE))
-                    return Ended.PAUSED
-                case Ended.CLOSED:
+                case StreamEnd.PAUSED:
+                    self._tell(messages.header(HeaderKind.PAUSE))
+                    return StreamEnd.PAUSED
+                case StreamEnd.CLOSED:
                     break
-        self._tell(messages.header(Kind.CLOSE))
+        self._tell(messages.header(HeaderKind.CLOSE))
         self._close()
         while self._unreported:
             failure = self._collect(None if failure else source, 0) or failure
-        return failure or Ended.CLOSED
+        return failure or StreamEnd.CLOSED
 
     def _start(self, work: MicroStep) -> CellError | None:
         try:
@@ -149,7 +154,7 @@ class Pipeline:
             for part in parts:
                 self._lines.control.send(part, rank)
 
-    def _collect(self, source: Source | None, most: int) -> CellError | None:
+    def _collect(self, source: MicroStepSource | None, most: int) -> CellError | None:
         """Results reach the source, oldest first, until `most` are outstanding or one failed.
 
         After a failure there is no source any more, and they are only taken off the line.
@@ -163,7 +168,7 @@ class Pipeline:
                 source.finished(outcome)
         return None
 
-    def _receive(self, work: MicroStep) -> Result | str:
+    def _receive(self, work: MicroStep) -> MicroStepResult | str:
         sender, control = self._place.reporter, self._lines.control
         room = torch.empty(messages.num_report(work), dtype=torch.float64)
         report = control.receive(room, sender)
@@ -174,21 +179,21 @@ class Pipeline:
         )
 
     def _close(self) -> None:
-        self._perform(Kind.CLOSE, None)
+        self._perform(HeaderKind.CLOSE, None)
         self._lines.settle()
 
     def _act(self, work: MicroStep) -> None:
         self._perform(work.kind, work)
 
-    def _perform(self, kind: Kind, work: MicroStep | None) -> None:
+    def _perform(self, kind: HeaderKind, work: MicroStep | None) -> None:
         for action in self._schedule.hear(kind):
             match action:
-                case Forward(serial, keep) if work is not None:
+                case ForwardAction(serial, keep) if work is not None:
                     self._forward(serial, work, keep=keep)
-                case Forward():
+                case ForwardAction():
                     message = f"{kind.name} asks for a forward pass of nothing"
-                    raise BrokenPromise(message)
-                case Backward(serial):
+                    raise InternalError(message)
+                case BackwardAction(serial):
                     self._backward(serial)
 
     def _forward(self, serial: int, work: MicroStep, *, keep: bool) -> None:
@@ -216,18 +221,18 @@ class Pipeline:
         if before is not None:
             self._lines.back.send(before, place.stage - 1)
 
-    def _weigh(self, work: MicroStep, made: Packed, logprobs: Tensor) -> Tensor:
+    def _weigh(self, work: MicroStep, made: PackedBatch, logprobs: Tensor) -> Tensor:
         """The gradient of each log-probability; the driver is told what it comes from.
 
         After a failure it is zero, so that the stages before get what they wait for.
         """
         gradient = torch.zeros_like(logprobs)
-        outcome: Result | str
+        outcome: MicroStepResult | str
         try:
             scores = log_ratio_sums(logprobs, made.behaviour, made.shares, work.shares)
             loss, measures = None, _seen(work, logprobs.double().cpu())
             if work.scores is not None:
-                weighed = weigh(
+                weighed = loss_and_gradient(
                     logprobs,
                     made.behaviour,
                     made.shares,
@@ -237,13 +242,13 @@ class Pipeline:
                     section=self._section,
                 )
                 gradient, loss, measures = weighed.gradient, weighed.loss, weighed.measures
-            outcome = Result(work=work, scores=scores, loss=loss, measures=measures)
+            outcome = MicroStepResult(work=work, scores=scores, loss=loss, measures=measures)
         except NotFinite as error:
             outcome = str(error)
         self._report(work, outcome)
         return gradient
 
-    def _report(self, work: MicroStep, outcome: Result | str) -> None:
+    def _report(self, work: MicroStep, outcome: MicroStepResult | str) -> None:
         if self._place.is_driver:
             self._reports.append(outcome)
         elif self._place.rank == self._place.reporter:

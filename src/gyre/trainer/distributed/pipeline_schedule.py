@@ -4,10 +4,10 @@ from collections import deque
 from dataclasses import dataclass
 from enum import IntEnum
 
-from gyre.types.errors import BrokenPromise
+from gyre.types.errors import InternalError
 
 
-class Kind(IntEnum):
+class HeaderKind(IntEnum):
     """What a header asks of every stage; numbers, because they travel as such."""
 
     RUN = 1
@@ -21,7 +21,7 @@ class Kind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Forward:
+class ForwardAction:
     """The micro-step passes the stage."""
 
     serial: int
@@ -30,13 +30,13 @@ class Forward:
 
 
 @dataclass(frozen=True, slots=True)
-class Backward:
+class BackwardAction:
     """The gradient of the oldest micro-step in flight passes the stage."""
 
     serial: int
 
 
-Action = Forward | Backward
+Action = ForwardAction | BackwardAction
 
 
 class Schedule:
@@ -50,7 +50,7 @@ class Schedule:
     def __init__(self, stage: int, stages: int) -> None:
         if not 0 <= stage < stages:
             message = f"there is no stage {stage} of {stages}"
-            raise BrokenPromise(message)
+            raise InternalError(message)
         self.most_waiting = stages - stage - 1
         """How many stay in flight between two headers."""
         self._heard = 0
@@ -61,27 +61,29 @@ class Schedule:
         """Serial numbers that have had their forward and not their backward, oldest first."""
         return tuple(self._in_flight)
 
-    def hear(self, kind: Kind) -> list[Action]:
+    def hear(self, kind: HeaderKind) -> list[Action]:
         """What the stage now does, in this order; RUN and SCORE number micro-steps from 0."""
         match kind:
-            case Kind.RUN:
+            case HeaderKind.RUN:
                 return [self._forward(), *self._backward(self.most_waiting)]
-            case Kind.SCORE:
-                return [Forward(self._next(), is_kept=False)]
-            case Kind.PAUSE:
+            case HeaderKind.SCORE:
+                return [ForwardAction(self._next(), is_kept=False)]
+            case HeaderKind.PAUSE:
                 return []
-            case Kind.CLOSE:
+            case HeaderKind.CLOSE:
                 return list[Action](self._backward(0))
 
     def _next(self) -> int:
         self._heard += 1
         return self._heard - 1
 
-    def _forward(self) -> Forward:
+    def _forward(self) -> ForwardAction:
         serial = self._next()
         self._in_flight.append(serial)
-        return Forward(serial, is_kept=True)
+        return ForwardAction(serial, is_kept=True)
 
-    def _backward(self, most: int) -> list[Backward]:
+    def _backward(self, most: int) -> list[BackwardAction]:
         """Oldest first, until at most `most` are in flight."""
-        return [Backward(self._in_flight.popleft()) for _ in range(len(self._in_flight) - most)]
+        return [
+            BackwardAction(self._in_flight.popleft()) for _ in range(len(self._in_flight) - most)
+        ]

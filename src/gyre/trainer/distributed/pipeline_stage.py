@@ -6,12 +6,12 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from gyre.config.sections import TrainerSection
+from gyre.config.sections import TrainerConfig
 from gyre.model.attention import attention_for
 from gyre.model.network import Network
-from gyre.model.packed_batch import Packed
+from gyre.model.packed_batch import PackedBatch
 from gyre.trainer.activation_checkpointing import recompute_for, run_layer
-from gyre.trainer.distributed.rank_comm import Place
+from gyre.trainer.distributed.rank_comm import RankPosition
 from gyre.trainer.logprobs import logprobs
 from gyre.types.errors import ModelError
 
@@ -31,7 +31,7 @@ def is_tied(network: Network) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Passed:
+class StageActivations:
     """What a forward pass left for its backward pass."""
 
     incoming: Tensor | None
@@ -40,14 +40,14 @@ class Passed:
     """States for the next stage, or log-probabilities of the targets."""
 
 
-class Stage:
+class PipelineStage:
     """A network cut down to one stage's part, and the passes over it."""
 
     def __init__(
         self,
         network: Network,
-        place: Place,
-        section: TrainerSection,
+        place: RankPosition,
+        section: TrainerConfig,
         *,
         temperature: float = 1.0,
     ) -> None:
@@ -65,7 +65,9 @@ class Stage:
         self.device, self.dtype = network.device, network.dtype
         _cut(network, self.span, place)
 
-    def forward(self, packed: Packed, incoming: Tensor | None, *, keep: bool) -> Passed:
+    def forward(
+        self, packed: PackedBatch, incoming: Tensor | None, *, keep: bool
+    ) -> StageActivations:
         """The pass, with or without what a backward pass needs."""
         with torch.set_grad_enabled(keep):
             if incoming is None:
@@ -78,19 +80,19 @@ class Stage:
                 state = run_layer(self.network, index, state, rotary, attend, self._recompute)
             if self.place.is_last:
                 state = self._logprobs(packed, state)
-        return Passed(incoming=incoming, outgoing=state)
+        return StageActivations(incoming=incoming, outgoing=state)
 
-    def backward(self, passed: Passed, gradient: Tensor) -> Tensor | None:
+    def backward(self, passed: StageActivations, gradient: Tensor) -> Tensor | None:
         """The gradient of what came in; those of parameters are added to theirs."""
         torch.autograd.backward([passed.outgoing], [gradient])
         return None if passed.incoming is None else passed.incoming.grad
 
-    def empty_states(self, packed: Packed) -> Tensor:
+    def empty_states(self, packed: PackedBatch) -> Tensor:
         """Room for the states or gradients of a pack, as they travel between stages."""
         size = (1, packed.num_tokens, self.network.shape.hidden)
         return torch.empty(size, dtype=self.dtype, device=self.device)
 
-    def _logprobs(self, packed: Packed, state: Tensor) -> Tensor:
+    def _logprobs(self, packed: PackedBatch, state: Tensor) -> Tensor:
         hidden_TH = self.network.norm(state).squeeze(0)
         return logprobs(
             hidden_TH,
@@ -102,7 +104,7 @@ class Stage:
         )
 
 
-def _cut(network: Network, span: range, place: Place) -> None:
+def _cut(network: Network, span: range, place: RankPosition) -> None:
     """Layers keep their places in the list, so that parameters keep their names."""
     module, decoder = network.module, network.decoder
     for index in range(network.shape.layers):

@@ -7,21 +7,21 @@ from math import nan
 import torch
 from torch import Tensor
 
-from gyre.config.sections import ObjectiveSection, OptimizerSection, TrainerSection
+from gyre.config.sections import LossConfig, OptimizerConfig, TrainerConfig
 from gyre.model.network import Network
-from gyre.trainer.distributed.holdings import Holdings
-from gyre.trainer.distributed.messages import MicroStep, Result
-from gyre.trainer.distributed.pipeline import Ended, Pipeline, Source
-from gyre.trainer.distributed.pipeline_stage import Stage
-from gyre.trainer.distributed.rank_comm import Lines
+from gyre.trainer.distributed.holdings import ParameterShards
+from gyre.trainer.distributed.messages import MicroStep, MicroStepResult
+from gyre.trainer.distributed.pipeline import MicroStepSource, Pipeline, StreamEnd
+from gyre.trainer.distributed.pipeline_stage import PipelineStage
+from gyre.trainer.distributed.rank_comm import RankComm
 from gyre.trainer.distributed.tensor_parallel import split_network
 from gyre.trainer.gradients import GradientSums
 from gyre.trainer.loss import add_scores
 from gyre.trainer.optimizer import Adam, OptimizerState
 from gyre.trainer.passes import check_claim
-from gyre.trainer.resting import Weights
-from gyre.trainer.room import with_room
-from gyre.trainer.update import Held, arithmetic, core, stepped
+from gyre.trainer.resting import OffloadableWeights
+from gyre.trainer.room import oom_guard
+from gyre.trainer.update import DeviceState, arithmetic, core, stepped
 from gyre.types.errors import CellError, NotFinite
 from gyre.types.packs import Claim, Score
 from gyre.types.reports import StepReport
@@ -37,11 +37,11 @@ class RankTrainer:
     def __init__(
         self,
         network: Network,
-        lines: Lines,
+        lines: RankComm,
         *,
-        section: TrainerSection,
-        objective: ObjectiveSection,
-        optimizer: OptimizerSection | None,
+        section: TrainerConfig,
+        objective: LossConfig,
+        optimizer: OptimizerConfig | None,
         temperature: float = 1.0,
         version: int = 0,
     ) -> None:
@@ -51,26 +51,26 @@ class RankTrainer:
         """
         place = lines.place
         # Asked for its device while it is whole, because other stages keep no head.
-        weights = Weights(network)
+        weights = OffloadableWeights(network)
         self.version = version
         self.network = network
         self._section = section
         self._lines = lines
         self._is_paused = False
         split = split_network(network, lines.within, shard=place.shard, shards=place.shards)
-        stage = Stage(network, place, section, temperature=temperature)
+        stage = PipelineStage(network, place, section, temperature=temperature)
         parameters = dict(network.module.named_parameters())
         self._pipeline = Pipeline(stage, lines, objective)
-        self._holdings = Holdings(stage, split, lines)
+        self._holdings = ParameterShards(stage, split, lines)
         self._sums = GradientSums(parameters, exact=section.deterministic)
         self._adam = None if optimizer is None else Adam(parameters, optimizer)
-        self._held = Held(self._sums, self._adam, weights)
+        self._held = DeviceState(self._sums, self._adam, weights)
 
-    def drive(self, source: Source) -> Ended:
+    def drive(self, source: MicroStepSource) -> StreamEnd:
         """As `Pipeline.drive`: the gradients of what was closed are in the ranks' sums."""
         return self._streamed(lambda: self._pipeline.drive(source))
 
-    def follow(self) -> Ended:
+    def follow(self) -> StreamEnd:
         """As `Pipeline.follow`."""
         return self._streamed(self._pipeline.follow)
 
@@ -149,24 +149,24 @@ class RankTrainer:
     def is_resting(self) -> bool:
         return self._held.is_resting
 
-    def rest(self, *, weights: bool = False) -> None:
+    def offload(self, *, weights: bool = False) -> None:
         """This rank's part leaves the device; every rank refuses while the stream is paused."""
         if self._is_paused:
             raise CellError("the trainer cannot rest: its stream is paused; close it first")
-        self._held.rest(weights=weights)
+        self._held.offload(weights=weights)
 
-    def restore(self) -> None:
+    def reload(self) -> None:
         """Everything is back on the device; OutOfMemory leaves it resting, to be tried again."""
-        self._held.restore()
+        self._held.reload()
 
-    def _streamed(self, work: Callable[[], Ended]) -> Ended:
+    def _streamed(self, work: Callable[[], StreamEnd]) -> StreamEnd:
         self._held.require_awake()
         # An error closes the stream, unless it ends the cell.
         self._is_paused = False
         with arithmetic(deterministic=self._section.deterministic):
-            ended = with_room("a micro-step", work)
+            ended = oom_guard("a micro-step", work)
         # Not whether this stage holds any in flight, because the last one never does.
-        self._is_paused = ended is Ended.PAUSED
+        self._is_paused = ended is StreamEnd.PAUSED
         return ended
 
     def _all_have_sums(self) -> bool:
@@ -193,8 +193,8 @@ class _Scoring:
         )
         self.found: list[tuple[Score, ...]] = []
 
-    def take(self) -> MicroStep | Ended:
-        return self._waiting.popleft() if self._waiting else Ended.CLOSED
+    def take(self) -> MicroStep | StreamEnd:
+        return self._waiting.popleft() if self._waiting else StreamEnd.CLOSED
 
-    def finished(self, result: Result) -> None:
+    def finished(self, result: MicroStepResult) -> None:
         self.found.append(result.scores)

@@ -18,11 +18,11 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.distributed import distributed_c10d as groups
 
-from gyre.types.errors import BrokenPromise, CellError
+from gyre.types.errors import CellError, InternalError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class RankPosition:
     """Where a rank stands in its cell: a stage of the pipeline, and a shard of that stage."""
 
     stage: int
@@ -33,10 +33,10 @@ class Place:
     def __post_init__(self) -> None:
         if not (0 <= self.stage < self.stages and 0 <= self.shard < self.shards):
             message = f"there is no such place in a cell: {self}"
-            raise BrokenPromise(message)
+            raise InternalError(message)
 
     @classmethod
-    def of(cls, rank: int, *, stages: int, shards: int) -> "Place":
+    def of(cls, rank: int, *, stages: int, shards: int) -> "RankPosition":
         """Ranks of one stage are neighbours, because they exchange most."""
         stage, shard = divmod(rank, shards)
         return cls(stage=stage, stages=stages, shard=shard, shards=shards)
@@ -76,7 +76,7 @@ def depth(stages: int) -> int:
     return stages + 1
 
 
-class Line:
+class CommGroup:
     """One group of ranks; any failure to reach one of them is a CellError that names the line."""
 
     def __init__(self, name: str, make: Callable[[], Any], *, depth: int) -> None:
@@ -112,7 +112,7 @@ class Line:
             self._open.allreduce([tensor]).wait()
         return tensor
 
-    def spread(self, tensor: Tensor) -> Tensor:
+    def broadcast(self, tensor: Tensor) -> Tensor:
         """`tensor`, now rank 0's on every rank."""
         with self._named("cannot spread"):
             self._open.broadcast(tensor, 0).wait()
@@ -152,13 +152,13 @@ class Line:
             raise CellError(message) from error
 
 
-class Lines:
+class RankComm:
     """All lines of one rank; a failure on one is a failure of the cell."""
 
     def __init__(
         self,
         store: groups.Store,
-        place: Place,
+        place: RankPosition,
         *,
         device: torch.device,
         timeout_s: float,
@@ -169,12 +169,12 @@ class Lines:
         store = groups.PrefixStore(f"epoch{epoch}", store)
         host = torch.device("cpu")
 
-        def line(name: str, on: torch.device, rank: int, size: int, most: int) -> Line:
+        def line(name: str, on: torch.device, rank: int, size: int, most: int) -> CommGroup:
             def make() -> Any:
                 return _group(groups.PrefixStore(name, store), rank, size, on, timeout_s)
 
             where = f"line {name} of stage {place.stage}, shard {place.shard}"
-            return Line(where, make, depth=most)
+            return CommGroup(where, make, depth=most)
 
         shard, stage, most = place.shard, place.stage, depth(place.stages)
         # A micro-step is two messages to each of the other ranks.
@@ -188,7 +188,7 @@ class Lines:
         """Sums of shards; its ranks are shards of one stage."""
 
     @property
-    def _all(self) -> Sequence[Line]:
+    def _all(self) -> Sequence[CommGroup]:
         return (self.control, self.ahead, self.back, self.within)
 
     def settle(self) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gyre.model.network import Network
-from gyre.trainer.distributed.rank_comm import Line
+from gyre.trainer.distributed.rank_comm import CommGroup
 from gyre.types.errors import ModelError
 
 _BY_OUTPUT = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
@@ -27,7 +27,7 @@ _KNOWN = {*_BY_OUTPUT, *_BY_OUTPUT_MLP, *_BY_INPUT, *_WITHIN_HEADS, *_BEFORE_SPL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
+class ParameterSplit:
     """Which parameters of a network are in parts, by name; all others are whole on each shard."""
 
     shard: int
@@ -44,11 +44,11 @@ class Split:
         return whole.chunk(self.shards, self.dims[name])[self.shard]
 
 
-UNSPLIT = Split(shard=0, shards=1, dims=MappingProxyType({}), partial=frozenset())
+UNSPLIT = ParameterSplit(shard=0, shards=1, dims=MappingProxyType({}), partial=frozenset())
 """A network whose layers are whole."""
 
 
-def split_network(network: Network, line: Line, *, shard: int, shards: int) -> Split:
+def split_network(network: Network, line: CommGroup, *, shard: int, shards: int) -> ParameterSplit:
     """The network's layers hold this shard's part only, and add up over `line` as they run.
 
     A model that cannot be split so is refused, and left as it was.
@@ -71,7 +71,7 @@ def split_network(network: Network, line: Line, *, shard: int, shards: int) -> S
         for path in _BEFORE_SPLIT:
             layer.get_submodule(path).register_forward_hook(_entering(line))
         partial |= {f"{name}.{one}.weight" for one in _WITHIN_HEADS if _has(layer, one)}
-    return Split(
+    return ParameterSplit(
         shard=shard, shards=shards, dims=MappingProxyType(dims), partial=frozenset(partial)
     )
 
@@ -117,7 +117,7 @@ def _split_by_output(name: str, linear: Any, shard: int, shards: int) -> dict[st
 
 
 def _split_by_input(
-    name: str, layer: nn.Module, path: str, shard: int, shards: int, line: Line
+    name: str, layer: nn.Module, path: str, shard: int, shards: int, line: CommGroup
 ) -> dict[str, int]:
     linear: Any = layer.get_submodule(path)
     weight = _part(linear.weight, 1, shard, shards)
@@ -134,7 +134,7 @@ def _part(parameter: nn.Parameter, dim: int, shard: int, shards: int) -> nn.Para
 class _SummedLinear(nn.Module):
     """Products of the shards' inputs, added up; the bias, whole on each shard, is added once."""
 
-    def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None, line: Line) -> None:
+    def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None, line: CommGroup) -> None:
         super().__init__()
         self.weight = weight
         self.bias = bias
@@ -145,7 +145,7 @@ class _SummedLinear(nn.Module):
         return summed if self.bias is None else summed + self.bias
 
 
-def _entering(line: Line) -> Any:
+def _entering(line: CommGroup) -> Any:
     def hook(module: nn.Module, inputs: tuple[Tensor, ...], normed: Tensor) -> Any:
         return _Enter.apply(normed, line)  # type: ignore[no-untyped-call]
 
@@ -156,7 +156,7 @@ class _Enter(torch.autograd.Function):
     """Into the split part: the value as it is, its gradient summed over shards."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, line: Line) -> Tensor:
+    def forward(ctx: Any, hidden: Tensor, line: CommGroup) -> Tensor:
         ctx.line = line
         return hidden.view_as(hidden)
 
@@ -170,7 +170,7 @@ class _Leave(torch.autograd.Function):
     """Out of the split part: the value summed over shards, its gradient as it is."""
 
     @staticmethod
-    def forward(ctx: Any, part: Tensor, line: Line) -> Tensor:
+    def forward(ctx: Any, part: Tensor, line: CommGroup) -> Tensor:
         return line.add_up(part.clone(memory_format=torch.contiguous_format))
 
     @staticmethod

@@ -23,12 +23,12 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from gyre.model.network import Attend, Network
-from gyre.trainer.distributed.rank_comm import Line
+from gyre.trainer.distributed.rank_comm import CommGroup
 from gyre.trainer.megatron.weights import LAYER, fused
 from gyre.types.errors import ModelError
 
 
-def install(network: Network, *, line: Line | None, shard: int, shards: int) -> None:
+def install(network: Network, *, line: CommGroup | None, shard: int, shards: int) -> None:
     """Layers that the network still has are Megatron's from now on; all else is as it was.
 
     `line` is that of the shards; each has its part of the weights already.
@@ -141,7 +141,7 @@ class _Angles(nn.Module):
 class _Group:
     """The shards of a stage, as far as Megatron asks for a group: its size, and sums over it."""
 
-    def __init__(self, line: Line | None, shard: int, shards: int) -> None:
+    def __init__(self, line: CommGroup | None, shard: int, shards: int) -> None:
         self._line, self._shard, self._shards = line, shard, shards
 
     def size(self) -> int:
@@ -160,7 +160,7 @@ class _Group:
         """What was asked for is there already."""
 
 
-def _ranks(line: Line | None, shard: int, shards: int) -> Any:
+def _ranks(line: CommGroup | None, shard: int, shards: int) -> Any:
     if not dist.is_initialized():
         # Megatron looks for a default group before it looks at the one it was given.
         dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)

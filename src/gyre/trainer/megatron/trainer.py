@@ -6,25 +6,25 @@ from pathlib import Path
 
 import torch
 
-from gyre.config.sections import ObjectiveSection, OptimizerSection, TrainerSection
+from gyre.config.sections import LossConfig, OptimizerConfig, TrainerConfig
 from gyre.model.loader import load_network
 from gyre.model.network import Network
-from gyre.trainer.cell import LocalTrainer
+from gyre.trainer.cell import Trainer
 from gyre.trainer.distributed.rank import RankTrainer
-from gyre.trainer.distributed.rank_comm import Line, Lines
+from gyre.trainer.distributed.rank_comm import CommGroup, RankComm
 from gyre.types.errors import ConfigError
-from gyre.types.ports import Trainer
+from gyre.types.ports import CellTrainer
 
 HINT = "trainer.kind = \"megatron\" needs Megatron-core: pip install 'gyre-rl[megatron]'"
 
 
 def megatron_rank(
     network: Network,
-    lines: Lines,
+    lines: RankComm,
     *,
-    section: TrainerSection,
-    objective: ObjectiveSection,
-    optimizer: OptimizerSection | None,
+    section: TrainerConfig,
+    objective: LossConfig,
+    optimizer: OptimizerConfig | None,
     temperature: float = 1.0,
     version: int = 0,
 ) -> RankTrainer:
@@ -46,19 +46,19 @@ def megatron_rank(
 def open_trainer(
     model: str | Path | Network,
     *,
-    section: TrainerSection,
-    objective: ObjectiveSection,
-    optimizer: OptimizerSection | None,
+    section: TrainerConfig,
+    objective: LossConfig,
+    optimizer: OptimizerConfig | None,
     device: str = "cpu",
     dtype: torch.dtype = torch.float32,
     temperature: float = 1.0,
     version: int = 0,
-) -> Trainer:
+) -> CellTrainer:
     """A model by name or folder, or one that is there, on one device behind the Trainer port."""
     if not isinstance(model, Network):
         model = load_network(model, device=device, dtype=dtype)
     install(model, line=None, shard=0, shards=1)
-    return LocalTrainer(
+    return Trainer(
         model,
         section=section,
         objective=objective,
@@ -68,7 +68,7 @@ def open_trainer(
     )
 
 
-def install(network: Network, *, line: Line | None, shard: int, shards: int) -> None:
+def install(network: Network, *, line: CommGroup | None, shard: int, shards: int) -> None:
     """Layers that the network still has are Megatron's from now on, which is loaded only now."""
     with warnings.catch_warnings():
         # It tells of everything that it falls back from, Apex and Transformer Engine above all.

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from gyre.model.network import Shape
+from gyre.model.network import ModelDims
 from gyre.trainer.distributed.pipeline_stage import spans
-from gyre.trainer.distributed.rank_comm import Place
+from gyre.trainer.distributed.rank_comm import RankPosition
 from gyre.types.errors import ModelError
 
 QKV, MLP = "self_attention.linear_qkv", "mlp.linear_fc1"
@@ -57,7 +57,9 @@ def parted(path: str, whole: Tensor, *, groups: int, group_heads: int) -> tuple[
     return tuple(whole.chunk(len(LAYER[path])))
 
 
-def to_megatron(tensors: Mapping[str, Tensor], shape: Shape, place: Place) -> dict[str, Tensor]:
+def to_megatron(
+    tensors: Mapping[str, Tensor], shape: ModelDims, place: RankPosition
+) -> dict[str, Tensor]:
     """What the rank at this place of a GPTModel holds of a whole model.
 
     A head that is tied to the embedding is given to the last stage, unless that is the first too.
@@ -81,7 +83,7 @@ def to_megatron(tensors: Mapping[str, Tensor], shape: Shape, place: Place) -> di
 
 
 def from_megatron(
-    ranks: Sequence[tuple[Place, Mapping[str, Tensor]]], shape: Shape, *, tied: bool
+    ranks: Sequence[tuple[RankPosition, Mapping[str, Tensor]]], shape: ModelDims, *, tied: bool
 ) -> dict[str, Tensor]:
     """A whole model from what all ranks of a GPTModel hold, under its own names."""
     found: dict[str, Tensor] = {}
@@ -100,7 +102,7 @@ def from_megatron(
 
 
 def _layer(
-    held: Sequence[Mapping[str, Tensor]], prefix: str, layer: int, shape: Shape
+    held: Sequence[Mapping[str, Tensor]], prefix: str, layer: int, shape: ModelDims
 ) -> dict[str, Tensor]:
     found = {}
     groups = shape.kv_heads // len(held)
@@ -127,7 +129,7 @@ def _joined(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim)
 
 
-def _cut(path: str, whole: Tensor, place: Place) -> Tensor:
+def _cut(path: str, whole: Tensor, place: RankPosition) -> Tensor:
     dim = 0 if path in _BY_OUTPUT else 1 if path in _BY_INPUT and whole.dim() == 2 else None
     if dim is None or place.shards == 1:
         return whole
@@ -137,7 +139,7 @@ def _cut(path: str, whole: Tensor, place: Place) -> Tensor:
     return whole.chunk(place.shards, dim)[place.shard]
 
 
-def _ends(tensors: Mapping[str, Tensor], place: Place) -> list[str]:
+def _ends(tensors: Mapping[str, Tensor], place: RankPosition) -> list[str]:
     has_head = place.is_last and (_HEAD in tensors or not place.is_first)
     held = {_EMBEDDING: place.is_first, _NORM: place.is_last, _HEAD: has_head}
     return [name for name, is_here in held.items() if is_here]

@@ -15,17 +15,17 @@ import torch
 from tests.contracts import engine as engine_suite
 from tests.contracts import steered as steered_suite
 
-from gyre.config.sections import EngineSection, ServerSection
+from gyre.config.sections import EngineConfig, ServerConfig
 from gyre.inference.clients.wire import client
 from gyre.inference.engine.kv_cache import kv_bytes_per_token
-from gyre.inference.external.launch import Wanted
-from gyre.inference.external.registry import Opening, open_served, private_folder
+from gyre.inference.external.launch import ServerSettings
+from gyre.inference.external.registry import ServerLaunch, open_served, private_folder
 from gyre.model.checkpoint import save
 from gyre.model.loader import load_network
 from gyre.model.network import Network
 from gyre.renderers.registry import load_renderer
 from gyre.types.conversation import Message
-from gyre.types.sampling import Ask, Sampling
+from gyre.types.sampling import GenerateRequest, SamplingParams
 from real import installed
 from real.server import RECIPES, Kind
 
@@ -76,15 +76,15 @@ class CellServer:
         """What was asked before, with its answer, because it takes long to compute."""
         self.renderer = load_renderer(str(installed.model()))
         recipe = RECIPES[self.kind]
-        self.wanted = Wanted(
+        self.wanted = ServerSettings(
             model=weights / "first",
             version=1,
             dtype="float32",
             device="cpu",
             seed=7,
             kv_token_bytes=kv_bytes_per_token(self.networks["first"].shape, torch.float32),
-            engine=EngineSection(capacity=8, kv_tokens=KV_TOKENS),
-            server=ServerSection(
+            engine=EngineConfig(capacity=8, kv_tokens=KV_TOKENS),
+            server=ServerConfig(
                 python=str(installed.python(release)),
                 args=recipe.arguments,
                 env=recipe.environment,
@@ -94,7 +94,7 @@ class CellServer:
             folder=private_folder(),
             python=sys.executable,
         )
-        opening = Opening(name=self.kind, kind=self.kind, wanted=self.wanted)
+        opening = ServerLaunch(name=self.kind, kind=self.kind, wanted=self.wanted)
         self.engine = self.run(open_served(opening, load(weights / "first")), START_S)
 
     def run(self, doing: "Coroutine[Any, Any, T]", within_s: float = PATIENCE_S) -> T:
@@ -153,21 +153,23 @@ class AsEngine:
         self.engine = server.engine
         self.model = str(server.wanted.model)
 
-    def ask(self, said: str, *, sampled: Sequence[int] = (), max_tokens: int = 1000) -> Ask:
+    def ask(
+        self, said: str, *, sampled: Sequence[int] = (), max_tokens: int = 1000
+    ) -> GenerateRequest:
         stops = said == "say hello"
         most = min(max_tokens, 2 * MOST_TOKENS if stops else MOST_TOKENS)
         ids = [*self._server.prompt(SAID[said]), *sampled]
         stop_ids = self._server.renderer.stop_ids if stops else ()
         return self._ask(ids, max_tokens=most - len(sampled), stop_ids=stop_ids)
 
-    def expected(self, asked: Ask) -> engine_suite.Expected:
+    def expected(self, asked: GenerateRequest) -> engine_suite.Expected:
         key = (asked.input_ids, asked.sampling)
         known = self._server.expected
         if key not in known:
             known[key] = self._computed(asked)
         return known[key]
 
-    async def endless(self) -> Ask:
+    async def endless(self) -> GenerateRequest:
         return self._ask(self._server.prompt(SAID["count"]), max_tokens=LONG, stop_ids=())
 
     async def load(self, version: int) -> None:
@@ -177,15 +179,15 @@ class AsEngine:
         while await self._server.num_running():
             await asyncio.sleep(0.1)
 
-    def _ask(self, ids: Sequence[int], **sampling: Any) -> Ask:
-        return Ask(
+    def _ask(self, ids: Sequence[int], **sampling: Any) -> GenerateRequest:
+        return GenerateRequest(
             id=f"engine-{next(self._numbers):06}",
             input_ids=array("i", ids).tobytes(),
-            sampling=Sampling(temperature=0.0, **sampling),
+            sampling=SamplingParams(temperature=0.0, **sampling),
             execution="e",
         )
 
-    def _computed(self, asked: Ask) -> engine_suite.Expected:
+    def _computed(self, asked: GenerateRequest) -> engine_suite.Expected:
         network, sampling = self._server.networks["first"], asked.sampling
         prompt = array("i", asked.input_ids).tolist()
         ids: list[int] = []
@@ -209,11 +211,11 @@ class AsSteered:
         self.engine = server.engine
         self.engine.weights = weights
 
-    def ask(self, *, max_tokens: int) -> Ask:
-        return Ask(
+    def ask(self, *, max_tokens: int) -> GenerateRequest:
+        return GenerateRequest(
             id=f"steered-{next(self._numbers):06}",
             input_ids=array("i", self._server.prompt(SAID["count"])).tobytes(),
-            sampling=Sampling(max_tokens=max_tokens),
+            sampling=SamplingParams(max_tokens=max_tokens),
             execution="e",
         )
 
