@@ -5,9 +5,9 @@ from contextlib import contextmanager
 
 import torch
 
-from gyre.model.lending import sums_of
+from gyre.model.cuda_ipc import sums_of
 from gyre.types.errors import ExposureGone
-from gyre.types.transfers import IpcHandle, MemoryRange
+from gyre.types.protocols import IpcHandle, MemoryRange
 
 
 class ThreadsMemory:

@@ -9,7 +9,7 @@ import torch
 from benchmarks.cpu.work import NUM_OUTPUT, NUM_PROMPT, SIZES, THREADS, prompts
 
 from gyre.config.sections import EngineConfig
-from gyre.inference.engine.loop import EngineCore
+from gyre.inference.engine.engine import EngineCore
 from gyre.model.loader import load_network
 from gyre.types.sampling import GenerateRequest, SamplingParams
 

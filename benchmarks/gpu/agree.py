@@ -11,13 +11,13 @@ from benchmarks.gpu.networks import qwen3
 from torch import Tensor
 
 from gyre.config.sections import EngineConfig
-from gyre.inference.engine.loop import EngineCore
-from gyre.inference.engine.reports import RequestOutput
+from gyre.inference.engine.engine import EngineCore
+from gyre.inference.engine.request import RequestOutput
 from gyre.model.network import Network
 from gyre.trainer.activation_checkpointing import ActivationCheckpointing
-from gyre.trainer.passes import on_device, target_logprobs
-from gyre.types.packs import Pack
+from gyre.trainer.logprobs import on_device, target_logprobs
 from gyre.types.sampling import Chunk, GenerateRequest, SamplingParams
+from gyre.types.training import Pack
 
 SETTINGS = {
     "model": "Qwen3-0.6B's size, random weights, bf16",

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gyre.trajectory.rows import Row
+from gyre.trajectory.selection import Row
+from gyre.types.call_records import CallRole
 from gyre.types.ids import CallId
-from gyre.types.roles import CallRole
 
 SYSTEM_TOKENS = 4_000
 MESSAGE_TOKENS = 75

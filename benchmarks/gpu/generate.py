@@ -11,7 +11,7 @@ from benchmarks.gpu.networks import qwen3
 from transformers import GenerationConfig
 
 from gyre.config.sections import EngineConfig
-from gyre.inference.engine.loop import EngineCore
+from gyre.inference.engine.engine import EngineCore
 from gyre.model.network import Network
 from gyre.types.sampling import GenerateRequest, SamplingParams
 

@@ -11,10 +11,10 @@ from benchmarks.gpu.networks import H200_BF16_FLOPS, qwen3
 
 from gyre.config.sections import LossConfig, OptimizerConfig, TrainerConfig
 from gyre.model.network import Network
-from gyre.trainer.cell import Trainer
+from gyre.trainer.trainer import Trainer
 from gyre.types.errors import OutOfMemory
 from gyre.types.ids import ExecutionId
-from gyre.types.packs import Claim, Pack, Share
+from gyre.types.training import Claim, Pack, Share
 
 NUM_TOKENS = 32_768
 ALL_KEPT = "gyre, nothing computed again"

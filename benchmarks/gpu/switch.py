@@ -7,9 +7,9 @@ from benchmarks.gpu.clock import timed
 from benchmarks.gpu.networks import qwen3
 
 from gyre.config.sections import EngineConfig, LossConfig, OptimizerConfig, TrainerConfig
-from gyre.inference.engine.loop import EngineCore
+from gyre.inference.engine.engine import EngineCore
 from gyre.model.network import Network
-from gyre.trainer.cell import Trainer
+from gyre.trainer.trainer import Trainer
 
 KV_TOKENS = 524_288
 SETTINGS = {

@@ -14,8 +14,8 @@ from benchmarks.gpu.networks import LARGE, SMALL, qwen3
 from gyre.batching.packing import AdmittedExecution, PackingResult, pack
 from gyre.config.sections import LossConfig, TrainerConfig
 from gyre.model.network import Network
-from gyre.trainer.cell import Trainer
-from gyre.trajectory.rows import Row
+from gyre.trainer.trainer import Trainer
+from gyre.trajectory.selection import Row
 from gyre.types.ids import ExecutionId
 
 PACK_TOKENS = 65_536

@@ -14,14 +14,14 @@ import numpy as np
 import torch
 from benchmarks.peers import results
 
-from gyre.cell.saving import CheckpointWriter, SingleRankCopies
+from gyre.cell.checkpoint_writer import CheckpointWriter, SingleRankCopies
 from gyre.config.sections import LossConfig, OptimizerConfig, TrainerConfig
 from gyre.model.checkpoint_store import name_of, prune
 from gyre.model.loader import load_network
-from gyre.trainer.cell import Trainer
 from gyre.trainer.snapshot import Snapshot
+from gyre.trainer.trainer import Trainer
 from gyre.types.ids import ExecutionId
-from gyre.types.packs import Claim, Pack, Share
+from gyre.types.training import Claim, Pack, Share
 
 PACKAGES = ("safetensors", "torch", "transformers", "xxhash")
 WORK = {"tiny": (8, 1024), "smollm2": (2, 512)}

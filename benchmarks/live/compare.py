@@ -21,12 +21,11 @@ from benchmarks.peers import results
 from gyre.controller.cells.transitions import COUNTED
 from gyre.scheduler.messages import StepTaken
 from gyre.scheduler.replay import EVENTS, shape_of
-from gyre.simulator.durations import HOUR_S
-from gyre.simulator.recorded import recorded
-from gyre.simulator.recorded_times import times
-from gyre.simulator.scenario_tables import scenario_of
+from gyre.simulator.from_journal import recorded, times
+from gyre.simulator.scenario import scenario_of
+from gyre.simulator.workload import HOUR_S
 from gyre.simulator.world import run as simulate
-from gyre.testing.emulated_run import Turn, workload
+from gyre.testing.emulated_cell import Turn, workload
 from gyre.types.run_events import TransitionTimed
 
 SECONDS_STAND_FOR = "10 minutes"
@@ -41,7 +40,7 @@ COMMON = {
     "steps": STEPS,
     "supply_dwell_s": 0.3,
 }
-TRAINER = "gyre.testing.emulated:trainer?base_s=0.6"
+TRAINER = "gyre.testing.emulated_cell:trainer?base_s=0.6"
 PHASES = (
     *("in: reroute", "in: hand over", "in: rest", "in: restore", "in: pull"),
     *("home: finish claim", "home: rest", "home: wake", "home: load"),

@@ -14,7 +14,7 @@ from benchmarks.peers import results
 from gyre.scheduler.messages import ExecutionTerminated, LaunchExecution, StepTaken
 from gyre.scheduler.replay import EVENTS, replay, shape_of
 from gyre.storage import call_log as calls
-from gyre.types.records import CallClosed, CallFailed
+from gyre.types.call_records import CallClosed, CallFailed
 
 AT_ONCE = 256
 CELLS = 4
@@ -34,7 +34,7 @@ TABLES: dict[str, dict[str, Any]] = {
     "cells": {
         "count": CELLS,
         "capacity": AT_ONCE // CELLS,
-        "trainer": "gyre.testing.emulated:trainer?base_s=0.05",
+        "trainer": "gyre.testing.emulated_cell:trainer?base_s=0.05",
     },
     "deadlines": {"agent_s": 600.0, "overall_s": 900.0},
     "router": {"capacity": AT_ONCE},

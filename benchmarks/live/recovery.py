@@ -22,12 +22,11 @@ from benchmarks.peers import results
 from tests.chaos.victims import calls_in_flight, victims
 from tests.flows.live.running import write_run
 
-from gyre.journal.entries import Resumed
-from gyre.journal.reading import JournalContents, read
+from gyre.journal.reader import JournalContents, Resumed, read
 from gyre.journal.writer import Journal
 from gyre.observability.terminal.board import JOURNAL_EVENTS
 from gyre.scheduler.messages import CellDied, CellRecovered, EngineLost, EngineReturned, StepTaken
-from gyre.testing.emulated_run import tables, workload, write_tasks
+from gyre.testing.emulated_cell import tables, workload, write_tasks
 from gyre.types.run_events import ProxyRestarted
 
 LOOK_S = 0.01
@@ -49,7 +48,7 @@ TABLES: dict[str, dict[str, Any]] = {
         "count": CELLS,
         "capacity": 8,
         "standalone": [8],
-        "trainer": "gyre.testing.emulated:trainer?base_s=0.2",
+        "trainer": "gyre.testing.emulated_cell:trainer?base_s=0.2",
     },
 }
 ENGINE = CELLS

@@ -20,9 +20,9 @@ from benchmarks.peers import results
 from gyre.batching.task_sampler import TaskSampler
 from gyre.config.toml import spelled
 from gyre.controller.controller import JOURNAL_EVENTS
-from gyre.journal.reading import JournalContents, read
+from gyre.journal.reader import JournalContents, read
 from gyre.scheduler.messages import StopReason
-from gyre.testing.emulated_run import Turn, tables, workload, write_tasks
+from gyre.testing.emulated_cell import Turn, tables, workload, write_tasks
 from gyre.types.errors import ConfigError
 from gyre.types.run_events import RunEnded
 
@@ -187,7 +187,7 @@ class _Watch:
     def _work(self) -> None:
         while not self._over.wait(SAMPLE_S):
             if self._proxy is None:
-                self._proxy = _child(self._controller, "gyre.proxy.proxy")
+                self._proxy = _child(self._controller, "gyre.proxy.main")
             for name, pid in (("controller", self._controller), ("proxy", self._proxy)):
                 if pid is not None:
                     _look(pid, self.used[name])

@@ -18,16 +18,15 @@ from typing import Any, Literal
 from benchmarks.live.compare import PACKAGES
 from benchmarks.peers import results
 
-from gyre.cluster.births import ForkClient, ForkedProcess
+from gyre.cluster.fork_client import ForkClient, ForkedProcess
 from gyre.rollout.main import Secrets
 from gyre.rollout.spec import ExecutionSpec, write_order
-from gyre.sandboxes.local import launchers
+from gyre.sandboxes.local import launch as launchers
+from gyre.sandboxes.local.launch import Launcher
 from gyre.sandboxes.local.sandbox import LocalSandbox, SandboxLayout
-from gyre.sandboxes.local.started import Launcher
-from gyre.sandboxes.watchdog import descendants
+from gyre.sandboxes.process_tree import descendants
 from gyre.types.ids import ExecutionId
-from gyre.types.sandboxes import Limits, SandboxSpec
-from gyre.types.tasks import Command, EvaluationRule, Task
+from gyre.types.tasks import Command, EvaluationRule, Limits, SandboxSpec, Task
 
 AT_ONCE = 64
 ALONE = 100

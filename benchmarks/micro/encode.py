@@ -8,7 +8,7 @@ from benchmarks.micro.growing import Growing, qwen3
 
 from gyre.proxy.session.matching import TAIL_TOKENS
 from gyre.types.conversation import Message
-from gyre.types.ports import Continuation, RenderedTokens
+from gyre.types.protocols import Continuation, RenderedTokens
 
 BODY_BYTES = 900_000
 

@@ -8,14 +8,14 @@ from benchmarks.peers.replies import NUM_REPLIES, said
 from benchmarks.peers.tokenizer import fetch
 from tokenizers import Tokenizer
 
-from gyre.harnesses.classify import classify
-from gyre.proxy.dialects.dialect import ParsedRequest
+from gyre.harnesses.roles import classify
+from gyre.proxy.dialects.base import ParsedRequest
 from gyre.proxy.dialects.openai_chat import OpenAIChat
 from gyre.proxy.session.session import PositionedRequest, Session
 from gyre.renderers.registry import load_renderer
+from gyre.types.call_records import FORMAT, CallClosed, CallDelivered, CallRecord, LogOpened
 from gyre.types.ids import EngineName, ExecutionId
-from gyre.types.ports import Renderer
-from gyre.types.records import FORMAT, CallClosed, CallDelivered, CallRecord, LogOpened
+from gyre.types.protocols import Renderer
 from gyre.types.sampling import Output, SamplingParams, Span
 
 MODEL = "policy"

@@ -10,7 +10,7 @@ from benchmarks.micro.growing import Growing, qwen3
 from benchmarks.peers import results
 from benchmarks.peers.contestants import OWN
 
-from gyre.types.ports import Renderer
+from gyre.types.protocols import Renderer
 
 CALLS = 1_000
 POINTS = 20

@@ -7,7 +7,7 @@ from benchmarks.micro.cases import measure
 from benchmarks.micro.growing import Growing, qwen3
 
 from gyre.trajectory.tree import Tree, grow
-from gyre.types.records import CallClosed, CallOpened
+from gyre.types.call_records import CallClosed, CallOpened
 
 CALLS = 1_000
 BLOCK = 100

@@ -7,7 +7,7 @@ import orjson
 from benchmarks.micro.cases import Clock, Sample, arguments, finish
 from benchmarks.micro.growing import Growing, qwen3
 
-from gyre.harnesses.classify import classify
+from gyre.harnesses.roles import classify
 
 BODY_BYTES = 900_000
 CALLS = 25

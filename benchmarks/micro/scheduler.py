@@ -7,7 +7,6 @@ from typing import Any
 from benchmarks.micro.cases import measure
 
 from gyre.scheduler.config import SchedulerConfig
-from gyre.scheduler.dispatch import Continuous
 from gyre.scheduler.messages import (
     AdmitGroup,
     Command,
@@ -23,7 +22,7 @@ from gyre.scheduler.messages import (
     RunStarted,
     StepTaken,
 )
-from gyre.scheduler.placements import Async
+from gyre.scheduler.policies import Async, Continuous
 from gyre.scheduler.scheduler import Scheduler
 from gyre.types.ids import GroupId
 from gyre.types.outcomes import Ending, Outcome

@@ -20,11 +20,10 @@ import numpy as np
 from benchmarks.peers import results
 
 from gyre.config.sections import TransportConfig
-from gyre.transports.cuts import TensorSlice
-from gyre.transports.moving import TensorBytes, expose, fetch
 from gyre.transports.registry import open_transport
-from gyre.types.ports import Transport
-from gyre.types.transfers import TensorBundle
+from gyre.transports.tensor_layout import TensorSlice
+from gyre.transports.tensor_transfer import TensorBytes, expose, fetch
+from gyre.types.protocols import TensorBundle, Transport
 
 HOST = "127.0.0.1"
 SOCKET = "socket"

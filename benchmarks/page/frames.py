@@ -26,8 +26,8 @@ from tests.observability.terminal.journaled import told
 
 from gyre.journal.writer import Durability, Journal
 from gyre.observability.terminal.board import JOURNAL_EVENTS
+from gyre.simulator.from_journal import header_of
 from gyre.simulator.paper import PAPER
-from gyre.simulator.recorded import header_of
 from gyre.simulator.world import EventLog, run
 
 STEPS = 48

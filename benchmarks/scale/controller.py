@@ -23,17 +23,15 @@ from gyre.controller.command_executor import CommandExecutor
 from gyre.controller.controller import JOURNAL_EVENTS
 from gyre.controller.executions.group_executions import name_of
 from gyre.controller.executions.supervisors import Supervisors
-from gyre.controller.noted import ChangeTrackingDict
 from gyre.controller.recovered_state import RecoveredState, recover
-from gyre.controller.routing import RouteTables
-from gyre.journal.entries import Header
-from gyre.journal.reading import read
+from gyre.controller.routes import ChangeTrackingDict, RouteTables
+from gyre.journal.reader import Header, read
 from gyre.journal.writer import Journal
 from gyre.rollout.facts import FACTS_FILE, FactEntry
 from gyre.rollout.spec import ORDER_FILE, ExecutionSpec
 from gyre.scheduler.messages import AdmitGroup, LaunchExecution, Move, MoveExecutions
 from gyre.scheduler.replay import plain_shape
-from gyre.storage import lock
+from gyre.storage import files as lock
 from gyre.types.ids import EngineId, EngineName, ExecutionId, GroupId
 from gyre.types.outcomes import Fact, Launched, Prepared
 from gyre.types.run_events import GroupDrawn, RewardGiven

@@ -19,11 +19,10 @@ from tests.chaos.victims import calls_in_flight
 from tests.flows.live.running import write_run
 
 from gyre.controller.controller import JOURNAL_EVENTS
-from gyre.journal.entries import Resumed
-from gyre.journal.following import JournalFollower
+from gyre.journal.reader import JournalFollower, Resumed
 from gyre.scheduler.messages import CellDied, CellRecovered
-from gyre.storage.lock import is_taken
-from gyre.testing.emulated_run import tables, write_tasks
+from gyre.storage.files import is_taken
+from gyre.testing.emulated_cell import tables, write_tasks
 
 AT_ONCE = (64, 256, 512)
 GROUP = 8
@@ -81,7 +80,7 @@ def _tables(at_once: int) -> dict[str, dict[str, Any]]:
         "cells": {
             "count": CELLS,
             "capacity": at_once // CELLS,
-            "trainer": "gyre.testing.emulated:trainer?base_s=0.05",
+            "trainer": "gyre.testing.emulated_cell:trainer?base_s=0.05",
         },
         "deadlines": {"agent_s": 2 * REPLY_S, "overall_s": 3 * REPLY_S},
         "router": {"capacity": at_once},

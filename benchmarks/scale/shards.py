@@ -21,12 +21,12 @@ from benchmarks.peers.processes import free_port, rss_bytes, running, settled_cp
 from benchmarks.peers.scenarios import Plan, many_short, quantiles
 
 from gyre.config.sections import LimitsConfig, ProxyConfig, RouterConfig
-from gyre.controller.sharding import shard_plan
+from gyre.controller.proxy_processes import shard_plan
 from gyre.proxy.admin_client import control
 from gyre.proxy.spec import ProxySpec
-from gyre.storage.plan_file import write_plan
+from gyre.storage.files import write_plan
+from gyre.types.ids import shard_of
 from gyre.types.sampling import SamplingParams
-from gyre.types.shards import shard_of
 
 SHARDS = (1, 2)
 EXECUTIONS = 64
@@ -92,7 +92,7 @@ def _started(folder: Path, shards: int, engine: str) -> Iterator[list[Started]]:
             told = shard_plan(first, shard)
             told = replace(told, proxy=replace(told.proxy, port=port))
             path = write_plan(folder / f"shard-{shard}.json", told)
-            command = [sys.executable, "-m", "gyre.proxy.proxy", str(path)]
+            command = [sys.executable, "-m", "gyre.proxy.main", str(path)]
             log = folder / f"shard-{shard}.log"
             pid = stack.enter_context(
                 running(command, port=port, probe="/health", environment={}, log=log)

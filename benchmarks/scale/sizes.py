@@ -3,10 +3,10 @@
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from gyre.simulator.costs import ByGroups
 from gyre.simulator.paper import GROUPS_PER_NODE_HOUR, NL2REPO, NL2REPO_MAX, PaperSetting, compared
 from gyre.simulator.result import SimulationResult
 from gyre.simulator.scenario import Scenario
+from gyre.simulator.workload import ByGroups
 from gyre.simulator.world import run
 
 STEPS = 6

@@ -13,8 +13,8 @@ from benchmarks.peers.contestants import OWN
 from tests.security.inside import BEARER, inside
 
 from gyre.storage import call_log as calls
-from gyre.types.ports import Renderer
-from gyre.types.records import CallRecord
+from gyre.types.call_records import CallRecord
+from gyre.types.protocols import Renderer
 
 CALLS = 200
 OUTPUT_CHARS = 1_200

@@ -11,6 +11,7 @@ from benchmarks.peers import results
 
 from gyre.simulator.calibrate import DRIFT, TRAINING_RATE, fit, over_seeds
 from gyre.simulator.paper import (
+    ABLATION_H,
     DEEPSWE,
     FITTED,
     NL2REPO,
@@ -19,7 +20,6 @@ from gyre.simulator.paper import (
     TERMINALBENCH,
     compared,
 )
-from gyre.simulator.paper_results import ABLATION_H
 from gyre.simulator.result import SimulationResult
 from gyre.simulator.scenario import Scenario
 

@@ -7,7 +7,7 @@ from benchmarks.sim.paper import sample, write
 
 from gyre.simulator.calibrate import over_seeds
 from gyre.simulator.paper import TABLE
-from gyre.simulator.policies import POLICIES, decode_bound
+from gyre.simulator.variants import POLICIES, decode_bound
 
 SHARES = (0.0, 0.2, 0.4, 0.6, 0.8)
 """Of an execution's time on a full engine: what stretches in proportion to load."""

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gyre.aio.racing import Interrupted, run_until
+from gyre.aio import Interrupted, run_until
 
 
 def raced(work, other):

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gyre.aio.waits import WaitTimer
+from gyre.aio import WaitTimer
 
 
 def test_waits_that_overlap_count_once():

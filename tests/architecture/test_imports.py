@@ -94,7 +94,7 @@ def test_reading_a_run_file_loads_what_checks_it():
     assert "pydantic" in tried(CHECK)
 
 
-@pytest.mark.parametrize("module", ["gyre.proxy.proxy", "gyre.controller.train"])
+@pytest.mark.parametrize("module", ["gyre.proxy.main", "gyre.controller.main"])
 def test_the_proxy_and_the_controller_load_no_model_code(module):
     loaded = tried(f"import {module}")
 

@@ -10,7 +10,7 @@ from safetensors.numpy import load, save
 
 from gyre.batching.claim_codec import packed, unpacked
 from gyre.types.errors import RequestError
-from gyre.types.packs import Claim, Pack, Share
+from gyre.types.training import Claim, Pack, Share
 
 NAMES = ("ids", "positions", "tout", "predictors", "labels", "behaviour", "shares")
 

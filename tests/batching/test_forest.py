@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gyre.batching.forest import Forest, common_prefix
+from gyre.batching.packing import Forest, common_prefix
 
 PATHS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=7), min_size=1, max_size=6)
 

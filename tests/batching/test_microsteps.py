@@ -20,7 +20,7 @@ from gyre.batching.group_buffer import GroupBuffer
 from gyre.batching.packing import pack
 from gyre.batching.work_queue import CORE, MicroStepQueue, QueuedClaim, ScoreLease, TrainLease
 from gyre.types.errors import InternalError
-from gyre.types.packs import Claim, Score
+from gyre.types.training import Claim, Score
 
 
 def queue_of(*works, cells=(0, 1), now=0.0):

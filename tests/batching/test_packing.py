@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gyre.batching.packing import AdmittedExecution, pack
-from gyre.trajectory.rows import Row
+from gyre.trajectory.selection import Row
 from gyre.types.errors import ConfigError, InternalError
 from gyre.types.ids import CallId, ExecutionId
 

@@ -29,29 +29,27 @@ from tests.benchmarks.letters_script import LETTERS, SEED, commands
 
 from gyre.config.sections import LossConfig, OptimizerConfig, TrainerConfig
 from gyre.controller.controller import JOURNAL_EVENTS
-from gyre.controller.runfile import read_run
-from gyre.journal.entries import Header
+from gyre.controller.run_file import read_run
+from gyre.journal.reader import Header
 from gyre.journal.writer import write
-from gyre.model import attention_cuda
+from gyre.model import attention as attention_cuda
 from gyre.model.attention import attention_for
-from gyre.model.bushy import TreeAttention
+from gyre.model.attention_kernels import TileAttention, TreeAttention
 from gyre.model.loader import load_network
 from gyre.model.network import Attend
 from gyre.model.packed_batch import PackedBatch
 from gyre.model.registry import model_folder
-from gyre.model.tiled import TileAttention
 from gyre.storage import call_log as calls
 from gyre.tasks.registry import open_tasks
-from gyre.testing.engine_process import EngineProcess
-from gyre.testing.proxy_process import StandaloneProxy
+from gyre.testing.processes import EngineProcess, StandaloneProxy
 from gyre.testing.tokenizer import write_tokenizer
-from gyre.trainer import passes
-from gyre.trainer.cell import Trainer
-from gyre.trajectory.draw import generator, select_trajectories
+from gyre.trainer import logprobs as passes
+from gyre.trainer.trainer import Trainer
+from gyre.trajectory.selection import generator, select_trajectories
 from gyre.trajectory.tree import grow
 from gyre.types.ids import ExecutionId
-from gyre.types.reports import Measures
 from gyre.types.run_events import ClaimTrained, EvaluationRound, GroupPacked, StepMade
+from gyre.types.training import Measures
 
 HERE = Path(__file__).parent
 AGENT = Path(agent.__file__)

@@ -24,20 +24,19 @@ from benchmarks.peers import results
 from gyre.batching.task_sampler import TaskSampler
 from gyre.config.sections import EngineConfig, LossConfig, OptimizerConfig, TrainerConfig
 from gyre.controller.controller import JOURNAL_EVENTS
-from gyre.journal.reading import read
+from gyre.journal.reader import read
 from gyre.journal.writer import write
 from gyre.model.loader import load_network
 from gyre.renderers.registry import load_renderer
 from gyre.scheduler.replay import EVENTS
-from gyre.simulator.durations import HOUR_S
-from gyre.simulator.recorded import header_of
+from gyre.simulator.from_journal import header_of
 from gyre.simulator.request import journaled
-from gyre.simulator.workload import NL2REPO_122B, WorkloadDraws
+from gyre.simulator.workload import HOUR_S, NL2REPO_122B, WorkloadDraws
 from gyre.simulator.world import run
 from gyre.storage import call_log as calls
+from gyre.types.call_records import FORMAT, CallFailed, LogOpened
 from gyre.types.errors import ConfigError
 from gyre.types.ids import CallId, ExecutionId
-from gyre.types.records import FORMAT, CallFailed, LogOpened
 from gyre.types.run_events import RunEnded
 from gyre.types.sampling import GenerateRequest, SamplingParams
 

@@ -12,7 +12,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from gyre.controller.controller import JOURNAL_EVENTS
-from gyre.journal.reading import path_of, read
+from gyre.journal.reader import path_of, read
 from gyre.scheduler.messages import (
     AdmitGroup,
     CellDied,
@@ -33,7 +33,7 @@ from gyre.scheduler.messages import (
 )
 from gyre.scheduler.replay import EVENTS, replay, shape_of
 from gyre.storage import call_log as calls
-from gyre.types.records import CallClosed, LogOpened
+from gyre.types.call_records import CallClosed, LogOpened
 from gyre.types.run_events import RewardGiven, StepMade
 
 CLEAR_S = 1e-3

@@ -10,8 +10,8 @@ from tests.browser.serving import training, watching
 from tests.browser.shown import Shown, calls_in, number, rows_of, seconds
 
 from gyre.controller.controller import JOURNAL_EVENTS
-from gyre.journal.reading import path_of, read
-from gyre.observability.dashboard.account import Cause
+from gyre.journal.reader import path_of, read
+from gyre.observability.dashboard.panels_cells import Cause
 from gyre.scheduler.messages import CellDied, StepTaken
 from gyre.storage import call_log as calls
 from gyre.types.run_events import UseMeasured

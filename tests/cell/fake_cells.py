@@ -6,7 +6,7 @@ from collections import deque
 from gyre.cell.client import CellHealth
 from gyre.cell.protocol import ExposedWeights, SavedCheckpoint
 from gyre.types.errors import CellError, CellGone, ExposureGone
-from gyre.types.reports import ClaimReport, Measures, StepReport, Work
+from gyre.types.training import ClaimReport, Measures, StepReport, Work
 
 MEASURES = Measures(
     num_targets=0,

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from tests.model.folders import small
 
-from gyre.cell.saving import CheckpointWriter, SingleRankCopies
+from gyre.cell.checkpoint_writer import CheckpointWriter, SingleRankCopies
 from gyre.config.sections import LossConfig, OptimizerConfig, TrainerConfig
-from gyre.trainer.cell import Trainer
 from gyre.trainer.snapshot import Snapshot
+from gyre.trainer.trainer import Trainer
 
 WATCHED = {"open", "os.listdir", "os.mkdir", "os.rename", "os.rmdir", "os.remove", "os.scandir"}
 

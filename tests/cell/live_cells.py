@@ -27,7 +27,7 @@ from gyre.config.sections import (
 )
 from gyre.model.checkpoint import save
 from gyre.model.network import Network
-from gyre.storage.plan_file import write_plan
+from gyre.storage.files import write_plan
 
 KEY = "the-token-of-the-run"
 OPTIMIZER = OptimizerConfig(lr=1e-5, eps=1e-6)

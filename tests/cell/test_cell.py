@@ -20,9 +20,9 @@ from tests.trainer.scenes import NUM_EXECUTIONS
 
 from gyre.config.sections import LossConfig, TrainerConfig
 from gyre.model.loader import load_network
-from gyre.trainer.cell import Trainer
+from gyre.trainer.trainer import Trainer
 from gyre.types.errors import CellError, CellGone, CheckpointError, ExposureGone, TransferError
-from gyre.types.packs import Score
+from gyre.types.training import Score
 
 pytestmark = pytest.mark.slow
 WIDE = LossConfig(clip_low=0.02, clip_high=50.0)

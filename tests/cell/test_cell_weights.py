@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gyre.cell.cell_weights import (
+from gyre.cell.weight_sync import (
     LANES,
     cuts_of,
     exposed,
@@ -13,8 +13,8 @@ from gyre.cell.cell_weights import (
     whole_cuts,
     withdraw,
 )
-from gyre.transports.cuts import TensorSlice
 from gyre.transports.shared_memory import SharedTransport
+from gyre.transports.tensor_layout import TensorSlice
 from gyre.types.errors import ExposureGone, ModelError, TransferError
 
 WHOLE = {"model.embed_tokens.weight": (8, 4), "layer.up.weight": (6, 4), "layer.norm.weight": (4,)}

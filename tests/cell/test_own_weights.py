@@ -12,13 +12,13 @@ from gyre.cell.api import CellApi
 from gyre.cell.protocol import LoadRequest
 from gyre.cell.training_worker import SingleRankWorker
 from gyre.config.sections import EngineConfig, LossConfig, OptimizerConfig, TrainerConfig
-from gyre.inference.engine.embedded import EmbeddedEngine
-from gyre.inference.engine.loop import EngineCore
+from gyre.inference.engine.async_engine import EmbeddedEngine
+from gyre.inference.engine.engine import EngineCore
 from gyre.model.loader import load_network
 from gyre.model.registry import model_folder
 from gyre.model.weights import digest
-from gyre.trainer.cell import Trainer
 from gyre.trainer.distributed.cell_comm import CellComm
+from gyre.trainer.trainer import Trainer
 from gyre.transports.shared_memory import SharedTransport
 from gyre.types.errors import CellError, ExposureGone, ModelError
 

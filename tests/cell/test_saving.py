@@ -12,12 +12,11 @@ from tests.cell.live_cells import Started
 from tests.model.folders import small
 from tests.trainer.scenes import NUM_EXECUTIONS, a_scene, a_trainer
 
+from gyre.cell.checkpoint_writer import CheckpointWriter, SingleRankCopies, read_state
 from gyre.cell.main import with_checkpoint_version
 from gyre.cell.ranks import protocol as rank_orders
 from gyre.cell.ranks.main import open_part, planned_network
-from gyre.cell.ranks.ranked_copies import joined
-from gyre.cell.saving import CheckpointWriter, SingleRankCopies
-from gyre.cell.state_files import read_state
+from gyre.cell.ranks.multi_rank_worker import joined
 from gyre.cell.training_worker import SingleRankWorker
 from gyre.model.checkpoint import save
 from gyre.model.checkpoint_store import newest, sweep, verified

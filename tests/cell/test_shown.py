@@ -6,7 +6,7 @@ from tests.lending import ThreadsMemory
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from gyre.cell.protocol import ExposedWeights
-from gyre.cell.shown import WeightPublisher
+from gyre.cell.weight_sync import WeightPublisher
 from gyre.model.network import Network
 from gyre.transports.shared_memory import SharedTransport
 from gyre.types.errors import ExposureGone, TransferError

@@ -12,7 +12,7 @@ from random import Random
 from tests.chaos.held import Held, held
 from tests.chaos.victims import Kind, Victim, calls_in_flight, victims
 
-from gyre.journal.reading import JournalContents, read
+from gyre.journal.reader import JournalContents, read
 from gyre.observability.terminal.board import JOURNAL_EVENTS
 
 LOOK_S = 0.1

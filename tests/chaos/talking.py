@@ -14,8 +14,7 @@ import numpy as np
 from tests.flows.test_engine_loss import streamed
 
 from gyre.storage.call_log import logs, read
-from gyre.testing.engine_process import EngineProcess
-from gyre.testing.proxy_process import OpenedExecution, StandaloneProxy
+from gyre.testing.processes import EngineProcess, OpenedExecution, StandaloneProxy
 from gyre.testing.script import logprobs
 from gyre.trajectory.tree import grow
 

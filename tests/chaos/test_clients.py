@@ -8,7 +8,7 @@ import pytest
 from tests.chaos.talking import assert_exact, talked
 
 from gyre.storage.call_log import logs, read
-from gyre.types.records import LogOpened
+from gyre.types.call_records import LogOpened
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ from tests.chaos.held import held, most
 from tests.chaos.talking import PATIENCE_S, Talk, agent, steer
 
 from gyre.storage.call_log import logs, read
-from gyre.types.records import CallClosed
+from gyre.types.call_records import CallClosed
 
 pytestmark = pytest.mark.slow
 

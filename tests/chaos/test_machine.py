@@ -12,10 +12,10 @@ from tests.sandboxes.local.inside import Inside
 from gyre.rollout import facts
 from gyre.storage.call_log import logs, read
 from gyre.trajectory.tree import grow
+from gyre.types.call_records import CallClosed
 from gyre.types.errors import SandboxError
 from gyre.types.outcomes import Ending, Outcome
-from gyre.types.records import CallClosed
-from gyre.types.sandboxes import Limits
+from gyre.types.tasks import Limits
 
 pytestmark = pytest.mark.slow
 

@@ -11,8 +11,8 @@ from tests.flows.live.running import SCHEDULE, Ran, pid_of, tasks_of, write_run
 from tests.flows.live.watched import watched
 
 from gyre.controller.controller import JOURNAL_EVENTS, Controller
-from gyre.controller.runfile import read_run
-from gyre.journal.reading import read
+from gyre.controller.run_file import read_run
+from gyre.journal.reader import read
 from gyre.observability.ledgers import ledgers
 from gyre.scheduler.messages import (
     CellDied,
@@ -25,8 +25,8 @@ from gyre.scheduler.messages import (
 )
 from gyre.scheduler.replay import replay
 from gyre.storage import call_log as calls
-from gyre.testing.emulated_run import tables
-from gyre.types.records import CallClosed, CallFailed
+from gyre.testing.emulated_cell import tables
+from gyre.types.call_records import CallClosed, CallFailed
 
 pytestmark = [pytest.mark.slow, pytest.mark.chaos]
 

@@ -19,10 +19,10 @@ from gyre.rollout import facts
 from gyre.scheduler.messages import GroupAssigned, StepTaken, StopReason
 from gyre.scheduler.replay import EVENTS, replay, shape_of
 from gyre.storage import call_log as calls
-from gyre.testing.emulated_run import CHECK, tables
+from gyre.testing.emulated_cell import CHECK, tables
+from gyre.types.call_records import CallFailed
 from gyre.types.ids import ExecutionId
 from gyre.types.outcomes import Ending, Launched, Terminated
-from gyre.types.records import CallFailed
 from gyre.types.run_events import ExecutionRelaunched, GroupDrawn, RewardGiven, StepMade
 
 pytestmark = pytest.mark.slow

@@ -11,12 +11,11 @@ import pytest
 from tests.chaos.victims import supervisors
 from tests.flows.live.running import SCHEDULE, tasks_of, write_run
 
-from gyre.journal.entries import Resumed
-from gyre.journal.reading import read
+from gyre.journal.reader import Resumed, read
 from gyre.observability.ledgers import ledgers
 from gyre.observability.terminal.board import JOURNAL_EVENTS
 from gyre.scheduler.messages import ExecutionTerminated
-from gyre.testing.emulated_run import tables
+from gyre.testing.emulated_cell import tables
 
 pytestmark = [pytest.mark.slow, pytest.mark.chaos]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from gyre.cluster.pids import holds_log
+from gyre.cluster.procfs import holds_log
 from gyre.proxy.admin_client import address_file, is_proxy
 from gyre.rollout.main import LOG_FILE
 

@@ -17,7 +17,7 @@ from tests.chaos_sim.weights import (
 
 from gyre.batching.claim_codec import unpacked
 from gyre.cell.spec import CellSpec
-from gyre.storage.plan_file import read_plan
+from gyre.storage.files import read_plan
 from gyre.types.errors import CellError, CheckpointError, ModelError
 
 

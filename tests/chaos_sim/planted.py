@@ -18,20 +18,19 @@ from gyre.controller.cells.checkpointer import Checkpointer
 from gyre.controller.cells.transitions import RoleTransitions
 from gyre.controller.executions.group_executions import GroupExecutions
 from gyre.controller.executions.supervisors import Supervisors
-from gyre.controller.routing import RouteTable
+from gyre.controller.routes import RouteTable
 from gyre.controller.run_loop import RunLoop
-from gyre.controller.training.hall import TrainingCoordinator
+from gyre.controller.training.coordinator import TrainingCoordinator
 from gyre.proxy.routing.call_output import CallOutput
 from gyre.proxy.routing.router import Router
 from gyre.rewards import assessment as assess
 from gyre.rollout.supervisor import Supervisor
 from gyre.scheduler import rules
-from gyre.scheduler.counters import Counters
+from gyre.scheduler.executions import Counters, ExecutionTable
 from gyre.scheduler.groups import OutcomeLedger
 from gyre.scheduler.replay import EVENTS
-from gyre.scheduler.rollout import ExecutionTable
 from gyre.scheduler.staleness import Staleness
-from gyre.storage.frames import FramedFile
+from gyre.storage.framed_file import FramedFile
 from gyre.types.errors import Unavailable
 from gyre.types.outcomes import Outcome
 

@@ -9,17 +9,16 @@ import aiohttp
 from tests.chaos_sim.loop import NODE
 
 from gyre.net.http_server import told_to_stop
-from gyre.proxy import proxy as real
+from gyre.proxy import main as real
 from gyre.proxy.routing.router import Router
 from gyre.proxy.spec import ProxySpec
 from gyre.storage.call_log import SUFFIX
-from gyre.storage.commit import WalWriter
-from gyre.storage.plan_file import read_plan
+from gyre.storage.files import read_plan
+from gyre.storage.wal import WalWriter
 from gyre.testing.renderer import ByteRenderer, reply_ids
 from gyre.types.errors import EngineError
-from gyre.types.ids import EngineName
+from gyre.types.ids import EngineName, named, shard_of
 from gyre.types.sampling import Chunk, EngineHealth
-from gyre.types.shards import named, shard_of
 
 CHUNK = 4
 """Tokens that come together."""

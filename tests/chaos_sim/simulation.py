@@ -31,15 +31,15 @@ from tests.chaos_sim.proxies import Proxies
 from tests.chaos_sim.scenes import scene
 from tests.chaos_sim.watch import Watch
 
-from gyre.cluster.births import ForkClient
+from gyre.cluster.fork_client import ForkClient
 from gyre.cluster.process import LoggedProcess
 from gyre.controller import run_dir as shares
 from gyre.controller.cells import processes as staffing
 from gyre.controller.controller import JOURNAL_EVENTS
 from gyre.controller.run_loop import RunLoop
-from gyre.journal.reading import read
+from gyre.journal.reader import read
 from gyre.journal.writer import Journal
-from gyre.proxy import proxy as proxying
+from gyre.proxy import main as proxying
 from gyre.rollout import main as supervising
 from gyre.rollout.facts import FactsFile
 from gyre.scheduler.messages import (

@@ -8,17 +8,15 @@ import hashlib
 import json
 
 from gyre.model.manifest import (
+    OPTIMIZER,
     CheckpointManifest,
+    StateManifest,
     describe_file,
     read_manifest,
-    verify,
-    write_manifest,
-)
-from gyre.model.state_manifest import (
-    OPTIMIZER,
-    StateManifest,
     read_state_manifest,
+    verify,
     verify_state,
+    write_manifest,
     write_state_manifest,
 )
 

@@ -12,9 +12,9 @@ import pytest
 from gyre.cli.main import main
 from gyre.storage.call_log import CallLog
 from gyre.testing.tokenizer import tokenizer
+from gyre.types.call_records import CallClosed, CallDelivered, CallRecord, LogOpened, NewSegment
 from gyre.types.conversation import Message
 from gyre.types.ids import CallId, EngineName, ExecutionId, SegmentId
-from gyre.types.records import CallClosed, CallDelivered, CallRecord, LogOpened, NewSegment
 from gyre.types.sampling import SamplingParams, Span
 
 Gyre = Callable[..., subprocess.CompletedProcess[str]]

@@ -8,8 +8,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from gyre.cli import children
-from gyre.cli.children import ChildProcess
+from gyre.cli import demo as children
+from gyre.cli.demo import ChildProcess
 
 PYTHON = [sys.executable, "-c"]
 STUBBORN = """

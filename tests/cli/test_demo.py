@@ -11,9 +11,8 @@ import pytest
 
 from gyre.cli.demo import EXECUTIONS
 from gyre.testing.example_agent_script import ANSWER, DONE
-from gyre.trajectory.draw import generator, select_trajectories
 from gyre.trajectory.loading import find, load
-from gyre.trajectory.rows import row
+from gyre.trajectory.selection import generator, row, select_trajectories
 
 pytestmark = pytest.mark.slow
 

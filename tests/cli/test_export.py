@@ -11,8 +11,8 @@ from safetensors import safe_open
 from gyre.controller.executions.held_out_eval import name_of
 from gyre.scheduler.messages import EvaluationId
 from gyre.storage.call_log import CallLog
+from gyre.types.call_records import CallOpened
 from gyre.types.ids import CallId
-from gyre.types.records import CallOpened
 
 NO_PYARROW = """
 import sys

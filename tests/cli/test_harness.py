@@ -3,7 +3,7 @@
 import pytest
 from tests.harnesses.installed import pretend_prepared
 
-from gyre.harnesses.prepared import PROGRAMS, locked_versions
+from gyre.harnesses.registry import PROGRAMS, locked_versions
 
 
 def test_list_shows_every_locked_version_and_whether_it_is_there(gyre, monkeypatch, tmp_path):

@@ -8,9 +8,9 @@ import pytest
 from tests.observability.terminal.journaled import SMALL, simulated, told
 
 from gyre.journal.writer import Durability, Journal, write
-from gyre.observability.report.files import NUMBERS, PAGE, STEPS
+from gyre.observability.report.build import NUMBERS, PAGE, STEPS
 from gyre.observability.terminal.board import JOURNAL_EVENTS
-from gyre.simulator.recorded import header_of
+from gyre.simulator.from_journal import header_of
 
 HEADER = header_of(SMALL, started_at=5.0)
 NO_MATPLOTLIB = """

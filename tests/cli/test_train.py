@@ -7,14 +7,14 @@ import pytest
 from tests.simulator.scenes import scenario
 
 from gyre.cli.train import tracked
-from gyre.config.show import as_toml
-from gyre.controller.runfile import read_run
-from gyre.journal.reading import path_of
+from gyre.config.toml import as_toml
+from gyre.controller.run_file import read_run
+from gyre.journal.reader import path_of
 from gyre.journal.writer import write
 from gyre.scheduler.replay import EVENTS
-from gyre.simulator.recorded import header_of
+from gyre.simulator.from_journal import header_of
 from gyre.simulator.request import journaled
-from gyre.storage.plan_file import RUN_FILE
+from gyre.storage.files import RUN_FILE
 from gyre.types.run_events import StepMade
 
 RUN = """

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from gyre.cluster.births import LOST, ForkClient
+from gyre.cluster.fork_client import LOST, ForkClient
 from gyre.types.errors import ConfigError
 
 pytestmark = pytest.mark.slow

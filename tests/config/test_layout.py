@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from tests.config.tables import read
 
-from gyre.config.layout import Sizes, misfits, untrained, unweighable
+from gyre.config.validation import Sizes, misfits, untrained, unweighable
 
 SIZES = Sizes(layers=12, heads=8, kv_heads=4, columns=96, context_tokens=4096)
 WITH_EXPERTS = replace(SIZES, experts=12)
@@ -125,7 +125,7 @@ def test_tokens_that_are_drawn_otherwise_than_they_are_trained_are_refused(setti
 
 
 def test_a_trainer_in_place_of_ours_says_itself_what_it_computes():
-    config = read("cells.contexts=2", "cells.trainer=gyre.testing.emulated:trainer").config
+    config = read("cells.contexts=2", "cells.trainer=gyre.testing.emulated_cell:trainer").config
 
     assert [] == list(untrained(config))
 

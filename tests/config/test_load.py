@@ -6,9 +6,9 @@ import pytest
 from tests.config.tables import mistakes, read, sections, tables
 
 from gyre.config.loader import load
+from gyre.config.run_config import JsonlTasksConfig
 from gyre.config.settings import settings
 from gyre.config.settings import tables as known_tables
-from gyre.config.task_sections import JsonlTasksConfig
 from gyre.types.errors import ConfigError
 
 SOURCES = '"folder", "jsonl", "harbor", "deepswe", "nl2repo", "python"'

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gyre.config.overrides import overridden
+from gyre.config.settings import overridden
 
 TABLES = {"cells": {"count": 4}, "harness": {"env": {"A": "b"}}, "odd": 3}
 

@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.config.tables import mistakes, read, tables
 
-from gyre.config.config_presets import MOST_CELLS
 from gyre.config.loader import loaded
-from gyre.config.words_presets import ABLATION, PRESETS
+from gyre.config.presets import ABLATION, MOST_CELLS, PRESETS
 
 SIZES = {"schedule": {"groups_per_batch": 4, "executions_per_group": 4, "steps": 12}}
 

@@ -3,7 +3,7 @@
 import pytest
 from tests.config.tables import sections
 
-from gyre.config.run_sections import RunInfoConfig, SamplingConfig, ScheduleConfig, SelectionConfig
+from gyre.config.run_config import RunInfoConfig, SamplingConfig, ScheduleConfig, SelectionConfig
 from gyre.config.settings import sentence_of, setting_at, settings
 from gyre.types.sampling import SamplingParams
 

@@ -8,9 +8,8 @@ from tests.config.tables import read
 from tests.config.values import run_tables
 
 from gyre.config.loader import loaded
-from gyre.config.run_sections import RunConfig
-from gyre.config.show import as_toml, settings_of
-from gyre.config.toml import spelled
+from gyre.config.run_config import RunConfig
+from gyre.config.toml import as_toml, settings_of, spelled
 
 
 @given(run_tables())

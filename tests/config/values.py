@@ -5,7 +5,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from hypothesis import strategies as st
 
-from gyre.config.bounds import Bounds, NonEmpty
+from gyre.config.sections import Bounds, NonEmpty
 from gyre.config.settings import Setting, marks_of, parts_of, plain_parts, settings
 from gyre.config.settings import tables as known_tables
 

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol
 
-from gyre.types.ports import Cluster, SpawnedProcess
+from gyre.types.protocols import Cluster, SpawnedProcess
 
 PATIENCE_S = 180.0
 NOBODY = 2**22 + 1

@@ -16,7 +16,7 @@ from gyre.testing.script import FastCoder, Script, ScriptedModel, ScriptedReply,
 from gyre.testing.scripted_engine import EngineFault
 from gyre.testing.tokenizer import tokenizer
 from gyre.types.errors import EngineError
-from gyre.types.ports import Engine
+from gyre.types.protocols import Engine
 from gyre.types.sampling import GenerateRequest, SamplingParams
 
 CODER = FastCoder(tokenizer())

@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from gyre.renderers.tokens import PackageTokenizer
+from gyre.renderers.tokenizer import PackageTokenizer
 from gyre.testing.tokenizer import QWEN3, tokenizer_json
 
 VISION = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>", "<image>")

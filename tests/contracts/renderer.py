@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from gyre.types.conversation import Message, Tool, ToolCall
-from gyre.types.ports import GENERATION, PREFACE, Continuation, RenderedTokens, Renderer
+from gyre.types.protocols import GENERATION, PREFACE, Continuation, RenderedTokens, Renderer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ import uvloop
 from tests.contracts import cluster as suite
 
 from gyre.cluster.registry import open_cluster
-from gyre.config.run_sections import ClusterConfig
+from gyre.config.run_config import ClusterConfig
 from gyre.types.errors import ConfigError
 
 pytestmark = pytest.mark.slow

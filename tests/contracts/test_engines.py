@@ -14,16 +14,16 @@ import pytest
 from tests.inference.engine import slow_engine
 from tests.inference.server import serving
 
+from gyre.inference.clients.http import client
 from gyre.inference.clients.registry import connect, read_address
-from gyre.inference.clients.wire import client
-from gyre.inference.engine.embedded import EmbeddedEngine
-from gyre.testing.engine_process import EngineProcess
-from gyre.testing.pace import TimedReply
+from gyre.inference.engine.async_engine import EmbeddedEngine
+from gyre.testing.processes import EngineProcess
 from gyre.testing.script import Script, after
 from gyre.testing.scripted_engine import ScriptedEngine
-from gyre.testing.steered import TimedEngine
+from gyre.testing.timed_engine import TimedEngine
+from gyre.testing.timed_script import TimedReply
 from gyre.testing.tokenizer import write_tokenizer
-from gyre.types.ports import KvMovable
+from gyre.types.protocols import KvMovable
 
 SUITE = Path(__file__).with_name("engine.py")
 

@@ -12,8 +12,8 @@ from tests.rewards.judged import endpoint
 from gyre.config.sections import JudgeConfig
 from gyre.rewards.command import CommandEvaluator
 from gyre.rewards.judge import Judge
-from gyre.sandboxes.members import SandboxProcesses
 from gyre.sandboxes.process import ProcessSandbox
+from gyre.sandboxes.process_tree import SandboxProcesses
 from gyre.types.tasks import EvaluationRule, Rubric, Task
 
 SCRIPTS = {
@@ -98,7 +98,7 @@ class Judges:
 
 @pytest.mark.parametrize("promise", suite.EVERY_EVALUATOR, ids=lambda promise: promise.__name__)
 def test_judges_keep_the_promise_that(promise, tmp_path, monkeypatch):
-    monkeypatch.setattr("gyre.rewards.endpoint.PAUSE_S", 0.01)
+    monkeypatch.setattr("gyre.rewards.judge.PAUSE_S", 0.01)
 
     async def keep(one):
         async with asyncio.timeout(suite.PATIENCE_S):

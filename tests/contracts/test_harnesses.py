@@ -4,11 +4,10 @@ import pytest
 from tests.contracts import harness as suite
 from tests.harnesses.installed import pretend_prepared
 
-from gyre.config.run_sections import HarnessConfig
+from gyre.config.run_config import HarnessConfig
 from gyre.harnesses.command import CommandHarness
-from gyre.harnesses.open import open_harness
-from gyre.harnesses.prepared import PROGRAMS
 from gyre.harnesses.program import ContextWindow
+from gyre.harnesses.registry import PROGRAMS, open_harness
 
 
 class Command:

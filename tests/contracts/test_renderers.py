@@ -9,8 +9,8 @@ from tests.contracts.renderer import CHECKS, Subject
 
 from gyre.renderers.chatml import ChatML
 from gyre.renderers.families import FAMILIES
-from gyre.renderers.family import FamilyRenderer
-from gyre.renderers.tokens import PackageTokenizer
+from gyre.renderers.family_renderer import FamilyRenderer
+from gyre.renderers.tokenizer import PackageTokenizer
 from gyre.testing.tokenizer import CHATML, QWEN3, tokenizer_json
 
 UNTESTED = {"gpt-oss": "its encoder loads a vocabulary file of its own, which is not at hand"}

@@ -11,8 +11,8 @@ from tests.controller.executions.supervised import is_alive
 from tests.sandboxes.local.inside import LAUNCHERS
 
 from gyre.sandboxes.local.sandbox import LocalSandbox, SandboxLayout
-from gyre.sandboxes.members import SandboxProcesses
 from gyre.sandboxes.process import ProcessSandbox
+from gyre.sandboxes.process_tree import SandboxProcesses
 from gyre.types.tasks import Command
 
 

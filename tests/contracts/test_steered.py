@@ -17,10 +17,9 @@ from tests.contracts import steered as suite
 from tests.inference.engine import slow_engine
 from tests.inference.server import serving
 
-from gyre.inference.engine.embedded import EmbeddedEngine
-from gyre.inference.external.child import ServerChild
-from gyre.inference.external.remote import ServerCapacity
-from gyre.inference.external.served import ExternalEngine
+from gyre.inference.engine.async_engine import EmbeddedEngine
+from gyre.inference.external.engine import ExternalEngine, ServerCapacity
+from gyre.inference.external.process import ServerChild
 from gyre.model.checkpoint import save
 from gyre.types.errors import EngineError
 

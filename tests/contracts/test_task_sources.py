@@ -5,8 +5,7 @@ import json
 import pytest
 from tests.contracts import task_source as suite
 
-from gyre.tasks.folder import FolderTasks
-from gyre.tasks.jsonl import JsonlTasks
+from gyre.tasks.folder import FolderTasks, JsonlTasks
 
 
 def toml(table, prefix=""):

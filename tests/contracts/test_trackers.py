@@ -10,7 +10,7 @@ import pytest
 from tests.contracts import tracker as suite
 from tests.observability.trackers import event_files
 
-from gyre.observability.trackers.tracked import TrackedRun
+from gyre.observability.trackers.registry import TrackedRun
 from gyre.testing.trackers import LoggedValue, MemoryTracker
 
 BLOCK = 32768

@@ -11,7 +11,7 @@ from tests.trainer.cases import network
 from gyre.config.sections import LossConfig, OptimizerConfig, TrainerConfig
 from gyre.model.network import Network
 from gyre.testing.trainers import ScriptedTrainer
-from gyre.trainer.cell import Trainer
+from gyre.trainer.trainer import Trainer
 from gyre.types.errors import CellError, NotFinite, OutOfMemory
 
 MODEL = network("llama")

@@ -6,7 +6,7 @@ import time
 from typing import Protocol
 
 from gyre.testing.trackers import LoggedValue
-from gyre.types.ports import Tracker
+from gyre.types.protocols import Tracker
 
 PATIENCE_S = 180.0
 """Some libraries hand values to a process or thread of theirs."""

@@ -11,8 +11,8 @@ import pytest
 
 from gyre.types.errors import CellError, InternalError, NotFinite, OutOfMemory
 from gyre.types.ids import ExecutionId
-from gyre.types.packs import Claim, Pack, Score, Share
-from gyre.types.ports import CellTrainer
+from gyre.types.protocols import CellTrainer
+from gyre.types.training import Claim, Pack, Score, Share
 
 NUM_EXECUTIONS = 6
 LIKELY, UNLIKELY = -0.01, -30.0

@@ -9,8 +9,7 @@ from typing import Protocol
 import pytest
 
 from gyre.types.errors import ExposureGone, TransferError
-from gyre.types.ports import Transport
-from gyre.types.transfers import Exposure
+from gyre.types.protocols import Exposure, Transport
 
 LARGE = bytes(range(256)) * 40_000
 

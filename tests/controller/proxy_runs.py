@@ -10,13 +10,12 @@ from tests.flows.live.running import SCHEDULE, tasks_of, write_run
 
 from gyre.cluster.process import holds_log
 from gyre.controller.process_specs import proxy_plan
-from gyre.controller.proxying import ProxyProcess
+from gyre.controller.proxy_processes import ProxyProcess, ProxyProcesses
 from gyre.controller.run_dir import RunDir
-from gyre.controller.runfile import read_run
-from gyre.controller.sharding import ProxyProcesses
+from gyre.controller.run_file import read_run
 from gyre.proxy.admin_client import PROXY
-from gyre.testing.emulated_run import tables
-from gyre.types.shards import named
+from gyre.testing.emulated_cell import tables
+from gyre.types.ids import named
 
 PATIENCE_S = 180.0
 NOWHERE = "gyre=http://127.0.0.1:9"

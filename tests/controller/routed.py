@@ -10,13 +10,11 @@ from tests.scheduler.world import World
 from gyre.batching.task_sampler import TaskSampler
 from gyre.controller.command_executor import CommandExecutor
 from gyre.controller.executions.group_executions import GroupExecutions
-from gyre.controller.noted import ChangeTrackingDict
-from gyre.controller.routing import RouteTables
+from gyre.controller.routes import ChangeTrackingDict, RouteTables
 from gyre.scheduler.messages import EvaluationEnded, ExecutionTerminated
-from gyre.types.ids import evaluation_name
+from gyre.types.ids import evaluation_name, shard_of
 from gyre.types.outcomes import Ending, Terminated
 from gyre.types.run_events import ExecutionRelaunched
-from gyre.types.shards import shard_of
 from gyre.types.tasks import EvaluationRule, Task
 
 ENDED = Terminated(ending=Ending.COMPLETED, reason="", elapsed_s=1.0, state=None)

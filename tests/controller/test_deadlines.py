@@ -2,7 +2,7 @@
 
 import pytest
 
-from gyre.config.run_sections import DeadlinesConfig
+from gyre.config.run_config import DeadlinesConfig
 from gyre.controller.process_specs import deadlines_for
 from gyre.types.tasks import EvaluationRule, Task
 

@@ -7,8 +7,7 @@ import pytest
 
 from gyre.controller.controller import JOURNAL_EVENTS
 from gyre.controller.run_loop import RunLoop
-from gyre.journal.entries import Header
-from gyre.journal.reading import read
+from gyre.journal.reader import Header, read
 from gyre.journal.writer import Journal
 from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.messages import (

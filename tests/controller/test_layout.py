@@ -3,7 +3,7 @@
 import pytest
 from tests.config.tables import read
 
-from gyre.controller.layout import check_layout, num_devices
+from gyre.controller.main import check_layout, num_devices
 from gyre.types.errors import ConfigError, ModelError
 
 

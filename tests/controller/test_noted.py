@@ -1,6 +1,6 @@
 """A mapping that notes its changes: each is told once, whatever it was."""
 
-from gyre.controller.noted import ChangeTrackingDict
+from gyre.controller.routes import ChangeTrackingDict
 
 
 def test_what_was_set_and_what_was_removed_is_told_once():

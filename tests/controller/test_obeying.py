@@ -22,13 +22,11 @@ from tests.scheduler.machine import shapes
 from tests.scheduler.scene import shape
 
 from gyre.controller.executions.group_executions import name_of
-from gyre.controller.noted import ChangeTrackingDict
 from gyre.controller.recovered_state import recover
-from gyre.controller.routing import RouteTable, RouteTables
-from gyre.scheduler.dispatch import Continuous
+from gyre.controller.routes import ChangeTrackingDict, RouteTable, RouteTables
 from gyre.scheduler.engines import Engines
 from gyre.scheduler.messages import AdmitGroup, LaunchExecution, Move, MoveExecutions, OfferGroup
-from gyre.scheduler.placements import Elastic
+from gyre.scheduler.policies import Continuous, Elastic
 from gyre.types.ids import EngineId, GroupId
 
 SIZE = 8

@@ -9,7 +9,7 @@ from tests.harnesses.installed import pretend_prepared
 
 from gyre.controller.process_specs import cell_plan, order_for
 from gyre.controller.run_dir import RunDir
-from gyre.harnesses.prepared import PROGRAMS
+from gyre.harnesses.registry import PROGRAMS
 from gyre.types.errors import ConfigError
 from gyre.types.tasks import EvaluationRule, Task
 

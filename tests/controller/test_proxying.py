@@ -10,8 +10,8 @@ import pytest
 from tests.controller.proxy_runs import NOWHERE, PATIENCE_S, Run, by
 
 from gyre.cluster import liveness as silence
-from gyre.controller import proxying
-from gyre.controller.proxying import recorded_plan
+from gyre.controller import proxy_processes as proxying
+from gyre.controller.proxy_processes import recorded_plan
 from gyre.proxy.spec import engines_of
 from gyre.types.errors import ConfigError, EngineError, TakenOver
 from gyre.types.run_events import ProxyRestarted

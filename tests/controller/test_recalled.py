@@ -17,7 +17,7 @@ from gyre.scheduler.messages import (
     RunStarted,
     StopReason,
 )
-from gyre.scheduler.placements import Async, Colocate, Elastic
+from gyre.scheduler.policies import Async, Colocate, Elastic
 from gyre.types.outcomes import Ending, Outcome
 from gyre.types.run_events import (
     CallsDamaged,

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from gyre.controller.routing import RouteTable, RouteTables
-from gyre.types.shards import shard_of
+from gyre.controller.routes import RouteTable, RouteTables
+from gyre.types.ids import shard_of
 
 
 class Told:

@@ -9,16 +9,14 @@ from pathlib import Path
 import pytest
 from tests.config.tables import read
 
-from gyre.config.bounds import Bounds
 from gyre.config.loader import LoadedConfig
-from gyre.config.run_sections import CellsConfig, ScheduleConfig
+from gyre.config.run_config import CellsConfig, ScheduleConfig
+from gyre.config.sections import Bounds
 from gyre.config.settings import marks_of, parts_of, settings
-from gyre.controller.runfile import checked, read_run
+from gyre.controller.run_file import checked, read_run
 from gyre.scheduler.config import SchedulerConfig
-from gyre.scheduler.dispatch import Boundary, Continuous
-from gyre.scheduler.launching import LongestFirst
-from gyre.scheduler.placements import Async, Colocate
-from gyre.simulator.scenario_tables import scenario_of
+from gyre.scheduler.policies import Async, Boundary, Colocate, Continuous, LongestFirst
+from gyre.simulator.scenario import scenario_of
 from gyre.types.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]

@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 from tests.controller.proxy_runs import PATIENCE_S, Run
 
-from gyre.controller.sharding import recorded_plans, shard_plan
+from gyre.controller.proxy_processes import recorded_plans, shard_plan
 from gyre.proxy.admin_client import control
 from gyre.storage import call_log as calls
 from gyre.types.errors import ConfigError
+from gyre.types.ids import shard_of
 from gyre.types.run_events import ProxyRestarted
-from gyre.types.shards import shard_of
 
 FIRST, SECOND = "two", "one"
 """Executions of the first shard of two, and of the second."""

@@ -10,9 +10,10 @@ import pytest
 from tests.flows.live.running import SCHEDULE, tasks_of, write_run
 
 from gyre.cli.main import main
-from gyre.cluster.pids import lock_holder
-from gyre.config.show import as_toml
+from gyre.cluster.procfs import lock_holder
+from gyre.config.toml import as_toml
 from gyre.controller.controller import JOURNAL_EVENTS
+from gyre.controller.run_file import read_run
 from gyre.controller.run_status import (
     SETTINGS,
     changes,
@@ -22,13 +23,11 @@ from gyre.controller.run_status import (
     settings_of,
     standing,
 )
-from gyre.controller.runfile import read_run
-from gyre.journal.entries import Header
-from gyre.journal.reading import path_of, read
+from gyre.journal.reader import Header, path_of, read
 from gyre.journal.writer import Journal, write
 from gyre.scheduler.messages import RunStarted
 from gyre.scheduler.replay import plain_shape
-from gyre.testing.emulated_run import tables
+from gyre.testing.emulated_cell import tables
 from gyre.types.errors import ConfigError
 
 PATIENCE_S = 180.0

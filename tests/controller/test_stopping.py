@@ -15,15 +15,14 @@ from gyre.cluster.process import holds_log
 from gyre.controller import run_status as standing
 from gyre.controller import stop as stopping
 from gyre.controller.controller import JOURNAL_EVENTS
-from gyre.controller.executions import supervised as supervised_by
-from gyre.journal.entries import Header
-from gyre.journal.reading import path_of
+from gyre.controller.executions import supervisors as supervised_by
+from gyre.journal.reader import Header, path_of
 from gyre.journal.writer import write
 from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.messages import RunStarted
 from gyre.scheduler.replay import plain_shape
-from gyre.storage import lock
-from gyre.storage.plan_file import RUN_FILE
+from gyre.storage import files as lock
+from gyre.storage.files import RUN_FILE
 from gyre.types.outcomes import Ending
 
 WRITER = """

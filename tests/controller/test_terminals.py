@@ -16,8 +16,8 @@ from tests.observability.terminal.journaled import SMALL, simulated, told
 from gyre.cli.main import main
 from gyre.journal.writer import write
 from gyre.observability.terminal.board import JOURNAL_EVENTS
-from gyre.observability.terminal.paint import columns
-from gyre.simulator.recorded import header_of
+from gyre.observability.terminal.colors import columns
+from gyre.simulator.from_journal import header_of
 from gyre.types.run_events import RunEnded, UseMeasured
 
 COLOUR = re.compile(r"\x1b\[\d*m")

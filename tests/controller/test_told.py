@@ -9,8 +9,8 @@ from tests.flows.live.running import SCHEDULE, tasks_of, write_run
 
 from gyre.controller.cells.processes import CellProcesses
 from gyre.controller.controller import Controller
-from gyre.controller.runfile import read_run
-from gyre.testing.emulated_run import tables
+from gyre.controller.run_file import read_run
+from gyre.testing.emulated_cell import tables
 
 pytestmark = pytest.mark.slow
 PATIENCE_S = 120.0

@@ -9,9 +9,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from gyre.cluster.processors import ProcessMeter, ProcessTable
-from gyre.controller.devices import Device, Devices, held_open, use_of
-from gyre.controller.using import FIRST_S, MOST_S, ProcessRoots, ResourceSampler, pause_s
+from gyre.cluster.procfs import ProcessMeter, ProcessTable
+from gyre.controller.resource_usage import (
+    FIRST_S,
+    MOST_S,
+    Device,
+    Devices,
+    ProcessRoots,
+    ResourceSampler,
+    held_open,
+    pause_s,
+    use_of,
+)
 from gyre.types.run_events import DeviceUse
 
 BURN = """

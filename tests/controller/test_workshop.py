@@ -1,6 +1,6 @@
 """What the parts of a run's training half have in common."""
 
-from gyre.controller.workshop import report_death_once
+from gyre.controller.components import report_death_once
 from gyre.scheduler.messages import CellDied, RunStarted
 from gyre.types.ids import CellId
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gyre.rollout import facts, outcome
+from gyre.rollout import facts
+from gyre.rollout import facts as outcome
 from gyre.rollout import spec as order
-from gyre.tasks.described import task
+from gyre.tasks.folder import task
 from gyre.types.outcomes import Ending, Outcome, Status
 from gyre.types.tasks import EvaluationRule
 

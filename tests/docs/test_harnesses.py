@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from gyre.harnesses.prepared import PROGRAMS, locked_versions
+from gyre.harnesses.registry import PROGRAMS, locked_versions
 
 PAGE = (Path(__file__).parents[2] / "docs" / "harnesses.md").read_text()
 ROW = re.compile(r"^\| `(\w+)` \| [^|]+ \| ([\d.]+) \| ([\d., ]+) \|", re.MULTILINE)

@@ -15,7 +15,7 @@ import pytest
 
 from gyre.cli import status
 from gyre.cli.main import main
-from gyre.testing.engine_process import EngineProcess
+from gyre.testing.processes import EngineProcess
 from gyre.testing.tokenizer import write_tokenizer
 
 ROOT = Path(__file__).parents[2]

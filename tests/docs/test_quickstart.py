@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gyre.controller.controller import JOURNAL_EVENTS
-from gyre.journal.reading import read
+from gyre.journal.reader import read
 from gyre.scheduler.messages import CellTraining, Published
 from gyre.types.run_events import RewardGiven, StepMade
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gyre.testing.engine_process import EngineProcess
+from gyre.testing.processes import EngineProcess
 from gyre.testing.tokenizer import write_tokenizer
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,8 @@ from tests.docs.pages import ROOT
 from gyre.cli.main import COMMANDS, ends
 from gyre.harnesses.command import environment
 from gyre.rewards import command
-from gyre.sandboxes import members, process
+from gyre.sandboxes import process
+from gyre.sandboxes import process_tree as members
 from gyre.sandboxes.local import sandbox as local
 
 SCRIPT = ROOT / "scripts" / "reference"
@@ -71,7 +72,7 @@ def rows(page, first):
 
 def test_every_path_that_the_page_asks_for_is_described():
     strings = re.findall(
-        r'"(/api/[a-z]+)"', (SOURCE / "observability" / "dashboard" / "page.py").read_text()
+        r'"(/api/[a-z]+)"', (SOURCE / "observability" / "dashboard" / "server.py").read_text()
     )
 
     assert set(strings) == {cells[0].strip("`") for cells in rows("page-api.md", "path")}

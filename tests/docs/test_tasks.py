@@ -5,9 +5,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import get_args
 
-from gyre.config.task_sections import TasksConfig
-from gyre.tasks.harbor import HarborTasks
-from gyre.tasks.harbor_toml import TrainingTable, read_task_toml
+from gyre.config.run_config import TasksConfig
+from gyre.tasks.harbor import HarborTasks, TrainingTable, read_task_toml
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "tasks.md").read_text()

@@ -2,8 +2,17 @@
 
 from types import SimpleNamespace
 
-from gyre.evals.rollout_report import counts, curve, line, page
-from gyre.evals.rollout_results import EvalResult, EvalResults, read_summary, spread_of, summed_up
+from gyre.evals.results import (
+    EvalResult,
+    EvalResults,
+    counts,
+    curve,
+    line,
+    page,
+    read_summary,
+    spread_of,
+    summed_up,
+)
 from gyre.types.outcomes import Outcome
 
 

@@ -12,9 +12,8 @@ from gyre.export import jsonl as jsonlines
 from gyre.export import parquet
 from gyre.export import safetensors_rows as flat
 from gyre.export.rows import Totals, drawn
-from gyre.trajectory.draw import generator, select_trajectories
 from gyre.trajectory.loading import load
-from gyre.trajectory.rows import row
+from gyre.trajectory.selection import generator, row, select_trajectories
 from gyre.types.errors import LogDamaged
 
 SETTINGS = {"format": 1, "seed": 5, "max_trajectories": 3}

@@ -15,7 +15,7 @@ from tests.controller.executions.supervised import (
     wait_until,
 )
 
-from gyre.export.trials import write_trial
+from gyre.export.harbor import write_trial
 from gyre.rollout.main import Secrets
 from gyre.rollout.workspace import content_hash
 from gyre.tasks.harbor import read_task

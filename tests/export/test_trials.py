@@ -8,12 +8,13 @@ from tests.controller.executions.supervised import order
 from tests.storage.test_calls import CLOSED, OPENED
 
 from gyre.cli.main import main
-from gyre.export.trials import write_job, write_trial
-from gyre.rollout import outcome
+from gyre.export.harbor import write_job, write_trial
+from gyre.rollout import facts as outcome
 from gyre.rollout.execution import Execution
 from gyre.rollout.facts import FactsFile
 from gyre.rollout.spec import write_order
 from gyre.storage.call_log import CallLog, path_of
+from gyre.types.call_records import CallDelivered, CallOpened
 from gyre.types.conversation import Message, ToolCall
 from gyre.types.errors import ConfigError
 from gyre.types.ids import CallId
@@ -29,7 +30,6 @@ from gyre.types.outcomes import (
     Status,
     Terminated,
 )
-from gyre.types.records import CallDelivered, CallOpened
 
 STATE = State(folder="frozen", reference="abc")
 

@@ -7,8 +7,7 @@ from typing import Any, Literal, TypeVar
 
 import pytest
 
-from gyre.testing.engine_process import EngineProcess
-from gyre.testing.proxy_process import StandaloneProxy
+from gyre.testing.processes import EngineProcess, StandaloneProxy
 from gyre.testing.tokenizer import write_tokenizer
 
 Client = TypeVar("Client", bound=AbstractContextManager[Any])

@@ -6,7 +6,7 @@ import pytest
 
 from gyre.storage.call_log import logs, read
 from gyre.trajectory.tree import grow
-from gyre.types.records import CallClosed
+from gyre.types.call_records import CallClosed
 
 TOOL = {"type": "object", "properties": {"command": {"type": "string"}}}
 

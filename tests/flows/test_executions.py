@@ -10,7 +10,7 @@ from gyre.storage.call_log import logs, read
 from gyre.tasks.folder import FolderTasks
 from gyre.testing import example_agent
 from gyre.testing import example_agent_script as demo_script
-from gyre.testing.engine_process import EngineProcess
+from gyre.testing.processes import EngineProcess
 from gyre.trajectory.tree import grow
 from gyre.types.outcomes import Ending, Outcome, Terminated
 

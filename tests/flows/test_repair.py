@@ -9,7 +9,7 @@ from tests.flows.live.recomputed import digests
 from tests.flows.live.running import SCHEDULE, pid_of, run_live, tasks_of, write_run
 from tests.flows.live.watched import watched
 
-from gyre.controller.runfile import read_run
+from gyre.controller.run_file import read_run
 from gyre.scheduler.messages import (
     CellDied,
     CellRecovered,
@@ -20,8 +20,8 @@ from gyre.scheduler.messages import (
 )
 from gyre.scheduler.replay import replay
 from gyre.storage import call_log as calls
-from gyre.testing.emulated_run import tables
-from gyre.types.records import CallFailed
+from gyre.testing.emulated_cell import tables
+from gyre.types.call_records import CallFailed
 from gyre.types.run_events import (
     ClaimTrained,
     GroupPacked,

@@ -18,9 +18,8 @@ from tests.flows.live.watched import watched
 from gyre.cli.main import main
 from gyre.cluster.process import holds_log
 from gyre.controller.controller import JOURNAL_EVENTS
-from gyre.controller.runfile import read_run
-from gyre.journal.entries import Resumed
-from gyre.journal.reading import read
+from gyre.controller.run_file import read_run
+from gyre.journal.reader import Resumed, read
 from gyre.observability.ledgers import ledgers
 from gyre.rollout import facts
 from gyre.scheduler.messages import (
@@ -33,9 +32,9 @@ from gyre.scheduler.messages import (
 from gyre.scheduler.replay import replay
 from gyre.storage import call_log as calls
 from gyre.testing import light_agent
-from gyre.testing.emulated_run import tables
+from gyre.testing.emulated_cell import tables
+from gyre.types.call_records import CallFailed
 from gyre.types.outcomes import Ending, Launched
-from gyre.types.records import CallFailed
 from gyre.types.run_events import ProxyRestarted, RewardGiven, RunEnded, StepMade, WeightsPublished
 
 pytestmark = pytest.mark.slow

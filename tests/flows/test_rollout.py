@@ -18,28 +18,33 @@ from tests.rewards.judged import endpoint
 
 from gyre.cli.main import main
 from gyre.cluster import liveness as silence
-from gyre.cluster.pids import holder_of
+from gyre.cluster.procfs import holder_of
 from gyre.config.loader import loaded
-from gyre.evals.last_round import due, measured
-from gyre.evals.rollout_report import curve
-from gyre.evals.rollout_results import read_summary
+from gyre.evals.results import curve, read_summary
+from gyre.evals.runner import due, measured
 from gyre.model.registry import model_folder
-from gyre.rollout import facts, outcome
+from gyre.rollout import facts
+from gyre.rollout import facts as outcome
 from gyre.storage import call_log as calls
-from gyre.storage.lock import is_taken
+from gyre.storage.files import is_taken
 from gyre.testing import example_agent_script as demo_script
 from gyre.testing import light_agent
-from gyre.testing.emulated_run import workload, write_tasks
-from gyre.testing.engine_process import EngineProcess
+from gyre.testing.emulated_cell import workload, write_tasks
+from gyre.testing.processes import EngineProcess
 from gyre.testing.tokenizer import write_tokenizer
+from gyre.types.call_records import CallClosed
 from gyre.types.outcomes import Launched, Outcome, Terminated
-from gyre.types.records import CallClosed
 from gyre.types.run_events import EvaluationRound
 
 pytestmark = pytest.mark.slow
 
 AGENT = ["python3", "-S", "-E", light_agent.__file__, "{instruction}"]
-EMULATED = ["--set", "cells.engine=gyre.testing.emulated:engine", "--set", "engine.kv_tokens=16384"]
+EMULATED = [
+    "--set",
+    "cells.engine=gyre.testing.emulated_cell:engine",
+    "--set",
+    "engine.kv_tokens=16384",
+]
 
 
 @dataclass
@@ -99,7 +104,7 @@ def test_every_task_is_executed_as_often_as_asked(whole):
 def test_outcomes_and_trees_are_kept(whole):
     """What the proxy recorded is what export and inspect read."""
     for name, one in whole.results.items():
-        record = outcome.read(whole.folder / "attempts" / name)
+        record = outcome.outcome_read(whole.folder / "attempts" / name)
         logged = calls.read(calls.path_of(whole.folder, name)).records
 
         assert (Outcome.VALID, one["score"]) == (record.closed.outcome, record.closed.score)
@@ -224,7 +229,7 @@ def test_killed_it_is_followed_by_one_that_adopts_what_runs(tmp_path, engine):
     wait_until(lambda: not is_taken(attempts / SECOND), within_s=180.0)
     was_alive = is_taken(attempts / FIRST)
     again = waiting(tmp_path, go, engine)
-    wait_until(lambda: outcome.read(attempts / SECOND) is not None, within_s=180.0)
+    wait_until(lambda: outcome.outcome_read(attempts / SECOND) is not None, within_s=180.0)
     (go / FIRST).touch()
     said, _ = again.communicate(timeout=180)
     ran = Rolled(tmp_path / "run", again.returncode, said)
@@ -298,7 +303,7 @@ def test_a_judge_gives_the_reward_and_its_critique_is_in_no_log(tmp_path, capsys
         judge += ["--set", "evaluate.judge.key_env=JUDGE_KEY"]
         ran = rolled(tmp_path / "run", tasks, capsys, "--model", "tiny", "--n", "1", *judge)
     (result,) = ran.results.values()
-    (assessed,) = outcome.read(ran.folder / "attempts" / "g00000-00").assessments
+    (assessed,) = outcome.outcome_read(ran.folder / "attempts" / "g00000-00").assessments
     log = calls.path_of(ran.folder, "g00000-00").read_bytes()
 
     assert (0, 0.75, 1) == (ran.status, result["score"], result["calls"])
@@ -342,7 +347,7 @@ def test_the_weights_that_a_run_ends_with_stand_in_its_curve(tmp_path):
     tables = {
         "model": {"name": "tiny"},
         "schedule": {"groups_per_batch": 1, "executions_per_group": 2, "steps": 4},
-        "cells": {"count": 1, "capacity": 2, "engine": "gyre.testing.emulated:engine"},
+        "cells": {"count": 1, "capacity": 2, "engine": "gyre.testing.emulated_cell:engine"},
         "engine": {"kv_tokens": 16384},
         "sandbox": {"kind": "process"},
         "harness": {"kind": "command", "argv": AGENT},

@@ -9,10 +9,10 @@ from contextlib import ExitStack, asynccontextmanager
 import pytest
 
 from gyre.config.sections import RouterConfig
+from gyre.inference.clients.http import client
 from gyre.inference.clients.registry import connect, read_address
-from gyre.inference.clients.wire import client
 from gyre.proxy.routing.router import Router
-from gyre.testing.engine_process import EngineProcess
+from gyre.testing.processes import EngineProcess
 from gyre.testing.script import (
     Conversation,
     FastCoder,

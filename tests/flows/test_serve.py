@@ -17,7 +17,7 @@ from tests.inference.server import serving
 from gyre.model.hf_config import describe
 from gyre.model.loader import load_network, new_network
 from gyre.storage.call_log import logs, read
-from gyre.testing.proxy_process import StandaloneProxy
+from gyre.testing.processes import StandaloneProxy
 from gyre.testing.tokenizer import tokenizer, write_tokenizer
 from gyre.trajectory.tree import grow
 

@@ -12,10 +12,10 @@ from tests.flows.live.running import SCHEDULE, pid_of, run_live, tasks_of, write
 from gyre.proxy.admin_client import address_file
 from gyre.scheduler.messages import ExecutionTerminated, Published, StepTaken, StopReason
 from gyre.storage import call_log as calls
-from gyre.testing.emulated_run import tables
-from gyre.types.records import CallClosed, LogSealed
+from gyre.testing.emulated_cell import tables
+from gyre.types.call_records import CallClosed, LogSealed
+from gyre.types.ids import shard_of
 from gyre.types.run_events import ProxyRestarted
-from gyre.types.shards import shard_of
 
 pytestmark = pytest.mark.slow
 PATIENCE_S = 600.0

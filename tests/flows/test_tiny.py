@@ -9,7 +9,7 @@ from tests.inference.server.serving import ServeProcess
 
 from gyre.model.registry import model_folder
 from gyre.storage.call_log import logs, read
-from gyre.testing.proxy_process import StandaloneProxy
+from gyre.testing.processes import StandaloneProxy
 from gyre.trajectory.tree import grow
 
 NAMES = ("find_path", "read", "check_table", "open_file", "count", "send_note")

@@ -23,8 +23,8 @@ from gyre.scheduler.messages import (
 )
 from gyre.scheduler.replay import replay
 from gyre.storage import call_log as calls
+from gyre.types.call_records import CallFailed
 from gyre.types.outcomes import Launched, Outcome
-from gyre.types.records import CallFailed
 from gyre.types.run_events import (
     ClaimTrained,
     EvaluationRound,

@@ -11,8 +11,7 @@ from staging.cut import unshared
 from staging.findings import VERSIONS
 from staging.program import INSTALLER, NAMES
 
-from gyre.harnesses.open import picked
-from gyre.harnesses.prepared import LOCKS, lock_of
+from gyre.harnesses.registry import LOCKS, lock_of, picked
 
 
 def test_every_program_of_the_tests_has_a_lock() -> None:

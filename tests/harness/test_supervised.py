@@ -9,7 +9,7 @@ from staging.findings import num_tokens
 from staging.scripts import ANSWER, DOERS, TASK
 from staging.supervised import Errand, play_supervised
 
-from gyre.rollout import outcome
+from gyre.rollout import facts as outcome
 from gyre.storage import call_log as calls
 from gyre.trajectory.tree import grow
 from gyre.types.outcomes import Ending, Outcome
@@ -34,7 +34,7 @@ def test_a_program_does_its_task_under_a_supervisor(
     folder = tmp_path / "stage"
     errand = Errand(kind=kind, sandbox=sandbox, instruction=f"- {TASK}: go", nonce=nonce)
     play_supervised(errand, folder)
-    record = outcome.read(folder / "execution")
+    record = outcome.outcome_read(folder / "execution")
     output = (folder / "execution" / "output.txt").read_text(errors="replace")
     (log,) = calls.logs(folder / "run")
     tree = grow(calls.read(log).records)

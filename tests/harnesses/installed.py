@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
-from gyre.harnesses.prepared import RECORD, folder_for
 from gyre.harnesses.program import AgentProgram, Npm
+from gyre.harnesses.registry import RECORD, folder_for
 
 TOY = AgentProgram(
     name="toy",

@@ -4,14 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from gyre.harnesses import claude_code, codex, opencode, qwen_code
 from gyre.harnesses import install as prepare
-from gyre.harnesses import roles_claude_code as claude_code
-from gyre.harnesses import roles_codex as codex
-from gyre.harnesses import roles_opencode as opencode
-from gyre.harnesses import roles_qwen_code as qwen_code
-from gyre.harnesses.classify import TABLES, classify
-from gyre.harnesses.markers import of_version
-from gyre.types.roles import Classification, Evidence
+from gyre.harnesses.program import of_version
+from gyre.harnesses.roles import TABLES, classify
+from gyre.types.call_records import Classification, Evidence
 
 MINI = Evidence(
     dialect="chat",

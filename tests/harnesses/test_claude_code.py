@@ -2,8 +2,8 @@
 
 import pytest
 
-from gyre.harnesses.classify import classify
-from gyre.types.roles import Classification, Evidence
+from gyre.harnesses.roles import classify
+from gyre.types.call_records import Classification, Evidence
 
 TOOLS = ("Agent", "Bash", "Read", "Write")
 REMINDER = "<system-reminder>\nsomething about the day\n</system-reminder>"

@@ -1,7 +1,7 @@
 """Codex says of every request what it is."""
 
-from gyre.harnesses.classify import classify
-from gyre.types.roles import Classification, Evidence
+from gyre.harnesses.roles import classify
+from gyre.types.call_records import Classification, Evidence
 
 TOOLS = ("exec_command", "write_stdin", "view_image")
 

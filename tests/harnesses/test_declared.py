@@ -2,8 +2,8 @@
 
 import pytest
 
-from gyre.harnesses.classify import classify
-from gyre.types.roles import CALL_ROLES, CallRole, Classification, Evidence
+from gyre.harnesses.roles import classify
+from gyre.types.call_records import CALL_ROLES, CallRole, Classification, Evidence
 
 
 def declared(**headers: str) -> Classification:

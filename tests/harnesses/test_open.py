@@ -3,10 +3,9 @@
 import pytest
 from tests.harnesses.installed import pretend_prepared
 
-from gyre.config.run_sections import HarnessConfig
-from gyre.harnesses.open import open_harness, picked
-from gyre.harnesses.prepared import PROGRAMS
+from gyre.config.run_config import HarnessConfig
 from gyre.harnesses.program import ContextWindow
+from gyre.harnesses.registry import PROGRAMS, open_harness, picked
 from gyre.types.errors import ConfigError
 
 WINDOW = ContextWindow.of(context_tokens=131_072, reply_tokens=8192)

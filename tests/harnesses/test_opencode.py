@@ -1,7 +1,7 @@
 """opencode's calls are told apart by tools, system text and parent session."""
 
-from gyre.harnesses.classify import classify
-from gyre.types.roles import Classification, Evidence
+from gyre.harnesses.roles import classify
+from gyre.types.call_records import Classification, Evidence
 
 TOOLS = ("bash", "edit", "read", "task")
 

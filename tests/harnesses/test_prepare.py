@@ -8,8 +8,8 @@ import pytest
 from tests.harnesses.installed import INSTALLS, TOY, npm_on_path
 
 from gyre.harnesses.install import prepare
-from gyre.harnesses.prepared import RECORD, find, folder_for
 from gyre.harnesses.program import Pip
+from gyre.harnesses.registry import RECORD, find, folder_for
 from gyre.types.errors import HarnessError
 
 

@@ -6,13 +6,10 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from gyre.config.run_sections import HarnessConfig
-from gyre.harnesses import roles_claude_code as claude_code
-from gyre.harnesses import roles_codex as codex
-from gyre.harnesses import roles_opencode as opencode
-from gyre.harnesses import roles_qwen_code as qwen_code
-from gyre.harnesses.prepared import PROGRAMS, locked_versions
+from gyre.config.run_config import HarnessConfig
+from gyre.harnesses import claude_code, codex, opencode, qwen_code
 from gyre.harnesses.program import ContextWindow, Npm
+from gyre.harnesses.registry import PROGRAMS, locked_versions
 
 WIDE = ContextWindow(context_tokens=200_000, compact_at=150_000)
 NARROW = ContextWindow(context_tokens=32_000, compact_at=24_000)

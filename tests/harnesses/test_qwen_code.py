@@ -2,8 +2,8 @@
 
 import pytest
 
-from gyre.harnesses.classify import classify
-from gyre.types.roles import Classification, Evidence
+from gyre.harnesses.roles import classify
+from gyre.types.call_records import Classification, Evidence
 
 MAIN = "You are Qwen Code, a non-interactive agent."
 SUBAGENT = "You are a general-purpose subagent working for a parent agent."

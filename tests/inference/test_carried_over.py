@@ -6,8 +6,8 @@ import json
 import pytest
 import torch
 
-from gyre.inference.carried_over import TransportKvStore
-from gyre.inference.engine.reports import KVBlocks
+from gyre.inference.engine.request import KVBlocks
+from gyre.inference.kv_transfer import TransportKvStore
 from gyre.transports.shared_memory import SharedTransport
 from gyre.types.errors import NotFound, RequestError
 

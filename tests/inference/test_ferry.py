@@ -5,9 +5,8 @@ import os
 import pytest
 import torch
 
-from gyre.inference.carried import put
-from gyre.inference.engine.reports import KVBlocks
-from gyre.inference.ferry import StagedCopier
+from gyre.inference.engine.request import KVBlocks
+from gyre.inference.kv_transfer import StagedCopier, put
 from gyre.types.errors import OutOfMemory
 
 PART = 64

@@ -6,8 +6,8 @@ import pytest
 import torch
 from tests.lending import ThreadsMemory
 
-from gyre.inference.engine.reports import KVBlocks
-from gyre.inference.lent import CudaIpcKvStore
+from gyre.inference.engine.request import KVBlocks
+from gyre.inference.kv_transfer import CudaIpcKvStore
 from gyre.types.errors import NotFound, OutOfMemory, RequestError
 
 CPU = torch.device("cpu")

@@ -4,8 +4,7 @@ import os
 
 import pytest
 
-from gyre.journal.entries import Header
-from gyre.journal.following import JournalFollower
+from gyre.journal.reader import Header, JournalFollower
 from gyre.journal.writer import Durability, Journal
 from gyre.scheduler.messages import RunStarted, StepTaken
 from gyre.types.errors import ConfigError, LogDamaged

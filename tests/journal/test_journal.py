@@ -17,8 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from gyre.journal.entries import MAGIC, MAJOR, MINOR, Header, Origin, Resumed, UnknownEvent
-from gyre.journal.reading import read
+from gyre.journal.reader import MAGIC, MAJOR, MINOR, Header, Origin, Resumed, UnknownEvent, read
 from gyre.journal.writer import Durability, Journal, write
 from gyre.scheduler.messages import (
     CellDied,
@@ -30,7 +29,7 @@ from gyre.scheduler.messages import (
     TimerFired,
 )
 from gyre.scheduler.replay import EVENTS
-from gyre.storage.frames import framed
+from gyre.storage.framed_file import framed
 from gyre.types.errors import ConfigError, InternalError, LogDamaged, TakenOver
 from gyre.types.ids import CellId, EngineId
 from gyre.types.outcomes import Ending
@@ -347,7 +346,7 @@ def test_a_commit_is_synced_once_for_all_its_facts_where_it_must_survive_the_mac
             found.append(len(read(path, kinds=EVENTS).entries) - sum(found))
 
         with monkeypatch.context() as patch:
-            patch.setattr("gyre.storage.frames.os.fdatasync", note)
+            patch.setattr("gyre.storage.framed_file.os.fdatasync", note)
             for now, event in FACTS[:3]:
                 journal.append(event, now=now)
             journal.commit()
@@ -367,7 +366,7 @@ def test_a_sync_that_fails_leaves_the_file_as_it_was_and_the_facts_for_later(tmp
         before = path.read_bytes()
         journal.append(RunStarted(), now=0.0)
         with monkeypatch.context() as patch:
-            patch.setattr("gyre.storage.frames.os.fdatasync", refuse)
+            patch.setattr("gyre.storage.framed_file.os.fdatasync", refuse)
             with pytest.raises(OSError, match="No space left"):
                 journal.commit()
         assert before == path.read_bytes()
@@ -378,8 +377,8 @@ def test_a_sync_that_fails_leaves_the_file_as_it_was_and_the_facts_for_later(tmp
 FULL = """
 import resource, signal, sys
 from pathlib import Path
-from gyre.journal.entries import Header
-from gyre.journal.reading import read
+from gyre.journal.reader import Header
+from gyre.journal.reader import read
 from gyre.journal.writer import Journal
 from gyre.scheduler.messages import CellDied, CellId
 from gyre.scheduler.replay import EVENTS
@@ -418,7 +417,7 @@ def test_a_full_disk_refuses_a_whole_commit_and_it_is_made_when_there_is_room(tm
 LEAKS = """
 import os, resource, signal, sys
 from pathlib import Path
-from gyre.journal.entries import Header
+from gyre.journal.reader import Header
 from gyre.journal.writer import Journal
 from gyre.scheduler.replay import EVENTS
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

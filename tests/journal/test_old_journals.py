@@ -6,8 +6,7 @@ import pytest
 
 from gyre.controller.controller import JOURNAL_EVENTS
 from gyre.controller.recovered_state import recover
-from gyre.journal.entries import MAJOR, Resumed, UnknownEvent
-from gyre.journal.reading import read
+from gyre.journal.reader import MAJOR, Resumed, UnknownEvent, read
 from gyre.journal.writer import Journal
 from gyre.observability.ledgers import ledgers
 from gyre.scheduler.messages import StepTaken, StopReason

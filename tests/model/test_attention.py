@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gyre.model.attention import attention_for
 from gyre.model.packed_batch import packed
 from gyre.types.errors import ModelError
-from gyre.types.packs import Pack
+from gyre.types.training import Pack
 
 ROW = [7] * 7
 ROWS = [3, 3, 3, 8, 8, 8, 8, 8]

@@ -9,8 +9,7 @@ import pytest
 import torch
 from tests.model.folders import small
 
-from gyre.cell.saving import CheckpointWriter, SingleRankCopies
-from gyre.cell.state_files import read_state
+from gyre.cell.checkpoint_writer import CheckpointWriter, SingleRankCopies, read_state
 from gyre.config.sections import LossConfig, OptimizerConfig, TrainerConfig
 from gyre.model.checkpoint import save
 from gyre.model.checkpoint_store import (
@@ -25,8 +24,8 @@ from gyre.model.checkpoint_store import (
 )
 from gyre.model.loader import load_network
 from gyre.model.manifest import describe_file, sealed
-from gyre.trainer.cell import Trainer
 from gyre.trainer.snapshot import Snapshot
+from gyre.trainer.trainer import Trainer
 from gyre.types.errors import CellError, ModelError
 
 

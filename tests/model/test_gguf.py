@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.model.gguf_files import f16, f32, gguf, q4_1, q8_0, small_model
 
-from gyre.model.gguf import Gguf
+from gyre.model.smollm2 import Gguf
 from gyre.types.errors import ModelError
 
 VALUES = np.random.default_rng(0).normal(0, 1, (4, 64)).astype(np.float32)

@@ -6,11 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gyre.model import lending
-from gyre.model.lending import CudaIpcMemory, sums_of
-from gyre.model.readers import reading
+from gyre.model import cuda_ipc as lending
+from gyre.model.cuda_ipc import CudaIpcMemory, reading, sums_of
 from gyre.types.errors import ExposureGone, TransferError
-from gyre.types.transfers import MemoryRange
+from gyre.types.protocols import MemoryRange
 
 CPU = torch.device("cpu")
 META = torch.device("meta")

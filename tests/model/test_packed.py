@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gyre.model.network import ModelDims
 from gyre.model.packed_batch import check, packed, segments
 from gyre.types.errors import CellError
-from gyre.types.packs import Pack
+from gyre.types.training import Pack
 
 SHAPE = ModelDims(
     layers=1,

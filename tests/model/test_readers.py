@@ -9,14 +9,14 @@ from threading import Event, Thread
 
 import pytest
 
-from gyre.model.readers import ReaderLocks, reading
+from gyre.model.cuda_ipc import ReaderLocks, reading
 from gyre.types.errors import ExposureGone, TransferError
 
 KEY = "5a" * 16
 READER = """
 import sys
 from pathlib import Path
-from gyre.model.readers import reading
+from gyre.model.cuda_ipc import reading
 with reading(Path(sys.argv[1]), sys.argv[2]):
     print("reads", flush=True)
     sys.stdin.read()

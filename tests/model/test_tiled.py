@@ -6,9 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gyre.model.attention_kernels import TileAttention, pairs_in_blocks, tiles
 from gyre.model.packed_batch import segments
-from gyre.model.plans import pairs_in_blocks, tiles
-from gyre.model.tiled import TileAttention
 
 TREES = {
     "a row": [24] * 24,

@@ -14,7 +14,7 @@ from tests.model.remade import RECORD, digest, load_script, measured
 from gyre.model.loader import load_network
 from gyre.model.registry import model_folder
 from gyre.renderers.registry import load_renderer
-from gyre.renderers.tokens import PackageTokenizer
+from gyre.renderers.tokenizer import PackageTokenizer
 from gyre.types.conversation import Message, Tool
 
 TASK_WORDS = """

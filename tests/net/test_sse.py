@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gyre.net import engines_sse as sse
-from gyre.net.engines_sse import EventTooLong, SseParser
+from gyre.net import sse
+from gyre.net.sse import EventTooLong, SseParser
 
 STREAM = (
     b'data: {"a": 1}\r\n\r\n: a comment\n\ndata:two\ndata: lines\nid: 7\n\n\n\ndata: [DONE]\n\n'

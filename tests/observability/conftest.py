@@ -11,9 +11,7 @@ import pytest
 
 from gyre.storage.call_log import CallLog
 from gyre.trajectory.tree import Tree, grow
-from gyre.types.conversation import Message
-from gyre.types.ids import CallId, EngineName, ExecutionId, SegmentId
-from gyre.types.records import (
+from gyre.types.call_records import (
     CallClosed,
     CallDelivered,
     CallEchoed,
@@ -24,6 +22,8 @@ from gyre.types.records import (
     LogSealed,
     NewSegment,
 )
+from gyre.types.conversation import Message
+from gyre.types.ids import CallId, EngineName, ExecutionId, SegmentId
 from gyre.types.sampling import SamplingParams, Span
 
 

@@ -5,9 +5,8 @@ from fractions import Fraction
 import pytest
 from tests.simulator.scenes import shape
 
-from gyre.observability.ages import in_order
-from gyre.observability.expected import in_a_whole_run
-from gyre.scheduler.dispatch import Boundary, Continuous
+from gyre.observability.staleness import in_a_whole_run, in_order
+from gyre.scheduler.policies import Boundary, Continuous
 
 
 @pytest.mark.parametrize("extra", [0, 0.5, 1, 2.5])

@@ -8,8 +8,7 @@ from tests.simulator.scenes import scenario
 
 from gyre.observability.terminal.summary import summary
 from gyre.observability.what_if import compared
-from gyre.scheduler.dispatch import Boundary
-from gyre.scheduler.placements import Async, Colocate
+from gyre.scheduler.policies import Async, Boundary, Colocate
 from gyre.simulator.world import run
 
 AGAIN = 0.03

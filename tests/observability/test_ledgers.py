@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 from tests.observability.terminal.journaled import SMALL, journal, simulated, told
 
-from gyre.journal.reading import read
+from gyre.journal.reader import read
 from gyre.observability.ledgers import ExecutionLedger, GroupLedger, ledgers, ledgers_of
 from gyre.observability.terminal.summary import summary
-from gyre.scheduler.dispatch import Boundary
 from gyre.scheduler.messages import ExecutionClosed, GroupAdmitted, GroupAssigned, StepTaken
+from gyre.scheduler.policies import Boundary
 from gyre.scheduler.replay import replay
 from gyre.types.ids import GroupId
 from gyre.types.outcomes import Outcome

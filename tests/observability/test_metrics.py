@@ -3,7 +3,6 @@
 from tests.observability.terminal.journaled import NOTHING
 
 from gyre.observability.metrics import RunMetrics, next_step
-from gyre.types.reports import Measures
 from gyre.types.run_events import (
     ClaimTrained,
     GroupPacked,
@@ -12,6 +11,7 @@ from gyre.types.run_events import (
     TransitionTimed,
     WeightsPublished,
 )
+from gyre.types.training import Measures
 
 
 class Logged:

@@ -6,14 +6,14 @@ from dataclasses import replace
 import pytest
 from tests.observability.terminal.journaled import SMALL, simulated
 
-from gyre.observability.dashboard.moment import moment
 from gyre.observability.dashboard.panels import panels
-from gyre.observability.dashboard.view import ViewWindow
+from gyre.observability.dashboard.series import ViewWindow
+from gyre.observability.dashboard.views import moment
+from gyre.observability.history.cells import CellSpan
 from gyre.observability.history.run import RunHistory
-from gyre.observability.history.seen import CellSpan
 from gyre.observability.resource_use import OTHERS, ROLES, used
 from gyre.observability.terminal.board import RunBoard
-from gyre.observability.terminal.paint import ELLIPSIS, printed
+from gyre.observability.terminal.colors import ELLIPSIS, printed
 from gyre.observability.terminal.progress import WIDTH, block
 from gyre.scheduler.cells import CellState
 from gyre.scheduler.messages import RunStarted

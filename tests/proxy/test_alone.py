@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from gyre.proxy import alone
-from gyre.proxy.alone import OrphanMonitor
+from gyre.proxy import main as alone
+from gyre.proxy.main import OrphanMonitor
 from gyre.rollout.spec import TOLD_FILE, ProxyTotals, read_told, write_proxy_totals
 
 NAME = "g00000-00"

@@ -8,18 +8,17 @@ import pytest
 
 from gyre.config.sections import LimitsConfig, ProxyConfig, RouterConfig
 from gyre.proxy.admin_api import AdminApi
+from gyre.proxy.call_handler import CallContext
 from gyre.proxy.executions import ExecutionRegistry
-from gyre.proxy.handle import CallContext
 from gyre.proxy.metrics import ProxyMetrics
 from gyre.proxy.routing.router import Router
 from gyre.proxy.server import Proxy
 from gyre.storage.call_log import CallLog, logs, read
-from gyre.storage.commit import WalWriter
-from gyre.storage.commits import WriteAheadLog
+from gyre.storage.wal import WalWriter, WriteAheadLog
 from gyre.testing.renderer import ByteRenderer, reply_ids
+from gyre.types.call_records import CallClosed, CallDelivered
 from gyre.types.errors import EngineError
 from gyre.types.ids import EngineName
-from gyre.types.records import CallClosed, CallDelivered
 from gyre.types.sampling import Chunk, EngineHealth, SamplingParams
 
 

@@ -6,7 +6,7 @@ import json
 import pytest
 from tests.proxy.test_handle import application, post
 
-from gyre.storage.commits import WriteAheadLog
+from gyre.storage.wal import WriteAheadLog
 from gyre.types.errors import GyreError, Overloaded
 
 PATHS = {"messages": "/v1/messages", "chat": "/v1/chat/completions", "responses": "/v1/responses"}

@@ -4,10 +4,9 @@ import asyncio
 
 import pytest
 
-from gyre.proxy import sharded
-from gyre.proxy.proxied import SealedExecution
-from gyre.proxy.sharded import ShardedProxyClient
-from gyre.types.shards import shard_of
+from gyre.proxy import client as sharded
+from gyre.proxy.client import SealedExecution, ShardedProxyClient
+from gyre.types.ids import shard_of
 
 
 class Shard:

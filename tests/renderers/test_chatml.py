@@ -1,11 +1,11 @@
 import pytest
 
 from gyre.renderers.chatml import ChatML
-from gyre.renderers.tokens import PackageTokenizer
+from gyre.renderers.tokenizer import PackageTokenizer
 from gyre.testing.tokenizer import CHATML, QWEN3, tokenizer_json
 from gyre.types.conversation import Message, Tool, ToolCall
 from gyre.types.errors import ConfigError, RequestError
-from gyre.types.ports import PREFACE, ParsedCall
+from gyre.types.protocols import PREFACE, ParsedCall
 
 TOKENS = PackageTokenizer(tokenizer_json(QWEN3), name="test")
 AS_TEXT = PackageTokenizer(tokenizer_json(CHATML), name="test")

@@ -8,12 +8,12 @@ from tests.contracts.families import ADDED
 from tests.contracts.families import tokens_of as tokens
 
 from gyre.renderers.families import FAMILIES
-from gyre.renderers.family import FamilyRenderer
-from gyre.renderers.tokens import PackageTokenizer
+from gyre.renderers.family_renderer import FamilyRenderer
+from gyre.renderers.tokenizer import PackageTokenizer
 from gyre.testing.tokenizer import QWEN3, tokenizer, tokenizer_json
 from gyre.types.conversation import Message, Tool, ToolCall
 from gyre.types.errors import ConfigError, RequestError
-from gyre.types.ports import PREFACE
+from gyre.types.protocols import PREFACE
 
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}, "n": {"type": "integer"}}}
 TOOL = Tool(name="read", description="Reads", parameters=json.dumps(SCHEMA))

@@ -3,7 +3,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gyre.renderers.marks import (
+from gyre.renderers.tokenizer import (
     KEEP,
     MARK,
     SpecialTokenMatcher,

@@ -3,15 +3,15 @@ import sys
 
 IMPORTED = """
 import sys
-import gyre.proxy.proxy
-from gyre.renderers.package import create_renderer
+import gyre.proxy.main
+from gyre.renderers.families import create_renderer
 print(*sorted({"httpx", "openai"} & set(sys.modules)), callable(create_renderer))
 from renderers.client import generate
 print("openai" in sys.modules, generate.__module__)
 """
 BEFORE = """
 from renderers import OverlongPromptError, client
-import gyre.renderers.package
+import gyre.renderers.families
 from renderers.client import generate
 print(OverlongPromptError is client.OverlongPromptError, generate is client.generate)
 """

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gyre.renderers.marks import MARK, encodable
-from gyre.renderers.tokens import PackageTokenizer
+from gyre.renderers.tokenizer import MARK, PackageTokenizer, encodable
 from gyre.testing.tokenizer import CHATML, QWEN3, tokenizer, tokenizer_json, write_tokenizer
 from gyre.types.errors import ConfigError
 

@@ -131,7 +131,7 @@ def test_a_judge_that_looks_around_reads_files_by_itself(workspace):
 
 @pytest.mark.parametrize(("status", "tries"), [(401, 1), (404, 1), (500, 3), (429, 3)])
 def test_a_refusal_that_may_pass_is_tried_again(workspace, status, tries, monkeypatch):
-    monkeypatch.setattr("gyre.rewards.endpoint.PAUSE_S", 0.0)
+    monkeypatch.setattr("gyre.rewards.judge.PAUSE_S", 0.0)
     with (
         endpoint(lambda body: (status, "no")) as one,
         pytest.raises(EvaluatorError, match=f"{status} no") as error,

@@ -12,11 +12,10 @@ from tests.contracts.sandbox import ESCAPE
 from tests.controller.executions.supervised import evaluation, order, supervised, wait_until
 from tests.sandboxes.local.test_escapes import answering
 
-from gyre.rollout.placing import address_of, check, limits_for
+from gyre.rollout.environment import address_of, check, limits_for
 from gyre.types.errors import ConfigError
 from gyre.types.outcomes import Ending, Outcome, Prepared
-from gyre.types.sandboxes import Limits, SandboxSpec
-from gyre.types.tasks import ResourceNeeds
+from gyre.types.tasks import Limits, ResourceNeeds, SandboxSpec
 
 pytestmark = pytest.mark.slow
 LOCAL = SandboxSpec(kind="local", limits=Limits(memory_bytes=2**28, processes=64, disk_bytes=2**26))
@@ -194,7 +193,7 @@ def test_a_machine_is_asked_before_a_run_begins(tmp_path):
 def test_a_machine_without_user_namespaces_is_refused_with_what_to_set():
     """In a namespace that may have none below it."""
     code = (
-        "from gyre.rollout.placing import check; from gyre.types.sandboxes import SandboxSpec\n"
+        "from gyre.rollout.environment import check; from gyre.types.tasks import SandboxSpec\n"
         "from gyre.types.errors import ConfigError\n"
         "try: check(SandboxSpec(kind='local'))\n"
         "except ConfigError as error: print(error)"

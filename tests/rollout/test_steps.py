@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gyre.rollout.steps import steps_of, why_over, worth
+from gyre.rollout.execution import steps_of, why_over, worth
 from gyre.types.outcomes import Ending, State, StepEnded
 from gyre.types.tasks import EvaluationRule, Task, TaskStep
 

@@ -20,14 +20,14 @@ from tests.controller.executions.supervised import (
     wait_until,
 )
 
-from gyre.rollout import outcome
+from gyre.rollout import facts as outcome
 from gyre.rollout.facts import FactsFile
 from gyre.rollout.heartbeat import BEAT_FILE, BEAT_S, Heartbeat, last_spent_s
 from gyre.rollout.main import Secrets, SupervisorProcess, all_told
 from gyre.rollout.spec import ProxyTotals, write_order, write_proxy_totals
 from gyre.rollout.workspace import content_hash
-from gyre.sandboxes.relay import Upstream
-from gyre.storage.lock import is_taken
+from gyre.sandboxes.proxy_relay import Upstream
+from gyre.storage.files import is_taken
 from gyre.types.outcomes import Assessed, Ending, Launched, Outcome, Prepared, Status, Terminated
 
 pytestmark = pytest.mark.slow
@@ -115,15 +115,15 @@ os.kill(os.getpid(), signal.SIGKILL)
     done = subprocess.run([sys.executable, "-c", parent, str(tmp_path)], check=False)
     wait_until(lambda: (tmp_path / "workspace" / "work").exists())
     was_supervised = is_taken(tmp_path)
-    before = outcome.read(tmp_path)
+    before = outcome.outcome_read(tmp_path)
     (tmp_path / "workspace" / "go").touch()
     wait_until(lambda: not is_taken(tmp_path))
 
     assert -signal.SIGKILL == done.returncode
     assert (True, None) == (was_supervised, before)
     assert (Outcome.VALID, 0.1) == (
-        outcome.read(tmp_path).closed.outcome,
-        outcome.read(tmp_path).closed.score,
+        outcome.outcome_read(tmp_path).closed.outcome,
+        outcome.outcome_read(tmp_path).closed.score,
     )
 
 
@@ -528,7 +528,7 @@ def test_without_a_key_nothing_is_launched(tmp_path):
     assert "expected the execution's key" in (tmp_path / "supervisor.log").read_text()
     with_key = resume(tmp_path, Secrets(key="k"))
     assert 0 == with_key.wait(PATIENCE_S)
-    assert Outcome.VALID is outcome.read(tmp_path).closed.outcome
+    assert Outcome.VALID is outcome.outcome_read(tmp_path).closed.outcome
 
 
 def test_a_supervisor_is_light():

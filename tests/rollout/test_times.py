@@ -1,9 +1,8 @@
 """What is left of the overall budget, whoever looks after the execution and since when."""
 
 from gyre.rollout.deadlines import Deadlines
-from gyre.rollout.execution import Execution
+from gyre.rollout.execution import Execution, steps_of
 from gyre.rollout.spec import ExecutionSpec, ProxyTotals
-from gyre.rollout.steps import steps_of
 from gyre.types.outcomes import Ending, Launched, Prepared, State, Terminated
 from gyre.types.tasks import EvaluationRule, Task
 

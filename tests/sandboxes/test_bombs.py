@@ -5,9 +5,9 @@ import asyncio
 import pytest
 from tests.sandboxes.local.inside import Inside, ran
 
-from gyre.sandboxes.watchdog import descendants
+from gyre.sandboxes.process_tree import descendants
 from gyre.types.errors import SandboxError
-from gyre.types.sandboxes import Limits
+from gyre.types.tasks import Limits
 
 BY_WATCHDOG = {"groups": {}}
 """As on a machine without control groups."""

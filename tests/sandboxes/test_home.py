@@ -2,7 +2,7 @@
 
 import pytest
 
-from gyre.sandboxes.home import write_home
+from gyre.sandboxes.process import write_home
 from gyre.types.errors import SandboxError
 
 

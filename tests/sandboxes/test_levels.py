@@ -5,7 +5,7 @@ import asyncio
 from tests.sandboxes.docker.daemon import expected
 from tests.sandboxes.local.inside import Inside
 
-from gyre.types.sandboxes import Limits
+from gyre.types.tasks import Limits
 
 SOME = Limits(memory_bytes=2**28, processes=50, disk_bytes=2**28)
 

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from gyre.sandboxes.relay import PAUSE_S, Relay, Upstream, through
+from gyre.sandboxes.proxy_relay import PAUSE_S, Relay, Upstream, through
 from gyre.types.errors import SandboxError
 
 PATIENCE_S = 180.0

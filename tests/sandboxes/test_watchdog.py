@@ -2,8 +2,8 @@
 
 from tests.storage.test_folders import DEPTH, dig
 
-from gyre.sandboxes import watchdog
-from gyre.sandboxes.watchdog import ENTRY_BYTES, size_of
+from gyre.sandboxes import process_tree as watchdog
+from gyre.sandboxes.process_tree import ENTRY_BYTES, size_of
 from gyre.storage import safe_dir as folders
 
 MOST = 2**30

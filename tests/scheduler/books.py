@@ -2,8 +2,7 @@
 
 from math import ceil, floor
 
-from gyre.scheduler.dispatch import Boundary
-from gyre.scheduler.placements import Async
+from gyre.scheduler.policies import Async, Boundary
 from gyre.types.outcomes import Outcome
 
 SERVING, ENTERING, TRAINING, LEAVING, WAITING, FENCED, DEAD = (

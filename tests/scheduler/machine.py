@@ -7,8 +7,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from tests.scheduler.world import World
 
 from gyre.scheduler.config import SchedulerConfig
-from gyre.scheduler.dispatch import Boundary, Continuous
-from gyre.scheduler.launching import LongestFirst, OldestFirst
 from gyre.scheduler.messages import (
     CallsReported,
     CellServing,
@@ -21,7 +19,16 @@ from gyre.scheduler.messages import (
     StepTaken,
     TransitionFailed,
 )
-from gyre.scheduler.placements import Async, Colocate, Elastic, Resumable
+from gyre.scheduler.policies import (
+    Async,
+    Boundary,
+    Colocate,
+    Continuous,
+    Elastic,
+    LongestFirst,
+    OldestFirst,
+    Resumable,
+)
 from gyre.scheduler.scheduler import Scheduler
 from gyre.types.errors import InternalError
 from gyre.types.outcomes import Ending, Outcome

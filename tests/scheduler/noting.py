@@ -11,7 +11,6 @@ from tests.scheduler.books import (
     WAITING,
 )
 
-from gyre.scheduler.dispatch import Boundary
 from gyre.scheduler.messages import (
     CellDied,
     CellRecovered,
@@ -27,7 +26,7 @@ from gyre.scheduler.messages import (
     StepTaken,
     TransitionFailed,
 )
-from gyre.scheduler.placements import Elastic
+from gyre.scheduler.policies import Boundary, Elastic
 from gyre.types.outcomes import Outcome
 
 

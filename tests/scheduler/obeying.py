@@ -3,8 +3,6 @@
 from tests.scheduler.books import DEAD, ENTERING, LEAVING, SERVING, TRAINING, WAITING
 from tests.scheduler.noting import Noting
 
-from gyre.scheduler.dispatch import Boundary
-from gyre.scheduler.launching import OldestFirst
 from gyre.scheduler.messages import (
     AdmitGroup,
     CancelExecution,
@@ -23,7 +21,7 @@ from gyre.scheduler.messages import (
     RunStarted,
     StopRun,
 )
-from gyre.scheduler.placements import Async, Colocate, Elastic, Resumable
+from gyre.scheduler.policies import Async, Boundary, Colocate, Elastic, OldestFirst, Resumable
 
 
 class Obeying(Noting):

@@ -1,7 +1,6 @@
 """Short ways to say what happens to a scheduler in an example."""
 
 from gyre.scheduler.config import SchedulerConfig
-from gyre.scheduler.dispatch import Boundary
 from gyre.scheduler.messages import (
     AdmitGroup,
     CellServing,
@@ -15,6 +14,7 @@ from gyre.scheduler.messages import (
     RunStarted,
     StepTaken,
 )
+from gyre.scheduler.policies import Boundary
 from gyre.scheduler.scheduler import Scheduler
 from gyre.types.outcomes import Ending, Outcome
 

@@ -5,7 +5,7 @@ import sys
 import pytest
 from tests.scheduler.scene import Scene, core_in_training
 
-from gyre.scheduler.dispatch import Boundary
+from gyre.scheduler.policies import Boundary
 
 
 @pytest.mark.parametrize("overcommit", [1.0, 1.5])

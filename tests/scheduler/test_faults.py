@@ -3,7 +3,6 @@
 import pytest
 from tests.scheduler.scene import Scene, core_in_training, of, shape
 
-from gyre.scheduler.dispatch import Boundary
 from gyre.scheduler.messages import (
     CellDied,
     CellRecovered,
@@ -27,6 +26,7 @@ from gyre.scheduler.messages import (
     StepTaken,
     TimerFired,
 )
+from gyre.scheduler.policies import Boundary
 from gyre.scheduler.scheduler import Scheduler
 from gyre.types.errors import InternalError
 from gyre.types.outcomes import Ending, Outcome

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import get_args
 
 from gyre.scheduler import rules
-from gyre.scheduler.burst import Phase
 from gyre.scheduler.cells import CellState
+from gyre.scheduler.groups import Phase
 from gyre.scheduler.messages import Command, Event
 
 PAGE = (Path(__file__).parents[2] / "docs" / "scheduler.md").read_text()

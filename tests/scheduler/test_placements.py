@@ -3,7 +3,6 @@
 import pytest
 from tests.scheduler.scene import Scene, of
 
-from gyre.scheduler.dispatch import Boundary, Continuous
 from gyre.scheduler.messages import (
     AdmitGroup,
     EnterTraining,
@@ -15,7 +14,7 @@ from gyre.scheduler.messages import (
     StopReason,
     StopRun,
 )
-from gyre.scheduler.placements import Async, Colocate, Elastic, Resumable
+from gyre.scheduler.policies import Async, Boundary, Colocate, Continuous, Elastic, Resumable
 
 
 def test_async_cells_train_from_the_start_and_never_move():

@@ -2,9 +2,8 @@
 
 from tests.scheduler.scene import Scene, of
 
-from gyre.scheduler.dispatch import Boundary
-from gyre.scheduler.launching import LongestFirst
 from gyre.scheduler.messages import CallsReported, EnterTraining, LaunchExecution
+from gyre.scheduler.policies import Boundary, LongestFirst
 
 
 def test_engines_hold_more_while_every_cell_is_home():

@@ -5,10 +5,16 @@ from dataclasses import replace
 import pytest
 
 from gyre.scheduler.config import SchedulerConfig
-from gyre.scheduler.dispatch import Boundary, Continuous
-from gyre.scheduler.launching import LongestFirst
 from gyre.scheduler.messages import RunStarted, TimerFired
-from gyre.scheduler.placements import Async, Colocate, Elastic, Resumable
+from gyre.scheduler.policies import (
+    Async,
+    Boundary,
+    Colocate,
+    Continuous,
+    Elastic,
+    LongestFirst,
+    Resumable,
+)
 from gyre.scheduler.replay import plain_shape, replay, shape_of
 from gyre.types.errors import ConfigError
 

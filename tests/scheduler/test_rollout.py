@@ -2,7 +2,6 @@
 
 from tests.scheduler.scene import Scene, core_in_training, of
 
-from gyre.scheduler.dispatch import Boundary, Continuous
 from gyre.scheduler.messages import (
     AdmitGroup,
     CancelExecution,
@@ -14,7 +13,7 @@ from gyre.scheduler.messages import (
     StopReason,
     StopRun,
 )
-from gyre.scheduler.placements import Async
+from gyre.scheduler.policies import Async, Boundary, Continuous
 from gyre.types.outcomes import Ending, Outcome
 
 

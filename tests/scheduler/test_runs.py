@@ -7,9 +7,8 @@ import pytest
 from tests.scheduler.scene import shape
 from tests.scheduler.world import World
 
-from gyre.scheduler.dispatch import Boundary, Continuous
 from gyre.scheduler.messages import StopReason
-from gyre.scheduler.placements import Async, Colocate, Elastic, Resumable
+from gyre.scheduler.policies import Async, Boundary, Colocate, Continuous, Elastic, Resumable
 from gyre.scheduler.scheduler import Scheduler
 
 PLACEMENTS = [

@@ -3,7 +3,6 @@
 import pytest
 from tests.scheduler.scene import Scene, core_in_training, of
 
-from gyre.scheduler.dispatch import Boundary
 from gyre.scheduler.messages import (
     AdmitGroup,
     CellDied,
@@ -27,6 +26,7 @@ from gyre.scheduler.messages import (
     TimerFired,
     TransitionFailed,
 )
+from gyre.scheduler.policies import Boundary
 
 
 def enter(cell, transition, *moves):

@@ -3,8 +3,7 @@
 import pytest
 from tests.scheduler.scene import shape
 
-from gyre.scheduler.dispatch import Boundary, Continuous
-from gyre.scheduler.placements import Async, Colocate, Resumable
+from gyre.scheduler.policies import Async, Boundary, Colocate, Continuous, Resumable
 from gyre.types.errors import ConfigError
 
 

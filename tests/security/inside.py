@@ -11,14 +11,13 @@ from gyre.cell.main import CellApplication as Cell
 from gyre.config.sections import LimitsConfig, ProxyConfig, RouterConfig
 from gyre.controller.executions.facts_server import FactsServer
 from gyre.proxy.admin_api import AdminApi
+from gyre.proxy.call_handler import CallContext as CallDesk
 from gyre.proxy.executions import ExecutionRegistry
-from gyre.proxy.handle import CallContext as CallDesk
 from gyre.proxy.metrics import ProxyMetrics
+from gyre.proxy.routing.engine_pool import Routes
 from gyre.proxy.routing.router import Router
-from gyre.proxy.routing.routes import Routes
 from gyre.proxy.server import Proxy
-from gyre.storage.commit import WalWriter
-from gyre.storage.commits import WriteAheadLog
+from gyre.storage.wal import WalWriter, WriteAheadLog
 from gyre.testing.renderer import ByteRenderer
 from gyre.transports.shared_memory import SharedTransport
 from gyre.types.sampling import SamplingParams

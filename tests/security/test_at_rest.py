@@ -13,7 +13,7 @@ import pytest
 from tests.security import probing_agent
 
 from gyre.storage.call_log import logs, read
-from gyre.testing.emulated_run import workload, write_tasks
+from gyre.testing.emulated_cell import workload, write_tasks
 
 pytestmark = pytest.mark.slow
 

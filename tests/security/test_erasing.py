@@ -7,17 +7,18 @@ from tests.export.test_trials import assessment, ended
 from tests.storage.test_calls import CLOSED, OPENED
 
 from gyre.cli.main import main
-from gyre.export.trials import write_job
-from gyre.rollout import facts, outcome
+from gyre.export.harbor import write_job
+from gyre.rollout import facts
+from gyre.rollout import facts as outcome
 from gyre.rollout.erase import erase
 from gyre.storage import call_log as calls
-from gyre.storage import lock
+from gyre.storage import files as lock
 from gyre.storage.call_log import CallLog, path_of
-from gyre.storage.commits import WalEntry, WriteAheadLog
+from gyre.storage.wal import WalEntry, WriteAheadLog
 from gyre.trajectory.loading import load
+from gyre.types.call_records import CallOpened, LogSealed
 from gyre.types.errors import ConfigError
 from gyre.types.outcomes import Closed, Outcome
-from gyre.types.records import CallOpened, LogSealed
 
 SECRET = b"what the agent saw"
 STARTED = CallOpened(call=CLOSED.call, at=2.0, dialect="chat", num_messages=1, prompt_tokens=3)
@@ -57,10 +58,10 @@ def test_nothing_that_it_said_or_left_remains(tmp_path):
 
 def test_its_ending_and_score_remain_and_are_read_as_before(tmp_path):
     attempt = recorded(tmp_path, "x")
-    before = facts.read(attempt), outcome.read(attempt)
+    before = facts.read(attempt), outcome.outcome_read(attempt)
     erase(tmp_path, ["x"])
 
-    assert before == (facts.read(attempt), outcome.read(attempt))
+    assert before == (facts.read(attempt), outcome.outcome_read(attempt))
     assert {} == load(path_of(tmp_path, "x")).tree.calls
     assert isinstance(calls.read(path_of(tmp_path, "x")).records[-1], LogSealed)
     assert 1 == write_job(tmp_path, tmp_path / "job")

@@ -14,13 +14,13 @@ from tests.inference.engine import slow_engine
 from tests.inference.server.serving import served, write_model
 
 from gyre.batching.claim_codec import unpacked as claim_of
-from gyre.cell.ranks.rank_weights import read_shard
-from gyre.inference.carried import unpacked as blocks_of
+from gyre.cell.ranks.worker import read_shard
+from gyre.inference.kv_transfer import unpacked as blocks_of
 from gyre.model.loader import load_network
 from gyre.model.manifest import Shard
-from gyre.rewards.shown import WorkspaceExcerpts
+from gyre.rewards.judge import WorkspaceExcerpts
 from gyre.rollout.workspace import Workspace
-from gyre.storage.commits import WalEntry, WriteAheadLog, entries
+from gyre.storage.wal import WalEntry, WriteAheadLog, entries
 from gyre.tasks.harbor import HarborTasks
 from gyre.types.errors import GyreError, LogDamaged, ModelError, RequestError
 

@@ -3,17 +3,17 @@
 import msgspec
 import pytest
 
-from gyre.harnesses.classify import classify
+from gyre.harnesses.roles import classify
 from gyre.proxy.dialects.anthropic import AnthropicMessages
-from gyre.proxy.dialects.fields import MOST_ASIDE_BYTES
+from gyre.proxy.dialects.base import MOST_ASIDE_BYTES
 from gyre.proxy.dialects.openai_chat import OpenAIChat
-from gyre.proxy.dialects.responses import OpenAIResponses
-from gyre.proxy.session.foresee import MOST_BYTES, SLICE_CHARS
+from gyre.proxy.dialects.openai_responses import OpenAIResponses
+from gyre.proxy.session.prompt import MOST_BYTES, SLICE_CHARS
 from gyre.proxy.session.session import Session
 from gyre.testing.renderer import ByteRenderer
+from gyre.types.call_records import LogOpened
 from gyre.types.errors import ContextOverflow, TooLarge
 from gyre.types.ids import ExecutionId
-from gyre.types.records import LogOpened
 from gyre.types.sampling import SamplingParams
 
 CONTEXT = 2**16

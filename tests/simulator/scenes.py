@@ -1,12 +1,9 @@
 """Small scenarios whose times can be computed by hand."""
 
 from gyre.scheduler.config import SchedulerConfig
-from gyre.scheduler.dispatch import Boundary
-from gyre.scheduler.placements import Elastic
-from gyre.simulator.costs import ByGroups, Costs
-from gyre.simulator.durations import ReplayedDurations
+from gyre.scheduler.policies import Boundary, Elastic
 from gyre.simulator.scenario import Scenario
-from gyre.simulator.workload import SimulatedDeadlines, Workload
+from gyre.simulator.workload import ByGroups, Costs, ReplayedDurations, SimulatedDeadlines, Workload
 
 LONG = SimulatedDeadlines(harness_h=1000, overall_h=2000)
 

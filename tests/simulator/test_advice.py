@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gyre.scheduler.dispatch import Boundary, Continuous
-from gyre.scheduler.placements import Colocate, Resumable
-from gyre.simulator.advice import (
+from gyre.scheduler.policies import Boundary, Colocate, Continuous, Resumable
+from gyre.simulator.planner import (
     NEAR,
     Layout,
     Option,
@@ -21,7 +20,7 @@ from gyre.simulator.advice import (
     pairs,
     scenario_for,
 )
-from gyre.simulator.costs import ByGroups
+from gyre.simulator.workload import ByGroups
 from gyre.simulator.world import run
 from gyre.types.errors import ConfigError
 

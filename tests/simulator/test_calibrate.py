@@ -9,7 +9,7 @@ import pytest
 from tests.simulator.scenes import scenario
 
 import gyre.simulator
-from gyre.simulator import paper_results
+from gyre.simulator import paper as paper_results
 from gyre.simulator.calibrate import (
     DRIFT,
     TRAINING_RATE,
@@ -19,7 +19,7 @@ from gyre.simulator.calibrate import (
     fit,
     fit_durations,
 )
-from gyre.simulator.durations import Drift
+from gyre.simulator.workload import Drift
 from gyre.types.errors import ConfigError
 
 
@@ -136,6 +136,6 @@ def test_published_results_stand_in_one_file():
 
 def test_a_published_result_elsewhere_is_found():
     found, results = sources()
-    found["paper.py"] += "\nHOURS = 16.12\n"
+    found["scenario.py"] += "\nHOURS = 16.12\n"
 
-    assert ["16.12"] == strays(found, results)["paper.py"]
+    assert ["16.12"] == strays(found, results)["scenario.py"]

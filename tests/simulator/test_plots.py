@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import pytest
 from tests.simulator.scenes import scenario
 
-from gyre.scheduler.placements import Async
+from gyre.scheduler.policies import Async
 from gyre.simulator.plots import figure, save
 from gyre.simulator.report import ScenarioRuns
 from gyre.simulator.world import run

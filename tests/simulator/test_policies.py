@@ -3,10 +3,9 @@
 import pytest
 from tests.simulator.scenes import scenario
 
-from gyre.scheduler.launching import LongestFirst
-from gyre.simulator.costs import ByGroups, ByTokens, Costs
+from gyre.scheduler.policies import LongestFirst
 from gyre.simulator.paper import TABLE
-from gyre.simulator.policies import (
+from gyre.simulator.variants import (
     POLICIES,
     cheaper_training,
     decode_bound,
@@ -15,6 +14,7 @@ from gyre.simulator.policies import (
     slots_released,
     together,
 )
+from gyre.simulator.workload import ByGroups, ByTokens, Costs
 from gyre.simulator.world import run
 
 E0 = TABLE["E0"]

@@ -5,19 +5,23 @@ from dataclasses import replace
 import pytest
 from tests.simulator.scenes import scenario
 
-from gyre.journal.entries import MAGIC
-from gyre.journal.reading import read
+from gyre.journal.reader import MAGIC, read
 from gyre.journal.writer import write
-from gyre.scheduler.dispatch import Boundary
 from gyre.scheduler.messages import ExecutionClosed, ExecutionTerminated, Published
-from gyre.scheduler.placements import Async, Colocate
+from gyre.scheduler.policies import Async, Boundary, Colocate
 from gyre.scheduler.replay import EVENTS, replay, shape_of
-from gyre.simulator.costs import ByGroups, Costs
-from gyre.simulator.durations import LogNormal, ReplayedDurations
-from gyre.simulator.recorded import header_of, recorded
-from gyre.simulator.scenario import Estimates, FaultRates
-from gyre.simulator.scenario_tables import scenario_of
-from gyre.simulator.workload import Failures, RewardDurations, SimulatedDeadlines, Workload
+from gyre.simulator.from_journal import header_of, recorded
+from gyre.simulator.scenario import Estimates, FaultRates, scenario_of
+from gyre.simulator.workload import (
+    ByGroups,
+    Costs,
+    Failures,
+    LogNormal,
+    ReplayedDurations,
+    RewardDurations,
+    SimulatedDeadlines,
+    Workload,
+)
 from gyre.simulator.world import EventLog, run
 from gyre.types.errors import ConfigError
 from gyre.types.outcomes import Ending

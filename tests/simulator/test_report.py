@@ -10,17 +10,20 @@ from hypothesis import strategies as st
 from tests.simulator.scenes import scenario
 
 from gyre.scheduler.messages import StopReason
-from gyre.scheduler.placements import Async
+from gyre.scheduler.policies import Async
 from gyre.simulator.report import (
     FORMAT,
+    MOST_LINES,
+    SIGNS,
+    WIDTH,
     MeanAndSpread,
     ScenarioRuns,
     as_json,
     beside,
     record_json,
     table,
+    timeline,
 )
-from gyre.simulator.report_timeline import MOST_LINES, SIGNS, WIDTH, timeline
 from gyre.simulator.result import Role, RoleInterval, SimulationResult
 from gyre.simulator.world import run
 

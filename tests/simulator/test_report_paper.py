@@ -6,10 +6,9 @@ from dataclasses import replace
 import pytest
 from tests.simulator.scenes import scenario
 
-from gyre.simulator.paper import TABLE
-from gyre.simulator.paper_results import ABLATION_H
-from gyre.simulator.policies import POLICIES
+from gyre.simulator.paper import ABLATION_H, TABLE
 from gyre.simulator.report_paper import SHARES, PaperReport, PaperScenarios, scenarios
+from gyre.simulator.variants import POLICIES
 from gyre.simulator.world import run
 
 RECORD = run(scenario())

@@ -5,14 +5,10 @@ from math import nan
 
 import pytest
 
-from gyre.scheduler.dispatch import Boundary, Continuous
-from gyre.scheduler.launching import LongestFirst
-from gyre.scheduler.placements import Async, Colocate, Elastic
-from gyre.simulator.costs import ByGroups, ByTokens
-from gyre.simulator.durations import LogNormal, Quantiles, ReplayedDurations
+from gyre.scheduler.policies import Async, Boundary, Colocate, Continuous, Elastic, LongestFirst
 from gyre.simulator.paper import TABLE
-from gyre.simulator.scenario import Estimates, FaultRates, Scenario
-from gyre.simulator.scenario_tables import scenario_of
+from gyre.simulator.scenario import Estimates, FaultRates, Scenario, scenario_of
+from gyre.simulator.workload import ByGroups, ByTokens, LogNormal, Quantiles, ReplayedDurations
 from gyre.simulator.world import run
 from gyre.types.errors import ConfigError
 

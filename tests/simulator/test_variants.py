@@ -3,8 +3,7 @@
 import pytest
 from tests.simulator.scenes import scenario
 
-from gyre.scheduler.dispatch import Boundary, Continuous
-from gyre.scheduler.placements import Async, Colocate, Elastic
+from gyre.scheduler.policies import Async, Boundary, Colocate, Continuous, Elastic
 from gyre.simulator.paper import NL2REPO, TABLE, compared
 from gyre.simulator.variants import UnfitPlacement, placements
 

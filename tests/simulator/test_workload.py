@@ -8,24 +8,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gyre.simulator.costs import NL2REPO_122B_COSTS, ByGroups, ByTokens, ClaimSize, Costs, sizes
-from gyre.simulator.durations import (
+from gyre.simulator.workload import (
     HOUR_S,
     MEASURED_DRIFT,
+    NL2REPO_122B,
+    NL2REPO_122B_COSTS,
+    ByGroups,
+    ByTokens,
+    ClaimSize,
+    Costs,
+    Decode,
     Drift,
+    Failures,
     LogNormal,
     Quantiles,
     ReplayedDurations,
-)
-from gyre.simulator.workload import (
-    NL2REPO_122B,
-    Decode,
-    Failures,
     RewardDurations,
     SimulatedDeadlines,
     SimulatedExecution,
     Workload,
     WorkloadDraws,
+    sizes,
 )
 from gyre.types.errors import ConfigError
 from gyre.types.outcomes import Ending, Outcome

@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 from tests.simulator.scenes import LONG, scenario
 
 from gyre.batching.batch_assembler import BatchAssembler
-from gyre.scheduler.dispatch import Boundary, Continuous
-from gyre.scheduler.launching import LongestFirst
 from gyre.scheduler.messages import (
     EnterTraining,
     ExecutionClosed,
@@ -19,23 +17,33 @@ from gyre.scheduler.messages import (
     LeaveTraining,
     StopReason,
 )
-from gyre.scheduler.placements import Async, Colocate, Elastic, Resumable
+from gyre.scheduler.policies import (
+    Async,
+    Boundary,
+    Colocate,
+    Continuous,
+    Elastic,
+    LongestFirst,
+    Resumable,
+)
 from gyre.scheduler.scheduler import Scheduler
-from gyre.simulator.costs import ByGroups, Costs, sizes
-from gyre.simulator.durations import Drift, LogNormal
+from gyre.simulator.engines import EventQueue, SimulatedEngines
 from gyre.simulator.paper import PAPER
 from gyre.simulator.result import MOST_LEVELS, Role
 from gyre.simulator.scenario import Estimates, FaultRates
 from gyre.simulator.workload import (
+    ByGroups,
+    Costs,
     Decode,
+    Drift,
     Failures,
+    LogNormal,
     RewardDurations,
     SimulatedDeadlines,
     SimulatedExecution,
+    sizes,
 )
 from gyre.simulator.world import EventLog, World, run
-from gyre.simulator.world_agenda import EventQueue
-from gyre.simulator.world_engines import SimulatedEngines
 from gyre.types.errors import ConfigError, InternalError
 from gyre.types.ids import EngineId, GroupId
 from gyre.types.outcomes import Ending

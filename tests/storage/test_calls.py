@@ -11,10 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gyre.storage.call_log import MAGIC, CallLog, first, frame, read
-from gyre.types.conversation import Message, ToolCall
-from gyre.types.errors import LogDamaged
-from gyre.types.ids import CallId, EngineName, ExecutionId, SegmentId
-from gyre.types.records import (
+from gyre.types.call_records import (
     CallClosed,
     CallDelivered,
     CallEchoed,
@@ -24,6 +21,9 @@ from gyre.types.records import (
     LogSealed,
     NewSegment,
 )
+from gyre.types.conversation import Message, ToolCall
+from gyre.types.errors import LogDamaged
+from gyre.types.ids import CallId, EngineName, ExecutionId, SegmentId
 from gyre.types.sampling import SamplingParams, Span
 
 OPENED = LogOpened(
@@ -161,7 +161,7 @@ import resource, signal, sys
 from pathlib import Path
 from gyre.storage.call_log import CallLog, read
 from gyre.types.ids import CallId
-from gyre.types.records import CallDelivered
+from gyre.types.call_records import CallDelivered
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 path = Path(sys.argv[1])
 log = CallLog(path)

@@ -5,7 +5,7 @@ import zlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gyre.storage.checksums import BLOCK_BYTES, Checksums
+from gyre.storage.framed_file import BLOCK_BYTES, Checksums
 
 
 @given(st.binary(max_size=5 * BLOCK_BYTES), st.data())

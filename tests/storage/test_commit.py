@@ -6,10 +6,9 @@ import threading
 import pytest
 
 from gyre.storage.call_log import CallLog, path_of, read
-from gyre.storage.commit import WalWriter
-from gyre.storage.commits import WriteAheadLog, entries
+from gyre.storage.wal import WalWriter, WriteAheadLog, entries
+from gyre.types.call_records import CallDelivered
 from gyre.types.ids import CallId
-from gyre.types.records import CallDelivered
 
 
 class Balky(WriteAheadLog):

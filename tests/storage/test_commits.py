@@ -3,10 +3,10 @@
 import pytest
 
 from gyre.storage.call_log import CallLog, path_of, read
-from gyre.storage.commits import NAME, WalEntry, WriteAheadLog, entries, restore, shards
+from gyre.storage.wal import NAME, WalEntry, WriteAheadLog, entries, restore, shards
+from gyre.types.call_records import CallDelivered
 from gyre.types.errors import ConfigError, LogDamaged
 from gyre.types.ids import CallId
-from gyre.types.records import CallDelivered
 
 
 @pytest.fixture

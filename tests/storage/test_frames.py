@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gyre.storage.frames import (
+from gyre.storage.framed_file import (
     FramedFile,
     first_payload,
     framed,

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from gyre.storage import lock
+from gyre.storage import files as lock
 from gyre.types.errors import ConfigError
 
 

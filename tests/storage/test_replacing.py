@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gyre.storage.replacing import replacing
+from gyre.storage.files import replacing
 from gyre.types.errors import ConfigError
 
 

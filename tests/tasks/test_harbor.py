@@ -5,8 +5,7 @@ import shutil
 import pytest
 
 from gyre.tasks.deepswe import DeepSweTasks
-from gyre.tasks.harbor import HarborTasks, read_task
-from gyre.tasks.harbor_dataset import digest
+from gyre.tasks.harbor import HarborTasks, digest, read_task
 from gyre.types.errors import TaskError
 
 BASE = "0123456789abcdef0123456789abcdef01234567"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gyre.config.task_sections import HarborTasksConfig
+from gyre.config.run_config import HarborTasksConfig
 from gyre.tasks.generated import ListedTasks
 from gyre.tasks.registry import open_tasks, refuse_unfit, section_for
 from gyre.types.errors import ConfigError

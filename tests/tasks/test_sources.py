@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from gyre.tasks.folder import FolderTasks
-from gyre.tasks.jsonl import JsonlTasks
+from gyre.tasks.folder import FolderTasks, JsonlTasks
 from gyre.types.errors import TaskError
 
 TOML = 'instruction = "go"\n[evaluation]\nargv = ["sh", "check.sh"]\nscore = "exit-status"\n'

@@ -12,15 +12,15 @@ from tests.trainer import cases
 from tests.trainer.scenes import OBJECTIVE, OPTIMIZER
 
 from gyre.config.sections import EngineConfig, TrainerConfig
-from gyre.testing.emulated import ClaimCost, EmulatedTrainer, engine, script, trainer
+from gyre.testing.emulated_cell import ClaimCost, EmulatedTrainer, engine, script, trainer
 from gyre.testing.fake_kv import BYTES_PER_TOKEN
-from gyre.testing.pace import Pace
 from gyre.testing.script import FastCoder
-from gyre.testing.steered import TimedEngine
+from gyre.testing.timed_engine import TimedEngine
+from gyre.testing.timed_script import Pace
 from gyre.testing.tokenizer import tokenizer, write_tokenizer
 from gyre.types.errors import CellError, ConfigError
-from gyre.types.packs import Score
 from gyre.types.sampling import GenerateRequest, SamplingParams
+from gyre.types.training import Score
 
 CODER = FastCoder(tokenizer())
 SECTION = EngineConfig(capacity=2, kv_tokens=4096)

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from gyre.testing.held_port import HOST, held_port, number_of
+from gyre.testing.processes import HOST, held_port, number_of
 
 
 def test_whoever_connects_is_refused_and_nobody_else_can_have_it():

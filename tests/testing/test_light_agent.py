@@ -12,8 +12,7 @@ import pytest
 
 from gyre.storage.call_log import logs, read
 from gyre.testing import light_agent
-from gyre.testing.engine_process import EngineProcess
-from gyre.testing.proxy_process import StandaloneProxy
+from gyre.testing.processes import EngineProcess, StandaloneProxy
 from gyre.testing.script import Script, ScriptedReply
 from gyre.testing.tokenizer import write_tokenizer
 from gyre.trajectory.tree import grow

@@ -12,17 +12,17 @@ from tests.inference.server.serving import Client
 from tests.testing.hurried import Reader, hurried, now_s, settle
 
 from gyre.config.sections import EngineConfig, LimitsConfig
-from gyre.inference.carried import SharedFolderKvStore, packed, unpacked
-from gyre.inference.engine.reports import KVBlocks
+from gyre.inference.engine.request import KVBlocks
+from gyre.inference.kv_transfer import SharedFolderKvStore, packed, unpacked
 from gyre.inference.server.main import ServerApplication
+from gyre.inference.server.protocol import ServedModel
 from gyre.inference.server.server import Server
-from gyre.inference.server.wire import ServedModel
 from gyre.model.checkpoint import save
 from gyre.model.manifest import MANIFEST
 from gyre.testing.fake_kv import values
-from gyre.testing.pace import Pace, TimedReply
 from gyre.testing.script import FastCoder, Script, ScriptedReply, after, always
-from gyre.testing.steered import TimedEngine, engine
+from gyre.testing.timed_engine import TimedEngine, engine
+from gyre.testing.timed_script import Pace, TimedReply
 from gyre.testing.tokenizer import tokenizer, write_tokenizer
 from gyre.types.errors import ConfigError, EngineDraining, EngineError, ModelError, OutOfMemory
 from gyre.types.sampling import GenerateRequest, SamplingParams

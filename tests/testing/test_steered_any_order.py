@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.testing.hurried import Reader, hurried
 from tests.testing.test_steered import TEN, ask, made
 
-from gyre.testing.pace import Pace
+from gyre.testing.timed_script import Pace
 from gyre.types.errors import EngineDraining, EngineError, OutOfMemory
 
 PACE = Pace(chunk_tokens=3, prefill_s=0.05)

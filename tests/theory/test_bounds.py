@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.theory.worlds import World, at_random, log_normal, oldest_first
 
-from gyre.simulator.theory_bounds import (
+from gyre.simulator.theory import (
     Link,
     elastic_packing_bound,
     latency_bounds,

@@ -9,16 +9,17 @@ import pytest
 
 from gyre.simulator.calibrate import CalibrationRow, Comparison, compare, over_seeds
 from gyre.simulator.paper import (
+    ABLATION_H,
     DRIFT_TO,
     FITTED,
     GROUPS_PER_NODE_HOUR,
     NL2REPO,
+    NL2REPO_48_STEPS,
     PAPER,
     TABLE,
     compared,
 )
-from gyre.simulator.paper_results import ABLATION_H, NL2REPO_48_STEPS
-from gyre.simulator.policies import POLICIES
+from gyre.simulator.variants import POLICIES
 from gyre.simulator.world import run
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"

@@ -17,7 +17,7 @@ from transformers import (
 from gyre.config.sections import LossConfig, OptimizerConfig
 from gyre.model.network import Network
 from gyre.types.ids import ExecutionId
-from gyre.types.packs import Claim, Pack, Score, Share
+from gyre.types.training import Claim, Pack, Score, Share
 
 NUM_EXECUTIONS = 8
 SECTION = LossConfig()

@@ -11,8 +11,8 @@ from tests.trainer.cases import SIZES, network
 from gyre.batching.packing import AdmittedExecution, pack
 from gyre.config.sections import LossConfig, OptimizerConfig, TrainerConfig
 from gyre.model.network import Network
-from gyre.trainer.cell import Trainer
-from gyre.trajectory.rows import Row
+from gyre.trainer.trainer import Trainer
+from gyre.trajectory.selection import Row
 from gyre.types.ids import CallId, ExecutionId
 
 OBJECTIVE = LossConfig()

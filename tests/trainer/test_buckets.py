@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gyre.trainer.buckets import Buckets
+from gyre.trainer.gradients import Buckets
 from gyre.types.errors import CellError
 
 SHAPES = {name: torch.Size(shape) for name, shape in {"a": (2, 3), "b": (4,), "c": (9,)}.items()}

@@ -12,7 +12,7 @@ from gyre.config.sections import OptimizerConfig
 from gyre.model.network import Network
 from gyre.trainer.optimizer import OptimizerState
 from gyre.types.errors import CellError, ModelError, NotFinite, OutOfMemory
-from gyre.types.packs import Claim
+from gyre.types.training import Claim
 
 
 @pytest.fixture(scope="module")

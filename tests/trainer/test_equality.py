@@ -7,8 +7,8 @@ from tests.trainer.scenes import NUM_EXECUTIONS, a_scene, a_trainer
 
 from gyre.model.packed_batch import packed
 from gyre.trainer.activation_checkpointing import ActivationCheckpointing
+from gyre.trainer.logprobs import target_logprobs
 from gyre.trainer.loss import add_scores
-from gyre.trainer.passes import target_logprobs
 
 FAMILIES = ["llama", "qwen2", "qwen3"]
 SCENES = {}

@@ -12,8 +12,7 @@ from torch import nn
 from torch.distributed import HashStore
 
 from gyre.trainer.distributed.rank_comm import RankComm, RankPosition
-from gyre.trainer.exact import CELL_LIMIT, TOTAL_LIMIT, UNIT, as_floats
-from gyre.trainer.gradients import GradientSums
+from gyre.trainer.gradients import CELL_LIMIT, TOTAL_LIMIT, UNIT, GradientSums, as_floats
 from gyre.types.errors import CellError, NotFinite
 
 MOST = CELL_LIMIT * UNIT

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gyre.batching.packing import AdmittedExecution, pack
 from gyre.config.sections import LossConfig
 from gyre.trainer.loss import GRPO, GSPO, add_scores, log_ratio_sums, loss_and_gradient, total
-from gyre.trajectory.rows import Row
+from gyre.trajectory.selection import Row
 from gyre.types.ids import CallId, ExecutionId
 
 GYRE = LossConfig()

@@ -20,7 +20,7 @@ from gyre.trainer.loss import (
 )
 from gyre.types.errors import InternalError, NotFinite
 from gyre.types.ids import ExecutionId
-from gyre.types.packs import Score, Share
+from gyre.types.training import Score, Share
 
 GYRE = LossConfig()
 HIGH, LOW = log(1.005), log(0.995)

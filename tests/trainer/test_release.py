@@ -9,13 +9,12 @@ from hypothesis import strategies as st
 from tests.trainer import cases
 
 from gyre.config.sections import LossConfig
-from gyre.trainer.distributed.messages import MicroStepResult
-from gyre.trainer.distributed.pipeline import StreamEnd
+from gyre.trainer.distributed.pipeline import MicroStepResult, StreamEnd
 from gyre.trainer.distributed.pipeline_schedule import HeaderKind
 from gyre.trainer.loss import GSPO, Measures, loss_and_gradient
 from gyre.trainer.release import Releases
 from gyre.types.errors import CellError, InternalError
-from gyre.types.packs import Score
+from gyre.types.training import Score
 
 NETWORK = cases.network("llama")
 CLAIMS = [cases.claim(NETWORK, seed) for seed in (1, 2, 3)]

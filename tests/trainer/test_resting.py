@@ -5,8 +5,8 @@ import torch
 from tests.trainer.scenes import NUM_EXECUTIONS, OBJECTIVE, OPTIMIZER, a_scene
 
 from gyre.config.sections import TrainerConfig
-from gyre.trainer.cell import Trainer
-from gyre.trainer.resting import OffloadableWeights
+from gyre.trainer.offload import OffloadableWeights
+from gyre.trainer.trainer import Trainer
 from gyre.types.errors import OutOfMemory
 
 

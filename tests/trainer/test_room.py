@@ -6,7 +6,7 @@ import weakref
 import pytest
 import torch
 
-from gyre.trainer.room import oom_guard
+from gyre.trainer.offload import oom_guard
 from gyre.types.errors import OutOfMemory
 
 

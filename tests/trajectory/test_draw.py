@@ -5,12 +5,11 @@ from random import Random
 
 import numpy as np
 
-from gyre.trajectory.draw import generator, select_trajectories
-from gyre.trajectory.rows import row
+from gyre.trajectory.selection import generator, row, select_trajectories
 from gyre.trajectory.tree import Tree
+from gyre.types.call_records import CallClosed, CallDelivered, CallEchoed, NewSegment
 from gyre.types.conversation import Message
 from gyre.types.ids import ROOT, CallId, EngineName, ExecutionId, SegmentId
-from gyre.types.records import CallClosed, CallDelivered, CallEchoed, NewSegment
 from gyre.types.sampling import SamplingParams, Span
 
 EXECUTION = ExecutionId("f3ad38e5")

@@ -4,9 +4,9 @@ import pytest
 
 from gyre.storage.call_log import CallLog
 from gyre.trajectory.loading import find, load
+from gyre.types.call_records import CallDelivered
 from gyre.types.errors import ConfigError, LogDamaged
 from gyre.types.ids import CallId
-from gyre.types.records import CallDelivered
 
 
 def test_a_run_folder_gives_its_logs_in_order(make_story, tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gyre.transports.cuts import TensorSlice, planned
+from gyre.transports.tensor_layout import TensorSlice, planned
 from gyre.types.errors import TransferError
 
 SHAPES = st.lists(st.integers(1, 6), min_size=0, max_size=3).map(tuple)

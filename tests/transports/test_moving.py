@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gyre.transports import moving
-from gyre.transports.cuts import TensorSlice
-from gyre.transports.moving import TensorBytes, expose, fetch
-from gyre.transports.sheet import BLOCK_BYTES
+from gyre.transports import tensor_transfer as moving
+from gyre.transports.tensor_layout import BLOCK_BYTES, TensorSlice
+from gyre.transports.tensor_transfer import TensorBytes, expose, fetch
 from gyre.types.errors import TransferError
-from gyre.types.transfers import Exposure
+from gyre.types.protocols import Exposure
 
 RNG = np.random.default_rng(7)
 

@@ -4,7 +4,7 @@ import pytest
 
 from gyre.transports.shared_memory import SharedTransport
 from gyre.types.errors import TransferError
-from gyre.types.transfers import Exposure
+from gyre.types.protocols import Exposure
 
 KEY = "ab" * 16
 

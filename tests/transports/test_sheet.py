@@ -4,8 +4,15 @@ import json
 
 import pytest
 
-from gyre.transports.cuts import TensorSlice
-from gyre.transports.sheet import BLOCK_BYTES, TensorLayout, laid_out, read_sheet, rounded, written
+from gyre.transports.tensor_layout import (
+    BLOCK_BYTES,
+    TensorLayout,
+    TensorSlice,
+    laid_out,
+    read_sheet,
+    rounded,
+    written,
+)
 from gyre.types.errors import TransferError
 
 PART = TensorSlice(whole=(8, 4), start=(2, 0), shape=(3, 4))

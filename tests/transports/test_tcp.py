@@ -9,7 +9,7 @@ import pytest
 
 from gyre.transports.tcp import NOT_HELD, OK, REQUEST, TcpTransport
 from gyre.types.errors import ExposureGone, TransferError
-from gyre.types.transfers import Exposure
+from gyre.types.protocols import Exposure
 
 HOST = "127.0.0.1"
 KEY = "ab" * 16

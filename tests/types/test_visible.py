@@ -2,7 +2,7 @@
 
 import pytest
 
-from gyre.types.visible import visible, visible_line
+from gyre.types.errors import visible, visible_line
 
 
 @pytest.mark.parametrize(

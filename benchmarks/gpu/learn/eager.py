@@ -5,11 +5,10 @@ from typing import Any
 
 from benchmarks.gpu.live.warmed import Uncompiled
 
-from gyre.model.attention_cuda import in_tiles
+from gyre.model.attention import in_tiles
 from gyre.model.network import Network
-from gyre.trainer.cell import Trainer
-from gyre.types.packs import Claim, Score
-from gyre.types.reports import ClaimReport
+from gyre.trainer.trainer import Trainer
+from gyre.types.training import Claim, ClaimReport, Score
 
 
 class InTiles(Uncompiled):

@@ -9,8 +9,8 @@ from typing import Any
 
 from gyre.config.toml import spelled
 from gyre.controller.controller import JOURNAL_EVENTS
-from gyre.evals.rollout_results import SUMMARY_FILE
-from gyre.journal.reading import JournalContents, read
+from gyre.evals.results import SUMMARY_FILE
+from gyre.journal.reader import JournalContents, read
 from gyre.model.checkpoint_store import EVALUATIONS
 from gyre.types.run_events import ClaimTrained, EvaluationRound, GroupPacked, StepMade
 

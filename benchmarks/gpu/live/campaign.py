@@ -15,7 +15,7 @@ from benchmarks.gpu.live.runs import Machine, Size
 from benchmarks.gpu.live.work import CONTEXT, Scale
 from benchmarks.live.running import Kept, Ran
 
-from gyre.simulator.durations import HOUR_S
+from gyre.simulator.workload import HOUR_S
 from gyre.simulator.world import run as simulate
 from gyre.types.errors import ConfigError
 

@@ -10,12 +10,12 @@ from benchmarks.live.compare import PHASES
 from benchmarks.live.running import Ran
 
 from gyre.controller.cells.transitions import COUNTED
-from gyre.observability.dashboard.account import CAUSES, Account
+from gyre.observability.dashboard.panels_cells import CAUSES, Account
 from gyre.observability.history.run import RunHistory
 from gyre.scheduler.messages import RunStarted, StepTaken
 from gyre.scheduler.replay import shape_of
 from gyre.storage import call_log as calls
-from gyre.types.records import CallClosed, CallFailed, LogOpened
+from gyre.types.call_records import CallClosed, CallFailed, LogOpened
 from gyre.types.run_events import ClaimTrained, StepMade, TransitionTimed, WeightsPublished
 
 ID_BYTES = 4

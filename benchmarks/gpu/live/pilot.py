@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from benchmarks.gpu.live.work import MEAN_H, TOOL_SHARE, Scale
 
-from gyre.config.words_presets import NL2REPO
+from gyre.config.presets import NL2REPO
 from gyre.simulator.paper import GROUPS_PER_NODE_HOUR
 from gyre.simulator.workload import NL2REPO_122B
 

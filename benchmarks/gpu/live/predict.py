@@ -13,12 +13,10 @@ from benchmarks.live.running import Ran
 
 from gyre.scheduler.messages import StepTaken
 from gyre.scheduler.replay import EVENTS, shape_of
-from gyre.simulator.durations import HOUR_S
-from gyre.simulator.recorded import recorded
-from gyre.simulator.recorded_times import RecordedExecution as Timed
-from gyre.simulator.recorded_times import times
-from gyre.simulator.scenario import Scenario
-from gyre.simulator.scenario_tables import scenario_of
+from gyre.simulator.from_journal import RecordedExecution as Timed
+from gyre.simulator.from_journal import recorded, times
+from gyre.simulator.scenario import Scenario, scenario_of
+from gyre.simulator.workload import HOUR_S
 from gyre.types.outcomes import Ending, Outcome
 from gyre.types.run_events import ClaimTrained, GroupPacked
 

@@ -17,14 +17,13 @@ import torch
 from benchmarks.gpu.live.spied import Spy
 
 from gyre.config.sections import EngineConfig, LossConfig, OptimizerConfig, TrainerConfig
-from gyre.inference.engine.embedded import EmbeddedEngine
-from gyre.inference.engine.loop import EngineCore
+from gyre.inference.engine.async_engine import EmbeddedEngine
+from gyre.inference.engine.engine import EngineCore
 from gyre.model.network import Network
-from gyre.trainer.cell import Trainer
+from gyre.trainer.trainer import Trainer
 from gyre.types.ids import ExecutionId
-from gyre.types.packs import Claim, Pack, Score, Share
-from gyre.types.reports import ClaimReport
 from gyre.types.sampling import GenerateRequest, SamplingParams
+from gyre.types.training import Claim, ClaimReport, Pack, Score, Share
 
 PROMPT_TOKENS = 300
 FIRST_PASSES = 3

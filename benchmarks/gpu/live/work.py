@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gyre.batching.task_sampler import TaskSampler
-from gyre.simulator.durations import HOUR_S
-from gyre.simulator.workload import NL2REPO_122B, WorkloadDraws
+from gyre.simulator.workload import HOUR_S, NL2REPO_122B, WorkloadDraws
 from gyre.testing import light_agent
 
 MEAN_H = 1.93

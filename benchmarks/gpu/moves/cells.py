@@ -24,8 +24,8 @@ from gyre.config.sections import (
     TrainerConfig,
     TransportConfig,
 )
-from gyre.inference.clients.gyre import GyreEngine
-from gyre.storage.plan_file import write_plan
+from gyre.inference.clients.sglang import GyreEngine
+from gyre.storage.files import write_plan
 from gyre.types.ids import EngineName
 
 CORE, SATELLITE = 0, 1

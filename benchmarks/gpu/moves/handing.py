@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from benchmarks.gpu.moves.cells import CORE, SATELLITE, Pair
 
-from gyre.inference.clients.gyre import GyreEngine
+from gyre.inference.clients.sglang import GyreEngine
 from gyre.types.sampling import Chunk, GenerateRequest, SamplingParams
 
 Sample = tuple[str, dict[str, Any]]

@@ -11,11 +11,10 @@ import torch
 from benchmarks.gpu.profile.hosts import taken
 from benchmarks.gpu.profile.kernels import by_group, kernels
 
-import gyre.inference.engine.loop as looped
+import gyre.inference.engine.engine as looped
 from gyre.config.sections import EngineConfig
-from gyre.inference.engine.flight import SampledTokens
+from gyre.inference.engine.engine import EngineCore, SampledTokens
 from gyre.inference.engine.forward import Forward
-from gyre.inference.engine.loop import EngineCore
 from gyre.inference.engine.scheduler import BatchScheduler
 from gyre.model.network import Network
 from gyre.types.sampling import GenerateRequest, SamplingParams

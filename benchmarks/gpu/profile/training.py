@@ -12,10 +12,10 @@ from benchmarks.gpu.profile.kernels import by_group, kernels
 
 from gyre.config.sections import LossConfig, OptimizerConfig, TrainerConfig
 from gyre.model.network import Network
-from gyre.trainer.cell import Trainer
 from gyre.trainer.optimizer import Adam
+from gyre.trainer.trainer import Trainer
 from gyre.types.ids import ExecutionId
-from gyre.types.packs import Claim, Pack, Share
+from gyre.types.training import Claim, Pack, Share
 
 NAMED = 24
 RUNS = 2

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from gyre.types.errors import RequestError
-from gyre.types.packs import Claim, Pack, Share
+from gyre.types.training import Claim, Pack, Share
 
 FORMAT = 1
 _FIELDS = {

@@ -10,12 +10,11 @@ from gyre.batching.claim_codec import packed
 from gyre.batching.group_buffer import ReadyGroup
 from gyre.batching.packing import AdmittedExecution, pack
 from gyre.storage import call_log as calls
-from gyre.trajectory.draw import generator, select_trajectories
-from gyre.trajectory.rows import Row, row
+from gyre.trajectory.selection import Row, generator, row, select_trajectories
 from gyre.trajectory.tree import Tree
 from gyre.types.errors import LogDamaged
 from gyre.types.ids import ExecutionId
-from gyre.types.packs import Claim
+from gyre.types.training import Claim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,8 +21,6 @@ import msgspec
 from torch import Tensor
 
 from gyre.batching.claim_codec import unpacked
-from gyre.cell.cell_weights import fetched, shapes_of, whole_cuts
-from gyre.cell.offering import CheckpointPublisher
 from gyre.cell.protocol import (
     ABOUT,
     BroadcastRequest,
@@ -38,15 +36,16 @@ from gyre.cell.protocol import (
     StepRequest,
 )
 from gyre.cell.training_worker import TrainingWorker
-from gyre.inference.carried import KvStore
-from gyre.inference.engine.embedded import EmbeddedEngine
+from gyre.cell.weight_sync import CheckpointPublisher, fetched, shapes_of, whole_cuts
+from gyre.inference.engine.async_engine import EmbeddedEngine
+from gyre.inference.kv_transfer import KvStore
 from gyre.inference.server.control_api import ControllableEngine
 from gyre.model.manifest import read_manifest
 from gyre.model.network import Network
 from gyre.model.weights import digest, digest_of
 from gyre.net.asgi import Exchange
 from gyre.types.errors import CellError, ExposureGone, NotFound, RequestError
-from gyre.types.ports import Transport
+from gyre.types.protocols import Transport
 
 PREFIX = "/cell/"
 BODY_BYTES = 2**20

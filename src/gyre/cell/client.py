@@ -15,8 +15,7 @@ from gyre.cell.protocol import ABOUT, ErrorReply, ExposedWeights, SavedCheckpoin
 from gyre.cluster.liveness import supervise_until_gone
 from gyre.types.errors import CellError, CellGone
 from gyre.types.ids import EngineName
-from gyre.types.packs import Score
-from gyre.types.reports import ClaimReport, StepReport
+from gyre.types.training import ClaimReport, Score, StepReport
 
 HEALTH_S = 5.0
 """A cell that takes longer to say how it is does not answer."""

@@ -25,37 +25,39 @@ import torch
 import uvloop
 
 from gyre.cell.api import PREFIX, CellApi
+from gyre.cell.checkpoint_writer import read_state
 from gyre.cell.protocol import refusal
 from gyre.cell.ranks.main import planned_network
-from gyre.cell.ranks.ranked import MultiRankWorker, open_ranked
+from gyre.cell.ranks.multi_rank_worker import MultiRankWorker, open_ranked
 from gyre.cell.spec import CellSpec
-from gyre.cell.state_files import read_state
 from gyre.cell.training_worker import SingleRankWorker, TrainingWorker
 from gyre.cluster import fork_server as nursery
-from gyre.cluster.addresses import interface_of
-from gyre.inference.carried import KvStore, SharedFolderKvStore
-from gyre.inference.carried_over import TransportKvStore
-from gyre.inference.engine.embedded import EmbeddedEngine
+from gyre.cluster.node_agent import interface_of
+from gyre.inference.engine.async_engine import EmbeddedEngine
+from gyre.inference.engine.engine import EngineCore
 from gyre.inference.engine.kv_cache import carried_bytes, free_bytes, kv_bytes_per_token
-from gyre.inference.engine.loop import EngineCore
 from gyre.inference.engine.open import device_of, dtype_of
-from gyre.inference.external.launch import ServerKind, ServerSettings
+from gyre.inference.external.process import ServerKind, ServerSettings
 from gyre.inference.external.registry import KINDS, ServerLaunch, open_served, private_folder
-from gyre.inference.lent import CudaIpcKvStore
+from gyre.inference.kv_transfer import (
+    CudaIpcKvStore,
+    KvStore,
+    SharedFolderKvStore,
+    TransportKvStore,
+)
 from gyre.inference.server.control_api import ControllableEngine
 from gyre.inference.server.main import TokenizerFile, end_ids
+from gyre.inference.server.protocol import ServedModel
 from gyre.inference.server.server import Server
-from gyre.inference.server.wire import ServedModel
-from gyre.model.lending import CudaIpcMemory, IpcMemory
-from gyre.model.manifest import read_manifest
+from gyre.model.cuda_ipc import CudaIpcMemory, IpcMemory
+from gyre.model.manifest import read_manifest, require_state_manifest
 from gyre.model.network import Network
 from gyre.model.registry import model_folder
-from gyre.model.state_manifest import require_state_manifest
 from gyre.net.asgi import ClientGone, Exchange, Receive, Scope, Send
 from gyre.net.http_server import listener, serve_until_told
-from gyre.storage.plan_file import read_key, read_plan
-from gyre.trainer.cell import Trainer
+from gyre.storage.files import read_key, read_plan
 from gyre.trainer.distributed.cell_comm import CellComm
+from gyre.trainer.trainer import Trainer
 from gyre.transports.registry import open_transport
 from gyre.types.errors import (
     ConfigError,
@@ -65,7 +67,7 @@ from gyre.types.errors import (
     TransferError,
     Unauthorized,
 )
-from gyre.types.ports import Transport
+from gyre.types.protocols import Transport
 
 EMBEDDED = "embedded"
 SERVERS: dict[str, ServerKind] = {kind: kind for kind in KINDS}

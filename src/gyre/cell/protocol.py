@@ -6,8 +6,8 @@ import msgspec
 
 from gyre.types import errors
 from gyre.types.errors import BoundaryError, CellError, GyreError
-from gyre.types.packs import Score
-from gyre.types.transfers import IpcHandle, TensorBundle
+from gyre.types.protocols import IpcHandle, TensorBundle
+from gyre.types.training import Score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,18 +10,17 @@ from typing import Protocol
 
 from torch import Tensor
 
+from gyre.cell.checkpoint_writer import CheckpointWriter, SingleRankCopies
 from gyre.cell.protocol import ExposedWeights, SavedCheckpoint
-from gyre.cell.saving import CheckpointWriter, SingleRankCopies
-from gyre.cell.shown import WeightPublisher
-from gyre.model.lending import IpcMemory
-from gyre.trainer.cell import Trainer
+from gyre.cell.weight_sync import WeightPublisher
+from gyre.model.cuda_ipc import IpcMemory
 from gyre.trainer.distributed.cell_comm import CellComm, num_bytes
-from gyre.trainer.room import oom_guard, synchronize
+from gyre.trainer.offload import oom_guard, synchronize
 from gyre.trainer.snapshot import Snapshot
+from gyre.trainer.trainer import Trainer
 from gyre.types.errors import CellError
-from gyre.types.packs import Claim, Score
-from gyre.types.ports import Transport
-from gyre.types.reports import ClaimReport, StepReport
+from gyre.types.protocols import Transport
+from gyre.types.training import Claim, ClaimReport, Score, StepReport
 
 Leases = Mapping[int, Collection[int]]
 """By cell, what its sum must consist of."""

@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _check(args: argparse.Namespace) -> None:
-    from gyre.controller.runfile import read_run
+    from gyre.controller.run_file import read_run
 
     found = read_run(_file(args), args.overrides).loaded
     schedule = "" if found.preset is None else f"; {found.schedule}"
@@ -43,8 +43,8 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _show(args: argparse.Namespace) -> None:
-    from gyre.config.show import as_toml
-    from gyre.controller.runfile import read_run
+    from gyre.config.toml import as_toml
+    from gyre.controller.run_file import read_run
 
     found = read_run(_file(args), args.overrides)
     if found.loaded.preset is not None:
@@ -73,7 +73,7 @@ def _explain(args: argparse.Namespace) -> None:
 
 
 def _presets(args: argparse.Namespace) -> None:
-    from gyre.config.config_presets import listed, written_out
+    from gyre.config.presets import listed, written_out
 
     if args.overrides:
         message = f"{args.overrides[0]}: `presets` takes one preset, or none"

@@ -1,11 +1,111 @@
 """See a whole recording in a minute: a scripted engine, the real proxy, a small agent, twice."""
 
 import argparse
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Self
 
 from gyre.types.errors import ConfigError
+
+STOP_S = 15.0
+"""How long a child may take to end after it was told to."""
+
+
+class ChildProcess:
+    """A process in a session of its own, so that Ctrl-C reaches the parent alone; a context.
+
+    `start` is how one is made where an interruption must not lose it.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._process = subprocess.Popen(
+            command,
+            env=None if environment is None else {**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    @classmethod
+    def start(
+        cls,
+        stack: ExitStack,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str] | None = None,
+    ) -> Self:
+        """A child that ends with the stack, even if a signal comes while it is being started."""
+        with _undisturbed():
+            child = cls(command, environment=environment)
+            stack.push(child)
+        return child
+
+    def said(self) -> Iterator[str]:
+        """What it prints, line by line, until it ends or closes its output."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            yield line.rstrip("\n")
+
+    def wait(self) -> int:
+        return self._process.wait()
+
+    def stop(self) -> int:
+        """It is told to end, and made to if it does not; so is everything it started."""
+        if self._process.poll() is None:
+            self._process.terminate()
+        try:
+            self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        return self._process.returncode
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self.stop()
+        finally:
+            if self._process.stdout is not None:
+                self._process.stdout.close()
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Signals that end a process are noted and come at the end; for the main thread."""
+    noted: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        noted.append(number)
+
+    before = {one: signal.signal(one, note) for one in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+        for number in noted:
+            signal.raise_signal(number)
+
 
 EXECUTIONS = ("attempt-1", "attempt-2")
 FAMILY = "qwen3"
@@ -47,7 +147,6 @@ def _record(folder: Path) -> None:
     """Two executions through the real proxy; every process has ended when this returns."""
     import time
 
-    from gyre.cli.children import ChildProcess
     from gyre.harnesses.command import environment
     from gyre.proxy.admin_client import control
     from gyre.testing.tokenizer import write_tokenizer
@@ -95,8 +194,6 @@ def _engine(stack: ExitStack, model: Path, folder: Path) -> str:
     import json
     import sys
 
-    from gyre.cli.children import ChildProcess
-
     command = [sys.executable, "-m", "gyre.testing.engine_server", "--wire", "sglang"]
     command += ["--script", "gyre.testing.example_agent_script:script"]
     command += ["--tokenizer", str(model / "tokenizer.json"), "--log", str(folder / "asks.jsonl")]
@@ -110,8 +207,6 @@ def _engine(stack: ExitStack, model: Path, folder: Path) -> str:
 
 def _proxy(stack: ExitStack, model: Path, engine: str, run_folder: Path) -> str:
     import sys
-
-    from gyre.cli.children import ChildProcess
 
     command = [sys.executable, "-m", "gyre", "proxy", "--engine", engine, "--port", "0"]
     command += ["--model", str(model), "--family", FAMILY, "--run", str(run_folder)]

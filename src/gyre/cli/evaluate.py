@@ -25,9 +25,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from gyre.evals.plan import EvalArguments, folder_for, planned, weights_of
-    from gyre.evals.rollout_report import curve
+    from gyre.evals.results import curve
     from gyre.model.checkpoint_store import EVALUATIONS, name_of
-    from gyre.storage.plan_file import RUN_FILE
+    from gyre.storage.files import RUN_FILE
 
     weights, of_run = weights_of(args.subject, args.version)
     if of_run is not None and args.config is None and (of_run / RUN_FILE).is_file():

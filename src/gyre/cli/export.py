@@ -50,7 +50,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from gyre.storage.replacing import replacing
+    from gyre.storage.files import replacing
     from gyre.trajectory.loading import find
 
     if args.format == "harbor":
@@ -79,7 +79,7 @@ def _is_held_out(log: Path) -> bool:
 
 
 def _trials(args: argparse.Namespace) -> None:
-    from gyre.export.trials import write_job
+    from gyre.export.harbor import write_job
 
     if args.execution is not None or str(args.out) == "-":
         message = "expected a folder for all executions of a run with --format harbor"

@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _list() -> None:
-    from gyre.harnesses.prepared import PROGRAMS, cache, find, folder_for, locked_versions
+    from gyre.harnesses.registry import PROGRAMS, cache, find, folder_for, locked_versions
 
     for program in PROGRAMS.values():
         for version in locked_versions(program):
@@ -38,8 +38,7 @@ def _list() -> None:
 
 def _prepare(names: list[str]) -> None:
     from gyre.harnesses.install import prepare
-    from gyre.harnesses.open import picked
-    from gyre.harnesses.prepared import cache, find, lock_of
+    from gyre.harnesses.registry import cache, find, lock_of, picked
 
     for program, version in [picked(name) for name in names]:
         if find(program, version, cache()) is None:

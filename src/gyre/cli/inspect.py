@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> None:
 def _facts(path: Path) -> list[str]:
     import json
 
-    from gyre.observability.inspect.facts import facts
+    from gyre.observability.inspect.tree_summary import facts
     from gyre.trajectory.loading import load
 
     return [json.dumps(facts(load(path)), ensure_ascii=False)]
@@ -76,7 +76,7 @@ def _terminal() -> tuple[int | None, bool]:
     import shutil
     import sys
 
-    from gyre.observability.terminal.paint import wants_colour
+    from gyre.observability.terminal.colors import wants_colour
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         # An old locale may not have the characters that trees are drawn with.
@@ -90,7 +90,7 @@ def _terminal() -> tuple[int | None, bool]:
 def _decoder(model: str) -> Callable[[Sequence[int]], str] | None:
     """The tokenizer that the execution was recorded with, if its file is still there."""
     from gyre.model.registry import known_models
-    from gyre.renderers.tokens import PackageTokenizer
+    from gyre.renderers.tokenizer import PackageTokenizer
 
     known = known_models().get(model)
     place = Path(model) if known is None else known.folder

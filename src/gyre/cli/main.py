@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gyre.cli.arguments import is_given, with_later_values
-from gyre.types.errors import GyreError
-from gyre.types.visible import visible
+from gyre.types.errors import GyreError, visible
 
 COMMANDS = {
     "train": "train a model on what agents do with it: a whole run, from one file",

@@ -76,16 +76,17 @@ def run(args: argparse.Namespace) -> None:
     parts = _sizes(args.nodes_per_cell)
     source = _source(args)
 
-    from gyre.simulator.advice import (
+    from gyre.simulator.planner import (
         CellSize,
         Layout,
         advise,
+        as_json,
         assumed,
         divided,
         layouts_of,
+        lines,
         scenario_for,
     )
-    from gyre.simulator.advice_report import as_json, lines
     from gyre.simulator.request import from_tables
 
     if source is not None:
@@ -169,9 +170,9 @@ def _check_options(args: argparse.Namespace) -> None:
 
 
 def _recorded(args: argparse.Namespace) -> _Source:
-    from gyre.journal.reading import path_of, read
+    from gyre.journal.reader import path_of, read
     from gyre.scheduler.replay import EVENTS
-    from gyre.simulator.recorded import recorded
+    from gyre.simulator.from_journal import recorded
 
     place = args.from_journal
     found = recorded(read(path_of(place) if place.is_dir() else place, kinds=EVENTS))

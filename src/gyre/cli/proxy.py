@@ -82,8 +82,8 @@ def _numbers() -> list[tuple[str, float, str]]:
 
 
 def run(args: argparse.Namespace) -> None:
-    from gyre.proxy.proxy import RunningProxy
-    from gyre.proxy.proxy import run as run_proxy
+    from gyre.proxy.main import RunningProxy
+    from gyre.proxy.main import run as run_proxy
     from gyre.proxy.spec import ProxySpec
 
     def on_start(started: RunningProxy) -> None:

@@ -28,8 +28,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     _check_drawing()
 
-    from gyre.observability.report.files import PAGE, files
-    from gyre.observability.report.reported import placed, refuse_other, reported
+    from gyre.observability.report.build import PAGE, files, placed, refuse_other, reported
     from gyre.observability.report.tables import stands
 
     folder = args.out or _own_folder(args.runs)

@@ -19,8 +19,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from gyre.cli.train import shown, trained
+    from gyre.controller.main import clear_away
     from gyre.controller.run_status import recorded, require_no_writer, standing
-    from gyre.controller.train import clear_away
     from gyre.types.errors import ConfigError
 
     found = standing(args.run)

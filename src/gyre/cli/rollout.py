@@ -72,7 +72,7 @@ def shared(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from gyre.evals.plan import EvalArguments, ServedWeights, folder_for, model_in, planned
-    from gyre.evals.rollout_run import model_at
+    from gyre.evals.runner import model_at
 
     asked = EvalArguments.of(args)
     model = args.model or model_in(args.config)
@@ -89,10 +89,9 @@ def run(args: argparse.Namespace) -> int:
 
 def execute(plan: Any, *, tasks: str, command: str) -> int:
     """Carries a plan out, with a line for each execution; the exit status."""
-    from gyre.evals.rollout_report import counts, line, page
-    from gyre.evals.rollout_results import EvalResult, summed_up
-    from gyre.evals.rollout_run import roll_out
-    from gyre.observability.terminal.paint import safe
+    from gyre.evals.results import EvalResult, counts, line, page, summed_up
+    from gyre.evals.runner import roll_out
+    from gyre.observability.terminal.colors import safe
 
     done: list[EvalResult] = []
     total = 0

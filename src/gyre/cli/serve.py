@@ -60,7 +60,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    import gyre.inference.engine.embedded  # noqa: F401
+    import gyre.inference.engine.async_engine  # noqa: F401
     from gyre.inference.server.main import RunningServer, ServerSpec
     from gyre.inference.server.main import run as run_server
 

@@ -89,14 +89,14 @@ def run(args: argparse.Namespace) -> None:
 
         from gyre.journal.writer import write
         from gyre.scheduler.replay import EVENTS
-        from gyre.simulator.recorded import header_of
+        from gyre.simulator.from_journal import header_of
 
         write(args.journal, header_of(scenario, started_at=time.time()), events, kinds=EVENTS)
     rans = found.ran(records)
     _tell(args, page(rans, [*found.refused, *source.notes]), as_json(rans))
     if args.plot is not None:
         from gyre.simulator.plots import figure, save
-        from gyre.storage.replacing import replacing
+        from gyre.storage.files import replacing
 
         with replacing(args.plot) as part, part.open("wb") as file:
             save(figure(rans), file, kind="svg" if args.plot.suffix == ".svg" else "png")
@@ -158,9 +158,9 @@ def _source(args: argparse.Namespace) -> _Source:
 
 
 def _recorded(args: argparse.Namespace) -> _Source:
-    from gyre.journal.reading import path_of, read
+    from gyre.journal.reader import path_of, read
     from gyre.scheduler.replay import EVENTS
-    from gyre.simulator.recorded import recorded
+    from gyre.simulator.from_journal import recorded
 
     place = args.from_journal
     found = recorded(read(path_of(place) if place.is_dir() else place, kinds=EVENTS))
@@ -285,7 +285,7 @@ def _tell(args: argparse.Namespace, lines: Sequence[str], found: dict[str, Any])
     import json
     import sys
 
-    from gyre.storage.replacing import replacing
+    from gyre.storage.files import replacing
 
     if args.json == "-":
         print(json.dumps(found, allow_nan=False))

@@ -22,7 +22,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.json:
         return _plain(args.run)
-    from gyre.observability.terminal.paint import wants_colour
+    from gyre.observability.terminal.colors import wants_colour
     from gyre.observability.terminal.progress import room
     from gyre.observability.terminal.status import screen
 

@@ -10,7 +10,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from gyre.controller.stop import stop
-    from gyre.journal.reading import path_of
+    from gyre.journal.reader import path_of
     from gyre.types.errors import ConfigError
 
     if not path_of(args.run).exists():

@@ -28,9 +28,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from gyre.config.run_sections import SandboxConfig
+    from gyre.config.run_config import SandboxConfig
     from gyre.evals.task_check import CheckedTask, check_tasks
-    from gyre.observability.terminal.paint import safe
+    from gyre.observability.terminal.colors import safe
     from gyre.tasks.registry import section_for
 
     found: list[CheckedTask] = []

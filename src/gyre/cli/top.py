@@ -14,7 +14,7 @@ def run(args: argparse.Namespace) -> int:
     import sys
     import time
 
-    from gyre.observability.terminal.paint import wants_colour
+    from gyre.observability.terminal.colors import wants_colour
     from gyre.observability.terminal.status import follow
 
     try:

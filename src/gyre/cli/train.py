@@ -27,9 +27,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from gyre.controller.main import folder_of
+    from gyre.controller.run_file import read_run
     from gyre.controller.run_status import refuse_changes, require_no_writer, standing
-    from gyre.controller.runfile import read_run
-    from gyre.controller.train import folder_of
 
     run = read_run(args.config, args.overrides)
     found = standing(folder_of(run))
@@ -50,10 +50,10 @@ def trained(run: Any, *, resumes: bool = False) -> int:
     """The run of a file, to its end, shown while it goes, and its summary."""
     import sys
 
-    from gyre.controller.train import folder_of, heard_so_far, train
+    from gyre.controller.main import folder_of, heard_so_far, train
     from gyre.observability.metrics import RunMetrics
     from gyre.observability.terminal.board import RunBoard
-    from gyre.observability.terminal.paint import wants_colour
+    from gyre.observability.terminal.colors import wants_colour
     from gyre.observability.terminal.progress import Progress
 
     cells, name = run.config.cells, run.config.run.name
@@ -79,10 +79,10 @@ def trained(run: Any, *, resumes: bool = False) -> int:
 
 def tracked(run: Any, *, before: Sequence[tuple[float, Any]] | None) -> Any:
     """The run's trackers, told what it was started with; `before` is what a resumed one did."""
-    from gyre.config.show import settings_of
-    from gyre.controller.train import folder_of
+    from gyre.config.toml import settings_of
+    from gyre.controller.main import folder_of
     from gyre.observability.metrics import next_step
-    from gyre.observability.trackers.open import open_trackers
+    from gyre.observability.trackers.registry import open_trackers
 
     return open_trackers(
         run.config.trackers,
@@ -98,7 +98,7 @@ def _page(folder: Path) -> Iterator[None]:
     """Somebody at a terminal has a page of the run while it goes, and its link."""
     import sys
 
-    from gyre.observability.dashboard.beside import shown_beside
+    from gyre.observability.dashboard.server import shown_beside
 
     if not sys.stdout.isatty():
         yield
@@ -116,7 +116,7 @@ def shown(run: Any, reason: object) -> int:
     """
     import sys
 
-    from gyre.controller.train import folder_of
+    from gyre.controller.main import folder_of
     from gyre.scheduler.messages import StopReason
 
     failed = _measured(run) if reason is StopReason.FINISHED else None
@@ -135,9 +135,9 @@ def report(run: Any, *, encoding: str | None = None) -> str:
     Behind it the curve of its held-out scores, if it was measured.
     """
     from gyre.controller.controller import JOURNAL_EVENTS
-    from gyre.controller.train import folder_of
-    from gyre.evals.rollout_report import curve
-    from gyre.journal.reading import read
+    from gyre.controller.main import folder_of
+    from gyre.evals.results import curve
+    from gyre.journal.reader import read
     from gyre.observability.terminal.summary import summary
     from gyre.observability.what_if import compared
 
@@ -148,8 +148,8 @@ def report(run: Any, *, encoding: str | None = None) -> str:
 
 def _measured(run: Any) -> str | None:
     """Why the last weights could not be; None: they are, or need not be."""
-    from gyre.controller.train import folder_of
-    from gyre.evals.last_round import due, why_not
+    from gyre.controller.main import folder_of
+    from gyre.evals.runner import due, why_not
 
     plan = due(run.config, folder_of(run))
     if plan is None:

@@ -22,7 +22,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from gyre.observability.dashboard.showing import show
+    from gyre.observability.dashboard.server import show
 
     def on_start(link: str) -> None:
         print(f"gyre watch: {link}", flush=True)
@@ -34,8 +34,7 @@ def run(args: argparse.Namespace) -> None:
 
 def _check(place: Path) -> None:
     """What is no journal is said here, and not only on the page; one that is empty may grow."""
-    from gyre.journal.entries import MAGIC
-    from gyre.journal.reading import path_of
+    from gyre.journal.reader import MAGIC, path_of
     from gyre.types.errors import ConfigError
 
     path = path_of(place) if place.is_dir() else place

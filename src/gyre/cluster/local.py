@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from gyre.cluster.pids import end_pid, holder_of, holds_log
-from gyre.types.ports import Node
+from gyre.cluster.procfs import end_pid, holder_of, holds_log
+from gyre.types.protocols import Node
 
 HOST = "127.0.0.1"
 

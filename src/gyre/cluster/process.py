@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gyre.cluster.local import LocalNode
-from gyre.cluster.pids import end_pid, holds_log
+from gyre.cluster.procfs import end_pid, holds_log
 from gyre.types.errors import ConfigError
-from gyre.types.ports import Node, SpawnedProcess
+from gyre.types.protocols import Node, SpawnedProcess
 
 READY = b"ready "
 STOP_S = 15.0

@@ -1,4 +1,6 @@
-"""A cluster of Ray: a placement group for each cell, and a small actor wherever processes start.
+"""Ray: a placement group per cell.
+
+A cluster of Ray: a placement group for each cell, and a small actor wherever processes start.
 
 Rule 1: Ray places and starts, and nothing else; what travels through it are texts and numbers.
 Rule 2: no actor is detached: what is kept for a run is given back when its controller ends.
@@ -8,7 +10,7 @@ import asyncio
 import logging
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from math import ceil
 from pathlib import Path
@@ -29,11 +31,124 @@ from ray.util.scheduling_strategies import (
 )
 
 from gyre.cluster.local import LocalNode
-from gyre.cluster.ray_spots import RayNode, first_line
-from gyre.cluster.steward import NodeAgent
-from gyre.config.run_sections import ClusterConfig
+from gyre.cluster.node_agent import NodeAgent
+from gyre.config.run_config import ClusterConfig
 from gyre.types.errors import ConfigError
-from gyre.types.ports import Node
+from gyre.types.protocols import LOST, Node
+
+
+class RayProcess:
+    """A process that a spot's steward started."""
+
+    def __init__(self, pid: int, spot: "RayNode") -> None:
+        self.pid = pid
+        self._spot = spot
+        self._steward = spot.steward
+        self._ended = asyncio.create_task(self._wait())
+
+    @property
+    def is_over(self) -> bool:
+        return self._ended.done()
+
+    async def tell(self, line: bytes) -> None:
+        try:
+            is_read = await self._steward.tell.remote(self.pid, line.decode())
+        except RayError as error:
+            raise BrokenPipeError(str(error)) from error
+        if not is_read:
+            raise BrokenPipeError(f"process {self.pid} reads no more")
+
+    def hang_up(self) -> None:
+        if not self._spot.is_lost:
+            self._steward.hang_up.remote(self.pid)
+
+    async def lines(self) -> AsyncIterator[bytes]:
+        with suppress(RayError):
+            while (line := await self._steward.line.remote(self.pid)) is not None:
+                yield line.encode()
+
+    async def wait(self) -> int:
+        return await asyncio.shield(self._ended)
+
+    async def _wait(self) -> int:
+        try:
+            status: int = await self._steward.wait.remote(self.pid)
+        except RayError:
+            return LOST
+        return status
+
+
+class RayNode:
+    """A steward on its node, and those on the other nodes of a cell that is on several."""
+
+    def __init__(
+        self, steward: Any, host: str, *, others: Sequence[Any] = (), doors: Sequence[str] = ()
+    ) -> None:
+        self.host = host
+        self.doors = doors
+        self.steward = steward
+        self.others = others
+        self._has_ended = False
+        self._staying = asyncio.create_task(self._stay())
+
+    @property
+    def is_lost(self) -> bool:
+        return self._has_ended or self._staying.done()
+
+    async def spawn(self, argv: Sequence[str], *, log: str) -> RayProcess:
+        if self.is_lost:
+            raise ConfigError(f"node {self.host}: lost")
+        try:
+            found = await self.steward.spawn.remote(list(argv), log, str(Path.cwd()))
+        except RayError as error:
+            raise ConfigError(f"node {self.host}: lost: {first_line(error)}") from error
+        if isinstance(found, str):
+            raise ConfigError(f"node {self.host}: cannot start {argv[1]}: {found}")
+        return RayProcess(found, self)
+
+    def signal(self, pid: int, number: int, *, group: bool = False) -> None:
+        if not self.is_lost:
+            self.steward.signal.remote(pid, int(number), group)
+
+    async def is_running(self, pid: int, log: str) -> bool:
+        if self.is_lost:
+            return False
+        try:
+            found: bool = await self.steward.holds.remote(pid, log)
+        except RayError:
+            return False
+        return found
+
+    def signal_log_holder(self, log: str, number: int) -> None:
+        if not self.is_lost:
+            self.steward.order.remote(log, int(number))
+
+    def end(self) -> None:
+        """Nothing can be started there any more, and nobody is asked anything.
+
+        Whoever asks an actor after the last of them begins a cluster of one's own with it.
+        """
+        self._has_ended = True
+        for steward in (self.steward, *self.others):
+            ray.kill(steward)
+
+    async def _stay(self) -> None:
+        """Until one of them is gone, because then the cell is."""
+        staying = [asyncio.ensure_future(_stay(one)) for one in (self.steward, *self.others)]
+        await asyncio.wait(staying, return_when=asyncio.FIRST_COMPLETED)
+        for one in staying:
+            one.cancel()
+
+
+async def _stay(steward: Any) -> None:
+    with suppress(RayError):
+        await steward.stay.remote()
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what Ray says, which has many."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
 
 _log = logging.getLogger(__name__)
 MODE, TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"

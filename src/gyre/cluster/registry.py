@@ -4,9 +4,9 @@ import importlib
 from pathlib import Path
 
 from gyre.cluster.local import LocalCluster
-from gyre.config.run_sections import ClusterConfig
+from gyre.config.run_config import ClusterConfig
 from gyre.types.errors import ConfigError
-from gyre.types.ports import Cluster
+from gyre.types.protocols import Cluster
 
 CLIENT = "ray://"
 """How addresses begin that only Ray's clients outside of a cluster use."""

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from math import isfinite
 from typing import Any, Literal
 
-from gyre.config.bounds import Bounds
+from gyre.config.sections import Bounds
 from gyre.config.settings import (
     PRESET,
     Section,

@@ -1,4 +1,4 @@
-"""What a table or a key of a run file is for, what it may be, and what it is if left out."""
+"""`gyre config explain` and the generated reference page."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
@@ -101,3 +101,34 @@ def _value(setting: Setting) -> str:
 
 def _line(name: str, text: str) -> str:
     return f"{name:<11} {text}"
+
+
+def reference() -> Iterator[str]:
+    """In the order of the tables; alternatives stand below each other."""
+    for name, table in tables().items():
+        yield from _page_table(name, table)
+
+
+def _page_table(name: str, table: Setting) -> Iterator[str]:
+    yield from ("", f"### [{name}]", "")
+    if len(table.sections) == 1:
+        yield from _keys(table.sections[0])
+        return
+    for number, section in enumerate(table.sections):
+        if number:
+            yield ""
+        yield from (f'With `kind = "{tag_of(section)}"`:', "")
+        yield from _keys(section)
+
+
+def _keys(section: Section) -> Iterator[str]:
+    yield from (
+        sentence_of(section),
+        "",
+        "| key | value | default | what it is |",
+        "|---|---|---|---|",
+    )
+    for one in settings(section).values():
+        default = default_of(one)
+        told = default if default in ("required", "not set") else f"`{default}`"
+        yield f"| `{one.name}` | {one.expected} | {told} | {one.says} |".replace("*", "\\*")

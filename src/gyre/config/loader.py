@@ -5,14 +5,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gyre.config.checks import clashes
-from gyre.config.config_presets import filled
 from gyre.config.diagnostics import Place, path_of, said, shown, unknown
-from gyre.config.overrides import Keys, overridden
-from gyre.config.run_sections import RunConfig
+from gyre.config.presets import filled
+from gyre.config.run_config import RunConfig
 from gyre.config.schema import made
-from gyre.config.settings import tables
+from gyre.config.settings import Keys, overridden, tables
 from gyre.config.toml import key_of, read
+from gyre.config.validation import clashes
 from gyre.types.errors import ConfigError
 
 

@@ -8,9 +8,10 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.json_schema import GenerateJsonSchema
 
-from gyre.config.bounds import Bounds, NonEmpty
 from gyre.config.diagnostics import InvalidValue, Place
-from gyre.config.run_sections import RunConfig
+from gyre.config.presets import PRESETS
+from gyre.config.run_config import RunConfig
+from gyre.config.sections import Bounds, NonEmpty
 from gyre.config.settings import (
     PRESET,
     PRESET_SAYS,
@@ -25,7 +26,6 @@ from gyre.config.settings import (
     tables,
     tag_of,
 )
-from gyre.config.words_presets import PRESETS
 
 DRAFT = "http://json-schema.org/draft-07/schema#"
 """One that taplo reads; it drops what stands beside a reference, so the schema has none."""

@@ -3,14 +3,13 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, assert_never
 
-from gyre.aio.chores import Spawn
+from gyre.aio import Spawn
 from gyre.controller.cells.transitions import RoleTransitions
 from gyre.controller.executions.group_executions import GroupExecutions
 from gyre.controller.executions.held_out_eval import HeldOutEval
-from gyre.controller.noted import ChangeTrackingDict
 from gyre.controller.recovered_state import RecoveredGroup
-from gyre.controller.routing import RouteTables
-from gyre.controller.training.hall import TrainingCoordinator
+from gyre.controller.routes import ChangeTrackingDict, RouteTables
+from gyre.controller.training.coordinator import TrainingCoordinator
 from gyre.scheduler.messages import (
     AdmitGroup,
     CancelExecution,

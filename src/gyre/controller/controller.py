@@ -13,26 +13,25 @@ from pathlib import Path
 from socket import socket
 from typing import Any
 
-from gyre.aio.racing import Interrupted, run_until
-from gyre.config.run_sections import RunConfig
-from gyre.config.show import as_toml
+from gyre.aio import Interrupted, run_until
+from gyre.config.run_config import RunConfig
+from gyre.config.toml import as_toml
 from gyre.controller import resume as resuming
 from gyre.controller import run_dir as shares
 from gyre.controller import stop as stopping
 from gyre.controller.cells.processes import CellProcesses
+from gyre.controller.components import ComponentBuilder, Components, ControllerContext
 from gyre.controller.executions import facts_server as desk
 from gyre.controller.executions.facts_server import FactsEndpoint, FactsServer
-from gyre.controller.parts import ComponentBuilder, Components, ControllerContext
 from gyre.controller.process_specs import harness_for, open_tasks, proxy_plan
+from gyre.controller.proxy_processes import ProxyProcesses, recorded_plans
 from gyre.controller.recovered_state import RecoveredState, recover
+from gyre.controller.resource_usage import ProcessRoots, ResourceSampler
 from gyre.controller.run_dir import RunDir
+from gyre.controller.run_file import RunFile
 from gyre.controller.run_loop import Decided, Listener, RunLoop
 from gyre.controller.run_status import SETTINGS, settings_of
-from gyre.controller.runfile import RunFile
-from gyre.controller.sharding import ProxyProcesses, recorded_plans
-from gyre.controller.using import ProcessRoots, ResourceSampler
-from gyre.journal.entries import Header
-from gyre.journal.reading import JournalContents
+from gyre.journal.reader import Header, JournalContents
 from gyre.journal.writer import Journal
 from gyre.model import checkpoint_store as checkpoints
 from gyre.model.checkpoint_store import Checkpoint
@@ -42,7 +41,7 @@ from gyre.rollout.facts import FactEntry
 from gyre.scheduler.messages import StopReason
 from gyre.scheduler.replay import EVENTS, plain_shape
 from gyre.scheduler.scheduler import Scheduler
-from gyre.storage.durable import replace as replace_file
+from gyre.storage.files import replace as replace_file
 from gyre.types.errors import ConfigError, GyreError, TakenOver
 from gyre.types.ids import ExecutionId
 from gyre.types.run_events import RUN_EVENTS, TOLD, RunEnded

@@ -6,12 +6,11 @@ from pathlib import Path
 
 from gyre.batching.group_packer import GroupPacker
 from gyre.cell.spec import CellSpec
-from gyre.config.run_sections import DeadlinesConfig, RunConfig, SandboxConfig
+from gyre.config.run_config import DeadlinesConfig, RunConfig, SandboxConfig, TasksConfig
 from gyre.config.sections import ServerConfig
-from gyre.config.task_sections import TasksConfig
 from gyre.controller.run_dir import RunDir
-from gyre.harnesses.open import open_harness
 from gyre.harnesses.program import ContextWindow
+from gyre.harnesses.registry import open_harness
 from gyre.model.registry import model_folder
 from gyre.proxy.admin_client import address_file
 from gyre.proxy.spec import ProxySpec
@@ -19,12 +18,10 @@ from gyre.rollout.spec import ExecutionSpec
 from gyre.tasks.registry import open_tasks as open_source
 from gyre.tasks.registry import refuse_unfit
 from gyre.types.errors import ConfigError
-from gyre.types.ids import ExecutionId
+from gyre.types.ids import ExecutionId, shard_of
 from gyre.types.places import TaskSource
 from gyre.types.sampling import SamplingParams
-from gyre.types.sandboxes import Limits, SandboxSpec
-from gyre.types.shards import shard_of
-from gyre.types.tasks import Command, EvaluationRule, Task
+from gyre.types.tasks import Command, EvaluationRule, Limits, SandboxSpec, Task
 
 
 def cell_plan(config: RunConfig, places: RunDir, cell: int) -> CellSpec:

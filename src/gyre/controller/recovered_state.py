@@ -33,7 +33,6 @@ from gyre.scheduler.replay import EVENTS
 from gyre.scheduler.scheduler import Scheduler
 from gyre.types.ids import EngineId, GroupId
 from gyre.types.outcomes import Outcome
-from gyre.types.packs import Score
 from gyre.types.run_events import (
     CallsDamaged,
     ClaimScored,
@@ -45,6 +44,7 @@ from gyre.types.run_events import (
     StepMade,
     WeightsPublished,
 )
+from gyre.types.training import Score
 
 _OF_EVALUATION = (
     RunStarted,

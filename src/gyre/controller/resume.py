@@ -8,10 +8,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from gyre.aio.chores import Spawn
-from gyre.cluster.pids import holds_log
+from gyre.aio import Spawn
 from gyre.cluster.process import AdoptedProcess
-from gyre.controller.parts import Components
+from gyre.cluster.procfs import holds_log
+from gyre.controller.components import Components
 from gyre.controller.recovered_state import RecoveredState
 from gyre.controller.run_dir import RunDir
 from gyre.model import checkpoint_store as checkpoints

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gyre.model.checkpoint_store import CHECKPOINTS
-from gyre.storage.durable import replace
-from gyre.storage.plan_file import RUN_FILE
+from gyre.storage.files import RUN_FILE, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

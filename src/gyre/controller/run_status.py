@@ -10,14 +10,13 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from gyre.cluster.pids import lock_holder
-from gyre.config.run_sections import RunConfig
-from gyre.controller.runfile import RunFile, read_run
-from gyre.journal.entries import Header
-from gyre.journal.reading import path_of, read
+from gyre.cluster.procfs import lock_holder
+from gyre.config.run_config import RunConfig
+from gyre.controller.run_file import RunFile, read_run
+from gyre.journal.reader import Header, path_of, read
 from gyre.scheduler.messages import Published, StepTaken, StopReason
 from gyre.scheduler.replay import EVENTS, replay, shape_of
-from gyre.storage.plan_file import RUN_FILE
+from gyre.storage.files import RUN_FILE
 from gyre.types.errors import ConfigError
 
 MAY_CHANGE = (

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gyre.cluster.registry import open_cluster
-from gyre.config.run_sections import ClusterConfig
+from gyre.config.run_config import ClusterConfig
 from gyre.controller import resume as resuming
-from gyre.controller.executions import supervised
+from gyre.controller.executions import supervisors as supervised
 from gyre.controller.run_dir import RunDir
+from gyre.controller.run_file import read_run
 from gyre.controller.run_status import end_controller
-from gyre.controller.runfile import read_run
-from gyre.storage.lock import is_taken
+from gyre.storage.files import is_taken
 from gyre.types.errors import ConfigError
 
 END_S = 10.0

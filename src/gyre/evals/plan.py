@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gyre.config.loader import loaded
-from gyre.config.run_sections import RunConfig
+from gyre.config.run_config import RunConfig
 from gyre.model.checkpoint_store import CHECKPOINTS, VERSION
 from gyre.tasks.registry import section_for
 from gyre.types.errors import ConfigError

@@ -14,16 +14,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from gyre.cluster.births import ForkClient
-from gyre.config.run_sections import DeadlinesConfig, SandboxConfig
-from gyre.config.task_sections import TasksConfig
+from gyre.cluster.fork_client import ForkClient
+from gyre.config.run_config import DeadlinesConfig, SandboxConfig, TasksConfig
 from gyre.controller.process_specs import deadlines_for, open_tasks, sandbox_for
 from gyre.rewards.command import OUTPUT_FILE as JUDGED_FILE
-from gyre.rollout import outcome
+from gyre.rollout import facts as outcome
+from gyre.rollout.environment import check
+from gyre.rollout.execution import steps_of
 from gyre.rollout.main import LOG_FILE, Secrets
-from gyre.rollout.placing import check
 from gyre.rollout.spec import ExecutionSpec, write_order
-from gyre.rollout.steps import steps_of
 from gyre.rollout.supervisor import OUTPUT_FILE
 from gyre.storage import safe_dir as folders
 from gyre.types.errors import LogDamaged
@@ -156,7 +155,7 @@ async def _try(births: ForkClient, order: ExecutionSpec, folder: Path, way: str)
     finally:
         child.signal(signal.SIGUSR1)
     try:
-        record = outcome.read(folder)
+        record = outcome.outcome_read(folder)
     except LogDamaged as error:
         return TaskCheck(way=way, score=None, problem=str(error))
     score = None if record is None or record.closed is None else record.closed.score

@@ -19,9 +19,9 @@ import orjson
 
 from gyre.export.rows import ExecutionRows, Settings, mask
 from gyre.trajectory.loading import LoadedExecution
-from gyre.trajectory.rows import Row
+from gyre.trajectory.selection import Row
+from gyre.types.call_records import CallRecord
 from gyre.types.ids import ExecutionId
-from gyre.types.records import CallRecord
 
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
 _GUARDED = {"key_hash", "salt"}

@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gyre.trajectory.draw import generator, select_trajectories
 from gyre.trajectory.loading import load
-from gyre.trajectory.rows import Row, row
+from gyre.trajectory.selection import Row, generator, row, select_trajectories
 from gyre.types.ids import ExecutionId
 
 FORMAT = 1

@@ -30,9 +30,9 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 
 from gyre.export.rows import ExecutionRows, Settings, mask
-from gyre.trajectory.rows import Row
+from gyre.trajectory.selection import Row
+from gyre.types.call_records import PRIORITY
 from gyre.types.ids import ExecutionId
-from gyre.types.roles import PRIORITY
 
 ARRAYS: Mapping[str, tuple[str, str]] = {
     "row_offsets": ("I64", "<i8"),

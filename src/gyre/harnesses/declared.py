@@ -7,7 +7,7 @@ Rule 2: without a role, a call that names its agent is a sub-agent's.
 from collections.abc import Container
 from typing import cast
 
-from gyre.types.roles import CALL_ROLES, CallRole, Classification, Evidence
+from gyre.types.call_records import CALL_ROLES, CallRole, Classification, Evidence
 
 NAME = "declared"
 

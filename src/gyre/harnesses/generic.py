@@ -2,7 +2,7 @@
 
 from collections.abc import Container
 
-from gyre.types.roles import Classification, Evidence
+from gyre.types.call_records import Classification, Evidence
 
 NAME = "generic"
 

@@ -14,8 +14,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gyre.harnesses.prepared import RECORD, InstalledProgram, find, folder_for, lock_of, placed
 from gyre.harnesses.program import AgentProgram, Npm, Pip
+from gyre.harnesses.registry import RECORD, InstalledProgram, find, folder_for, lock_of, placed
 from gyre.types.errors import HarnessError
 
 INSTALL_S = 1800.0

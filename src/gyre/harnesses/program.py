@@ -1,10 +1,34 @@
-"""An agent program that can be installed: which package it is, how it is started, what it is told.
+"""What describes an installable agent program; version markers.
+
+An agent program that can be installed: which package it is, how it is started, what it is told.
 
 A file beside this one describes each of them.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
+
+Markers = TypeVar("Markers")
+
+
+def version_in(text: str, pattern: re.Pattern[str]) -> str | None:
+    """The first group of the pattern where it matches the beginning of the text."""
+    found = pattern.match(text)
+    return found.group(1) if found else None
+
+
+def of_version(table: Mapping[str, Markers], version: str | None) -> tuple[Markers, bool]:
+    """The version's markers and True; or the newest version's, and False (counted as unknown)."""
+    if version is not None and version in table:
+        return table[version], True
+    return table[max(table, key=_order)], False
+
+
+def _order(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
+
 
 COMPACT_SHARE = 0.9
 """Of the window; a conversation is summed up before it is fuller than this."""

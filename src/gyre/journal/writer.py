@@ -14,20 +14,21 @@ from typing import Self
 
 import msgspec
 
-from gyre.journal.entries import (
+from gyre.journal.reader import (
     MAGIC,
     MAJOR,
     MINOR,
     OWN,
     Envelope,
     Header,
+    JournalContents,
     JournalEntry,
     Origin,
     Resumed,
+    read,
 )
-from gyre.journal.reading import JournalContents, read
-from gyre.storage.durable import sync
-from gyre.storage.frames import FramedFile, framed, locked
+from gyre.storage.files import sync
+from gyre.storage.framed_file import FramedFile, framed, locked
 from gyre.types.errors import ConfigError, InternalError, TakenOver
 
 _ENCODER = msgspec.msgpack.Encoder()

@@ -1,20 +1,64 @@
-"""Attention over a pack: every token sees its own path and nothing else.
+"""Tree attention over a pack: which implementation to use.
+
+Attention over a pack: every token sees its own path and nothing else.
 
 On a CPU a segment's queries meet the segment itself under a causal mask and its ancestors under
 none; the two are merged by their log-sum-exp. So a shared prefix is never repeated, no mask is
 ever made, and memory is linear in tokens.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gyre.model.attention_cuda import cuda_attention
-from gyre.model.kernels import attend, back, merged
+from gyre.model.attention_kernels import (
+    BLOCK,
+    GRAIN,
+    TileAttention,
+    TreeAttention,
+    attend,
+    back,
+    merged,
+    pairs_in_blocks,
+    tiles,
+)
 from gyre.model.network import Attend
 from gyre.model.packed_batch import PackedBatch, PackSegment
 from gyre.types.errors import ModelError
+
+TILE_SPEED = 1.35
+"""Pairs that tiles compute while blocks compute one, forward and backward on an H200."""
+NARROW = (torch.bfloat16, torch.float16)
+"""What cuDNN's kernels take."""
+_IN_TILES = ContextVar("in_tiles", default=False)
+
+
+@contextmanager
+def in_tiles() -> Iterator[None]:
+    """Types that tiles can compute are in tiles, for who compiles nothing.
+
+    Blocks that are not compiled hold all scores at once.
+    """
+    token = _IN_TILES.set(True)
+    try:
+        yield
+    finally:
+        _IN_TILES.reset(token)
+
+
+def cuda_attention(packed: PackedBatch, dtype: torch.dtype) -> Attend:
+    """Only blocks compute wide types, and only they give the same bits each time."""
+    if dtype not in NARROW or torch.are_deterministic_algorithms_enabled():
+        return TreeAttention(packed)
+    plan = tiles(packed.segments, GRAIN)
+    pairs = sum(one.num_pairs for one in plan)
+    if not _IN_TILES.get() and pairs > TILE_SPEED * pairs_in_blocks(packed.tout, BLOCK):
+        return TreeAttention(packed)
+    return TileAttention(plan, packed.num_tokens, packed.device)
 
 
 def attention_for(packed: PackedBatch, dtype: torch.dtype) -> Attend:

@@ -23,7 +23,7 @@ from gyre.model.manifest import (
 )
 from gyre.model.network import Network
 from gyre.model.weights import INDEX, SINGLE, digest_of, parameters
-from gyre.storage.durable import sync
+from gyre.storage.files import sync
 from gyre.types.errors import ModelError
 
 SHARD_BYTES = 2**30

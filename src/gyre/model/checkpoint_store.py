@@ -10,9 +10,14 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from gyre.model.manifest import read_manifest, verify
-from gyre.model.state_manifest import OPTIMIZER, require_state_manifest, verify_state
-from gyre.storage.durable import sync
+from gyre.model.manifest import (
+    OPTIMIZER,
+    read_manifest,
+    require_state_manifest,
+    verify,
+    verify_state,
+)
+from gyre.storage.files import sync
 from gyre.types.errors import ModelError
 
 EVALUATIONS = "evaluations"

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gyre.model.network import ModelDims
 from gyre.types.errors import CellError
-from gyre.types.packs import Pack
+from gyre.types.training import Pack
 
 Interval = tuple[int, int]
 """Begin and end of a run of tokens."""

@@ -7,7 +7,7 @@ their time.
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from gyre.observability.history.seen import CellSpan
+from gyre.observability.history.cells import CellSpan
 from gyre.scheduler.cells import CellState
 from gyre.types.run_events import UseMeasured
 

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from gyre.journal.reading import JournalContents
+from gyre.journal.reader import JournalContents
 from gyre.scheduler.messages import StopReason
-from gyre.simulator.durations import HOUR_S
-from gyre.simulator.recorded import recorded
+from gyre.simulator.from_journal import recorded
 from gyre.simulator.scenario import Scenario
 from gyre.simulator.variants import UnfitPlacement, described, placements
+from gyre.simulator.workload import HOUR_S
 from gyre.simulator.world import run
 from gyre.types.errors import ConfigError
 

@@ -11,7 +11,7 @@ from gyre.proxy.executions import ExecutionRegistry
 from gyre.proxy.routing.router import Router
 from gyre.types.errors import ConfigError, NotFound, RequestError, Unauthorized, Unavailable
 from gyre.types.ids import EngineName, ExecutionId
-from gyre.types.ports import Engine
+from gyre.types.protocols import Engine
 from gyre.version import fingerprint
 
 PREFIX = "/gyre/"

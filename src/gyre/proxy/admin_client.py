@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gyre.types.errors import ConfigError
-from gyre.types.shards import named, shard_of
+from gyre.types.ids import named, shard_of
 
 TOKEN_FILE = "admin.token"
 PROXY = "proxy"

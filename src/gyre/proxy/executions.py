@@ -12,8 +12,9 @@ from gyre.config.sections import LimitsConfig, ProxyConfig
 from gyre.proxy.session.session import Session
 from gyre.storage import call_log as calls
 from gyre.storage.call_log import CallLog
-from gyre.storage.commit import WalWriter
-from gyre.storage.durable import sync
+from gyre.storage.files import sync
+from gyre.storage.wal import WalWriter
+from gyre.types.call_records import FORMAT, CallFailed, CallRecord, LogOpened, LogSealed
 from gyre.types.errors import (
     ConfigError,
     LogDamaged,
@@ -23,11 +24,9 @@ from gyre.types.errors import (
     Unavailable,
     Unreadable,
 )
-from gyre.types.ids import ExecutionId
-from gyre.types.ports import Renderer
-from gyre.types.records import FORMAT, CallFailed, CallRecord, LogOpened, LogSealed
+from gyre.types.ids import ExecutionId, shard_of
+from gyre.types.protocols import Renderer
 from gyre.types.sampling import SamplingParams
-from gyre.types.shards import shard_of
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 

@@ -1,8 +1,36 @@
-"""Counts of what the proxy did, and their Prometheus text."""
+"""Prometheus counters."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+
+
+@dataclass(slots=True, kw_only=True)
+class RouterCounts:
+    """What has happened since the start."""
+
+    calls: int = 0
+    attempts: int = 0
+    reroutes: int = 0
+    """Attempts that continued a call elsewhere, or again at the same engine."""
+    failures: dict[str, int] = field(default_factory=dict)
+    """By kind: refused, error, abort, bad request, hang, stall. To drain is no failure."""
+    breaker_opens: int = 0
+    unavailable: int = 0
+    """Calls given up because no engine came back in time."""
+    held_s: float = 0.0
+    midway: int = 0
+    """Calls that were sent elsewhere with tokens sampled already."""
+    hand_overs: int = 0
+    """Calls whose cached blocks followed them."""
+    lost_hand_overs: int = 0
+    """Calls whose blocks should have, and did not in time."""
+    carried_bytes: int = 0
+    carried_tokens: int = 0
+    again_tokens: int = 0
+    """Tokens that calls had when they moved, and that did not follow them: computed again, unless
+    the engine knew them already."""
+
 
 CALL_S_BUCKETS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 

@@ -7,16 +7,15 @@ from collections.abc import Iterator
 import msgspec
 
 from gyre.config.sections import LimitsConfig
-from gyre.harnesses.classify import classify
+from gyre.harnesses.roles import classify
 from gyre.net.asgi import ClientGone, Exchange, Receive, Scope, Send
 from gyre.proxy.admin_api import PREFIX, AdminApi
+from gyre.proxy.call_handler import CallContext, answer, as_request_error
 from gyre.proxy.dialects.anthropic import AnthropicMessages
-from gyre.proxy.dialects.dialect import Dialect, ParsedRequest
-from gyre.proxy.dialects.fields import identifying
+from gyre.proxy.dialects.base import Dialect, ParsedRequest, identifying
 from gyre.proxy.dialects.openai_chat import OpenAIChat
-from gyre.proxy.dialects.responses import OpenAIResponses
+from gyre.proxy.dialects.openai_responses import OpenAIResponses
 from gyre.proxy.executions import ExecutionRegistry
-from gyre.proxy.handle import CallContext, answer, as_request_error
 from gyre.proxy.metrics import labels, text
 from gyre.types.errors import EngineError, NotFound, Overloaded, RequestError, TooLarge
 

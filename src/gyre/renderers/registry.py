@@ -5,14 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from gyre.model.registry import model_folder
-from gyre.renderers.chatml import ChatML
-from gyre.renderers.families import FAMILIES, Thinking
-from gyre.renderers.family import FamilyRenderer
-from gyre.renderers.package import MODEL_RENDERER_MAP
-from gyre.renderers.reading import Markup
-from gyre.renderers.tokens import PackageTokenizer
+from gyre.renderers.chatml import ChatML, Markup
+from gyre.renderers.families import FAMILIES, MODEL_RENDERER_MAP, Thinking
+from gyre.renderers.family_renderer import FamilyRenderer
+from gyre.renderers.tokenizer import PackageTokenizer
 from gyre.types.errors import ConfigError
-from gyre.types.ports import Renderer
+from gyre.types.protocols import Renderer
 
 CHATML = "chatml"
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from gyre.rewards.score import score_of
-from gyre.types.errors import EvaluatorError
+from gyre.types.errors import EvaluatorError, visible
 from gyre.types.outcomes import (
     Assessment,
     Closed,
@@ -23,7 +23,6 @@ from gyre.types.outcomes import (
     Terminated,
 )
 from gyre.types.tasks import EvaluationRule
-from gyre.types.visible import visible
 
 MOST_REASON = 2_000
 """Letters of what an evaluator said of its failure."""

@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from gyre.rollout import outcome
+from gyre.rollout import facts as outcome
 from gyre.rollout.facts import FACTS_FILE
 from gyre.rollout.spec import ORDER_FILE
 from gyre.storage import call_log as calls
-from gyre.storage import lock
+from gyre.storage import files as lock
 from gyre.storage import safe_dir as folders
-from gyre.storage.commits import WriteAheadLog, shards
-from gyre.storage.durable import replace, sync
+from gyre.storage.files import replace, sync
+from gyre.storage.wal import WriteAheadLog, shards
+from gyre.types.call_records import LogOpened, LogSealed
 from gyre.types.errors import ConfigError
-from gyre.types.records import LogOpened, LogSealed
 
 ATTEMPTS = "attempts"
 KEPT = frozenset({ORDER_FILE, FACTS_FILE, outcome.OUTCOME_FILE, lock.LOCK_FILE})

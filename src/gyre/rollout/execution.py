@@ -1,14 +1,23 @@
-"""The state machine of one execution: facts move it forward, each exactly once.
+"""State machine of one execution and its steps.
+
+The state machine of one execution: facts move it forward, each exactly once.
 
 Rule 1: the stages are passed in order, and a fact out of order is refused and moves nothing.
 Rule 2: what never started is never assessed, and a score comes from a valid assessment of the
 state that was frozen (SPEC 6.1, 6.2).
 Rule 3: a step is assessed before the next one starts, and the last one once it is terminated.
+
+The steps of a task: which are there, when the next one may begin, and what they come to.
+
+Rule 1: a step begins when the one before it was scored and reached what it must.
+Rule 2: a step that was not reached counts as the lowest score, because a mean of those that were
+would pay for not reaching the others.
 """
 
 import math
 from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
+from statistics import fmean
 from typing import assert_never
 
 from gyre.types.errors import ConfigError, InternalError
@@ -30,6 +39,7 @@ from gyre.types.outcomes import (
     StepStarted,
     Terminated,
 )
+from gyre.types.tasks import Task, TaskStep
 
 
 class ExecutionStage(IntEnum):
@@ -242,3 +252,46 @@ class Execution:
                 return fact.score is None and not (self._is_valid() and self.state is not None)
             case Outcome.SURPLUS:
                 return fact.score is None
+
+
+def steps_of(task: Task) -> tuple[TaskStep, ...]:
+    """A task without steps is one step."""
+    if task.steps:
+        return task.steps
+    return (
+        TaskStep(
+            name=task.id,
+            instruction=task.instruction,
+            files=None,
+            evaluation=task.evaluation,
+        ),
+    )
+
+
+def worth(task: Task, scores: Mapping[int, float]) -> float:
+    """The reward that the scores of its steps come to, by their numbers."""
+    all_scores = [
+        scores.get(number, step.evaluation.lowest) for number, step in enumerate(steps_of(task))
+    ]
+    return all_scores[-1] if task.steps_reward == "final" else fmean(all_scores)
+
+
+def why_over(
+    ended: StepEnded,
+    *,
+    name: str,
+    is_scored: bool,
+    is_enough: bool,
+    is_cancelled: bool,
+    left_s: float,
+) -> tuple[Ending, str] | None:
+    """How an execution ends behind a step; None: the next one begins."""
+    if is_cancelled:
+        return Ending.CANCELLED, f"cancelled behind step {name}"
+    if not is_scored:
+        return ended.ending, f"{ended.reason}; step {name} has no score"
+    if not is_enough:
+        return ended.ending, f"{ended.reason}; step {name} did not reach what the next waits for"
+    if left_s <= 0:
+        return Ending.TIMED_OUT, f"the agent's time was over behind step {name}"
+    return None

@@ -1,4 +1,6 @@
-"""The facts of one execution, one JSON line each, appended to a file that is the truth of it.
+"""Facts log and outcome file of an execution.
+
+The facts of one execution, one JSON line each, appended to a file that is the truth of it.
 
 Rule 1: a fact is on the disk before anybody acts on it.
 Rule 2: a last line that its writer died over is no fact, and is cut off by the next writer.
@@ -11,13 +13,14 @@ from typing import Any
 
 import msgspec
 
-from gyre.storage.durable import sync
+from gyre.storage.files import replace, sync
 from gyre.types.errors import LogDamaged
 from gyre.types.outcomes import (
     Assessed,
     Closed,
     Fact,
     Launched,
+    OutcomeRecord,
     Prepared,
     StepAssessed,
     StepEnded,
@@ -114,3 +117,30 @@ class FactsFile:
 
     def close(self) -> None:
         os.close(self._fd)
+
+
+OUTCOME_FILE = "outcome.json"
+FORMAT = 1
+
+
+def write(folder: Path, record: OutcomeRecord) -> None:
+    """The file says this, durably; a reader sees it or what was there before, never a part."""
+    replace(folder / OUTCOME_FILE, msgspec.json.encode(record))
+
+
+def outcome_read(folder: Path) -> OutcomeRecord | None:
+    """What became of the execution; None while it is not terminated."""
+    path = folder / OUTCOME_FILE
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    try:
+        found = msgspec.json.decode(data, type=OutcomeRecord)
+    except msgspec.MsgspecError as error:
+        message = f"{path}: not an outcome file: {error}"
+        raise LogDamaged(message) from error
+    if found.format != FORMAT:
+        message = f"{path}: expected format {FORMAT}, found {found.format}"
+        raise LogDamaged(message)
+    return found

@@ -24,24 +24,21 @@ import msgspec
 from gyre.harnesses.command import CommandHarness, environment
 from gyre.rewards.assessment import closing
 from gyre.rewards.retry import attempts
-from gyre.rollout import outcome
-from gyre.rollout.evaluating import evaluator_for
-from gyre.rollout.execution import Execution, ExecutionStage
+from gyre.rollout import facts as outcome
+from gyre.rollout.environment import address_of, agent_sandbox, evaluator_for, judging_sandbox
+from gyre.rollout.execution import Execution, ExecutionStage, steps_of, worth
 from gyre.rollout.fact_reporter import FactReporter
 from gyre.rollout.facts import FactsFile
 from gyre.rollout.heartbeat import Heartbeat, last_spent_s
-from gyre.rollout.placing import address_of, agent_sandbox, judging_sandbox
 from gyre.rollout.spec import ExecutionSpec, ProxyTotals, read_order, read_told
-from gyre.rollout.steps import steps_of, worth
 from gyre.rollout.supervisor import Supervisor
 from gyre.sandboxes.local.sandbox import warm as warm_sandboxes
-from gyre.sandboxes.members import adopt_orphans
-from gyre.sandboxes.relay import Upstream
-from gyre.storage import lock
+from gyre.sandboxes.process_tree import adopt_orphans
+from gyre.sandboxes.proxy_relay import Upstream
+from gyre.storage import files as lock
 from gyre.types.errors import BoundaryError, ConfigError, LogDamaged
 from gyre.types.outcomes import Assessed, Closed, Fact, Outcome, StepAssessed, Terminated
-from gyre.types.sandboxes import Keep
-from gyre.types.tasks import Command, Endpoint, TaskStep
+from gyre.types.tasks import Command, Endpoint, Keep, TaskStep
 
 LOG_FILE = "supervisor.log"
 ORDERS = {signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2}

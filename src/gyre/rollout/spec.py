@@ -6,11 +6,10 @@ from pathlib import Path
 import msgspec
 
 from gyre.config.sections import JudgeConfig
-from gyre.storage.durable import replace
+from gyre.storage.files import replace
 from gyre.types.errors import ConfigError
 from gyre.types.ids import ExecutionId
-from gyre.types.sandboxes import SandboxSpec
-from gyre.types.tasks import Task
+from gyre.types.tasks import SandboxSpec, Task
 
 ORDER_FILE = "order.json"
 TOLD_FILE = "told.json"

@@ -6,11 +6,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from gyre.rollout.deadlines import Clock, Deadlines
-from gyre.rollout.execution import Execution, ExecutionStage
+from gyre.rollout.execution import Execution, ExecutionStage, steps_of, why_over
 from gyre.rollout.spec import ExecutionSpec, ProxyTotals
-from gyre.rollout.steps import steps_of, why_over
 from gyre.rollout.workspace import Workspace
-from gyre.types.errors import BoundaryError, SandboxError
+from gyre.types.errors import BoundaryError, SandboxError, visible
 from gyre.types.outcomes import (
     Ending,
     Fact,
@@ -22,9 +21,7 @@ from gyre.types.outcomes import (
     Terminated,
 )
 from gyre.types.places import Sandbox
-from gyre.types.sandboxes import Level
-from gyre.types.tasks import Command, TaskStep
-from gyre.types.visible import visible
+from gyre.types.tasks import Command, Level, TaskStep
 
 STEPS = "steps"
 """Folder with a folder for each step of a task that has several."""

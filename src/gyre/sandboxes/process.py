@@ -1,4 +1,6 @@
-"""Trusted programs as processes of this machine: a session and an environment of their own.
+"""Trusted programs as plain processes.
+
+Trusted programs as processes of this machine: a session and an environment of their own.
 
 Nothing holds a program back from the rest of the machine; this is for code that one would run.
 """
@@ -8,15 +10,32 @@ import os
 import socket
 import subprocess
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from gyre.sandboxes.home import write_home
-from gyre.sandboxes.members import MARK, SandboxProcesses
-from gyre.sandboxes.relay import LOOPBACK, Relay, Upstream, through
+from gyre.sandboxes.process_tree import MARK, SandboxProcesses
+from gyre.sandboxes.proxy_relay import LOOPBACK, Relay, Upstream, through
+from gyre.storage import safe_dir as folders
 from gyre.types.errors import InternalError, SandboxError
-from gyre.types.sandboxes import Level
-from gyre.types.tasks import Command
+from gyre.types.tasks import Command, Level
+
+
+def write_home(home: Path, files: Mapping[str, str]) -> None:
+    """They are there, for their owner alone; SandboxError for a path that leads elsewhere.
+
+    A program before may have left links in their way, which are not followed.
+    """
+    for name, text in files.items():
+        try:
+            folders.write(home, name, text.encode())
+        except ValueError as error:
+            message = f"home of a sandbox: {error}"
+            raise SandboxError(message, retryable=False) from error
+        except OSError as error:
+            message = f"home of a sandbox: {name}: {error}"
+            raise SandboxError(message) from error
+
 
 INHERITED = ("PATH", "LANG", "LC_ALL", "TZ")
 """All that programs see of the environment of whoever started Gyre."""

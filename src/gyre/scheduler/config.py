@@ -4,9 +4,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import ceil, floor, isfinite
 
-from gyre.scheduler.dispatch import TOLERANCE, Boundary, Continuous, Dispatch
-from gyre.scheduler.launching import LaunchOrder, OldestFirst
-from gyre.scheduler.placements import Async, Colocate, Elastic, Placement, Resumable
+from gyre.scheduler.policies import (
+    TOLERANCE,
+    Async,
+    Boundary,
+    Colocate,
+    Continuous,
+    Dispatch,
+    Elastic,
+    LaunchOrder,
+    OldestFirst,
+    Placement,
+    Resumable,
+)
 from gyre.types.errors import ConfigError
 
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 from math import floor
 
-from gyre.scheduler.dispatch import TOLERANCE
 from gyre.scheduler.messages import EvaluationId
+from gyre.scheduler.policies import TOLERANCE
 from gyre.types.errors import InternalError
 from gyre.types.ids import EngineId, GroupId
 

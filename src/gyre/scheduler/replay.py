@@ -5,10 +5,17 @@ from dataclasses import dataclass, fields
 from typing import Any, get_args
 
 from gyre.scheduler.config import SchedulerConfig
-from gyre.scheduler.dispatch import Boundary, Continuous
-from gyre.scheduler.launching import LongestFirst, OldestFirst
 from gyre.scheduler.messages import Command, Event
-from gyre.scheduler.placements import Async, Colocate, Elastic, Resumable
+from gyre.scheduler.policies import (
+    Async,
+    Boundary,
+    Colocate,
+    Continuous,
+    Elastic,
+    LongestFirst,
+    OldestFirst,
+    Resumable,
+)
 from gyre.scheduler.scheduler import Scheduler
 from gyre.types.errors import ConfigError
 

@@ -9,13 +9,12 @@ Rule 3: an event that cannot be is refused with InternalError and changes nothin
 from typing import assert_never
 
 from gyre.scheduler import rules
-from gyre.scheduler.burst import Burst, Phase
 from gyre.scheduler.cells import Cells, CellState
 from gyre.scheduler.config import SchedulerConfig
-from gyre.scheduler.counters import Counters
 from gyre.scheduler.engines import Engines
+from gyre.scheduler.executions import Counters, ExecutionTable
 from gyre.scheduler.fleet import Fleet
-from gyre.scheduler.groups import OutcomeLedger, OutstandingGroup
+from gyre.scheduler.groups import Burst, OutcomeLedger, OutstandingGroup, Phase
 from gyre.scheduler.messages import (
     CallsReported,
     CellDied,
@@ -43,7 +42,6 @@ from gyre.scheduler.messages import (
     TimerFired,
     TransitionFailed,
 )
-from gyre.scheduler.rollout import ExecutionTable
 from gyre.scheduler.staleness import Staleness
 from gyre.scheduler.transitions import TransitionPolicy
 from gyre.types.errors import InternalError

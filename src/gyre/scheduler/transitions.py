@@ -6,12 +6,12 @@ Rule 2: nobody enters while another switches, nor after the last update of a bur
 """
 
 from gyre.scheduler import rules
-from gyre.scheduler.burst import Burst, Phase
 from gyre.scheduler.cells import CellState
 from gyre.scheduler.config import SchedulerConfig
+from gyre.scheduler.executions import ExecutionTable
 from gyre.scheduler.fleet import Fleet
+from gyre.scheduler.groups import Burst, Phase
 from gyre.scheduler.messages import Command, EnterTraining, LeaveReason
-from gyre.scheduler.rollout import ExecutionTable
 from gyre.types.ids import CellId
 
 

@@ -8,10 +8,9 @@ from statistics import NormalDist, fmean, median, stdev
 
 import numpy as np
 
-from gyre.simulator.costs import ByGroups
-from gyre.simulator.durations import LogNormal
 from gyre.simulator.result import SimulationResult
 from gyre.simulator.scenario import Scenario
+from gyre.simulator.workload import ByGroups, LogNormal
 from gyre.simulator.world import run
 from gyre.types.errors import ConfigError
 

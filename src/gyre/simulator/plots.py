@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from gyre.simulator.durations import HOUR_S
 from gyre.simulator.report import ScenarioRuns
 from gyre.simulator.result import Role, SimulationResult
+from gyre.simulator.workload import HOUR_S
 
 COLOURS = {
     Role.ROLLOUT: "#8ecae6",

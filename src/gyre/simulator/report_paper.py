@@ -6,17 +6,22 @@ from itertools import combinations
 from typing import Any, TypeAlias
 
 from gyre.simulator.calibrate import CalibrationRow, Comparison
-from gyre.simulator.paper import FITTED, NL2REPO, NL2REPO_MAX, TABLE, PaperSetting, compared
-from gyre.simulator.paper_results import (
+from gyre.simulator.paper import (
     ABLATION_H,
+    FITTED,
+    NL2REPO,
     NL2REPO_48_STEPS,
+    NL2REPO_MAX,
     NL2REPO_MAX_48_STEPS_H,
+    TABLE,
+    PaperSetting,
     SpeedUps,
+    compared,
 )
-from gyre.simulator.policies import POLICIES, decode_bound
 from gyre.simulator.report import FORMAT, MeanAndSpread, ScenarioRuns, plain
 from gyre.simulator.result import SimulationResult
 from gyre.simulator.scenario import Scenario
+from gyre.simulator.variants import POLICIES, decode_bound
 
 APART = 0.05
 """Rows closer than this as published have no order that means much."""

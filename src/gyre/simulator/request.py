@@ -5,15 +5,13 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from gyre.scheduler.messages import Command, Event, StepTaken
-from gyre.simulator.durations import HOUR_S
 from gyre.simulator.overrides import overridden
 from gyre.simulator.paper import PAPER
-from gyre.simulator.policies import POLICIES
 from gyre.simulator.report import ScenarioRuns
 from gyre.simulator.result import SimulationResult
-from gyre.simulator.scenario import Scenario
-from gyre.simulator.scenario_tables import scenario_of
-from gyre.simulator.variants import UnfitPlacement, placements
+from gyre.simulator.scenario import Scenario, scenario_of
+from gyre.simulator.variants import POLICIES, UnfitPlacement, placements
+from gyre.simulator.workload import HOUR_S
 from gyre.simulator.world import EventLog, run
 from gyre.types.errors import ConfigError
 

@@ -6,7 +6,7 @@ from enum import Enum
 
 from gyre.scheduler.messages import StopReason
 from gyre.scheduler.staleness import Identity
-from gyre.simulator.durations import HOUR_S
+from gyre.simulator.workload import HOUR_S
 
 
 class Role(Enum):

@@ -1,4 +1,6 @@
-"""Staleness in closed form: what dispatch alone decides, with fractions where counts are whole.
+"""Closed forms that the package uses.
+
+Staleness in closed form: what dispatch alone decides, with fractions where counts are whole.
 
 Functions cite the labels of the paper's appendix on dispatch. Its symbols are spelled out: batch is
 B, steps mu, extra phi, depth Q, ready R, admission_phase alpha. Counts are of groups, and `depth`
@@ -7,7 +9,8 @@ Means suppose that every admitted group is consumed once and that ages do not gr
 (ass:app-accounting); neither order nor durations matter.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeAlias
 
@@ -131,3 +134,63 @@ def dispatch_settings(*, mean_staleness: Fraction, batch: int) -> Iterator[tuple
         if (extra * batch).denominator == 1:
             yield extra, steps
         steps += 1
+
+
+def packing_bound(work: float, capacity: float) -> float:
+    """Work in units of capacity times time, on something that is never idle."""
+    return work / capacity
+
+
+def elastic_packing_bound(
+    *,
+    slot_s: float,
+    training_cell_s: float,
+    num_cells: int,
+    cell_capacity: int,
+    standalone_capacity: int = 0,
+) -> float:
+    """Cells that serve or train, and engines that only serve, never idle.
+
+    `slot_s` sums over executions the time each holds a place; `training_cell_s` is how long one
+    cell would train alone.
+    """
+    cells = packing_bound(training_cell_s, num_cells)
+    room = num_cells * cell_capacity + standalone_capacity
+    return max(cells, packing_bound(slot_s + training_cell_s * cell_capacity, room))
+
+
+def split_packing_bound(
+    *, slot_s: float, training_cell_s: float, num_training_cells: int, capacity: int
+) -> float:
+    """Pools that each do one thing, never idle."""
+    return max(packing_bound(slot_s, capacity), packing_bound(training_cell_s, num_training_cells))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """A consumed group as a step from one publication to a later one."""
+
+    after: int
+    """The burst whose publication it was admitted by; 0 is the start."""
+    consumed_in: int
+    """The burst that consumed it, counted from 1."""
+    duration_s: float
+    """From admission to readiness, were it never to wait."""
+
+
+def latency_bounds(
+    links: Iterable[Link], *, num_bursts: int, burst_s: float, last_group_s: float
+) -> list[float]:
+    """Earliest time of each publication, the start first: the longest chain that leads to it.
+
+    `burst_s` is the least time between two publications, `last_group_s` the least time from a
+    group's readiness to the publication of the burst that consumes it.
+    """
+    into: list[list[Link]] = [[] for _ in range(num_bursts + 1)]
+    for link in links:
+        into[link.consumed_in].append(link)
+    found = [0.0]
+    for burst in range(1, num_bursts + 1):
+        chains = [found[link.after] + link.duration_s + last_group_s for link in into[burst]]
+        found.append(max([found[burst - 1] + burst_s, *chains]))
+    return found

@@ -14,10 +14,9 @@ from gyre.batching.batch_assembler import BatchAssembler
 from gyre.batching.group_buffer import GroupBuffer
 from gyre.batching.work_queue import CORE, MicroStepQueue, QueuedClaim
 from gyre.scheduler.messages import Event, GroupAssigned, OfferGroup, StepTaken
-from gyre.simulator.costs import ClaimSize, sizes
+from gyre.simulator.engines import Action, EventQueue
 from gyre.simulator.scenario import Scenario
-from gyre.simulator.workload import SimulatedExecution
-from gyre.simulator.world_agenda import Action, EventQueue
+from gyre.simulator.workload import ClaimSize, SimulatedExecution, sizes
 from gyre.types.ids import CellId, GroupId
 
 

@@ -1,17 +1,102 @@
-"""Made-up or recorded work: what executions take, how they end, and when a reward is there.
+"""Durations, failures, costs.
+
+Made-up or recorded work: what executions take, how they end, and when a reward is there.
 
 Rule 1: an execution's work depends on seed, group and member alone, so that two policies meet
 the same work in whatever order they ask; drift then scales it by the step of admission.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import exp, inf, sqrt
+from itertools import pairwise
+from math import exp, inf, isfinite, sqrt
+from statistics import NormalDist
+from typing import Protocol
 
 import numpy as np
 
-from gyre.simulator.durations import HOUR_S, Drift, Durations, LogNormal
 from gyre.types.errors import ConfigError
 from gyre.types.outcomes import Ending, Outcome
+
+HOUR_S = 3600.0
+
+
+class Durations(Protocol):
+    """Hours of work in an execution, before drift and deadlines."""
+
+    def hours(self, group: int, member: int, normal: float) -> float:
+        """`normal` is standard normal and shared in part with the others of the group."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogNormal:
+    """A distribution with a long tail."""
+
+    log_mean: float
+    """Mean of the logarithm of hours."""
+    sigma: float
+
+    def hours(self, group: int, member: int, normal: float) -> float:
+        return exp(self.log_mean + self.sigma * normal)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantiles:
+    """A distribution read off a plot: linear between points."""
+
+    points: tuple[tuple[float, float], ...]
+    """(share of executions, hours they stay below), from share 0 to share 1."""
+
+    def __post_init__(self) -> None:
+        shares = [share for share, _ in self.points]
+        if len(shares) < 2 or shares[0] != 0 or shares[-1] != 1:
+            raise ConfigError(f"quantiles: shares go from 0 to 1, not {shares}")
+        if any(a[0] >= b[0] or a[1] > b[1] for a, b in pairwise(self.points)):
+            raise ConfigError(f"quantiles: shares and hours increase, not {self.points}")
+
+    def hours(self, group: int, member: int, normal: float) -> float:
+        shares, hours = zip(*self.points, strict=True)
+        return float(np.interp(NormalDist().cdf(normal), shares, hours))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayedDurations:
+    """Recorded durations, by group; they begin again when they are used up."""
+
+    groups: tuple[tuple[float, ...], ...]
+    """Hours."""
+
+    def __post_init__(self) -> None:
+        if not self.groups or not all(self.groups):
+            raise ConfigError("replayed durations: every group needs at least one")
+
+    def hours(self, group: int, member: int, normal: float) -> float:
+        members = self.groups[group % len(self.groups)]
+        return members[member % len(members)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drift:
+    """A factor on durations that goes from 1 to `to` in a straight line over some steps."""
+
+    to: float = 1.0
+    first_step: int = 1
+    last_step: int = 1
+
+    def __post_init__(self) -> None:
+        if self.to <= 0 or self.last_step < self.first_step:
+            raise ConfigError(f"drift to {self.to} over {self.first_step} to {self.last_step}")
+
+    def factor(self, step: int) -> float:
+        if step >= self.last_step:
+            return self.to
+        passed = max(0, step - self.first_step) / (self.last_step - self.first_step)
+        return 1 + (self.to - 1) * passed
+
+
+MEASURED_DRIFT = Drift(to=0.92, first_step=1, last_step=12)
+"""Fitted to the first twelve steps of the same runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,3 +320,69 @@ NL2REPO_122B = Workload(
     evaluations=RewardDurations(mean_h=0.15, sigma=0.8, stuck_queries=0.152, stuck_within=0.0545),
 )
 """Fitted to the published durations of repositories built by a 122B model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimSize:
+    """A claim that is only a size."""
+
+    groups: float
+    """The part of a group that it holds."""
+    tokens: float
+
+
+def sizes(executions: Sequence[SimulatedExecution], *, per_claim: int) -> tuple[ClaimSize, ...]:
+    """A group as claims of whole executions, `per_claim` of them each."""
+    if per_claim < 1:
+        raise ConfigError(f"executions per claim: at least 1, not {per_claim}")
+    parts = [executions[at : at + per_claim] for at in range(0, len(executions), per_claim)]
+    return tuple(
+        ClaimSize(groups=len(part) / len(executions), tokens=sum(one.tokens for one in part))
+        for part in parts
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByGroups:
+    """Every group costs the same."""
+
+    groups_per_node_hour: float
+
+    def seconds(self, size: ClaimSize, *, nodes: float) -> float:
+        return size.groups / (self.groups_per_node_hour * nodes) * HOUR_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByTokens:
+    """Cost follows tokens."""
+
+    tokens_per_node_s: float
+
+    def seconds(self, size: ClaimSize, *, nodes: float) -> float:
+        return size.tokens / (self.tokens_per_node_s * nodes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """What takes time beside executions."""
+
+    training: ByGroups | ByTokens
+    into_training_s: float = 0.0
+    """A cell's switch from serving."""
+    out_of_training_s: float = 0.0
+    pull_s: float = 0.0
+    """A satellite's copy of the core's weights."""
+    update_s: float = 0.0
+    """Gradients summed and the optimizer's step."""
+    publication_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        times = (self.into_training_s, self.out_of_training_s, self.pull_s, self.update_s)
+        if not all(isfinite(one) and one >= 0 for one in (*times, self.publication_s)):
+            raise ConfigError(f"costs: finite and not below 0, not {self}")
+
+
+NL2REPO_122B_COSTS = Costs(
+    training=ByGroups(groups_per_node_hour=2.5), into_training_s=8.52, out_of_training_s=3.46
+)
+"""Switching times as published; training fitted."""

@@ -47,14 +47,12 @@ from gyre.scheduler.messages import (
     TransitionFailed,
 )
 from gyre.scheduler.scheduler import Scheduler
-from gyre.simulator.durations import HOUR_S
+from gyre.simulator.engines import EventQueue, Key, RunningExecution, SimulatedEngines
+from gyre.simulator.recorder import SimulationRecorder
 from gyre.simulator.result import SimulationResult
 from gyre.simulator.scenario import Scenario
 from gyre.simulator.training import SimulatedTrainer
-from gyre.simulator.workload import SimulatedExecution, WorkloadDraws
-from gyre.simulator.world_agenda import EventQueue
-from gyre.simulator.world_books import SimulationRecorder
-from gyre.simulator.world_engines import Key, RunningExecution, SimulatedEngines
+from gyre.simulator.workload import HOUR_S, SimulatedExecution, WorkloadDraws
 from gyre.types.errors import ConfigError, InternalError
 from gyre.types.ids import CORE, CellId, EngineId, GroupId
 from gyre.types.outcomes import Ending, Outcome

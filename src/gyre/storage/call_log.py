@@ -10,9 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from gyre.storage.frames import FramedFile, first_payload, framed, scan
-from gyre.types.errors import LogDamaged
-from gyre.types.records import (
+from gyre.storage.framed_file import FramedFile, first_payload, framed, scan
+from gyre.types.call_records import (
     FORMAT,
     CallClosed,
     CallDelivered,
@@ -23,6 +22,7 @@ from gyre.types.records import (
     LogOpened,
     LogSealed,
 )
+from gyre.types.errors import LogDamaged
 
 MAGIC = b"GYRECALL"
 SUFFIX = ".calls"

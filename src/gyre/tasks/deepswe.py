@@ -9,8 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gyre.tasks import safe_paths as within
-from gyre.tasks.harbor import FOLDERS_DEEP, different, read_task
-from gyre.tasks.harbor_toml import TASK_FILE
+from gyre.tasks.harbor import FOLDERS_DEEP, TASK_FILE, different, read_task
 from gyre.types.errors import TaskError
 from gyre.types.tasks import Task
 

@@ -1,24 +1,292 @@
-"""Harbor's task folders: task.toml, instruction.md, environment, tests, solution and steps.
+"""Harbor task folders, task.toml and dataset.toml.
+
+Harbor's task folders: task.toml, instruction.md, environment, tests, solution and steps.
 
 A portable task begins with `environment/files`; any other begins in its image.
 """
 
+import fnmatch
+import hashlib
+import json
+import math
 import re
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
 
 from gyre.tasks import safe_paths as within
-from gyre.tasks.harbor_dataset import DATASET_FILE, members
-from gyre.tasks.harbor_toml import (
-    TASK_FILE,
-    EnvironmentTable,
-    StepTable,
-    TaskToml,
-    VerifierTable,
-    read_task_toml,
-)
 from gyre.types.errors import TaskError
 from gyre.types.tasks import EvaluationRule, ResourceNeeds, Task, TaskStep
+
+TASK_FILE = "task.toml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentTable:
+    """[environment]: where agent and verifier run."""
+
+    docker_image: str | None = None
+    build_timeout_sec: float = 600.0
+    os: str = "linux"
+    cpus: float | None = None
+    memory_mb: int | None = None
+    storage_mb: int | None = None
+    gpus: int | None = None
+    env: dict[str, str] = field(default_factory=dict)
+    workdir: str | None = None
+    network_mode: Literal["no-network", "public", "allowlist"] = "public"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifierTable:
+    """[verifier]: how the work is judged."""
+
+    timeout_sec: float = 600.0
+    env: dict[str, str] = field(default_factory=dict)
+    environment_mode: Literal["shared", "separate"] | None = None
+    environment: EnvironmentTable | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentTable:
+    """[agent]: bounds of the agent."""
+
+    timeout_sec: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTable:
+    """One of [[steps]]."""
+
+    name: str
+    agent: AgentTable = field(default_factory=AgentTable)
+    verifier: VerifierTable = field(default_factory=VerifierTable)
+    min_reward: float | dict[str, float] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackageTable:
+    """[task]: what the task is called where tasks are shared."""
+
+    name: str
+    version: str | None = None
+    description: str = ""
+    keywords: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingTable:
+    """[metadata.rl]: what training needs beyond Harbor's words; unknown keys are refused."""
+
+    reward_key: str = "reward"
+    gate: str | None = None
+    baseline: float | None = None
+    sentinels: tuple[float, ...] = (-1.0,)
+    evidence: tuple[str, ...] = ()
+    eval_retries: int = 2
+    overall_timeout_sec: float | None = None
+    preserve: bool = False
+    portable: bool = False
+    """Whether its scripts find their places by variables, and need no image."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskToml:
+    """A whole task.toml; tables and keys that are not named here are Harbor's own affair."""
+
+    schema_version: str = "1.4"
+    task: PackageTable | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+    verifier: VerifierTable = field(default_factory=VerifierTable)
+    agent: AgentTable = field(default_factory=AgentTable)
+    environment: EnvironmentTable = field(default_factory=EnvironmentTable)
+    multi_step_reward_strategy: Literal["mean", "final"] | None = None
+    steps: tuple[StepTable, ...] = ()
+    training: TrainingTable = field(default_factory=TrainingTable)
+
+    @property
+    def words(self) -> dict[str, str]:
+        """The metadata for people and reports, what is no text as JSON."""
+        plain = {key: value for key, value in self.metadata.items() if key != "rl"}
+        return {
+            key: value if isinstance(value, str) else json.dumps(value, default=str)
+            for key, value in plain.items()
+        }
+
+
+def read_task_toml(path: Path) -> TaskToml:
+    """TaskError with the place of what is wrong."""
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        message = f"{path}: {error}"
+        raise TaskError(message) from error
+    if "version" in data:
+        data.setdefault("schema_version", data.pop("version"))
+    data["training"] = _training(data.get("metadata", {}), str(path))
+    _old_names(data.get("environment"))
+    try:
+        found = msgspec.convert(data, TaskToml)
+    except msgspec.ValidationError as error:
+        message = f"{path}: {error}"
+        raise TaskError(message) from error
+    _possible(found, str(path))
+    return found
+
+
+def _training(metadata: object, where: str) -> object:
+    ours = metadata.get("rl", {}) if isinstance(metadata, Mapping) else {}
+    if not isinstance(ours, Mapping):
+        message = f"{where}: metadata.rl: expected a table"
+        raise TaskError(message)
+    known = [one.name for one in fields(TrainingTable)]
+    for key in ours:
+        if key not in known:
+            message = f"{where}: metadata.rl.{key}: unknown key; known here: {', '.join(known)}"
+            raise TaskError(message)
+    return ours
+
+
+def _old_names(environment: object) -> None:
+    """Names that Harbor had once and still takes."""
+    if not isinstance(environment, dict):
+        return
+    if environment.pop("allow_internet", None) is False:
+        environment.setdefault("network_mode", "no-network")
+    for old in ("memory", "storage"):
+        said = environment.pop(old, None)
+        if isinstance(said, str) and said[:-1].replace(".", "", 1).isdigit():
+            in_mb = {"G": 1024.0, "M": 1.0, "K": 1 / 1024}.get(said[-1].upper())
+            if in_mb is not None:
+                environment.setdefault(f"{old}_mb", int(float(said[:-1]) * in_mb))
+
+
+def _possible(found: TaskToml, where: str) -> None:
+    ours = found.training
+    times = {
+        "verifier.timeout_sec": found.verifier.timeout_sec,
+        "agent.timeout_sec": found.agent.timeout_sec,
+        "environment.build_timeout_sec": found.environment.build_timeout_sec,
+        "metadata.rl.overall_timeout_sec": ours.overall_timeout_sec,
+    }
+    for step in found.steps:
+        times[f"steps.{step.name}.agent.timeout_sec"] = step.agent.timeout_sec
+        times[f"steps.{step.name}.verifier.timeout_sec"] = step.verifier.timeout_sec
+    must_hold = {
+        f"{name}: expected more than 0 seconds": math.isfinite(value) and value > 0
+        for name, value in times.items()
+        if value is not None
+    } | {
+        "environment.os: expected linux": found.environment.os.lower() == "linux",
+        "environment.gpus: expected none": not found.environment.gpus,
+        "metadata.rl.eval_retries: expected 0 or more": ours.eval_retries >= 0,
+        "metadata.rl.baseline: expected 0 or more, and less than 1": (
+            ours.baseline is None or 0 <= ours.baseline < 1
+        ),
+        "metadata.rl.reward_key: expected a name": bool(ours.reward_key),
+        "metadata.rl.overall_timeout_sec: expected no less than agent.timeout_sec": (
+            ours.overall_timeout_sec is None
+            or found.agent.timeout_sec is None
+            or ours.overall_timeout_sec >= found.agent.timeout_sec
+        ),
+        "steps: expected names that differ": (
+            len({step.name.casefold() for step in found.steps}) == len(found.steps)
+        ),
+    }
+    for problem, holds in must_hold.items():
+        if not holds:
+            message = f"{where}: {problem}"
+            raise TaskError(message)
+
+
+DATASET_FILE = "dataset.toml"
+FILES = ("task.toml", "instruction.md", "README.md", "trajectory.json")
+FOLDERS = ("environment", "tests", "solution", "steps")
+"""What counts as the task; anything else beside it may change."""
+LEFT_OUT = ("__pycache__", "*.pyc", ".DS_Store", "*.swp", "*.swo", "*~", ".harborignore")
+NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]*/[a-zA-Z0-9][a-zA-Z0-9._-]*")
+DIGEST = re.compile(r"sha256:[a-f0-9]{64}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetTask:
+    """A task of a dataset."""
+
+    name: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetManifest:
+    """The part of a dataset.toml that says which tasks there are."""
+
+    dataset: dict[str, object]
+    tasks: tuple[DatasetTask, ...] = field(default_factory=tuple)
+
+
+def members(folder: Path) -> list[Path]:
+    """Folders of the manifest's tasks, in its order, each as its digest says; else TaskError."""
+    path = folder / DATASET_FILE
+    try:
+        found = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), DatasetManifest)
+    except (OSError, ValueError, msgspec.ValidationError) as error:
+        message = f"{path}: {error}"
+        raise TaskError(message) from error
+    by_name = _by_name(folder)
+    folders = []
+    for number, one in enumerate(found.tasks):
+        where = f"{path}: tasks[{number}]"
+        if not NAME.fullmatch(one.name) or ".." in one.name:
+            message = f"{where}.name: expected ORG/NAME, found {one.name!r}"
+            raise TaskError(message)
+        if not DIGEST.fullmatch(one.digest):
+            message = f"{where}.digest: expected sha256: and 64 hex digits, found {one.digest!r}"
+            raise TaskError(message)
+        if one.name not in by_name:
+            message = f"{where}: expected a folder with the task {one.name}, found none"
+            raise TaskError(message)
+        task = by_name[one.name]
+        if one.digest != (now := digest(task)):
+            message = f"{where}: {task}: expected {one.digest}, found {now}"
+            raise TaskError(message)
+        folders.append(task)
+    return folders
+
+
+def digest(folder: Path) -> str:
+    """`sha256:` of the names and contents of all that belongs to the task."""
+    whole = hashlib.sha256()
+    for path in sorted(_files(folder), key=lambda path: path.relative_to(folder).as_posix()):
+        with path.open("rb") as file:
+            inner = hashlib.file_digest(file, "sha256").hexdigest()
+        whole.update(f"{path.relative_to(folder).as_posix()}\0{inner}\n".encode())
+    return f"sha256:{whole.hexdigest()}"
+
+
+def _files(folder: Path) -> list[Path]:
+    within.check(folder, str(folder))
+    found = [folder / name for name in FILES if (folder / name).is_file()]
+    for name in FOLDERS:
+        found += [path for path in (folder / name).rglob("*") if path.is_file()]
+    return [path for path in found if not _is_left_out(path.relative_to(folder))]
+
+
+def _is_left_out(path: Path) -> bool:
+    return any(fnmatch.fnmatch(part, pattern) for part in path.parts for pattern in LEFT_OUT)
+
+
+def _by_name(folder: Path) -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    for one in within.folders_with(folder, TASK_FILE, depth=2):
+        told = read_task_toml(one / TASK_FILE)
+        if told.task is not None:
+            found[told.task.name] = one
+    return found
+
 
 TESTS_AT = "/tests"
 RESULTS_AT = "/logs/verifier"

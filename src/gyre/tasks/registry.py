@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import assert_never
 
-from gyre.config.task_sections import (
+from gyre.config.run_config import (
     DeepSweTasksConfig,
     FolderTasksConfig,
     HarborTasksConfig,
@@ -14,11 +14,9 @@ from gyre.config.task_sections import (
 )
 from gyre.tasks import safe_paths as within
 from gyre.tasks.deepswe import DeepSweTasks
-from gyre.tasks.folder import FolderTasks
+from gyre.tasks.folder import FolderTasks, JsonlTasks
 from gyre.tasks.generated import generated
-from gyre.tasks.harbor import HarborTasks
-from gyre.tasks.harbor_dataset import DATASET_FILE
-from gyre.tasks.jsonl import JsonlTasks
+from gyre.tasks.harbor import DATASET_FILE, HarborTasks
 from gyre.tasks.nl2repo import SPECIFICATION, Nl2RepoTasks
 from gyre.types.errors import ConfigError
 from gyre.types.places import TaskSource

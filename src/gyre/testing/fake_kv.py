@@ -14,8 +14,8 @@ from torch import Tensor
 
 from gyre.config.sections import EngineConfig
 from gyre.inference.engine.block_manager import BlockManager, Digest, extend_chain
-from gyre.inference.engine.loop import BLOCK_TOKENS
-from gyre.inference.engine.reports import KVBlocks, Pin
+from gyre.inference.engine.engine import BLOCK_TOKENS
+from gyre.inference.engine.request import KVBlocks, Pin
 from gyre.inference.engine.scheduler import SequenceState
 from gyre.testing.script import logprobs
 from gyre.types.errors import ConfigError, EngineError, OutOfMemory

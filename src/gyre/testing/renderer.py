@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from gyre.types.conversation import Message, Tool
-from gyre.types.ports import (
+from gyre.types.protocols import (
     GENERATION,
     PREFACE,
     Continuation,

@@ -7,8 +7,7 @@ from typing import Literal
 
 from gyre.config.sections import LossConfig, OptimizerConfig
 from gyre.types.errors import CellError, InternalError, NotFinite, OutOfMemory
-from gyre.types.packs import Claim, Pack, Score, Share
-from gyre.types.reports import ClaimReport, Measures, StepReport, Work
+from gyre.types.training import Claim, ClaimReport, Measures, Pack, Score, Share, StepReport, Work
 
 Fault = Literal["out of memory", "not finite", "lost"]
 """What goes wrong with a call: no room, a value that is no number, or the cell is gone."""

@@ -14,8 +14,8 @@ from torch.utils.checkpoint import (
     noop_context_fn,
 )
 
+from gyre.model.attention_kernels import TileAttention
 from gyre.model.network import Attend, Network
-from gyre.model.tiled import TileAttention
 
 _ATTENTION = {
     "aten::_scaled_dot_product_flash_attention_for_cpu",

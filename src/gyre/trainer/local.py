@@ -6,8 +6,8 @@ import torch
 
 from gyre.config.sections import LossConfig, OptimizerConfig, TrainerConfig
 from gyre.model.loader import load_network
-from gyre.trainer.cell import Trainer
-from gyre.types.ports import CellTrainer
+from gyre.trainer.trainer import Trainer
+from gyre.types.protocols import CellTrainer
 
 
 def open_trainer(

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from gyre.config.sections import LossConfig
 from gyre.types.errors import InternalError, NotFinite
-from gyre.types.packs import Score, Share
-from gyre.types.reports import Measures as Measures
+from gyre.types.training import Measures as Measures
+from gyre.types.training import Score, Share
 
 GRPO = LossConfig(kind="grpo")
 GSPO = LossConfig(kind="gspo")

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from gyre.config.sections import OptimizerConfig
-from gyre.trainer.buckets import Buckets
-from gyre.trainer.gradients import wide
+from gyre.trainer.gradients import Buckets, wide
 from gyre.types.errors import ModelError
 
 MASTER, FIRST, SECOND = "master", "first_moment", "second_moment"

@@ -12,12 +12,11 @@ from math import fsum
 
 from gyre.config.sections import LossConfig
 from gyre.model.network import Network
-from gyre.trainer.distributed.messages import MicroStep, MicroStepResult
-from gyre.trainer.distributed.pipeline import StreamEnd
+from gyre.trainer.distributed.pipeline import MicroStep, MicroStepResult, StreamEnd
+from gyre.trainer.logprobs import check_claim
 from gyre.trainer.loss import Measures, add_scores, clipped_loss, is_kept, total
-from gyre.trainer.passes import check_claim
 from gyre.types.errors import InternalError
-from gyre.types.packs import Claim, Pack, Score
+from gyre.types.training import Claim, Pack, Score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from gyre.model.network import Network
+from gyre.trainer.offload import oom_guard
 from gyre.trainer.optimizer import MASTER, OptimizerState
-from gyre.trainer.room import oom_guard
 from gyre.types.errors import CheckpointError
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from gyre.storage import call_log as calls
 from gyre.trajectory.tree import Tree
+from gyre.types.call_records import CallClosed, CallRecord
 from gyre.types.errors import ConfigError, LogDamaged
 from gyre.types.ids import ExecutionId
-from gyre.types.records import CallClosed, CallRecord
 
 MOST_NAMED = 8
 """How many executions an error lists."""

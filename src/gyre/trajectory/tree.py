@@ -1,4 +1,6 @@
-"""The trajectory tree of one execution: calls, the segments they share, and how to find them.
+"""The trajectory tree of one execution over an append-only token arena.
+
+The trajectory tree of one execution: calls, the segments they share, and how to find them.
 
 A segment is a run of tokens under its parent: one input message (or the preface with the system
 prompt and tools), or a generation prompt with the sampled output of one call. A path from the root
@@ -8,26 +10,63 @@ live and when a log is read back, so both give the same tree (SPEC 4.4, M19).
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from gyre.trajectory.arena import Arena, Ids, Logprobs
-from gyre.types.conversation import Message
-from gyre.types.errors import InternalError
-from gyre.types.ids import ROOT, CallId, SegmentId
-from gyre.types.records import (
+from gyre.types.call_records import (
     CallClosed,
     CallDelivered,
     CallEchoed,
     CallFailed,
     CallOpened,
     CallRecord,
+    CallRole,
     LogOpened,
     LogSealed,
     NewSegment,
 )
-from gyre.types.roles import CallRole
+from gyre.types.conversation import Message
+from gyre.types.errors import InternalError
+from gyre.types.ids import ROOT, CallId, SegmentId
 from gyre.types.sampling import Span
+
+Ids = NDArray[np.int32]
+Logprobs = NDArray[np.float32]
+
+
+class Arena:
+    """A growing one-dimensional array; what is appended never moves relative to its offset."""
+
+    def __init__(self, dtype: type[np.int32] | type[np.float32], *, room: int = 1024) -> None:
+        self._items: NDArray[Any] = np.empty(room, dtype=dtype)
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def nbytes(self) -> int:
+        return self._items.nbytes
+
+    def append(self, raw: bytes) -> int:
+        """Offset at which the little-endian items of `raw` now stand."""
+        new = np.frombuffer(raw, dtype=self._items.dtype)
+        start, end = self._length, self._length + len(new)
+        if end > len(self._items):
+            # Half as much again, because at most a third of the memory may then be spare.
+            grown = np.empty(max(end, len(self._items) * 3 // 2), dtype=self._items.dtype)
+            grown[:start] = self._items[:start]
+            self._items = grown
+        self._items[start:end] = new
+        self._length = end
+        return start
+
+    def slice(self, start: int, length: int) -> NDArray[Any]:
+        """A view, valid until the next append; copy it to keep it."""
+        return self._items[start : start + length]
+
 
 LONG_PATH_TOKENS = 8192
 MOST_PATHS = 4

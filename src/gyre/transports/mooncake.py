@@ -14,9 +14,9 @@ import struct
 import threading
 from collections.abc import Sequence
 
-from gyre.transports.exposures import check_read, new_key, outdated
+from gyre.transports.tensor_transfer import check_read, new_key, outdated
 from gyre.types.errors import ConfigError, TransferError
-from gyre.types.transfers import Exposure
+from gyre.types.protocols import Exposure
 
 try:
     from mooncake.engine import TransferEngine

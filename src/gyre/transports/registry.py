@@ -8,7 +8,7 @@ from gyre.config.sections import TransportConfig
 from gyre.transports.shared_memory import SharedTransport
 from gyre.transports.tcp import TcpTransport
 from gyre.types.errors import ConfigError
-from gyre.types.ports import Transport
+from gyre.types.protocols import Transport
 
 
 def open_transport(section: TransportConfig, *, owner: str, host: str, share: Path) -> Transport:

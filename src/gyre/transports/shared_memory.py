@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from gyre.transports.exposures import check_read, new_key, outdated, refused
+from gyre.transports.tensor_transfer import check_read, new_key, outdated, refused
 from gyre.types.errors import TransferError
-from gyre.types.transfers import Exposure
+from gyre.types.protocols import Exposure
 
 KIND = "shared"
 SUFFIX = ".exposed"

@@ -11,9 +11,9 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from gyre.transports.exposures import check_read, new_key, outdated, refused
+from gyre.transports.tensor_transfer import check_read, new_key, outdated, refused
 from gyre.types.errors import TransferError
-from gyre.types.transfers import Exposure
+from gyre.types.protocols import Exposure
 
 KIND = "tcp"
 REQUEST = struct.Struct("!16sQQ")

@@ -1,6 +1,7 @@
-"""Names for things, each of its own type so that one cannot pass for another."""
+"""Typed ids (ExecutionId, EngineName, CallId...) and the shard an execution belongs to."""
 
 from typing import NewType
+from zlib import crc32
 
 GroupId = NewType("GroupId", int)
 """A group, numbered by the scheduler from 0 in the order of dispatch."""
@@ -30,3 +31,13 @@ ROOT = SegmentId(0)
 def evaluation_name(number: int) -> ExecutionId:
     """Of a run's held-out evaluations, which are numbered from 0 (SPEC 6.6)."""
     return ExecutionId(f"eval-{number:06d}")
+
+
+def shard_of(execution: str, shards: int) -> int:
+    """Always the same one, for as long as there are so many."""
+    return crc32(execution.encode(errors="surrogateescape")) % shards
+
+
+def named(name: str, shard: int) -> str:
+    """What the shard's own is called, where the only one's, or the first's, has this name."""
+    return name if shard == 0 else f"{name}-{shard}"

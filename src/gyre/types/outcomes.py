@@ -5,7 +5,7 @@ from enum import Enum
 
 from gyre.types.errors import InternalError
 from gyre.types.ids import ExecutionId
-from gyre.types.sandboxes import Level
+from gyre.types.tasks import Level
 
 
 class Ending(Enum):

@@ -6,8 +6,7 @@ They stand apart because a supervisor needs these alone, and there is one for ev
 from typing import Protocol
 
 from gyre.types.outcomes import Finding
-from gyre.types.sandboxes import Level
-from gyre.types.tasks import Command, Endpoint, Task
+from gyre.types.tasks import Command, Endpoint, Level, Task
 
 
 class TaskSource(Protocol):

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import get_args
 
-from gyre.types.packs import Score
-from gyre.types.reports import Measures
+from gyre.types.training import Measures, Score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ import sys
 import pytest
 from tests.cell.live_cells import Batch, Started
 
-from gyre.storage.plan_file import write_plan
+from gyre.storage.files import write_plan
 
 pytestmark = pytest.mark.slow
 

@@ -27,13 +27,13 @@ from tests.cell.live_cells import (
 from tests.trainer.cells import worst
 from tests.trainer.scenes import NUM_EXECUTIONS
 
-from gyre.cell.cell_weights import fetched, whole_cuts
+from gyre.cell.weight_sync import fetched, whole_cuts
 from gyre.config.sections import LossConfig, TrainerConfig
 from gyre.controller.controller import JOURNAL_EVENTS
-from gyre.journal.reading import read
+from gyre.journal.reader import read
 from gyre.model.loader import load_network
 from gyre.scheduler.messages import CellDied
-from gyre.trainer.cell import Trainer
+from gyre.trainer.trainer import Trainer
 from gyre.transports.shared_memory import SharedTransport
 from gyre.types.errors import CellError, CellGone
 from gyre.types.run_events import StepMade, WeightsPublished

@@ -8,14 +8,11 @@ from threading import Event
 import numpy as np
 import pytest
 
-from gyre.cell.ranks.ranked_driver import Driver
-from gyre.cell.ranks.ranked_feed import MicroStepStream, PendingClaim
+from gyre.cell.ranks.driver import Driver, MicroStepStream, PendingClaim
 from gyre.config.sections import LossConfig
-from gyre.trainer.distributed.messages import MicroStep, MicroStepResult
-from gyre.trainer.distributed.pipeline import StreamEnd
+from gyre.trainer.distributed.pipeline import MicroStep, MicroStepResult, StreamEnd
 from gyre.types.errors import CellError, CellGone, NotFinite
-from gyre.types.packs import Claim, Pack, Score, Share
-from gyre.types.reports import Measures
+from gyre.types.training import Claim, Measures, Pack, Score, Share
 
 SECTION = LossConfig()
 INSIDE, BEYOND = 0.0, 1.0

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.cell.fake_cells import FakeCell, FakeWorld
 
-from gyre.config.run_sections import CheckpointConfig
+from gyre.config.run_config import CheckpointConfig
 from gyre.controller.cells.checkpointer import Checkpointer
 from gyre.model import checkpoint_store as checkpoints
 from gyre.model.checkpoint_store import Checkpoint, name_of

@@ -1,6 +1,6 @@
 """Slow engines: said once, by comparison with their peers, where there is work to judge."""
 
-from gyre.controller.cells.pacing import LOOK_S, SLOW, WINDOW_S, TokenRates
+from gyre.controller.cells.health import LOOK_S, SLOW, WINDOW_S, TokenRates
 
 
 class Engines:

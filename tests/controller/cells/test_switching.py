@@ -12,7 +12,7 @@ from tests.testing.hurried import hurried
 from gyre.cell.protocol import SavedCheckpoint
 from gyre.controller.cells.transitions import COUNTED, RoleTransitions
 from gyre.controller.training.batches import TrainingSettings
-from gyre.controller.training.hall import MOST_READS, TrainingCoordinator
+from gyre.controller.training.coordinator import MOST_READS, TrainingCoordinator
 from gyre.model.checkpoint_store import Checkpoint
 from gyre.scheduler.messages import (
     CellDied,

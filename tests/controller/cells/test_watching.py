@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from tests.cell.fake_cells import FakeCell, FakeWorld
 
-from gyre.controller.cells.watching import SILENT_S, HealthMonitor
+from gyre.controller.cells.health import SILENT_S, HealthMonitor
 from gyre.scheduler.messages import CellDied, EngineLost
 
 LEASE_S = 60.0

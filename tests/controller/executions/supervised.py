@@ -10,10 +10,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from gyre.rollout import facts, outcome
+from gyre.rollout import facts
+from gyre.rollout import facts as outcome
 from gyre.rollout.main import LOG_FILE, ORDERS, Secrets
 from gyre.rollout.spec import ORDER_FILE, ExecutionSpec, write_order
-from gyre.storage.lock import is_taken
+from gyre.storage.files import is_taken
 from gyre.types.outcomes import Launched
 from gyre.types.tasks import EvaluationRule, Task
 
@@ -85,7 +86,7 @@ class Supervised:
         """The record of the closed execution."""
         status = self.process.wait(PATIENCE_S)
         assert (0, "") == (status, (self.folder / "supervisor.log").read_text())
-        return outcome.read(self.folder)
+        return outcome.outcome_read(self.folder)
 
     def kill_and_resume(self):
         """As after SIGKILL; the new supervisor gets no key, because nothing is launched twice."""

@@ -9,13 +9,12 @@ import pytest
 from tests.controller.executions.supervised import PATIENCE_S, order, supervised
 
 from gyre.cluster.local import LocalNode
-from gyre.controller.executions.supervised import SILENT_S, HeldTime
-from gyre.controller.executions.supervisors import Supervisors
-from gyre.proxy.proxied import SealedExecution
+from gyre.controller.executions.supervisors import SILENT_S, HeldTime, Supervisors
+from gyre.proxy.client import SealedExecution
 from gyre.rollout.facts import FACTS_FILE, FactEntry, FactsFile
 from gyre.rollout.heartbeat import BEAT_FILE
 from gyre.rollout.spec import ProxyTotals, read_told, write_order, write_proxy_totals
-from gyre.storage import lock
+from gyre.storage import files as lock
 from gyre.types.outcomes import Closed, Ending, Launched, Outcome, Prepared, Terminated
 
 NAME = "g00000-00"

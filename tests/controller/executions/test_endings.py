@@ -15,7 +15,7 @@ from tests.controller.executions.supervised import (
 
 from gyre.batching.advantages import advantages
 from gyre.controller.executions.group_executions import _kept
-from gyre.sandboxes.members import SandboxProcesses
+from gyre.sandboxes.process_tree import SandboxProcesses
 from gyre.types.outcomes import Ending, Outcome, Prepared, Status
 from gyre.types.tasks import CountedTests
 

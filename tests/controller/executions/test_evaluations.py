@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from tests.controller.executions.supervised import PATIENCE_S, order
 
-from gyre.cluster.births import ForkClient
+from gyre.cluster.fork_client import ForkClient
 from gyre.cluster.local import LocalNode
 from gyre.controller.executions.held_out_eval import HeldOutEval, name_of
 from gyre.controller.executions.supervisors import MOST_REVIVALS
-from gyre.proxy.proxied import SealedExecution
+from gyre.proxy.client import SealedExecution
 from gyre.rollout.facts import FactEntry, FactsFile
 from gyre.rollout.spec import ExecutionSpec, read_order, read_told, write_order
 from gyre.scheduler.config import SchedulerConfig
@@ -32,11 +32,11 @@ from gyre.scheduler.replay import EVENTS
 from gyre.scheduler.scheduler import Scheduler
 from gyre.storage.call_log import CallLog, path_of
 from gyre.trajectory.loading import versions_of
+from gyre.types.call_records import CallClosed
 from gyre.types.conversation import Message
 from gyre.types.errors import ConfigError, EngineError
 from gyre.types.ids import EngineId
 from gyre.types.outcomes import Closed, Ending, Launched, Outcome, Prepared, Terminated
-from gyre.types.records import CallClosed
 from gyre.types.run_events import EvaluationRound, EvaluationScored
 from gyre.types.sampling import SamplingParams, Span
 from gyre.types.tasks import EvaluationRule, Task

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from tests.cell.fake_cells import FakeCell, FakeWorld
 
-from gyre.aio.news import ChangeSignal
+from gyre.aio import ChangeSignal
 from gyre.batching.group_packer import ClosedExecution, EncodedClaim, PackedGroup
 from gyre.batching.work_queue import CORE
 from gyre.controller.training.batches import Batches, TrainingSettings

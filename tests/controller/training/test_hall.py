@@ -10,7 +10,7 @@ from tests.testing.hurried import hurried
 from gyre.batching.group_packer import ClosedExecution, EncodedClaim, PackedGroup
 from gyre.batching.work_queue import CORE
 from gyre.controller.training.batches import TrainingSettings
-from gyre.controller.training.hall import TrainingCoordinator
+from gyre.controller.training.coordinator import TrainingCoordinator
 from gyre.scheduler.messages import CellDied, GroupAssigned, OfferGroup, StepTaken
 from gyre.types.errors import CellError, InternalError
 from gyre.types.run_events import CallsDamaged, ClaimScored, ClaimTrained, GroupPacked, StepReplayed

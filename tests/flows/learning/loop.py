@@ -11,8 +11,8 @@ from tests.flows.learning.task import TOOL, Talk, journeys, travel
 from gyre.batching.advantages import advantages
 from gyre.batching.packing import AdmittedExecution, pack
 from gyre.config.sections import EngineConfig, LossConfig, OptimizerConfig, TrainerConfig
-from gyre.inference.engine.loop import EngineCore
-from gyre.inference.engine.reports import RequestOutput
+from gyre.inference.engine.engine import EngineCore
+from gyre.inference.engine.request import RequestOutput
 from gyre.model.loader import load_network
 from gyre.model.registry import model_folder
 from gyre.model.weights import digest
@@ -20,15 +20,13 @@ from gyre.proxy.dialects.openai_chat import OpenAIChat
 from gyre.proxy.routing.call_output import CallOutput
 from gyre.proxy.session.session import PositionedRequest, Session
 from gyre.renderers.registry import load_renderer
-from gyre.trainer.cell import Trainer
-from gyre.trajectory.draw import generator, select_trajectories
-from gyre.trajectory.rows import Row, row
+from gyre.trainer.trainer import Trainer
+from gyre.trajectory.selection import Row, generator, row, select_trajectories
+from gyre.types.call_records import CallDelivered, Classification, LogOpened
 from gyre.types.ids import EngineName, ExecutionId
-from gyre.types.ports import Renderer
-from gyre.types.records import CallDelivered, LogOpened
-from gyre.types.reports import ClaimReport
-from gyre.types.roles import Classification
+from gyre.types.protocols import Renderer
 from gyre.types.sampling import Chunk, GenerateRequest, SamplingParams
+from gyre.types.training import ClaimReport
 
 MODEL = "tiny"
 ENGINE = EngineName("engine")

@@ -8,7 +8,7 @@ from gyre.controller.run_dir import RunDir
 from gyre.model.loader import load_network
 from gyre.model.weights import digest
 from gyre.scheduler.messages import GroupAssigned, OfferGroup, StepTaken
-from gyre.trainer.cell import Trainer
+from gyre.trainer.trainer import Trainer
 from gyre.types.run_events import GroupDrawn, RewardGiven
 
 

@@ -10,12 +10,12 @@ import uvloop
 
 from gyre.config.toml import spelled
 from gyre.controller.controller import JOURNAL_EVENTS, Controller
-from gyre.controller.runfile import read_run
-from gyre.journal.reading import JournalContents, read
+from gyre.controller.run_file import read_run
+from gyre.journal.reader import JournalContents, read
 from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.messages import StopReason
 from gyre.scheduler.replay import EVENTS
-from gyre.testing.emulated_run import tables, workload, write_tasks
+from gyre.testing.emulated_cell import tables, workload, write_tasks
 
 Heard = Callable[[float, Any], None]
 

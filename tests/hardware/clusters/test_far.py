@@ -8,8 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 from tests.contracts.cluster import ECHO, is_alive, until
 
-from gyre.cluster.addresses import interface_of
-from gyre.cluster.far import NodeAgentServer
+from gyre.cluster.node_agent import NodeAgentServer, interface_of
 from gyre.types.errors import ConfigError
 
 HOST = "127.0.0.2"
@@ -32,7 +31,7 @@ class Far:
     async def started(self, code, *, key="key"):
         with (self._folder / "log").open("ab") as log:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "gyre.cluster.far", f"{HOST}:{self.port}"),
+                *(sys.executable, "-m", "gyre.cluster.node_agent", f"{HOST}:{self.port}"),
                 *(str(self._folder / key), "-c", code),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

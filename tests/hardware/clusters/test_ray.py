@@ -11,12 +11,11 @@ import uvloop
 from tests.contracts import cluster as suite
 from tests.hardware.clusters.nodes import OTHERS, Nodes
 
-from gyre.cluster.births import ForkClient
-from gyre.cluster.nurseries import ForkClients
+from gyre.cluster.fork_client import ForkClient, ForkClients
 from gyre.cluster.registry import open_cluster
-from gyre.config.run_sections import ClusterConfig
+from gyre.config.run_config import ClusterConfig
 from gyre.types.errors import ConfigError
-from gyre.types.ports import LOST
+from gyre.types.protocols import LOST
 
 # Ray and what it needs warn of what is none of ours.
 pytestmark = [pytest.mark.cluster, pytest.mark.filterwarnings("default")]

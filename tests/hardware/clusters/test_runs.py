@@ -15,8 +15,8 @@ from gyre.cell.spec import CellSpec
 from gyre.cli.main import main
 from gyre.scheduler.messages import CellDied, CellRecovered, GroupAssigned, StepTaken, StopReason
 from gyre.scheduler.replay import replay
-from gyre.storage.plan_file import read_plan
-from gyre.testing.emulated_run import tables
+from gyre.storage.files import read_plan
+from gyre.testing.emulated_cell import tables
 from gyre.types.run_events import ClaimTrained, WeightsPublished
 
 # Ray and what it needs warn of what is none of ours.

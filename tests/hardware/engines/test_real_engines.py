@@ -17,11 +17,11 @@ from real import installed
 from real.relay import Relay
 from real.server import WINDOW, RealEngine
 
+from gyre.inference.clients.http import client
 from gyre.inference.clients.registry import connect, read_address
-from gyre.inference.clients.wire import client
 from gyre.renderers.registry import load_renderer
 from gyre.storage.call_log import logs, read
-from gyre.testing.proxy_process import StandaloneProxy
+from gyre.testing.processes import StandaloneProxy
 from gyre.trajectory.tree import grow
 from gyre.types.conversation import Message
 from gyre.types.errors import EngineError

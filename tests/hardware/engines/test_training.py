@@ -7,7 +7,7 @@ from tests.flows.live.running import run_live, write_run
 
 from gyre.scheduler.messages import CellDied, CellTraining, StopReason
 from gyre.storage import call_log as calls
-from gyre.types.records import CallClosed, CallFailed
+from gyre.types.call_records import CallClosed, CallFailed
 from gyre.types.run_events import ClaimTrained, StepMade, WeightsPublished
 
 pytestmark = pytest.mark.engines

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from gyre.model.attention_cuda import cuda_attention
-from gyre.model.bushy import TreeAttention
+from gyre.model.attention import cuda_attention
+from gyre.model.attention_kernels import TileAttention, TreeAttention
 from gyre.model.packed_batch import packed
-from gyre.model.tiled import TileAttention
-from gyre.types.packs import Pack
+from gyre.types.training import Pack
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 

@@ -7,13 +7,13 @@ from benchmarks.gpu import agree
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from gyre.config.sections import EngineConfig, LossConfig, OptimizerConfig, TrainerConfig
-from gyre.inference.engine.graphs import GraphForward
-from gyre.inference.engine.loop import EngineCore
+from gyre.inference.engine.cuda_graphs import GraphForward
+from gyre.inference.engine.engine import EngineCore
 from gyre.model.network import Network
-from gyre.trainer.cell import Trainer
+from gyre.trainer.trainer import Trainer
 from gyre.types.errors import OutOfMemory
 from gyre.types.ids import ExecutionId
-from gyre.types.packs import Claim, Pack, Share
+from gyre.types.training import Claim, Pack, Share
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 

@@ -9,9 +9,9 @@ import torch
 from tests.hardware.gpu.test_cell import network
 
 from gyre.config.sections import EngineConfig
-from gyre.inference.engine.graphs import FailureBackoff, GraphForward
-from gyre.inference.engine.loop import EngineCore
-from gyre.inference.engine.reports import RequestOutput
+from gyre.inference.engine.cuda_graphs import FailureBackoff, GraphForward
+from gyre.inference.engine.engine import EngineCore
+from gyre.inference.engine.request import RequestOutput
 from gyre.inference.engine.sampler import sample_packed
 from gyre.types.errors import ConfigError
 from gyre.types.sampling import GenerateRequest, SamplingParams
@@ -186,7 +186,7 @@ def test_kernels_that_cannot_run_are_told_of_before_any_call_is(monkeypatch):
     def try_out(shape, dtype, device):
         raise RuntimeError("a kernel cannot run: OutOfResources")
 
-    monkeypatch.setattr("gyre.inference.engine.chosen.try_out", try_out)
+    monkeypatch.setattr("gyre.inference.engine.model_runner.try_out", try_out)
 
     with pytest.raises(ConfigError, match=r"kernels cannot run on cuda:0: .*OutOfResources"):
         EngineCore(network(), EngineConfig(kv_tokens=4096), model="m")

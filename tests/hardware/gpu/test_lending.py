@@ -11,16 +11,16 @@ import pytest
 import torch
 
 from gyre.inference.engine.kv_cache import free_bytes
-from gyre.model.lending import CudaIpcMemory, read
+from gyre.model.cuda_ipc import CudaIpcMemory, read
 from gyre.types.errors import ExposureGone, TransferError
-from gyre.types.transfers import IpcHandle
+from gyre.types.protocols import IpcHandle
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 CUDA = torch.device("cuda", 0)
 LENDER = """
 import sys, msgspec, torch
 from pathlib import Path
-from gyre.model.lending import CudaIpcMemory
+from gyre.model.cuda_ipc import CudaIpcMemory
 device = torch.device("cuda", 0)
 values = torch.arange(3_000_001, device=device, dtype=torch.int32)
 loan = CudaIpcMemory(device, Path(sys.argv[1])).lend([values, values[5:].bfloat16(), values[:0]])
@@ -39,9 +39,9 @@ for line in sys.stdin:
 READER = """
 import sys, msgspec, torch
 from pathlib import Path
-from gyre.model.lending import CudaIpcMemory, sums_of
+from gyre.model.cuda_ipc import CudaIpcMemory, sums_of
 from gyre.types.errors import TransferError
-from gyre.types.transfers import IpcHandle
+from gyre.types.protocols import IpcHandle
 device = torch.device("cuda", 0)
 lent = msgspec.json.decode(sys.argv[2], type=IpcHandle)
 try:
@@ -58,7 +58,7 @@ ALLOCATORS = ["expandable_segments:True", "backend:cudaMallocAsync"]
 CHECKED = """
 import sys, torch
 from pathlib import Path
-from gyre.model.lending import CudaIpcMemory
+from gyre.model.cuda_ipc import CudaIpcMemory
 from gyre.cell.main import require_ipc
 from gyre.types.errors import ConfigError
 device = torch.device("cuda", 0)

@@ -4,10 +4,9 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from gyre.cell.cell_weights import exposed_in_lanes, fetched, whole_cuts
-from gyre.inference.carried import SharedFolderKvStore
-from gyre.inference.engine.reports import KVBlocks
-from gyre.inference.ferry import StagedCopier
+from gyre.cell.weight_sync import exposed_in_lanes, fetched, whole_cuts
+from gyre.inference.engine.request import KVBlocks
+from gyre.inference.kv_transfer import SharedFolderKvStore, StagedCopier
 from gyre.model.network import Network
 from gyre.model.weights import digest, digest_of
 from gyre.transports.shared_memory import SharedTransport

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gyre.inference.engine.paged import BLOCK_TOKENS
+from gyre.inference.engine.cuda_graphs import BLOCK_TOKENS
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 LENGTHS = [1, 5, 127, 128, 129, 1_000, 5_000]
@@ -13,7 +13,7 @@ LENGTHS = [1, 5, 127, 128, 129, 1_000, 5_000]
 @pytest.mark.parametrize(("group", "size"), [(1, 64), (2, 128), (3, 64), (8, 128)])
 def test_it_is_attention_over_the_blocks_of_each_call(group, size, calls):
     """Alone, few calls are shared among programs; many are not."""
-    from gyre.inference.engine.reading import attend
+    from gyre.inference.engine.triton_kernels import attend
 
     generator = torch.Generator("cuda").manual_seed(group)
     lengths = (LENGTHS[::-1] * calls)[:calls]
@@ -41,14 +41,14 @@ def test_it_is_attention_over_the_blocks_of_each_call(group, size, calls):
 
 def test_what_triton_refuses_is_refused_as_all_work_of_a_device_is():
     """A size that is no power of two."""
-    from gyre.inference.engine.reading import try_out
+    from gyre.inference.engine.triton_kernels import try_out
 
     with pytest.raises(RuntimeError, match="a kernel cannot run: CompilationError"):
         try_out(4, 2, 48, torch.bfloat16, torch.device("cuda"), BLOCK_TOKENS)
 
 
 def test_the_tile_fits_the_device():
-    from gyre.inference.engine.reading import REST_BYTES, TILE_BYTES, tile_for
+    from gyre.inference.engine.triton_kernels import REST_BYTES, TILE_BYTES, tile_for
 
     device = torch.device("cuda", 0)
     room = torch.cuda.get_device_properties(device).shared_memory_per_block_optin
@@ -59,7 +59,7 @@ def test_the_tile_fits_the_device():
 @pytest.mark.parametrize("size", [64, 128])
 def test_keys_and_values_are_put_into_their_slots_and_nowhere_else(size):
     """Whether heads or tokens come first in memory."""
-    from gyre.inference.engine.reading import write
+    from gyre.inference.engine.triton_kernels import write
 
     generator = torch.Generator("cuda").manual_seed(size)
     held = torch.zeros(2, 3, 4 * BLOCK_TOKENS, size, device="cuda", dtype=torch.bfloat16)

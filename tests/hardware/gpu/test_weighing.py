@@ -25,7 +25,7 @@ def draws(samplings, numbers, vocabulary):
 
 @pytest.mark.parametrize("vocabulary", [1, 255, 256, 1_000, 49_152, 151_936])
 def test_rows_are_drawn_as_they_are_by_the_book(vocabulary):
-    from gyre.inference.engine import weighing
+    from gyre.inference.engine import triton_kernels as weighing
 
     generator = torch.Generator("cuda").manual_seed(vocabulary)
     logits = torch.randn(64, vocabulary, device="cuda", generator=generator).mul(3).bfloat16()
@@ -39,7 +39,7 @@ def test_rows_are_drawn_as_they_are_by_the_book(vocabulary):
 
 
 def test_impossible_tokens_are_never_drawn_at_either_end_of_the_interval():
-    from gyre.inference.engine import weighing
+    from gyre.inference.engine import triton_kernels as weighing
 
     logits = torch.full((4, 700), -torch.inf, device="cuda", dtype=torch.bfloat16)
     logits[:, 300] = 0.0
@@ -52,7 +52,7 @@ def test_impossible_tokens_are_never_drawn_at_either_end_of_the_interval():
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("sampling", WAYS, ids=str)
 def test_a_row_that_is_no_distribution_says_so_and_spoils_no_other(sampling, bad):
-    from gyre.inference.engine import weighing
+    from gyre.inference.engine import triton_kernels as weighing
 
     logits = torch.zeros(3, 10, device="cuda", dtype=torch.bfloat16)
     logits[1, 4] = bad

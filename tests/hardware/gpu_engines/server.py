@@ -16,7 +16,7 @@ from tests.contracts import steered as steered_suite
 
 from gyre.config.sections import EngineConfig, ServerConfig
 from gyre.inference.engine.kv_cache import kv_bytes_per_token
-from gyre.inference.external.launch import ServerSettings
+from gyre.inference.external.process import ServerSettings
 from gyre.inference.external.registry import ServerLaunch, open_served, private_folder
 from gyre.model.loader import load_network
 

@@ -5,7 +5,7 @@ from tests.trainer import cases
 from tests.trainer.cells import Cell, parts, worst
 
 from gyre.config.sections import TrainerConfig
-from gyre.trainer.cell import Trainer
+from gyre.trainer.trainer import Trainer
 
 pytestmark = pytest.mark.megatron
 FAMILIES = ["qwen3", "qwen3-tied", "qwen2"]

@@ -9,10 +9,10 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from gyre.config.sections import LossConfig, OptimizerConfig, TrainerConfig
 from gyre.model.network import Network
-from gyre.trainer.cell import Trainer
 from gyre.trainer.megatron.trainer import open_trainer
+from gyre.trainer.trainer import Trainer
 from gyre.types.ids import ExecutionId
-from gyre.types.packs import Claim, Pack, Share
+from gyre.types.training import Claim, Pack, Share
 
 pytestmark = [pytest.mark.megatron, pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 ROW, BRANCHES, BRANCH = 1024, 3, 512

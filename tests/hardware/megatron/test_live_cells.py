@@ -9,7 +9,7 @@ from tests.trainer.scenes import NUM_EXECUTIONS
 
 from gyre.config.sections import LossConfig, TrainerConfig
 from gyre.model.loader import load_network
-from gyre.trainer.cell import Trainer
+from gyre.trainer.trainer import Trainer
 
 pytestmark = pytest.mark.megatron
 TORCH, MEGATRON = (

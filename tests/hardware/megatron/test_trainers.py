@@ -12,8 +12,8 @@ from torch import nn
 
 from gyre.config.sections import LossConfig, OptimizerConfig, TrainerConfig
 from gyre.model.network import Network
-from gyre.trainer.cell import Trainer
 from gyre.trainer.megatron.trainer import open_trainer
+from gyre.trainer.trainer import Trainer
 from gyre.types.errors import ModelError
 
 pytestmark = pytest.mark.megatron

@@ -10,7 +10,7 @@ from tests.hardware.together import result
 
 from gyre.scheduler.messages import StopReason
 from gyre.storage import call_log as calls
-from gyre.types.records import CallClosed, CallFailed
+from gyre.types.call_records import CallClosed, CallFailed
 from gyre.types.run_events import StepMade, WeightsPublished
 
 pytestmark = pytest.mark.together

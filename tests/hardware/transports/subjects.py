@@ -11,7 +11,7 @@ import msgspec
 
 from gyre.config.sections import TransportConfig
 from gyre.transports.registry import open_transport
-from gyre.types.transfers import Exposure
+from gyre.types.protocols import Exposure
 
 HOST = "127.0.0.1"
 

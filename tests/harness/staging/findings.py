@@ -20,10 +20,10 @@ from staging.scripts import Voice
 from gyre.storage import call_log as calls
 from gyre.testing.script import FastCoder, ScriptedModel, ScriptedReply, logprobs
 from gyre.testing.tokenizer import tokenizer
-from gyre.trajectory.draw import select_trajectories
+from gyre.trajectory.selection import select_trajectories
 from gyre.trajectory.tree import CallNode, Tree, grow
+from gyre.types.call_records import CallRole
 from gyre.types.ids import CallId
-from gyre.types.roles import CallRole
 
 VERSIONS = {
     "claude-code-2.1.220": "2.1.220 (Claude Code)",

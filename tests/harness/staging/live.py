@@ -144,8 +144,8 @@ def _tables(tour: Tour, folder: Path) -> dict[str, dict[str, Any]]:
         "schedule": {"executions_per_group": MEMBERS},
         "cells": {
             "threads": 1,
-            "engine": f"gyre.testing.steered:engine?{urlencode(engine)}",
-            "trainer": f"gyre.testing.emulated:trainer?base_s={tour.claim_s}",
+            "engine": f"gyre.testing.timed_engine:engine?{urlencode(engine)}",
+            "trainer": f"gyre.testing.emulated_cell:trainer?base_s={tour.claim_s}",
         },
         # One execution a claim, so that there is something to share out.
         "trainer": {"pack_tokens": PACK_TOKENS, "claim_packs": 1},

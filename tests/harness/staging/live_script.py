@@ -3,8 +3,8 @@
 import re
 from random import Random
 
-from gyre.testing.pace import TimedReply
 from gyre.testing.script import Conversation, Json, Script, ScriptedCall, ScriptedReply
+from gyre.testing.timed_script import TimedReply
 
 ASKED = "HERON-LIVE"
 """In every task's instruction."""

@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gyre.config.run_sections import HarnessConfig
+from gyre.config.run_config import HarnessConfig
 from gyre.harnesses.command import CommandHarness, environment
 from gyre.harnesses.install import asked_version
-from gyre.harnesses.open import open_harness, picked
-from gyre.harnesses.prepared import InstalledProgram, cache, find
 from gyre.harnesses.program import ContextWindow
-from gyre.sandboxes.home import write_home
+from gyre.harnesses.registry import InstalledProgram, cache, find, open_harness, picked
+from gyre.sandboxes.process import write_home
 from gyre.types.tasks import Endpoint, EvaluationRule, Task
 
 INSTALLER = Path(__file__).parents[3] / "scripts" / "harnesses"

@@ -11,7 +11,7 @@ from staging import cut
 from staging.scripts import ANSWER, TASK
 from staging.stage import SCRIPTS
 
-from gyre.testing.engine_process import EngineProcess
+from gyre.testing.processes import EngineProcess
 from gyre.testing.tokenizer import write_tokenizer
 
 LIMIT_S = 240.0

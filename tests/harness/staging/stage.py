@@ -17,8 +17,7 @@ from staging import cut, relay
 from staging.program import Place, argv, launch
 from staging.scene import Outcome, Scene
 
-from gyre.testing.engine_process import EngineProcess
-from gyre.testing.held_port import held_port, number_of
+from gyre.testing.processes import EngineProcess, held_port, number_of
 from gyre.testing.tokenizer import write_tokenizer
 
 EXECUTION = "play"

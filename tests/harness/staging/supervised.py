@@ -15,15 +15,14 @@ from staging import cut
 from staging.scripts import ANSWER
 from staging.stage import EXECUTION, SCRIPTS, ProxyProcess
 
-from gyre.config.run_sections import HarnessConfig
-from gyre.harnesses.open import open_harness
+from gyre.config.run_config import HarnessConfig
 from gyre.harnesses.program import ContextWindow
+from gyre.harnesses.registry import open_harness
 from gyre.rollout.main import LOG_FILE
 from gyre.rollout.spec import ExecutionSpec, write_order
-from gyre.testing.engine_process import EngineProcess
+from gyre.testing.processes import EngineProcess
 from gyre.testing.tokenizer import write_tokenizer
-from gyre.types.sandboxes import SandboxSpec
-from gyre.types.tasks import EvaluationRule, Task
+from gyre.types.tasks import EvaluationRule, SandboxSpec, Task
 
 LIMIT_S = 240.0
 JUDGE = f'test "$(rev nonce.txt)" = "$(cat {ANSWER})"'

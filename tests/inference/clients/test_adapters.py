@@ -8,8 +8,8 @@ from contextlib import aclosing
 import pytest
 from aiohttp import web
 
+from gyre.inference.clients.http import client
 from gyre.inference.clients.registry import EngineAddress, connect
-from gyre.inference.clients.wire import client
 from gyre.types.errors import EngineError
 from gyre.types.sampling import GenerateRequest, SamplingParams
 

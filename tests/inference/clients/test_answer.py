@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from gyre.inference.clients.answer import check, version
+from gyre.inference.clients.http import check, version
 from gyre.types.errors import EngineError
 
 

@@ -6,7 +6,7 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gyre.inference.clients.asked import FEWEST_IDS, PromptTextCache
+from gyre.inference.clients.http import FEWEST_IDS, PromptTextCache
 
 
 def raw(ids):

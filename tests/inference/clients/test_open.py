@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from aiohttp import web
 
+from gyre.inference.clients.http import client
 from gyre.inference.clients.registry import connect, read_address
-from gyre.inference.clients.wire import client
 from gyre.types.errors import ConfigError, EngineError
 
 

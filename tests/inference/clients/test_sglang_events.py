@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gyre.inference.clients.sglang_events import READ_EVERY_S, SglangStreamParser
+from gyre.inference.clients.sglang import READ_EVERY_S, SglangStreamParser
 from gyre.types.errors import EngineError
 
 IDS = list(range(100, 140))

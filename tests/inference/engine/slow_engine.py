@@ -8,8 +8,8 @@ from hashlib import blake2b
 import torch
 
 from gyre.config.sections import EngineConfig
-from gyre.inference.engine.loop import EngineCore
-from gyre.inference.engine.reports import RequestFailed
+from gyre.inference.engine.engine import EngineCore
+from gyre.inference.engine.request import RequestFailed
 from gyre.inference.engine.sampler import seed_of
 from gyre.model.hf_config import describe
 from gyre.model.loader import new_network

@@ -20,8 +20,8 @@ from tests.inference.engine.slow_engine import (
 )
 from tests.inference.engine.test_loop import prompt
 
-from gyre.inference.engine.plain import PlainForward
-from gyre.inference.engine.reports import RequestFailed
+from gyre.inference.engine.model_runner import PlainForward
+from gyre.inference.engine.request import RequestFailed
 
 NETWORKS = {seed: network(seed=seed) for seed in (1, 2)}
 MEMORY = {}

@@ -6,9 +6,9 @@ from array import array
 import pytest
 import torch
 
-from gyre.inference.engine.attention import GROUP_TOKENS, MASK_TOKENS, PagedAttention, Scratch
 from gyre.inference.engine.forward import lay_out
 from gyre.inference.engine.kv_cache import KvCache
+from gyre.inference.engine.model_runner import GROUP_TOKENS, MASK_TOKENS, PagedAttention, Scratch
 from gyre.inference.engine.scheduler import ScheduledChunk, SequenceState
 from gyre.model.network import ModelDims
 

@@ -8,8 +8,8 @@ from contextlib import aclosing
 import pytest
 from tests.inference.engine.slow_engine import ask, expected, loop, network, told, weights
 
-from gyre.inference.engine.embedded import EmbeddedEngine
-from gyre.inference.engine.plain import PlainForward
+from gyre.inference.engine.async_engine import EmbeddedEngine
+from gyre.inference.engine.model_runner import PlainForward
 from gyre.types.errors import EngineDraining, EngineError, ModelError
 
 ENDLESS = 2**16
@@ -264,7 +264,7 @@ import sys
 sys.modules["torch"] = None
 from gyre.types.errors import ConfigError
 try:
-    import gyre.inference.engine.embedded
+    import gyre.inference.engine.async_engine
 except ConfigError as error:
     print(error)
 """

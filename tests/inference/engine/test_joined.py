@@ -13,8 +13,7 @@ from tests.inference.engine.slow_engine import (
     weights,
 )
 
-from gyre.inference.engine.joined import FusedCpuLayers, can_join
-from gyre.inference.engine.plain import PlainForward
+from gyre.inference.engine.model_runner import FusedCpuLayers, PlainForward, can_join
 
 FAMILIES = ("llama", "qwen2", "qwen3")
 

@@ -22,8 +22,8 @@ from tests.inference.engine.slow_engine import (
 )
 from tests.inference.engine.test_store import no_more_memory
 
-from gyre.inference.engine.plain import PlainForward
-from gyre.inference.engine.reports import RequestFailed
+from gyre.inference.engine.model_runner import PlainForward
+from gyre.inference.engine.request import RequestFailed
 from gyre.types.errors import ConfigError, EngineDraining, EngineError, ModelError, OutOfMemory
 
 FAMILIES = ("llama", "qwen2", "qwen3")
@@ -56,7 +56,7 @@ def test_every_pass_is_made_on_the_loops_own_device(monkeypatch):
             seen.append([*inside])
             return super().sample(logits, draws)
 
-    monkeypatch.setattr("gyre.inference.engine.loop.current", noted)
+    monkeypatch.setattr("gyre.inference.engine.engine.current", noted)
     model = network()
     run(loop(model, make_forward=Looking), [ask([1, 2, 3])])
 

@@ -1,6 +1,6 @@
 """What failed is not tried again at once, and is not given up either."""
 
-from gyre.inference.engine.graphs import FailureBackoff
+from gyre.inference.engine.cuda_graphs import FailureBackoff
 
 
 def test_what_failed_is_tried_again_after_it_was_wanted_so_often():

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gyre.inference.external.child import ServerChild
+from gyre.inference.external.process import ServerChild
 from gyre.types.errors import EngineError
 
 PATIENCE_S = 180
@@ -27,7 +27,7 @@ ENDING = SERVER.removesuffix("time.sleep(600)") + (
 OWNER = """
 import asyncio, sys
 from pathlib import Path
-from gyre.inference.external.child import ServerChild
+from gyre.inference.external.process import ServerChild
 async def main():
     command = (sys.executable, "-c", sys.argv[1], sys.argv[2])
     await ServerChild.start("s", command, {}, folder=Path(sys.argv[3]))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gyre.config.sections import EngineConfig, ServerConfig
-from gyre.inference.external import launch
+from gyre.inference.external import process as launch
 from gyre.types.errors import ConfigError
 
 

@@ -2,7 +2,7 @@
 
 from array import array
 
-from gyre.inference.external.resumed import ContinuedRequest
+from gyre.inference.external.sglang import ContinuedRequest
 from gyre.types.sampling import Chunk, GenerateRequest, SamplingParams
 
 PROMPT = [1, 2, 3]

@@ -11,9 +11,8 @@ from aiohttp import web
 from torch.distributed import TCPStore
 from torch.distributed import distributed_c10d as groups
 
-from gyre.inference.clients.wire import client
-from gyre.inference.external.sglang_group import buckets
-from gyre.inference.external.sglang_remote import SglangServerApi
+from gyre.inference.clients.http import client
+from gyre.inference.external.sglang import SglangServerApi, buckets
 from gyre.types.errors import EngineError
 from gyre.types.sampling import GenerateRequest, SamplingParams
 

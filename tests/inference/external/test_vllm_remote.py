@@ -10,8 +10,8 @@ import torch
 from aiohttp import web
 from safetensors.torch import load_file
 
-from gyre.inference.clients.wire import client
-from gyre.inference.external.vllm_remote import VllmServerApi
+from gyre.inference.clients.http import client
+from gyre.inference.external.vllm import VllmServerApi
 from gyre.types.errors import EngineError
 from gyre.types.sampling import GenerateRequest, SamplingParams
 

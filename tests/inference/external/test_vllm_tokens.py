@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gyre.inference.external.vllm_tokens import VllmStreamParser
+from gyre.inference.external.vllm import VllmStreamParser
 from gyre.types.errors import EngineError
 
 

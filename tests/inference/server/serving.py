@@ -12,11 +12,11 @@ from safetensors.torch import save_file
 from tests.inference.engine import slow_engine
 
 from gyre.config.sections import LimitsConfig
-from gyre.inference.carried import SharedFolderKvStore
-from gyre.inference.engine.embedded import EmbeddedEngine
+from gyre.inference.engine.async_engine import EmbeddedEngine
+from gyre.inference.kv_transfer import SharedFolderKvStore
 from gyre.inference.server.main import ServerApplication
+from gyre.inference.server.protocol import ServedModel
 from gyre.inference.server.server import Server
-from gyre.inference.server.wire import ServedModel
 
 STOP_S = 180
 

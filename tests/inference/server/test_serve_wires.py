@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.inference.engine import slow_engine
 from tests.inference.server import serving
 
-from gyre.inference.server.told import HALF, Detokenizer
+from gyre.inference.server.protocol import HALF, Detokenizer
 from gyre.testing.tokenizer import tokenizer as bytes_tokenizer
 
 PROMPT = [3, 1, 4, 1, 5]

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from gyre.observability.dashboard import differences as room
-from gyre.observability.dashboard.differences import differences
+from gyre.observability.dashboard import execution_view as room
+from gyre.observability.dashboard.execution_view import differences
 
 
 @pytest.fixture

@@ -4,13 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gyre.observability.dashboard.histograms import (
-    BINS,
-    histogram,
-    quantile,
-    round_up,
-    round_up_time,
-)
+from gyre.observability.dashboard.series import BINS, histogram, quantile, round_up, round_up_time
 
 KINDS = ("completed", "timed-out")
 VALUES = st.lists(

@@ -5,9 +5,9 @@ import json
 import pytest
 from tests.controller.executions.supervised import order
 
-from gyre.observability.dashboard import leavings as room
-from gyre.observability.dashboard.leavings import leavings
-from gyre.rollout import outcome
+from gyre.observability.dashboard import execution_view as room
+from gyre.observability.dashboard.execution_view import leavings
+from gyre.rollout import facts as outcome
 from gyre.rollout.facts import FactsFile
 from gyre.rollout.spec import write_order
 from gyre.types.outcomes import (
@@ -124,7 +124,7 @@ def test_assessments_of_steps_say_which(tmp_path):
 
 
 def test_of_what_was_printed_the_end_is_told(attempt, monkeypatch):
-    monkeypatch.setattr(room, "MOST_BYTES", 4)
+    monkeypatch.setattr(room, "LEAVINGS_MOST_BYTES", 4)
 
     assert {"text": "ing.\n"[-4:], "left_out_bytes": 5} == leavings(attempt)["output"]
 

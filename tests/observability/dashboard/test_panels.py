@@ -6,20 +6,25 @@ from dataclasses import replace
 import pytest
 from tests.observability.terminal.journaled import SMALL, reward_of, simulated, told
 
-from gyre.observability.dashboard.account import CAUSES, Account, Cause
-from gyre.observability.dashboard.listing import ORDERS, ListingQuery, listed
-from gyre.observability.dashboard.moment import moment, plain_shape
-from gyre.observability.dashboard.newest import NewsCursor
 from gyre.observability.dashboard.panels import PANELS, panels
-from gyre.observability.dashboard.view import ViewWindow
+from gyre.observability.dashboard.panels_cells import CAUSES, Account, Cause
+from gyre.observability.dashboard.series import ViewWindow
+from gyre.observability.dashboard.views import (
+    ORDERS,
+    ListingQuery,
+    NewsCursor,
+    listed,
+    moment,
+    plain_shape,
+)
+from gyre.observability.history.cells import CellStateChange
 from gyre.observability.history.run import RunHistory
-from gyre.observability.history.story_cells import CellStateChange
 from gyre.scheduler.cells import CellState
 from gyre.scheduler.messages import EnterTraining, RunStarted
 from gyre.scheduler.scheduler import Scheduler
 from gyre.types.outcomes import Ending, Outcome
-from gyre.types.reports import Measures
 from gyre.types.run_events import CheckpointFailed, CheckpointMade, ClaimTrained, RunEnded
+from gyre.types.training import Measures
 
 
 def story_of(facts, one=SMALL):

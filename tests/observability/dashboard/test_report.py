@@ -14,20 +14,17 @@ import pytest
 from matplotlib.image import imread
 from tests.observability.terminal.journaled import SMALL, reward_of, simulated, told
 
-from gyre.journal.entries import Resumed
+from gyre.journal.reader import Resumed
 from gyre.observability.dashboard.panels import PANELS, panels
-from gyre.observability.dashboard.sizes import TreeSize, trees
-from gyre.observability.dashboard.view import ViewWindow
+from gyre.observability.dashboard.series import TreeSize, ViewWindow, trees
 from gyre.observability.history.run import RunHistory
-from gyre.observability.report.cells import FAULTS, IDLE, TIMELINE
-from gyre.observability.report.counts import DURATIONS, STALENESS
-from gyre.observability.report.demand import WATER
-from gyre.observability.report.files import NUMBERS, PAGE, PARTS, PICTURES, STEPS, files
-from gyre.observability.report.learning import OBJECTIVE, PACE, REWARD
+from gyre.observability.report.build import NUMBERS, PAGE, PARTS, PICTURES, STEPS, files
+from gyre.observability.report.figures_cells import FAULTS, IDLE, TIMELINE
+from gyre.observability.report.figures_executions import DURATIONS, STALENESS, WATER
+from gyre.observability.report.figures_training import OBJECTIVE, PACE, REWARD, SAVED
+from gyre.observability.report.model import ReportRun, beside_each_other, panels_of
 from gyre.observability.report.plotting import themed
-from gyre.observability.report.saved import SAVED
 from gyre.observability.report.tables import as_json, difference, in_numbers, stands
-from gyre.observability.report.told import ReportRun, beside_each_other, panels_of
 from gyre.observability.terminal.text import spoken
 from gyre.observability.what_if import SimulatedPlacement
 from gyre.scheduler.messages import CellDied, CellRecovered

@@ -14,9 +14,9 @@ import pytest
 from tests.observability.terminal.journaled import SMALL, simulated
 
 from gyre.journal.writer import Durability, Journal
-from gyre.observability.dashboard.beside import shown_beside
+from gyre.observability.dashboard.server import shown_beside
 from gyre.observability.terminal.board import JOURNAL_EVENTS
-from gyre.simulator.recorded import header_of
+from gyre.simulator.from_journal import header_of
 
 pytestmark = pytest.mark.slow
 
@@ -74,7 +74,7 @@ def test_a_page_that_cannot_be_shown_is_no_reason_to_stop(tmp_path, monkeypatch)
 def test_the_page_ends_with_whoever_started_it_however_that_ends(tmp_path):
     program = f"""
 from pathlib import Path
-from gyre.observability.dashboard.beside import shown_beside
+from gyre.observability.dashboard.server import shown_beside
 with shown_beside(Path({str(tmp_path)!r})) as link:
     print(link, flush=True)
     input()

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gyre.observability.dashboard.thinning import thinned, window
-from gyre.observability.history.stretches import Intervals
+from gyre.observability.dashboard.series import thinned, window
+from gyre.observability.history.cells import Intervals
 
 ROWS = st.lists(st.tuples(st.floats(0, 1000), st.integers(-50, 50)), min_size=1, max_size=300).map(
     sorted

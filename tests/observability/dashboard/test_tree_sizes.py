@@ -8,11 +8,11 @@ from tests.observability.terminal.journaled import SMALL, simulated, told
 
 from gyre.journal.writer import write
 from gyre.observability.dashboard.journal_follower import FollowedRun
+from gyre.observability.dashboard.series import ViewWindow
 from gyre.observability.dashboard.tree_sizes import TreeSizes, evenly_spaced
-from gyre.observability.dashboard.view import ViewWindow
 from gyre.observability.history.run import RunHistory
 from gyre.observability.terminal.board import JOURNAL_EVENTS
-from gyre.simulator.recorded import header_of
+from gyre.simulator.from_journal import header_of
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 import pytest
 from tests.observability.conftest import Story
 
-from gyre.observability.dashboard.trees import RunTrees, vocabulary_of
+from gyre.observability.dashboard.execution_view import RunTrees, vocabulary_of
 from gyre.types.errors import ConfigError, LogDamaged
 
 

@@ -7,12 +7,11 @@ import pytest
 from tests.observability.terminal.journaled import COSTS, SMALL, simulated, told
 from tests.simulator.scenes import scenario
 
-from gyre.journal.entries import Resumed
-from gyre.observability.dashboard.moment import hindrance
-from gyre.observability.dashboard.phases import admission_phase, completion_phase
+from gyre.journal.reader import Resumed
+from gyre.observability.dashboard.panels_steps import admission_phase, completion_phase
+from gyre.observability.dashboard.views import hindrance
 from gyre.observability.history.run import RunHistory
 from gyre.observability.terminal.board import RunBoard
-from gyre.scheduler.dispatch import Boundary, Continuous
 from gyre.scheduler.messages import (
     CellDied,
     CellRecovered,
@@ -21,7 +20,7 @@ from gyre.scheduler.messages import (
     EngineReturned,
     RunStarted,
 )
-from gyre.scheduler.placements import Async, Colocate, Elastic
+from gyre.scheduler.policies import Async, Boundary, Colocate, Continuous, Elastic
 from gyre.simulator.scenario import FaultRates
 from gyre.types.run_events import (
     CallsDamaged,

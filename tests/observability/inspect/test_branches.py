@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gyre.observability.inspect.branches import SelectionRule, draws, quoted, tree_data
+from gyre.observability.inspect.tree_layout import SelectionRule, draws, quoted, tree_data
 from gyre.trajectory.loading import load
 from gyre.types.conversation import Message, ToolCall
 

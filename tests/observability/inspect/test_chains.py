@@ -5,8 +5,8 @@ from math import log2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gyre.observability.inspect.chains import roots
-from gyre.observability.inspect.summary import shares
+from gyre.observability.inspect.tree_layout import roots
+from gyre.observability.inspect.tree_summary import shares
 
 
 def chains_of(trunk):

@@ -2,7 +2,7 @@
 
 import json
 
-from gyre.observability.inspect.facts import facts
+from gyre.observability.inspect.tree_summary import facts
 from gyre.trajectory.loading import load
 
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from gyre.observability.inspect import call_view as spoken
-from gyre.observability.inspect.branches import SelectionRule
 from gyre.observability.inspect.call_view import Vocabulary, call_data, pieces
+from gyre.observability.inspect.tree_layout import SelectionRule
 from gyre.trajectory.loading import load
 from gyre.types.errors import ConfigError
 from gyre.types.ids import EngineName

@@ -1,6 +1,6 @@
 """The numbers of an execution, against what a reader would count by hand."""
 
-from gyre.observability.inspect.summary import candidates, shares, summary
+from gyre.observability.inspect.tree_summary import candidates, shares, summary
 
 
 def test_the_numbers_of_an_execution(errand):

@@ -5,10 +5,9 @@ from dataclasses import replace
 
 from tests.simulator.scenes import scenario
 
-from gyre.journal.reading import read
+from gyre.journal.reader import read
 from gyre.journal.writer import write
 from gyre.observability.terminal.board import JOURNAL_EVENTS
-from gyre.scheduler.dispatch import Boundary
 from gyre.scheduler.messages import (
     CellServing,
     CellTraining,
@@ -17,13 +16,18 @@ from gyre.scheduler.messages import (
     Published,
     StepTaken,
 )
-from gyre.simulator.costs import ByGroups, Costs
-from gyre.simulator.durations import LogNormal
-from gyre.simulator.recorded import header_of
-from gyre.simulator.workload import RewardDurations, SimulatedDeadlines, Workload
+from gyre.scheduler.policies import Boundary
+from gyre.simulator.from_journal import header_of
+from gyre.simulator.workload import (
+    ByGroups,
+    Costs,
+    LogNormal,
+    RewardDurations,
+    SimulatedDeadlines,
+    Workload,
+)
 from gyre.simulator.world import EventLog, run
 from gyre.types.outcomes import Outcome
-from gyre.types.reports import Measures
 from gyre.types.run_events import (
     ClaimTrained,
     GroupPacked,
@@ -33,6 +37,7 @@ from gyre.types.run_events import (
     TransitionTimed,
     WeightsPublished,
 )
+from gyre.types.training import Measures
 
 COSTS = Costs(
     training=ByGroups(groups_per_node_hour=12.0),

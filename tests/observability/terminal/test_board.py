@@ -16,17 +16,16 @@ from tests.observability.terminal.journaled import (
 )
 from tests.simulator.scenes import scenario
 
-from gyre.journal.entries import Resumed
-from gyre.observability.expected import in_a_whole_run
+from gyre.journal.reader import Resumed
+from gyre.observability.staleness import in_a_whole_run
 from gyre.observability.terminal.board import MOST_LEVELS, RunBoard
 from gyre.scheduler.cells import CellState
-from gyre.scheduler.dispatch import Boundary, Continuous
 from gyre.scheduler.messages import RunStarted, StepTaken
-from gyre.scheduler.placements import Async, Colocate
+from gyre.scheduler.policies import Async, Boundary, Colocate, Continuous
 from gyre.scheduler.replay import replay
 from gyre.scheduler.scheduler import Scheduler
+from gyre.simulator.recorder import ROLES
 from gyre.simulator.scenario import FaultRates
-from gyre.simulator.world_books import ROLES
 from gyre.types.errors import InternalError
 from gyre.types.outcomes import Outcome
 

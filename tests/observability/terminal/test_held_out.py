@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 from tests.observability.terminal.journaled import SMALL, journal, simulated
 
-from gyre.observability.dashboard.listing import ORDERS, ListingQuery, listed
+from gyre.observability.dashboard.views import ORDERS, ListingQuery, listed
 from gyre.observability.history.run import RunHistory
 from gyre.observability.metrics import RunMetrics
 from gyre.observability.terminal.board import RunBoard
-from gyre.observability.terminal.paint import printed
+from gyre.observability.terminal.colors import printed
 from gyre.observability.terminal.progress import WIDTH, Progress, block
 from gyre.observability.terminal.summary import MOST_ROUNDS, summary
 from gyre.scheduler.messages import EvaluationEnded, EvaluationId, EvaluationRequested, RunStarted

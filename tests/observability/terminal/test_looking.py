@@ -10,17 +10,17 @@ import pytest
 from tests.observability.terminal.journaled import SMALL, simulated, told
 
 from gyre.cli.main import main
-from gyre.controller.runfile import read_run
-from gyre.controller.train import heard_so_far
+from gyre.controller.main import heard_so_far
+from gyre.controller.run_file import read_run
 from gyre.journal.writer import Durability, Journal, write
 from gyre.observability.dashboard.api import plain
 from gyre.observability.dashboard.journal_follower import FollowedRun
 from gyre.observability.history.run import RunHistory
 from gyre.observability.terminal.board import JOURNAL_EVENTS
-from gyre.observability.terminal.paint import columns
+from gyre.observability.terminal.colors import columns
 from gyre.observability.terminal.status import LOOK_S, RunStatusView, follow, screen
 from gyre.scheduler.messages import CellTraining, EngineLost, RunStarted, TimerFired
-from gyre.simulator.recorded import header_of
+from gyre.simulator.from_journal import header_of
 from gyre.types.errors import ConfigError
 from gyre.types.run_events import TOLD, CheckpointFailed, RunEnded
 

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from gyre.observability.dashboard.account import CAUSES
+from gyre.observability.dashboard.panels_cells import CAUSES
 from gyre.observability.resource_use import OTHERS, ROLES
-from gyre.observability.terminal.palette import SHEET, colour, palette
+from gyre.observability.terminal.colors import SHEET, colour, palette
 from gyre.scheduler.cells import CellState
 from gyre.types.outcomes import Ending
 

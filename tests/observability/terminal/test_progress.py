@@ -13,7 +13,7 @@ import pytest
 from tests.observability.terminal.journaled import SMALL, simulated, told
 
 from gyre.observability.terminal.board import RunBoard
-from gyre.observability.terminal.paint import columns, printed
+from gyre.observability.terminal.colors import columns, printed
 from gyre.observability.terminal.progress import REDRAW_S, WIDTH, Progress, block
 from gyre.observability.terminal.text import spelled
 from gyre.scheduler.messages import RunStarted

@@ -6,16 +6,15 @@ import pytest
 from tests.observability.terminal.journaled import SMALL, journal, simulated, told
 from tests.simulator.scenes import scenario
 
-from gyre.journal.reading import read
+from gyre.journal.reader import read
 from gyre.journal.writer import Journal
 from gyre.observability.terminal.board import JOURNAL_EVENTS, RunBoard
-from gyre.observability.terminal.curve import curve
+from gyre.observability.terminal.charts import curve, timeline
 from gyre.observability.terminal.summary import WIDTH, summary
 from gyre.observability.terminal.text import bar, clock, sized, spark, spoken, squeezed
-from gyre.observability.terminal.timeline import timeline
 from gyre.observability.what_if import SimulatedPlacement
-from gyre.scheduler.dispatch import Continuous
 from gyre.scheduler.messages import RunStarted, StepTaken
+from gyre.scheduler.policies import Continuous
 
 ROWS = (
     SimulatedPlacement(

@@ -3,8 +3,8 @@
 import threading
 import time
 
-from gyre.observability.trackers import aside
-from gyre.observability.trackers.aside import Trackers
+from gyre.observability.trackers import registry as aside
+from gyre.observability.trackers.registry import Trackers
 from gyre.testing.trackers import LoggedValue, MemoryTracker
 
 LOST = "tracker bad: logs that were lost: {}"

@@ -5,9 +5,8 @@ import sys
 import pytest
 from tests.observability.trackers import event_files
 
-from gyre.config.run_sections import TrackersConfig
-from gyre.observability.trackers.open import open_trackers
-from gyre.observability.trackers.tracked import kept_id
+from gyre.config.run_config import TrackersConfig
+from gyre.observability.trackers.registry import kept_id, open_trackers
 from gyre.types.errors import ConfigError
 
 EXTRAS = ("wandb", "mlflow", "trackio")

@@ -4,8 +4,8 @@ import pytest
 from tensorboardX.proto.event_pb2 import SessionLog
 from tests.observability.trackers import event_files
 
+from gyre.observability.trackers.registry import TrackedRun
 from gyre.observability.trackers.tensorboard import TensorBoardTracker
-from gyre.observability.trackers.tracked import TrackedRun
 
 
 def run(folder, **others):

@@ -5,7 +5,7 @@ import json
 import msgspec
 import pytest
 
-from gyre.proxy.dialects import fields
+from gyre.proxy.dialects import base as fields
 from gyre.types.errors import RequestError
 
 

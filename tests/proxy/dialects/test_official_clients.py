@@ -16,9 +16,9 @@ from openai.types.chat import ChatCompletion, ChatCompletionMessage
 from openai.types.responses import Response
 
 from gyre.proxy.dialects.anthropic import AnthropicMessages
-from gyre.proxy.dialects.dialect import Dialect
+from gyre.proxy.dialects.base import Dialect
 from gyre.proxy.dialects.openai_chat import OpenAIChat
-from gyre.proxy.dialects.responses import OpenAIResponses
+from gyre.proxy.dialects.openai_responses import OpenAIResponses
 from gyre.proxy.session.history import merge
 from gyre.types.conversation import Message, Reply, ToolCall, Usage
 from gyre.types.errors import ContextOverflow, NotFound, Overloaded, RequestError, Unauthorized

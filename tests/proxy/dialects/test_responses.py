@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gyre.proxy.dialects.responses import OpenAIResponses
+from gyre.proxy.dialects.openai_responses import OpenAIResponses
 from gyre.types.conversation import Message, Reply, Tool, ToolCall, Usage
 from gyre.types.errors import ContextOverflow, RequestError, Unavailable
 

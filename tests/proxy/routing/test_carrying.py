@@ -16,11 +16,11 @@ from tests.proxy.routing.test_router import (
     run,
 )
 
+from gyre.proxy.routing.engine_pool import Routes
 from gyre.proxy.routing.router import Router
-from gyre.proxy.routing.routes import Routes
 from gyre.testing.scripted_engine import ScriptedEngine
 from gyre.types.errors import EngineError
-from gyre.types.ports import KvMovable
+from gyre.types.protocols import KvMovable
 from gyre.types.sampling import PinnedKv, StoredKv
 
 NUM_PROMPT = len(PROMPT) // 4

@@ -16,8 +16,8 @@ from tests.proxy.routing.test_router import (
     run,
 )
 
+from gyre.proxy.routing.engine_pool import Routes
 from gyre.proxy.routing.router import Router
-from gyre.proxy.routing.routes import Routes
 from gyre.testing.scripted_engine import EngineFault
 from gyre.types.errors import EngineError, NotFound, RequestError
 

@@ -1,7 +1,7 @@
 """Which engine takes the next call."""
 
 from gyre.proxy.routing.circuit_breaker import CircuitBreaker
-from gyre.proxy.routing.seats import EngineSlots, RoutedCall, choose
+from gyre.proxy.routing.engine_pool import EngineSlots, RoutedCall, choose
 from gyre.types.ids import EngineName
 
 A, B, C = (EngineName(name) for name in "abc")

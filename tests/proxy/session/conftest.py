@@ -7,16 +7,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from gyre.proxy.dialects.dialect import Dialect
+from gyre.proxy.dialects.base import Dialect
 from gyre.proxy.dialects.openai_chat import OpenAIChat
 from gyre.proxy.session.session import PositionedRequest, Session
 from gyre.storage.call_log import frame
 from gyre.testing.renderer import ByteRenderer
 from gyre.trajectory.tree import Tree, grow
+from gyre.types.call_records import CallDelivered, CallRecord, CallRole, Classification, LogOpened
 from gyre.types.conversation import Reply
 from gyre.types.ids import CallId, EngineName, ExecutionId
-from gyre.types.records import CallDelivered, CallRecord, LogOpened
-from gyre.types.roles import CallRole, Classification
 from gyre.types.sampling import Output, SamplingParams, Span
 
 OPENED = LogOpened(

@@ -5,7 +5,7 @@ import json
 import pytest
 from tests.proxy.session.conftest import OPENED
 
-from gyre.proxy.dialects.responses import OpenAIResponses
+from gyre.proxy.dialects.openai_responses import OpenAIResponses
 from gyre.proxy.session.session import Session
 from gyre.testing.renderer import ByteRenderer
 from gyre.types.errors import TooLarge

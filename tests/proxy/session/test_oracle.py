@@ -7,16 +7,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
 
 from gyre.proxy.dialects.openai_chat import OpenAIChat
-from gyre.proxy.session.compose import associate
-from gyre.proxy.session.keys import plain_id
+from gyre.proxy.session.history import ResumePoints, plain_id
+from gyre.proxy.session.prompt import associate
 from gyre.proxy.session.session import Session
-from gyre.proxy.session.trails import ResumePoints
 from gyre.testing.renderer import CLOSE, ByteRenderer, reply_ids, twice
-from gyre.trajectory.draw import generator, select_trajectories
+from gyre.trajectory.selection import generator, select_trajectories
 from gyre.trajectory.tree import grow
+from gyre.types.call_records import CallDelivered, Classification, LogOpened
 from gyre.types.ids import ExecutionId
-from gyre.types.records import CallDelivered, LogOpened
-from gyre.types.roles import Classification
 from gyre.types.sampling import Output, SamplingParams
 
 CHAT = OpenAIChat()

@@ -5,8 +5,7 @@ import copy
 import pytest
 
 from gyre.testing.renderer import CLOSE, OPEN, reply_ids, text_ids, twice
-from gyre.trajectory.draw import generator, select_trajectories
-from gyre.trajectory.rows import row
+from gyre.trajectory.selection import generator, row, select_trajectories
 from gyre.types.errors import ContextOverflow, RequestError
 from gyre.types.ids import CallId
 

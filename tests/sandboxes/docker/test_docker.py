@@ -22,10 +22,9 @@ from gyre.sandboxes.docker.api import Daemon
 from gyre.sandboxes.docker.container import LABEL, Container
 from gyre.sandboxes.docker.sandbox import DockerSandbox
 from gyre.sandboxes.local.sandbox import PORT
-from gyre.sandboxes.relay import Upstream
+from gyre.sandboxes.proxy_relay import Upstream
 from gyre.types.errors import SandboxError
-from gyre.types.sandboxes import Limits
-from gyre.types.tasks import Command
+from gyre.types.tasks import Command, Limits
 
 PATIENCE_S = 180.0
 

@@ -6,8 +6,7 @@ from tests.controller.executions.supervised import evaluation, order, supervised
 from tests.sandboxes.docker.daemon import IMAGE
 
 from gyre.types.outcomes import Ending, Outcome
-from gyre.types.sandboxes import Limits, SandboxSpec
-from gyre.types.tasks import ResourceNeeds
+from gyre.types.tasks import Limits, ResourceNeeds, SandboxSpec
 
 SCORE = '[ -e /root/left ] || echo "0.$(wc -l < work)" > $GYRE_RESULTS/reward.txt'
 """What the agent left outside of its workspace must not be there."""

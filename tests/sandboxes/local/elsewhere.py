@@ -10,12 +10,11 @@ import asyncio
 import sys
 from pathlib import Path
 
-from gyre.sandboxes.local import launchers
+from gyre.sandboxes.local import launch as launchers
+from gyre.sandboxes.local.launch import Launcher
 from gyre.sandboxes.local.sandbox import LocalSandbox, SandboxLayout
-from gyre.sandboxes.local.started import Launcher
-from gyre.sandboxes.relay import Upstream
-from gyre.types.sandboxes import Limits
-from gyre.types.tasks import Command
+from gyre.sandboxes.proxy_relay import Upstream
+from gyre.types.tasks import Command, Limits
 
 
 async def main(folder: Path, script: str, processes: str, launcher: Launcher) -> None:

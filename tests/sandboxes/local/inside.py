@@ -5,7 +5,7 @@ import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gyre.sandboxes.local import launchers
+from gyre.sandboxes.local import launch as launchers
 from gyre.sandboxes.local.sandbox import LocalSandbox, SandboxLayout
 from gyre.types.tasks import Command
 

@@ -13,11 +13,11 @@ from tests.contracts.sandbox import ESCAPE, wait_for
 from tests.controller.executions.supervised import is_alive
 from tests.sandboxes.local.inside import LAUNCHERS, Inside, ran
 
-from gyre.sandboxes.local.devices import DEVICES, devices
+from gyre.sandboxes.local.mounts import DEVICES, devices
 from gyre.sandboxes.local.sandbox import PORT
-from gyre.sandboxes.relay import Upstream
-from gyre.sandboxes.watchdog import descendants
-from gyre.types.sandboxes import Limits
+from gyre.sandboxes.process_tree import descendants
+from gyre.sandboxes.proxy_relay import Upstream
+from gyre.types.tasks import Limits
 
 SECRET = "river-under-the-bridge"
 CONNECT = """

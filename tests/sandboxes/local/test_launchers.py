@@ -15,11 +15,12 @@ from tests.sandboxes.local.inside import LAUNCHERS, ran
 from tests.sandboxes.local.test_escapes import CONNECT, answering
 
 import gyre
-from gyre.sandboxes.local import launchers, seccomp
-from gyre.sandboxes.local.devices import NOBODY, devices
+from gyre.sandboxes.local import launch as launchers
+from gyre.sandboxes.local import seccomp
+from gyre.sandboxes.local.mounts import NOBODY, devices
 from gyre.sandboxes.local.sandbox import PORT, warm
 
-PARTS = ("__init__.py", "aio", "sandboxes", "storage", "types")
+PARTS = ("__init__.py", "aio.py", "sandboxes", "storage", "types")
 """Of Gyre, what a sandbox needs."""
 PATIENCE_S = 180.0
 MOST = 20

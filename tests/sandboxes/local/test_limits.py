@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from gyre.sandboxes.local.cgroups import CgroupParent, ControlGroup, places
-from gyre.types.sandboxes import Limits
+from gyre.types.tasks import Limits
 
 FIRST = """\
 30 24 0:26 / /sys/fs/cgroup ro,nosuid - tmpfs tmpfs ro,mode=755

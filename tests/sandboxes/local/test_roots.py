@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.sandboxes.local.inside import LAUNCHERS, Inside
 
-from gyre.sandboxes.local.roots import Mount, below_of, clear_ways, refuse_ways_out
+from gyre.sandboxes.local.mounts import Mount, below_of, clear_ways, refuse_ways_out
 from gyre.types.errors import SandboxError
 
 

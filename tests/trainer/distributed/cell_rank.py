@@ -15,12 +15,10 @@ from tests.trainer import cases
 from torch.distributed import FileStore
 
 from gyre.config.sections import TrainerConfig
-from gyre.trainer.distributed.holdings import ParameterShards
-from gyre.trainer.distributed.messages import MicroStep
-from gyre.trainer.distributed.pipeline import Pipeline, StreamEnd
+from gyre.trainer.distributed.pipeline import MicroStep, Pipeline, StreamEnd
 from gyre.trainer.distributed.pipeline_stage import PipelineStage
-from gyre.trainer.distributed.rank import RankTrainer
 from gyre.trainer.distributed.rank_comm import RankComm, RankPosition
+from gyre.trainer.distributed.rank_trainer import ParameterShards, RankTrainer
 from gyre.trainer.distributed.tensor_parallel import split_network
 from gyre.trainer.loss import add_scores
 from gyre.trainer.optimizer import OptimizerState

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from gyre.trainer.distributed import messages
-from gyre.trainer.distributed.messages import MicroStep, MicroStepResult
+from gyre.trainer.distributed import pipeline as messages
+from gyre.trainer.distributed.pipeline import MicroStep, MicroStepResult
 from gyre.trainer.distributed.pipeline_schedule import HeaderKind
 from gyre.trainer.loss import Measures
 from gyre.types.ids import CallId, ExecutionId
-from gyre.types.packs import Pack, Score, Share
+from gyre.types.training import Pack, Score, Share
 
 SCORES = (Score(sum_log_ratio=-0.1, count=2), Score(sum_log_ratio=1e-300, count=2**40))
 SHARES = (

@@ -8,9 +8,9 @@ from tests.trainer import cases
 from tests.trainer.cells import Cell, Threads, parts, worst
 
 from gyre.config.sections import TrainerConfig
-from gyre.trainer.cell import Trainer
 from gyre.trainer.distributed.pipeline_stage import spans
 from gyre.trainer.loss import loss_and_gradient
+from gyre.trainer.trainer import Trainer
 from gyre.types.errors import ModelError
 
 LAYOUTS = {"2x1": (2, 1), "1x2": (1, 2)}

@@ -6,7 +6,7 @@ from tests.trainer import cases
 from tests.trainer.cells import Cell, Threads, worst
 
 from gyre.config.sections import TrainerConfig
-from gyre.trainer.cell import Trainer
+from gyre.trainer.trainer import Trainer
 
 RESTED = ["rest:2x1:qwen2", "rest:2x1:qwen3+exact", "rest:1x2:qwen3"]
 EXACT = ["exact:2x1:qwen2", "exact:1x2:qwen3"]

@@ -17,20 +17,20 @@ import msgspec
 import torch
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
-from gyre.cell.cell_weights import cuts_of, shapes_of
+from gyre.cell.checkpoint_writer import read_state
 from gyre.cell.protocol import refusal
 from gyre.cell.ranks.protocol import BESIDE, READY, ExposeCommand, RankReply, RankRequest
-from gyre.cell.ranks.rank_part import RankWorker
+from gyre.cell.ranks.worker import RankWorker
 from gyre.cell.spec import CellSpec
-from gyre.cell.state_files import read_state
+from gyre.cell.weight_sync import cuts_of, shapes_of
 from gyre.inference.engine.open import device_of, dtype_of
 from gyre.model.loader import load_network
 from gyre.model.network import Network
 from gyre.model.registry import model_folder
-from gyre.storage.plan_file import read_plan
+from gyre.storage.files import read_plan
 from gyre.trainer.distributed.cell_comm import CellComm
-from gyre.trainer.distributed.rank import RankTrainer
 from gyre.trainer.distributed.rank_comm import RankComm, RankPosition
+from gyre.trainer.distributed.rank_trainer import RankTrainer
 from gyre.trainer.megatron.trainer import megatron_rank
 from gyre.transports.registry import open_transport
 from gyre.types.errors import GyreError

@@ -6,7 +6,7 @@ import msgspec
 
 from gyre.cell.protocol import ErrorReply
 from gyre.model.manifest import Shard
-from gyre.types.transfers import TensorBundle
+from gyre.types.protocols import TensorBundle
 
 
 class ReloadCommand(msgspec.Struct, tag=True, forbid_unknown_fields=True):

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gyre.aio.chores import Spawn
+from gyre.aio import Spawn
 from gyre.batching.work_queue import CORE
 from gyre.cell.client import CellClient
 from gyre.cell.protocol import SavedCheckpoint
-from gyre.config.run_sections import CheckpointConfig
+from gyre.config.run_config import CheckpointConfig
 from gyre.model import checkpoint_store as checkpoints
 from gyre.model.checkpoint_store import Checkpoint, name_of
 from gyre.types.errors import CellError, CellGone, CheckpointError

@@ -14,19 +14,18 @@ import aiohttp
 
 from gyre.cell.client import CellClient
 from gyre.cell.spec import CellSpec
-from gyre.cluster.births import ForkedProcess
-from gyre.cluster.nurseries import ForkClients
-from gyre.cluster.pids import holds_log
+from gyre.cluster.fork_client import ForkClients, ForkedProcess
+from gyre.cluster.procfs import holds_log
 from gyre.cluster.registry import open_cluster
-from gyre.config.run_sections import RunConfig
+from gyre.config.run_config import RunConfig
 from gyre.controller import run_dir as shares
 from gyre.controller.process_specs import cell_plan
 from gyre.controller.run_dir import RunDir
 from gyre.model.checkpoint_store import Checkpoint
-from gyre.storage import durable
-from gyre.storage.plan_file import write_plan
+from gyre.storage import files as durable
+from gyre.storage.files import write_plan
 from gyre.types.ids import EngineName
-from gyre.types.ports import Cluster
+from gyre.types.protocols import Cluster
 
 READY_S = 300.0
 """How long a process may take to be ready: large weights are read."""

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from gyre.cell.client import CellClient
 from gyre.controller.cells.checkpointer import Checkpointer
-from gyre.controller.training.hall import TrainingCoordinator
+from gyre.controller.training.coordinator import TrainingCoordinator
 from gyre.model.checkpoint_store import Checkpoint
 from gyre.types.errors import CellError, ConfigError, GyreError
 from gyre.types.ids import CORE

@@ -13,10 +13,10 @@ from typing import Any
 from gyre.cell.client import CellClient
 from gyre.controller.cells.checkpointer import Checkpointer
 from gyre.controller.cells.restarts import CellRestarter
-from gyre.controller.routing import RouteTables
-from gyre.controller.training.hall import TrainingCoordinator
+from gyre.controller.routes import RouteTables
+from gyre.controller.training.coordinator import TrainingCoordinator
 from gyre.model.checkpoint_store import Checkpoint
-from gyre.proxy.sharded import ShardedProxyClient
+from gyre.proxy.client import ShardedProxyClient
 from gyre.scheduler.messages import (
     CellDied,
     CellRecovered,

@@ -9,7 +9,7 @@ import msgspec
 
 from gyre.net.asgi import ClientGone, Exchange, Receive, Scope, Send
 from gyre.rollout.facts import FactEntry, decode
-from gyre.storage.durable import replace
+from gyre.storage.files import replace
 from gyre.types.errors import ConfigError, NotFound, RequestError, Unauthorized
 from gyre.types.ids import ExecutionId
 

@@ -11,10 +11,9 @@ from typing import Any
 
 from gyre.batching.group_packer import ClosedExecution
 from gyre.batching.task_sampler import TaskSampler
-from gyre.controller.executions.supervised import SupervisedExecution
-from gyre.controller.executions.supervisors import Supervisors, SupervisorsOf
-from gyre.controller.noted import ChangeTrackingDict
+from gyre.controller.executions.supervisors import SupervisedExecution, Supervisors, SupervisorsOf
 from gyre.controller.recovered_state import ConsumedGroups, RecoveredGroup, RecoveredState
+from gyre.controller.routes import ChangeTrackingDict
 from gyre.scheduler.messages import (
     AdmitGroup,
     CancelExecution,

@@ -12,12 +12,11 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from gyre.aio.chores import Spawn
-from gyre.cluster.births import ProcessForker
-from gyre.controller.executions.supervised import SupervisedExecution
-from gyre.controller.executions.supervisors import OrderOf, Supervisors
-from gyre.controller.noted import ChangeTrackingDict
-from gyre.proxy.sharded import ShardedProxyClient
+from gyre.aio import Spawn
+from gyre.cluster.fork_client import ProcessForker
+from gyre.controller.executions.supervisors import OrderOf, SupervisedExecution, Supervisors
+from gyre.controller.routes import ChangeTrackingDict
+from gyre.proxy.client import ShardedProxyClient
 from gyre.rollout.facts import FactEntry
 from gyre.scheduler.messages import (
     EvaluationEnded,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gyre.aio.news import ChangeSignal
+from gyre.aio import ChangeSignal
 from gyre.batching.batch_assembler import BatchAssembler
 from gyre.batching.group_buffer import GroupBuffer, ReadyGroup
 from gyre.batching.group_packer import ClosedExecution, EncodedClaim, PackedGroup, mean_reward

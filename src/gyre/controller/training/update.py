@@ -16,8 +16,7 @@ from gyre.cell.client import CellClient
 from gyre.scheduler.messages import CellDied
 from gyre.types.errors import CellError, CellGone, InternalError
 from gyre.types.ids import CellId
-from gyre.types.packs import Score
-from gyre.types.reports import StepReport
+from gyre.types.training import Score, StepReport
 
 Found = tuple[Score, ...]
 Queue = MicroStepQueue[EncodedClaim, Found]

@@ -8,10 +8,9 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
-from gyre.inference.clients.gyre import GyreEngine
-from gyre.inference.clients.sglang import SglangEngine
+from gyre.inference.clients.http import EngineHttp
+from gyre.inference.clients.sglang import GyreEngine, SglangEngine
 from gyre.inference.clients.vllm import VllmEngine
-from gyre.inference.clients.wire import EngineHttp
 from gyre.types.errors import ConfigError, EngineError
 from gyre.types.ids import EngineName
 

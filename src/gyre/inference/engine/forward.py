@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gyre.inference.engine.sampler import BatchSampling
 from gyre.inference.engine.scheduler import ScheduledChunk
-from gyre.types.packs import Ints
+from gyre.types.training import Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

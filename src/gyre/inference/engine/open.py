@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 
 from gyre.config.sections import EngineConfig
+from gyre.inference.engine.engine import EngineCore
 from gyre.inference.engine.kv_cache import carried_bytes
-from gyre.inference.engine.loop import EngineCore
 from gyre.inference.engine.request import Decode
 from gyre.model.loader import load_network
 from gyre.model.manifest import read_manifest

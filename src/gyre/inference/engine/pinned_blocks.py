@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from gyre.inference.engine.block_manager import extend_chain
 from gyre.inference.engine.kv_cache import KvCache
-from gyre.inference.engine.reports import KVBlocks, Pin
+from gyre.inference.engine.request import KVBlocks, Pin
 from gyre.inference.engine.scheduler import BatchScheduler, SequenceState
 from gyre.types.errors import EngineError, OutOfMemory
 

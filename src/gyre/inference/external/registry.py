@@ -8,14 +8,12 @@ from tempfile import mkdtemp
 
 import aiohttp
 
-from gyre.inference.clients.wire import client
-from gyre.inference.external import launch
-from gyre.inference.external.child import ServerChild
-from gyre.inference.external.launch import ServerCommand, ServerKind, ServerSettings
-from gyre.inference.external.remote import ExternalServerApi
-from gyre.inference.external.served import ExternalEngine
-from gyre.inference.external.sglang_remote import SglangServerApi
-from gyre.inference.external.vllm_remote import VllmServerApi
+from gyre.inference.clients.http import client
+from gyre.inference.external import process as launch
+from gyre.inference.external.engine import ExternalEngine, ExternalServerApi
+from gyre.inference.external.process import ServerChild, ServerCommand, ServerKind, ServerSettings
+from gyre.inference.external.sglang import SglangServerApi
+from gyre.inference.external.vllm import VllmServerApi
 from gyre.model.network import Network
 
 KINDS: tuple[ServerKind, ...] = ("vllm", "sglang")

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 
-from gyre.inference.carried import HEADER_BYTES, KvStore, check_name, packed, unpacked
-from gyre.inference.engine.reports import Capacity, KVBlocks, Pin
-from gyre.inference.server.wire import Id, read, refuse
+from gyre.inference.engine.request import Capacity, KVBlocks, Pin
+from gyre.inference.kv_transfer import HEADER_BYTES, KvStore, check_name, packed, unpacked
+from gyre.inference.server.protocol import Id, read, refuse
 from gyre.model.manifest import read_manifest
 from gyre.model.registry import model_folder
 from gyre.types.errors import EngineError, NotFound, RequestError

@@ -14,15 +14,15 @@ import uvloop
 from tokenizers import Tokenizer
 
 from gyre.config.sections import EngineConfig, LimitsConfig
-from gyre.inference.carried import SharedFolderKvStore
-from gyre.inference.engine.embedded import EmbeddedEngine
+from gyre.inference.engine.async_engine import EmbeddedEngine
 from gyre.inference.engine.open import OpenedEngine, open_loop
+from gyre.inference.kv_transfer import SharedFolderKvStore
+from gyre.inference.server.protocol import ServedModel
 from gyre.inference.server.server import Server
-from gyre.inference.server.wire import ServedModel
 from gyre.model.registry import model_folder
 from gyre.net.asgi import ClientGone, Exchange, Receive, Scope, Send
 from gyre.net.http_server import listener, serve_until_told
-from gyre.storage.plan_file import read_key
+from gyre.storage.files import read_key
 from gyre.types.errors import ConfigError, ModelError
 
 

@@ -10,13 +10,21 @@ from contextlib import aclosing
 from typing import Any, Protocol
 
 from gyre.config.sections import LimitsConfig
-from gyre.inference.carried import KvStore
-from gyre.inference.engine.reports import Capacity
+from gyre.inference.engine.request import Capacity
+from gyre.inference.kv_transfer import KvStore
 from gyre.inference.server.control_api import PIN_S, ControlApi, ControllableEngine
 from gyre.inference.server.openai_api import CompletionRequest
+from gyre.inference.server.protocol import (
+    DONE,
+    OutputPiece,
+    OutputStream,
+    ServedModel,
+    encoded,
+    frame,
+    refused,
+    status_of,
+)
 from gyre.inference.server.sglang_api import SglangRequest
-from gyre.inference.server.told import OutputPiece, OutputStream
-from gyre.inference.server.wire import DONE, ServedModel, encoded, frame, refused, status_of
 from gyre.types.errors import EngineError, GyreError, NotFound, Unauthorized, Unavailable
 from gyre.types.sampling import Chunk, EngineHealth, GenerateRequest, SamplingParams
 

@@ -5,11 +5,12 @@ from typing import Any
 
 import msgspec
 
-from gyre.inference.server.told import OutputPiece, OutputStream
-from gyre.inference.server.wire import (
+from gyre.inference.server.protocol import (
     DONE,
     Id,
     NeutralSettings,
+    OutputPiece,
+    OutputStream,
     ServedModel,
     prompt,
     read,

@@ -5,11 +5,17 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from gyre.observability.dashboard.journal_follower import FollowedRun
-from gyre.observability.dashboard.listing import MOST_ROWS, ORDERS, ListingQuery, listed
-from gyre.observability.dashboard.moment import moment, plain_shape
-from gyre.observability.dashboard.newest import NewsCursor
 from gyre.observability.dashboard.panels import PANELS, panels
-from gyre.observability.dashboard.view import ViewWindow
+from gyre.observability.dashboard.series import ViewWindow
+from gyre.observability.dashboard.views import (
+    MOST_ROWS,
+    ORDERS,
+    ListingQuery,
+    NewsCursor,
+    listed,
+    moment,
+    plain_shape,
+)
 from gyre.observability.history.run import RunHistory
 from gyre.types.errors import NotFound, RequestError
 from gyre.types.outcomes import Ending, Outcome

@@ -7,9 +7,8 @@ import asyncio
 import time
 from pathlib import Path
 
-from gyre.cluster.pids import lock_holder
-from gyre.journal.following import JournalFollower
-from gyre.journal.reading import path_of
+from gyre.cluster.procfs import lock_holder
+from gyre.journal.reader import JournalFollower, path_of
 from gyre.observability.history.run import RunHistory
 from gyre.observability.terminal.board import JOURNAL_EVENTS
 from gyre.scheduler.replay import shape_of

@@ -1,14 +1,18 @@
-"""Panels of a run's page as plain values: what its story says up to a moment, thinned to a width.
+"""Panel registry; demand, executions, resource panels.
+
+Panels of a run's page as plain values: what its story says up to a moment, thinned to a width.
 
 Rule 1: nothing that happened after the moment is in any of them.
 Rule 2: a row is one of the run's own, never a mean of several.
 """
 
-from collections.abc import Callable, Iterable
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from gyre.observability.dashboard.panels_cells import idle, roles, transitions
-from gyre.observability.dashboard.panels_demand import groups, supplies, water
 from gyre.observability.dashboard.panels_steps import (
     checkpoints,
     evaluation,
@@ -16,10 +20,193 @@ from gyre.observability.dashboard.panels_steps import (
     staleness,
     steps,
 )
-from gyre.observability.dashboard.panels_use import use
-from gyre.observability.dashboard.panels_work import durations, faults
-from gyre.observability.dashboard.view import ViewWindow
-from gyre.observability.history.run import RunHistory
+from gyre.observability.dashboard.series import (
+    ViewWindow,
+    columns,
+    histogram,
+    named,
+    round_up_time,
+    thinned,
+    window,
+)
+from gyre.observability.history.run import RunCounts, RunHistory, supply
+from gyre.observability.resource_use import OTHERS, ROLES, RoleUsage, UsageSample, added
+from gyre.types.outcomes import Ending
+
+_at: Callable[[RunCounts], float] = attrgetter("at_s")
+
+
+def water(story: RunHistory, view: ViewWindow) -> dict[str, list[Any]]:
+    """Demand, room, and the line under which a cell may leave rollout (SPEC 2.1)."""
+    rows = _levels(story, view, attrgetter("waterlevel"), attrgetter("capacity"))
+    cell = story.shape.cell_capacity
+    return columns(
+        rows,
+        named("at_s", "waterlevel", "running", "capacity", "evaluations")
+        | {"line": lambda one: one.capacity - cell},
+    )
+
+
+def supplies(story: RunHistory, view: ViewWindow) -> dict[str, Any]:
+    """Ready groups against what a cell's entering asks for, and how long that has held."""
+    shape = story.shape
+    values: dict[str, Callable[[RunCounts], Any]] = {
+        "at_s": _at,
+        "supply": lambda one: supply(one, shape),
+        "ready": attrgetter("ready"),
+        "needed": lambda one: shape.groups_per_batch - one.assigned,
+        "since_s": attrgetter("supply_since_s"),
+        "held_s": _held_s,
+    }
+    inside = [[at_s, cell] for at_s, cell in story.entered if view.from_s <= at_s <= view.to_s]
+    return {
+        "rows": columns(_levels(story, view, values["supply"], values["ready"]), values),
+        "threshold": shape.supply_groups,
+        "dwell_s": shape.supply_dwell_s,
+        "entered": inside[-view.points :],
+    }
+
+
+def _held_s(level: RunCounts) -> float:
+    return 0.0 if level.supply_since_s is None else level.at_s - level.supply_since_s
+
+
+def groups(story: RunHistory, view: ViewWindow) -> dict[str, list[Any]]:
+    """Outstanding groups by how far they are."""
+    rows = _levels(story, view, attrgetter("running_groups"), attrgetter("ready"))
+    states = {one: attrgetter(f"{one}_groups") for one in ("queued", "running", "assessing")}
+    return columns(rows, {"at_s": _at} | states | named("ready", "assigned"))
+
+
+def _levels(
+    story: RunHistory, view: ViewWindow, *values: Callable[[RunCounts], float]
+) -> list[RunCounts]:
+    inside = window(story.levels, _at, since_s=view.from_s, until_s=view.to_s)
+    return thinned(inside, _at, values, most=view.points)
+
+
+_panels_use_at = attrgetter("at_s")
+
+
+def use(story: RunHistory, view: ViewWindow) -> dict[str, Any]:
+    """What was measured in the window: over time, and in sum for each cell and role."""
+    first = bisect_right(story.uses, view.from_s, key=_panels_use_at)
+    rows = story.uses[first : bisect_right(story.uses, view.to_s, key=_panels_use_at)]
+    num_cells = story.shape.num_cells
+    summed = _summed(rows)
+    return {
+        "roles": list(ROLES),
+        "others": list(OTHERS),
+        "is_measured": bool(rows),
+        "has_devices": any(one.busy is not None for one in rows),
+        "over_time": _over_time(rows, most=view.points),
+        "cells": [
+            {"cell": cell, "roles": _plain(summed.get(cell, {}))} for cell in range(num_cells)
+        ],
+        "engines": [
+            {"engine": engine, "roles": _plain(summed.get(engine, {}))}
+            for engine in range(num_cells, len(story.fleet.capacities))
+        ],
+        "total": _plain(added(summed.values())),
+        "beside": {who: _beside(rows, who) for who in OTHERS},
+    }
+
+
+def latest(story: RunHistory, at_s: float) -> dict[str, Any] | None:
+    """The last measurement before a moment; None where there was none."""
+    place = bisect_right(story.uses, at_s, key=_panels_use_at)
+    if not place:
+        return None
+    last = story.uses[place - 1]
+    return {
+        "at_s": last.at_s,
+        "seconds": last.seconds,
+        "cores": {who: last.cores(who) for who in (*ROLES, *OTHERS)},
+        "busy": last.busy,
+    }
+
+
+def _over_time(rows: Sequence[UsageSample], *, most: int) -> dict[str, Any]:
+    kept = thinned(rows, _panels_use_at, [attrgetter("all_cores")], most=most)
+    return {
+        "from_s": [one.from_s for one in kept],
+        "at_s": [one.at_s for one in kept],
+        "cores": {who: [one.cores(who) for one in kept] for who in (*ROLES, *OTHERS)},
+        "busy": {role: [one.role(role).busy for one in kept] for role in ROLES},
+    }
+
+
+def _summed(rows: Sequence[UsageSample]) -> dict[int, dict[str, RoleUsage]]:
+    cells = sorted({cell for row in rows for cell in row.cells})
+    return {cell: added(row.cells[cell] for row in rows if cell in row.cells) for cell in cells}
+
+
+def _plain(parts: Mapping[str, RoleUsage]) -> dict[str, dict[str, float | None]]:
+    return {
+        role: {
+            "seconds": part.seconds,
+            "cpu_s": part.cpu_s,
+            "cores": part.cores,
+            "busy": part.busy,
+        }
+        for role, part in parts.items()
+    }
+
+
+def _beside(rows: Sequence[UsageSample], who: str) -> dict[str, float | None]:
+    mine = [one for one in rows if who in one.others]
+    seconds = sum(one.seconds for one in mine)
+    cpu_s = sum(one.others[who] for one in mine)
+    return {
+        "seconds": seconds,
+        "cpu_s": cpu_s if mine else None,
+        "cores": cpu_s / seconds if seconds else None,
+    }
+
+
+MOST_FAULTS = 200
+ENDINGS = tuple(one.value for one in Ending)
+
+
+def durations(story: RunHistory, view: ViewWindow) -> dict[str, Any]:
+    """Of executions from launch to termination, and of each query's longest one."""
+    work = story.work
+    ran = work.until(work.executions, view.to_s, since_s=view.from_s)
+    longest = work.until(work.longest, view.to_s, since_s=view.from_s)
+    late = Ending.TIMED_OUT
+    return {
+        "executions": histogram(
+            ((one.seconds, one.ending.value) for one in ran), kinds=ENDINGS, rounded=round_up_time
+        ),
+        "queries": histogram(
+            ((one.seconds, late.value if one.ending is late else "all") for one in longest),
+            kinds=("all", late.value),
+            rounded=round_up_time,
+        ),
+    }
+
+
+def faults(story: RunHistory, view: ViewWindow) -> dict[str, Any]:
+    """What went wrong up to the moment."""
+    found = list(story.faults.until(view.at_s))
+    shown = [one for one in found if one.at_s >= view.from_s][-MOST_FAULTS:]
+    return {
+        "counts": dict(Counter(one.kind for one in found)),
+        "rows": [
+            {
+                "at_s": one.at_s,
+                "kind": one.kind,
+                "text": one.text,
+                "cell": one.cell,
+                "engine": one.engine,
+                "repaired_s": one.mended_at_s - one.at_s
+                if one.mended_at_s is not None and one.mended_at_s <= view.at_s
+                else None,
+            }
+            for one in shown
+        ],
+    }
+
 
 PANELS: dict[str, Callable[[RunHistory, ViewWindow], Any]] = {
     "roles": roles,

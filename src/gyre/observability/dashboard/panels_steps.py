@@ -1,20 +1,48 @@
-"""Panels on updates: what was learnt, how old the groups were, what was published and measured."""
+"""Step, staleness and phase panels."""
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
-from gyre.observability.ages import in_order
-from gyre.observability.dashboard.phases import admission_phase, completion_phase
-from gyre.observability.dashboard.view import ViewWindow, columns, named
-from gyre.observability.expected import in_a_whole_run, in_the_long_run
+from gyre.observability.dashboard.series import ViewWindow, columns, named
 from gyre.observability.history.run import Publication, RunHistory
 from gyre.observability.history.steps import StepRecord, until
-from gyre.scheduler.dispatch import Boundary
+from gyre.observability.staleness import in_a_whole_run, in_order, in_the_long_run
 from gyre.scheduler.messages import StopReason
+from gyre.scheduler.policies import Boundary
 from gyre.scheduler.staleness import Staleness
 from gyre.types.run_events import WeightsPublished
+
+
+def admission_phase(story: RunHistory, at_s: float) -> float | None:
+    """alpha: part of the interval between publications that had passed when groups were admitted,
+    over intervals that have ended (app:dispatch-metrics)."""
+    published = [0.0, *(one.at_s for one in story.publications_until(at_s))]
+    phases = []
+    for query in story.work.queries:
+        place = bisect_right(published, query.admitted_s)
+        if place < len(published) and query.admitted_s <= at_s:
+            interval_s = published[place] - published[place - 1]
+            phases.append((query.admitted_s - published[place - 1]) / interval_s)
+    return sum(phases) / len(phases) if phases else None
+
+
+def completion_phase(story: RunHistory, at_s: float) -> float | None:
+    """beta: from the start of the step before the consuming one to readiness, in mean steps."""
+    opened = story.opened_s[: bisect_right(story.opened_s, at_s)]
+    waited = list(_waited(story, len(story.steps.until(at_s))))
+    if len(opened) < 2 or not waited or opened[-1] <= opened[0]:
+        return None
+    step_s = (opened[-1] - opened[0]) / (len(opened) - 1)
+    return sum(waited) / len(waited) / step_s
+
+
+def _waited(story: RunHistory, num_steps: int) -> Iterator[float]:
+    for query in story.work.queries:
+        if query.step is not None and 0 < query.step < num_steps and query.ready_s is not None:
+            yield query.ready_s - story.opened_s[query.step - 1]
 
 
 def _inside(part: str, name: str) -> Callable[[StepRecord], Any]:

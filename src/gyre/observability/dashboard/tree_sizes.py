@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from gyre.observability.dashboard.journal_follower import FollowedRun
-from gyre.observability.dashboard.panels_work import ENDINGS
-from gyre.observability.dashboard.sizes import TreeSize, size, trees
-from gyre.observability.dashboard.view import ViewWindow
+from gyre.observability.dashboard.panels import ENDINGS
+from gyre.observability.dashboard.series import TreeSize, ViewWindow, size, trees
 from gyre.trajectory.loading import load
 from gyre.types.errors import ConfigError, LogDamaged
 

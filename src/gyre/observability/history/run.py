@@ -10,17 +10,15 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from gyre.journal.entries import Resumed
+from gyre.journal.reader import Resumed
+from gyre.observability.history.cells import CellHistory, Intervals
+from gyre.observability.history.executions import ExecutionHistory, HeldOutHistory
 from gyre.observability.history.faults import FaultHistory
 from gyre.observability.history.steps import StepHistory
-from gyre.observability.history.story_cells import CellHistory
-from gyre.observability.history.story_held_out import HeldOutHistory
-from gyre.observability.history.story_work import ExecutionHistory
-from gyre.observability.history.stretches import Intervals
 from gyre.observability.resource_use import UsageSample, used
 from gyre.scheduler import rules
-from gyre.scheduler.burst import Phase
 from gyre.scheduler.config import SchedulerConfig
+from gyre.scheduler.groups import Phase
 from gyre.scheduler.messages import Command, EnterTraining, Event, OpenBatch
 from gyre.scheduler.replay import EVENTS
 from gyre.scheduler.scheduler import Scheduler

@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass, field
 from math import isfinite
 from typing import Any, Literal
 
-from gyre.observability.inspect.branches import SelectionRule, TrainedTokens, draws
-from gyre.observability.inspect.summary import shares
+from gyre.observability.inspect.tree_layout import SelectionRule, TrainedTokens, draws
+from gyre.observability.inspect.tree_summary import shares
 from gyre.trajectory.loading import LoadedExecution
 from gyre.trajectory.tree import CallNode, Segment
 from gyre.types.errors import ConfigError

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gyre.observability.inspect.chains import Chain, RootView, Trunk, roots
-from gyre.observability.inspect.summary import (
+from gyre.observability.inspect.tree_layout import Chain, RootView, Trunk, roots
+from gyre.observability.inspect.tree_summary import (
     MAX_TRAJECTORIES,
     SEED,
     Candidate,
@@ -13,11 +13,11 @@ from gyre.observability.inspect.summary import (
     candidates,
     summary,
 )
-from gyre.observability.terminal.paint import Line, Piece, Style, columns, cut, printed, safe
+from gyre.observability.terminal.colors import Line, Piece, Style, columns, cut, printed, safe
 from gyre.trajectory.tree import CallNode, Tree
+from gyre.types.call_records import CallRole
 from gyre.types.conversation import Message
 from gyre.types.ids import ExecutionId, SegmentId
-from gyre.types.roles import CallRole
 
 Decode = Callable[[Sequence[int]], str]
 

@@ -6,13 +6,12 @@ from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 
-from gyre.observability.report.part import ReportPart, ReportTable
+from gyre.observability.report.model import ReportPart, ReportRun, ReportTable
 from gyre.observability.report.plotting import themed
 from gyre.observability.report.tables import in_numbers, stands
-from gyre.observability.report.told import ReportRun
-from gyre.observability.terminal.palette import palette
+from gyre.observability.terminal.colors import palette
 from gyre.observability.terminal.text import many
-from gyre.scheduler.dispatch import Boundary
+from gyre.scheduler.policies import Boundary
 
 STYLE = Path(__file__).parent / "report.css"
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from gyre.observability.terminal.palette import colour, palette
+from gyre.observability.terminal.colors import colour, palette
 
 WIDTH_IN = 9.0
 DOTS_PER_INCH = 160

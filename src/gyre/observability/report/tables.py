@@ -9,10 +9,9 @@ from math import isfinite
 from statistics import fmean
 from typing import Any
 
-from gyre.observability.dashboard.moment import moment, plain_shape
-from gyre.observability.report.part import ABSENT, ReportTable, took
-from gyre.observability.report.saved import ratio
-from gyre.observability.report.told import ReportRun
+from gyre.observability.dashboard.views import moment, plain_shape
+from gyre.observability.report.figures_training import ratio
+from gyre.observability.report.model import ABSENT, ReportRun, ReportTable, took
 from gyre.observability.terminal.text import many, spoken
 
 FORMAT = 1

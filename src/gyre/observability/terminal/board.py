@@ -7,10 +7,10 @@ Rule 2: a fact that comes twice, as after a resume, counts once.
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from gyre.journal.entries import Resumed
-from gyre.observability.expected import in_the_long_run
-from gyre.observability.history.seen import CellSpan, DemandLevel, StepSummary, Tally
+from gyre.journal.reader import Resumed
+from gyre.observability.history.cells import CellSpan, DemandLevel, StepSummary, Tally
 from gyre.observability.resource_use import UsageSample, used
+from gyre.observability.staleness import in_the_long_run
 from gyre.scheduler.cells import CellState
 from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.messages import (

@@ -13,7 +13,7 @@ from typing import TextIO
 from gyre.observability.resource_use import OTHERS, UsageSample
 from gyre.observability.resource_use import ROLES as ROLES_OF_USE
 from gyre.observability.terminal.board import RunBoard
-from gyre.observability.terminal.paint import Line, Piece, Style, columns, cut, fit, paint, safe
+from gyre.observability.terminal.colors import Line, Piece, Style, columns, cut, fit, paint, safe
 from gyre.observability.terminal.text import (
     EMPTY,
     FULL,
@@ -28,7 +28,7 @@ from gyre.observability.terminal.text import (
     spelled,
     spoken,
 )
-from gyre.scheduler.placements import Placement
+from gyre.scheduler.policies import Placement
 from gyre.types.outcomes import Outcome
 
 WIDTH = 80

@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from gyre.cluster.pids import lock_holder
-from gyre.journal.following import JournalFollower
-from gyre.journal.reading import path_of
+from gyre.cluster.procfs import lock_holder
+from gyre.journal.reader import JournalFollower, path_of
 from gyre.observability.history.faults import FaultHistory, RunFault
 from gyre.observability.terminal.board import JOURNAL_EVENTS, RunBoard
-from gyre.observability.terminal.paint import cut, printed, safe
+from gyre.observability.terminal.charts import timeline
+from gyre.observability.terminal.colors import cut, printed, safe
 from gyre.observability.terminal.progress import WIDTH, Progress, block, ending, room
 from gyre.observability.terminal.text import clock, many, spelled, spoken
-from gyre.observability.terminal.timeline import timeline
 from gyre.scheduler.messages import Event, StopReason
 from gyre.scheduler.replay import shape_of
 from gyre.types.errors import ConfigError

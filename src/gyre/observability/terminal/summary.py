@@ -5,13 +5,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from textwrap import wrap
 
-from gyre.journal.entries import Resumed
-from gyre.journal.reading import JournalContents
-from gyre.observability.expected import in_a_whole_run
+from gyre.journal.reader import JournalContents, Resumed
 from gyre.observability.ledgers import ledgers
+from gyre.observability.staleness import in_a_whole_run
 from gyre.observability.terminal.board import RunBoard
-from gyre.observability.terminal.curve import curve
-from gyre.observability.terminal.paint import safe
+from gyre.observability.terminal.charts import curve, timeline
+from gyre.observability.terminal.colors import safe
 from gyre.observability.terminal.progress import placement_name
 from gyre.observability.terminal.text import (
     EMPTY,
@@ -23,11 +22,10 @@ from gyre.observability.terminal.text import (
     spelled,
     spoken,
 )
-from gyre.observability.terminal.timeline import timeline
 from gyre.observability.what_if import SimulatedPlacement
 from gyre.scheduler.cells import CellState
-from gyre.scheduler.dispatch import Boundary
 from gyre.scheduler.messages import StopReason
+from gyre.scheduler.policies import Boundary
 from gyre.scheduler.replay import shape_of
 from gyre.types.errors import InternalError
 from gyre.types.ids import CORE

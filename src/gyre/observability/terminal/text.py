@@ -4,7 +4,7 @@ import codecs
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from gyre.observability.terminal.paint import ELLIPSIS, Style
+from gyre.observability.terminal.colors import ELLIPSIS, Style
 from gyre.scheduler.cells import CellState
 
 EIGHTHS = "▁▂▃▄▅▆▇█"

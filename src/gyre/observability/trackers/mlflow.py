@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, Run
 
-from gyre.observability.trackers.tracked import TrackedRun
+from gyre.observability.trackers.registry import TrackedRun
 
 TAG = "gyre.run"
 MOST_CHARACTERS = 6000

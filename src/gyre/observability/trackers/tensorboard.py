@@ -12,7 +12,7 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 
-from gyre.observability.trackers.tracked import TrackedRun
+from gyre.observability.trackers.registry import TrackedRun
 
 
 class TensorBoardTracker:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import trackio
 
-from gyre.observability.trackers.tracked import TrackedRun
+from gyre.observability.trackers.registry import TrackedRun
 
 
 class TrackioTracker:

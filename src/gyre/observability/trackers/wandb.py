@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import wandb
 
-from gyre.observability.trackers.tracked import TrackedRun
+from gyre.observability.trackers.registry import TrackedRun
 from gyre.types.errors import ConfigError
 
 STEP = "step"

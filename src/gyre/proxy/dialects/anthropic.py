@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import xxhash
 
-from gyre.net import proxy_sse as sse
-from gyre.proxy.dialects import fields
-from gyre.proxy.dialects.dialect import ParsedRequest
+from gyre.net import sse
+from gyre.proxy.dialects import base as fields
+from gyre.proxy.dialects.base import ParsedRequest
+from gyre.types.call_records import Evidence
 from gyre.types.conversation import Finish, Message, Reply, Tool, ToolCall, Usage
 from gyre.types.errors import RequestError
-from gyre.types.roles import Evidence
 
 _BILLING = "x-anthropic-billing-header:"
 _RAW_ARGUMENTS = "__raw_arguments"

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import msgspec
 
-from gyre.net import proxy_sse as sse
-from gyre.proxy.dialects import fields
-from gyre.proxy.dialects.dialect import ParsedRequest
+from gyre.net import sse
+from gyre.proxy.dialects import base as fields
+from gyre.proxy.dialects.base import ParsedRequest
+from gyre.types.call_records import Evidence
 from gyre.types.conversation import Finish, Message, Reply, Tool, ToolCall
 from gyre.types.errors import ContextOverflow, RequestError
-from gyre.types.roles import Evidence
 
 _FINISH_REASONS: Mapping[Finish, str] = {
     "stop": "stop",

@@ -8,11 +8,11 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping
 
-from gyre.proxy.counts import RouterCounts
-from gyre.proxy.routing.seats import CallPin, RoutedCall
+from gyre.proxy.metrics import RouterCounts
+from gyre.proxy.routing.engine_pool import CallPin, RoutedCall
 from gyre.types.errors import EngineError
 from gyre.types.ids import EngineName
-from gyre.types.ports import Engine, KvMovable
+from gyre.types.protocols import Engine, KvMovable
 from gyre.types.sampling import PinnedKv
 
 

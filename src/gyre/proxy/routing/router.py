@@ -1,4 +1,6 @@
-"""Calls find engines and outlive them: held, moved and continued from the tokens they have.
+"""Calls find engines, wait, move and continue.
+
+Calls find engines and outlive them: held, moved and continued from the tokens they have.
 
 Rule 1: a token that was sampled is kept; a call ends once, with every token once (T07).
 Rule 2: nothing polls; a call waits for a seat, a drain for its last call, a probe for its pause.
@@ -11,27 +13,26 @@ import random
 import time
 import uuid
 from array import array
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from typing import Any, Self
 
-from gyre.aio.chores import BackgroundTasks
+from gyre.aio import BackgroundTasks, WaitTimer
 from gyre.config.sections import RouterConfig
-from gyre.proxy.counts import RouterCounts
+from gyre.proxy.metrics import RouterCounts
 from gyre.proxy.routing.call_output import CallOutput
 from gyre.proxy.routing.circuit_breaker import CircuitBreaker
-from gyre.proxy.routing.held import HeldTimer
-from gyre.proxy.routing.kv_handover import KvHandover
-from gyre.proxy.routing.routes import Routes
-from gyre.proxy.routing.seats import (
+from gyre.proxy.routing.engine_pool import (
     ORDERED,
     Cut,
     EngineSlots,
     EngineStatus,
     EngineStream,
     RoutedCall,
+    Routes,
+    WaitingQueue,
 )
-from gyre.proxy.routing.waiting import WaitingQueue
+from gyre.proxy.routing.kv_handover import KvHandover
 from gyre.types.errors import (
     ConfigError,
     EngineDraining,
@@ -41,8 +42,40 @@ from gyre.types.errors import (
     Unavailable,
 )
 from gyre.types.ids import EngineName
-from gyre.types.ports import Engine
+from gyre.types.protocols import Engine
 from gyre.types.sampling import Chunk, GenerateRequest, Output, PinnedKv, SamplingParams
+
+
+class HeldTimer:
+    """Seconds by execution in which one of its calls waited, or several did."""
+
+    def __init__(self, clock: Callable[[], float], counts: RouterCounts) -> None:
+        self._clock = clock
+        self._counts = counts
+        self._by_execution: dict[str, WaitTimer] = {}
+
+    @contextmanager
+    def holding(self, call: RoutedCall) -> Iterator[None]:
+        """The call has no engine while this lasts."""
+        began = self._clock()
+        waits = self._by_execution.setdefault(call.execution, WaitTimer())
+        waits.begin(began)
+        try:
+            yield
+        finally:
+            now = self._clock()
+            waits.end(now)
+            call.held_s += now - began
+            self._counts.held_s += now - began
+
+    def of(self, execution: str) -> float:
+        waits = self._by_execution.get(execution)
+        return 0.0 if waits is None else waits.total_s(self._clock())
+
+    def forget(self, execution: str) -> None:
+        """It is over; calls that still wait count for nobody."""
+        self._by_execution.pop(execution, None)
+
 
 MOST_REMEMBERED = 65_536
 """Executions whose last engine is remembered; the oldest is forgotten beyond."""

@@ -1,22 +1,253 @@
-"""A request's history as units to match, each wire message decoded at most once.
+"""A request's history as units with digests; resume points of recent requests.
+
+Digests by which a message in a history finds its tokens, whatever the harness did to it.
+
+A sampled reply is known by its text and the ids of its tool calls, because harnesses rewrite the
+names and arguments they echo (SPEC 4.3, T12 to T16); where ids are unknown, by text and payload.
+An input message is known by everything it says.
+
+Where an execution's last requests stood, so that the next one is matched from there on.
+
+A history is mostly the one before it with a little more at its end. Trails are a short cut only:
+whatever they skip has been matched before, and a request that leaves them is matched from the root.
+
+A request's history as units to match, each wire message decoded at most once.
 
 A unit is what tokens are shared by: the preface (tools and system prompt), one message, or a run
 of tool results, because templates fold such runs into one turn. Decoded messages are not kept:
 their digests are, under a hash of the bytes they came in.
 """
 
+import json
 from array import array
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 
 from xxhash import xxh3_128_digest
 
-from gyre.proxy.dialects.dialect import Dialect, ParsedRequest
-from gyre.proxy.session.keys import MatchDigests, MessageDigests
-from gyre.proxy.session.trails import HistoryFingerprint, ResumePoints
-from gyre.types.conversation import Message, Role, Tool
+from gyre.proxy.dialects.base import Dialect, ParsedRequest
+from gyre.types.conversation import Message, Role, Tool, ToolCall
 from gyre.types.errors import RequestError
 from gyre.types.ids import SegmentId
+
+KEY_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatchDigests:
+    """How one message of a history may be found under its parent segment."""
+
+    sampled: tuple[bytes, ...]
+    """As a sampled reply, the likeliest first: by its tool-call ids, then by their payloads; of
+    each with the thinking that was said, then, where none was said, with any."""
+    as_input: bytes
+    """The same message given as input before."""
+
+
+class MessageDigests:
+    """Makes digests of messages, keyed by a salt so that content cannot aim at a collision."""
+
+    def __init__(self, salt: bytes) -> None:
+        self._salt = salt
+
+    def digest(self, *parts: str) -> bytes:
+        """128 bits of all the parts, their borders included."""
+        state = blake2b(digest_size=KEY_BYTES, key=self._salt)
+        for part in parts:
+            data = part.encode("utf-8", "surrogatepass")
+            state.update(len(data).to_bytes(8, "little"))
+            state.update(data)
+        return state.digest()
+
+    def run(self, keys: Iterable[MatchDigests]) -> MatchDigests:
+        """Of several input messages that templates fold into one turn (M14)."""
+        together = blake2b(digest_size=KEY_BYTES, key=self._salt)
+        for key in keys:
+            together.update(key.as_input)
+        return MatchDigests(sampled=(), as_input=together.digest())
+
+    def of(self, message: Message) -> MatchDigests:
+        """How this message of an incoming history may be found."""
+        if message.role != "assistant":
+            return MatchDigests(sampled=(), as_input=self._as_input(message))
+        # Dialects need not echo thinking; its absence says nothing, so it matches any (T20).
+        thoughts = [_thought(message)] if message.reasoning else [_thought(message), _ANY]
+        return MatchDigests(
+            sampled=self._replies(message, thoughts), as_input=self._as_input(message)
+        )
+
+    def reply(self, message: Message) -> tuple[bytes, ...]:
+        """Under which digests a sampled reply is entered, in the form it was returned (T22)."""
+        return self._replies(message, [_thought(message), _ANY])
+
+    def _replies(self, message: Message, thoughts: list[tuple[str, ...]]) -> tuple[bytes, ...]:
+        ids = [plain_id(call.id) for call in message.calls]
+        payloads = [part for call in message.calls for part in _payload(call)]
+        ways = [("ids", ids), ("payload", payloads)] if message.calls else [("ids", ids)]
+        return tuple(
+            self.digest(way, *thought, message.text, *parts)
+            for way, parts in ways
+            for thought in thoughts
+        )
+
+    def _as_input(self, message: Message) -> bytes:
+        calls = (part for call in message.calls for part in (plain_id(call.id), *_payload(call)))
+        answers = plain_id(message.answers) if message.answers else ""
+        thought = _thought(message)
+        return self.digest("input", message.role, message.text, answers, *thought, *calls)
+
+
+def plain_id(call_id: str) -> str:
+    """A tool-call id without what harnesses strip from ids (T15)."""
+    return "".join(filter(str.isalnum, call_id)) or call_id
+
+
+_ANY = ("any",)
+
+
+def _thought(message: Message) -> tuple[str, ...]:
+    return ("said", message.reasoning) if message.reasoning else ("unsaid",)
+
+
+def _payload(call: ToolCall) -> tuple[str, str]:
+    return call.name, canonical_arguments(call.arguments)
+
+
+def canonical_arguments(text: str) -> str:
+    """One spelling for arguments that differ in key order, spaces or escapes only.
+
+    Text that is not plain JSON (duplicate keys, NaN, overflow, absurd nesting) stays as it is: it
+    equals itself and nothing else (T18).
+    """
+    try:
+        value = json.loads(
+            text or "{}",
+            object_pairs_hook=_without_duplicates,
+            parse_constant=_refuse,
+            parse_float=_finite,
+        )
+        canonical = json.dumps({} if value is None else value, sort_keys=True)
+    except (ValueError, RecursionError):
+        return "raw " + text
+    return "json " + canonical
+
+
+def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        message = "duplicate keys"
+        raise ValueError(message)
+    return found
+
+
+def _refuse(constant: str) -> object:
+    raise ValueError(constant)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if value in (float("inf"), float("-inf")):
+        raise ValueError(text)
+    return value
+
+
+HASH_BYTES = 16
+MOST_TRAILS = 4
+"""Agents of an execution that talk in turns; the one silent for longest is forgotten first."""
+FEWEST_UNITS = 8
+"""Shorter histories are matched as quickly from the root."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryFingerprint:
+    """What is needed to recognise a request's history in a later one."""
+
+    scope: tuple[str, bytes]
+    """Dialect and preface."""
+    hashes: bytes
+    """Hash of each wire message, end to end."""
+    starts: "array[int]"
+    """Per unit: the wire message it begins with, times two, plus one if not at its beginning."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumePoint:
+    """A request that was answered: its history, and the segments that hold it."""
+
+    mark: HistoryFingerprint
+    path: "array[int]"
+    """The preface's segment, then one per unit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumption:
+    """The part of a new history that a trail already holds."""
+
+    path: list[SegmentId]
+    """The preface's segment and one per unit that is skipped."""
+    starts: "array[int]"
+    next_message: int
+    """The first wire message that has to be looked at."""
+
+
+class ResumePoints:
+    """The last few trails of one execution."""
+
+    def __init__(self, *, fewest_units: int = FEWEST_UNITS) -> None:
+        self._fewest_units = fewest_units
+        self._trails: deque[ResumePoint] = deque(maxlen=MOST_TRAILS)
+
+    def keep(self, trail: ResumePoint) -> None:
+        """The newest trail; one that it continues is dropped."""
+        if len(trail.path) <= self._fewest_units:
+            return
+        for old in self._trails:
+            same = old.mark.scope == trail.mark.scope
+            if same and _common(old.mark.hashes, trail.mark.hashes) > self._fewest_units // 2:
+                self._trails.remove(old)
+                break
+        self._trails.append(trail)
+
+    def resume(self, scope: tuple[str, bytes], hashes: bytes) -> Resumption | None:
+        """The longest beginning of this history that any trail holds."""
+        best: tuple[int, ResumePoint] | None = None
+        for trail in self._trails:
+            if trail.mark.scope != scope:
+                continue
+            common = _common(trail.mark.hashes, hashes)
+            if best is None or common > best[0]:
+                best = (common, trail)
+        return None if best is None else self._resumption(best[1], best[0])
+
+    def _resumption(self, trail: ResumePoint, common: int) -> Resumption | None:
+        """Units that end before one which begins, cleanly, with a message that is common too."""
+        starts = trail.mark.starts
+        unit = min(len(starts), len(trail.path) - 1) - 1
+        while unit >= self._fewest_units and (starts[unit] % 2 or starts[unit] // 2 >= common):
+            unit -= 1
+        if unit < self._fewest_units:
+            return None
+        return Resumption(
+            path=[SegmentId(one) for one in trail.path[: unit + 1]],
+            starts=starts[:unit],
+            next_message=starts[unit] // 2,
+        )
+
+
+def _common(left: bytes, right: bytes) -> int:
+    """How many leading hashes are equal."""
+    low, high = 0, min(len(left), len(right)) // HASH_BYTES
+    if left[: high * HASH_BYTES] == right[: high * HASH_BYTES]:
+        return high
+    while low + 1 < high:
+        middle = (low + high) // 2
+        if left[: middle * HASH_BYTES] == right[: middle * HASH_BYTES]:
+            low = middle
+        else:
+            high = middle
+    return low
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

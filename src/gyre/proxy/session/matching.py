@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gyre.proxy.session.history import HistoryUnit, RequestHistory
-from gyre.proxy.session.keys import MessageDigests
+from gyre.proxy.session.history import HistoryUnit, MessageDigests, RequestHistory
 from gyre.trajectory.tree import CallNode, Tree
+from gyre.types.call_records import CallEchoed
 from gyre.types.conversation import Message
 from gyre.types.ids import ROOT, CallId, SegmentId
-from gyre.types.ports import ParsedReply, Renderer
-from gyre.types.records import CallEchoed
+from gyre.types.protocols import ParsedReply, Renderer
 
 TAIL_TOKENS = 4096
 """How much of a prompt's end is handed to renderers: more than any family looks at."""

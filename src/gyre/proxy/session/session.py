@@ -11,28 +11,33 @@ from math import isfinite
 
 import numpy as np
 
-from gyre.proxy.dialects.dialect import Dialect, ParsedRequest
-from gyre.proxy.session.compose import Prompt, compose, extend, prefilled
-from gyre.proxy.session.foresee import check_context_early
-from gyre.proxy.session.history import HistoryReader, Preface, RequestHistory
-from gyre.proxy.session.keys import MessageDigests
+from gyre.proxy.dialects.base import Dialect, ParsedRequest
+from gyre.proxy.session.history import (
+    HistoryFingerprint,
+    HistoryReader,
+    MessageDigests,
+    Preface,
+    RequestHistory,
+    ResumePoint,
+    ResumePoints,
+)
 from gyre.proxy.session.matching import TAIL_TOKENS, PrefixMatch, match_prefix
-from gyre.proxy.session.trails import HistoryFingerprint, ResumePoint, ResumePoints
+from gyre.proxy.session.prompt import Prompt, check_context_early, compose, extend, prefilled
 from gyre.trajectory.tree import Tree
-from gyre.types.conversation import Finish, Message, Reply, ToolCall, Usage
-from gyre.types.errors import ContextOverflow, RequestError
-from gyre.types.ids import ROOT, CallId, SegmentId
-from gyre.types.ports import ParsedReply, Renderer
-from gyre.types.records import (
+from gyre.types.call_records import (
     CallClosed,
     CallEchoed,
     CallFailed,
     CallOpened,
     CallRecord,
+    Classification,
     LogOpened,
     NewSegment,
 )
-from gyre.types.roles import Classification
+from gyre.types.conversation import Finish, Message, Reply, ToolCall, Usage
+from gyre.types.errors import ContextOverflow, RequestError
+from gyre.types.ids import ROOT, CallId, SegmentId
+from gyre.types.protocols import ParsedReply, Renderer
 from gyre.types.sampling import Output, SamplingParams
 
 PROBE_TOKENS = 1

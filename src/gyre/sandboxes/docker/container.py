@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from gyre.sandboxes.docker.image import Image
+from gyre.sandboxes.local.mounts import NAME, WORKDIR
 from gyre.sandboxes.local.sandbox import OOM_SCORE
-from gyre.sandboxes.local.view import NAME, WORKDIR
-from gyre.sandboxes.members import MARK
+from gyre.sandboxes.process_tree import MARK
 from gyre.types.errors import SandboxError
-from gyre.types.sandboxes import Level, Limits
-from gyre.types.tasks import Command
+from gyre.types.tasks import Command, Level, Limits
 
 SOCKET = "/var/run/docker.sock"
 LABEL = "gyre.sandbox"

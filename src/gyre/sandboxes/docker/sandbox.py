@@ -19,15 +19,13 @@ from gyre.sandboxes.docker import image as docker_image
 from gyre.sandboxes.docker.api import Daemon, DaemonRefusal, UpgradedConnection
 from gyre.sandboxes.docker.container import LABEL, Container, ContainerKind
 from gyre.sandboxes.docker.exec import ContainerProgram
-from gyre.sandboxes.home import write_home
-from gyre.sandboxes.listener import listen_inside
+from gyre.sandboxes.local.launch import KILL_S
 from gyre.sandboxes.local.sandbox import NO_LIMITS, PORT
-from gyre.sandboxes.local.started import KILL_S
-from gyre.sandboxes.relay import Relay, Upstream, through
-from gyre.sandboxes.watchdog import Watchdog
+from gyre.sandboxes.process import write_home
+from gyre.sandboxes.process_tree import Watchdog
+from gyre.sandboxes.proxy_relay import Relay, Upstream, listen_inside, through
 from gyre.types.errors import InternalError, SandboxError
-from gyre.types.sandboxes import Level, Limits
-from gyre.types.tasks import Command
+from gyre.types.tasks import Command, Level, Limits
 
 REMOVE_S = 60.0
 PAUSE_S = 0.02

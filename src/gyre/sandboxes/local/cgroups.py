@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from gyre.types.sandboxes import Level, Limits
+from gyre.types.tasks import Level, Limits
 
 CONTROLLERS = ("memory", "pids", "cpu")
 PERIOD_US = 100_000

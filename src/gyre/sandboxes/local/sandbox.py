@@ -12,22 +12,27 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gyre.sandboxes.home import write_home
-from gyre.sandboxes.listener import listen_inside
 from gyre.sandboxes.local import cgroups as limits
-from gyre.sandboxes.local import launchers, seccomp
+from gyre.sandboxes.local import launch as launchers
+from gyre.sandboxes.local import seccomp
 from gyre.sandboxes.local.cgroups import ControlGroup
-from gyre.sandboxes.local.devices import devices
-from gyre.sandboxes.local.roots import below_of, clear_ways, refuse_ways_out
-from gyre.sandboxes.local.started import LaunchedProgram, Launcher
-from gyre.sandboxes.local.view import SYSTEM, WORKDIR, Layers, SandboxMounts, read_system
-from gyre.sandboxes.members import MARK, SandboxProcesses
-from gyre.sandboxes.process import OutputCapture
-from gyre.sandboxes.relay import Relay, Upstream, through
-from gyre.sandboxes.watchdog import Watchdog
+from gyre.sandboxes.local.launch import LaunchedProgram, Launcher
+from gyre.sandboxes.local.mounts import (
+    SYSTEM,
+    WORKDIR,
+    Layers,
+    SandboxMounts,
+    below_of,
+    clear_ways,
+    devices,
+    read_system,
+    refuse_ways_out,
+)
+from gyre.sandboxes.process import OutputCapture, write_home
+from gyre.sandboxes.process_tree import MARK, SandboxProcesses, Watchdog
+from gyre.sandboxes.proxy_relay import Relay, Upstream, listen_inside, through
 from gyre.types.errors import InternalError, SandboxError
-from gyre.types.sandboxes import Level, Limits
-from gyre.types.tasks import Command
+from gyre.types.tasks import Command, Level, Limits
 
 INHERITED = ("LANG", "LC_ALL", "TZ")
 """All that programs see of the environment of whoever started Gyre, besides parts of its PATH."""

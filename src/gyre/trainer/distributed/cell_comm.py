@@ -18,11 +18,11 @@ from torch import Tensor
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 from torch.distributed import distributed_c10d as groups
 
-from gyre.model.lending import IpcExport, IpcMemory, read, require_alike
+from gyre.model.cuda_ipc import IpcExport, IpcMemory, read, require_alike
 from gyre.trainer.distributed.rank_comm import CommGroup
-from gyre.trainer.room import oom_guard
+from gyre.trainer.offload import oom_guard
 from gyre.types.errors import CellError
-from gyre.types.transfers import IpcHandle
+from gyre.types.protocols import IpcHandle
 
 ANYBODY = -1
 """Processes of a store that is never thought to be complete, because cells come back."""

@@ -9,11 +9,11 @@ import torch
 from gyre.config.sections import LossConfig, OptimizerConfig, TrainerConfig
 from gyre.model.loader import load_network
 from gyre.model.network import Network
-from gyre.trainer.cell import Trainer
-from gyre.trainer.distributed.rank import RankTrainer
 from gyre.trainer.distributed.rank_comm import CommGroup, RankComm
+from gyre.trainer.distributed.rank_trainer import RankTrainer
+from gyre.trainer.trainer import Trainer
 from gyre.types.errors import ConfigError
-from gyre.types.ports import CellTrainer
+from gyre.types.protocols import CellTrainer
 
 HINT = "trainer.kind = \"megatron\" needs Megatron-core: pip install 'gyre-rl[megatron]'"
 

@@ -1,1 +1,0 @@
-"""Small asyncio tools: background tasks, condition variable, race, overlapping-wait timer."""

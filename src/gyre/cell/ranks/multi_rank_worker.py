@@ -1,0 +1,318 @@
+"""TrainingWorker over several ranks."""
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from threading import Lock
+
+import torch
+from torch import Tensor
+
+from gyre.cell.checkpoint_writer import CheckpointWriter, CopyCost, WrittenState
+from gyre.cell.protocol import ExposedWeights, SavedCheckpoint
+from gyre.cell.ranks import protocol as rank_orders
+from gyre.cell.ranks.driver import ClaimResult, Driver, PendingClaim
+from gyre.cell.ranks.main import open_part, planned_network
+from gyre.cell.ranks.rank_group import RankGroup, RankProcess
+from gyre.cell.ranks.worker import read_shard
+from gyre.cell.spec import CellSpec
+from gyre.cell.training_worker import Leases, check_held, check_version
+from gyre.model.checkpoint import Named
+from gyre.model.network import Network
+from gyre.storage.files import write_plan
+from gyre.trainer.logprobs import CUDA_MULTIPLE_TOKENS, check_claim
+from gyre.trainer.trainer import BACKWARD
+from gyre.types.errors import CellError, CellGone, CheckpointError, ExposureGone, NotFinite
+from gyre.types.training import Claim, ClaimReport, Score, StepReport, Work
+
+
+class GatheredCopies:
+    """What all ranks have copied, asked for beside the thread that drives them."""
+
+    def __init__(self, crew: RankGroup, network: Network, *, share: Path) -> None:
+        """The network is whole, and tells how parts of its weights were cut."""
+        self._crew = crew
+        self._shapes = {name: one.shape for name, one in network.module.named_parameters()}
+        self._share = share
+        self._copied_s = 0.0
+
+    def copy(self, version: int, *, weights_only: bool) -> None:
+        """All of it, whichever is asked for: parts of weights are laid from whole copies."""
+        answers = self._crew.all(rank_orders.CopyCommand(version=version))
+        self._copied_s = max(one.copied_s for one in answers)
+
+    def weights(self) -> Callable[[], Named]:
+        parts = []
+        for answer in self._crew.all(rank_orders.WriteShardCommand(), for_ever=True):
+            assert answer.part is not None
+            parts.append(read_shard(self._share, answer.part))
+            with suppress(FileNotFoundError):
+                (self._share / answer.part.file).unlink()
+        named = sorted(joined(parts, self._shapes).items())
+        return lambda: named
+
+    def write(self, folder: Path) -> WrittenState:
+        answers = self._crew.all(
+            rank_orders.WriteOptimizerCommand(folder=str(folder)), for_ever=True
+        )
+        return WrittenState(
+            num_steps=answers[0].num_steps, ranks=tuple(one.files for one in answers)
+        )
+
+    def cost(self) -> CopyCost:
+        return CopyCost(stalled_s=self._crew.part.snapshot.stalled_s, copied_s=self._copied_s)
+
+
+def joined(
+    parts: Sequence[Mapping[str, Tensor]], shapes: Mapping[str, torch.Size]
+) -> dict[str, Tensor]:
+    """The weights of a whole model, from those of its ranks in their order.
+
+    What several ranks hold in full is taken from the first, and what the model knows by another
+    name, as the last stage its tied head, from the stage that has it under its own.
+    """
+    return {name: _whole(name, parts, shape) for name, shape in shapes.items()}
+
+
+def _whole(name: str, parts: Sequence[Mapping[str, Tensor]], shape: torch.Size) -> Tensor:
+    held = [one[name] for one in parts if name in one]
+    if held and held[0].shape == shape:
+        return held[0]
+    if held and held[0].dim() == len(shape):
+        cut = [dim for dim, size in enumerate(held[0].shape) if size != shape[dim]]
+        whole = torch.cat(held, cut[0]) if len(cut) == 1 else None
+        if whole is not None and whole.shape == shape:
+            return whole
+    found = [tuple(one.shape) for one in held]
+    message = f"{name}: expected parts of shape {tuple(shape)}, found {found}"
+    raise CheckpointError(message, retryable=False)
+
+
+SIGNS_OF_LIFE = 4
+"""Times that a paused stream says so within the time-out of the cell's lines."""
+FAR = ("-m", "gyre.cluster.node_agent")
+PATIENCE = 4
+"""Time-outs of lines after which a rank that has not answered an order never will."""
+
+
+class MultiRankWorker:
+    """A cell's driver and its crew; every method may be called from any thread."""
+
+    shares_network = False
+
+    def __init__(
+        self, plan: CellSpec, crew: RankGroup, network: Network, *, on_failure: Callable[[], None]
+    ) -> None:
+        """`network` is the engine's, whole; `on_failure` is called once, when the cell is lost."""
+        self.claims_at_once = plan.stages + 1
+        self._plan = plan
+        self._crew = crew
+        self._trainer = crew.part.trainer
+        self._network = network
+        life_s = plan.timeout_s / SIGNS_OF_LIFE
+        self._driver = Driver(crew, plan.objective, life_s=life_s, on_failure=on_failure)
+        copies = GatheredCopies(crew, network, share=plan.share)
+        self._saving = CheckpointWriter(copies, network, stages=plan.stages, shards=plan.shards)
+        self._exposing = Lock()
+        self._exposed: ExposedWeights | None = None
+
+    @property
+    def version(self) -> int:
+        return self._trainer.version
+
+    @property
+    def failure(self) -> CellError | None:
+        """What the cell was lost by."""
+        return self._driver.failure
+
+    def ended(self, what: str) -> None:
+        """Another rank's process is gone."""
+        self._driver.fail(CellGone(what))
+
+    def reload(self) -> None:
+        def act() -> None:
+            try:
+                self._crew.all(rank_orders.ReloadCommand())
+            except CellGone:
+                raise
+            except CellError:
+                self._crew.surely(rank_orders.OffloadCommand())
+                raise
+
+        self._driver.do(act)
+
+    def offload(self) -> None:
+        """All ranks' memory is free; a sum that holds anything is kept (SPEC 2.5)."""
+        self._driver.do(lambda: self._crew.surely(rank_orders.OffloadCommand()))
+
+    def clear(self) -> None:
+        def act() -> None:
+            self._crew.surely(rank_orders.ClearCommand())
+            self._driver.held.clear()
+
+        self._driver.do(act)
+
+    def score(self, claim: Claim) -> tuple[Score, ...]:
+        one = PendingClaim(claim=claim, num_executions=1, lease=None, scores=None)
+        return self._claimed(one).scores
+
+    def train(
+        self, claim: Claim, *, lease: int, num_executions: int, scores: Sequence[Score] | None
+    ) -> ClaimReport:
+        """The last stage is through with it; its gradient is where the next order finds it."""
+        given = None if scores is None else tuple(scores)
+        if given is not None and len(given) != len(claim.shares):
+            counts = f"{len(given)} scores for {len(claim.shares)} shares"
+            raise CellError(f"lease {lease}: expected as many, found {counts}", retryable=False)
+        found = self._claimed(
+            PendingClaim(claim=claim, num_executions=num_executions, lease=lease, scores=given)
+        )
+        return ClaimReport(
+            loss=found.loss,
+            scores=found.scores,
+            measures=found.measures,
+            work=self._work_of(claim, found),
+        )
+
+    def form_groups(self, epoch: int, order: Sequence[int]) -> None:
+        meet = rank_orders.FormGroupsCommand(epoch=epoch, order=list(order))
+        self._driver.do(lambda: self._crew.all(meet))
+
+    def reduce(self, epoch: int, members: Sequence[int], leases: Leases) -> int:
+        """The first member's sum is that of all; bytes that this cell sent there."""
+
+        def act() -> int:
+            check_held(self._plan.cell, self._driver.held, leases)
+            order = rank_orders.ReduceCommand(epoch=epoch, members=list(members))
+            answers = self._crew.agreed(order)
+            if members[0] == self._plan.cell:
+                self._driver.held.update(lease for held in leases.values() for lease in held)
+            return sum(one.num_bytes for one in answers)
+
+        return self._driver.do(act)
+
+    def step(self, version: int) -> StepReport:
+        """One update from this version, and from no other; on all ranks or on none."""
+
+        def act() -> StepReport:
+            check_version(self.version, version)
+            if self._plan.optimizer is None:
+                raise CellError("this cell has no optimizer: the core's has", retryable=False)
+            self._crew.surely(rank_orders.StepCommand(), but=(NotFinite,))
+            self._driver.held.clear()
+            assert self._crew.part.stepped is not None
+            return self._crew.part.stepped
+
+        return self._driver.do(act)
+
+    def broadcast_weights(self, epoch: int, members: Sequence[int], version: int) -> None:
+        """Everybody has the first member's weights, which are of this version."""
+
+        def act() -> None:
+            self._crew.agreed(
+                rank_orders.BroadcastCommand(epoch=epoch, members=list(members), version=version)
+            )
+            if members[0] != self._plan.cell:
+                self._driver.held.clear()
+
+        self._driver.do(act)
+
+    def expose(self) -> ExposedWeights:
+        """Every rank's weights for others to read; beside the thread that drives (SPEC 3.1)."""
+        with self._exposing:
+            version = self.version
+            if self._exposed is None or self._exposed.version != version:
+                answers = self._crew.all(rank_orders.ExposeCommand())
+                if {version} != {one.version for one in answers}:
+                    raise ExposureGone("the weights changed while they were exposed")
+                parts = tuple(one.bundle for one in answers if one.bundle is not None)
+                self._exposed = ExposedWeights(version=version, parts=parts)
+            return self._exposed
+
+    def pull(self, given: ExposedWeights) -> None:
+        """The weights are those of another cell, and no others (SPEC 3.1)."""
+
+        def act() -> None:
+            if self._trainer.is_resting:
+                raise CellError("the trainer rests: restore it first")
+            self._crew.agreed(
+                rank_orders.PullCommand(parts=list(given.parts), version=given.version)
+            )
+            self._driver.held.clear()
+
+        self._driver.do(act)
+
+    def save(self, folder: Path, version: int | None) -> SavedCheckpoint:
+        """The weights are durable."""
+        return self._saving.save(folder, self.version if version is None else version)
+
+    def checkpoint(self, folder: Path, version: int | None) -> SavedCheckpoint:
+        """Weights and optimizer are durable; every rank copies beside what it is driven to do."""
+        return self._saving.checkpoint(folder, self.version if version is None else version)
+
+    def drop(self) -> None:
+        """The other ranks have ended, and nobody waits for this one."""
+        self._driver.end()
+
+    def _claimed(self, one: PendingClaim) -> ClaimResult:
+        check_claim(one.claim, self._trainer.network)
+        return self._driver.claimed(one)
+
+    def _work_of(self, claim: Claim, found: ClaimResult) -> Work:
+        shape, packs = self._network.shape, claim.packs
+        multiple = CUDA_MULTIPLE_TOKENS if self._network.device.type == "cuda" else 1
+        flops = [
+            shape.forward_flops(one.num_tokens, one.num_targets, one.num_pairs) for one in packs
+        ]
+        return Work(
+            num_packs=len(packs),
+            num_skipped=found.num_skipped,
+            num_tokens=sum(one.num_tokens for one in packs),
+            num_padding=sum(-one.num_tokens % multiple for one in packs),
+            num_targets=sum(one.num_targets for one in packs),
+            model_flops=sum(flops) * (1 + BACKWARD),
+            # Passes of both kinds overlap over the stages, so all of the time stands here.
+            forward_s=found.seconds,
+            backward_s=0.0,
+        )
+
+
+def open_ranked(
+    plan: CellSpec, network: Network, *, on_failure: Callable[[], None]
+) -> MultiRankWorker:
+    """All ranks are there; a failure on the way ends those that were."""
+    folder = Path(tempfile.mkdtemp(prefix=f"{plan.name}-", dir=plan.share))
+    path = write_plan(folder / "plan.json", plan)
+    store = folder / "store"
+    ended: list[str] = []
+    made: list[MultiRankWorker] = []
+
+    def on_end(what: str) -> None:
+        ended.append(what)
+        for one in made:
+            one.ended(what)
+
+    with ExitStack() as stack:
+        followers = []
+        for rank in range(1, plan.ranks):
+            far = (
+                ()
+                if (door := plan.node_agent_of(rank)) is None
+                else (*FAR, door, str(plan.key_file))
+            )
+            follower = RankProcess(path, rank, store, through=far, on_end=on_end)
+            stack.callback(follower.end)
+            followers.append(follower)
+        own = planned_network(plan)
+        for follower in followers:
+            follower.ready.result()
+        part = open_part(plan, 0, store, own)
+        crew = RankGroup(part, followers, patience_s=PATIENCE * plan.timeout_s)
+        ranked = MultiRankWorker(plan, crew, network, on_failure=on_failure)
+        stack.pop_all()
+    made.append(ranked)
+    # One that ended before anybody listened has not been noticed otherwise.
+    for what in ended:
+        ranked.ended(what)
+    return ranked

@@ -1,0 +1,270 @@
+"""The controller's side of fork servers."""
+
+import asyncio
+import itertools
+import json
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from gyre.cluster.local import LocalNode
+from gyre.cluster.process import LOOK_S
+from gyre.types.errors import ConfigError
+from gyre.types.protocols import LOST, Cluster, Node, SpawnedProcess
+
+STOP_S = 15.0
+"""How long a process may take to end after it was told to."""
+TAIL_BYTES = 2_000
+
+
+class ForkedProcess:
+    """One process, in a session of its own."""
+
+    def __init__(self, pid: int, spot: Node) -> None:
+        self.pid = pid
+        self.spot = spot
+        self.name = str(pid)
+        self.log: Path | None = None
+        loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[int] = loop.create_future()
+        self._ready: asyncio.Future[str] = loop.create_future()
+
+    @property
+    def is_over(self) -> bool:
+        return self._ended.done()
+
+    async def ready(self, within_s: float) -> str:
+        """Where it takes requests; ConfigError with the end of its log if it never does."""
+        done, _ = await asyncio.wait(
+            (self._ready, self._ended), timeout=within_s, return_when=asyncio.FIRST_COMPLETED
+        )
+        if self._ready in done:
+            return self._ready.result()
+        how = f"ended with status {self._ended.result()}" if done else f"not within {within_s:g} s"
+        raise ConfigError(f"{self.name}: not ready: {how}\n{self._tail()}".rstrip())
+
+    async def wait(self) -> int:
+        return await asyncio.shield(self._ended)
+
+    def signal(self, number: signal.Signals) -> None:
+        if not self.is_over:
+            self.spot.signal(self.pid, number)
+
+    async def stop(self, within_s: float = STOP_S) -> None:
+        """It is told to end, and made to if it does not; so is everything it started."""
+        self.signal(signal.SIGTERM)
+        await self.end(within_s)
+
+    async def kill(self) -> None:
+        """It is gone, and so is everything it started."""
+        self.spot.signal(self.pid, signal.SIGKILL, group=True)
+        await self.wait()
+
+    async def end(self, within_s: float) -> None:
+        """It has ended, by itself if it does so in time."""
+        await asyncio.wait((self._ended,), timeout=within_s)
+        self.spot.signal(self.pid, signal.SIGKILL, group=True)
+        await asyncio.wait((self._ended,), timeout=within_s)
+
+    def heard(self, answer: dict[str, Any]) -> None:
+        if "ready" in answer and not self._ready.done():
+            self._ready.set_result(answer["ready"])
+        if "ended" in answer and not self._ended.done():
+            self._ended.set_result(answer["ended"])
+
+    def _tail(self) -> str:
+        if self.log is None:
+            return ""
+        return self.log.read_bytes()[-TAIL_BYTES:].decode(errors="replace").strip()
+
+
+class ProcessForker(Protocol):
+    """Who brings processes into the world, somewhere."""
+
+    async def fork(
+        self, name: str, arguments: Sequence[str], *, log: Path, told: str = "", lasts: bool = False
+    ) -> ForkedProcess:
+        """A new process, which outlives this one if it lasts; `told` is seen by nobody else."""
+        ...
+
+    def signal_log_holder(self, log: str, number: int) -> None:
+        """The signal for one that was born of another, earlier, and is known by its log."""
+        ...
+
+
+class ForkClient:
+    """One nursery: a module imported once, and as many processes of it as are wanted.
+
+    It may be killed: the next birth opens another, and those who were born live on, unless they
+    are tied to it and should not last.
+    """
+
+    def __init__(
+        self, module: str, process: SpawnedProcess, log: Path, spot: Node, *, dies_with_parent: bool
+    ) -> None:
+        """Made by `open`."""
+        self._module = module
+        self._log = log
+        self._spot = spot
+        self._dies_with_parent = dies_with_parent
+        self._opening = asyncio.Lock()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._requests = itertools.count()
+        self._process: SpawnedProcess
+        self._asked: dict[int, asyncio.Future[ForkedProcess]]
+        self._listening: asyncio.Task[None]
+        self._listen_to(process)
+
+    @classmethod
+    async def open(
+        cls, module: str, log: Path, *, at: Node | None = None, dies_with_parent: bool = False
+    ) -> "ForkClient":
+        """Here, unless it is elsewhere; with `dies_with_parent` others end with it."""
+        spot = LocalNode() if at is None else at
+        return cls(
+            module,
+            await _nursery(module, log, spot, dies_with_parent),
+            log,
+            spot,
+            dies_with_parent=dies_with_parent,
+        )
+
+    @property
+    def pid(self) -> int:
+        """Of the nursery that there is now."""
+        return self._process.pid
+
+    @property
+    def is_over(self) -> bool:
+        """Its process has ended."""
+        return self._process.is_over or self._listening.done()
+
+    async def fork(
+        self, name: str, arguments: Sequence[str], *, log: Path, told: str = "", lasts: bool = False
+    ) -> ForkedProcess:
+        """A new process, which outlives this one if it lasts; `told` is seen by nobody else."""
+        log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        async with self._opening:
+            if self.is_over:
+                self._listen_to(
+                    await _nursery(self._module, self._log, self._spot, self._dies_with_parent)
+                )
+        request = next(self._requests)
+        given: asyncio.Future[ForkedProcess] = asyncio.get_running_loop().create_future()
+        self._asked[request] = given
+        asked = {
+            "request": request,
+            "arguments": list(arguments),
+            "told": told,
+            "log": str(log),
+            "lasts": lasts,
+        }
+        try:
+            await self._process.tell(json.dumps(asked).encode() + b"\n")
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise self._has_ended() from error
+        child = await given
+        child.name, child.log = name, log
+        return child
+
+    def signal_log_holder(self, log: str, number: int) -> None:
+        self._spot.signal_log_holder(log, number)
+
+    async def close(self) -> None:
+        """No more processes; those that do not last are told to end."""
+        self._process.hang_up()
+        try:
+            async with asyncio.timeout(STOP_S):
+                await self._process.wait()
+        except TimeoutError:
+            self._spot.signal(self._process.pid, signal.SIGKILL)
+            await self._process.wait()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _listen_to(self, process: SpawnedProcess) -> None:
+        self._process, self._asked = process, {}
+        self._listening = asyncio.create_task(self._listen(process, self._asked))
+        self._tasks.append(self._listening)
+
+    async def _listen(
+        self, process: SpawnedProcess, asked: dict[int, asyncio.Future[ForkedProcess]]
+    ) -> None:
+        """Until the process ends; then nobody else tells of the ends of its children."""
+        children: dict[int, ForkedProcess] = {}
+        async for line in process.lines():
+            answer = json.loads(line)
+            pid = answer["pid"]
+            if pid not in children:
+                # It may be its own first word, spoken before its parent tells of it.
+                children[pid] = ForkedProcess(pid, self._spot)
+            child = children[pid]
+            child.heard(answer)
+            if "request" in answer:
+                given = asked.pop(answer["request"])
+                if not given.done():  # Whoever asked may have been cancelled meanwhile.
+                    given.set_result(child)
+            if "ended" in answer:
+                del children[pid]
+        for given in asked.values():
+            if not given.done():
+                given.set_exception(self._has_ended())
+        self._tasks += (asyncio.create_task(_followed(child)) for child in children.values())
+
+    def _has_ended(self) -> ConfigError:
+        return ConfigError(f"the nursery of {self._module} has ended")
+
+
+async def _nursery(module: str, log: Path, spot: Node, dies_with_parent: bool) -> SpawnedProcess:
+    how = ("--tied",) if dies_with_parent else ()
+    return await spot.spawn(("-m", "gyre.cluster.fork_server", module, *how), log=str(log))
+
+
+async def _followed(child: ForkedProcess) -> None:
+    """The end of a process whose parent, who would have told of it, is gone."""
+    if child.log is not None:
+        while await child.spot.is_running(child.pid, str(child.log)):
+            await asyncio.sleep(LOOK_S)
+        child.heard({"ended": LOST})
+
+
+class ForkClients:
+    """Opened as they are needed; those of a spot that is lost are forgotten."""
+
+    def __init__(self, module: str, cluster: Cluster, log: Path) -> None:
+        self._module = module
+        self._cluster = cluster
+        self._log = log
+        self._births: dict[Node, ForkClient] = {}
+        self._opening = asyncio.Lock()
+
+    @property
+    def pids(self) -> list[int]:
+        """Of those on this machine."""
+        here = self._cluster.here.host
+        return [one.pid for spot, one in self._births.items() if spot.host == here]
+
+    async def at(self, spot: Node) -> ForkClient:
+        async with self._opening:
+            self._births = {one: born for one, born in self._births.items() if not one.is_lost}
+            if spot not in self._births:
+                # What should not outlive its controller must not outlive its actor either.
+                self._births[spot] = await ForkClient.open(
+                    self._module, self._log, at=spot, dies_with_parent=not self._cluster.is_shared
+                )
+            return self._births[spot]
+
+    async def fork(
+        self, name: str, arguments: Sequence[str], *, log: Path, told: str = "", lasts: bool = False
+    ) -> ForkedProcess:
+        """One more, where executions are."""
+        births = await self.at(await self._cluster.agents())
+        return await births.fork(name, arguments, log=log, told=told, lasts=lasts)
+
+    def signal_log_holder(self, log: str, number: int) -> None:
+        self._cluster.signal_log_holder(log, number)
+
+    async def close(self) -> None:
+        await asyncio.gather(*(one.close() for one in self._births.values()))

@@ -1,0 +1,236 @@
+"""Starts processes on another node for a remote parent.
+
+A program on another node as if it were a child here: what it hears and says passes through.
+
+python -m gyre.cluster.node_agent HOST:PORT KEYFILE ARGUMENT...
+
+There is a door on that node, which starts Python with the arguments for whoever shows the key.
+What it reports as errors goes into the file that this process's errors go into. Its input ends with
+this process, and this process ends with its output.
+"""
+
+import asyncio
+import fcntl
+import hmac
+import json
+import os
+import socket
+import struct
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from signal import SIGKILL
+from threading import Thread
+
+from gyre.cluster.local import LocalNode, LocalProcess
+from gyre.types.errors import ConfigError
+
+SIOCGIFADDR = 0x8915
+"""Asks the kernel for an interface's address."""
+LOOPBACK = "lo"
+"""Has all addresses that begin with 127."""
+
+
+def interface_of(host: str) -> str:
+    """Its name; ConfigError if none has this address."""
+    if host.startswith("127."):
+        return LOOPBACK
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(asked, SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+            except OSError:
+                continue  # One that has no address.
+            if socket.inet_ntoa(answer[20:24]) == host:
+                return name
+    raise ConfigError(f"no network interface of this machine has the address {host}")
+
+
+PIECE_BYTES = 65_536
+ASK_S = 10.0
+"""How long whoever knocks may take to say what for."""
+END_S = 5.0
+"""How long a program may take to end after nothing more comes from its driver."""
+
+
+class NodeAgentServer:
+    """Starts programs for drivers on other nodes, which show the key that a file holds."""
+
+    def __init__(self, host: str, key_file: Path) -> None:
+        self._host = host
+        self._key_file = key_file
+        self._here = LocalNode(host)
+        self._server: asyncio.Server
+        self._guests: set[asyncio.Task[None]] = set()
+
+    async def open(self) -> int:
+        """The port it is at."""
+        self._server = await asyncio.start_server(self._greet, self._host, 0)
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    async def close(self) -> None:
+        """Nobody is let in any more, and all who were have left."""
+        self._server.close()
+        await asyncio.gather(*self._guests)
+        await self._server.wait_closed()
+
+    def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        guest = asyncio.create_task(self._let_in(reader, writer))
+        self._guests.add(guest)
+        guest.add_done_callback(self._guests.discard)
+
+    async def _let_in(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            # Whoever knocks may say anything, or nothing.
+            with suppress(OSError, ValueError, TypeError, KeyError, TimeoutError):
+                async with asyncio.timeout(ASK_S):
+                    asked = json.loads(await reader.readline())
+                key = self._key_file.read_text().strip()
+                if hmac.compare_digest(str(asked["key"]).encode(), key.encode()):
+                    await self._serve(asked["argv"], asked["log"], reader, writer)
+        finally:
+            writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+
+    async def _serve(
+        self,
+        argv: Sequence[str],
+        log: str,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        try:
+            around = {"GLOO_SOCKET_IFNAME": interface_of(self._host)}
+            process = await self._here.spawn(argv, log=log, environment=around)
+        except (ConfigError, OSError) as error:
+            # There it is looked for, because the driver only hears an end.
+            with Path(log).open("a") as file:
+                file.write(f"gyre far: {self._host}: {error}\n")
+            return
+        inward = asyncio.create_task(_inward(reader, process))
+        try:
+            while piece := await process.read(PIECE_BYTES):
+                writer.write(piece)
+                await writer.drain()
+        finally:
+            inward.cancel()
+            await asyncio.gather(inward, return_exceptions=True)
+            process.hang_up()
+            self._here.signal(process.pid, SIGKILL, group=True)
+            await process.wait()
+
+
+async def _inward(reader: asyncio.StreamReader, process: LocalProcess) -> None:
+    """What the driver says; once it says nothing more, the program has a while to end."""
+    with suppress(OSError):
+        while piece := await reader.read(PIECE_BYTES):
+            await process.tell(piece)
+    process.hang_up()
+    await asyncio.sleep(END_S)
+    LocalNode().signal(process.pid, SIGKILL, group=True)
+
+
+def _outward(there: socket.socket) -> None:
+    with suppress(OSError):
+        while piece := os.read(0, PIECE_BYTES):
+            there.sendall(piece)
+        there.shutdown(socket.SHUT_WR)
+
+
+def main(arguments: Sequence[str]) -> int:
+    place, key_file, *argv = arguments
+    host, _, port = place.rpartition(":")
+    log = str(Path("/proc/self/fd/2").readlink())
+    asked = {"key": Path(key_file).read_text().strip(), "argv": argv, "log": log}
+    try:
+        there = socket.create_connection((host, int(port)), timeout=ASK_S)
+    except OSError as error:
+        sys.stderr.write(f"gyre far: {place}: {error}\n")
+        return 1
+    with there:
+        there.settimeout(None)
+        there.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        there.sendall(json.dumps(asked).encode() + b"\n")
+        Thread(target=_outward, args=(there,), daemon=True).start()
+        with suppress(OSError):
+            while piece := there.recv(PIECE_BYTES):
+                sys.stdout.buffer.write(piece)
+                sys.stdout.buffer.flush()
+    return 0
+
+
+class NodeAgent:
+    """One node, or the part of it that is kept for a cell; all that it hears and says is plain.
+
+    It lives in an actor and has nothing that a restart would need: whoever it started for a cell
+    ends with it, and executions go on without it.
+    """
+
+    def __init__(self) -> None:
+        self._here = LocalNode()
+        self._started: dict[int, LocalProcess] = {}
+        self._lines: dict[int, AsyncIterator[bytes]] = {}
+        self._door: NodeAgentServer
+
+    async def sees(self, path: str, text: str) -> bool:
+        """Whether the file is there and says this."""
+        try:
+            return await asyncio.to_thread(Path(path).read_text) == text
+        except OSError:
+            return False
+
+    async def door(self, host: str, key_file: str) -> int:
+        """The port of a door through which a cell's driver starts its ranks here."""
+        self._door = NodeAgentServer(host, Path(key_file))
+        return await self._door.open()
+
+    async def stay(self) -> None:
+        """Whoever waits for it hears of this actor's end, and of nothing else."""
+        await asyncio.Event().wait()
+
+    async def spawn(self, argv: Sequence[str], log: str, folder: str) -> int | str:
+        """The process id, or why there is none."""
+        try:
+            # Paths of a run may be relative to where its controller was started.
+            os.chdir(folder)
+            process = await self._here.spawn(argv, log=log)
+        except OSError as error:
+            return f"{type(error).__name__}: {error}"
+        self._started[process.pid] = process
+        self._lines[process.pid] = process.lines()
+        return process.pid
+
+    async def tell(self, pid: int, line: str) -> bool:
+        """Whether somebody still reads there."""
+        try:
+            await self._started[pid].tell(line.encode())
+        except OSError:
+            return False
+        return True
+
+    async def hang_up(self, pid: int) -> None:
+        self._started[pid].hang_up()
+
+    async def line(self, pid: int) -> str | None:
+        """The next one that it prints; None behind the last."""
+        found = await anext(self._lines[pid], None)
+        return None if found is None else found.decode(errors="replace")
+
+    async def wait(self, pid: int) -> int:
+        return await self._started[pid].wait()
+
+    async def signal(self, pid: int, number: int, group: bool) -> None:
+        self._here.signal(pid, number, group=group)
+
+    async def holds(self, pid: int, log: str) -> bool:
+        return await self._here.is_running(pid, log)
+
+    async def order(self, log: str, number: int) -> None:
+        self._here.signal_log_holder(log, number)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

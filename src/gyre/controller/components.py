@@ -1,0 +1,322 @@
+"""Builds the controller's components and wires them."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gyre.aio import Spawn
+from gyre.batching.task_sampler import TaskSampler
+from gyre.cell.client import CellClient
+from gyre.config.run_config import RunConfig
+from gyre.controller.cells.checkpointer import Checkpointer
+from gyre.controller.cells.health import HealthMonitor, SlowEngineDetector
+from gyre.controller.cells.processes import CellProcesses
+from gyre.controller.cells.restarts import CellRestarter
+from gyre.controller.cells.transitions import RoleTransitions
+from gyre.controller.command_executor import CommandExecutor
+from gyre.controller.executions.facts_server import PATH, FactsEndpoint
+from gyre.controller.executions.group_executions import GroupExecutions
+from gyre.controller.executions.held_out_eval import HeldOutEval
+from gyre.controller.executions.supervisors import OrderOf, Supervisors
+from gyre.controller.process_specs import order_for, packer_for
+from gyre.controller.routes import RouteTables
+from gyre.controller.training.batches import TrainingSettings
+from gyre.controller.training.coordinator import TrainingCoordinator
+from gyre.model.checkpoint_store import Checkpoint
+from gyre.proxy.client import ShardedProxyClient
+from gyre.rollout.spec import ExecutionSpec
+from gyre.scheduler.config import SchedulerConfig
+from gyre.scheduler.messages import CellDied, RunStarted, StopReason
+from gyre.scheduler.scheduler import Scheduler
+from gyre.types.ids import CellId, ExecutionId
+from gyre.types.places import TaskSource
+from gyre.types.tasks import Task
+
+
+class TrainingComponents:
+    """One run's hall with whoever keeps its weights and its cells alive."""
+
+    def __init__(
+        self,
+        staff: CellProcesses,
+        shape: SchedulerConfig,
+        *,
+        hear: Callable[[Any], None],
+        settled: Callable[[], Awaitable[None]],
+        clock: Callable[[], float],
+        spawn: Spawn,
+    ) -> None:
+        """The staff has started its cells."""
+        config = staff.config
+        schedule = config.schedule
+        self._cells: Mapping[int, CellClient] = staff.cells
+        self._num_cells = staff.num_cells
+        self._cells_serve = shape.placement.cells_serve
+        self._publish_s = schedule.publish_s
+        self._offers = config.transport.kind in ("tcp", "mooncake")
+        self._hear = hear = report_death_once(hear, staff.cells)
+        self._settled = settled
+        self.hall = TrainingCoordinator(
+            staff.cells,
+            terms_of(config, shape),
+            packer=packer_for(config, staff.places),
+            hear=hear,
+            settled=settled,
+            stepped=lambda version: self.keeper.begin(version),
+            clock=clock,
+            spawn=spawn,
+        )
+        self.keeper = Checkpointer(
+            staff.cells,
+            folder=staff.places.checkpoints,
+            section=config.checkpoint,
+            hear=hear,
+            covered=self.hall.forget,
+            spawn=spawn,
+        )
+        self.watch = HealthMonitor(
+            staff.cells,
+            self.hall,
+            num_cells=staff.num_cells,
+            lease_s=schedule.lease_s,
+            drain_s=schedule.publish_s + schedule.lease_s,
+            ended=staff.ended,
+            end=staff.end,
+            hear=hear,
+            clock=clock,
+            spawn=spawn,
+        )
+        self.reviving = CellRestarter(
+            staff.cells,
+            staff,
+            self.hall,
+            self.keeper,
+            lease_s=schedule.lease_s,
+            hear=hear,
+            watch=self.watch.follow,
+            clock=clock,
+        )
+
+    async def open(
+        self,
+        routes: RouteTables,
+        proxy: ShardedProxyClient,
+        published: Checkpoint | None = None,
+        *,
+        is_home: Callable[[int], bool],
+    ) -> RoleTransitions:
+        """Roles can change; what everybody begins with is a version like any other."""
+        self.watch.is_home = is_home
+        if published is None:
+            published, _ = await self.keeper.saved(0)
+        self.keeper.publish(published)
+        self.keeper.acknowledged(published.version)
+        self.watch.paces = SlowEngineDetector(self._cells, proxy, hear=self._hear)
+        return RoleTransitions(
+            self._cells,
+            self.hall,
+            routes,
+            proxy,
+            self.keeper,
+            self.reviving,
+            publish_s=self._publish_s,
+            offers=self._offers,
+            hear=self._hear,
+            settled=self._settled,
+        )
+
+    async def begin(self) -> None:
+        """The run starts; cells that never serve train from now on (SPEC 9)."""
+        order = list(range(self._num_cells))
+        # Groups of cells are built before they are needed; one that cannot be is built then.
+        meets = (self._cells[one].form_groups(0, order) for one in order)
+        await asyncio.gather(*meets, return_exceptions=True)
+        entered: dict[int, object] = {}
+        if not self._cells_serve:
+            enters = (self._cells[one].enter() for one in order)
+            entered.update(enumerate(await asyncio.gather(*enters, return_exceptions=True)))
+        self._hear(RunStarted())
+        for cell, answer in entered.items():
+            if isinstance(answer, BaseException):
+                self._hear(CellDied(cell=CellId(cell)))
+            else:
+                self.hall.join(cell)
+        self.follow()
+
+    def follow(self) -> None:
+        """Every process is watched from now on."""
+        for cell in self._cells:
+            self.watch.follow(cell)
+
+
+def terms_of(config: RunConfig, shape: SchedulerConfig) -> TrainingSettings:
+    return TrainingSettings(
+        groups_per_batch=shape.groups_per_batch,
+        batch_executions=shape.groups_per_batch * shape.executions_per_group,
+        scored_first=config.cells.stages > 1,
+        lease_s=config.schedule.lease_s,
+        join_s=config.schedule.join_s,
+        group_s=config.schedule.group_s,
+    )
+
+
+def report_death_once(
+    hear: Callable[[Any], None], cells: Mapping[int, CellClient]
+) -> Callable[[Any], None]:
+    """Several notice that a process is gone, and the first of them is heard."""
+    told: dict[int, CellClient] = {}
+
+    def heard(fact: Any) -> None:
+        if isinstance(fact, CellDied):
+            if told.get(fact.cell) is cells[fact.cell]:
+                return
+            told[fact.cell] = cells[fact.cell]
+        hear(fact)
+
+    return heard
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Components:
+    """Everybody who acts."""
+
+    workshop: TrainingComponents
+    routes: RouteTables
+    attempts: GroupExecutions
+    evaluations: HeldOutEval | None
+    """None where nothing is held out."""
+    switching: RoleTransitions
+    hands: CommandExecutor
+
+    @property
+    def hall(self) -> TrainingCoordinator:
+        return self.workshop.hall
+
+    @property
+    def executions(self) -> list[Supervisors | HeldOutEval]:
+        """Who looks after executions."""
+        found: list[Supervisors | HeldOutEval] = [self.attempts.supervisors]
+        return found if self.evaluations is None else [*found, self.evaluations]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerContext:
+    """What the parts are told of the controller they belong to."""
+
+    hear: Callable[[Any], None]
+    settled: Callable[[], Awaitable[None]]
+    """Waits until all that was heard has been decided on."""
+    clock: Callable[[], float]
+    spawn: Spawn
+    stop: Callable[[StopReason], None]
+
+
+class ComponentBuilder:
+    """Makes the parts of one run, each knowing the others that it needs."""
+
+    def __init__(
+        self,
+        staff: CellProcesses,
+        proxy: ShardedProxyClient,
+        shape: SchedulerConfig,
+        around: ControllerContext,
+        *,
+        desk: FactsEndpoint,
+        tasks: TaskSource,
+        held_out: TaskSource | None,
+        until_consumed: bool,
+    ) -> None:
+        """`until_consumed`: so long queries are out, and not only until their groups are ready."""
+        self._staff = staff
+        self._proxy = proxy
+        self._shape = shape
+        self._around = around
+        self._desk = desk
+        self._tasks = tasks
+        self._held_out = held_out
+        self._until_consumed = until_consumed
+
+    async def parts(
+        self, scheduler: Scheduler, published: Checkpoint | None, *, routes_version: int
+    ) -> Components:
+        """For a run of which this is published; None of one that begins.
+
+        The proxy has carried out orders about routes up to this one, and refuses older ones.
+        """
+        cells, around = self._staff.cells, self._around
+        workshop = TrainingComponents(
+            self._staff,
+            self._shape,
+            hear=around.hear,
+            settled=around.settled,
+            clock=around.clock,
+            spawn=around.spawn,
+        )
+        routes = RouteTables(
+            self._proxy.shards, lambda engine: cells[engine].engine, version=routes_version
+        )
+        switching = await workshop.open(routes, self._proxy, published, is_home=scheduler.is_home)
+        attempts, evaluations = self._attempts(), self._evaluations()
+        hands = CommandExecutor(
+            scheduler,
+            attempts,
+            workshop.hall,
+            switching,
+            routes,
+            evaluations=evaluations,
+            spawn=around.spawn,
+            stop=around.stop,
+        )
+        return Components(
+            workshop=workshop,
+            routes=routes,
+            attempts=attempts,
+            evaluations=evaluations,
+            switching=switching,
+            hands=hands,
+        )
+
+    def _attempts(self) -> GroupExecutions:
+        return GroupExecutions(
+            self._staff.places.attempts,
+            self._tasks,
+            TaskSampler(len(self._tasks), seed=self._staff.config.run.seed),
+            lambda terminated, closed, lost: Supervisors(
+                self._proxy,
+                self._staff.supervisors,
+                order_of=self._order_of(),
+                facts_token=self._desk.token,
+                terminated=terminated,
+                closed=closed,
+                spawn=self._around.spawn,
+                lost=lost,
+            ),
+            hear=self._around.hear,
+            until_consumed=self._until_consumed,
+        )
+
+    def _evaluations(self) -> HeldOutEval | None:
+        if self._held_out is None:
+            return None
+        config = self._staff.config
+        return HeldOutEval(
+            self._staff.places.run,
+            self._held_out,
+            self._proxy,
+            self._staff.supervisors,
+            every=config.evaluation.every,
+            last=config.schedule.steps,
+            order_of=self._order_of(),
+            facts_token=self._desk.token,
+            hear=self._around.hear,
+            spawn=self._around.spawn,
+        )
+
+    def _order_of(self) -> OrderOf:
+        facts_url = f"http://{self._staff.cluster.here.host}:{self._desk.port}{PATH}"
+
+        def order_of(name: ExecutionId, task: Task, url: str) -> ExecutionSpec:
+            return order_for(self._staff.config, name, task, url=url, facts_url=facts_url)
+
+        return order_of

@@ -1,0 +1,301 @@
+"""Proxy shards: start, adopt, restart.
+
+A proxy process: started, found again by the next controller, and started again if it dies.
+
+Rule 1: it keeps its port for as long as the run lasts, because agent programs know no other.
+Rule 2: one that lives and does not answer is made to end, and another takes its place.
+Rule 3: it outlives its controller, so that calls wait for the next one and do not fail.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from gyre.aio import Interrupted, run_until
+from gyre.cluster.liveness import not_heard, supervise_until_gone
+from gyre.cluster.process import AdoptedProcess, LoggedProcess
+from gyre.cluster.procfs import holder_of_port, holds_log
+from gyre.controller.run_dir import RunDir
+from gyre.controller.run_loop import warn
+from gyre.proxy.admin_client import PROXY, address_file
+from gyre.proxy.client import ProxyClient, ShardedProxyClient
+from gyre.proxy.spec import ProxySpec
+from gyre.storage.files import read_plan, write_plan
+from gyre.types.errors import BoundaryError, ConfigError, TakenOver
+from gyre.types.ids import EngineName, named
+from gyre.types.run_events import ProxyRestarted
+from gyre.version import fingerprint
+
+T = TypeVar("T")
+READY_S = 300.0
+"""How long it may take to be ready: many logs are indexed."""
+ANSWER_S = 10.0
+"""How long it may take to say anything, or one that was found to accept its new controller."""
+RETRY_FIRST_S, RETRY_MOST_S = 0.5, 10.0
+GIVE_UP_S = 600.0
+"""How long one that does not start is tried again; calls wait meanwhile."""
+MOST_DEATHS, DEATHS_S = 10, 60.0
+"""A proxy that dies oftener in so short a time will not recover by itself."""
+
+
+class ProxyProcess:
+    """One run's proxy, or a shard of it, whichever process it is now."""
+
+    def __init__(
+        self,
+        places: RunDir,
+        session: aiohttp.ClientSession,
+        *,
+        note_pid: Callable[[str, int], None],
+        shard: int = 0,
+        alarm: Callable[[str], None] = warn,
+    ) -> None:
+        """`alarm` tells people at once why it does not start."""
+        self._name = named(PROXY, shard)
+        self._shard = shard
+        self._places = places
+        self._session = session
+        self._note_pid = note_pid
+        self._alarm = alarm
+        self._process: LoggedProcess | AdoptedProcess
+        self._deaths: deque[float] = deque(maxlen=MOST_DEATHS)
+        self.plan: ProxySpec
+        self.client: ProxyClient
+
+    async def start(self, plan: ProxySpec) -> None:
+        """A new process; from now on the plan says where it listens."""
+        await self._start(plan)
+        port = urlsplit(self.client.url).port
+        assert port is not None
+        self.plan = replace(plan, proxy=replace(plan.proxy, port=port))
+        write_plan(self._places.plan(self._name), self.plan)
+
+    async def take_over(self, plan: ProxySpec, *, before: str, now: str) -> None:
+        """The process that an earlier controller left, or a new one in its place.
+
+        `before` is the token that it knew, `now` the only one that it obeys afterwards.
+        """
+        self.plan = plan
+        found = self._found()
+        until = asyncio.get_running_loop().time() + GIVE_UP_S
+        if found is None:
+            await self._start_again(until=until)
+            return
+        client = ProxyClient(
+            address_file(self._places.run, self._shard).read_text().strip(), self._session
+        )
+        if not self._has_moved and await _obeys(client, before=before, now=now):
+            self._process, self.client = found, client
+        else:
+            await found.kill()
+            await self._start_again(until=until)
+
+    async def watch(self, *, hear: Callable[[Any], None], again: Callable[[], None]) -> None:
+        """Whenever it ends it is started again, and `again` is called for what it has forgotten."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._until_gone()
+            began, client = loop.time(), self.client
+            self._note_death(began)
+            await self._start_again(until=began + GIVE_UP_S)
+            # Others hold the client that there was; its address is the same.
+            self.client = client
+            hear(ProxyRestarted(seconds=loop.time() - began))
+            again()
+
+    def _note_death(self, now: float) -> None:
+        """ConfigError when there are too many."""
+        if len(self._deaths) == MOST_DEATHS and now - self._deaths[0] < DEATHS_S:
+            many, log = MOST_DEATHS + 1, self._places.log(self._name)
+            raise ConfigError(f"the proxy ended {many} times in {DEATHS_S:g} s: see {log}")
+        self._deaths.append(now)
+
+    async def _start_again(self, *, until: float) -> None:
+        """A full disk, or a port that is just being left, is waited for, and people are told."""
+        loop, pause_s, told = asyncio.get_running_loop(), RETRY_FIRST_S, ""
+        while True:
+            try:
+                await self._start(self.plan)
+            except (ConfigError, OSError) as error:
+                if loop.time() >= until:
+                    raise
+                if (why := await asyncio.to_thread(self._why_not, error)) != told:
+                    told = why
+                    self._alarm(f"{why}; tried again for {until - loop.time():.0f} s")
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, RETRY_MOST_S)
+            else:
+                return
+
+    def _why_not(self, error: Exception) -> str:
+        """In a line, with whoever has its port."""
+        last = str(error).strip().splitlines()[-1:]
+        port = self.plan.proxy.port
+        holder = holder_of_port(port) if port else None
+        taken = "" if holder is None else f"; port {port} is taken by {holder}"
+        return f"the {self._name} does not start: {''.join(last)}{taken}"
+
+    async def ask(self, question: Callable[[ProxyClient], Coroutine[Any, Any, T]]) -> T:
+        """Its answer, before anybody watches it: one that dies meanwhile is started again."""
+        while True:
+            with suppress(Interrupted):
+                return await run_until(self._until_gone(), question(self.client))
+            until = asyncio.get_running_loop().time() + GIVE_UP_S
+            await self._start_again(until=until)
+
+    async def _until_gone(self) -> None:
+        process, client = self._process, self.client
+        if await supervise_until_gone(process.wait, lambda: client.answers(ANSWER_S), process.kill):
+            # Its log ends in the middle, and nobody else would say why.
+            self._alarm(f"the {self._name} {not_heard()}: another takes its place")
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def set_address(self, engine: EngineName, url: str) -> None:
+        """The engine is asked there from now on, also by a proxy that is started again."""
+        self.plan = replace(self.plan, moved={**self.plan.moved, engine: url})
+        write_plan(self._places.plan(self._name), self.plan)
+        await self.client.set_address(engine, url)
+
+    async def stop(self) -> None:
+        await self._process.stop()
+
+    async def _start(self, plan: ProxySpec) -> None:
+        path = write_plan(self._places.plan(self._name), plan)
+        arguments = ("-m", "gyre.proxy.main", str(path))
+        process = await LoggedProcess.start(self._name, arguments, self._places.log(self._name))
+        self._process = process
+        self._note_pid(self._name, process.pid)
+        try:
+            self.client = ProxyClient(await process.ready(READY_S), self._session)
+        except (ConfigError, asyncio.CancelledError):
+            # Also where whoever waits for it is told to stop: nobody else would end it.
+            await process.stop()
+            raise
+
+    @property
+    def _has_moved(self) -> bool:
+        """Whoever runs knows its files by a folder that is not the run's any more."""
+        known = read_plan(self._places.plan(self._name), ProxySpec).folder
+        return known.resolve() != self._places.run.resolve()
+
+    def _found(self) -> AdoptedProcess | None:
+        log = self._places.log(self._name)
+        try:
+            pid = int(self._places.pid(self._name).read_text())
+        except (OSError, ValueError):
+            return None
+        return AdoptedProcess(self._name, pid, log) if holds_log(pid, log) else None
+
+
+def recorded_plan(places: RunDir, shard: int = 0) -> ProxySpec | None:
+    """What the proxy of an earlier controller was told; None if it never had one.
+
+    Its files are where the run's folder is now.
+    """
+    path = places.plan(named(PROXY, shard))
+    if not path.exists():
+        return None
+    found = read_plan(path, ProxySpec)
+    key = None if found.engine_key is None else places.token
+    return replace(found, folder=places.run, engine_key=key)
+
+
+async def _obeys(client: ProxyClient, *, before: str, now: str) -> bool:
+    """Not one that hangs, never heard of the token that was written down last, or is of another
+    Gyre, which may have learnt to answer otherwise since."""
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            return await client.take_over(before=before, now=now) == fingerprint()
+    except (BoundaryError, TakenOver, TimeoutError):
+        return False
+
+
+class ProxyProcesses:
+    """All shards of one run, whichever processes they are now."""
+
+    def __init__(
+        self,
+        places: RunDir,
+        session: aiohttp.ClientSession,
+        *,
+        note_pid: Callable[[str, int], None],
+        shards: int,
+    ) -> None:
+        self._all = [
+            ProxyProcess(places, session, note_pid=note_pid, shard=shard) for shard in range(shards)
+        ]
+
+    @property
+    def client(self) -> ShardedProxyClient:
+        return ShardedProxyClient([one.client for one in self._all])
+
+    @property
+    def pids(self) -> list[int]:
+        return [one.pid for one in self._all]
+
+    async def start(self, plan: ProxySpec) -> None:
+        """New processes; either all of them take calls, or none is left."""
+        starts = [one.start(shard_plan(plan, shard)) for shard, one in enumerate(self._all)]
+        ended = await asyncio.gather(*starts, return_exceptions=True)
+        errors = [one for one in ended if one is not None]
+        if errors:
+            # Whichever failed has ended by itself.
+            started = [one for one, error in zip(self._all, ended, strict=True) if error is None]
+            await asyncio.gather(*(one.stop() for one in started))
+            raise errors[0]
+
+    async def take_over(self, plans: Sequence[ProxySpec], *, before: str, now: str) -> None:
+        """The processes that an earlier controller left, or new ones in their places."""
+        await _all(
+            one.take_over(told, before=before, now=now)
+            for one, told in zip(self._all, plans, strict=True)
+        )
+
+    async def watch(self, *, hear: Callable[[Any], None], again: Callable[[int], None]) -> None:
+        """Whichever ends is started again, and `again` is called with its number."""
+        await _all(
+            one.watch(hear=hear, again=partial(again, shard)) for shard, one in enumerate(self._all)
+        )
+
+    async def ask(self, question: Callable[[ProxyClient], Coroutine[Any, Any, T]]) -> list[T]:
+        """What each answers, before anybody watches them."""
+        return await _all(one.ask(question) for one in self._all)
+
+    async def set_address(self, engine: EngineName, url: str) -> None:
+        """The engine is asked there from now on, by all of them."""
+        await _all(one.set_address(engine, url) for one in self._all)
+
+    async def stop(self) -> None:
+        await _all(one.stop() for one in self._all)
+
+
+def shard_plan(plan: ProxySpec, shard: int) -> ProxySpec:
+    """The same for another shard; a port that was chosen is the first of as many."""
+    port = plan.proxy.port
+    return replace(
+        plan, shard=shard, proxy=replace(plan.proxy, port=port + shard if port else port)
+    )
+
+
+def recorded_plans(places: RunDir, shards: int) -> list[ProxySpec] | None:
+    """What the shards of an earlier controller were told; None if it never had all of them."""
+    found = [recorded_plan(places, shard) for shard in range(shards)]
+    known = [one for one in found if one is not None]
+    return known if len(known) == shards else None
+
+
+async def _all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Of each what it returned; the first that fails ends the others."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one) for one in work]
+    return [task.result() for task in tasks]

@@ -1,0 +1,218 @@
+"""Route tables of all proxy shards, sent when they change."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from typing import TypeVar
+
+from gyre.proxy.client import ProxyClient
+from gyre.types.ids import EngineName, ExecutionId, shard_of
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class ChangeTrackingDict(MutableMapping[K, V]):
+    """One reader asks `changed`, and is told of each change once."""
+
+    def __init__(self) -> None:
+        self._held: dict[K, V] = {}
+        self._changed: dict[K, None] = {}
+
+    def __getitem__(self, key: K) -> V:
+        return self._held[key]
+
+    def __setitem__(self, key: K, value: V) -> None:
+        self._held[key] = value
+        self._changed[key] = None
+
+    def __delitem__(self, key: K) -> None:
+        del self._held[key]
+        self._changed[key] = None
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._held)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def changed(self) -> list[K]:
+        """Keys in the order in which they first changed; from now on there are none."""
+        found = list(self._changed)
+        self._changed.clear()
+        return found
+
+
+class RouteTable:
+    """What a shard of the proxy was told last, and what it should be told (SPEC 2.3).
+
+    Only what changes is looked at, so that an event costs the same however many executions run.
+    """
+
+    def __init__(
+        self, proxy: ProxyClient, name_of: Callable[[int], EngineName], *, version: int = 0
+    ) -> None:
+        """An engine keeps its name for as long as the run lasts."""
+        self._proxy = proxy
+        self._name_of = name_of
+        self._version = version
+        self._seats: dict[ExecutionId, int] = {}
+        self._at: dict[int, dict[ExecutionId, None]] = {}
+        """Executions of every engine that has any."""
+        self._ready: dict[int, bool] = {}
+        """The same engines, as they were seen last."""
+        self._wanted: dict[ExecutionId, EngineName | None] = {}
+        self._told: dict[ExecutionId, EngineName | None] = {}
+        self._untold: dict[ExecutionId, None] = {}
+        """Of whom something else is wanted than was told."""
+        self._life = 0
+        """Of the proxy; another begins with `again`."""
+        self._changed = asyncio.Event()
+        self._flushed = asyncio.Event()
+        self._flushed.set()
+        self.num_moved = 0
+
+    def want(
+        self,
+        seats: Mapping[ExecutionId, int | None],
+        is_ready: Callable[[int], bool],
+        *,
+        turned: bool = False,
+    ) -> None:
+        """Engines of executions that have begun, moved or, with None, ended.
+
+        `turned` says that engines may be ready that were not, or no more. A flush follows if any
+        route is another than the proxy was told.
+        """
+        changed = dict.fromkeys(seats)
+        for execution, engine in seats.items():
+            self._seat(execution, engine, is_ready)
+        if turned:
+            for engine in self._turned(is_ready):
+                changed |= self._at[engine]
+        for execution in changed:
+            self._want(execution)
+        self._wake()
+
+    def again(self) -> None:
+        """The proxy is another process, which was told nothing yet."""
+        self._life += 1
+        self._told.clear()
+        self._untold = {one: None for one, engine in self._wanted.items() if engine is not None}
+        self._wake()
+
+    async def flushed(self) -> None:
+        """The proxy obeys what is wanted now."""
+        await self._flushed.wait()
+
+    async def work(self) -> None:
+        """Tells the proxy, one order at a time, for as long as the run lasts."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            while self._untold:
+                changes = {execution: self._wanted.get(execution) for execution in self._untold}
+                self._version += 1
+                life = self._life
+                self.num_moved += await self._proxy.assign(self._version, changes)
+                if life == self._life:
+                    self._has_told(changes)
+            self._flushed.set()
+
+    def _has_told(self, changes: Mapping[ExecutionId, EngineName | None]) -> None:
+        for execution, engine in changes.items():
+            if engine is None and execution not in self._wanted:
+                self._told.pop(execution, None)
+            else:
+                self._told[execution] = engine
+            self._compare(execution)
+
+    def _seat(
+        self, execution: ExecutionId, engine: int | None, is_ready: Callable[[int], bool]
+    ) -> None:
+        before = self._seats.pop(execution, None)
+        if before is not None:
+            del self._at[before][execution]
+            if not self._at[before]:
+                del self._at[before], self._ready[before]
+        if engine is not None:
+            self._seats[execution] = engine
+            self._at.setdefault(engine, {})[execution] = None
+            self._ready.setdefault(engine, is_ready(engine))
+
+    def _turned(self, is_ready: Callable[[int], bool]) -> list[int]:
+        """Engines that are not as they were seen last."""
+        found = [
+            engine for engine, was_ready in self._ready.items() if is_ready(engine) != was_ready
+        ]
+        for engine in found:
+            self._ready[engine] = is_ready(engine)
+        return found
+
+    def _want(self, execution: ExecutionId) -> None:
+        engine = self._seats.get(execution)
+        if engine is None:
+            self._wanted.pop(execution, None)
+        else:
+            self._wanted[execution] = self._name_of(engine) if self._ready[engine] else None
+        self._compare(execution)
+
+    def _compare(self, execution: ExecutionId) -> None:
+        """One that was never told of needs no order to have no engine."""
+        told, wanted = self._told.get(execution), self._wanted.get(execution)
+        has_ended = execution in self._told and execution not in self._wanted
+        if told != wanted or has_ended:
+            self._untold[execution] = None
+        else:
+            self._untold.pop(execution, None)
+
+    def _wake(self) -> None:
+        if self._untold:
+            self._flushed.clear()
+            self._changed.set()
+
+
+class RouteTables:
+    """Those of all shards; each is told by itself, so that none waits for another."""
+
+    def __init__(
+        self,
+        shards: Sequence[ProxyClient],
+        name_of: Callable[[int], EngineName],
+        *,
+        version: int = 0,
+    ) -> None:
+        self._tables = [RouteTable(one, name_of, version=version) for one in shards]
+
+    @property
+    def num_moved(self) -> int:
+        return sum(one.num_moved for one in self._tables)
+
+    def want(
+        self,
+        seats: Mapping[ExecutionId, int | None],
+        is_ready: Callable[[int], bool],
+        *,
+        turned: bool = False,
+    ) -> None:
+        """Each shard hears of its own executions, and all of engines that may have turned."""
+        parts: list[dict[ExecutionId, int | None]] = [{} for _ in self._tables]
+        for execution, engine in seats.items():
+            parts[shard_of(execution, len(parts))][execution] = engine
+        for table, part in zip(self._tables, parts, strict=True):
+            if part or turned:
+                table.want(part, is_ready, turned=turned)
+
+    def again(self, shard: int) -> None:
+        """The shard is another process, which was told nothing yet."""
+        self._tables[shard].again()
+
+    async def flushed(self) -> None:
+        """All of them obey what is wanted now."""
+        for table in self._tables:
+            await table.flushed()
+
+    async def work(self) -> None:
+        """Tells them, for as long as the run lasts."""
+        async with asyncio.TaskGroup() as group:
+            for table in self._tables:
+                group.create_task(table.work())

@@ -1,0 +1,437 @@
+"""Groups to claims to steps: the streaming training loop.
+
+Where cells train: groups become claims, cells do them, and every full batch becomes a step.
+
+Rule 1: groups, leases and sums go through the buffers of batching/, which the simulator uses too.
+Rule 2: while an update is under way nobody claims, joins, pulls or leaves (SPEC 3.1, 3.3).
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from time import perf_counter
+from typing import Any
+
+from gyre.aio import ChangeSignal, Spawn
+from gyre.batching.group_buffer import ReadyGroup
+from gyre.batching.group_packer import ClosedExecution, EncodedClaim, PackedGroup
+from gyre.batching.work_queue import CORE, Lease, MicroStepQueue, ScoreLease
+from gyre.cell.client import CellClient
+from gyre.cell.protocol import ExposedWeights
+from gyre.controller.training.batches import Batches, TrainingSettings
+from gyre.controller.training.update import MOST_FAILURES, Found, Queue, Updater, UpdateResult
+from gyre.scheduler.messages import CellDied, OfferGroup, StepTaken
+from gyre.types.errors import CellError, CellGone, NotFinite, TransferError
+from gyre.types.ids import CellId, GroupId
+from gyre.types.run_events import ClaimScored, ClaimTrained, StepMade
+
+GrantedLease = Lease[EncodedClaim, Found]
+
+
+class ClaimRunner:
+    """What became of each claim so far."""
+
+    def __init__(self, queue: Queue, *, batch_executions: int, hear: Callable[[Any], None]) -> None:
+        self._queue = queue
+        self._batch_executions = batch_executions
+        self._hear = hear
+        self._failures: Counter[int] = Counter()
+        self._losses: dict[int, float] = {}
+        """One that is done twice counts once."""
+
+    @property
+    def loss(self) -> float:
+        return sum(self._losses.values())
+
+    def clear(self) -> None:
+        """Another batch opens."""
+        self._failures.clear()
+        self._losses.clear()
+
+    async def do(self, client: CellClient, granted: GrantedLease, *, step: int) -> None:
+        claim = granted.work
+        if isinstance(granted, ScoreLease):
+            found = await client.score(claim.data)
+            if self._queue.scored(granted.lease, found):
+                self._hear(
+                    ClaimScored(
+                        step=step,
+                        claim=granted.claim,
+                        cell=client.number,
+                        executions=claim.shares,
+                        scores=found,
+                    )
+                )
+            return
+        began = perf_counter()
+        report = await client.train(
+            claim.data,
+            lease=granted.lease,
+            num_executions=self._batch_executions,
+            scores=granted.scores[0] if granted.scores else None,
+        )
+        if not self._queue.done(granted.lease):
+            return
+        self._losses[granted.claim] = report.loss
+        self._hear(
+            ClaimTrained(
+                step=step,
+                claim=granted.claim,
+                cell=client.number,
+                num_executions=claim.num_executions,
+                num_tokens=claim.num_tokens,
+                loss=report.loss,
+                seconds=perf_counter() - began,
+                measures=report.measures,
+            )
+        )
+
+    def refused(self, granted: GrantedLease, error: CellError) -> None:
+        """It waits again, unless it was refused too often or can never be done: then raises."""
+        if isinstance(error, NotFinite) or not error.retryable:
+            raise error
+        self._failures[granted.claim] += 1
+        if self._failures[granted.claim] >= MOST_FAILURES:
+            raise error
+        self._queue.hand_back(granted.lease)
+
+
+MOST_READS = 5
+"""Times that a satellite tries to read what the core exposes, before a pull has failed."""
+
+
+class TrainingCoordinator:
+    """The trajectory buffer, the packing buffer, the queue, and the cells that claim from it."""
+
+    def __init__(
+        self,
+        cells: Mapping[int, CellClient],
+        terms: TrainingSettings,
+        *,
+        packer: Callable[[ReadyGroup[ClosedExecution]], PackedGroup],
+        hear: Callable[[Any], None],
+        settled: Callable[[], Awaitable[None]],
+        stepped: Callable[[int], None],
+        clock: Callable[[], float],
+        spawn: Spawn,
+    ) -> None:
+        """`stepped` is told every version of the weights once the journal has its step."""
+        self._cells = cells
+        self._join_s = terms.join_s
+        self._hear = hear
+        self._settled = settled
+        self._stepped = stepped
+        self._clock = clock
+        self._spawn = spawn
+        self._news = ChangeSignal()
+        self._queue: Queue = MicroStepQueue(lease_s=terms.lease_s)
+        self._batches = Batches(self._queue, terms, packer=packer, hear=hear, news=self._news)
+        self._claims = ClaimRunner(self._queue, batch_executions=terms.batch_executions, hear=hear)
+        self._updates = Updater(
+            cells,
+            self._queue,
+            group_s=terms.group_s,
+            outdated=self._outdated,
+            hear=hear,
+            settled=settled,
+        )
+        self._updating = False
+        self._pulling: set[int] = set()
+        self._behind: set[int] = set()
+        """Satellites that take the core's weights before they claim again."""
+        self._refusals: Counter[int] = Counter()
+        """By satellite: how often in a row it could not take them."""
+        self._busy: Counter[int] = Counter()
+        """What each cell has in hand: claims, or weights that it takes."""
+        self._gone: set[CellClient] = set()
+        self._parked: set[int] = set()
+        self._going: set[int] = set()
+        self._workers: dict[int, tuple[CellClient, asyncio.Task[None]]] = {}
+
+    # Groups
+
+    def admit(self, group: GroupId, *, version: int, size: int) -> None:
+        self._batches.admit(group, version=version, size=size)
+
+    def offer(self, command: OfferGroup, kept: Mapping[int, ClosedExecution | None]) -> None:
+        """All executions of the group have closed and left this, by member."""
+        self._batches.offer(command, kept)
+
+    def open(self, step: int) -> None:
+        self._claims.clear()
+        self._batches.open(step)
+
+    def forget(self, version: int) -> None:
+        """This version is durable, with all that the next step needs."""
+        self._batches.forget(version)
+
+    @property
+    def version(self) -> int:
+        """v_t: steps that are taken."""
+        return self._batches.version
+
+    def recall_version(self, version: int) -> None:
+        """Steps up to this version were taken before this process began, and need no replay."""
+        self._batches.version = version
+
+    def recall_assigned(self, group: GroupId, step: int) -> None:
+        """The group was pulled into the open batch before this process began."""
+        self._batches.recall_assigned(group, step)
+
+    def recall_scored(self, step: int, executions: tuple[str, ...], scores: Found) -> None:
+        """A claim of the open batch was scored before this process began."""
+        self._batches.recall_scored(step, executions, scores)
+
+    def recall_damaged(self, executions: Iterable[str]) -> None:
+        """Their logs could not be read before this process began."""
+        self._batches.recall_damaged(executions)
+
+    def recall_step(self, step: int, *, gradient_norm: float | None) -> None:
+        """The step was taken before this process began."""
+        self._batches.recall_step(step, gradient_norm=gradient_norm)
+
+    async def replay(self, core: CellClient, version: int) -> None:
+        """A core of this version takes the steps since then again (SPEC 10).
+
+        If they came out otherwise, what satellites made with the weights before is worth nothing.
+        """
+        if not await self._batches.replay(core, version):
+            self._outdated(self._queue.cells)
+
+    # Cells
+
+    async def pull(self, cell: int, *, wanted: Callable[[], bool]) -> bool:
+        """A satellite has the core's weights; False if it is wanted elsewhere meanwhile.
+
+        What is taken while the core makes others of them is taken again (SPEC 3.1). CellError when
+        the core is gone.
+        """
+        num_reads = 0
+        while wanted():
+            await self.between_updates()
+            self._pulling.add(cell)
+            try:
+                exposed = await self._exposed()
+                await self._cells[cell].pull(exposed)
+            except TransferError as error:
+                # The core may hold others by now, and exposes those when it is asked again.
+                num_reads += 1
+                if num_reads == MOST_READS or not error.retryable:
+                    raise
+                continue
+            finally:
+                self._pulling.discard(cell)
+                self._news.tell()
+            if not self._updating and exposed.version == self.version:
+                return wanted()
+        return False
+
+    async def _exposed(self) -> ExposedWeights:
+        core = self._cells[CORE]
+        try:
+            return await core.expose()
+        except CellGone as error:
+            self._died(CORE, core)
+            message = f"the core has no weights to give: {error}"
+            raise CellError(message) from error
+
+    async def between_updates(self) -> None:
+        """Nobody joins before it is known what became of an update."""
+        await self._news.until(lambda: not self._updating)
+
+    def join(self, cell: int) -> None:
+        """The cell may claim; a core that was parked goes on with the sum it kept."""
+        self._going.discard(cell)
+        if cell in self._parked:
+            self._parked.remove(cell)
+            self._queue.resume(cell)
+        else:
+            self._queue.join(cell, self._clock())
+        client, worker = self._workers.get(cell, (None, None))
+        if worker is None or worker.done() or client is not self._cells[cell]:
+            client = self._cells[cell]
+            self._workers[cell] = client, self._spawn(self._work(cell, client))
+        self._news.tell()
+
+    def going(self, cell: int) -> None:
+        """The cell is ordered home; `leave` follows."""
+        self._going.add(cell)
+
+    async def leave(self, cell: int, *, parks: bool = False) -> None:
+        """The cell claims no more and has nothing in hand; what it held returns, or is parked."""
+        await self.between_updates()
+        if parks:
+            # What it has in hand may complete the batch, and then its sum is stepped first.
+            await self._news.until(lambda: not self._busy[cell] and not self._updating)
+            if self._queue.trains(cell):
+                self._queue.park(cell)
+                self._parked.add(cell)
+        else:
+            self._parked.discard(cell)
+            self._queue.leave(cell)
+            self._news.tell()
+            await self._news.until(lambda: not self._busy[cell])
+            self._behind.discard(cell)
+        self._news.tell()
+
+    def lost(self, cell: int) -> None:
+        """The cell died: what it held returns."""
+        self._parked.discard(cell)
+        self._behind.discard(cell)
+        self._gone.intersection_update(self._cells.values())
+        self._updates.lost(cell)
+        self._news.tell()
+
+    def trains(self, cell: int) -> bool:
+        return self._queue.trains(cell)
+
+    def beat(self, cell: int) -> None:
+        self._queue.beat(cell, self._clock())
+
+    def silent(self) -> tuple[int, ...]:
+        """Cells that were not heard of for too long; they have left."""
+        return () if self._updates.is_summing else self._queue.fence(self._clock())
+
+    def _outdated(self, cells: Iterable[int]) -> None:
+        """These take weights before they claim again, and what they held returns."""
+        for cell in cells:
+            if cell != CORE and self._queue.trains(cell):
+                self._queue.join(cell, self._clock())
+                self._behind.add(cell)
+        self._news.tell()
+
+    def _died(self, cell: int, client: CellClient) -> None:
+        if self._is_here(cell, client):
+            self._gone.add(client)
+            self._hear(CellDied(cell=CellId(cell)))
+
+    @property
+    def _has_core(self) -> bool:
+        return self._queue.trains(CORE) and self._cells[CORE] not in self._gone
+
+    def _is_here(self, cell: int, client: CellClient) -> bool:
+        return self._cells[cell] is client and client not in self._gone
+
+    # Work
+
+    async def work(self) -> None:
+        """Pulls groups and takes steps for as long as the run lasts."""
+        batches = self._batches
+        while True:
+            await self._news.until(lambda: batches.may_pack or batches.may_pull or batches.may_step)
+            if batches.may_pull:
+                batches.pull()
+            if batches.may_pack:
+                await batches.pack()
+            elif batches.may_step:
+                await self._update()
+
+    async def _work(self, cell: int, client: CellClient) -> None:
+        """One cell's claims, as many together as it takes, until it leaves."""
+        most = await client.claims_at_once()
+        while self._is_here(cell, client) and (self._queue.trains(cell) or cell in self._parked):
+            lease = None
+            if self._may_catch_up(cell):
+                await self._catch_up(cell, client)
+            if self._may_claim(cell) and self._busy[cell] < most:
+                lease = self._queue.claim(cell, self._clock())
+            if lease is None:
+                await self._news.next()
+                continue
+            self._busy[cell] += 1
+            self._spawn(self._carry_out(cell, client, lease))
+            # Another cell's turn, so that the first does not fill its pipeline with all there is.
+            await asyncio.sleep(0)
+
+    def _may_claim(self, cell: int) -> bool:
+        is_free = not self._updating and cell not in self._going and cell not in self._behind
+        return is_free and self._queue.trains(cell)
+
+    def _may_catch_up(self, cell: int) -> bool:
+        is_free = not self._updating and not self._busy[cell] and cell not in self._going
+        return cell in self._behind and is_free and self._has_core
+
+    async def _catch_up(self, cell: int, client: CellClient) -> None:
+        """Its sum is empty and its weights are the core's, or it is still behind."""
+        self._busy[cell] += 1
+        try:
+            if await self.pull(cell, wanted=lambda: self._queue.trains(cell)):
+                self._behind.discard(cell)
+        except CellGone:
+            self._died(cell, client)
+        except CellError:
+            # A core that is gone is not the satellite's fault.
+            self._refusals[cell] += self._has_core
+            if self._refusals[cell] >= MOST_FAILURES:
+                self._died(cell, client)
+        else:
+            self._refusals.pop(cell, None)
+        finally:
+            self._busy[cell] -= 1
+            self._news.tell()
+
+    async def _carry_out(self, cell: int, client: CellClient, granted: GrantedLease) -> None:
+        try:
+            await self._claims.do(client, granted, step=self._batches.step)
+        except CellGone:
+            self._died(cell, client)
+        except CellError as error:
+            self._claims.refused(granted, error)
+        finally:
+            self._busy[cell] -= 1
+            self._news.tell()
+
+    # The update
+
+    async def _update(self) -> None:
+        """One version further; satellites that stay take the new weights."""
+        self._updating = True
+        try:
+            await self._wait_for_pulls()
+            if not self._batches.may_step:
+                return  # The core, or what a satellite held, was lost meanwhile.
+            step = self._batches.step
+            members = [one for one in self._queue.cells if one not in self._behind]
+            core = self._cells[CORE]
+            made = await self._updates.update(members, step)
+            if made is None:
+                return
+            self._note(step, made)
+            # Those that are sent home now take no weights from here (SPEC 3.3).
+            await self._settled()
+            self._stepped(self.version)
+            stay = [one for one in members if self._queue.trains(one) and one not in self._going]
+            if core is self._cells[CORE] and CORE in stay:
+                await self._updates.broadcast_weights(stay, self.version)
+            else:
+                # Whoever stepped gives them nothing any more; their weights are of before the step.
+                self._outdated(stay)
+        finally:
+            self._updating = False
+            self._news.tell()
+
+    def _note(self, step: int, made: UpdateResult) -> None:
+        report = made.report
+        reward = self._batches.stepped(step, gradient_norm=report.gradient_norm)
+        self._hear(
+            StepMade(
+                step=step,
+                loss=self._claims.loss,
+                reward=reward,
+                gradient_norm=report.gradient_norm,
+                is_clipped=report.is_clipped,
+                claims=made.claims,
+                reduce_s=made.reduce_s,
+                step_s=report.step_s,
+                reduced_bytes=made.reduced_bytes,
+            )
+        )
+        self._hear(StepTaken(step=step))
+
+    async def _wait_for_pulls(self) -> None:
+        """Up to join_s; whoever is later takes the weights after the update (SPEC 3.1)."""
+        try:
+            async with asyncio.timeout(self._join_s):
+                await self._news.until(lambda: not self._pulling)
+        except TimeoutError:
+            pass

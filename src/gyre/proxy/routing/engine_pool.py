@@ -1,0 +1,287 @@
+"""Engine slots, waiting queue, route table, call state."""
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from gyre.proxy.routing.call_output import CallOutput
+from gyre.proxy.routing.circuit_breaker import BreakerState, CircuitBreaker
+from gyre.types.errors import RequestError
+from gyre.types.ids import EngineName
+from gyre.types.sampling import Output, PinnedKv, SamplingParams
+
+Cut = Literal["drain", "move", "hang", "stall"]
+"""Why a stream was ended from this side: the engine leaves, the call is sent elsewhere, the engine
+is dead, or it is silent for too long."""
+ORDERED: frozenset[Cut] = frozenset(("drain", "move"))
+"""Cuts that are nobody's failure."""
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class RoutedCall:
+    """One call on its way through engines; what was sampled can be read at any time."""
+
+    execution: str
+    order: int
+    """Calls are served in the order they came, also when they come back."""
+    sampled: CallOutput = field(default_factory=lambda: CallOutput(SamplingParams()))
+    attempts: int = 0
+    engine_s: float = 0.0
+    held_s: float = 0.0
+    """Seconds without an engine, which nobody is charged for (SPEC 6.1)."""
+    progress_at: float
+    """When it was accepted or last got a token."""
+    heard_at: float = 0.0
+    """When its engine last said anything."""
+    room: "EngineSlots | None" = None
+    """Where it is seated."""
+    last: EngineName | None
+    """The engine it, or its execution, had before."""
+    failed_at: EngineName | None = None
+    """The engine that failed it last, taken again only if there is no other."""
+    refused_by: set[EngineName] = field(default_factory=set)
+    """Engines that called it a bad request."""
+    cut: Cut | None = None
+    """Set when its present stream was ended from this side."""
+    ask_id: str = ""
+    """Of its last ask, at the engine."""
+    moving: bool = False
+    """Its blocks are being pinned, and then its stream is cut."""
+    is_unpinned: bool = False
+    """Its blocks could not be pinned."""
+    pinned: "CallPin | None" = None
+    """Blocks that the engine it left keeps for it."""
+
+    def output_so_far(self) -> Output:
+        """What was sampled; its finish is "abort" as long as there was more to come (T08)."""
+        return self.sampled.output(engine_s=self.engine_s, attempts=self.attempts)
+
+
+@dataclass(slots=True, kw_only=True)
+class EngineStream:
+    """What holds on to an engine's answer while it comes."""
+
+    scope: asyncio.Timeout
+    watch: asyncio.TimerHandle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallPin:
+    """Cached blocks of a call, and the engine that keeps them."""
+
+    engine: EngineName
+    held: PinnedKv
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStatus:
+    """One engine as the router sees it."""
+
+    name: EngineName
+    state: str
+    """One of "ready", "on trial", "broken" and "draining"."""
+    in_flight: int
+    capacity: int
+    num_tokens: int
+    """That it has sampled since the router began."""
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class EngineSlots:
+    """One engine's seats."""
+
+    name: EngineName
+    capacity: int
+    breaker: CircuitBreaker
+    calls: set[RoutedCall] = field(default_factory=set)
+    draining: bool = False
+    num_tokens: int = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes calls, now or once one leaves."""
+        return not self.draining and self.breaker.trust is not BreakerState.OPEN
+
+    @property
+    def has_room(self) -> bool:
+        return not self.draining and self.breaker.admits and len(self.calls) < self.capacity
+
+    def status(self) -> EngineStatus:
+        return EngineStatus(
+            name=self.name,
+            state="draining" if self.draining else self.breaker.trust.value,
+            in_flight=len(self.calls),
+            capacity=self.capacity,
+            num_tokens=self.num_tokens,
+        )
+
+    def assign(self, call: RoutedCall) -> None:
+        self.calls.add(call)
+        self.breaker.given()
+        call.room = self
+        call.last = self.name
+
+    def sampled(self, num_tokens: int) -> bool:
+        """Whether that ends the engine's trial."""
+        self.num_tokens += num_tokens
+        return self.breaker.sampled()
+
+    def leave(self, call: RoutedCall) -> None:
+        self.calls.discard(call)
+        self.breaker.returned()
+        call.room = None
+
+
+def choose(
+    rooms: Sequence[EngineSlots],
+    *,
+    last: EngineName | None = None,
+    failed_at: EngineName | None = None,
+    refused_by: Collection[EngineName] = (),
+) -> EngineSlots | None:
+    """The room for one call; ties go to the engine listed first."""
+    free = [room for room in rooms if room.has_room and room.name not in refused_by]
+    others = [room for room in free if room.name != failed_at]
+    for room in others:
+        if room.name == last:
+            return room
+    return min(others or free, key=lambda room: len(room.calls), default=None)
+
+
+class Routes:
+    """A table with a version, so that an order that comes late undoes nothing."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._engines: dict[str, EngineName] = {}
+
+    def __len__(self) -> int:
+        return len(self._engines)
+
+    def engine(self, execution: str) -> EngineName | None:
+        """None: its calls wait."""
+        return self._engines.get(execution)
+
+    def put(self, version: int, changes: Mapping[str, EngineName | None]) -> bool:
+        """Routes that change, None for those that end; whether the order was new.
+
+        The order that was carried out last may come again; an older one is refused.
+        """
+        if version < self.version:
+            found = f"expected {self.version} or later, found {version}"
+            raise RequestError(f"routes: {found}: a newer order was carried out", where="version")
+        if version == self.version:
+            return False
+        self.version = version
+        for execution, engine in changes.items():
+            if engine is None:
+                self._engines.pop(execution, None)
+            else:
+                self._engines[execution] = engine
+        return True
+
+    def misplaced(self, rooms: Iterable[EngineSlots]) -> list[RoutedCall]:
+        """Calls that are not where their execution belongs."""
+        return [
+            call
+            for room in rooms
+            for call in room.calls
+            if self.engine(call.execution) != room.name
+        ]
+
+
+Waiter = tuple[int, int, RoutedCall, "asyncio.Future[None]"]
+
+
+class WaitingQueue:
+    """Calls without a seat; a call that comes back stands before those that came after it."""
+
+    def __init__(self, rooms: Sequence[EngineSlots], routes: Routes | None = None) -> None:
+        self._rooms = rooms
+        self._routes = routes
+        self._waiters: list[Waiter] = []
+        self._ticks = itertools.count()
+        self._emptied = {room.name: asyncio.Event() for room in rooms}
+
+    def __len__(self) -> int:
+        return len(self._waiters)
+
+    def seat_at_once(self, call: RoutedCall) -> bool:
+        """Whether the call got a seat without waiting; nobody is overtaken."""
+        if self._waiters:
+            return False
+        room = self._room_for(call)
+        if room is not None:
+            room.assign(call)
+        return room is not None
+
+    async def wait(self, call: RoutedCall, most_s: float) -> None:
+        """Returns when the call has a seat, or most_s have passed, or both in one moment."""
+        given: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # The tick keeps two waits of one call apart, as calls have no order of their own.
+        waiter = (call.order, next(self._ticks), call, given)
+        heapq.heappush(self._waiters, waiter)
+        self.fill()
+        stays = False
+        try:
+            async with asyncio.timeout(most_s):
+                await given
+            stays = True
+        except TimeoutError:
+            stays = True
+        finally:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+                heapq.heapify(self._waiters)
+            if not stays:
+                # The caller is cancelled, and a seat given in the same moment must not be lost.
+                self.release(call)
+
+    async def wait_empty(self, room: EngineSlots, *, although_open: bool = False) -> None:
+        """Returns once the room has no calls, or takes new ones and that is not what was asked."""
+        while room.calls and (although_open or room.draining):
+            self._emptied[room.name].clear()
+            await self._emptied[room.name].wait()
+
+    def reopen(self, room: EngineSlots) -> None:
+        """The room takes calls again."""
+        room.draining = False
+        self._emptied[room.name].set()
+        self.fill()
+
+    def release(self, call: RoutedCall) -> None:
+        """Gives the seat of a call back; nothing happens when it has none."""
+        room = call.room
+        if room is not None:
+            room.leave(call)
+            if not room.calls:
+                self._emptied[room.name].set()
+            self.fill()
+
+    def fill(self) -> None:
+        """Seats waiting calls, oldest first, as long as there is room for them."""
+        passed: list[Waiter] = []
+        while self._waiters and any(room.has_room for room in self._rooms):
+            waiter = heapq.heappop(self._waiters)
+            _, _, call, given = waiter
+            if given.done():
+                continue
+            room = self._room_for(call)
+            if room is None:
+                passed.append(waiter)
+            else:
+                room.assign(call)
+                given.set_result(None)
+        for waiter in passed:
+            heapq.heappush(self._waiters, waiter)
+
+    def _room_for(self, call: RoutedCall) -> EngineSlots | None:
+        if self._routes is None:
+            return choose(
+                self._rooms, last=call.last, failed_at=call.failed_at, refused_by=call.refused_by
+            )
+        routed = self._routes.engine(call.execution)
+        return next((one for one in self._rooms if one.name == routed and one.has_room), None)
