@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
+from tests.isolation import Isolation
 
 # Before torch is imported: tests run beside each other, and their matrices are small, so that
 # threads would only wait for each other. It holds for every process that a test starts.
@@ -43,6 +44,10 @@ settings.register_profile(
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "default")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Isolation())
 
 
 RULES = ("architecture", "docs/test_pages.py", "docs/test_reference.py")

@@ -1,5 +1,6 @@
 """The run fails when a test is skipped that nobody listed."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -32,6 +33,7 @@ def test_an_unexpected_skip_fails_the_run(root, tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, "--rootdir", tmp_path, "."],
         cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(root)},
         capture_output=True,
         text=True,
     )

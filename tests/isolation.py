@@ -1,0 +1,237 @@
+"""A test leaves nothing behind: what it opened is closed, and what it changed is as it was.
+
+After the teardown of each test this looks for threads, processes, descriptors (sockets, pipes,
+event loops, files) and changed globals that were not there before it. What a fixture of a wider
+scope opened is its own until that scope ends. Whatever is left is waited for, because an end may
+take a moment, and then fails the test that left it, by name.
+"""
+
+import gc
+import os
+import signal
+import sys
+import threading
+import time
+import uuid
+import warnings
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from tests.waiting import patience
+
+GRACE_S = patience(5.0)
+"""How long an end that is under way may take."""
+COOKIE = "GYRE_TESTS"
+"""Every process that a test starts inherits it, and is known by it when its parent is gone."""
+PATCHABLE = ("os", "os.path", "time", "shutil", "socket", "signal", "subprocess", "asyncio")
+"""Modules of the standard library that tests patch; all of the package is looked at as well."""
+IGNORED_LINKS = ("/dev/null", "/dev/urandom", "/dev/pts/", "/dev/tty")
+
+
+Resource = tuple[str, object]
+"""Its kind and what it is known by; equal as long as it is the same one."""
+
+
+class Isolation:
+    """A plug-in that compares what is open after each test with what was open before it."""
+
+    def __init__(self) -> None:
+        # Known by where it is, too, because this may be a worker of a run within a test.
+        self._cookie = f"{os.getpid()}-{uuid.uuid4().hex}"
+        os.environ[COOKIE] = self._cookie
+        self._mark = f"{COOKIE}={self._cookie}".encode()
+        self._pids: dict[int, str | None] = {}
+        self._settled: set[Resource] = set()
+        """What was there before the first test, or has been told of once."""
+        self._owned: dict[Resource, pytest.Item | pytest.Collector] = {}
+        """What fixtures of wider scopes opened, and the scope that it ends with."""
+        self._globals = Globals()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self) -> Generator[None]:
+        # What came to be between two tests is nobody's: collectors, plug-ins, other workers.
+        self._settled = set(self._open()) - self._owned.keys()
+        self._globals.remember()
+        yield
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(
+        self, fixturedef: "pytest.FixtureDef[object]", request: pytest.FixtureRequest
+    ) -> Generator[None, object, object]:
+        if fixturedef.scope == "function":
+            return (yield)
+        before = self._open().keys()
+        try:
+            return (yield)
+        finally:
+            for one in self._open().keys() - before - self._owned.keys():
+                self._owned[one] = request.node
+            self._globals.remember()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(
+        self, item: pytest.Item, nextitem: pytest.Item | None
+    ) -> Generator[None]:
+        yield
+        going_on = set(nextitem.listchain()) if nextitem is not None else set()
+        self._owned = {one: node for one, node in self._owned.items() if node in going_on}
+        left = self._left()
+        end = time.monotonic() + GRACE_S
+        if left:
+            # Objects in cycles close what they hold when they are found, and warn in this test.
+            gc.collect()
+        while _may_end(left := self._left()) and time.monotonic() < end:
+            time.sleep(0.01)
+        changed = self._globals.changed()
+        self._globals.restore()
+        if left or changed:
+            said = "\n".join([*(f"  left open: {one}" for one in left.values()), *changed])
+            pytest.fail(f"{item.nodeid} leaves something behind:\n{said}", pytrace=False)
+
+    def _left(self) -> dict[Resource, str]:
+        return {
+            one: said
+            for one, said in self._open().items()
+            if one not in self._settled and one not in self._owned
+        }
+
+    def _open(self) -> dict[Resource, str]:
+        """All that is open now, with a word about each."""
+        return dict([*_threads(), *_descriptors(), *self._processes()])
+
+    def _processes(self) -> Iterable[tuple[Resource, str]]:
+        """Children of this process, and their children, also when those in between are gone."""
+        now = {int(one.name) for one in Path("/proc").iterdir() if one.name.isdigit()}
+        for pid in self._pids.keys() - now:
+            del self._pids[pid]
+        for pid in now:
+            # A process may have forked and not yet become what it will be: asked again.
+            if self._pids.get(pid, "") == "" and pid != os.getpid():
+                self._pids[pid] = self._ours(pid)
+            if said := self._pids.get(pid):
+                yield ("process", pid), said
+
+    def _ours(self, pid: int) -> str | None:
+        """What it runs if a test started it, else None."""
+        try:
+            there = Path("/proc", str(pid))
+            parent = int((there / "stat").read_bytes().rpartition(b")")[2].split()[1])
+            if parent != os.getpid() and self._mark not in (there / "environ").read_bytes():
+                return None
+            command = (there / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except (OSError, ValueError):
+            return None
+        return f"process {pid} (parent {parent}): {command[:200] or 'a zombie'}"
+
+
+def _may_end(left: Iterable[Resource]) -> bool:
+    """Whether something is left that ends by itself; nobody but its owner closes a file."""
+    return any(kind != "file" for kind, _ in left)
+
+
+def _threads() -> Iterable[tuple[Resource, str]]:
+    for thread in threading.enumerate():
+        target = getattr(thread, "_target", None)
+        said = f"thread {thread.name} of {getattr(target, '__qualname__', target)}"
+        yield ("thread", thread), said
+
+
+def _descriptors() -> Iterable[tuple[Resource, str]]:
+    for one in Path("/proc/self/fd").iterdir():
+        try:
+            name, link = one.name, str(one.readlink())
+        except OSError:
+            continue  # The one by which the folder was listed.
+        if not link.startswith(IGNORED_LINKS):
+            kind = "file" if link.startswith("/") else "descriptor"
+            yield (kind, (name, link)), f"descriptor {name}: {link}{_listens(link)}"
+
+
+def _listens(link: str) -> str:
+    if not link.startswith("socket:["):
+        return ""
+    inode = link.removeprefix("socket:[").removesuffix("]")
+    for table in ("tcp", "tcp6"):
+        for line in Path("/proc/self/net", table).read_text().splitlines()[1:]:
+            words = line.split()
+            if words[9] == inode:
+                state = "listens" if words[3] == "0A" else "connected"
+                return f" ({state}, port {int(words[1].rpartition(':')[2], 16)})"
+    return ""
+
+
+@dataclass
+class Globals:
+    """State of the whole process that tests change: environment, folder, signals, functions."""
+
+    state: dict[str, object] = field(default_factory=dict)
+    names: list[tuple[dict[str, object], str, object, str]] = field(default_factory=list)
+    """Every function and class of a module: where it stands, its name, itself, the module."""
+    modules: set[str] = field(default_factory=set)
+
+    def remember(self) -> None:
+        self.state = self._state()
+        for name in [one for one in sys.modules if one not in self.modules]:
+            module = sys.modules.get(name)
+            if module is None or (name not in PATCHABLE and name.partition(".")[0] != "gyre"):
+                continue
+            self.modules.add(name)
+            there = vars(module)
+            self.names += [(there, one, it, name) for one, it in there.items() if callable(it)]
+
+    def changed(self) -> list[str]:
+        """A line for each thing that is not as it was."""
+        now = self._state()
+        lines = [
+            f"  changed: {name}: {_difference(self.state[name], now[name])}"
+            for name in now
+            if self.state[name] != now[name]
+        ]
+        return lines + [
+            f"  changed: {module}.{name}"
+            for there, name, it, module in self.names
+            if there.get(name) is not it and sys.modules.get(module) is not None
+            if vars(sys.modules[module]) is there
+        ]
+
+    def restore(self) -> None:
+        """So that the next test is not blamed."""
+        for there, name, it, _ in self.names:
+            if there.get(name) is not it:
+                there[name] = it
+        environment = self.state["os.environ"]
+        assert isinstance(environment, dict)
+        if dict(os.environ) != environment:
+            os.environ.clear()
+            os.environ.update(environment)
+
+    def _state(self) -> dict[str, object]:
+        environment = dict(os.environ)
+        # Pytest's own, which says what is going on.
+        environment.pop("PYTEST_CURRENT_TEST", None)
+        return {
+            "os.environ": environment,
+            "the working folder": Path.cwd(),
+            "the umask": _umask(),
+            "signal handlers": {one: signal.getsignal(one) for one in signal.valid_signals()},
+            "blocked signals": signal.pthread_sigmask(signal.SIG_BLOCK, ()),
+            "sys.path": list(sys.path),
+            "sys.argv": list(sys.argv),
+            "sys.excepthook": sys.excepthook,
+            "threading.excepthook": threading.excepthook,
+            "warnings.showwarning": warnings.showwarning,
+        }
+
+
+def _umask() -> str:
+    status = Path("/proc/self/status").read_text()
+    return status.partition("Umask:")[2].split()[0]
+
+
+def _difference(before: object, after: object) -> str:
+    if isinstance(before, dict) and isinstance(after, dict):
+        keys = [one for one in before.keys() | after.keys() if before.get(one) != after.get(one)]
+        return ", ".join(f"{one}: {before.get(one)!r} -> {after.get(one)!r}" for one in keys)
+    return f"{before!r} -> {after!r}"
