@@ -37,7 +37,8 @@ Resource = tuple[str, object]
 class Isolation:
     """A plug-in that compares what is open after each test with what was open before it."""
 
-    def __init__(self) -> None:
+    def __init__(self, grace_s: float = GRACE_S) -> None:
+        self._grace_s = grace_s
         # Known by where it is, too, because this may be a worker of a run within a test.
         self._cookie = f"{os.getpid()}-{uuid.uuid4().hex}"
         os.environ[COOKIE] = self._cookie
@@ -78,7 +79,7 @@ class Isolation:
         going_on = set(nextitem.listchain()) if nextitem is not None else set()
         self._owned = {one: node for one, node in self._owned.items() if node in going_on}
         left = self._left()
-        end = time.monotonic() + GRACE_S
+        end = time.monotonic() + self._grace_s
         if left:
             # Objects in cycles close what they hold when they are found, and warn in this test.
             gc.collect()
@@ -206,6 +207,11 @@ class Globals:
         if dict(os.environ) != environment:
             os.environ.clear()
             os.environ.update(environment)
+        handlers = self.state["signal handlers"]
+        assert isinstance(handlers, dict)
+        for name, handler in handlers.items():
+            if signal.getsignal(signal.Signals[name]) is not handler:
+                signal.signal(signal.Signals[name], handler)
 
     def _state(self) -> dict[str, object]:
         environment = dict(os.environ)
@@ -215,7 +221,7 @@ class Globals:
             "os.environ": environment,
             "the working folder": Path.cwd(),
             "the umask": _umask(),
-            "signal handlers": {one: signal.getsignal(one) for one in signal.valid_signals()},
+            "signal handlers": {one.name: signal.getsignal(one) for one in signal.Signals},
             "blocked signals": signal.pthread_sigmask(signal.SIG_BLOCK, ()),
             "sys.path": list(sys.path),
             "sys.argv": list(sys.argv),
