@@ -556,8 +556,8 @@ class Queue(RuleBasedStateMachine):
                 recalled = self.buffer.recall_step()
                 assert numbers == [group.number for group in recalled]
         self.batch = Counter()
-        self.ghosts += self.cells.items()
-        self.cells = {}
+        # What was granted is reported to the process that granted it, which is gone.
+        self.cells, self.ghosts = {}, []
         while (group := self.buffer.unpacked) is not None:
             self.pack(group, [0, 1])
         assert assigned == self.groups.assigned

@@ -1,5 +1,6 @@
 """The run's journal: what is appended comes back, one writes at a time, damage is never silent."""
 
+import os
 import random
 import re
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from tests.overriding import Overridden
 
 from gyre.journal.reader import MAGIC, MAJOR, MINOR, Header, Origin, Resumed, UnknownEvent, read
 from gyre.journal.writer import Durability, Journal, write
@@ -29,6 +31,7 @@ from gyre.scheduler.messages import (
     TimerFired,
 )
 from gyre.scheduler.replay import EVENTS
+from gyre.storage import framed_file
 from gyre.storage.framed_file import framed
 from gyre.types.errors import ConfigError, InternalError, LogDamaged, TakenOver
 from gyre.types.ids import CellId, EngineId
@@ -272,6 +275,8 @@ def test_a_writer_that_slept_while_another_wrote_is_stopped(tmp_path):
 
     with pytest.raises(TakenOver, match="another controller writes this journal: it has"):
         stale.commit()
+    with pytest.raises(TakenOver):
+        stale.close()
     assert before == path.read_bytes()
 
 
@@ -346,7 +351,7 @@ def test_a_commit_is_synced_once_for_all_its_facts_where_it_must_survive_the_mac
             found.append(len(read(path, kinds=EVENTS).entries) - sum(found))
 
         with monkeypatch.context() as patch:
-            patch.setattr("gyre.storage.framed_file.os.fdatasync", note)
+            patch.setattr(framed_file, "os", Overridden(os, fdatasync=note))
             for now, event in FACTS[:3]:
                 journal.append(event, now=now)
             journal.commit()
@@ -366,7 +371,7 @@ def test_a_sync_that_fails_leaves_the_file_as_it_was_and_the_facts_for_later(tmp
         before = path.read_bytes()
         journal.append(RunStarted(), now=0.0)
         with monkeypatch.context() as patch:
-            patch.setattr("gyre.storage.framed_file.os.fdatasync", refuse)
+            patch.setattr(framed_file, "os", Overridden(os, fdatasync=refuse))
             with pytest.raises(OSError, match="No space left"):
                 journal.commit()
         assert before == path.read_bytes()

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from contextlib import ExitStack
 
 import pytest
 
@@ -29,8 +30,18 @@ def folder(tmp_path):
     return tmp_path
 
 
-def logs_of(folder, count):
-    return {f"x{number}": CallLog(path_of(folder, f"x{number}")) for number in range(count)}
+@pytest.fixture
+def logs_of(folder):
+    """Makes call logs by name, which are closed in the end."""
+    with ExitStack() as opened:
+
+        def make(count):
+            logs = {f"x{number}": CallLog(path_of(folder, f"x{number}")) for number in range(count)}
+            for log in logs.values():
+                opened.callback(log.close)
+            return logs
+
+        yield make
 
 
 def append(commit, name, log, call):
@@ -38,9 +49,9 @@ def append(commit, name, log, call):
     commit.note(log, name, offset, log.append(CallDelivered(call=CallId(call))))
 
 
-def test_calls_that_end_together_share_a_sync(folder):
+def test_calls_that_end_together_share_a_sync(folder, logs_of):
     commit = WalWriter(WriteAheadLog(folder))
-    logs = logs_of(folder, 50)
+    logs = logs_of(50)
 
     async def one(name, log):
         append(commit, name, log, 1)
@@ -57,9 +68,9 @@ def test_calls_that_end_together_share_a_sync(folder):
     assert set(logs) == {entry.log for entry in entries(folder)}
 
 
-def test_a_full_journal_syncs_the_logs_and_starts_again(folder):
+def test_a_full_journal_syncs_the_logs_and_starts_again(folder, logs_of):
     commit = WalWriter(WriteAheadLog(folder), most_journal_bytes=200)
-    logs = logs_of(folder, 2)
+    logs = logs_of(2)
 
     async def run():
         for call in range(40):
@@ -73,18 +84,18 @@ def test_a_full_journal_syncs_the_logs_and_starts_again(folder):
     assert {40} == {len(read(path_of(folder, name)).records) for name in logs}
 
 
-def test_a_refused_write_is_told_and_made_good_by_the_next(folder):
+def test_a_refused_write_is_told_and_made_good_by_the_next(folder, logs_of):
     """FAULTS 31: the journal has no gap when the disk takes writes again."""
     journal = Balky(folder)
     journal.refusals = 1
     commit = WalWriter(journal)
-    log = CallLog(path_of(folder, "x"))
+    ((name, log),) = logs_of(1).items()
 
     async def run():
-        append(commit, "x", log, 1)
+        append(commit, name, log, 1)
         with pytest.raises(OSError, match="No space"):
             await commit.sync()
-        append(commit, "x", log, 2)
+        append(commit, name, log, 2)
         await commit.sync()
 
     asyncio.run(run())
@@ -120,11 +131,11 @@ class Stuck(WriteAheadLog):
         super().write(entries)
 
 
-def test_a_disk_that_does_not_answer_is_told_in_time_and_made_good_later(folder):
+def test_a_disk_that_does_not_answer_is_told_in_time_and_made_good_later(folder, logs_of):
     """FAULTS 31: a proxy whose calls wait for ever would look well to whoever asks it."""
     journal = Stuck(folder)
     commit = WalWriter(journal, within_s=0.01)
-    ((name, log),) = logs_of(folder, 1).items()
+    ((name, log),) = logs_of(1).items()
 
     async def run():
         append(commit, name, log, 1)
@@ -149,9 +160,9 @@ class Odd(WriteAheadLog):
         super().write(entries)
 
 
-def test_an_unforeseen_failure_is_told_and_the_next_call_is_served(folder):
+def test_an_unforeseen_failure_is_told_and_the_next_call_is_served(folder, logs_of):
     commit = WalWriter(Odd(folder))
-    ((name, log),) = logs_of(folder, 1).items()
+    ((name, log),) = logs_of(1).items()
 
     async def run():
         append(commit, name, log, 1)

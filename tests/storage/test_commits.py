@@ -27,6 +27,13 @@ def grown(folder, name, calls):
     return made
 
 
+def write(folder, made, shard=0):
+    """A journal that holds these entries, and is not open."""
+    journal = WriteAheadLog(folder, shard=shard)
+    journal.write(made)
+    journal.close()
+
+
 def test_what_was_written_is_read_back(folder):
     made = [WalEntry(log="a", offset=0, data=b"x" * 100), WalEntry(log="é", offset=2**40, data=b"")]
     journal = WriteAheadLog(folder)
@@ -38,10 +45,8 @@ def test_what_was_written_is_read_back(folder):
 
 
 def test_a_torn_tail_ends_the_journal_at_every_byte(folder):
-    journal = WriteAheadLog(folder)
     made = [WalEntry(log="a", offset=at, data=bytes([at]) * 9) for at in range(4)]
-    journal.write(made)
-    journal.close()
+    write(folder, made)
     data = (folder / NAME).read_bytes()
     for size in range(len(data)):
         (folder / NAME).write_bytes(data[:size])
@@ -55,7 +60,7 @@ def test_a_log_gets_back_what_it_lost(folder, kept):
     made = grown(folder, "a", 5)
     path = path_of(folder, "a")
     whole = path.read_bytes()
-    WriteAheadLog(folder).write(made)
+    write(folder, made)
     ends = [made[0].offset, *(one.offset + len(one.data) for one in made)]
     with path.open("r+b") as file:
         file.truncate(ends[kept])
@@ -69,7 +74,7 @@ def test_a_half_written_record_is_replaced(folder):
     made = grown(folder, "a", 3)
     path = path_of(folder, "a")
     whole = path.read_bytes()
-    WriteAheadLog(folder).write(made)
+    write(folder, made)
     path.write_bytes(whole[:-3])
 
     assert 1 == restore(folder)
@@ -79,7 +84,7 @@ def test_a_half_written_record_is_replaced(folder):
 def test_a_gap_between_log_and_journal_is_damage(folder):
     made = grown(folder, "a", 3)
     path = path_of(folder, "a")
-    WriteAheadLog(folder).write(made[2:])
+    write(folder, made[2:])
     path.write_bytes(path.read_bytes()[: made[1].offset])
 
     with pytest.raises(LogDamaged, match="the journal goes on at"):
@@ -88,7 +93,7 @@ def test_a_gap_between_log_and_journal_is_damage(folder):
 
 def test_logs_that_were_removed_stay_removed(folder):
     made = grown(folder, "a", 2)
-    WriteAheadLog(folder).write(made)
+    write(folder, made)
     path_of(folder, "a").unlink()
 
     assert 0 == restore(folder)
@@ -97,11 +102,10 @@ def test_logs_that_were_removed_stay_removed(folder):
 
 def test_opening_restores_and_starts_empty(folder):
     made = grown(folder, "a", 2)
-    journal = WriteAheadLog(folder)
-    journal.write(made)
-    journal.close()
+    write(folder, made)
     path_of(folder, "a").write_bytes(path_of(folder, "a").read_bytes()[: made[1].offset])
     again = WriteAheadLog(folder)
+    again.close()
 
     assert 1 == again.num_restored
     assert [] == list(entries(folder))
@@ -116,17 +120,19 @@ def test_a_run_folder_has_one_journal_at_a_time(folder):
     WriteAheadLog(folder).close()
 
 
-def test_what_is_no_journal_is_refused(folder):
+def test_what_is_no_journal_is_refused_and_not_kept_open(folder):
     (folder / NAME).write_bytes(b"something else entirely")
 
     with pytest.raises(LogDamaged, match="not a commit journal"):
         WriteAheadLog(folder)
+    (folder / NAME).unlink()
+    WriteAheadLog(folder).close()
 
 
 def test_every_shard_has_a_journal_of_its_own_and_gives_back_what_is_its_own(folder):
     first, second = grown(folder, "a", 2), grown(folder, "b", 2)
-    WriteAheadLog(folder).write(first)
-    WriteAheadLog(folder, shard=1).write(second)
+    write(folder, first)
+    write(folder, second, shard=1)
     for name in ("a", "b"):
         with path_of(folder, name).open("r+b") as file:
             file.truncate(first[1].offset)

@@ -53,9 +53,13 @@ class WriteAheadLog:
             os.close(self._fd)
             message = f"{folder}: another proxy serves this run folder"
             raise ConfigError(message) from error
-        self.num_restored = restore(folder, shard=shard)
         self._end = 0
-        self.empty()
+        try:
+            self.num_restored = restore(folder, shard=shard)
+            self.empty()
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def size_bytes(self) -> int:

@@ -7,7 +7,6 @@ then the bytes. Whoever has no key of an exposure learns nothing.
 import socket
 import struct
 import threading
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -35,10 +34,12 @@ class TcpTransport:
         self._held: dict[bytes, memoryview] = {}
         self._lock = threading.Lock()
         self._places = threading.Semaphore(MOST_READERS)
-        self._closed = False
+        self._closed = threading.Event()
+        self._readers: dict[threading.Thread, socket.socket] = {}
         self._listening = socket.create_server((host, 0), backlog=BACKLOG)
         self._peer = f"{host}:{self._listening.getsockname()[1]}"
-        threading.Thread(target=self._accept, name="transport", daemon=True).start()
+        self._accepting = threading.Thread(target=self._accept, name="transport", daemon=True)
+        self._accepting.start()
 
     def expose(self, parts: Sequence[memoryview], *, version: int) -> Exposure:
         try:
@@ -51,7 +52,7 @@ class TcpTransport:
             at += one.nbytes
         key = new_key()
         with self._lock:
-            if self._closed:
+            if self._closed.is_set():
                 raise TransferError(f"{self._peer}: closed", retryable=False)
             self._held[bytes.fromhex(key)] = memoryview(data).toreadonly()
         return Exposure(kind=KIND, peer=self._peer, key=key, version=version, num_bytes=len(data))
@@ -79,15 +80,25 @@ class TcpTransport:
             self._held.pop(bytes.fromhex(given.key), None)
 
     def close(self) -> None:
+        """Readers are hung up on, and no thread is left."""
         with self._lock:
-            if self._closed:
+            if self._closed.is_set():
                 return
-            self._closed = True
+            self._closed.set()
             self._held.clear()
-        # Which wakes the thread that accepts.
+        # Which wakes the thread that accepts, or waits for a place.
         with suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
+        self._places.release()
+        self._accepting.join()
         self._listening.close()
+        with self._lock:
+            readers = list(self._readers)
+            for line in self._readers.values():
+                with suppress(OSError):
+                    line.shutdown(socket.SHUT_RDWR)
+        for reader in readers:
+            reader.join()
 
     def _accept(self) -> None:
         while True:
@@ -95,34 +106,43 @@ class TcpTransport:
             try:
                 line, _ = self._listening.accept()
             except OSError:
-                if self._closed:
-                    return
-                # The process has no descriptor left for it; some are given back in time.
+                # Else the process has no descriptor left for it; some are given back in time.
                 self._places.release()
-                time.sleep(PAUSE_S)
+                if self._closed.wait(PAUSE_S):
+                    return
                 continue
-            reader = threading.Thread(target=self._answer, args=[line], name="reader", daemon=True)
+            reader = threading.Thread(target=self._serve, args=[line], name="reader", daemon=True)
+            with self._lock:
+                self._readers[reader] = line
             try:
                 reader.start()
             except RuntimeError:
                 # Nor is a thread left, now; this reader is hung up on, and others are answered.
-                line.close()
-                self._places.release()
+                self._hang_up(reader)
 
-    def _answer(self, line: socket.socket) -> None:
+    def _hang_up(self, reader: threading.Thread) -> None:
+        with self._lock:
+            self._readers.pop(reader).close()
+        self._places.release()
+
+    def _serve(self, line: socket.socket) -> None:
         try:
             # A reader that went away, or says something else, is no concern of its peer.
-            with line, suppress(OSError):
-                line.settimeout(REQUEST_S)
-                request = bytearray(REQUEST.size)
-                _receive(line, memoryview(request))
-                line.settimeout(self._timeout_s)
-                found = self._wanted(*REQUEST.unpack(request))
-                line.sendall(NOT_HELD if found is None else OK)
-                if found is not None:
-                    _send(line, found)
+            with suppress(OSError):
+                self.answer(line)
         finally:
-            self._places.release()
+            self._hang_up(threading.current_thread())
+
+    def answer(self, line: socket.socket) -> None:
+        """One request; raises OSError when the reader is gone or silent."""
+        line.settimeout(REQUEST_S)
+        request = bytearray(REQUEST.size)
+        _receive(line, memoryview(request))
+        line.settimeout(self._timeout_s)
+        found = self._wanted(*REQUEST.unpack(request))
+        line.sendall(NOT_HELD if found is None else OK)
+        if found is not None:
+            _send(line, found)
 
     def _wanted(self, key: bytes, at: int, num_bytes: int) -> memoryview | None:
         """Memory that stays as it is for as long as somebody sends it."""
