@@ -1,20 +1,28 @@
-"""A run whose processes are killed and stopped at random until it has taken all its steps."""
+"""A run whose processes are killed and stopped until it has taken all its steps.
 
+A blow falls only in a moment in which executions run and calls are in flight. Where the run's
+engines hold calls until there were so many blows (tests/chaos/held_calls.py), such a moment comes
+for every blow, however quick or slow the machine is.
+"""
+
+import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
 from tests.chaos.held import Held, held
 from tests.chaos.victims import Kind, Victim, calls_in_flight, victims
+from tests.waiting import PATIENCE_S
 
 from gyre.journal.reader import JournalContents, read
 from gyre.observability.terminal.board import JOURNAL_EVENTS
 
+ROOT = Path(__file__).parents[2]
 LOOK_S = 0.1
 
 
@@ -28,8 +36,8 @@ class Blow:
     at_s: float
     executions: int
     """Supervisors that were alive."""
-    calls: int | None
-    """In flight at the proxy; None where it did not answer."""
+    calls: int
+    """In flight at the proxy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,10 +72,14 @@ class Soak:
     """How long a process that was struck is left alone: who dies again and again is given up."""
     most: int | None = None
     """Blows in all; None: until the end."""
-    patience_s: float = 300.0
+    patience_s: float = PATIENCE_S
+    struck: Callable[[int], None] = lambda _: None
+    """Told how many blows there were, after each."""
     blows: list[Blow] = field(default_factory=list)
     samples: dict[str, list[Held]] = field(default_factory=dict)
     _thawing: list[tuple[float, Victim]] = field(default_factory=list)
+    _deck: list[Kind] = field(default_factory=list)
+    """Kinds that come next; each comes once before any comes again."""
 
     def run(self) -> Soaked:
         """To the end of the run; nothing that it started is left."""
@@ -99,7 +111,9 @@ class Soak:
 
     def _start(self, *arguments: str) -> "subprocess.Popen[bytes]":
         command = [sys.executable, "-m", "gyre", *arguments]
-        return subprocess.Popen(command, stdout=self._said, stderr=self._said)
+        # Engines of tests are found from here.
+        variables = {**os.environ, "PYTHONPATH": str(ROOT)}
+        return subprocess.Popen(command, stdout=self._said, stderr=self._said, env=variables)
 
     def _strike(self, controller: "subprocess.Popen[bytes]") -> "subprocess.Popen[bytes]":
         """Until the run ends; the controller that it ended under."""
@@ -112,33 +126,45 @@ class Soak:
             is_enough = not self.kinds or (self.most is not None and len(self.blows) >= self.most)
             if is_enough or time.monotonic() < next_s:
                 continue
-            next_s = self._pause()
-            controller = self._blow(controller)
+            if (victim := self._next_victim(controller.pid)) is not None:
+                controller = self._blow(victim, controller)
+                self.struck(len(self.blows))
+                next_s = self._pause()
         return controller
 
-    def _blow(self, controller: "subprocess.Popen[bytes]") -> "subprocess.Popen[bytes]":
+    def _next_victim(self, controller: int) -> Victim | None:
+        """One of the kind that comes next, if the run has something to lose now."""
         alive = victims(self.folder)
-        if not any(one.kind == "core" for one in alive) or not self._has_begun(alive):
-            return controller
-        alive.append(Victim(kind="controller", name="controller", pid=controller.pid))
-        kind = self._random.choice(self.kinds)
+        alive.append(Victim(kind="controller", name="controller", pid=controller))
+        if not any(one.kind == "core" for one in alive):
+            return None
+        if not self._deck:
+            self._deck = self._random.sample(self.kinds, len(self.kinds))
         spared = {one.name for one in self.blows if self._elapsed_s - one.at_s < self.spared_s}
-        struck = [one for one in alive if one.kind == kind and one.name not in spared]
-        if not struck:
-            return controller
-        victim = self._random.choice(struck)
-        is_kill = self._random.random() >= self.stop_share
+        found = [one for one in alive if one.kind == self._deck[-1] and one.name not in spared]
+        executions = sum(one.kind == "supervisor" for one in alive)
+        calls = calls_in_flight(self.folder)
+        if not (found and executions and calls):
+            return None
+        victim = self._random.choice(found)
+        self._deck.pop()
         self.blows.append(
             Blow(
                 kind=victim.kind,
                 name=victim.name,
-                is_kill=is_kill,
+                is_kill=self._random.random() >= self.stop_share,
                 at_s=self._elapsed_s,
-                executions=sum(one.kind == "supervisor" for one in alive),
-                calls=calls_in_flight(self.folder),
+                executions=executions,
+                calls=calls,
             )
         )
-        if not is_kill:
+        return victim
+
+    def _blow(
+        self, victim: Victim, controller: "subprocess.Popen[bytes]"
+    ) -> "subprocess.Popen[bytes]":
+        """Strikes it; the controller that the run has then."""
+        if not self.blows[-1].is_kill:
             victim.send(signal.SIGSTOP)
             if victim.kind not in ("core", "satellite", "engine"):
                 # A cell that does not answer is fenced and killed by its controller.
@@ -153,10 +179,6 @@ class Soak:
     @property
     def _elapsed_s(self) -> float:
         return time.monotonic() - self._began
-
-    def _has_begun(self, alive: Sequence[Victim]) -> bool:
-        """A run that has launched nothing yet has nothing to lose, and may just be begun again."""
-        return bool(self.blows) or any(one.kind == "supervisor" for one in alive)
 
     def _thaw(self) -> None:
         for until, victim in list(self._thawing):
