@@ -5,12 +5,15 @@ from dataclasses import replace
 
 import pytest
 from tests.cell.live_cells import Started
+from tests.controller.nursed import nurseries
 from tests.inference.engine import slow_engine
 from tests.inference.server.serving import write_model
 
 from gyre.cell import main as cell
 from gyre.config.sections import ServerConfig, TransportConfig
 from gyre.types.errors import ConfigError
+
+cells_are_forked = nurseries("gyre.cell.main")
 
 NO_ADDRESS_HERE = "192.0.2.1"
 """Kept for examples: no machine has it."""

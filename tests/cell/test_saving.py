@@ -9,6 +9,7 @@ from threading import Event
 import pytest
 import torch
 from tests.cell.live_cells import Started
+from tests.controller.nursed import nurseries
 from tests.model.folders import small
 from tests.trainer.scenes import NUM_EXECUTIONS, a_scene, a_trainer
 
@@ -25,6 +26,8 @@ from gyre.model.network import Network
 from gyre.trainer.snapshot import Snapshot
 from gyre.transports.shared_memory import SharedTransport
 from gyre.types.errors import CheckpointError, ModelError
+
+cells_are_forked = nurseries("gyre.cell.main")
 
 LIMIT_S = 180.0
 """For what another thread does at once."""

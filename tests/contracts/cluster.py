@@ -2,14 +2,14 @@
 
 import asyncio
 import signal
-from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol
 
+from tests.waiting import PATIENCE_S, until
+
 from gyre.types.protocols import Cluster, SpawnedProcess
 
-PATIENCE_S = 180.0
 NOBODY = 2**22 + 1
 """No machine has a process of this number."""
 ECHO = "import sys\nfor line in sys.stdin: print('heard', line, end='', flush=True)\nprint('over')"
@@ -29,12 +29,6 @@ class Subject(Protocol):
     folder: Path
 
     def opened(self) -> AbstractAsyncContextManager[Cluster]: ...
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not holds():
-            await asyncio.sleep(0.05)
 
 
 async def first_line(process: SpawnedProcess) -> str:

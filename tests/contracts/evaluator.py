@@ -1,17 +1,16 @@
 """What every evaluator promises behind the Evaluator port; each promise is one function."""
 
 import asyncio
-import time
 from pathlib import Path
 from typing import Literal, Protocol
 
 import pytest
+from tests.waiting import PATIENCE_S, until
 
 from gyre.types.errors import EvaluatorError
 from gyre.types.outcomes import EvaluatorAnswer, NoAnswer
 from gyre.types.places import Evaluator
 
-PATIENCE_S = 180.0
 Behaviour = Literal["says", "silent", "breaks", "hangs", "impossible"]
 """Says the contents of the file `work`; answers nothing; breaks; goes on for ever; cannot start."""
 
@@ -81,19 +80,16 @@ async def what_cannot_start_is_not_tried_again(subject: Subject) -> None:
 
 
 async def it_takes_no_longer_than_it_is_given_and_nothing_goes_on(subject: Subject) -> None:
-    """FAULTS 17."""
-    begun = time.monotonic()
+    """FAULTS 17: one that hangs would otherwise never be over."""
     found = await assess(subject, "hangs", within_s=0.2)
 
     assert isinstance(found, NoAnswer)
-    assert time.monotonic() - begun < PATIENCE_S / 2
     assert 0 == subject.num_left()
 
 
 async def nothing_goes_on_when_it_is_cancelled(subject: Subject) -> None:
     asked = asyncio.create_task(assess(subject, "hangs"))
-    while not subject.num_alive():
-        await asyncio.sleep(0.01)
+    await until(subject.num_alive, "an evaluator that runs")
     asked.cancel()
     await asyncio.gather(asked, return_exceptions=True)
 

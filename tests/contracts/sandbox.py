@@ -2,19 +2,22 @@
 
 import asyncio
 import os
-import time
 from pathlib import Path
 from typing import Protocol
 
 import pytest
+from tests.waiting import until
 
 from gyre.types.errors import InternalError, SandboxError
 from gyre.types.places import Sandbox
 from gyre.types.tasks import Command
 
-PATIENCE_S = 180.0
 ESCAPE = "(setsid sh -c 'trap \"\" TERM HUP; echo $$ > escaped; while :; do sleep 0.1; done' &)"
 """A child in a session of its own, whose parent is gone, and which hears no request."""
+
+
+STAYS = "echo $$ > pid; while :; do sleep 0.1; done"
+"""Becomes no other program once its pid is known: in between nobody could tell whose it is."""
 
 
 class Subject(Protocol):
@@ -44,10 +47,7 @@ async def run(subject: Subject, script: str, sandbox: Sandbox | None = None, **v
 
 
 async def wait_for(path: Path) -> str:
-    until = time.monotonic() + PATIENCE_S
-    while not (path.exists() and path.read_text()):
-        assert time.monotonic() < until, f"{path.name} did not come"
-        await asyncio.sleep(0.01)
+    await until(lambda: path.exists() and path.read_text(), path.name)
     return path.read_text()
 
 
@@ -137,7 +137,7 @@ async def a_program_that_cannot_start_is_an_error_and_not_the_end(subject: Subje
 
 
 async def one_program_runs_at_a_time(subject: Subject) -> None:
-    sandbox = await started(subject, "sleep 60")
+    sandbox = await started(subject, "sleep 600")
     with pytest.raises(InternalError):
         await sandbox.start(Command(argv=("true",)), output="/dev/null", most_bytes=10)
     await sandbox.kill()
@@ -147,7 +147,7 @@ async def one_program_runs_at_a_time(subject: Subject) -> None:
 
 async def killing_ends_what_hides_and_what_does_not_listen(subject: Subject) -> None:
     """FAULTS 13."""
-    sandbox = await started(subject, ESCAPE + "; sleep 60")
+    sandbox = await started(subject, ESCAPE + "; sleep 600")
     escaped = int(await wait_for(subject.workspace / "escaped"))
     before = subject.is_alive(escaped)
     await sandbox.kill()
@@ -167,7 +167,7 @@ async def what_a_finished_program_left_running_is_killed(subject: Subject) -> No
 
 
 async def cancelling_the_wait_ends_nothing(subject: Subject) -> None:
-    sandbox = await started(subject, "echo $$ > pid; exec sleep 60")
+    sandbox = await started(subject, STAYS)
     pid = int(await wait_for(subject.workspace / "pid"))
     waiting = asyncio.create_task(sandbox.wait())
     await asyncio.sleep(0)
@@ -188,7 +188,7 @@ async def killing_nothing_is_nothing(subject: Subject) -> None:
 
 
 async def one_sandbox_does_not_touch_another(subject: Subject) -> None:
-    other = await started(subject, "echo $$ > pid; exec sleep 60")
+    other = await started(subject, STAYS)
     pid = int(await wait_for(subject.workspace / "pid"))
     one = await started(subject, ESCAPE)
     await one.kill()

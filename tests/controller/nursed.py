@@ -1,6 +1,5 @@
 """Processes as a run starts its cells: forked by a nursery that has imported what they need."""
 
-import atexit
 import json
 import os
 import signal
@@ -11,8 +10,10 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+import pytest
+from tests.waiting import PATIENCE_S
+
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 300.0
 
 
 class Nursed:
@@ -67,7 +68,8 @@ class Nursery:
         self._news = threading.Condition()
         self._asked = []
         self._by_pid = {}
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._thread = threading.Thread(target=self._listen, name="nursery", daemon=True)
+        self._thread.start()
 
     def fork(self, *arguments, log):
         """A process with these arguments, once it has a pid."""
@@ -85,6 +87,8 @@ class Nursery:
     def close(self):
         self._process.stdin.close()
         self._process.wait()
+        self._thread.join()
+        self._process.stdout.close()
 
     def _listen(self):
         early = {}
@@ -106,7 +110,19 @@ class Nursery:
 
 @cache
 def nursery(module):
-    """The one of a module, which ends with this process."""
-    made = Nursery(module)
-    atexit.register(made.close)
-    return made
+    """The one of a module, for all tests of this process; `nurseries` opens and closes it."""
+    return Nursery(module)
+
+
+def nurseries(*modules):
+    """A fixture for a module of tests: these are there, and end with the last of all tests."""
+
+    @pytest.fixture(scope="session", autouse=True)
+    def opened():
+        for one in modules:
+            nursery(one)
+        yield
+        for one in modules:
+            nursery(one).close()
+
+    return opened

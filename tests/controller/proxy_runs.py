@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, suppress
 
 import aiohttp
 from tests.flows.live.running import SCHEDULE, tasks_of, write_run
+from tests.waiting import PATIENCE_S
 
 from gyre.cluster.process import holds_log
 from gyre.controller.process_specs import proxy_plan
@@ -17,7 +18,6 @@ from gyre.proxy.admin_client import PROXY
 from gyre.testing.emulated_cell import tables
 from gyre.types.ids import named
 
-PATIENCE_S = 180.0
 NOWHERE = "gyre=http://127.0.0.1:9"
 """An engine that is never asked for anything."""
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 from tests.flows.live.running import SCHEDULE, tasks_of, write_run
+from tests.waiting import PATIENCE_S
 
 from gyre.cli.main import main
 from gyre.cluster.procfs import lock_holder
@@ -29,8 +30,6 @@ from gyre.scheduler.messages import RunStarted
 from gyre.scheduler.replay import plain_shape
 from gyre.testing.emulated_cell import tables
 from gyre.types.errors import ConfigError
-
-PATIENCE_S = 180.0
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import signal
 
 import pytest
 from tests.flows.live.running import SCHEDULE, tasks_of, write_run
+from tests.waiting import PATIENCE_S
 
 from gyre.controller.cells.processes import CellProcesses
 from gyre.controller.controller import Controller
@@ -13,7 +14,6 @@ from gyre.controller.run_file import read_run
 from gyre.testing.emulated_cell import tables
 
 pytestmark = pytest.mark.slow
-PATIENCE_S = 120.0
 
 
 class Endless(CellProcesses):

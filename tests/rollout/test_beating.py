@@ -5,7 +5,7 @@ import os
 import time
 
 import pytest
-from tests.controller.executions.supervised import wait_until
+from tests.waiting import wait_until
 
 from gyre.rollout import heartbeat as module
 from gyre.rollout.heartbeat import (

@@ -60,8 +60,10 @@ def test_each_assessment_finds_the_state_as_it_was_left(tmp_path):
 
 
 def test_an_agent_that_went_over_its_time_is_ended_and_scored(tmp_path):
-    script = f"echo a > work; {ESCAPE}; sleep 60"
-    with supervised(tmp_path / "e", local(script, agent_s=2.0)) as one:
+    script = f"{ESCAPE}; until test -s escaped; do :; done; echo a > work; sleep 600"
+    with supervised(tmp_path / "e", local(script)) as one:
+        one.wait_for_work()
+        one.pass_time()
         record = one.end()
 
     assert (Ending.TIMED_OUT, 0.1) == (record.terminated.ending, record.closed.score)

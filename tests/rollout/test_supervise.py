@@ -6,16 +6,19 @@ import resource
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from tests.controller.executions.supervised import (
     COUNT_LINES,
     PATIENCE_S,
+    Supervised,
     evaluation,
     is_alive,
     order,
     resume,
+    start,
     supervised,
     wait_until,
 )
@@ -33,15 +36,13 @@ from gyre.types.outcomes import Assessed, Ending, Launched, Outcome, Prepared, S
 pytestmark = pytest.mark.slow
 
 HALF = "echo one > work; "
-SHORT_S = 1.5
-"""A deadline that is meant to come."""
 
 UNRESOLVED, FAILED, VALID = Status.UNRESOLVED, Status.FAILED, Status.VALID
 GARBAGE = evaluation("echo great > $GYRE_RESULTS/reward.txt")
 
 ESCAPES = {
-    "marked": "(setsid sh -c 'echo $$ > escaped; exec sleep 60' &)",
-    "without its environment": "(setsid sh -c 'echo $$ > escaped; exec env -i sleep 60' &)",
+    "marked": "(setsid sh -c 'echo $$ > escaped; exec sleep 600' &)",
+    "without its environment": "(setsid sh -c 'echo $$ > escaped; exec env -i sleep 600' &)",
 }
 
 
@@ -49,9 +50,11 @@ ESCAPES = {
 @pytest.mark.parametrize("goes_on", [True, False])
 def test_nothing_outlives_the_harness(escape, goes_on, tmp_path):
     """FAULTS 13: neither at its deadline nor when it ends by itself."""
-    harness = ESCAPES[escape] + "; until test -s escaped; do :; done" + ("; sleep 60" * goes_on)
-    wanted = order(harness, agent_s=3.0 if goes_on else PATIENCE_S)
-    with supervised(tmp_path, wanted) as one:
+    harness = ESCAPES[escape] + "; until test -s escaped; do :; done; echo one > work"
+    with supervised(tmp_path, order(harness + ("; sleep 600" * goes_on))) as one:
+        if goes_on:
+            one.wait_for_work()
+            one.pass_time()
         one.wait_for_fact(Terminated)
         escaped = int((tmp_path / "frozen" / "escaped").read_text())
         was_alive = is_alive(escaped)
@@ -130,7 +133,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_a_killed_supervisor_is_followed_by_one_that_assesses_what_is_there(tmp_path):
     """SPEC 10: the harness is ended and not launched again."""
     starts = tmp_path / "starts"
-    wanted = order(f"echo $$ >> {starts}; {HALF} sleep 60")
+    wanted = order(f"echo $$ >> {starts}; {HALF} sleep 600")
     with supervised(tmp_path / "e1", wanted) as one:
         one.wait_for_work()
         one.kill_and_resume()
@@ -143,7 +146,7 @@ def test_a_killed_supervisor_is_followed_by_one_that_assesses_what_is_there(tmp_
 
 
 def test_an_execution_whose_folder_was_moved_is_assessed_where_it_is(tmp_path):
-    with supervised(tmp_path / "run" / "e1", order(HALF, judge=evaluation("sleep 60"))) as one:
+    with supervised(tmp_path / "run" / "e1", order(HALF, judge=evaluation("sleep 600"))) as one:
         one.wait_for_fact(Terminated)
         one.process.kill()
         one.process.wait(PATIENCE_S)
@@ -160,7 +163,7 @@ def test_a_supervisor_killed_while_it_evaluates_keeps_the_attempts_made(tmp_path
     """And what the attempt left running is gone before the next one begins."""
     judge = evaluation(
         "test -e $SEEN || { touch $SEEN; exit 7; }; "
-        "test -e $SEEN.2 || { echo $$ > $SEEN.2; exec sleep 60; }; "
+        "test -e $SEEN.2 || { echo $$ > $SEEN.2; exec sleep 600; }; "
         f"grep -q sleep /proc/$(cat $SEEN.2)/cmdline || {COUNT_LINES}"
     )
     seen = tmp_path / "seen"
@@ -180,7 +183,7 @@ def test_after_the_machine_has_started_again_its_old_clock_means_nothing(tmp_pat
 
     What was spent of it was not on the disk yet.
     """
-    with supervised(tmp_path, order(HALF + "sleep 60")) as one:
+    with supervised(tmp_path, order(HALF + "sleep 600")) as one:
         one.wait_for_work()
         one.process.kill()
         one.process.wait(PATIENCE_S)
@@ -206,7 +209,7 @@ def test_a_closed_execution_stays_as_it_is_when_it_is_supervised_again(tmp_path)
 
 
 def test_an_execution_has_one_supervisor(tmp_path):
-    with supervised(tmp_path, order(HALF + "sleep 60")) as one:
+    with supervised(tmp_path, order(HALF + "sleep 600")) as one:
         one.wait_for_work()
         by_hand = [sys.executable, "-m", "gyre.rollout.main", str(tmp_path / "order.json")]
         second = subprocess.run(by_hand, stdin=subprocess.DEVNULL, capture_output=True, check=False)
@@ -218,7 +221,7 @@ def test_an_execution_has_one_supervisor(tmp_path):
 
 def test_a_surplus_execution_is_not_assessed(tmp_path):
     """SPEC 6.5."""
-    with supervised(tmp_path, order(HALF + "sleep 60")) as one:
+    with supervised(tmp_path, order(HALF + "sleep 600")) as one:
         one.wait_for_work()
         one.signal(signal.SIGUSR1)
         record = one.end()
@@ -231,7 +234,7 @@ def test_a_surplus_execution_is_not_assessed(tmp_path):
 
 
 def test_an_execution_that_becomes_surplus_is_assessed_no_further(tmp_path):
-    judge = evaluation("touch $SEEN; sleep 60")
+    judge = evaluation("touch $SEEN; sleep 600")
     seen = tmp_path / "seen"
     with supervised(
         tmp_path / "e1", order(HALF, judge=judge, variables={"SEEN": str(seen)})
@@ -308,7 +311,7 @@ def test_an_execution_whose_supervisors_are_killed_again_and_again_comes_to_an_e
 
 
 def test_what_runs_when_its_run_is_stopped_is_cancelled_and_not_closed(tmp_path):
-    with supervised(tmp_path, order(HALF + "sleep 60")) as one:
+    with supervised(tmp_path, order(HALF + "sleep 600")) as one:
         one.wait_for_work()
         one.signal(signal.SIGUSR2)
         record = one.end()
@@ -334,7 +337,7 @@ def test_cancelling_what_has_ended_already_changes_nothing(tmp_path):
 
 def test_a_signal_that_comes_before_the_supervisor_is_ready_is_not_lost(tmp_path):
     """SPEC 1.2: what is cancelled before launch is never launched."""
-    with supervised(tmp_path, order(HALF + "sleep 60")) as one:
+    with supervised(tmp_path, order(HALF + "sleep 600")) as one:
         one.signal(signal.SIGTERM)
         record = one.end()
 
@@ -345,8 +348,13 @@ def test_a_signal_that_comes_before_the_supervisor_is_ready_is_not_lost(tmp_path
 
 def test_time_without_an_engine_is_not_charged(tmp_path):
     """SPEC 6.1: told in time, the deadline moves on."""
-    with supervised(tmp_path, order(HALF + "sleep 3; echo two >> work", agent_s=SHORT_S)) as one:
+    with supervised(
+        tmp_path, order(HALF + "until test -e go; do :; done; echo two >> work")
+    ) as one:
+        one.wait_for_work()
         write_proxy_totals(tmp_path, ProxyTotals(held_s=PATIENCE_S))
+        one.pass_time()
+        (tmp_path / "workspace" / "go").touch()
         record = one.end()
 
     assert (Ending.COMPLETED, 0.2) == (record.terminated.ending, record.closed.score)
@@ -389,15 +397,21 @@ def test_time_without_a_proxy_is_not_charged_by_the_next_supervisor(tmp_path, mo
         file.append(fact, at=0.0)
     file.close()
     Heartbeat(tmp_path).charge(lambda: before_s - BEAT_S)
-    found = SupervisorProcess(tmp_path, order(HALF), Secrets(), teller=None).spent_s()
+    with closing(SupervisorProcess(tmp_path, order(HALF), Secrets(), teller=None)) as one:
+        found = one.spent_s()
 
     assert before_s <= found + waited_s < before_s + PATIENCE_S
 
 
 def test_the_overall_deadline_ends_evaluation(tmp_path):
     """SPEC 6.3: FAULTS 17."""
-    judge = evaluation("sleep 60", attempts=1000)
-    with supervised(tmp_path, order(HALF, judge=judge, agent_s=2.0, overall_s=3.0)) as one:
+    seen = tmp_path / "seen"
+    judge = evaluation("touch $SEEN; sleep 600", attempts=1000, attempt_s=3 * PATIENCE_S)
+    limits = {"agent_s": PATIENCE_S / 2, "overall_s": 0.9 * PATIENCE_S}
+    wanted = order(HALF, judge=judge, variables={"SEEN": str(seen)}, **limits)
+    with supervised(tmp_path / "e1", wanted) as one:
+        wait_until(seen.exists, "an attempt")
+        one.pass_time()
         record = one.end()
 
     assert (Outcome.EXCLUDED, None) == (record.closed.outcome, record.closed.score)
@@ -462,11 +476,10 @@ def test_a_disk_that_is_full_is_named(tmp_path):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, before[1]))
     try:
-        context = supervised(tmp_path / "e1", order(HALF, files=str(files)))
-        one = context.__enter__()
+        process = start(tmp_path / "e1", order(HALF, files=str(files)), Secrets(key="k"))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    record = one.end()
+    record = Supervised(tmp_path / "e1", process).end()
 
     assert Ending.NEVER_STARTED is record.terminated.ending
     assert "File too large" in record.terminated.reason

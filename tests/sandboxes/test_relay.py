@@ -4,11 +4,10 @@ import asyncio
 import socket
 
 import pytest
+from tests.waiting import PATIENCE_S
 
 from gyre.sandboxes.proxy_relay import PAUSE_S, Relay, Upstream, through
 from gyre.types.errors import SandboxError
-
-PATIENCE_S = 180.0
 
 
 async def echo(reader, writer):

@@ -50,6 +50,8 @@ class FactReporter:
         self._entries.put(None)
         self._thread.join(LAST_S)
         self._over.set()
+        # A request that is under way has its own limit, and no other follows.
+        self._thread.join(LAST_S)
 
     def _work(self) -> None:
         while (entry := self._entries.get()) is not None:

@@ -65,7 +65,7 @@ class Heartbeat:
         trace: TracebackType | None,
     ) -> None:
         self._over.set()
-        self._thread.join(BEAT_S)
+        self._thread.join()
         self._write(0.0)
 
     def _work(self) -> None:

@@ -5,10 +5,12 @@ import sys
 
 import pytest
 from tests.cell.live_cells import Batch, Started
+from tests.controller.nursed import nurseries
 
 from gyre.storage.files import write_plan
 
 pytestmark = pytest.mark.slow
+cells_are_forked = nurseries("gyre.cell.main")
 
 LIMIT_S = 180.0
 

@@ -24,6 +24,7 @@ from tests.cell.live_cells import (
     train,
     weights,
 )
+from tests.controller.nursed import nurseries
 from tests.trainer.cells import worst
 from tests.trainer.scenes import NUM_EXECUTIONS
 
@@ -39,6 +40,7 @@ from gyre.types.errors import CellError, CellGone
 from gyre.types.run_events import StepMade, WeightsPublished
 
 pytestmark = pytest.mark.slow
+cells_are_forked = nurseries("gyre.cell.main")
 NUM_STEPS = 2
 
 

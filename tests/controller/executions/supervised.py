@@ -5,10 +5,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from tests.controller.executions import clocked
+from tests.waiting import PATIENCE_S, wait_until
 
 from gyre.rollout import facts
 from gyre.rollout import facts as outcome
@@ -18,17 +20,8 @@ from gyre.storage.files import is_taken
 from gyre.types.outcomes import Launched
 from gyre.types.tasks import EvaluationRule, Task
 
-PATIENCE_S = 180.0
-"""A test that waits longer has failed; no test takes as long as it may."""
 COUNT_LINES = 'echo "0.$(wc -l < work)" > $GYRE_RESULTS/reward.txt'
 """An evaluation that scores how far the work has come."""
-
-
-def wait_until(holds):
-    until = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < until, "waited too long"
-        time.sleep(0.01)
 
 
 def evaluation(script, **changed):
@@ -77,10 +70,14 @@ class Supervised:
 
     def wait_for_work(self):
         """The harness has done something."""
-        wait_until(lambda: self.work.exists() and self.work.read_text())
+        wait_until(lambda: self.work.exists() and self.work.read_text(), "work")
 
     def wait_for_fact(self, kind):
-        wait_until(lambda: any(isinstance(fact, kind) for fact in self.facts))
+        wait_until(lambda: any(isinstance(fact, kind) for fact in self.facts), kind.__name__)
+
+    def pass_time(self):
+        """PATIENCE_S are over, which is all that an agent is given; of one that does its work."""
+        self.signal(signal.SIGRTMIN)
 
     def end(self):
         """The record of the closed execution."""
@@ -109,7 +106,7 @@ def resume(folder, told):
     try:
         with (folder / LOG_FILE).open("ab") as log:
             child = subprocess.Popen(
-                [sys.executable, "-m", "gyre.rollout.main", str(folder / ORDER_FILE)],
+                [sys.executable, clocked.__file__, str(PATIENCE_S), str(folder / ORDER_FILE)],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,

@@ -7,6 +7,7 @@ from dataclasses import replace
 import aiohttp
 import pytest
 from tests.cell.live_cells import KEY, Batch, join, started, weights
+from tests.controller.nursed import nurseries
 
 from gyre.config.sections import TransportConfig
 from gyre.types.errors import CellError, ExposureGone, TransferError
@@ -14,6 +15,7 @@ from gyre.types.errors import CellError, ExposureGone, TransferError
 pytestmark = pytest.mark.slow
 KINDS = ["tcp", pytest.param("mooncake", marks=pytest.mark.transports)]
 PROMPT = list(range(3, 40))
+cells_are_forked = nurseries("gyre.cell.main")
 
 
 @pytest.fixture(scope="module", params=KINDS)

@@ -13,6 +13,8 @@ import tomllib
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.waiting import PATIENCE_S
+
 from gyre.sandboxes.docker.api import Daemon
 from gyre.types.errors import SandboxError
 
@@ -21,7 +23,6 @@ CACHE = Path.home() / ".cache" / "gyre" / "dockerd"
 EXPECTED = Path(__file__).with_name("expected.toml")
 IMAGE = "gyre-test:1"
 GIVEN = {"app/given.txt": "from the image\n", "app/both.txt": "from the image\n"}
-PATIENCE_S = 180.0
 OPTIONS = [
     "--storage-driver=overlay2", "--iptables=false", "--ip6tables=false", "--bridge=none",
     "--ip-forward=false", "--default-ulimit", "nofile=20000:20000",

@@ -17,6 +17,7 @@ from tests.contracts.sandbox import ESCAPE, wait_for
 from tests.controller.executions.supervised import is_alive
 from tests.sandboxes.docker.daemon import IMAGE, expected, place, running
 from tests.sandboxes.local.test_escapes import SECRET, answering
+from tests.waiting import PATIENCE_S
 
 from gyre.sandboxes.docker.api import Daemon
 from gyre.sandboxes.docker.container import LABEL, Container
@@ -25,8 +26,6 @@ from gyre.sandboxes.local.sandbox import PORT
 from gyre.sandboxes.proxy_relay import Upstream
 from gyre.types.errors import SandboxError
 from gyre.types.tasks import Command, Limits
-
-PATIENCE_S = 180.0
 
 
 @dataclass

@@ -35,9 +35,10 @@ def test_an_agent_that_runs_out_of_time_keeps_its_part(tmp_path, docker):
         "echo 1 > work; sleep 600; echo 2 >> work",
         judge=evaluation(SCORE),
         sandbox=place(docker),
-        agent_s=3.0,
     )
     with supervised(tmp_path / "e1", wanted) as one:
+        one.wait_for_work()
+        one.pass_time()
         record = one.end()
 
     assert (Ending.TIMED_OUT, Outcome.VALID) == (record.terminated.ending, record.closed.outcome)

@@ -5,11 +5,12 @@ import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.waiting import PATIENCE_S
+
 from gyre.sandboxes.local import launch as launchers
 from gyre.sandboxes.local.sandbox import LocalSandbox, SandboxLayout
 from gyre.types.tasks import Command
 
-PATIENCE_S = 180.0
 LAUNCHERS = {"bubblewrap": launchers.bubblewrap(), "own": launchers.own()}
 
 

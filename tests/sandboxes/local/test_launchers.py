@@ -13,6 +13,7 @@ from tests.controller.executions.supervised import is_alive, wait_until
 from tests.sandboxes.local import elsewhere
 from tests.sandboxes.local.inside import LAUNCHERS, ran
 from tests.sandboxes.local.test_escapes import CONNECT, answering
+from tests.waiting import PATIENCE_S
 
 import gyre
 from gyre.sandboxes.local import launch as launchers
@@ -22,7 +23,6 @@ from gyre.sandboxes.local.sandbox import PORT, warm
 
 PARTS = ("__init__.py", "aio.py", "sandboxes", "storage", "types")
 """Of Gyre, what a sandbox needs."""
-PATIENCE_S = 180.0
 MOST = 20
 HARD = 200
 """Processes that the other user has at most, whatever the sandbox does."""

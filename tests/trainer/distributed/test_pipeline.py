@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+from tests.controller.nursed import nurseries
 from tests.trainer import cases
 from tests.trainer.cells import Cell, Threads, parts, worst
 
@@ -12,6 +13,8 @@ from gyre.trainer.distributed.pipeline_stage import spans
 from gyre.trainer.loss import loss_and_gradient
 from gyre.trainer.trainer import Trainer
 from gyre.types.errors import ModelError
+
+ranks_are_forked = nurseries("tests.trainer.distributed.cell_rank")
 
 LAYOUTS = {"2x1": (2, 1), "1x2": (1, 2)}
 TRAINED = [f"train:{layout}:{family}" for layout in LAYOUTS for family in sorted(cases.FAMILIES)]
