@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+import uvloop
 from tests.waiting import patience
 
 GRACE_S = patience(5.0)
@@ -28,6 +29,8 @@ COOKIE = "GYRE_TESTS"
 PATCHABLE = ("os", "os.path", "time", "shutil", "socket", "signal", "subprocess", "asyncio")
 """Modules of the standard library that tests patch; all of the package is looked at as well."""
 IGNORED_LINKS = ("/dev/null", "/dev/urandom", "/dev/pts/", "/dev/tty")
+FONTS = "/matplotlib/mpl-data/fonts/"
+"""Kept open by Matplotlib for the whole process."""
 
 
 Resource = tuple[str, object]
@@ -39,6 +42,8 @@ class Isolation:
 
     def __init__(self, grace_s: float = GRACE_S) -> None:
         self._grace_s = grace_s
+        # With its first loop libuv opens a pipe for signals, which is the whole process's.
+        uvloop.new_event_loop().close()
         # Known by where it is, too, because this may be a worker of a run within a test.
         self._cookie = f"{os.getpid()}-{uuid.uuid4().hex}"
         os.environ[COOKIE] = self._cookie
@@ -145,7 +150,7 @@ def _descriptors() -> Iterable[tuple[Resource, str]]:
             name, link = one.name, str(one.readlink())
         except OSError:
             continue  # The one by which the folder was listed.
-        if not link.startswith(IGNORED_LINKS):
+        if not link.startswith(IGNORED_LINKS) and FONTS not in link:
             kind = "file" if link.startswith("/") else "descriptor"
             yield (kind, (name, link)), f"descriptor {name}: {link}{_listens(link)}"
 

@@ -3,11 +3,13 @@
 import http.client
 import json
 import re
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from tests.security.hostile import spoilt
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
@@ -103,7 +105,7 @@ class Harness:
     def __init__(self, proxy, key):
         self.proxy = proxy
         self._key = key
-        self._connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=180)
+        self._connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=PATIENCE_S)
 
     def send(self, path, body):
         headers = {"authorization": f"Bearer {self._key}", "content-type": "application/json"}
@@ -120,12 +122,20 @@ class Harness:
 
 
 @pytest.fixture(scope="module")
-def harness(staged):
+def proxy(staged):
     options = ("--calls-per-minute", "10000000", "--body-bytes", str(2**20))
-    proxy = staged.proxy(staged.engine("short", chunk_tokens=64), options=options)
-    made = Harness(proxy, proxy.open("fuzzed").key)
-    yield made
-    made.close()
+    return staged.proxy(staged.engine("short", chunk_tokens=64), options=options)
+
+
+@pytest.fixture(scope="module")
+def key(proxy):
+    return proxy.open("fuzzed").key
+
+
+@pytest.fixture
+def harness(proxy, key):
+    with closing(Harness(proxy, key)) as made:
+        yield made
 
 
 def shape(dialect, kind, data):

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.security.hostile import broken, spoilt, strings, text, values
 from tests.security.inside import BEARER, ENDPOINTS, inside
+from tests.waiting import PATIENCE_S
 
 from gyre.rollout.facts import FactEntry
 from gyre.types.outcomes import Closed, Outcome
@@ -62,20 +63,22 @@ ANY = [MEMBERS]
 SILENCING = {"/pause_generation", "/release_memory_occupation"}
 
 
-@pytest.fixture(scope="module")
-def asked(tmp_path_factory):
+@pytest.fixture
+def asked(tmp_path):
     """Sends one request and gives its answer; whatever escapes from a listener is raised."""
     with asyncio.Runner() as runner:
-        entered = inside(tmp_path_factory.mktemp("inside"))
+        entered = inside(tmp_path)
         listeners = runner.run(entered.__aenter__())
 
         def ask(listener, method, path, body=b"", headers=()):
             client = listeners.of(listener)
             sent = client.send(method, path, body, headers=[BEARER, *headers])
-            return runner.run(asyncio.wait_for(sent, 180))
+            return runner.run(asyncio.wait_for(sent, PATIENCE_S))
 
-        yield ask
-        runner.run(entered.__aexit__(None, None, None))
+        try:
+            yield ask
+        finally:
+            runner.run(entered.__aexit__(None, None, None))
 
 
 def is_told(answer):
@@ -110,35 +113,44 @@ def of_path(name):
     return name.encode("utf-8", "replace").decode() + "-nobody"
 
 
-@given(name=strings.map(of_path) | st.text(alphabet="x", min_size=240, max_size=400))
-def test_a_spoilt_name_in_a_path_is_refused(name, asked):
-    for path in (f"/gyre/executions/{name}/close", f"/gyre/engines/{name}/drain"):
-        answer = asked("proxy", "POST", path)
-        assert 404 == answer.status
+def test_a_spoilt_name_in_a_path_is_refused(asked):
+    @given(name=strings.map(of_path) | st.text(alphabet="x", min_size=240, max_size=400))
+    def sent(name):
+        for path in (f"/gyre/executions/{name}/close", f"/gyre/engines/{name}/drain"):
+            answer = asked("proxy", "POST", path)
+            assert 404 == answer.status
+            assert is_told(answer)
+
+    sent()
+
+
+def test_a_spoilt_header_of_a_claim_is_refused(asked):
+    @given(about=values.map(text) | st.text(alphabet=st.characters(max_codepoint=255)))
+    def sent(about):
+        answer = asked("cell", "POST", "/cell/train", b"", [("x-gyre-claim", about)])
+        assert 400 == answer.status
         assert is_told(answer)
 
-
-@given(about=values.map(text) | st.text(alphabet=st.characters(max_codepoint=255)))
-def test_a_spoilt_header_of_a_claim_is_refused(about, asked):
-    answer = asked("cell", "POST", "/cell/train", b"", [("x-gyre-claim", about)])
-
-    assert 400 == answer.status
-    assert is_told(answer)
+    sent()
 
 
-@given(data=st.data())
-def test_spoilt_cache_blocks_are_refused(data, asked):
+def test_spoilt_cache_blocks_are_refused(asked):
     prompt = {"input_ids": list(range(1, 13))}
-    said = asked("engine", "POST", "/generate", ASK | prompt | {"rid": "whole", "stream": False})
-    assert 200 == said.status
-    found = asked("engine", "POST", "/kv/pin", prompt)
-    pin = {"pin": found.json["pin"]}
-    whole = asked("engine", "POST", "/kv/export", pin).body
-    answer = asked("engine", "POST", "/kv/import", data.draw(broken(whole)))
-    if answer.status == 200:
-        asked("engine", "POST", "/kv/release", {"pin": answer.json["pin"]})
-    asked("engine", "POST", "/kv/release", pin)
 
-    # 503: blocks of weights that this engine does not have yet.
-    assert answer.status in (200, 400, 503)
-    assert 200 == asked("engine", "GET", "/health_generate").status
+    @given(data=st.data())
+    def sent(data):
+        ask = ASK | prompt | {"rid": "whole", "stream": False}
+        assert 200 == asked("engine", "POST", "/generate", ask).status
+        found = asked("engine", "POST", "/kv/pin", prompt)
+        pin = {"pin": found.json["pin"]}
+        whole = asked("engine", "POST", "/kv/export", pin).body
+        answer = asked("engine", "POST", "/kv/import", data.draw(broken(whole)))
+        if answer.status == 200:
+            asked("engine", "POST", "/kv/release", {"pin": answer.json["pin"]})
+        asked("engine", "POST", "/kv/release", pin)
+
+        # 503: blocks of weights that this engine does not have yet.
+        assert answer.status in (200, 400, 503)
+        assert 200 == asked("engine", "GET", "/health_generate").status
+
+    sent()

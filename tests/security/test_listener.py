@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from tests.security.hostile import broken
 from tests.security.inside import inside
+from tests.waiting import PATIENCE_S
 from uvicorn import Config
 from uvicorn.server import ServerState
 
@@ -22,7 +23,6 @@ from gyre.net import http_server as listen
 from gyre.net.http_server import BoundedHttpProtocol, listener, serving
 
 PACKAGE = Path(__file__).parents[2] / "src" / "gyre"
-PATIENCE_S = 180.0
 BLOCK = b"a" * 2**16
 LINES = b"a: b\r\n" * 10_000
 START = b"POST /v1/messages HTTP/1.1\r\nhost: x\r\n"
