@@ -3,11 +3,11 @@
 import asyncio
 import json
 import secrets
-import time
 
 import pytest
 from tests.contracts import evaluator as suite
 from tests.rewards.judged import endpoint
+from tests.waiting import PATIENCE_S, wait_until
 
 from gyre.config.sections import JudgeConfig
 from gyre.rewards.command import CommandEvaluator
@@ -52,7 +52,7 @@ class Commands:
 @pytest.mark.parametrize("promise", suite.EVERY_EVALUATOR, ids=lambda promise: promise.__name__)
 def test_commands_keep_the_promise_that(promise, tmp_path):
     async def keep():
-        async with asyncio.timeout(suite.PATIENCE_S):
+        async with asyncio.timeout(PATIENCE_S):
             await promise(Commands(tmp_path))
 
     asyncio.run(keep())
@@ -90,10 +90,8 @@ class Judges:
 
     def num_left(self):
         """The other end sees one close a moment later."""
-        until = time.monotonic() + suite.PATIENCE_S / 2
-        while self._endpoint.num_open and time.monotonic() < until:
-            time.sleep(0.01)
-        return self._endpoint.num_open
+        wait_until(lambda: not self._endpoint.num_open, "the end of its connections")
+        return 0
 
 
 @pytest.mark.parametrize("promise", suite.EVERY_EVALUATOR, ids=lambda promise: promise.__name__)
@@ -101,7 +99,7 @@ def test_judges_keep_the_promise_that(promise, tmp_path, monkeypatch):
     monkeypatch.setattr("gyre.rewards.judge.PAUSE_S", 0.01)
 
     async def keep(one):
-        async with asyncio.timeout(suite.PATIENCE_S):
+        async with asyncio.timeout(PATIENCE_S):
             await promise(Judges(tmp_path, one))
 
     with endpoint(lambda body: None) as one:

@@ -9,6 +9,7 @@ import pytest
 from tests.contracts import sandbox as suite
 from tests.controller.executions.supervised import is_alive
 from tests.sandboxes.local.inside import LAUNCHERS
+from tests.waiting import PATIENCE_S
 
 from gyre.sandboxes.local.sandbox import LocalSandbox, SandboxLayout
 from gyre.sandboxes.process import ProcessSandbox
@@ -61,7 +62,7 @@ class Namespaces:
 
 def kept(promise, subject):
     async def keep():
-        async with asyncio.timeout(suite.PATIENCE_S):
+        async with asyncio.timeout(PATIENCE_S):
             await promise(subject)
 
     asyncio.run(keep())

@@ -7,7 +7,8 @@ import socket
 from dataclasses import replace
 
 import pytest
-from tests.controller.proxy_runs import NOWHERE, PATIENCE_S, Run, by
+from tests.controller.proxy_runs import NOWHERE, Run, by
+from tests.waiting import PATIENCE_S, until
 
 from gyre.cluster import liveness as silence
 from gyre.controller import proxy_processes as proxying
@@ -119,8 +120,7 @@ def test_one_that_hangs_is_ended_and_another_is_started_at_its_address(run, monk
         url, pid = first.client.url, run.pid
         os.kill(pid, signal.SIGSTOP)
         asked = asyncio.ensure_future(first.ask(lambda proxy: proxy.routes_version()))
-        while run.pid == pid:
-            await asyncio.sleep(0.01)
+        await until(lambda: run.pid != pid, "another proxy")
         monkeypatch.setattr(silence, "SILENT_S", PATIENCE_S)
         version = await asked
         await first.stop()

@@ -8,7 +8,8 @@ import sys
 from contextlib import contextmanager
 
 import pytest
-from tests.controller.executions.supervised import PATIENCE_S, order, supervised
+from tests.controller.executions.supervised import order, supervised
+from tests.waiting import PATIENCE_S
 
 from gyre.cli.main import main
 from gyre.cluster.process import holds_log

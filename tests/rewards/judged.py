@@ -5,6 +5,8 @@ import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from tests.waiting import PATIENCE_S
+
 
 class Endpoint:
     """Answers by `answer(body)`: a message, a status with a text, or None for no answer at all."""
@@ -33,7 +35,7 @@ class Endpoint:
                 endpoint.keys.append(self.headers["authorization"])
                 said = endpoint.answer(body)
                 if said is None:
-                    self.connection.settimeout(180)
+                    self.connection.settimeout(PATIENCE_S)
                     while not endpoint.over.is_set() and self.connection.recv(1):
                         pass
                     return

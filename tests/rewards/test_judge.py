@@ -210,16 +210,21 @@ def test_spaces_without_end_are_no_verdict():
     assert verdict_in("```" + " " * 10**6 + "x") is None
 
 
-def test_an_endpoint_without_a_status_is_a_failure(workspace):
+def test_an_endpoint_without_a_status_is_a_failure(workspace, monkeypatch):
+    monkeypatch.setattr("gyre.rewards.judge.PAUSE_S", 0.01)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
-        threading.Thread(target=mumble, args=(listening,), daemon=True).start()
+        mumbling = threading.Thread(target=mumble, args=(listening,))
+        mumbling.start()
         with pytest.raises(EvaluatorError, match="judge at"):
             judged(workspace, SimpleNamespace(url=url))
+        # Closing it alone would not wake who waits there.
+        listening.shutdown(socket.SHUT_RDWR)
+        mumbling.join()
 
 
 def mumble(listening):
-    """Says something that is no answer to whoever comes, until the socket is closed."""
+    """Says something that is no answer to whoever comes, until the socket is shut."""
     with suppress(OSError):
         while True:
             connection, _ = listening.accept()

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 from tests.contracts.sandbox import ESCAPE
-from tests.controller.executions.supervised import evaluation, order, supervised, wait_until
+from tests.controller.executions.supervised import evaluation, order, supervised
 from tests.sandboxes.local.test_escapes import answering
+from tests.waiting import wait_until
 
 from gyre.rollout.environment import address_of, check, limits_for
 from gyre.types.errors import ConfigError

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from tests.controller.executions.supervised import (
     COUNT_LINES,
-    PATIENCE_S,
     Supervised,
     evaluation,
     is_alive,
@@ -20,8 +19,8 @@ from tests.controller.executions.supervised import (
     resume,
     start,
     supervised,
-    wait_until,
 )
+from tests.waiting import PATIENCE_S, wait_until
 
 from gyre.rollout import facts as outcome
 from gyre.rollout.facts import FactsFile

@@ -1,11 +1,11 @@
 """Checkpoints as a run makes them: beside the training, tried again, and as few as will do."""
 
 import asyncio
-import time
 from pathlib import Path
 
 import pytest
 from tests.cell.fake_cells import FakeCell, FakeWorld
+from tests.waiting import PATIENCE_S
 
 from gyre.config.run_config import CheckpointConfig
 from gyre.controller.cells.checkpointer import Checkpointer
@@ -131,16 +131,19 @@ def test_what_is_published_stays_until_the_journal_knows_the_next(tmp_path, monk
 
 def test_files_are_removed_by_one_at_a_time(tmp_path, monkeypatch):
     """Two who remove one folder would each find files of it gone."""
-    at_once = []
+    at_once, loops = [], []
 
     def prune(folder, **_):
         at_once.append("begins")
-        time.sleep(0.02)
+        # Whoever could begin meanwhile would.
+        for _ in range(10):
+            asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loops[0]).result(PATIENCE_S)
         at_once.append("ends")
 
     monkeypatch.setattr(checkpoints, "prune", prune)
 
     async def work(scene):
+        loops.append(asyncio.get_running_loop())
         await asyncio.gather(*(scene.keeper.prune() for _ in range(3)))
 
     kept(tmp_path, work)

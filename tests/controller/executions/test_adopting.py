@@ -6,7 +6,8 @@ import os
 import signal
 
 import pytest
-from tests.controller.executions.supervised import PATIENCE_S, order, supervised
+from tests.controller.executions.supervised import order, supervised
+from tests.waiting import PATIENCE_S, until
 
 from gyre.cluster.local import LocalNode
 from gyre.controller.executions.supervisors import SILENT_S, HeldTime, Supervisors
@@ -319,9 +320,12 @@ def test_a_supervisor_that_is_nobodys_child_hears_that_it_is_surplus(tmp_path):
     async def adopt():
         one = Scene(tmp_path)
         await one.adopt(is_cancelled=True)
-        while SURPLUS.outcome not in [getattr(fact, "outcome", None) for fact in one.heard]:
-            await asyncio.sleep(0.05)
+
+        async def is_closed():
             await one.look()
+            return SURPLUS.outcome in [getattr(fact, "outcome", None) for fact in one.heard]
+
+        await until(is_closed, "the fact that it is closed")
         return one.heard
 
     with supervised(folder, order("echo line > work; sleep 600")) as running:

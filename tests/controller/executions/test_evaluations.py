@@ -9,7 +9,8 @@ from math import sqrt
 from pathlib import Path
 
 import pytest
-from tests.controller.executions.supervised import PATIENCE_S, order
+from tests.controller.executions.supervised import order
+from tests.waiting import PATIENCE_S, until
 
 from gyre.cluster.fork_client import ForkClient
 from gyre.cluster.local import LocalNode
@@ -243,7 +244,7 @@ def scene(tmp_path):
     def play(scenario, **changes):
         async def work():
             made = Scene(tmp_path / "run", **changes)
-            await asyncio.wait_for(scenario(made), 180.0)
+            await asyncio.wait_for(scenario(made), PATIENCE_S)
             return made
 
         return asyncio.run(work())
@@ -519,10 +520,13 @@ def test_a_real_supervisor_has_an_evaluation_judged(tmp_path):
         one = Scene(tmp_path / "run", tasks=1, births=births)
         one.order = replace(order("echo a > work; echo b >> work"), facts_url=None)
         await one.begin()
-        while not one.of(EvaluationRound):
-            await asyncio.sleep(0.05)
+
+        async def is_over():
             await one.evaluations.look()
             await one.settle()
+            return one.of(EvaluationRound)
+
+        await until(is_over, "a round")
         await one.evaluations.end()
         await births.close()
         return one

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from tests.cell.fake_cells import FakeCell, FakeWorld
 from tests.testing.hurried import hurried
+from tests.waiting import PATIENCE_S
 
 from gyre.batching.group_packer import ClosedExecution, EncodedClaim, PackedGroup
 from gyre.batching.work_queue import CORE
@@ -16,7 +17,7 @@ from gyre.types.errors import CellError, InternalError
 from gyre.types.run_events import CallsDamaged, ClaimScored, ClaimTrained, GroupPacked, StepReplayed
 
 ENDS = ("die", "die after")
-LIMIT_S = 180.0
+LIMIT_S = PATIENCE_S
 """Longer than any of these takes."""
 
 

@@ -8,12 +8,11 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-import time
 import tomllib
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, wait_until
 
 from gyre.sandboxes.docker.api import Daemon
 from gyre.types.errors import SandboxError
@@ -108,15 +107,14 @@ def running(folder):
 
 
 def _wait_for(socket, process, log):
-    until = time.monotonic() + PATIENCE_S
-    while True:
+    def answers():
         try:
             return Daemon(str(socket)).ask_now("GET", "/_ping")
         except (SandboxError, http.client.HTTPException):
-            said = log.read_text(errors="replace")[-2000:]
-            assert process.poll() is None, said
-            assert time.monotonic() < until, said
-            time.sleep(0.05)
+            assert process.poll() is None, log.read_text(errors="replace")[-2000:]
+            return None
+
+    wait_until(answers, "an answer of the daemon")
 
 
 def packed(root):

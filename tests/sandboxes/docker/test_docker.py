@@ -7,7 +7,6 @@ import secrets
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,7 @@ from tests.contracts.sandbox import ESCAPE, wait_for
 from tests.controller.executions.supervised import is_alive
 from tests.sandboxes.docker.daemon import IMAGE, expected, place, running
 from tests.sandboxes.local.test_escapes import SECRET, answering
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, wait_until
 
 from gyre.sandboxes.docker.api import Daemon
 from gyre.sandboxes.docker.container import LABEL, Container
@@ -389,10 +388,8 @@ def test_a_container_dies_with_its_supervisor(tmp_path, docker):
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
     )
     mark, init = done.stdout.split()
-    until = time.monotonic() + PATIENCE_S
-    while is_alive(int(init)) or containers(docker, label=[f"{LABEL}={mark}"]):
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    wait_until(lambda: not is_alive(int(init)), "the end of its first process")
+    wait_until(lambda: not containers(docker, label=[f"{LABEL}={mark}"]), "its removal")
 
 
 def test_what_was_left_over_is_removed_before_anything_starts(tmp_path, docker):

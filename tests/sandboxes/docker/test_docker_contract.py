@@ -8,6 +8,7 @@ import pytest
 from tests.contracts import sandbox as suite
 from tests.controller.executions.supervised import is_alive
 from tests.sandboxes.docker.daemon import IMAGE
+from tests.waiting import PATIENCE_S
 
 from gyre.sandboxes.docker.container import Container
 from gyre.sandboxes.docker.sandbox import DockerSandbox
@@ -51,7 +52,7 @@ class Containers:
 @pytest.mark.parametrize("promise", suite.EVERY_SANDBOX, ids=lambda promise: promise.__name__)
 def test_containers_keep_the_promise_that(promise, tmp_path, docker):
     async def keep():
-        async with asyncio.timeout(2 * suite.PATIENCE_S):
+        async with asyncio.timeout(2 * PATIENCE_S):
             await promise(Containers(tmp_path, docker))
 
     asyncio.run(keep())

@@ -9,11 +9,11 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from tests.controller.executions.supervised import is_alive, wait_until
+from tests.controller.executions.supervised import is_alive
 from tests.sandboxes.local import elsewhere
 from tests.sandboxes.local.inside import LAUNCHERS, ran
 from tests.sandboxes.local.test_escapes import CONNECT, answering
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, wait_until
 
 import gyre
 from gyre.sandboxes.local import launch as launchers
