@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from tests.inference.engine import slow_engine
 from tests.inference.server import serving
+from tests.waiting import PATIENCE_S
 
 from gyre.inference.clients.http import client
 from gyre.inference.clients.registry import connect, read_address
@@ -37,8 +38,6 @@ def load_suite():
 
 
 suite = load_suite()
-PATIENCE_S = 180
-"""A promise that is not kept may be one to end; this ends it."""
 ENDLESS = 2**16
 """Tokens that take the small model minutes."""
 SERVERS = {

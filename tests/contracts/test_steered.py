@@ -16,6 +16,7 @@ import torch
 from tests.contracts import steered as suite
 from tests.inference.engine import slow_engine
 from tests.inference.server import serving
+from tests.waiting import PATIENCE_S
 
 from gyre.inference.engine.async_engine import EmbeddedEngine
 from gyre.inference.external.engine import ExternalEngine, ServerCapacity
@@ -23,7 +24,6 @@ from gyre.inference.external.process import ServerChild
 from gyre.model.checkpoint import save
 from gyre.types.errors import EngineError
 
-PATIENCE_S = 300
 CONTEXT = 2**14
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 

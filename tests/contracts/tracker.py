@@ -2,14 +2,12 @@
 
 import math
 import sys
-import time
 from typing import Protocol
+
+from tests.waiting import wait_until
 
 from gyre.testing.trackers import LoggedValue
 from gyre.types.protocols import Tracker
-
-PATIENCE_S = 180.0
-"""Some libraries hand values to a process or thread of theirs."""
 
 
 class Subject(Protocol):
@@ -25,10 +23,9 @@ class Subject(Protocol):
 
 
 def arrived(subject: Subject, count: int) -> set[tuple[str, int, float]]:
-    """What is there as soon as there is enough of it, or when patience ends."""
-    until = time.monotonic() + PATIENCE_S
-    while len(found := subject.read()) < count and time.monotonic() < until:
-        time.sleep(0.05)
+    """What is there as soon as there is enough; libraries hand values to threads of theirs."""
+    wait_until(lambda: len(subject.read()) >= count, f"{count} values")
+    found = subject.read()
     assert count == len(found)
     return {(one.name, one.step, one.value) for one in found}
 

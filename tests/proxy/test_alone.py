@@ -5,13 +5,13 @@ import signal
 from contextlib import asynccontextmanager
 
 import pytest
+from tests.waiting import PATIENCE_S
 
 from gyre.proxy import main as alone
 from gyre.proxy.main import OrphanMonitor
 from gyre.rollout.spec import TOLD_FILE, ProxyTotals, read_told, write_proxy_totals
 
 NAME = "g00000-00"
-PATIENCE_S = 180.0
 LONG_S = 1000.0
 
 

@@ -5,8 +5,10 @@ import errno
 import os
 
 import pytest
+from tests.overriding import Overridden
 from tests.security.inside import BEARER, inside
 
+from gyre.storage import files, framed_file, wal
 from gyre.storage.call_log import logs
 
 
@@ -22,7 +24,8 @@ def test_an_execution_that_a_full_disk_refused_is_opened_when_there_is_room(
     async def scenario():
         async with inside(tmp_path) as listeners:
             with monkeypatch.context() as patched:
-                patched.setattr(os, call, full)
+                for module in (files, framed_file, wal):
+                    patched.setattr(module, "os", Overridden(os, **{call: full}))
                 refused = await listeners.proxy.send("PUT", "/gyre/executions/x", headers=[BEARER])
             left = list(logs(tmp_path))
             opened = await listeners.proxy.send("PUT", "/gyre/executions/x", headers=[BEARER])

@@ -4,11 +4,10 @@ import asyncio
 import selectors
 from contextlib import aclosing
 
+from tests.waiting import PATIENCE_S
+
 ENOUGH_TURNS = 200
 """More than anything here needs in which nothing takes time."""
-
-PATIENCE_S = 180
-"""In seconds that do pass: for a thread that has something to say."""
 
 
 LEAST_S = 1e-12

@@ -9,6 +9,7 @@ import threading
 from contextlib import contextmanager
 
 import pytest
+from tests.waiting import PATIENCE_S
 
 from gyre.storage.call_log import logs, read
 from gyre.testing import light_agent
@@ -17,7 +18,6 @@ from gyre.testing.script import Script, ScriptedReply
 from gyre.testing.tokenizer import write_tokenizer
 from gyre.trajectory.tree import grow
 
-PATIENCE_S = 180
 TURNS = [{"reply_s": 0.0, "tool_s": 0.01, "tool_words": 3}, {"reply_s": 0.25, "words": 2}, {}]
 
 

@@ -5,6 +5,7 @@ import hashlib
 import re
 import secrets
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -232,9 +233,14 @@ class ExecutionRegistry:
         """Begun, durably; a full disk leaves none, so that it can be tried again."""
         try:
             log = CallLog(path)
-            log.append(opened)
-            log.sync()
-            sync(self._folder)
+            try:
+                log.append(opened)
+                log.sync()
+                sync(self._folder)
+            except OSError:
+                with suppress(OSError):
+                    log.close()
+                raise
         except OSError:
             path.unlink(missing_ok=True)
             raise

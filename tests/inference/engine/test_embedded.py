@@ -7,13 +7,13 @@ from contextlib import aclosing
 
 import pytest
 from tests.inference.engine.slow_engine import ask, expected, loop, network, told, weights
+from tests.waiting import PATIENCE_S
 
 from gyre.inference.engine.async_engine import EmbeddedEngine
 from gyre.inference.engine.model_runner import PlainForward
 from gyre.types.errors import EngineDraining, EngineError, ModelError
 
 ENDLESS = 2**16
-PATIENCE_S = 180
 
 
 def kept(promise):

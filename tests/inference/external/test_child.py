@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.waiting import PATIENCE_S, until
 
 from gyre.inference.external.process import ServerChild
 from gyre.types.errors import EngineError
 
-PATIENCE_S = 180
 WORKER = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(600)"
 SERVER = (
     "import subprocess, sys, time;"
@@ -27,6 +27,7 @@ ENDING = SERVER.removesuffix("time.sleep(600)") + (
 OWNER = """
 import asyncio, sys
 from pathlib import Path
+from tests.waiting import PATIENCE_S
 from gyre.inference.external.process import ServerChild
 async def main():
     command = (sys.executable, "-c", sys.argv[1], sys.argv[2])
@@ -36,15 +37,13 @@ asyncio.run(main())
 """
 
 
-async def wait_for(path):
-    while not (path.exists() and path.read_text()):
-        await asyncio.sleep(0.02)
+async def worker_of(path):
+    await until(lambda: path.exists() and path.read_text(), "the worker says who it is")
     return int(path.read_text())
 
 
 async def wait_gone(pid):
-    while Path(f"/proc/{pid}").exists():
-        await asyncio.sleep(0.02)
+    await until(lambda: not Path(f"/proc/{pid}").exists(), "the worker is gone")
 
 
 def run(doing):
@@ -70,7 +69,7 @@ async def start(folder, code, *more):
 def test_whoever_ends_it_ends_its_workers_and_its_folder(folder, tmp_path):
     async def scenario():
         child = await start(folder, SERVER, str(tmp_path / "worker"))
-        worker = await wait_for(tmp_path / "worker")
+        worker = await worker_of(tmp_path / "worker")
         await child.end()
         await wait_gone(worker)
         return child.is_over
@@ -95,7 +94,7 @@ def test_it_ends_when_its_owner_is_killed(folder, tmp_path):
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER, SERVER, str(worker_file), str(folder)], start_new_session=True
     )
-    worker = run(wait_for(worker_file))
+    worker = run(worker_of(worker_file))
     os.killpg(owner.pid, signal.SIGKILL)
     owner.wait()
     run(wait_gone(worker))
@@ -107,7 +106,7 @@ def test_a_server_that_ends_leaves_no_worker(folder, tmp_path):
     async def scenario():
         child = await start(folder, ENDING, str(tmp_path / "worker"))
         await child.wait()
-        await wait_gone(await wait_for(tmp_path / "worker"))
+        await wait_gone(await worker_of(tmp_path / "worker"))
         return child.is_over
 
     assert run(scenario())
@@ -120,7 +119,10 @@ def test_a_server_that_ends_while_it_starts_is_not_waited_for(folder):
 
     async def scenario():
         child = await start(folder, "raise SystemExit(3)")
-        await child.wait_answering(never, PATIENCE_S)
+        try:
+            await child.wait_answering(never, PATIENCE_S)
+        finally:
+            await child.end()
 
     with pytest.raises(EngineError, match="ended while starting"):
         run(scenario())

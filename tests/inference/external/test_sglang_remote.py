@@ -8,6 +8,8 @@ from datetime import timedelta
 import pytest
 import torch
 from aiohttp import web
+from tests import opened_once
+from tests.waiting import PATIENCE_S
 from torch.distributed import TCPStore
 from torch.distributed import distributed_c10d as groups
 
@@ -16,7 +18,8 @@ from gyre.inference.external.sglang import SglangServerApi, buckets
 from gyre.types.errors import EngineError
 from gyre.types.sampling import GenerateRequest, SamplingParams
 
-PATIENCE_S = 180
+opened_once.by_torch()
+
 WEIGHTS = [("a", torch.arange(6.0).reshape(2, 3)), ("b", torch.ones(4, dtype=torch.bfloat16))]
 
 

@@ -9,13 +9,13 @@ import pytest
 import torch
 from aiohttp import web
 from safetensors.torch import load_file
+from tests.waiting import PATIENCE_S
 
 from gyre.inference.clients.http import client
 from gyre.inference.external.vllm import VllmServerApi
 from gyre.types.errors import EngineError
 from gyre.types.sampling import GenerateRequest, SamplingParams
 
-PATIENCE_S = 180
 WEIGHTS = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(4, dtype=torch.bfloat16)}
 METRICS = (
     "# HELP vllm:cache_config_info Information of the LLMEngine CacheConfig\n"

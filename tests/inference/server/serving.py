@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from safetensors.torch import save_file
 from tests.inference.engine import slow_engine
+from tests.waiting import PATIENCE_S
 
 from gyre.config.sections import LimitsConfig
 from gyre.inference.engine.async_engine import EmbeddedEngine
@@ -17,8 +18,6 @@ from gyre.inference.kv_transfer import SharedFolderKvStore
 from gyre.inference.server.main import ServerApplication
 from gyre.inference.server.protocol import ServedModel
 from gyre.inference.server.server import Server
-
-STOP_S = 180
 
 
 class Letters:
@@ -146,7 +145,7 @@ async def served(
     client.engine = engine
     client.network = network
     try:
-        async with asyncio.timeout(STOP_S):
+        async with asyncio.timeout(PATIENCE_S):
             yield client
     finally:
         await engine.close()
@@ -197,7 +196,7 @@ class ServeProcess:
     def stop(self):
         """SIGTERM; the exit status."""
         self._child.send_signal(signal.SIGTERM)
-        return self._child.wait(timeout=STOP_S)
+        return self._child.wait(timeout=PATIENCE_S)
 
     def __enter__(self):
         return self
@@ -205,5 +204,5 @@ class ServeProcess:
     def __exit__(self, kind, error, trace):
         if self._child.poll() is None:
             self._child.kill()
-        self._child.wait(timeout=STOP_S)
+        self._child.wait(timeout=PATIENCE_S)
         self._child.stdout.close()

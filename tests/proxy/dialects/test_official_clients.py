@@ -4,7 +4,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import anthropic
@@ -39,6 +39,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(self.server.status)
         self.send_header("content-type", self.server.kind)
         self.send_header("content-length", str(len(self.server.answer)))
+        # No connection outlives a request, and so none outlives a test.
+        self.send_header("connection", "close")
         self.end_headers()
         self.wfile.write(self.server.answer)
 
@@ -46,7 +48,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Nothing: tests speak for themselves."""
 
 
-class Parrot(ThreadingHTTPServer):
+class Parrot(HTTPServer):
     """Answers every POST with the bytes it was given last, and keeps what was sent."""
 
     status = 200

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.testing.hurried import hurried
+from tests.waiting import PATIENCE_S
 
 from gyre.config.sections import RouterConfig
 from gyre.proxy.routing.router import Router
@@ -33,7 +34,6 @@ QUICK = RouterConfig(
     break_after=3,
     probe_s=0.002,
 )
-PATIENCE_S = 180
 
 
 def prompt(said="count"):
