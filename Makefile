@@ -11,7 +11,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
 LOCK := $(shell cat requirements/dev.txt constraints.txt pyproject.toml | sha256sum | cut -c1-16)
 VENV := .venv/.installed-$(LOCK)
 
-.PHONY: help demo test test-engines test-cluster test-transports test-together test-megatron test-gpu check chaos harnesses format map docs lock bench clean tiny
+.PHONY: help demo test test-engines test-cluster test-transports test-together test-megatron test-gpu check chaos explore harnesses format map docs lock bench clean tiny
 
 help: ## Say what the targets do
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -65,6 +65,9 @@ chaos: $(VENV) ## Run by hand: 10,000 seeds of the simulation of faults, then re
 	scripts/chaos
 	.venv/bin/python -m pytest -q -m chaos tests/chaos
 	.venv/bin/python -m pytest -q tests/security --hypothesis-profile=nightly
+
+explore: $(VENV) ## Run by hand: the property tests on random examples, for an hour
+	scripts/explore
 
 harnesses: $(VENV) ## Install the agent programs the tests drive, from their lock, once
 	.venv/bin/python scripts/harnesses

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
+from hypothesis.database import DirectoryBasedExampleDatabase
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 from tests.isolation import Isolation
 
 # Before torch is imported: tests run beside each other, and their matrices are small, so that
@@ -27,27 +30,38 @@ SLOW_S = 0.5
 ALLOWED_SKIPS: dict[str, str] = {}
 """Node id of a test that may be skipped, and the reason; any other skip is a failure."""
 
+# The same examples every time, so that no run fails by chance; `make explore` looks for new ones.
 # A busy machine makes generation slow without making a property false, hence no deadline.
 settings.register_profile(
     "default",
     max_examples=150,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-settings.register_profile("quick", settings.get_profile("default"), max_examples=25)
-settings.register_profile("nightly", settings.get_profile("default"), max_examples=1500)
-settings.register_profile(
-    "ci",
-    settings.get_profile("default"),
     derandomize=True,
     database=None,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    phases=tuple(Phase),
+    print_blob=False,
 )
-settings.load_profile("ci" if os.environ.get("CI") == "true" else "default")
+settings.register_profile("quick", settings.get_profile("default"), max_examples=25)
+settings.register_profile(
+    "nightly",
+    settings.get_profile("default"),
+    max_examples=1500,
+    derandomize=False,
+    database=DirectoryBasedExampleDatabase(TESTS.parent / ".hypothesis" / "examples"),
+    print_blob=True,
+)
+# Whatever Hypothesis thinks of the machine it is on.
+settings.load_profile("default")
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Isolation())
+    if settings.default.derandomize:
+        # Hypothesis draws numbers and texts from the sources of what is imported, and what is
+        # imported depends on which tests a worker has run before.
+        providers._get_local_constants = Constants
 
 
 RULES = ("architecture", "docs/test_pages.py", "docs/test_reference.py")

@@ -1,0 +1,86 @@
+"""Try the property tests on random examples, again and again, until the time is over.
+
+Each round runs every property test, in an order of its own, with 1,500 fresh examples; a test that
+is under way when the time is over is finished. What fails is kept in .hypothesis and tried first
+in later rounds, and told at the end; then the exit status is 1. A failing example is added to its
+test as an `@example`, and its cause mended.
+"""
+
+import argparse
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+NEEDS_MORE = ("gpu", "engines", "cluster", "transports", "together", "megatron", "chaos")
+"""Tests that bear one of these need what may not be here."""
+MARKED = " and ".join(["hypothesis", *(f"not {one}" for one in NEEDS_MORE)])
+FAILED = int(pytest.ExitCode.TESTS_FAILED)
+
+
+class Round:
+    """A plug-in: property tests in random order until the time is over; failures into a file."""
+
+    def __init__(self, until: float, failures: Path) -> None:
+        self._until = until
+        self._failures = failures
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        random.shuffle(items)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            with self._failures.open("a") as file:
+                file.write(f"\n{report.nodeid} ({report.when})\n{report.longreprtext}\n")
+                file.writelines(f"{text}\n" for _, text in report.sections)
+
+    def pytest_runtest_teardown(self, item: pytest.Item) -> None:
+        if time.time() > self._until:
+            item.session.shouldstop = "the time is over"
+
+
+def run_round(until: float, failures: Path, files: list[str]) -> int:
+    """One round in this process; the exit status of pytest."""
+    arguments = ["-v", "-p", "no:xdist", "-m", MARKED, "--hypothesis-profile=nightly"]
+    return int(pytest.main([*arguments, *files], plugins=[Round(until, failures)]))
+
+
+def explore(minutes: float, files: list[str]) -> int:
+    """Rounds, each in a process of its own; 1 if an example failed."""
+    until = time.time() + minutes * 60
+    failures = ROOT / "build" / f"explore-{os.getpid()}.txt"
+    failures.parent.mkdir(exist_ok=True)
+    failures.write_text("")
+    rounds = 0
+    while time.time() < until:
+        rounds += 1
+        print(f"round {rounds}", flush=True)
+        one = [sys.executable, "-m", "tests.explore", "--round", str(until), str(failures), *files]
+        status = subprocess.run(one, cwd=ROOT, check=False).returncode
+        if status not in (0, FAILED, int(pytest.ExitCode.INTERRUPTED)):
+            return status
+    told = failures.read_text()
+    print(f"{rounds} rounds in {minutes:g} minutes: {told or 'no failure'}")
+    return 1 if told else 0
+
+
+def main() -> int:
+    if sys.argv[1:2] == ["--round"]:
+        return run_round(float(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:])
+    parser = argparse.ArgumentParser(
+        description=__doc__, allow_abbrev=False, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("minutes", nargs="?", type=float, default=60.0, help="60 unless told")
+    parser.add_argument("files", nargs="*", help="all of tests unless told")
+    given = parser.parse_args()
+    return explore(given.minutes, given.files)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
