@@ -31,16 +31,13 @@ _TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 _ROPE_NUMBERS = {
     "default": (),
     "linear": ("factor",),
-    "llama3": (
-        "factor",
-        "low_freq_factor",
-        "high_freq_factor",
-        "original_max_position_embeddings",
-    ),
-    "yarn": ("factor", "original_max_position_embeddings"),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+    "yarn": ("factor",),
 }
 """Rotary embeddings whose angles do not depend on how long the text is, and what each needs."""
 
+_STRETCHED = ("llama3", "yarn")
+"""Those that also need to know how long the texts were that it was first trained on."""
 _YARN_OPTIONS = ("beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim")
 _THETA = 10_000.0
 
@@ -81,8 +78,7 @@ def describe(config: Mapping[str, Any], *, where: str) -> Description:
     kv_heads = fields.setdefault("num_key_value_heads", heads)
     if heads % kv_heads:
         look.refuse("num_key_value_heads", kv_heads, f"a divisor of the {heads} heads")
-    if "head_dim" not in fields and fields["hidden_size"] % heads:
-        look.refuse("hidden_size", fields["hidden_size"], f"a multiple of the {heads} heads")
+    _refuse_uneven_heads(fields, look)
     fields |= {name: look.switch(name) for name in _SWITCHES if name in config}
     fields |= {name: look.token(name) for name in _TOKENS if name in config}
     if config.get("hidden_act", "silu") != "silu":
@@ -123,6 +119,19 @@ def _refuse_windows(config: Mapping[str, Any], look: "_Fields") -> None:
         look.refuse("layer_types", kinds, "full attention in every layer")
 
 
+def _refuse_uneven_heads(fields: Mapping[str, Any], look: "_Fields") -> None:
+    """Rotation turns pairs of a head's dimensions."""
+    if "head_dim" in fields:
+        if fields["head_dim"] % 2:
+            look.refuse("head_dim", fields["head_dim"], "an even number")
+        return
+    hidden, heads = fields["hidden_size"], fields["num_attention_heads"]
+    if hidden % heads:
+        look.refuse("hidden_size", hidden, f"a multiple of the {heads} heads")
+    if hidden // heads % 2:
+        look.refuse("hidden_size", hidden, f"an even number for each of the {heads} heads")
+
+
 def _rope(config: Mapping[str, Any], look: "_Fields") -> dict[str, Any]:
     """The rotary embedding, wherever the version of the file has put it."""
     given: Any = config.get("rope_parameters") or config.get("rope_scaling") or {}
@@ -134,9 +143,19 @@ def _rope(config: Mapping[str, Any], look: "_Fields") -> dict[str, Any]:
     theta = given if "rope_theta" in given else {"rope_theta": _THETA} | dict(config)
     rope: dict[str, Any] = {"rope_type": kind, "rope_theta": look.number(theta, "rope_theta")}
     rope |= {name: look.number(given, name) for name in _ROPE_NUMBERS[kind]}
+    for within in (given, config):
+        if within.get("partial_rotary_factor") is not None:
+            part = look.number(within, "partial_rotary_factor")
+            if part != 1.0:
+                look.refuse("partial_rotary_factor", part, "1, all of a head")
+    if kind in _STRETCHED:
+        name = "original_max_position_embeddings"
+        rope[name] = look.size(name, within=given)
     if kind == "yarn":
         options = [name for name in _YARN_OPTIONS if given.get(name) is not None]
         rope |= {name: look.number(given, name) for name in options}
+        if given.get("truncate") is not None:
+            rope["truncate"] = look.switch("truncate", within=given)
     return rope
 
 
@@ -151,8 +170,8 @@ class _Fields:
         message = f"{self._where}: {name}: expected {expected}, found {found!r}"
         raise ModelError(message)
 
-    def size(self, name: str) -> int:
-        value = self._config.get(name)
+    def size(self, name: str, *, within: Mapping[str, Any] | None = None) -> int:
+        value = (self._config if within is None else within).get(name)
         if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 2**31:
             self.refuse(name, value, "a positive whole number")
         return value
@@ -161,10 +180,11 @@ class _Fields:
         value = within.get(name)
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1e30:
             self.refuse(name, value, "a positive number")
-        return value
+        # Transformers takes no whole number where it wants another.
+        return float(value)
 
-    def switch(self, name: str) -> bool:
-        value = self._config[name]
+    def switch(self, name: str, *, within: Mapping[str, Any] | None = None) -> bool:
+        value = (self._config if within is None else within)[name]
         if not isinstance(value, bool):
             self.refuse(name, value, "true or false")
         return value
