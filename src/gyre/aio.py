@@ -1,11 +1,117 @@
-"""Small asyncio tools: background tasks, condition variable, race, overlapping-wait timer."""
+"""Small asyncio tools: a loop that leaves nothing open, child processes, tasks, waits, a race."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from asyncio.subprocess import Process, SubprocessStreamProtocol
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import IO, Any, Self, TypeVar
+from weakref import WeakKeyDictionary
 
 Spawn = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
+T = TypeVar("T")
+
+
+def run_loop(
+    main: Coroutine[Any, Any, T],
+    *,
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+) -> T:
+    """What a coroutine comes to, on a loop of its own that is closed with all that is on it.
+
+    Tasks that are left are cancelled and have ended, then child processes are ended and their pipes
+    closed, then generators and threads of the loop end, then it is closed.
+    """
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        return runner.run(_closing(main))
+
+
+async def _closing(main: Coroutine[Any, Any, T]) -> T:
+    try:
+        return await main
+    finally:
+        await _end_tasks()
+        await asyncio.gather(*(one.close() for one in _children()))
+
+
+async def _end_tasks() -> None:
+    loop = asyncio.get_running_loop()
+    # Whoever is cancelled may start others, to clean up.
+    while left := asyncio.all_tasks() - {asyncio.current_task()}:
+        for task in left:
+            task.cancel()
+        await asyncio.wait(left)
+        for task in left:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                message = "a task that nobody waited for failed"
+                loop.call_exception_handler({"message": message, "exception": error, "task": task})
+
+
+class PipedProcess(Process):
+    """A process whose pipes can be closed, also where somebody else holds their other ends."""
+
+    def __init__(
+        self, transport: asyncio.SubprocessTransport, protocol: SubprocessStreamProtocol
+    ) -> None:
+        """Made by `start_process`."""
+        super().__init__(transport, protocol, asyncio.get_running_loop())
+        self._pipes = transport
+        self._is_closed = False
+
+    async def close(self) -> None:
+        """It has ended, by a signal if nothing else ended it, and nothing of it is left open."""
+        if self._is_closed:
+            return
+        if self.returncode is None:
+            with suppress(ProcessLookupError):
+                self.kill()
+        await self.wait()
+        if self.stdin is not None and self.stdin.transport.get_write_buffer_size():
+            # What nobody has read by now is read by nobody.
+            self.stdin.transport.abort()
+        self._pipes.close()
+        # A pipe is closed one turn of the loop after it was told to, and its owner hears of it.
+        for _ in range(3):
+            await asyncio.sleep(0)
+        self._is_closed = True
+        _STARTED[asyncio.get_running_loop()].discard(self)
+
+
+_STARTED: WeakKeyDictionary[asyncio.AbstractEventLoop, set[PipedProcess]] = WeakKeyDictionary()
+"""Those of each loop that are not closed."""
+
+
+def _children() -> list[PipedProcess]:
+    return list(_STARTED.get(asyncio.get_running_loop(), ()))
+
+
+async def start_process(
+    program: str,
+    *arguments: str,
+    stdin: int | IO[Any] | None = None,
+    stdout: int | IO[Any] | None = None,
+    stderr: int | IO[Any] | None = None,
+    env: Mapping[str, str] | None = None,
+) -> PipedProcess:
+    """In a session of its own; whoever starts it closes it, at the latest when the loop ends."""
+    loop = asyncio.get_running_loop()
+    transport, protocol = await loop.subprocess_exec(
+        lambda: SubprocessStreamProtocol(limit=MOST_LINE_BYTES, loop=loop),
+        program,
+        *arguments,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        env=env,
+        start_new_session=True,
+    )
+    process = PipedProcess(transport, protocol)
+    _STARTED.setdefault(loop, set()).add(process)
+    return process
+
+
+MOST_LINE_BYTES = 2**16
+"""Of what a child process prints, at once."""
 
 
 class BackgroundTasks:
@@ -67,9 +173,6 @@ class ChangeSignal:
     async def until(self, holds: Callable[[], bool]) -> None:
         while not holds():
             await self.next()
-
-
-T = TypeVar("T")
 
 
 class Interrupted(Exception):

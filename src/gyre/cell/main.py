@@ -5,7 +5,6 @@
 It prints `ready URL` once it takes orders, and runs until SIGINT or SIGTERM.
 """
 
-import asyncio
 import hmac
 import importlib
 import os
@@ -24,6 +23,7 @@ import msgspec
 import torch
 import uvloop
 
+from gyre.aio import run_loop
 from gyre.cell.api import PREFIX, CellApi
 from gyre.cell.checkpoint_writer import read_state
 from gyre.cell.protocol import refusal
@@ -313,6 +313,7 @@ async def serve(plan: CellSpec, on_start: Callable[[str], None]) -> None:
         failure = learning.failure if isinstance(learning, MultiRankWorker) else None
         orders.close()
         await engine.close()
+        shelf.close()
         transport.close()
     if failure is not None:
         raise failure
@@ -327,8 +328,7 @@ def live(arguments: Sequence[str], ready: Callable[[str], None]) -> int:
         plan = read_plan(Path(arguments[0]), CellSpec)
         # Else groups listen wherever the name of this machine leads, and ask nobody for a key.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_of(plan.host))
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(plan, ready))
+        run_loop(serve(plan, ready), loop_factory=uvloop.new_event_loop)
     except GyreError as error:
         sys.stderr.write(f"gyre cell: {type(error).__name__}: {error}\n")
         return 2 if isinstance(error, ConfigError) else 1

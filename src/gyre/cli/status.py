@@ -34,9 +34,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _plain(place: Path) -> int:
-    import asyncio
     import json
 
+    from gyre.aio import run_loop
     from gyre.observability.dashboard.api import plain
     from gyre.observability.dashboard.journal_follower import FollowedRun
     from gyre.observability.terminal.status import RunStatusView
@@ -44,6 +44,6 @@ def _plain(place: Path) -> int:
     looking = RunStatusView(place)
     looking.catch_up()
     watched = FollowedRun(place, key="a")
-    asyncio.run(watched.look())
+    run_loop(watched.look())
     print(json.dumps(plain(watched)))
     return looking.stands().status

@@ -112,6 +112,8 @@ class ForkClient:
         self._tasks: list[asyncio.Task[None]] = []
         self._requests = itertools.count()
         self._process: SpawnedProcess
+        self._processes: list[SpawnedProcess] = []
+        """All there were: children of one that was killed may still speak through its output."""
         self._asked: dict[int, asyncio.Future[ForkedProcess]]
         self._listening: asyncio.Task[None]
         self._listen_to(process)
@@ -183,8 +185,11 @@ class ForkClient:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for process in self._processes:
+            await process.close()
 
     def _listen_to(self, process: SpawnedProcess) -> None:
+        self._processes.append(process)
         self._process, self._asked = process, {}
         self._listening = asyncio.create_task(self._listen(process, self._asked))
         self._tasks.append(self._listening)

@@ -9,6 +9,7 @@ process is killed either. Nothing here has threads, so that forking is safe.
 """
 
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -140,9 +141,14 @@ def main(arguments: Sequence[str]) -> int:
     name, *how = arguments
     # Whoever started it may have left copies of the three, which children would hold on to.
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    # All of it lasts: no search for garbage goes through it, here or in a child, where each page
+    # that a search touches would be copied.
+    gc.disable()
     module = importlib.import_module(name)
     if hasattr(module, "warm"):
         module.warm()
+    gc.freeze()
+    gc.enable()
     ForkServer(
         module.run_forked, getattr(module, "ORDERS", ()), dies_with_parent=how == [TIED]
     ).work()

@@ -1,13 +1,14 @@
 """A cluster of one machine, this one: everything starts here, and everybody listens here alone."""
 
-import asyncio
 import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from subprocess import PIPE
 
+from gyre.aio import PipedProcess, start_process
 from gyre.cluster.procfs import end_pid, holder_of, holds_log
 from gyre.types.protocols import Node
 
@@ -17,7 +18,7 @@ HOST = "127.0.0.1"
 class LocalProcess:
     """A child of this process."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: PipedProcess) -> None:
         self._process = process
 
     @property
@@ -50,6 +51,9 @@ class LocalProcess:
     async def wait(self) -> int:
         return await self._process.wait()
 
+    async def close(self) -> None:
+        await self._process.close()
+
 
 class LocalNode:
     """This machine, at an address by which it is reached."""
@@ -69,14 +73,13 @@ class LocalNode:
         """`environment` is put over this process's own."""
         Path(log).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with Path(log).open("ab") as errors:
-            process = await asyncio.create_subprocess_exec(
+            process = await start_process(
                 sys.executable,
                 *argv,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
+                stdin=PIPE,
+                stdout=PIPE,
                 stderr=errors,
                 env=None if environment is None else {**os.environ, **environment},
-                start_new_session=True,
             )
         return LocalProcess(process)
 

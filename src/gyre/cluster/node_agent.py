@@ -14,11 +14,12 @@ import fcntl
 import hmac
 import json
 import os
+import select
 import socket
 import struct
 import sys
 from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from signal import SIGKILL
 from threading import Thread
@@ -121,6 +122,7 @@ class NodeAgentServer:
             process.hang_up()
             self._here.signal(process.pid, SIGKILL, group=True)
             await process.wait()
+            await process.close()
 
 
 async def _inward(reader: asyncio.StreamReader, process: LocalProcess) -> None:
@@ -133,11 +135,33 @@ async def _inward(reader: asyncio.StreamReader, process: LocalProcess) -> None:
     LocalNode().signal(process.pid, SIGKILL, group=True)
 
 
-def _outward(there: socket.socket) -> None:
-    with suppress(OSError):
-        while piece := os.read(0, PIECE_BYTES):
-            there.sendall(piece)
-        there.shutdown(socket.SHUT_WR)
+class _Outward:
+    """What this process hears goes there, in a thread, until there is no more or it is closed."""
+
+    def __init__(self, there: socket.socket) -> None:
+        self._there = there
+        self._closing, self._close = os.pipe()
+        self._thread = Thread(target=self._copy, name="outward", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        os.close(self._close)
+        # A thread that is in the middle of saying something is not read from any more.
+        with suppress(OSError):
+            self._there.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        os.close(self._closing)
+
+    def _copy(self) -> None:
+        with suppress(OSError):
+            while True:
+                ready, _, _ = select.select([0, self._closing], [], [])
+                if self._closing in ready:
+                    return
+                if not (piece := os.read(0, PIECE_BYTES)):
+                    break
+                self._there.sendall(piece)
+            self._there.shutdown(socket.SHUT_WR)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -154,8 +178,7 @@ def main(arguments: Sequence[str]) -> int:
         there.settimeout(None)
         there.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         there.sendall(json.dumps(asked).encode() + b"\n")
-        Thread(target=_outward, args=(there,), daemon=True).start()
-        with suppress(OSError):
+        with closing(_Outward(there)), suppress(OSError):
             while piece := there.recv(PIECE_BYTES):
                 sys.stdout.buffer.write(piece)
                 sys.stdout.buffer.flush()
@@ -221,6 +244,12 @@ class NodeAgent:
 
     async def wait(self, pid: int) -> int:
         return await self._started[pid].wait()
+
+    async def close(self, pid: int) -> None:
+        """It has ended, and is forgotten."""
+        self._lines.pop(pid, None)
+        if (process := self._started.pop(pid, None)) is not None:
+            await process.close()
 
     async def signal(self, pid: int, number: int, group: bool) -> None:
         self._here.signal(pid, number, group=group)

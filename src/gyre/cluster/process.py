@@ -52,6 +52,7 @@ class LoggedProcess:
             message = f"{self.name}: not ready within {within_s:g} s\n{self._tail()}"
             raise ConfigError(message) from error
         status = await self._process.wait()
+        await self._process.close()
         raise ConfigError(f"{self.name}: ended with status {status}\n{self._tail()}".rstrip())
 
     async def wait(self) -> int:
@@ -68,11 +69,13 @@ class LoggedProcess:
                 self._spot.signal(self.pid, signal.SIGKILL)
                 await self._process.wait()
         self._spot.signal(self.pid, signal.SIGKILL, group=True)
+        await self._process.close()
 
     async def kill(self) -> None:
         """It is gone, and so is everything it started."""
         self._spot.signal(self.pid, signal.SIGKILL, group=True)
         await self._process.wait()
+        await self._process.close()
 
     def _tail(self) -> str:
         return self._log.read_bytes()[-TAIL_BYTES:].decode(errors="replace").strip()

@@ -70,6 +70,12 @@ class RayProcess:
     async def wait(self) -> int:
         return await asyncio.shield(self._ended)
 
+    async def close(self) -> None:
+        if not self._spot.is_lost:
+            with suppress(RayError):
+                await self._steward.close.remote(self.pid)
+        await self.wait()
+
     async def _wait(self) -> int:
         try:
             status: int = await self._steward.wait.remote(self.pid)

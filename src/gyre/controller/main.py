@@ -1,12 +1,12 @@
 """`gyre train`/`resume`: preflight checks, then the controller."""
 
-import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import uvloop
 
+from gyre.aio import run_loop
 from gyre.config.loader import LoadedConfig
 from gyre.config.validation import Sizes, misfits, untrained, unweighable
 from gyre.controller import resume as resuming
@@ -73,8 +73,7 @@ def train(
         tick=tick,
         using=ResourceSampler.found(),
     )
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(controller.work())
+    return run_loop(controller.work(), loop_factory=uvloop.new_event_loop)
 
 
 def folder_of(run: RunFile) -> Path:
@@ -83,7 +82,7 @@ def folder_of(run: RunFile) -> Path:
 
 def clear_away(folder: Path) -> None:
     """A run that is over leaves no process, also where its controller died while it ended."""
-    asyncio.run(resuming.kill_leftovers(RunDir(run=folder, share=folder), proxy=True))
+    run_loop(resuming.kill_leftovers(RunDir(run=folder, share=folder), proxy=True))
 
 
 def heard_so_far(run: RunFile) -> list[tuple[float, Any]]:

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+from gyre.aio import run_loop
 from gyre.cluster.registry import open_cluster
 from gyre.config.run_config import ClusterConfig
 from gyre.controller import resume as resuming
@@ -31,13 +32,13 @@ def stop(folder: Path, tell: Callable[[str], None]) -> int:
     places = RunDir(run=folder.absolute(), share=folder)
     if not places.file.is_file():
         # Whatever became of it, what runs on this machine can be ended.
-        return asyncio.run(end_all(places, ClusterConfig(), ""))
+        return run_loop(end_all(places, ClusterConfig(), ""))
     try:
         config = read_run(places.file).config
     except ConfigError as error:
         tell(f"only what runs on this machine is ended, because of {error}")
-        return asyncio.run(end_all(places, ClusterConfig(), ""))
-    return asyncio.run(end_all(places, config.cluster, config.run.name))
+        return run_loop(end_all(places, ClusterConfig(), ""))
+    return run_loop(end_all(places, config.cluster, config.run.name))
 
 
 async def end_all(places: RunDir, section: ClusterConfig, run: str) -> int:

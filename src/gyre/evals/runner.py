@@ -31,6 +31,7 @@ import aiohttp
 import msgspec
 import uvloop
 
+from gyre.aio import run_loop
 from gyre.cell.client import CellClient
 from gyre.cluster.fork_client import ForkClient
 from gyre.cluster.liveness import BEAT_S, ending, supervise_until_gone
@@ -385,8 +386,7 @@ def roll_out(
         found = await rollout.work()
         return found, len(found) == rollout.num_executions
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(work())
+    return run_loop(work(), loop_factory=uvloop.new_event_loop)
 
 
 def model_at(engines: tuple[str, ...], key_file: Path | None) -> str:
@@ -400,7 +400,7 @@ def model_at(engines: tuple[str, ...], key_file: Path | None) -> str:
                 raise ConfigError(message)
             return model
 
-    return asyncio.run(ask())
+    return run_loop(ask())
 
 
 def due(config: RunConfig, run: Path) -> EvalSpec | None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 
+from gyre.aio import run_loop
 from gyre.cluster.fork_client import ForkClient
 from gyre.config.run_config import DeadlinesConfig, SandboxConfig, TasksConfig
 from gyre.controller.process_specs import deadlines_for, open_tasks, sandbox_for
@@ -74,7 +75,7 @@ def check_tasks(
     check(sandbox_for(sandbox))
 
     with tempfile.TemporaryDirectory(prefix="gyre-", ignore_cleanup_errors=True) as folder:
-        asyncio.run(_try_all(tasks, sandbox, Path(folder), told))
+        run_loop(_try_all(tasks, sandbox, Path(folder), told))
 
 
 async def _try_all(

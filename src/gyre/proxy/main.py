@@ -17,6 +17,7 @@ import aiohttp
 import msgspec
 import uvloop
 
+from gyre.aio import run_loop
 from gyre.inference.clients.http import client
 from gyre.inference.clients.registry import EngineAddress, connect, read_address
 from gyre.net.http_server import listener, serve_until_told
@@ -247,8 +248,7 @@ def _many_files() -> None:
 def run(plan: ProxySpec, on_start: Callable[[RunningProxy], None]) -> None:
     """The process's whole life; what it writes is for its own user alone."""
     os.umask(0o077)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(plan, on_start))
+    run_loop(serve(plan, on_start), loop_factory=uvloop.new_event_loop)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,6 +1,5 @@
 """Sandboxes and evaluator that a spec asks for."""
 
-import asyncio
 import os
 import secrets
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit
 
+from gyre.aio import run_loop
 from gyre.rewards.command import CommandEvaluator
 from gyre.rewards.judge import Judge
 from gyre.rollout.spec import ExecutionSpec
@@ -148,7 +148,7 @@ def check(order: SandboxSpec) -> None:
     Asked before a run begins, because what cannot be launched would count as having done nothing.
     """
     with tempfile.TemporaryDirectory(prefix="gyre-") as folder:
-        found = asyncio.run(_tried(order, Path(folder)))
+        found = run_loop(_tried(order, Path(folder)))
     if missing := sorted(set(order.require) - set(found)):
         named = ", ".join(found) if found else "none"
         message = f"sandbox.require: {', '.join(missing)}: not in force here; found {named}"

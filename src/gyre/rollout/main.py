@@ -21,6 +21,7 @@ from pathlib import Path
 
 import msgspec
 
+from gyre.aio import run_loop
 from gyre.harnesses.command import CommandHarness, environment
 from gyre.rewards.assessment import closing
 from gyre.rewards.retry import attempts
@@ -141,6 +142,9 @@ class SupervisorProcess:
             )
         )
         self._tidy()
+
+    def close(self) -> None:
+        """Its file is; nothing more is said."""
         self._facts.close()
 
     def _tidy(self) -> None:
@@ -263,7 +267,7 @@ def run_forked(arguments: Sequence[str], told: str) -> int:
             FactReporter(order.facts_url, known.token, order.execution) as teller,
             Heartbeat(path.parent) as beating,
         ):
-            asyncio.run(_supervise(path.parent, order, known, teller, beating))
+            run_loop(_supervise(path.parent, order, known, teller, beating))
     except (ConfigError, BoundaryError, LogDamaged, msgspec.MsgspecError, OSError) as error:
         sys.stderr.write(f"gyre supervise: {type(error).__name__}: {error}\n")
         return 2 if isinstance(error, ConfigError) else 1
@@ -293,8 +297,11 @@ async def _supervise(
     turning = asyncio.create_task(beating.turn())
     try:
         supervision = SupervisorProcess(folder, order, told, teller)
-        beating.charge(supervision.spent_s)
-        await supervision.work()
+        try:
+            beating.charge(supervision.spent_s)
+            await supervision.work()
+        finally:
+            supervision.close()
     finally:
         turning.cancel()
 

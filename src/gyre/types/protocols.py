@@ -314,6 +314,10 @@ class SpawnedProcess(Protocol):
         """Its status; LOST when it is gone with its machine and nobody was told."""
         ...
 
+    async def close(self) -> None:
+        """It has ended, and nothing of it is left open where it was started."""
+        ...
+
 
 LOST = -1
 """In place of a status that nobody was told."""

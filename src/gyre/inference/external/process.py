@@ -10,8 +10,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from subprocess import PIPE
 from typing import Literal
 
+from gyre.aio import PipedProcess, start_process
 from gyre.config.sections import EngineConfig, ServerConfig
 from gyre.types.errors import ConfigError, EngineError
 
@@ -25,7 +27,7 @@ GUARD = Path(__file__).with_name("guard.py")
 class ServerChild:
     """One server with all its workers, in a session of their own; they end with this process."""
 
-    def __init__(self, name: str, process: asyncio.subprocess.Process, folder: Path) -> None:
+    def __init__(self, name: str, process: PipedProcess, folder: Path) -> None:
         """Made by `start`."""
         self._name = name
         self._process = process
@@ -37,14 +39,13 @@ class ServerChild:
     ) -> "ServerChild":
         """Its words go where this process writes its own log; its folder goes with it."""
         try:
-            process = await asyncio.create_subprocess_exec(
+            process = await start_process(
                 sys.executable,
                 *("-I", "-S", str(GUARD), str(folder)),
                 *command,
-                stdin=asyncio.subprocess.PIPE,
+                stdin=PIPE,
                 stdout=sys.stderr.fileno(),
                 env=os.environ | variables,
-                start_new_session=True,
             )
         except OSError as error:
             raise ConfigError(f"engine {name}: {command[0]}: {error}") from error
@@ -86,8 +87,10 @@ class ServerChild:
             async with asyncio.timeout(END_S):
                 await self._process.wait()
         assert self._process.stdin is not None
+        # Whoever guards it ends what is left of it.
         self._process.stdin.close()
         await self._process.wait()
+        await self._process.close()
         # It is gone already, unless whoever guards it was killed as well.
         shutil.rmtree(self._folder, ignore_errors=True)
 

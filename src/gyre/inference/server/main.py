@@ -1,6 +1,5 @@
 """An engine process: model, tokenizer, loop and HTTP server, joined until it is told to stop."""
 
-import asyncio
 import json
 import secrets
 import socket
@@ -13,6 +12,7 @@ from typing import Any
 import uvloop
 from tokenizers import Tokenizer
 
+from gyre.aio import run_loop
 from gyre.config.sections import EngineConfig, LimitsConfig
 from gyre.inference.engine.async_engine import EmbeddedEngine
 from gyre.inference.engine.open import OpenedEngine, open_loop
@@ -158,6 +158,7 @@ async def _answer(
     on_start: Callable[[], None],
 ) -> None:
     engine = EmbeddedEngine(served.name, opened.loop)
+    shelf = None if plan.share is None else SharedFolderKvStore(plan.share, opened.device)
     try:
         server = Server(
             engine,
@@ -165,12 +166,14 @@ async def _answer(
             limits=plan.limits,
             kv_bytes=opened.kv_bytes,
             key=key,
-            shelf=None if plan.share is None else SharedFolderKvStore(plan.share, opened.device),
+            shelf=shelf,
         )
         app = ServerApplication(server)
         await serve_until_told(app, on, on_start=on_start, stopping=server.stop)
     finally:
         await engine.close()
+        if shelf is not None:
+            shelf.close()
 
 
 def _is_here(host: str) -> bool:
@@ -213,5 +216,4 @@ def _json(path: Path) -> dict[str, Any]:
 
 def run(plan: ServerSpec, on_start: Callable[[RunningServer], None]) -> None:
     """The process's whole life."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(plan, on_start))
+    run_loop(serve(plan, on_start), loop_factory=uvloop.new_event_loop)

@@ -30,6 +30,7 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 import uvloop
 
+from gyre.aio import run_loop
 from gyre.net.asgi import EVENTS, ClientGone, Exchange, Receive, Scope, Send
 from gyre.net.http_server import listener, serve_until_told
 from gyre.observability.dashboard import api as page_api
@@ -348,8 +349,9 @@ def show(
 
     Runs that it `waits` for may not have begun.
     """
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_show(watched(places, waits=waits), port, on_start))
+    run_loop(
+        _show(watched(places, waits=waits), port, on_start), loop_factory=uvloop.new_event_loop
+    )
 
 
 async def _show(runs: dict[str, FollowedRun], port: int, on_start: Callable[[str], None]) -> None:

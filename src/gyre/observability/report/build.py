@@ -5,11 +5,11 @@ Runs as a report is made of them: journals read, trees sized, the work simulated
 Rule 1: nothing of a run is written or locked, so that a report can be made while it goes.
 """
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gyre.aio import run_loop
 from gyre.journal.reader import path_of, read
 from gyre.observability.dashboard.journal_follower import FollowedRun, watched
 from gyre.observability.dashboard.tree_sizes import TreeSizes
@@ -71,7 +71,7 @@ def reported(places: Sequence[Path], say: Callable[[str], None]) -> list[ReportR
 
 def _told(run: FollowedRun, say: Callable[[str], None], *, num_runs: int) -> ReportRun:
     say(f"{run.place}: reading")
-    trees = asyncio.run(_read(run))
+    trees = run_loop(_read(run))
     story = run.story
     if story is None or not story.is_started or story.now_s <= 0:
         why = "nothing is recorded yet" if run.problem is None else run.problem
