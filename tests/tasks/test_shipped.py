@@ -1,9 +1,11 @@
 """The tasks in examples/tasks: solved they score 1, untouched nothing, half done in between."""
 
 import asyncio
+import os
 import secrets
 import shutil
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +26,13 @@ every_task = pytest.mark.parametrize(
     "task", [task for task in TASKS if not task.steps], ids=lambda task: task.id
 )
 """Those in one step; tests/export/test_steps.py has the others done step by step."""
+
+
+@pytest.fixture(autouse=True)
+def _same_python(monkeypatch):
+    """Scripts find this interpreter, and no wrapper that looks for one at every start."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    monkeypatch.setenv("PATH", path)
 
 
 def begun(task, folder):
@@ -109,8 +118,19 @@ def test_a_program_cannot_say_its_own_score(does, tmp_path):
     task = next(one for one in TASKS if one.id == "gyre/fix-search")
     workspace = begun(task, tmp_path)
     (workspace / "search.py").write_text(SPOOFS[does])
+    if does == "never ends":
+        task = hurried(task, tmp_path / "hurried")
 
     assert 0.0 == score(task, workspace)
+
+
+def hurried(task, folder):
+    """With a judge that waits for programs for a moment only."""
+    shutil.copytree(task.evaluation.files, folder)
+    frame = folder / "grading.py"
+    assert "\nLIMIT_S = 5\n" in frame.read_text()
+    frame.write_text(frame.read_text().replace("\nLIMIT_S = 5\n", "\nLIMIT_S = 0.2\n"))
+    return replace(task, evaluation=replace(task.evaluation, files=str(folder)))
 
 
 @pytest.mark.slow
