@@ -1,6 +1,7 @@
 """Bytes that cross between tensors and files are the same on the other side."""
 
 import os
+import tempfile
 
 import pytest
 import torch
@@ -15,7 +16,12 @@ SIZES = (0, 1, PART - 1, PART, PART + 1, 40 * PART + 7)
 
 @pytest.fixture(scope="module")
 def ferry():
-    return StagedCopier(lanes=3, part_bytes=PART)
+    found = StagedCopier(lanes=3, part_bytes=PART)
+    # Its threads begin with the work that they are for, of this fixture and not of a test.
+    with tempfile.TemporaryFile() as file:
+        found.write(torch.zeros(100 * PART, dtype=torch.uint8), file.fileno(), 0)
+    yield found
+    found.close()
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -75,6 +75,10 @@ class StagedCopier:
 
         self._all(flat.numel(), move)
 
+    def close(self) -> None:
+        """Its threads have ended."""
+        self._threads.shutdown()
+
     def _all(self, num_bytes: int, move: Move) -> None:
         """Every part is moved, or the first error that one met is raised."""
         size = self._part_bytes
@@ -156,6 +160,10 @@ class KvStore(Protocol):
         """Nobody needs anything that this process has put there."""
         ...
 
+    def close(self) -> None:
+        """Cleared, and used no more: no thread of it is left."""
+        ...
+
 
 class SharedFolderKvStore:
     """A folder in memory that engines of one machine share; blocks are taken to a device."""
@@ -181,6 +189,10 @@ class SharedFolderKvStore:
     def clear(self) -> None:
         for name in list(self._laid):
             self.drop(name)
+
+    def close(self) -> None:
+        self.clear()
+        self._ferry.close()
 
     def _path(self, where: str, name: str) -> Path:
         check_name(where, name)
@@ -381,6 +393,9 @@ class TransportKvStore:
         for name in names:
             self.drop(name)
 
+    def close(self) -> None:
+        self.clear()
+
     def _read(self, bundle: TensorBundle) -> bytes:
         laid = read_sheet_of(self._transport, bundle).tensors.get(BLOCKS)
         if laid is None or laid.dtype != BYTES:
@@ -467,6 +482,9 @@ class CudaIpcKvStore:
             loans, self._laid = self._laid, {}
         for loan in loans.values():
             loan.end()
+
+    def close(self) -> None:
+        self.clear()
 
     def _room(self, told: _Told) -> dict[str, Tensor]:
         if len(told.tensors) != len(told.lent.parts):

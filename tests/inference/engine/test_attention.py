@@ -36,7 +36,7 @@ CASES = {
 }
 
 
-def setting(spans, dtype):
+def setting(spans, dtype, generator):
     """A store, calls whose blocks are scattered over it, and their keys and values."""
     counts = [-(-end // BLOCK) for _, end in spans]
     numbers = random.Random(0).sample(range(sum(counts) + 3), sum(counts))
@@ -52,7 +52,7 @@ def setting(spans, dtype):
         blocks = [numbers.pop() for _ in range(counts[number])]
         call = SequenceState(id=str(number), tokens=array("i", range(end)), blocks=blocks)
         parts.append(ScheduledChunk(call=call, start=start, end=end, is_last=True))
-        whole.append(torch.randn(2, KV_HEADS, end, SIZE, dtype=dtype))
+        whole.append(torch.randn(2, KV_HEADS, end, SIZE, dtype=dtype, generator=generator))
         slots = torch.tensor([blocks[n // BLOCK] * BLOCK + n % BLOCK for n in range(start)])
         if start:
             store.write(1, slots, *whole[-1][:, :, :start])
@@ -74,10 +74,13 @@ def naive(query, key, value, start):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("case", CASES)
 def test_every_call_sees_its_own_tokens_and_no_others(case, dtype):
-    torch.manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     spans = CASES[case]
-    store, parts, whole = setting(spans, dtype)
-    queries = [torch.randn(HEADS, end - start, SIZE, dtype=dtype) for start, end in spans]
+    store, parts, whole = setting(spans, dtype, generator)
+    queries = [
+        torch.randn(HEADS, end - start, SIZE, dtype=dtype, generator=generator)
+        for start, end in spans
+    ]
     news = [kv[:, :, start:] for kv, (start, _) in zip(whole, spans, strict=True)]
     attend = PagedAttention(lay_out(parts, BLOCK), store, Scratch(store), dtype)
     keys, values = torch.cat(news, dim=2)

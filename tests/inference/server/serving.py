@@ -112,7 +112,7 @@ async def served(
     tokenizer=None,
     end_ids=(),
     limits=None,
-    patience_s=20.0,
+    patience_s=PATIENCE_S,
     share=None,
     shelf=None,
     pin_s=600.0,
@@ -130,13 +130,15 @@ async def served(
         tokenizer=tokenizer,
         end_ids=end_ids,
     )
+    if share is not None:
+        shelf = SharedFolderKvStore(share)
     server = Server(
         engine,
         about,
         limits=LimitsConfig() if limits is None else limits,
         kv_bytes=2**20,
         key=key,
-        shelf=shelf if share is None else SharedFolderKvStore(share),
+        shelf=shelf,
         patience_s=patience_s,
         pin_s=pin_s,
     )
@@ -149,6 +151,8 @@ async def served(
             yield client
     finally:
         await engine.close()
+        if share is not None:
+            shelf.close()
 
 
 def write_model(folder, network):
