@@ -3,7 +3,7 @@
 import pytest
 from benchmarks.gpu.live import clocks
 from benchmarks.gpu.live.clocks import watched
-from tests.benchmarks.waiting import wait_until
+from tests.waiting import wait_until
 
 ANSWERS = """#!/bin/sh
 echo asked >> "$(dirname "$0")/asked"

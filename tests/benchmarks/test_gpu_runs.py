@@ -3,13 +3,13 @@
 import json
 import subprocess
 import sys
-import time
 
 import pytest
 from benchmarks.live import left, running
 from benchmarks.live.left import Left
 from benchmarks.live.running import Kept
 from benchmarks.peers import results
+from tests.waiting import wait_until
 
 from gyre.types.errors import ConfigError
 
@@ -24,8 +24,7 @@ def detached(folder, code):
         lead = "import subprocess, sys; subprocess.Popen(sys.argv[1:], start_new_session=True)"
         command = [sys.executable, "-c", lead, sys.executable, "-c", code]
         subprocess.run(command, check=True, stdout=said, stderr=said)
-    while not log.read_bytes():
-        time.sleep(0.01)
+    wait_until(log.read_bytes, "it runs")
 
 
 def test_a_process_that_lingers_is_waited_for(tmp_path):
@@ -53,8 +52,8 @@ def test_children_and_sessions_of_who_is_left_are_left_as_well(tmp_path):
     command = ["sh", "-c", "cd /; sleep 600 & sleep 600", str(tmp_path)]
     others = Left(tmp_path)
     with subprocess.Popen(command, start_new_session=True) as process:
-        while len(found := others.look()) < 3:
-            time.sleep(0.01)
+        wait_until(lambda: len(others.look()) == 3, "the shell and what it runs")
+        found = others.look()
         process.kill()
         process.wait()
         orphans = others.look()
@@ -75,8 +74,7 @@ def test_folders_with_names_alike_have_nothing_to_do_with_each_other(tmp_path):
 
 def test_a_sample_says_what_it_began_beside():
     with subprocess.Popen(["sleep", "600"]) as process:
-        while not left.around()["processes_before"]:
-            time.sleep(0.01)
+        wait_until(lambda: left.around()["processes_before"], "it is seen")
         found = left.around()
         process.kill()
 

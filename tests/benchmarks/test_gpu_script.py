@@ -9,7 +9,7 @@ from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 
 import pytest
-from tests.benchmarks.waiting import wait_until
+from tests.waiting import wait_until
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "gpu"
 WHOLE = bytes(range(43))

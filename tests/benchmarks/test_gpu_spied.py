@@ -6,7 +6,7 @@ import threading
 import pytest
 from benchmarks.gpu.live import spied
 from benchmarks.gpu.live.spied import Spy, table
-from tests.benchmarks.waiting import wait_until
+from tests.waiting import wait_until
 
 
 def busy(over, sums):

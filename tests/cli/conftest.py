@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.waiting import PATIENCE_S
 
 from gyre.cli.main import main
 from gyre.storage.call_log import CallLog
@@ -105,7 +106,7 @@ def program() -> Gyre:
 
     def run(*arguments: object, **how: Any) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-W", "error", "-m", "gyre", *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=180, **how)
+        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, **how)
 
     return run
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.waiting import PATIENCE_S
 
 from gyre.cli.demo import EXECUTIONS
 from gyre.testing.example_agent_script import ANSWER, DONE
@@ -34,7 +35,7 @@ def shown(tmp_path_factory):
     """A demo that was kept: its folder and what it printed."""
     folder = tmp_path_factory.mktemp("demo") / "kept"
     command = [sys.executable, "-m", "gyre", "demo", "--keep", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
 
     assert (0, "") == (done.returncode, done.stderr)
     return folder, done.stdout
@@ -162,7 +163,7 @@ def test_an_interrupted_demo_leaves_neither_processes_nor_files(tmp_path, how, m
         assert any(line.startswith(moment) for line in demo.stdout)
         running = processes_of(tmp_path)
         demo.send_signal(how)
-        _, errors = demo.communicate(timeout=180)
+        _, errors = demo.communicate(timeout=PATIENCE_S)
 
     assert (130, "") == (demo.returncode, errors)
     assert running

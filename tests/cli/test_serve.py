@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.inference.engine import slow_engine
 from tests.inference.server import serving
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 
@@ -96,7 +97,7 @@ def test_it_says_where_it_listens_and_ends_when_told(folder, number):
     with child:
         first, second = child.stdout.readline(), child.stdout.readline()
         child.send_signal(number)
-        rest, wrong = child.communicate(timeout=180)
+        rest, wrong = child.communicate(timeout=PATIENCE_S)
 
     assert re.fullmatch(
         rf"gyre serve: http://127\.0\.0\.1:\d+  model {folder}  weights 0  context 160  "

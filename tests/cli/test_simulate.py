@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.waiting import PATIENCE_S
 
 from gyre.simulator.paper import TABLE
 from gyre.simulator.world import run
@@ -242,7 +243,7 @@ def test_a_terminal_sees_progress_in_one_line_that_is_gone_at_the_end(small):
         [sys.executable, "-m", "gyre", "simulate", str(small)],
         stdout=subprocess.DEVNULL,
         stderr=theirs,
-        timeout=180,
+        timeout=PATIENCE_S,
     )
     os.close(theirs)
     said = os.read(ours, 65536).decode()
@@ -268,7 +269,7 @@ def test_an_interrupt_ends_it_cleanly(options):
     )
     first = child.stderr.readline()
     os.killpg(child.pid, signal.SIGINT)
-    out, err = child.communicate(timeout=180)
+    out, err = child.communicate(timeout=PATIENCE_S)
 
     assert first.startswith("run 1 of ")
     assert (130, "") == (child.returncode, out)

@@ -12,6 +12,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from tests.waiting import PATIENCE_S
 
 from gyre.cli import status
 from gyre.cli.main import main
@@ -25,7 +26,6 @@ SHELL = re.compile(r"^ *```sh\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 SETTING = re.compile(r"`([a-z]+\.[a-z_]+)`")
 FILES = ("md", "py", "toml", "json", "sh", "txt")
 ENGINE = "sglang=http://127.0.0.1:30000"
-PATIENCE_S = 600
 SCRIPT = """
 from gyre.testing.script import ScriptedReply, Script, always
 

@@ -9,6 +9,7 @@ from itertools import takewhile
 from pathlib import Path
 
 import pytest
+from tests.waiting import PATIENCE_S
 
 from gyre.testing.processes import EngineProcess
 from gyre.testing.tokenizer import write_tokenizer
@@ -88,11 +89,11 @@ def test_the_readme_records_inspects_and_exports_a_run(place):
                 env=environment(place),
                 capture_output=True,
                 text=True,
-                timeout=180,
+                timeout=PATIENCE_S,
             )
         finally:
             proxy.terminate()
-            proxy.communicate(timeout=180)
+            proxy.communicate(timeout=PATIENCE_S)
 
     assert (0, "") == (used.returncode, used.stderr)
     assert any("runs/first" in line for line in said)

@@ -10,6 +10,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "tutorial"
@@ -26,7 +27,6 @@ SHORTER = {
 FINDS_FAULTS = "rm post/tasks/post-2/solution/partial.sh"
 """Part of the one block whose command ends with 1, as its page says."""
 CHANGES_FILES = {"cp", "mkdir", "mv", "rm", "sed"}
-PATIENCE_S = 600
 
 
 def blocks(page):

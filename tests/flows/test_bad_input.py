@@ -8,6 +8,7 @@ from collections import Counter
 from itertools import count
 
 import pytest
+from tests.waiting import PATIENCE_S
 
 from gyre.storage.call_log import logs, read
 
@@ -29,7 +30,7 @@ class Client:
         self.execution = execution
 
     def send(self, path, body, *, key=None, method="POST", headers=None):
-        connection = http.client.HTTPConnection("127.0.0.1", self.proxy.port, timeout=180)
+        connection = http.client.HTTPConnection("127.0.0.1", self.proxy.port, timeout=PATIENCE_S)
         key = self.execution.key if key is None else key
         all_headers = {"authorization": f"Bearer {key}"} | (headers or {})
         # A server may answer and hang up before a body that is too large has been sent.

@@ -5,12 +5,11 @@ import contextlib
 import http.client
 import json
 import socket
-import time
+
+from tests.waiting import PATIENCE_S, wait_until
 
 from gyre.storage.call_log import logs, read
 from gyre.trajectory.tree import grow
-
-PATIENCE_S = 180.0
 
 
 def request(proxy, execution, *, stream, path="/v1/messages"):
@@ -31,16 +30,6 @@ def request(proxy, execution, *, stream, path="/v1/messages"):
 
 def tree_of(stage):
     return grow(read(next(logs(stage.folder / "run"))).records)
-
-
-def wait_for(condition):
-    """Asks over and over until something holds, and as long as the slowest machine takes for it."""
-    until = time.monotonic() + PATIENCE_S
-    while time.monotonic() < until:
-        if condition():
-            return True
-        time.sleep(0.005)
-    return False
 
 
 def test_a_waiting_stream_is_pinged_and_then_gets_its_whole_reply(stage):
@@ -71,14 +60,14 @@ def test_a_client_that_leaves_while_waiting_leaves_an_uncommitted_record(stage):
     client = socket.create_connection(("127.0.0.1", proxy.port))
     client.sendall(request(proxy, execution, stream=True))
     assert client.recv(1024).startswith(b"HTTP/1.1 200")
-    assert wait_for(engine.asks)
+    wait_until(engine.asks)
     # Long enough for the engine to have sent some of the reply; all of it takes eight seconds.
     client.settimeout(1.5)
     with contextlib.suppress(TimeoutError):
         client.recv(1024)
     client.close()
 
-    assert wait_for(lambda: 0 == proxy.metrics()["gyre_calls_in_flight"])
+    wait_until(lambda: 0 == proxy.metrics()["gyre_calls_in_flight"])
     (node,) = tree_of(stage).calls.values()
     assert "abort" == node.finish
     assert node.committed is None
@@ -93,10 +82,10 @@ def test_a_client_that_leaves_before_any_token_is_recorded_as_failed(stage):
     engine.freeze()
     client = socket.create_connection(("127.0.0.1", proxy.port))
     client.sendall(request(proxy, execution, stream=False))
-    assert wait_for(lambda: 1 == proxy.metrics()["gyre_calls_in_flight"])
+    wait_until(lambda: 1 == proxy.metrics()["gyre_calls_in_flight"])
     client.close()
 
-    assert wait_for(lambda: 0 == proxy.metrics()["gyre_calls_in_flight"])
+    wait_until(lambda: 0 == proxy.metrics()["gyre_calls_in_flight"])
     tree = tree_of(stage)
     engine.thaw()
     assert {} == tree.calls
@@ -119,7 +108,7 @@ def test_a_reply_that_was_not_read_to_its_end_is_not_committed(stage):
         seen += client.recv(4096)
     client.close()
 
-    assert wait_for(lambda: 0 == proxy.metrics()["gyre_calls_in_flight"])
+    wait_until(lambda: 0 == proxy.metrics()["gyre_calls_in_flight"])
     (node,) = tree_of(stage).calls.values()
     assert ("stop", None) == (node.finish, node.committed)
     assert 1 == proxy.metrics()["gyre_undelivered_total"]
@@ -131,14 +120,14 @@ def test_a_call_in_flight_ends_when_its_execution_is_closed(stage):
     engine = stage.engine(chunk_delay_s=1.0)
     proxy = stage.proxy(engine)
     execution = proxy.open("x")
-    client = socket.create_connection(("127.0.0.1", proxy.port), timeout=180)
+    client = socket.create_connection(("127.0.0.1", proxy.port), timeout=PATIENCE_S)
     client.sendall(request(proxy, execution, stream=False))
-    assert wait_for(lambda: 1 == proxy.metrics()["gyre_engine_in_flight" + of(engine)])
+    wait_until(lambda: 1 == proxy.metrics()["gyre_engine_in_flight" + of(engine)])
     proxy.close("x")
 
     assert client.recv(4096).startswith(b"HTTP/1.1 401")
     client.close()
-    assert wait_for(lambda: 0 == proxy.metrics()["gyre_engine_in_flight" + of(engine)])
+    wait_until(lambda: 0 == proxy.metrics()["gyre_engine_in_flight" + of(engine)])
     tree = tree_of(stage)
     assert {} == tree.calls
     assert not tree.is_complete
@@ -155,7 +144,7 @@ def test_probes_and_token_counts_leave_no_node(stage):
     execution = proxy.open("x")
 
     def ask(path, body):
-        connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=180)
+        connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=PATIENCE_S)
         connection.request("POST", path, json.dumps(body), {"x-api-key": execution.key})
         answer = connection.getresponse()
         found = answer.status, json.load(answer)

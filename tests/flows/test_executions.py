@@ -2,7 +2,8 @@
 
 import sys
 
-from tests.controller.executions.supervised import PATIENCE_S, Supervised, start
+from tests.controller.executions.supervised import Supervised, start
+from tests.waiting import PATIENCE_S
 
 from gyre.rollout.main import Secrets
 from gyre.rollout.spec import ExecutionSpec

@@ -7,6 +7,7 @@ import urllib.request
 
 import aiohttp
 import pytest
+from tests.waiting import PATIENCE_S, wait_until
 
 from gyre.storage.call_log import logs, read
 from gyre.trajectory.tree import grow
@@ -100,8 +101,7 @@ def test_what_a_machine_loses_of_its_logs_comes_back_from_the_journal(stage):
 
     asyncio.run(drive())
     # A reply reaches its client a moment before its delivery is noted.
-    while proxy.metrics()["gyre_calls_in_flight"]:
-        pass
+    wait_until(lambda: not proxy.metrics()["gyre_calls_in_flight"], "every delivery is noted")
     proxy.kill()
     folder = stage.folder / "run"
     before = committed(folder)
@@ -144,7 +144,7 @@ def test_a_closed_key_stays_closed_after_a_restart(stage):
         headers={"authorization": f"Bearer {execution.key}"},
     )
     with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(request, timeout=180)
+        urllib.request.urlopen(request, timeout=PATIENCE_S)
     assert 401 == refused.value.code
     assert "closed" in json.load(refused.value)["error"]["message"]
     assert 2 == len(read(next(logs(stage.folder / "run"))).records)

@@ -14,6 +14,7 @@ from tests.flows.live.dying import all_of
 from tests.flows.live.recomputed import digests
 from tests.flows.live.running import SCHEDULE, pid_of, run_live, tasks_of, write_run
 from tests.flows.live.watched import watched
+from tests.waiting import PATIENCE_S
 
 from gyre.cli.main import main
 from gyre.cluster.process import holds_log
@@ -38,7 +39,6 @@ from gyre.types.outcomes import Ending, Launched
 from gyre.types.run_events import ProxyRestarted, RewardGiven, RunEnded, StepMade, WeightsPublished
 
 pytestmark = pytest.mark.slow
-PATIENCE_S = 600.0
 ROOT = Path(__file__).parents[2]
 SMALL = SCHEDULE | {"groups_per_batch": 2, "executions_per_group": 3, "extra_dispatch": 0.5}
 """Eight groups of three executions, in four steps."""

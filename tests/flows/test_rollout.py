@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 from tests.controller.executions.supervised import is_alive
 from tests.observability.terminal.journaled import SMALL, journal
 from tests.rewards.judged import endpoint
+from tests.waiting import PATIENCE_S, wait_until
 
 from gyre.cli.main import main
 from gyre.cluster import liveness as silence
@@ -71,8 +71,10 @@ def work(folder, *, tasks=3, mean_s=0.2):
     )
 
 
-def rolled(folder, tasks, capsys, *options, command="rollout", subject=(), agent=AGENT):
-    asked = [command, *subject, str(tasks), "--run", str(folder), *EMULATED, *options]
+def rolled(folder, tasks, capsys, *options, agent=AGENT, engine=None):
+    """With an engine of its own, unless it is given one that is there."""
+    told = EMULATED if engine is None else ["--engine", engine]
+    asked = ["rollout", str(tasks), "--run", str(folder), *told, *options]
     status = main([*asked, "--", *agent])
     out, err = capsys.readouterr()
     assert "" == err
@@ -86,7 +88,7 @@ def whole(tmp_path_factory):
     command = [sys.executable, "-m", "gyre", "rollout", str(work(folder)), "--model", "tiny"]
     command += ["--run", str(folder / "run"), "--n", "2", "--concurrency", "2", *EMULATED]
     done = subprocess.run(
-        [*command, "--", *AGENT], capture_output=True, text=True, check=False, timeout=900
+        [*command, "--", *AGENT], capture_output=True, text=True, check=False, timeout=PATIENCE_S
     )
     assert "" == done.stderr
     return Rolled(folder / "run", done.returncode, done.stdout)
@@ -181,7 +183,7 @@ def waiting(folder, go, engine):
 def until_begun(folder, *names):
     for name in names:
         begun = folder / "run" / "attempts" / name / "workspace" / "begun"
-        wait_until(begun.exists, within_s=180.0)
+        wait_until(begun.exists)
 
 
 def test_interrupted_it_ends_everything_and_the_same_command_goes_on(tmp_path, engine):
@@ -192,13 +194,13 @@ def test_interrupted_it_ends_everything_and_the_same_command_goes_on(tmp_path, e
     until_begun(tmp_path, FIRST, SECOND)
     (go / FIRST).touch()
     results = tmp_path / "run" / "results.jsonl"
-    wait_until(lambda: results.exists() and results.read_text(), within_s=180.0)
+    wait_until(lambda: results.exists() and results.read_text())
     os.killpg(process.pid, signal.SIGINT)
-    said, _ = process.communicate(timeout=180)
+    said, _ = process.communicate(timeout=PATIENCE_S)
     is_whole, left = read_summary(tmp_path / "run").is_whole, left_running(tmp_path / "run")
     (go / "g00000.1-01").touch()
     again = waiting(tmp_path, go, engine)
-    said_again, _ = again.communicate(timeout=180)
+    said_again, _ = again.communicate(timeout=PATIENCE_S)
     ran = Rolled(tmp_path / "run", again.returncode, said_again)
 
     assert (130, False, []) == (process.returncode, is_whole, left)
@@ -221,17 +223,17 @@ def test_killed_it_is_followed_by_one_that_adopts_what_runs(tmp_path, engine):
     process = waiting(tmp_path, go, engine)
     until_begun(tmp_path, FIRST, SECOND)
     process.kill()
-    process.communicate(timeout=180)
+    process.communicate(timeout=PATIENCE_S)
     attempts = tmp_path / "run" / "attempts"
     share = Path((tmp_path / "run" / "share").read_text().strip())
     assert share.is_dir()
     os.kill(holder_of(attempts / SECOND / "supervisor.log"), signal.SIGKILL)
-    wait_until(lambda: not is_taken(attempts / SECOND), within_s=180.0)
+    wait_until(lambda: not is_taken(attempts / SECOND))
     was_alive = is_taken(attempts / FIRST)
     again = waiting(tmp_path, go, engine)
-    wait_until(lambda: outcome.outcome_read(attempts / SECOND) is not None, within_s=180.0)
+    wait_until(lambda: outcome.outcome_read(attempts / SECOND) is not None)
     (go / FIRST).touch()
-    said, _ = again.communicate(timeout=180)
+    said, _ = again.communicate(timeout=PATIENCE_S)
     ran = Rolled(tmp_path / "run", again.returncode, said)
 
     assert (True, 0) == (was_alive, ran.status)
@@ -247,7 +249,7 @@ def test_one_that_has_ended_is_told_again_and_starts_nothing(whole):
     command += ["--model", "tiny", "--run", str(whole.folder), "--n", "2", *EMULATED]
     before = (whole.folder / "results.jsonl").read_bytes()
     again = subprocess.run(
-        [*command, "--", *AGENT], capture_output=True, text=True, check=False, timeout=180
+        [*command, "--", *AGENT], capture_output=True, text=True, check=False, timeout=PATIENCE_S
     )
 
     assert (0, "") == (again.returncode, again.stderr)
@@ -255,7 +257,7 @@ def test_one_that_has_ended_is_told_again_and_starts_nothing(whole):
     assert 6 == sum(line.startswith("[") for line in again.stdout.splitlines())
 
 
-def test_a_harness_that_cannot_start_leaves_counted_placeholders(tmp_path, capsys):
+def test_a_harness_that_cannot_start_leaves_counted_placeholders(tmp_path, capsys, engine):
     """SPEC 6.4: and the exit status says that nothing was assessed."""
     ran = rolled(
         tmp_path / "run",
@@ -263,6 +265,7 @@ def test_a_harness_that_cannot_start_leaves_counted_placeholders(tmp_path, capsy
         capsys,
         *["--model", "tiny", "--n", "2"],
         agent=["/no/such/program"],
+        engine=engine,
     )
 
     assert 1 == ran.status
@@ -273,7 +276,7 @@ def test_a_harness_that_cannot_start_leaves_counted_placeholders(tmp_path, capsy
     assert "/no/such/program" in ran.said
 
 
-def test_what_no_evaluator_could_score_is_in_no_mean(tmp_path, capsys):
+def test_what_no_evaluator_could_score_is_in_no_mean(tmp_path, capsys, engine):
     """SPEC 6.3: while a valid zero is."""
     judge = (
         "test -s zero && echo 0 > $GYRE_RESULTS/reward.txt || echo -1 > $GYRE_RESULTS/reward.txt"
@@ -283,7 +286,8 @@ def test_what_no_evaluator_could_score_is_in_no_mean(tmp_path, capsys):
     one = {"id": "t", "instruction": "x", "evaluation": rule}
     tasks.write_text(json.dumps(one) + "\n")
     agent = ["sh", "-c", 'case "$OPENAI_BASE_URL" in *-00/v1) echo x > zero;; esac']
-    ran = rolled(tmp_path / "run", tasks, capsys, "--model", "tiny", "--n", "3", agent=agent)
+    how = ["--model", "tiny", "--n", "3"]
+    ran = rolled(tmp_path / "run", tasks, capsys, *how, agent=agent, engine=engine)
     spread = read_summary(ran.folder).spread
 
     assert (0, 3, 1) == (ran.status, spread.num_executions, spread.num_valid)
@@ -370,21 +374,14 @@ def test_an_engine_that_is_there_already_is_used_and_left_alone(tmp_path, capsys
         said = [process.stdout.readline(), process.stdout.readline()]
         url = said[0].split()[2]
         tasks = work(tmp_path, tasks=1)
-        ran = rolled(tmp_path / "run", tasks, capsys, "--engine", f"gyre={url}", "--n", "1")
+        ran = rolled(tmp_path / "run", tasks, capsys, "--n", "1", engine=f"gyre={url}")
 
         assert (0, ["ready\n"]) == (ran.status, said[1:])
         assert "tiny" == read_summary(ran.folder).model
         assert process.poll() is None
     finally:
         process.terminate()
-        process.communicate(timeout=180)
-
-
-def wait_until(holds, *, within_s):
-    until = time.monotonic() + within_s
-    while not holds():
-        assert time.monotonic() < until
-        time.sleep(0.02)
+        process.communicate(timeout=PATIENCE_S)
 
 
 def left_running(folder):

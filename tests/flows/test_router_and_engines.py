@@ -7,6 +7,7 @@ from array import array
 from contextlib import ExitStack, asynccontextmanager
 
 import pytest
+from tests.waiting import PATIENCE_S, patience, until
 
 from gyre.config.sections import RouterConfig
 from gyre.inference.clients.http import client
@@ -27,7 +28,7 @@ from gyre.types.sampling import SamplingParams
 pytestmark = pytest.mark.slow
 
 CALLS = 300
-PATIENCE_S = 180
+IDLE_S = patience(0.4)
 
 
 def script() -> Script:
@@ -158,7 +159,7 @@ def test_a_frozen_engine_is_noticed_left_and_taken_back(start):
     a, b = (start(name, "sglang", chunk_delay_s=0.002) for name in "ab")
 
     async def scenario():
-        async with routing(a, b, capacity=20, idle_s=0.4) as router:
+        async with routing(a, b, capacity=20, idle_s=IDLE_S) as router:
             load = Load(router)
             frozen_at = []
 
@@ -174,14 +175,15 @@ def test_a_frozen_engine_is_noticed_left_and_taken_back(start):
             # With the other engine gone, calls wait until a probe has succeeded.
             await router.drain(router.engines()[1].name)
             outputs += await asyncio.gather(*(load.call(n) for n in range(60, 120)))
-            return outputs, took_s, broken, router.engines()[0].state
+            # Where the machine is slow it may have seemed frozen again meanwhile.
+            await until(lambda: router.engines()[0].state == "ready", "it is taken back")
+            return outputs, took_s, broken
 
-    outputs, took_s, broken, back = asyncio.run(scenario())
+    outputs, took_s, broken = asyncio.run(scenario())
 
     assert_exact(outputs)
     assert "broken" == broken
-    assert "ready" == back
-    assert 0.4 < took_s
+    assert IDLE_S < took_s
 
 
 def test_an_engine_that_comes_back_gets_calls_again(start):

@@ -13,6 +13,7 @@ import pytest
 import torch
 from tests.inference.engine import slow_engine
 from tests.inference.server import serving
+from tests.waiting import PATIENCE_S
 
 from gyre.model.hf_config import describe
 from gyre.model.loader import load_network, new_network
@@ -123,13 +124,13 @@ def chat(execution, *history):
 
 def post(url, body):
     request = urllib.request.Request(url, data=json.dumps(body).encode(), method="POST")
-    with urllib.request.urlopen(request, timeout=180) as answer:
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
         return json.load(answer)
 
 
 def sampled(server):
     """Tokens that a server has put out since it started."""
-    with urllib.request.urlopen(f"{server.url}/metrics", timeout=180) as answer:
+    with urllib.request.urlopen(f"{server.url}/metrics", timeout=PATIENCE_S) as answer:
         lines = [line.split() for line in answer.read().decode().splitlines()]
     counted = dict(line for line in lines if len(line) == 2)
     return int(counted["gyre_serve_output_tokens_total"])

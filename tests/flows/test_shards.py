@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.flows.live.running import SCHEDULE, pid_of, run_live, tasks_of, write_run
+from tests.waiting import PATIENCE_S
 
 from gyre.proxy.admin_client import address_file
 from gyre.scheduler.messages import ExecutionTerminated, Published, StepTaken, StopReason
@@ -18,7 +19,6 @@ from gyre.types.ids import shard_of
 from gyre.types.run_events import ProxyRestarted
 
 pytestmark = pytest.mark.slow
-PATIENCE_S = 600.0
 ROOT = Path(__file__).parents[2]
 SHARDS = 2
 
@@ -45,8 +45,9 @@ class KillAShard:
 def killed(tmp_path_factory):
     """Its second controller, after the first was killed in a batch, and what became of it all."""
     folder = tmp_path_factory.mktemp("sharded")
-    tasks = tasks_of(folder, seed=1, mean_s=0.5)
-    changed = {"schedule": SCHEDULE, "proxy": {"shards": SHARDS}, "cells": {"count": 2}}
+    tasks = tasks_of(folder, seed=1, mean_s=0.3, members=3)
+    schedule = SCHEDULE | {"groups_per_batch": 2, "executions_per_group": 3}
+    changed = {"schedule": schedule, "proxy": {"shards": SHARDS}, "cells": {"count": 2}}
     path = write_run(folder / "run.toml", tables(folder / "run", tasks, changed))
     command = [sys.executable, "-m", "tests.flows.live.dying", str(path), "killed", "StepTaken:1"]
     done = subprocess.run(command, cwd=ROOT, timeout=PATIENCE_S, capture_output=True, check=False)

@@ -137,8 +137,9 @@ def test_satellites_join_open_batches_and_do_part_of_the_work(elastic):
 )
 def test_other_placements_run_by_configuration_alone(tmp_path, name, schedule, cells):
     """SPEC 9, 2.6."""
-    tasks = tasks_of(tmp_path, seed=2, mean_s=0.4)
-    ran = emulated(tmp_path, tasks=tasks, schedule={"steps": 2, **schedule}, cells=cells)
+    tasks = tasks_of(tmp_path, seed=2, mean_s=0.2)
+    small = {"steps": 2, "groups_per_batch": 2, "executions_per_group": 2}
+    ran = emulated(tmp_path, tasks=tasks, schedule=small | schedule, cells=cells)
 
     assert_undisturbed(ran)
 
@@ -157,21 +158,27 @@ def assert_undisturbed(ran):
 
 def test_one_cell_cancels_surplus_executions_and_scores_held_out_tasks(tmp_path):
     """SPEC 2.6, 6.5, 6.6: it trains and serves in turns, without anybody beside it."""
-    tasks = tasks_of(tmp_path, seed=3, mean_s=0.5, members=5)
+    tasks = tasks_of(tmp_path, seed=3, mean_s=0.3, members=5)
     (tmp_path / "held-out").mkdir()
-    held_out = tasks_of(tmp_path / "held-out", seed=4, mean_s=0.3, tasks=3)
+    held_out = tasks_of(tmp_path / "held-out", seed=4, mean_s=0.2, tasks=3)
     ran = emulated(
         tmp_path,
         tasks=tasks,
-        schedule={"steps": 2, "steps_per_burst": 1, "extra_dispatch": 0.0, "surplus": 1},
+        schedule={
+            "steps": 2,
+            "steps_per_burst": 1,
+            "groups_per_batch": 2,
+            "extra_dispatch": 0.0,
+            "surplus": 1,
+        },
         cells={"count": 1, "capacity": 17},
         evaluation={"slots": 2, "tasks": {"kind": "jsonl", "path": str(held_out)}},
     )
     outcomes = Counter(one.outcome for one in ran.facts(ExecutionClosed))
     rounds = ran.facts(EvaluationRound)
 
-    assert 6 * 4 == outcomes[Outcome.VALID]
-    assert 6 * 1 == outcomes[Outcome.SURPLUS]
+    assert 4 * 4 == outcomes[Outcome.VALID]
+    assert 4 * 1 == outcomes[Outcome.SURPLUS]
     assert [(0, 3, 3), (1, 3, 3)] == [(one.version, one.num_tasks, one.num_valid) for one in rounds]
     assert_undisturbed(ran)
     assert all(group.num_trajectories <= 4 for group in ran.facts(GroupPacked))

