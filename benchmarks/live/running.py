@@ -96,6 +96,7 @@ def trained(
         try:
             status = waits(process, folder / "run", within_s)
         except BaseException:
+            watch.stop()
             process.terminate()
             left_alone(process, folder)
             raise

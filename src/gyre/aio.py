@@ -1,6 +1,8 @@
 """Small asyncio tools: a loop that leaves nothing open, child processes, tasks, waits, a race."""
 
 import asyncio
+import signal
+import threading
 from asyncio.subprocess import Process, SubprocessStreamProtocol
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
@@ -20,10 +22,27 @@ def run_loop(
     """What a coroutine comes to, on a loop of its own that is closed with all that is on it.
 
     Tasks that are left are cancelled and have ended, then child processes are ended and their pipes
-    closed, then generators and threads of the loop end, then it is closed.
+    closed, then generators and threads of the loop end, then it is closed. Signals are handled as
+    they were before.
     """
-    with asyncio.Runner(loop_factory=loop_factory) as runner:
-        return runner.run(_closing(main))
+    before = _handlers()
+    try:
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            return runner.run(_closing(main))
+    finally:
+        # A closed loop of uvloop would still take them, and nobody would hear.
+        for number, handler in before.items():
+            if signal.getsignal(number) is not handler:
+                signal.signal(number, handler)
+
+
+def _handlers() -> dict[signal.Signals, Any]:
+    """Those that a loop may change; none in a thread, where no handler can be set."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    numbers = (one for one in signal.Signals if one not in (signal.SIGKILL, signal.SIGSTOP))
+    found = {one: signal.getsignal(one) for one in numbers}
+    return {one: handler for one, handler in found.items() if handler is not None}
 
 
 async def _closing(main: Coroutine[Any, Any, T]) -> T:
