@@ -15,12 +15,11 @@ CLAUDE_WINDOW = {
 }
 
 
-@pytest.mark.parametrize("program", ["claude-code-2.1.220", "claude-code-2.1.325"])
-def test_claude_code_sums_up_its_main_agent(stage: Stage, program: str) -> None:
+def test_claude_code_sums_up_its_main_agent(stage: Stage) -> None:
     """M06: the summary forks off the old path, and its text is input where work goes on."""
     found = stage(
         Scene(
-            program=program,
+            program="claude-code-2.1.220",
             script="claude_compacting",
             task=f"{TASK}: go",
             nonce=NONCE,
@@ -41,12 +40,11 @@ def test_claude_code_sums_up_its_main_agent(stage: Stage, program: str) -> None:
     assert (True, True) == ("Once more." in before, "Once more." in after)
 
 
-@pytest.mark.parametrize("program", ["claude-code-2.1.220", "claude-code-2.1.325"])
-def test_claude_code_sums_up_a_sub_agent(stage: Stage, program: str) -> None:
+def test_claude_code_sums_up_a_sub_agent(stage: Stage) -> None:
     """M06: it goes on under the same agent id, and the main agent's path stays whole."""
     found = stage(
         Scene(
-            program=program,
+            program="claude-code-2.1.325",
             script="claude_compacting_errand",
             task=f"{TASK}: go",
             nonce=NONCE,

@@ -1,6 +1,5 @@
 """Every program, over several turns with tools: one path, no forks, nothing but what was said."""
 
-import secrets
 from collections import Counter
 
 import pytest
@@ -17,9 +16,11 @@ from staging.scripts import MINI, READER, TASK, WORKERS
 
 pytestmark = pytest.mark.harness
 
+NONCE = "3d7e91a6b50c28f4"
+
 
 def scene(program: str, script: str) -> Scene:
-    return Scene(program=program, script=script, task=f"{TASK}: go", nonce=secrets.token_hex(8))
+    return Scene(program=program, script=script, task=f"{TASK}: go", nonce=NONCE)
 
 
 @pytest.mark.parametrize(
@@ -82,10 +83,9 @@ def test_mini_swe_agent_drops_a_reply_without_a_tool_call(stage: Stage) -> None:
     assert f'"mini_version": "{found.version}"' in trajectory
 
 
-@pytest.mark.parametrize("program", ["claude-code-2.1.220", "claude-code-2.1.325"])
-def test_counts_and_searches_leave_the_path_alone(stage: Stage, program: str) -> None:
+def test_counts_and_searches_leave_the_path_alone(stage: Stage) -> None:
     """M17, M25: a token count makes no node; a web search is recorded and never trained."""
-    found = stage(scene(program, "claude_reader"))
+    found = stage(scene("claude-code-2.1.325", "claude_reader"))
     counts = [seen for seen in found.outcome.seen if seen.path.endswith("/count_tokens")]
     assert 0 == found.outcome.returncode
     assert_real(found)

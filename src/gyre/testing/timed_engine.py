@@ -105,6 +105,8 @@ ANY_VOCABULARY = 2**31 - 1
 CONTEXT_TOKENS = 2**17
 SOON_S = 1e-6
 """Less than a timer can wait."""
+LOOK_S = 0.02
+"""How often a file that a reply waits for is looked for."""
 ENGINE_OPTIONS = (*PACE_OPTIONS, "log")
 
 
@@ -316,9 +318,12 @@ class TimedEngine:
                 await one.wait()
                 continue
             left_s = one.due_s - self._clock.now_s()
-            if left_s <= SOON_S:
+            if left_s > SOON_S:
+                await one.wait(left_s)
+            elif one.is_held:
+                await one.wait(LOOK_S)
+            else:
                 return
-            await one.wait(left_s)
 
     def _begin_calls(self) -> None:
         """Calls that wait run, oldest first, as far as there is room."""

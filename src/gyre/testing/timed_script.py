@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from gyre.inference.engine.request import Request, refusal
 from gyre.testing.engine_server import load_script
@@ -78,6 +79,8 @@ class TimedReply(ScriptedReply):
 
     reply_s: float
     """From its beginning to its last token, times the engine's scale."""
+    until: Path | None = None
+    """If given, the second half of it is not said before this file is there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +172,9 @@ class TimedCall:
     """When its prefill or its next chunk is done, on the engine's clock."""
     pending_s: float = 0.0
     """What follows its prefill before the next chunk."""
+    until: Path | None = None
+    """A file without which it says no more than `num_before` tokens."""
+    num_before: int = 0
     is_running: bool = False
     is_prefilled: bool = False
     is_over: bool = False
@@ -185,6 +191,13 @@ class TimedCall:
             return self.rest_s
         left = self._num_said - self.request.num_output
         return self.rest_s * min(self.chunk_tokens, left) / len(self.plan.ids)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether what comes next must wait for a file."""
+        if self.until is None or not self.is_prefilled or self.request.num_output < self.num_before:
+            return False
+        return not self.until.exists()
 
     def say(self, version: int) -> Chunk:
         """The next tokens of the reply, ended where the ask or the script says."""
@@ -246,6 +259,9 @@ class Player:
             rest_s=whole_s * len(plan.ids) / whole if whole else whole_s,
         )
         one.pending_s = one.next_chunk_s
+        if isinstance(self._reply, TimedReply):
+            one.until = self._reply.until
+            one.num_before = max(0, whole // 2 - plan.resumed)
         return one
 
     def _with_a_turn(self, input_ids: bytes) -> bytes:

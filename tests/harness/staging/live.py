@@ -58,8 +58,9 @@ class Tour:
     """Written to nonce.txt in every workspace; no script knows it."""
     tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Keys of the run file beside or in place of those below."""
-    scale: float = 1.0
-    """Times what the script says that replies take."""
+    held: int = 0
+    """So many groups of a burst, of which every second waits until two cells have entered training
+    as often as there are bursts before it, and once more; with 0 none waits."""
     claim_s: float = 0.0
     """How long a cell trains on one claim."""
     limit_s: float = 900.0
@@ -130,7 +131,6 @@ def _tables(tour: Tour, folder: Path) -> dict[str, dict[str, Any]]:
     kind, _, version = NAMES[tour.program].partition("@")
     at_once = {"CLAUDE_CODE_MAX_CONCURRENT_SUBAGENTS": str(ERRANDS)}
     engine = {"script": f"{SCRIPT}:live", "chunk_tokens": 8, "log": folder / LEDGER}
-    engine |= {"scale": tour.scale}
     found: dict[str, dict[str, Any]] = {
         "run": {"name": tour.name, "folder": str(folder / "run")},
         "model": {"name": str(folder / "model"), "family": "qwen3"},

@@ -1,6 +1,8 @@
 """What the policy says to every execution of a live run: long replies, each by its own name."""
 
+import os
 import re
+from pathlib import Path
 from random import Random
 
 from gyre.testing.script import Conversation, Json, Script, ScriptedCall, ScriptedReply
@@ -14,8 +16,11 @@ MEMBERS = 2
 """Executions of a group; their scores differ."""
 ERRANDS = 3
 """Sub-agents of an execution, which speak at the same time."""
-ERRAND_S = (1.0, 9.0)
-"""By group, in turns: while some end early and are trained, others are in the middle of it."""
+ERRAND_S = 0.5
+"""Of every second group the second half waits for a file, so that while the others are trained
+these are in the middle of it."""
+FOLDER = "GYRE_LIVE_RELEASED"
+"""Variable of the environment: where the files are; without it nobody waits."""
 _WORKS_IN = re.compile(r"/attempts/(g\d+-(\d+))/workspace")
 _SENT = re.compile(rf"{ERRAND} (g(\d+)-\d+ \d)")
 _PROSE = (
@@ -38,18 +43,19 @@ def main_lines(name: str, member: int) -> tuple[ScriptedReply, ...]:
             reasoning=_prose(rng, 20),
             text=_prose(rng, 40),
             calls=(_call("Bash", command=looks),),
-            reply_s=1.0,
+            reply_s=0.2,
         ),
-        TimedReply(text=_prose(rng, 10), calls=tuple(sends), reply_s=0.5),
-        TimedReply(text=f"{_prose(rng, 40)} All done.", reply_s=1.0),
+        TimedReply(text=_prose(rng, 10), calls=tuple(sends), reply_s=0.2),
+        TimedReply(text=f"{_prose(rng, 40)} All done.", reply_s=0.2),
     )
 
 
 def errand_line(name: str, group: int) -> ScriptedReply:
     """All that a sub-agent says."""
     rng = Random(name)
-    lasts_s = ERRAND_S[group % len(ERRAND_S)] * rng.uniform(1.0, 1.2)
-    return TimedReply(text=_prose(rng, rng.randint(150, 400)), reply_s=lasts_s)
+    folder = os.environ.get(FOLDER)
+    until = Path(folder) / str(group) if folder and group % 2 else None
+    return TimedReply(text=_prose(rng, rng.randint(150, 400)), reply_s=ERRAND_S, until=until)
 
 
 def _call(tool: str, **arguments: Json) -> ScriptedCall:

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import aiohttp
@@ -14,19 +15,29 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from staging import cut
 from staging.live import Tour, Toured, Witnessed
+from staging.live_script import FOLDER
 
+from gyre.journal.reader import path_of, read
 from gyre.rollout.main import LOG_FILE
+from gyre.scheduler.messages import CellTraining
 
 LOOK_S = 0.2
 TICKS_AT = 19
 """Where the start of a process stands among what follows its name in /proc/PID/stat."""
 
 
+MOVED = (0, 1)
+"""Cells whose calls must have moved before replies go on."""
+
+
 class Witness:
     """Notes every cell and every harness of a run, and the proxy's counts."""
 
-    def __init__(self, run: Path) -> None:
+    def __init__(self, run: Path, released: Path, held: int) -> None:
         self._run = run
+        self._released = released
+        self._held = held
+        self._num_bursts = 0
         self.harnesses: dict[str, set[Witnessed]] = {}
         self.cells: dict[str, set[Witnessed]] = {}
         self.metrics = ""
@@ -35,6 +46,7 @@ class Witness:
         async with aiohttp.ClientSession() as session:
             while True:
                 self.look()
+                self._release()
                 await self._ask(session)
                 await asyncio.sleep(LOOK_S)
 
@@ -51,6 +63,20 @@ class Witness:
             _, parent = _stat(pid)
             if parent in supervisors:
                 self._note(self.harnesses, supervisors[parent], pid)
+
+    def _release(self) -> None:
+        """Replies of a burst go on once both cells have entered training in it."""
+        if not self._held or not path_of(self._run).exists():
+            return
+        entered = Counter(
+            entry.event.cell
+            for entry in read(path_of(self._run), kinds=(CellTraining,)).entries
+            if isinstance(entry.event, CellTraining)
+        )
+        while self._num_bursts < min(entered[cell] for cell in MOVED):
+            for group in range(self._held):
+                (self._released / str(self._num_bursts * self._held + group)).touch()
+            self._num_bursts += 1
 
     def _note(self, books: dict[str, set[Witnessed]], name: str, pid: int) -> None:
         started, _ = _stat(pid)
@@ -86,7 +112,10 @@ def _stat(pid: int) -> tuple[int, int]:
 
 async def perform(folder: Path, tour: Tour) -> Toured:
     """The run from beginning to end."""
-    witness = Witness(folder / "run")
+    released = folder / "released"
+    released.mkdir()
+    witness = Witness(folder / "run", released, tour.held)
+    waiting = {FOLDER: str(released)} if tour.held else {}
     began = time.monotonic()
     with (folder / "train.out").open("wb") as output:
         child = await asyncio.create_subprocess_exec(
@@ -94,6 +123,7 @@ async def perform(folder: Path, tour: Tour) -> Toured:
             stdout=output,
             stderr=asyncio.subprocess.STDOUT,
             start_new_session=True,
+            env=os.environ | waiting,
         )
     ended = asyncio.create_task(child.wait())
     watching = asyncio.create_task(witness.watch())
