@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from tests.controller.executions.supervised import evaluation, order
 from tests.export.test_steps import ONE, TWO, changed, stepped
+from tests.waiting import PATIENCE_S
 
 from gyre.rollout import facts
 from gyre.rollout import facts as outcome
@@ -38,7 +39,7 @@ STARTED = 'echo x >> ../starts; eval "$0"'
 
 
 def lives(folder, wanted):
-    """Folders of executions whose supervisors died a moment later each time; the last did not."""
+    """Folders of executions whose supervisors died a moment later each time, and a few last ones."""
     command = [sys.executable, "-m", "tests.rollout.dying", str(folder)]
     done = subprocess.run(
         command,
@@ -46,7 +47,7 @@ def lives(folder, wanted):
         input=msgspec.json.encode(wanted),
         capture_output=True,
         check=False,
-        timeout=900,
+        timeout=5 * PATIENCE_S,
     )
     assert (0, b"") == (done.returncode, done.stderr)
     return sorted(folder.iterdir(), key=lambda path: int(path.name))

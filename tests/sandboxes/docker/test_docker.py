@@ -97,7 +97,7 @@ def test_only_the_proxy_is_reached(tmp_path, docker):
     with answering("127.0.0.1", b"proxy") as proxy, answering("0.0.0.0", b"other") as other:
         places = [("127.0.0.1", PORT), ("127.0.0.1", proxy), ("127.0.0.1", other)]
         places += [("169.254.169.254", 80), ("172.17.0.1", other), ("1.1.1.1", 443)]
-        tried = [f"echo hello | nc -w 2 {host} {port} 2>&1; echo" for host, port in places]
+        tried = [f"echo hello | nc -w 60 {host} {port} 2>&1; echo" for host, port in places]
         _, output = ran(
             tmp_path,
             docker,
@@ -112,7 +112,7 @@ def test_only_the_proxy_is_reached(tmp_path, docker):
 
 
 def test_without_a_proxy_nobody_is_reached(tmp_path, docker):
-    status, _ = ran(tmp_path, docker, f"nc -w 2 127.0.0.1 {PORT} < /dev/null")
+    status, _ = ran(tmp_path, docker, f"nc -w 60 127.0.0.1 {PORT} < /dev/null")
 
     assert 0 != status
 

@@ -5,13 +5,14 @@ import os
 import socket
 import subprocess
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 from tests.contracts.sandbox import ESCAPE, wait_for
 from tests.controller.executions.supervised import is_alive
 from tests.sandboxes.local.inside import LAUNCHERS, Inside, ran
+from tests.waiting import until
 
 from gyre.sandboxes.local.mounts import DEVICES, devices
 from gyre.sandboxes.local.sandbox import PORT
@@ -24,7 +25,7 @@ CONNECT = """
 import socket, sys
 for host, port in [a.rsplit(":", 1) for a in sys.argv[1:]]:
     try:
-        with socket.create_connection((host, int(port)), timeout=2) as one:
+        with socket.create_connection((host, int(port)), timeout=60) as one:
             one.sendall(b"hello")
             print(host, "answered", one.recv(100).decode())
     except OSError as error:
@@ -49,7 +50,8 @@ def answering(host, answer):
                     met, _ = listening.accept()
                 except OSError:
                     return
-                with met:
+                # Whoever asked may be gone.
+                with met, suppress(OSError):
                     met.recv(100)
                     met.sendall(answer)
 
@@ -259,20 +261,24 @@ def test_nothing_survives_the_end(tmp_path, by):
         await inside.start(
             f"{ESCAPE}; setsid sh -c '{ESCAPE.replace(chr(39), chr(34))}' & sleep 60"
         )
-        await wait_for(inside.workspace / "escaped")
+        await until(lambda: len(descendants(inside.sandbox.init)) > 3, "all that escape")
         pids = descendants(inside.sandbox.init)
         await inside.sandbox.kill()
         return pids
 
     pids = asyncio.run(end())
 
-    assert 3 < len(pids)
     assert [] == [pid for pid in pids if is_alive(pid)]
 
 
 def test_nothing_stays_on_the_machine(tmp_path, by):
     """Neither groups nor mounts."""
-    before = Path("/proc/self/mountinfo").read_text()
+
+    def mounts():
+        """Those that have to do with it; others on this machine come and go."""
+        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+        return [line for line in lines if str(tmp_path) in line]
+
     limits = Limits(memory_bytes=2**27, processes=50, cpus=1.0)
     inside = Inside(tmp_path, made=by | {"most": limits})
     own = f"**/gyre-{inside.mark[:16]}"
@@ -287,4 +293,4 @@ def test_nothing_stays_on_the_machine(tmp_path, by):
 
     assert during
     assert [] == list(Path("/sys/fs/cgroup").glob(own))
-    assert before == Path("/proc/self/mountinfo").read_text()
+    assert [] == mounts()
