@@ -31,6 +31,8 @@ PATCHABLE = ("os", "os.path", "time", "shutil", "socket", "signal", "subprocess"
 IGNORED_LINKS = ("/dev/null", "/dev/urandom", "/dev/pts/", "/dev/tty")
 FONTS = "/matplotlib/mpl-data/fonts/"
 """Kept open by Matplotlib for the whole process."""
+MONITOR = "tqdm_monitor"
+"""The thread by which tqdm looks after all bars of progress of the process."""
 
 
 Resource = tuple[str, object]
@@ -139,6 +141,8 @@ def _may_end(left: Iterable[Resource]) -> bool:
 
 def _threads() -> Iterable[tuple[Resource, str]]:
     for thread in threading.enumerate():
+        if thread.name == MONITOR:
+            continue
         target = getattr(thread, "_target", None)
         said = f"thread {thread.name} of {getattr(target, '__qualname__', target)}"
         yield ("thread", thread), said

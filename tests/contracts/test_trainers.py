@@ -17,6 +17,12 @@ from gyre.types.errors import CellError, NotFinite, OutOfMemory
 MODEL = network("llama")
 
 
+@pytest.fixture(autouse=True)
+def _deterministic_products_may_come(monkeypatch):
+    """A trainer that is deterministic sets it for its whole process where it is not set."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+
 class Locals:
     """Of one small network in float64."""
 

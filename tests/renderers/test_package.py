@@ -1,6 +1,8 @@
 import subprocess
 import sys
 
+from tests.waiting import PATIENCE_S
+
 IMPORTED = """
 import sys
 import gyre.proxy.main
@@ -19,7 +21,7 @@ print(OverlongPromptError is client.OverlongPromptError, generate is client.gene
 
 def said(code):
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=180
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE_S
     )
     return done.stdout.split()
 

@@ -7,8 +7,7 @@ from math import inf
 from safetensors.torch import load_file
 from tests.controller.nursed import nursery
 from tests.trainer.distributed.cell_rank import main
-
-LIMIT_S = 180.0
+from tests.waiting import PATIENCE_S
 
 
 class Said:
@@ -50,7 +49,7 @@ class Cell(Said):
             for rank in range(size)
         ]
         try:
-            ended = [one.wait(LIMIT_S) for one in ranks]
+            ended = [one.wait(PATIENCE_S) for one in ranks]
         finally:
             for one in ranks:
                 one.kill()

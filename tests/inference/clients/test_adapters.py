@@ -7,6 +7,7 @@ from contextlib import aclosing
 
 import pytest
 from aiohttp import web
+from tests.waiting import PATIENCE_S
 
 from gyre.inference.clients.http import client
 from gyre.inference.clients.registry import EngineAddress, connect
@@ -298,7 +299,7 @@ def left_early(serving, calls=1, status=200):
         return response
 
     async def scenario():
-        async with asyncio.timeout(180), serving(handle) as url, client() as session:
+        async with asyncio.timeout(PATIENCE_S), serving(handle) as url, client() as session:
             sglang = await connect(EngineAddress(url=url, kind="sglang"), session)
             for _ in range(calls):
                 async with aclosing(sglang.generate(ask())) as chunks:

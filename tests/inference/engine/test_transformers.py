@@ -4,7 +4,6 @@ import pytest
 import torch
 from tests.inference.engine.slow_engine import ask, loop, network, run
 from tests.inference.engine.test_loop import FAMILIES, prompt
-from tqdm import tqdm
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
 TOKENS = 24
@@ -42,9 +41,7 @@ def test_greedy_tokens_and_scores_are_those_of_generate(kind):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", FAMILIES)
-def test_greedy_tokens_are_those_of_continuous_batching(kind, monkeypatch):
-    # Else a thread looks after bars of progress for as long as the process lives.
-    monkeypatch.setattr(tqdm, "monitor_interval", 0)
+def test_greedy_tokens_are_those_of_continuous_batching(kind):
     module = theirs(kind)
     module.set_attn_implementation("sdpa")
     config = ContinuousBatchingConfig(num_blocks=64, page_size=16, max_batch_tokens=64)

@@ -7,11 +7,13 @@ import dataclasses
 import json
 import os
 import warnings
+from datetime import timedelta
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
 from tests.trainer import cases
+from tests.waiting import PATIENCE_S, patience
 from torch.distributed import FileStore
 
 from gyre.config.sections import TrainerConfig
@@ -25,7 +27,8 @@ from gyre.trainer.optimizer import OptimizerState
 from gyre.trainer.release import Releases
 from gyre.types.errors import CellError
 
-TIMEOUT_S = 30.0
+SILENT_S = patience(3.0)
+"""After which a rank is given up in the test of that; ranks that work find each other sooner."""
 PAUSE, CLOSE = StreamEnd.PAUSED, StreamEnd.CLOSED
 SECTION = TrainerConfig(logits_tokens=5, checkpoint=False)
 
@@ -60,12 +63,16 @@ class Rank:
         self.epoch = 0
         self.plan = self.place = None
 
-    def lines(self, timeout_s=TIMEOUT_S):
+    def lines(self, timeout_s=PATIENCE_S):
         self.epoch += 1
+        # First they are all there, so that no time-out is of the one that comes last.
+        names = [f"there-{self.epoch}-{rank}" for rank in range(self.place.size)]
+        self.store.set(names[self.rank], "")
+        self.store.wait(names, timedelta(seconds=PATIENCE_S))
         cpu = torch.device("cpu")
         return RankComm(self.store, self.place, device=cpu, timeout_s=timeout_s, epoch=self.epoch)
 
-    def build(self, family, timeout_s=TIMEOUT_S):
+    def build(self, family, timeout_s=PATIENCE_S):
         lines = self.lines(timeout_s)
         network = cases.network(family)
         claim = cases.claim(network)
@@ -219,12 +226,12 @@ def fail(rank, poison):
 
 def lose(rank, how):
     """The last rank dies, or falls silent, in the middle of a batch."""
-    claim, pipeline, *_ = rank.build("llama", TIMEOUT_S if how == "dies" else 1.0)
+    claim, pipeline, *_ = rank.build("llama", PATIENCE_S if how == "dies" else SILENT_S)
     if rank.rank == rank.place.size - 1:
         if how == "dies":
             pipeline.follow()
             os._exit(0)
-        rank.store.wait([rank.plan])
+        rank.store.wait([rank.plan], timedelta(seconds=PATIENCE_S))
         return
     script = Script([*steps(claim, None)[:2], PAUSE, *steps(claim, None)[:2]])
     errors = []

@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from tests.waiting import PATIENCE_S
 from torch.distributed import HashStore
 
 from gyre.trainer.distributed.rank_comm import RankComm, RankPosition
@@ -12,7 +13,7 @@ from gyre.types.errors import CellError, InternalError
 CPU = torch.device("cpu")
 
 
-def both(store, *roles, stages=2, shards=1, timeout_s=180.0):
+def both(store, *roles, stages=2, shards=1, timeout_s=PATIENCE_S):
     """Each role as a rank of its own; what they return, in order."""
 
     def play(rank):
