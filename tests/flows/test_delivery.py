@@ -5,6 +5,7 @@ import contextlib
 import http.client
 import json
 import socket
+import urllib.request
 
 from tests.waiting import PATIENCE_S, wait_until
 
@@ -32,6 +33,13 @@ def tree_of(stage):
     return grow(read(next(logs(stage.folder / "run"))).records)
 
 
+def steer(engine, what, how):
+    """An order to a scripted engine, which answers once it holds."""
+    order = urllib.request.Request(f"{engine.url}/script/{what}", data=json.dumps(how).encode())
+    with urllib.request.urlopen(order, timeout=PATIENCE_S) as answer:
+        return json.load(answer)
+
+
 def test_a_waiting_stream_is_pinged_and_then_gets_its_whole_reply(stage):
     """SPEC 4.6: pings while the reply is generated, then everything at once."""
     proxy = stage.proxy(stage.engine(chunk_delay_s=0.05), options=("--ping", "0.2"))
@@ -54,17 +62,22 @@ def test_a_waiting_stream_is_pinged_and_then_gets_its_whole_reply(stage):
 
 def test_a_client_that_leaves_while_waiting_leaves_an_uncommitted_record(stage):
     """T08, FAULTS 9: the engine call is aborted, what was sampled is kept, the slot is free."""
-    engine = stage.engine(chunk_delay_s=0.2, chunk_tokens=4)
-    proxy = stage.proxy(engine)
+    engine = stage.engine(chunk_tokens=4)
+    proxy = stage.proxy(engine, options=("--ping", "0.1"))
     execution = proxy.open("x")
-    client = socket.create_connection(("127.0.0.1", proxy.port))
+    steer(engine, "fault", {"kind": "stall", "after": 8})
+    client = socket.create_connection(("127.0.0.1", proxy.port), timeout=PATIENCE_S)
     client.sendall(request(proxy, execution, stream=True))
     assert client.recv(1024).startswith(b"HTTP/1.1 200")
-    wait_until(engine.asks)
-    # Long enough for the engine to have sent some of the reply; all of it takes eight seconds.
-    client.settimeout(1.5)
-    with contextlib.suppress(TimeoutError):
-        client.recv(1024)
+    steer(engine, "stalled", 1)
+    # What the engine has sent lies before the proxy, which has read it before it pings again.
+    data = b""
+    client.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        client.recv(65536)
+    client.settimeout(PATIENCE_S)
+    while data.count(b"event: ping") < 2:
+        data += client.recv(1024)
     client.close()
 
     wait_until(lambda: 0 == proxy.metrics()["gyre_calls_in_flight"])

@@ -8,6 +8,7 @@ import pytest
 from tests.flows.live.recomputed import digests
 from tests.flows.live.running import SCHEDULE, pid_of, run_live, tasks_of, write_run
 from tests.flows.live.watched import watched
+from tests.waiting import patience
 
 from gyre.controller.run_file import read_run
 from gyre.scheduler.messages import (
@@ -31,6 +32,8 @@ from gyre.types.run_events import (
 )
 
 pytestmark = pytest.mark.slow
+LEASE_S = patience(5.0)
+"""Shorter than by default, and longer than a cell that works is silent."""
 EXACT = {
     "schedule": {"steps": 2, "extra_dispatch": 0},
     "cells": {"count": 2, "capacity": 9},
@@ -141,7 +144,7 @@ def test_cells_that_hang_or_lose_their_engine_are_replaced_and_the_update_is_the
         tmp_path,
         faults,
         cells={"standalone": [20]},
-        schedule={"lease_s": 2.0, "group_s": 2.0},
+        schedule={"lease_s": LEASE_S, "group_s": LEASE_S},
     )
     expected, norms = digests(ran, read_run(tmp_path / "run.toml", ()).config)
 

@@ -61,10 +61,10 @@ exec python3 -S -E "$1" "$2"
 """The light agent, of which one begins only when a file is there."""
 
 
-def held(folder):
-    """One execution is under way until the file that is returned exists."""
+def held(folder, name=HELD):
+    """Executions whose names begin so are under way until the file that is returned exists."""
     opened = folder / "opened"
-    agent = ["sh", "-c", UNTIL % HELD, str(opened), light_agent.__file__, "{instruction}"]
+    agent = ["sh", "-c", UNTIL % name, str(opened), light_agent.__file__, "{instruction}"]
     return opened, {"harness": {"argv": agent}}
 
 
@@ -210,7 +210,9 @@ def test_a_run_goes_on_whatever_became_of_it(tmp_path, capsys):
     """Ended by an error, and stopped; every process killed at once (FAULTS 42); told to stop."""
     folder = tmp_path / "run"
     schedule = {"steps": 2, "steps_per_burst": 1, "extra_dispatch": 1.0}
-    path = written(tmp_path, {"cells": CELLS, "schedule": schedule}, trains=False)
+    # The first step does without the last of four groups, so that it is under way at every end.
+    opened, agent = held(tmp_path, "g00003")
+    path = written(tmp_path, {"cells": CELLS, "schedule": schedule}, agent, trains=False)
     said = ends_at(path, "ExecutionTerminated:4", how="failing", resumes=False).splitlines()[-1]
     assert f"gyre resume {folder} goes on with them, gyre stop {folder} ends them" in said
     assert holds_log(pid_of(tmp_path, "proxy"), folder / "logs" / "proxy.log")
@@ -225,6 +227,7 @@ def test_a_run_goes_on_whatever_became_of_it(tmp_path, capsys):
     ends_at(path, "StepTaken:1", how="told", resumes=True)
     assert [] == list(all_of(folder))
 
+    opened.touch()
     assert 0 == main(["resume", str(folder)])
     reading = read(folder / "journal", kinds=JOURNAL_EVENTS)
     found = ledgers(reading)
