@@ -78,10 +78,12 @@ def test_a_reader_of_a_loan_that_has_ended_opens_nothing(memory, monkeypatch):
 def test_nothing_that_is_lent_is_on_the_device_of_who_reads_it(tmp_path, monkeypatch):
     """Beside parts of that device, because all are added up and compared together."""
     monkeypatch.setattr(lending, "_check", lambda stamp, lent: None)
-    lent = replace(lent_by(CudaIpcMemory(CPU, tmp_path))[0].lent, pieces=(), parts=(NOTHING,))
+    loan, _ = lent_by(CudaIpcMemory(CPU, tmp_path))
+    lent = replace(loan.lent, pieces=(), parts=(NOTHING,))
 
     with CudaIpcMemory(META, tmp_path).borrowed(replace(lent, stamp=NOTHING)) as parts:
         assert [META] == [one.device for one in parts]
+    loan.end()
 
 
 def test_sums_are_told_to_who_makes_a_copy(memory):
@@ -89,6 +91,8 @@ def test_sums_are_told_to_who_makes_a_copy(memory):
     both = memory.lend(tensors), memory.lend(tensors, with_sums=False)
 
     assert [sums_of(tensors), ()] == [one.lent.sums for one in both]
+    for one in both:
+        one.end()
 
 
 def test_a_loan_that_cannot_be_read_is_refused(tmp_path):

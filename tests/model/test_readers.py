@@ -8,6 +8,7 @@ import time
 from threading import Event, Thread
 
 import pytest
+from tests.waiting import PATIENCE_S
 
 from gyre.model.cuda_ipc import ReaderLocks, reading
 from gyre.types.errors import ExposureGone, TransferError
@@ -25,7 +26,10 @@ with reading(Path(sys.argv[1]), sys.argv[2]):
 
 @pytest.fixture
 def lent(tmp_path):
-    return ReaderLocks(tmp_path, KEY)
+    found = ReaderLocks(tmp_path, KEY)
+    yield found
+    found.refuse()
+    assert found.are_gone(PATIENCE_S)
 
 
 @pytest.fixture
@@ -70,14 +74,14 @@ def test_who_reads_is_waited_for_in_another_process_too(lent, reader):
     reader.stdin.close()
 
     assert not is_early
-    assert lent.are_gone(60.0)
+    assert lent.are_gone(PATIENCE_S)
 
 
 def test_a_killed_reader_keeps_nobody_waiting(lent, reader):
     lent.refuse()
     os.kill(reader.pid, signal.SIGKILL)
 
-    assert lent.are_gone(60.0)
+    assert lent.are_gone(PATIENCE_S)
 
 
 def test_a_reader_that_comes_just_before_the_end_is_waited_for_or_told(tmp_path):
@@ -102,7 +106,7 @@ def test_a_reader_that_comes_just_before_the_end_is_waited_for_or_told(tmp_path)
         begun.wait()
         time.sleep(0.00001 * (number % 20))
         lent.refuse()
-        assert lent.are_gone(60.0)
+        assert lent.are_gone(PATIENCE_S)
         through.set()
         thread.join()
 

@@ -47,6 +47,7 @@ def test_a_peer_that_dies_is_noticed_soon(tmp_path):
 
 
 def test_without_mooncake_the_run_file_is_refused_with_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setenv("MC_LOG_LEVEL", "ERROR")
     for name in ("mooncake", "mooncake.engine"):
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delitem(sys.modules, "gyre.transports.mooncake", raising=False)

@@ -6,13 +6,11 @@ from threading import local
 import pytest
 import torch
 from tests.lending import ThreadsMemory
+from tests.waiting import PATIENCE_S
 
 from gyre.trainer.distributed.cell_comm import CellComm, num_bytes
 from gyre.trainer.distributed.rank_comm import CommGroup
 from gyre.types.errors import CellError
-
-TIMEOUT_S = 600.0
-"""Longer than any test, so that none ends by it."""
 
 
 class Cells:
@@ -20,12 +18,19 @@ class Cells:
 
     def __init__(self, folder, count, memory=None):
         self.folder, self.count, self.memory = folder, count, memory
+        self._made = []
         self.cells = [self.one(cell) for cell in range(count)]
 
     def one(self, cell, rank=0):
-        return CellComm(
-            self.folder / "store", cell=cell, rank=rank, timeout_s=TIMEOUT_S, memory=self.memory
+        made = CellComm(
+            self.folder / "store", cell=cell, rank=rank, timeout_s=PATIENCE_S, memory=self.memory
         )
+        self._made.append(made)
+        return made
+
+    def drop(self):
+        for one in self._made:
+            one.drop()
 
     def all(self, act, cells=None):
         """What each came to, errors included."""
@@ -40,9 +45,23 @@ class Cells:
             return list(pool.map(tried, range(self.count) if cells is None else cells))
 
 
+@pytest.fixture
+def cells(tmp_path):
+    """Makes cells, whose groups are gone in the end."""
+    made = []
+
+    def make(count, memory=None):
+        made.append(Cells(tmp_path, count, memory))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.drop()
+
+
 @pytest.fixture(params=["main memory", "lent memory"])
-def three(tmp_path, request):
-    return Cells(tmp_path, 3, ThreadsMemory() if request.param == "lent memory" else None)
+def three(cells, request):
+    return cells(3, ThreadsMemory() if request.param == "lent memory" else None)
 
 
 def sums_of(cell):
@@ -67,9 +86,9 @@ def test_everybody_has_the_weights_of_the_first_member(three):
         assert all(map(torch.equal, sums_of(0), one))
 
 
-def test_weights_that_arrive_with_another_hash_are_refused(tmp_path, monkeypatch):
+def test_weights_that_arrive_with_another_hash_are_refused(cells, monkeypatch):
     """FAULTS 27."""
-    three = Cells(tmp_path, 3)
+    three = cells(3)
     spread, here = CommGroup.broadcast, local()
 
     def garbled(line, tensor):
@@ -90,14 +109,14 @@ def test_weights_that_arrive_with_another_hash_are_refused(tmp_path, monkeypatch
         assert all(map(torch.equal, sums_of(0), one))
 
 
-def test_lent_weights_that_arrive_otherwise_are_refused_and_keep_nobody_waiting(tmp_path):
+def test_lent_weights_that_arrive_otherwise_are_refused_and_keep_nobody_waiting(cells):
     """FAULTS 27."""
 
     class Garbling(ThreadsMemory):
         def carried(self, tensors):
             return [one + 1 for one in tensors]
 
-    three = Cells(tmp_path, 3, ThreadsMemory())
+    three = cells(3, ThreadsMemory())
     three.cells[1]._memory = Garbling()
     three.cells[1]._memory.open = three.memory.open
 
@@ -110,7 +129,7 @@ def test_lent_weights_that_arrive_otherwise_are_refused_and_keep_nobody_waiting(
     assert {} == three.memory.open
 
 
-def test_sums_that_are_taken_back_meanwhile_are_added_to_none(tmp_path):
+def test_sums_that_are_taken_back_meanwhile_are_added_to_none(cells):
     """A satellite that gave up may use its memory for something else at any moment."""
 
     class Hasty(ThreadsMemory):
@@ -118,7 +137,7 @@ def test_sums_that_are_taken_back_meanwhile_are_added_to_none(tmp_path):
             self.open.clear()
             return tensors
 
-    three = Cells(tmp_path, 3, Hasty())
+    three = cells(3, Hasty())
     mine = [sums_of(cell) for cell in range(3)]
 
     found = three.all(lambda one, cell: one.reduced(0, [0, 1, 2], mine[cell]))
@@ -127,7 +146,7 @@ def test_sums_that_are_taken_back_meanwhile_are_added_to_none(tmp_path):
     assert all(map(torch.equal, sums_of(0), mine[0]))
 
 
-def test_sums_are_not_added_up_twice_for_who_makes_no_copy_of_them(tmp_path):
+def test_sums_are_not_added_up_twice_for_who_makes_no_copy_of_them(cells):
     class Noting(ThreadsMemory):
         def lend(self, tensors, *, with_sums=True):
             loan = super().lend(tensors, with_sums=with_sums)
@@ -135,15 +154,15 @@ def test_sums_are_not_added_up_twice_for_who_makes_no_copy_of_them(tmp_path):
             return loan
 
     summed = []
-    two = Cells(tmp_path, 2, Noting())
+    two = cells(2, Noting())
     two.all(lambda one, cell: one.reduced(0, [0, 1], sums_of(cell)))
     two.all(lambda one, cell: one.broadcast_weights(0, [0, 1], sums_of(cell)))
 
     assert [False, False, False, True] == sorted(summed)
 
 
-def test_lent_sums_of_another_model_are_refused(tmp_path):
-    two = Cells(tmp_path, 2, ThreadsMemory())
+def test_lent_sums_of_another_model_are_refused(cells):
+    two = cells(2, ThreadsMemory())
 
     first, _ = two.all(lambda one, cell: one.reduced(0, [0, 1], [torch.zeros(4 + cell)]))
 
@@ -167,8 +186,8 @@ def test_a_cell_alone_needs_nobody(three):
     assert all(map(torch.equal, sums_of(0), found))
 
 
-def test_ranks_of_a_cell_meet_their_like_only(tmp_path):
-    two = Cells(tmp_path, 2)
+def test_ranks_of_a_cell_meet_their_like_only(cells):
+    two = cells(2)
     two.cells = [two.one(cell, rank) for rank in range(2) for cell in range(2)]
     two.count = 4
 
