@@ -39,7 +39,7 @@ STARTED = 'echo x >> ../starts; eval "$0"'
 
 
 def lives(folder, wanted):
-    """Folders of executions whose supervisors died a moment later each time, and a few last ones."""
+    """Folders of executions whose supervisors died a moment later each time, until none did."""
     command = [sys.executable, "-m", "tests.rollout.dying", str(folder)]
     done = subprocess.run(
         command,

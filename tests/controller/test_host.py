@@ -4,6 +4,7 @@ import asyncio
 import errno
 
 import pytest
+from tests.waiting import PATIENCE_S
 
 from gyre.controller.controller import JOURNAL_EVENTS
 from gyre.controller.run_loop import RunLoop
@@ -22,8 +23,9 @@ from gyre.scheduler.scheduler import Scheduler
 from gyre.types.run_events import JournalWaited, RunEnded
 
 SHAPE = SchedulerConfig(
-    groups_per_batch=2, executions_per_group=2, num_cells=1, cell_capacity=4, supply_dwell_s=0.05
+    groups_per_batch=2, executions_per_group=2, num_cells=1, cell_capacity=4, supply_dwell_s=3600.0
 )
+"""No timer of its own fires while a test goes on."""
 
 
 def journal(path):
@@ -216,7 +218,7 @@ def test_a_moment_that_goes_by_while_the_journal_waits_is_not_missed(tmp_path, m
             host = RunLoop(scheduler, disk, execute=lambda orders: None, alarm=lambda message: None)
             working = asyncio.create_task(host.work())
             host.record(RunStarted())
-            async with asyncio.timeout(180):
+            async with asyncio.timeout(PATIENCE_S):
                 await scheduler.woken.wait()
             working.cancel()
             await asyncio.gather(working, return_exceptions=True)

@@ -34,6 +34,7 @@ def test_one_that_dies_is_started_again_at_its_address_and_everybody_hears(run):
         await came.wait()
         version = await first.client.routes_version()
         watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
         await first.stop()
         return heard, pid, url, first.client.url, version
 

@@ -6,10 +6,17 @@ import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+from tests.waiting import PATIENCE_S
 
 from gyre.rollout.fact_reporter import FactReporter
 from gyre.rollout.facts import FactEntry
 from gyre.types.outcomes import Prepared
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch):
+    """Nobody gives up on a listener that is there."""
+    monkeypatch.setattr("gyre.rollout.fact_reporter.LAST_S", PATIENCE_S)
 
 
 class Listener:

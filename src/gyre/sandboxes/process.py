@@ -7,10 +7,11 @@ Nothing holds a program back from the rest of the machine; this is for code that
 
 import asyncio
 import os
+import select
 import socket
 import subprocess
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -159,6 +160,9 @@ class OutputCapture:
         self._first_bytes = most_bytes // 2
         self._last_bytes = most_bytes - self._first_bytes
         self._read, self.pipe = os.pipe()
+        self._over = os.eventfd(0)
+        self._closing = threading.Lock()
+        self._is_closed = False
         self._thread = threading.Thread(target=self._copy, daemon=True)
         self._thread.start()
 
@@ -169,11 +173,26 @@ class OutputCapture:
     def finish(self) -> None:
         """The file is complete; a pipe that somebody unknown still holds is not waited for."""
         self._thread.join(LAST_OUTPUT_S)
+        with self._closing:
+            if not self._is_closed:
+                os.eventfd_write(self._over, 1)
+        self._thread.join()
+
+    def _blocks(self) -> Iterator[bytes]:
+        """What is printed, until nobody can print any more or what is there by the end is read."""
+        is_over = False
+        while not is_over:
+            ready = select.select([self._read, self._over], [], [])[0]
+            is_over = self._over in ready
+            if self._read in ready:
+                if not (block := os.read(self._read, PIPE_BYTES)):
+                    return
+                yield block
 
     def _copy(self) -> None:
         room, last, left_out = self._first_bytes, bytearray(), 0
         with self._file:
-            while block := os.read(self._read, PIPE_BYTES):
+            for block in self._blocks():
                 self._put(block[:room])
                 last += block[room:]
                 room = max(0, room - len(block))
@@ -183,7 +202,10 @@ class OutputCapture:
             if left_out:
                 self._put(f"\n[{left_out} bytes left out]\n".encode())
             self._put(bytes(last))
-        os.close(self._read)
+        with self._closing:
+            self._is_closed = True
+            os.close(self._read)
+            os.close(self._over)
 
     def _put(self, data: bytes) -> None:
         # A full disk must not stop the program that prints.

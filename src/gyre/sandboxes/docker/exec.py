@@ -95,6 +95,8 @@ class ContainerProgram:
             self._pump.join(LAST_OUTPUT_S)
         if self._opened is not None:
             self._opened.close()
+        if self._pump is not None:
+            self._pump.join()
         self._kept.finish()
 
     async def _inspect(self) -> dict[str, int]:
