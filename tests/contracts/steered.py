@@ -229,14 +229,18 @@ async def weights_that_are_not_what_they_say_are_refused(subject: Subject, tmp: 
 async def another_ask_of_the_same_id_is_refused_and_leaves_the_first_alone(
     subject: Subject,
 ) -> None:
-    seen = Said(subject.ask(max_tokens=12))
-    async for chunk in subject.engine.generate(seen.ask):
-        if not seen.ids:
-            with pytest.raises(EngineError, match="not over"):
-                await anext(subject.engine.generate(seen.ask))
-        seen.take(chunk)
+    seen = Said(subject.ask(max_tokens=subject.long_tokens))
+    async with aclosing(subject.engine.generate(seen.ask)) as chunks:
+        seen.take(await anext(chunks))
+        with pytest.raises(EngineError, match="not over"):
+            await anext(subject.engine.generate(seen.ask))
+        num_before = len(seen.ids)
+        while len(seen.ids) <= num_before:
+            seen.take(await anext(chunks))
+        got = Said.of(seen.ask, await subject.engine.cancel(seen.ask.id))
 
-    assert (12, "length") == (len(seen.ids), seen.finish)
+    assert "abort" == got.finish
+    assert seen.ids == got.ids[: len(seen.ids)]
 
 
 async def a_reply_ends_where_the_context_does_and_a_prompt_without_room_is_refused(

@@ -25,6 +25,9 @@ from gyre.model.checkpoint import save
 from gyre.types.errors import EngineError
 
 CONTEXT = 2**14
+FILLED = 2**8
+FILLING = {suite.a_reply_ends_where_the_context_does_and_a_prompt_without_room_is_refused}
+"""Promises that fill the context, which is a short one then."""
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 
 
@@ -34,11 +37,11 @@ class Embedded:
     tolerance = 1e-5
     long_tokens = CONTEXT - 64
 
-    def __init__(self, folders):
+    def __init__(self, folders, context=CONTEXT):
         self._folders = folders
-        self._networks = networks()
+        self._networks = networks(context)
         self._numbers = itertools.count()
-        loop = slow_engine.loop(networks()["first"], kv_tokens=CONTEXT)
+        loop = slow_engine.loop(networks(context)["first"], kv_tokens=context)
         self.engine = EmbeddedEngine("embedded", loop)
 
     def ask(self, *, max_tokens):
@@ -79,9 +82,9 @@ class Played:
         return (await self._engine.health()).version
 
 
-async def played(folders, how, kind=Played):
+async def played(folders, how, kind=Played, context=CONTEXT):
     """A subject whose engine stands before a played server, and a process that does nothing."""
-    subject = Embedded(folders)
+    subject = Embedded(folders, context)
     folder = Path(mkdtemp())
     command = (sys.executable, "-c", "import time; time.sleep(600)")
     child = await ServerChild.start("played", command, {}, folder=folder)
@@ -89,8 +92,8 @@ async def played(folders, how, kind=Played):
         "played",
         kind(subject.engine),
         child,
-        networks()["first"],
-        ServerCapacity(context_tokens=CONTEXT, blocks=CONTEXT // 4, block_tokens=4),
+        networks(context)["first"],
+        ServerCapacity(context_tokens=context, blocks=context // 4, block_tokens=4),
         model="small",
         version=0,
         most_running=8,
@@ -99,9 +102,9 @@ async def played(folders, how, kind=Played):
     return subject
 
 
-def networks():
+def networks(context=CONTEXT):
     seeds = {"first": 0, "second": 1}
-    return {which: slow_engine.network(seed=seed, context=CONTEXT) for which, seed in seeds.items()}
+    return {which: slow_engine.network(seed=seed, context=context) for which, seed in seeds.items()}
 
 
 @pytest.fixture(scope="module")
@@ -125,9 +128,15 @@ def _one_thread():
 
 def keep(folders, promise, *more, how=None):
     async def scenario():
-        subject = Embedded(folders) if how is None else await played(folders, how)
-        async with asyncio.timeout(PATIENCE_S):
-            await promise(subject, *more)
+        context = FILLED if promise in FILLING else CONTEXT
+        if how is None:
+            subject = Embedded(folders, context)
+        else:
+            subject = await played(folders, how, context=context)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await promise(subject, *more)
+        finally:
             await subject.engine.close()
 
     asyncio.run(scenario())

@@ -40,9 +40,9 @@ def digest():
     return hashlib.sha256("\n".join(said_in(SCRIPT)).encode()).hexdigest()[:16]
 
 
-def measured(script, folder):
+def measured(script, folder, **changes):
     """What a model in a folder is like."""
-    return script.measure(folder, **MEASURED)
+    return script.measure(folder, **MEASURED | changes)
 
 
 def write(script, folder):

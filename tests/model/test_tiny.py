@@ -43,7 +43,7 @@ def behaves(found):
 
 @pytest.mark.slow
 def test_replies_are_well_formed_and_choices_are_chance(script):
-    behaves(measured(script, model_folder("tiny")))
+    behaves(measured(script, model_folder("tiny"), prompts=100))
 
 
 def test_a_model_that_the_script_made_anew_behaves_alike(script):

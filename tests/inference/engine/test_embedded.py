@@ -22,8 +22,10 @@ def kept(promise):
     async def keep():
         model = network(context=ENDLESS)
         engine = EmbeddedEngine("embedded", loop(model, kv_tokens=ENDLESS))
-        async with asyncio.timeout(PATIENCE_S):
-            await promise(engine, model)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await promise(engine, model)
+        finally:
             await engine.close()
 
     asyncio.run(keep())
