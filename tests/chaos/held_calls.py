@@ -5,19 +5,37 @@ and whoever strikes writes down how many there were.
 """
 
 import asyncio
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from gyre.config.sections import EngineConfig
 from gyre.model.network import Network
-from gyre.testing import emulated_cell
+from gyre.testing import emulated_cell, light_agent
 from gyre.testing.timed_engine import TimedEngine
 from gyre.testing.timed_script import TimedCall
 
-ENGINE = "tests.chaos.held_calls:engine"
+ROOT = Path(__file__).parents[2]
+AGENT = Path(__file__).with_name("held_agent.py")
 _WAITS = re.compile(r"waits for ([0-9]+) blows")
 _LOOK_S = 0.02
+
+
+def held_tables(blows: Path, *, most: int) -> dict[str, dict[str, Any]]:
+    """What a run has over that of `emulated_cell.tables` so that its calls wait for blows."""
+    write_blows(blows, 0)
+    program = ["python3", "-S", "-E", str(AGENT), light_agent.__file__, str(most)]
+    return {
+        "cells": {"engine": f"tests.chaos.held_calls:engine?blows={blows}"},
+        "harness": {"argv": [*program, "{instruction}"]},
+    }
+
+
+def variables() -> dict[str, str]:
+    """Of processes that find the engine."""
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
 def write_blows(path: Path, count: int) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import random
+import select
 import socket
 import struct
 import threading
@@ -34,6 +35,8 @@ class Line:
         self._threads: list[threading.Thread] = []
         self._over = threading.Event()
         self._cutting = threading.Lock()
+        self._moving: list[tuple[threading.Lock, socket.socket]] = []
+        """What is held while a piece is between its source and its sink, and the source."""
         self._random = random.Random(7)
         self._go(self._accept)
 
@@ -44,6 +47,14 @@ class Line:
             _shut(one)
         for thread in self._threads:
             thread.join()
+
+    def is_drained(self) -> bool:
+        """Whether everything that was sent into the line has come out of it."""
+        for moving, source in self._moving:
+            with moving, contextlib.suppress(OSError, ValueError):
+                if select.select([source], [], [], 0)[0]:
+                    return False
+        return True
 
     def _go(self, work, *arguments) -> None:
         thread = threading.Thread(target=work, args=arguments)
@@ -68,20 +79,32 @@ class Line:
 
     def _pass(self, source: socket.socket, sink: socket.socket, is_answer: bool) -> None:
         passed = 0
-        with contextlib.suppress(OSError):
-            while data := source.recv(self.piece_bytes):
-                if self.is_stalled:
-                    self.num_stalled += 1
-                    self._over.wait()
-                    return
-                if self.delay_s:
-                    time.sleep(self._random.uniform(0, self.delay_s))
-                passed += len(data)
-                if is_answer and self._is_cut(passed):
-                    self._reset(source, sink)
-                    return
-                sink.sendall(data)
+        moving = threading.Lock()
+        self._moving.append((moving, source))
+        with contextlib.suppress(OSError, ValueError):
+            while select.select([source], [], [])[0]:
+                with moving:
+                    if not (data := source.recv(self.piece_bytes)):
+                        break
+                    if not self.is_stalled:
+                        passed += len(data)
+                        if not self._move(data, source, sink, passed if is_answer else 0):
+                            return
+                        continue
+                self.num_stalled += 1
+                self._over.wait()
+                return
         _shut(sink)
+
+    def _move(self, data: bytes, source: socket.socket, sink: socket.socket, answered: int) -> bool:
+        """Passes a piece on; whether its connection is still there."""
+        if self.delay_s:
+            time.sleep(self._random.uniform(0, self.delay_s))
+        if answered and self._is_cut(answered):
+            self._reset(source, sink)
+            return False
+        sink.sendall(data)
+        return True
 
     def _is_cut(self, passed: int) -> bool:
         with self._cutting:

@@ -5,7 +5,6 @@ engines hold calls until there were so many blows (tests/chaos/held_calls.py), s
 for every blow, however quick or slow the machine is.
 """
 
-import os
 import signal
 import subprocess
 import sys
@@ -16,13 +15,13 @@ from pathlib import Path
 from random import Random
 
 from tests.chaos.held import Held, held
+from tests.chaos.held_calls import variables
 from tests.chaos.victims import Kind, Victim, calls_in_flight, victims
 from tests.waiting import PATIENCE_S
 
 from gyre.journal.reader import JournalContents, read
 from gyre.observability.terminal.board import JOURNAL_EVENTS
 
-ROOT = Path(__file__).parents[2]
 LOOK_S = 0.1
 
 
@@ -111,9 +110,7 @@ class Soak:
 
     def _start(self, *arguments: str) -> "subprocess.Popen[bytes]":
         command = [sys.executable, "-m", "gyre", *arguments]
-        # Engines of tests are found from here.
-        variables = {**os.environ, "PYTHONPATH": str(ROOT)}
-        return subprocess.Popen(command, stdout=self._said, stderr=self._said, env=variables)
+        return subprocess.Popen(command, stdout=self._said, stderr=self._said, env=variables())
 
     def _strike(self, controller: "subprocess.Popen[bytes]") -> "subprocess.Popen[bytes]":
         """Until the run ends; the controller that it ended under."""

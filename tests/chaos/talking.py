@@ -12,13 +12,12 @@ from typing import Any
 import aiohttp
 import numpy as np
 from tests.flows.test_engine_loss import streamed
+from tests.waiting import PATIENCE_S
 
 from gyre.storage.call_log import logs, read
 from gyre.testing.processes import EngineProcess, OpenedExecution, StandaloneProxy
 from gyre.testing.script import logprobs
 from gyre.trajectory.tree import grow
-
-PATIENCE_S = 180.0
 
 
 @dataclass
@@ -174,7 +173,7 @@ async def steer(engine: EngineProcess, path: str, body: object) -> Any:
 
     def post() -> Any:
         url, data = f"{engine.url}/script/{path}", json.dumps(body).encode()
-        with urllib.request.urlopen(url, data=data, timeout=180) as answer:
+        with urllib.request.urlopen(url, data=data, timeout=PATIENCE_S) as answer:
             return json.load(answer)
 
     return await asyncio.to_thread(post)

@@ -3,10 +3,11 @@
 import asyncio
 import socket
 
+from tests.waiting import PATIENCE_S
+
 from gyre.net.http_server import GONE_S, listener, serving
 
 GONE_SOON_S = 1.0
-PATIENCE_S = 180.0
 
 
 class Reply:

@@ -2,12 +2,12 @@
 
 import asyncio
 import random
-import time
 
 import aiohttp
 import pytest
 from tests.chaos.held import held, most
-from tests.chaos.talking import PATIENCE_S, Talk, agent, steer
+from tests.chaos.talking import Talk, agent, steer
+from tests.waiting import wait_until
 
 from gyre.storage.call_log import logs, read
 from gyre.types.call_records import CallClosed
@@ -31,16 +31,6 @@ async def leaves(session, execution):
     await asyncio.sleep(0.005)
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
-
-
-def settled(pid, *, files, threads):
-    """What it holds when it is down to that: connections of who left may take a while to close."""
-    until = time.monotonic() + PATIENCE_S
-    while (now := held(pid)).files > files or now.threads > threads:
-        if time.monotonic() > until:
-            break
-        time.sleep(0.05)
-    return now
 
 
 def test_what_a_proxy_holds_does_not_grow_with_the_faults_it_has_met(stage):
@@ -77,7 +67,9 @@ def test_what_a_proxy_holds_does_not_grow_with_the_faults_it_has_met(stage):
 
     asyncio.run(all_rounds())
     early, late = most(samples[: ROUNDS // 3]), most(samples[-ROUNDS // 3 :])
-    left = settled(proxy.pid, files=early.files + 8, threads=early.threads + 2)
+    # Connections of who left may take a while to close.
+    wait_until(lambda: held(proxy.pid).files <= early.files + 8, "files that are closed")
+    wait_until(lambda: held(proxy.pid).threads <= early.threads + 2, "threads that have ended")
     asked = sum(len(engine.asks()) for engine in engines)
     closed = sum(
         isinstance(one, CallClosed)
@@ -88,5 +80,3 @@ def test_what_a_proxy_holds_does_not_grow_with_the_faults_it_has_met(stage):
     assert 0 <= closed - ROUNDS * AGENTS * TURNS <= ROUNDS * LEAVERS
     assert ROUNDS * AGENTS * TURNS + faults // 2 < asked, "little went wrong"
     assert late.memory_bytes - early.memory_bytes < MEMORY_BYTES
-    assert left.files <= early.files + 8
-    assert left.threads <= early.threads + 2

@@ -10,7 +10,7 @@ from statistics import fmean
 
 import pytest
 from tests.chaos.held import most
-from tests.chaos.held_calls import ENGINE, write_blows
+from tests.chaos.held_calls import held_tables, write_blows
 from tests.chaos.soaking import Soak
 from tests.flows.live.running import SCHEDULE, tasks_of, write_run
 from tests.flows.live.watched import watched
@@ -21,7 +21,6 @@ from gyre.rollout import facts
 from gyre.scheduler.messages import GroupAssigned, StepTaken, StopReason
 from gyre.scheduler.replay import EVENTS, replay, shape_of
 from gyre.storage import call_log as calls
-from gyre.testing import light_agent
 from gyre.testing.emulated_cell import CHECK, tables
 from gyre.types.call_records import CallFailed
 from gyre.types.ids import ExecutionId
@@ -33,7 +32,6 @@ pytestmark = pytest.mark.slow
 ALL = ("core", "satellite", "engine", "proxy", "supervisor", "controller")
 ROOT = Path(__file__).parents[2]
 QUICK_TRAINER = "gyre.testing.emulated_cell:trainer?base_s=0.1"
-AGENT = Path(__file__).with_name("held_agent.py")
 QUIET = {"schedule": {"lease_s": 4.0, "group_s": 8.0, "rescue_s": 10.0}}
 """So that what is stopped is noticed while somebody waits."""
 
@@ -50,13 +48,9 @@ def emulated(folder, *, steps, seed, mean_s=0.8, holds=False, **how):
     held = {}
     if holds:
         blows = folder / "blows"
-        write_blows(blows, 0)
         how["struck"] = partial(write_blows, blows)
-        program = ["python3", "-S", "-E", str(AGENT), light_agent.__file__, str(how["most"])]
-        held = {
-            "cells": {"engine": f"{ENGINE}?blows={blows}", "trainer": QUICK_TRAINER},
-            "harness": {"argv": [*program, "{instruction}"]},
-        }
+        held = held_tables(blows, most=how["most"])
+        held["cells"]["trainer"] = QUICK_TRAINER
     file = write_run(folder / "run.toml", tables(place, tasks, schedule, cells, whole, held))
     return Soak(file=file, folder=place, seed=seed, **how).run()
 

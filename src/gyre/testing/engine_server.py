@@ -256,6 +256,7 @@ class ScriptedServer:
         self._next_faults: deque[EngineFault | None] = deque()
         self._running: dict[str, asyncio.Event] = {}
         self._aborted: list[str] = []
+        self._stalled: list[str] = []
         self._changed = asyncio.Condition()
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
         self._log = None if log is None else os.open(log, flags, 0o644)
@@ -293,6 +294,9 @@ class ScriptedServer:
         elif path == "/script/aborted":
             async with self._changed:
                 await self._changed.wait_for(lambda: len(self._aborted) >= int(body))
+        elif path == "/script/stalled":
+            async with self._changed:
+                await self._changed.wait_for(lambda: len(self._stalled) >= int(body))
         return {"running": list(self._running), "aborted": self._aborted}
 
     def _abort(self, rid: str) -> None:
@@ -378,6 +382,9 @@ class ScriptedServer:
         if fault.kind == "die":
             raise ConnectionCut
         if fault.kind in ("hang", "stall"):
+            async with self._changed:
+                self._stalled.append(asked.id)
+                self._changed.notify_all()
             await stop.wait()
         elif fault.kind == "abort":
             await _more(send, self._wire.event(asked, told, start, "abort", None))
