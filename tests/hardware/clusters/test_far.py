@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 from tests.contracts.cluster import ECHO, is_alive, until
+from tests.waiting import PATIENCE_S
 
 from gyre.cluster.node_agent import NodeAgentServer, interface_of
 from gyre.types.errors import ConfigError
 
 HOST = "127.0.0.2"
-PATIENCE_S = 180
 ENVIRON = "import os; print(os.environ['GLOO_SOCKET_IFNAME'])"
 SAYS_PID = "import os, sys; print(os.getpid(), flush=True); sys.stdin.read()"
 DEAF = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
@@ -51,10 +51,11 @@ def with_door(work, folder):
         (folder / "other").write_text("another\n")
         door = NodeAgentServer(HOST, folder / "key")
         port = await door.open()
-        async with asyncio.timeout(PATIENCE_S):
-            found = await work(Far(folder, port))
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                return await work(Far(folder, port))
+        finally:
             await door.close()
-        return found
 
     return asyncio.run(live())
 

@@ -1,14 +1,14 @@
 """Cached blocks over HTTP: pinned, carried to another engine, and released."""
 
 import asyncio
-import time
-from threading import Lock
+from threading import Barrier, Lock
 
 import pytest
 import torch
 from safetensors.torch import load, save
 from tests.inference.engine import slow_engine
 from tests.inference.server import serving
+from tests.waiting import PATIENCE_S, until
 
 from gyre.inference.engine.kv_cache import KvCache
 from gyre.inference.server.control_api import COPIES
@@ -134,25 +134,29 @@ def test_a_pin_that_nobody_lets_go_of_ends_with_its_time():
             await client.post("/generate", ASKED)
             before = await free(client)
             pin = (await client.post("/kv/pin", {"input_ids": PROMPT})).json["pin"]
-            while await free(client) < before:
-                await asyncio.sleep(0.01)
+
+            async def is_over():
+                return await free(client) == before
+
+            await until(is_over, "its blocks are free")
             return await client.post("/kv/release", {"pin": pin})
 
     assert 404 == asyncio.run(scenario()).status
 
 
 class Counted:
-    """A shelf on which nothing lies for long; the most that were at it together."""
+    """A shelf at which as many wait for each other as may be there; the most that were."""
 
     def __init__(self):
         self.now = self.most = 0
         self._lock = Lock()
+        self._all_here = Barrier(COPIES)
 
     def put(self, blocks, name):
         with self._lock:
             self.now += 1
             self.most = max(self.most, self.now)
-        time.sleep(0.02)
+        self._all_here.wait(PATIENCE_S)
         with self._lock:
             self.now -= 1
         return name, 1
@@ -165,15 +169,15 @@ def test_few_copies_of_blocks_are_made_at_once():
     async def scenario():
         async with serving.served(shelf=shelf) as client:
             await client.post("/generate", ASKED)
-            pins = [await client.post("/kv/pin", {"input_ids": PROMPT}) for _ in range(20)]
+            pins = [await client.post("/kv/pin", {"input_ids": PROMPT}) for _ in range(5 * COPIES)]
             puts = [{"pin": one.json["pin"], "to": f"call-{one.json['pin']}"} for one in pins]
             return await asyncio.gather(*(client.post("/kv/put", one) for one in puts))
 
     shelf = Counted()
     answers = asyncio.run(scenario())
 
-    assert [200] * 20 == [one.status for one in answers]
-    assert shelf.most <= COPIES
+    assert [200] * 5 * COPIES == [one.status for one in answers]
+    assert COPIES == shelf.most
 
 
 def test_blocks_that_there_is_no_room_to_copy_stay_where_they_are(monkeypatch, tmp_path):
