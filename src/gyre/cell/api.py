@@ -11,7 +11,7 @@ load may have given it up; and none while the trainer has the network.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -53,6 +53,8 @@ CLAIM_BYTES = 2**32
 BODY_S = 60.0
 SAVERS = 4
 """Checkpoints that are waited for together: one is written, and others wait for their turn."""
+END_S = 10.0
+"""How long what is under way may take to end with the cell."""
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
@@ -90,6 +92,8 @@ class CellApi:
             most = learning.claims_at_once + 1
         self._threads = ThreadPoolExecutor(most, thread_name_prefix="trainer")
         self._savers = ThreadPoolExecutor(SAVERS, thread_name_prefix="saver")
+        self._acts: set[Future[Any]] = set()
+        """What these threads are to do, or are doing."""
         self._orders: dict[str, Callable[[bytes], Awaitable[Any]]] = {
             "enter": self._enter,
             "leave": self._leave,
@@ -121,10 +125,14 @@ class CellApi:
         await exchange.answer(200, msgspec.json.encode(found))
 
     def close(self) -> None:
+        """Its threads are over, unless one is still in the middle of something long by then."""
         if self._learning is not None:
             self._learning.drop()
         for threads in (self._threads, self._savers):
             threads.shutdown(wait=False, cancel_futures=True)
+        if not wait(self._acts, timeout=END_S).not_done:
+            for threads in (self._threads, self._savers):
+                threads.shutdown()
 
     async def _health(self) -> Mapping[str, Any]:
         """Answered beside both threads, which may be in the middle of something long."""
@@ -188,12 +196,12 @@ class CellApi:
     async def _save(self, body: bytes) -> SavedCheckpoint:
         asked = _read(body, SaveRequest)
         act = partial(self._trains.save, Path(asked.folder), asked.version)
-        return await asyncio.wrap_future(self._savers.submit(act))
+        return await self._done(self._savers.submit(act))
 
     async def _checkpoint(self, body: bytes) -> SavedCheckpoint:
         asked = _read(body, SaveRequest)
         act = partial(self._trains.checkpoint, Path(asked.folder), asked.version)
-        return await asyncio.wrap_future(self._savers.submit(act))
+        return await self._done(self._savers.submit(act))
 
     async def _load(self, body: bytes) -> Mapping[str, Any]:
         """The engine has the weights, and says by their digest which (SPEC 2.4)."""
@@ -292,7 +300,12 @@ class CellApi:
 
     async def _do(self, act: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """What `act` gives, done beside the loop."""
-        return await asyncio.wrap_future(self._threads.submit(act, *args, **kwargs))
+        return await self._done(self._threads.submit(act, *args, **kwargs))
+
+    async def _done(self, act: "Future[R]") -> R:
+        self._acts.add(act)
+        act.add_done_callback(self._acts.discard)
+        return await asyncio.wrap_future(act)
 
 
 async def _timed(doing: Awaitable[Any]) -> float:

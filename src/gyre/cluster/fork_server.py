@@ -70,6 +70,9 @@ class ForkServer:
             if not lasts:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGTERM)
+        signal.set_wakeup_fd(-1)
+        os.close(self._read)
+        os.close(self._write)
 
     def _fork(self, asked: Mapping[str, Any]) -> None:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, self._orders)

@@ -9,8 +9,9 @@ import sys
 import threading
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Event, Lock, Thread
 from typing import BinaryIO
 
 import msgspec
@@ -34,6 +35,9 @@ from gyre.trainer.distributed.rank_trainer import RankTrainer
 from gyre.trainer.megatron.trainer import megatron_rank
 from gyre.transports.registry import open_transport
 from gyre.types.errors import GyreError
+
+LAST_S = 1.0
+"""How long what is under way may take after the driver has nothing more to say."""
 
 
 def open_part(plan: CellSpec, rank: int, store: Path, network: Network) -> RankWorker:
@@ -88,17 +92,24 @@ class _Follower:
     def __init__(self, part: RankWorker, says: "_Says") -> None:
         self._part = part
         self._says = says
-        self._orders: queue.SimpleQueue[RankRequest] = queue.SimpleQueue()
-        self._beside: queue.SimpleQueue[RankRequest] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[RankRequest | None] = queue.SimpleQueue()
+        self._beside: queue.SimpleQueue[RankRequest | None] = queue.SimpleQueue()
+        self._is_over = Event()
 
     def work(self) -> None:
-        Thread(target=self._read, name="orders", daemon=True).start()
-        Thread(target=self._obey_all, args=[self._beside], name="saver", daemon=True).start()
+        """Until the driver is gone; its threads are over then."""
+        reader = Thread(target=self._read, name="orders", daemon=True)
+        saver = Thread(target=self._obey_all, args=[self._beside], name="saver", daemon=True)
+        reader.start()
+        saver.start()
         self._obey_all(self._orders)
+        saver.join()
+        self._is_over.set()
+        reader.join()
 
-    def _obey_all(self, orders: "queue.SimpleQueue[RankRequest]") -> None:
-        while True:
-            self._obey(orders.get())
+    def _obey_all(self, orders: "queue.SimpleQueue[RankRequest | None]") -> None:
+        while (asked := orders.get()) is not None:
+            self._obey(asked)
 
     def _read(self) -> None:
         for line in sys.stdin.buffer:
@@ -109,8 +120,11 @@ class _Follower:
                 self._beside.put(asked)
             else:
                 self._orders.put(asked)
-        # The driver is gone; whatever is under way here is of no use to anybody.
-        os._exit(0)
+        self._orders.put(None)
+        self._beside.put(None)
+        # The driver is gone; whatever is under way here for long is of no use to anybody.
+        if not self._is_over.wait(LAST_S):
+            os._exit(0)
 
     def _obey(self, asked: RankRequest) -> None:
         try:
@@ -129,7 +143,8 @@ class _Says:
         self._lock = Lock()
 
     def say(self, answer: RankReply) -> None:
-        with self._lock:
+        # A driver that is gone needs no answer.
+        with self._lock, suppress(BrokenPipeError):
             self._file.write(msgspec.json.encode(answer) + b"\n")
             self._file.flush()
 
@@ -147,7 +162,8 @@ def main(arguments: Sequence[str]) -> int:
         sys.stderr.write("gyre rank: expected the file with its plan, a rank and a store\n")
         return 2
     # Whatever a library prints must not be taken for an answer.
-    says = _Says(os.fdopen(os.dup(1), "wb"))
+    answers = os.fdopen(os.dup(1), "wb")
+    says = _Says(answers)
     os.dup2(2, 1)
     threading.excepthook = _end_with
     try:
@@ -158,9 +174,14 @@ def main(arguments: Sequence[str]) -> int:
         says.say(RankReply(number=READY, version=plan.version))
         part = open_part(plan, int(arguments[1]), Path(arguments[2]), network)
         _Follower(part, says).work()
+        part.drop()
     except GyreError as error:
         sys.stderr.write(f"gyre rank: {type(error).__name__}: {error}\n")
-    return 1
+        return 1
+    finally:
+        with suppress(BrokenPipeError):
+            answers.close()
+    return 0
 
 
 if __name__ == "__main__":

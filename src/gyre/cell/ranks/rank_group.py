@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Lock, Thread, current_thread
 
 import msgspec
 
@@ -56,7 +56,8 @@ class RankProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
-        Thread(target=self._listen, name=self._name, daemon=True).start()
+        self._thread = Thread(target=self._listen, name=self._name, daemon=True)
+        self._thread.start()
 
     def ask(self, order: RankCommand) -> "Future[RankReply]":
         """The answer when it comes; CellGone in its place when the rank has ended."""
@@ -78,7 +79,7 @@ class RankProcess:
         return found
 
     def end(self) -> None:
-        """Its process is gone."""
+        """Its process is gone, and so is the thread that listened to it."""
         with self._lock:
             was_over, self._is_over = self._is_over, True
         with suppress(OSError):
@@ -89,6 +90,8 @@ class RankProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        if self._thread is not current_thread():
+            self._thread.join()
 
     def _listen(self) -> None:
         assert self._process.stdout is not None

@@ -20,7 +20,6 @@ import select
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -368,15 +367,20 @@ async def _show(runs: dict[str, FollowedRun], port: int, on_start: Callable[[str
                 task.cancel()
 
 
+PIECE_BYTES = 4096
+
+
 def main(folder: Path) -> None:
     """Shows a run that is about to begin, until whoever holds the other end of stdin is gone."""
 
-    def wait_end() -> None:
-        sys.stdin.read()
-        os.kill(os.getpid(), signal.SIGTERM)
+    def heard(loop: asyncio.AbstractEventLoop) -> None:
+        if not os.read(0, PIECE_BYTES):
+            loop.remove_reader(0)
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def on_start(link: str) -> None:
-        threading.Thread(target=wait_end, daemon=True).start()
+        loop = asyncio.get_running_loop()
+        loop.add_reader(0, heard, loop)
         print(link, flush=True)
 
     show([folder], port=0, on_start=on_start, waits=True)
