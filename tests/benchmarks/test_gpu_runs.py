@@ -14,6 +14,13 @@ from tests.waiting import wait_until
 from gyre.types.errors import ConfigError
 
 LINGERS = "import time; print(flush=True); time.sleep({})"
+STAYS = """
+import os, time
+print(flush=True)
+while os.path.exists({!r}):
+    time.sleep(0.01)
+print("by itself", flush=True)
+"""
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
 
 
@@ -27,15 +34,23 @@ def detached(folder, code):
     wait_until(log.read_bytes, "it runs")
 
 
-def test_a_process_that_lingers_is_waited_for(tmp_path):
-    detached(tmp_path, LINGERS.format(1.5))
+def test_a_process_that_lingers_is_waited_for(tmp_path, monkeypatch):
+    (tmp_path / "stays").touch()
+    detached(tmp_path, STAYS.format(str(tmp_path / "stays")))
+    gone = Left.gone
+
+    def goes(others, folder, **how):
+        (tmp_path / "stays").unlink()
+        gone(others, folder, **how)
+
+    monkeypatch.setattr(Left, "gone", goes)
     with subprocess.Popen(["true"]) as process:
         process.wait()
         before = len(Left(tmp_path).look())
-        seconds = running.left_alone(process, tmp_path)
+        running.left_alone(process, tmp_path)
 
     assert 1 == before
-    assert 1.0 < seconds < left.LEAVE_S
+    assert (tmp_path / "lingers.log").read_text().endswith("by itself\n")
     assert set() == Left(tmp_path).look()
 
 

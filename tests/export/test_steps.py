@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 from tests.controller.executions.supervised import (
-    PATIENCE_S,
     evaluation,
     order,
     resume,
     supervised,
-    wait_until,
 )
+from tests.waiting import PATIENCE_S, patience, wait_until
 
 from gyre.export.harbor import write_trial
 from gyre.rollout.main import Secrets
@@ -35,7 +34,7 @@ from gyre.types.tasks import Task, TaskStep
 pytestmark = pytest.mark.slow
 
 LEDGER = Path(__file__).parents[2] / "examples" / "tasks" / "grow-ledger"
-SHORT_S = 1.5
+SHORT_S = patience(3.0)
 """A deadline that is meant to come."""
 COUNT = 'echo "0.$(wc -l < work)" > $GYRE_RESULTS/reward.txt'
 """A step is worth how far the work has come."""
