@@ -1,5 +1,6 @@
 """What processes hold of the machine: memory, open files, threads."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,20 @@ def held(pid: int) -> Held | None:
         return None
     (threads,) = [line for line in status.splitlines() if line.startswith("Threads:")]
     return Held(memory_bytes=pages * 4096, files=files, threads=int(threads.split()[1]))
+
+
+def files_but_connections_to(pid: int, ports: set[int]) -> int:
+    """Open files without connections to these ports of this machine, which a pool may keep."""
+    pooled = set()
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        words = line.split()
+        if int(words[2].partition(":")[2], 16) in ports:
+            pooled.add(f"socket:[{words[9]}]")
+    found = 0
+    for one in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):
+            found += str(one.readlink()) not in pooled
+    return found
 
 
 def most(samples: list[Held]) -> Held:

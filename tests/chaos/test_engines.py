@@ -106,7 +106,7 @@ def test_a_slow_line_that_loses_connections_loses_no_call(stage):
         async def disturb(talk):
             await talk.wait_done(10, in_flight=AGENTS // 2)
             for line in (one, other):
-                line.delay_s, line.piece_bytes = 0.004, 512
+                line.delay_s, line.piece_bytes = 0.002, 1024
             one.cuts, other.cuts = [700, 2100, 3500], [1400, 2800, 4200]
 
         talk = talked(proxy, agents=AGENTS, turns=TURNS, meanwhile=disturb)

@@ -2,10 +2,11 @@
 
 import asyncio
 import random
+from functools import partial
 
 import aiohttp
 import pytest
-from tests.chaos.held import held, most
+from tests.chaos.held import files_but_connections_to, held, most
 from tests.chaos.talking import Talk, agent, steer
 from tests.waiting import wait_until
 
@@ -37,6 +38,9 @@ def test_what_a_proxy_holds_does_not_grow_with_the_faults_it_has_met(stage):
     """FAULTS 43: every round has new executions, broken answers, and clients that leave."""
     engines = [stage.engine("short", chunk_tokens=4, chunk_delay_s=0.001) for _ in range(2)]
     proxy = stage.proxy(*engines)
+    ports = {engine.port for engine in engines}
+    files = partial(files_but_connections_to, proxy.pid, ports)
+    at_first = files()
     chance = random.Random(1)
     samples = []
     faults = 0
@@ -68,7 +72,7 @@ def test_what_a_proxy_holds_does_not_grow_with_the_faults_it_has_met(stage):
     asyncio.run(all_rounds())
     early, late = most(samples[: ROUNDS // 3]), most(samples[-ROUNDS // 3 :])
     # Connections of who left may take a while to close.
-    wait_until(lambda: held(proxy.pid).files <= early.files + 8, "files that are closed")
+    wait_until(lambda: files() <= at_first + 8, "files that are closed")
     wait_until(lambda: held(proxy.pid).threads <= early.threads + 2, "threads that have ended")
     asked = sum(len(engine.asks()) for engine in engines)
     closed = sum(

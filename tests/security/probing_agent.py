@@ -7,7 +7,7 @@ import time
 import urllib.request
 from pathlib import Path
 
-PATIENCE_S = 180.0
+PATIENCE_S = 1800.0
 
 
 def main(folder):

@@ -5,12 +5,13 @@ import os
 import re
 import subprocess
 import sys
-import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from tests.security import probing_agent
+from tests.waiting import PATIENCE_S, wait_until
 
 from gyre.storage.call_log import logs, read
 from gyre.testing.emulated_cell import workload, write_tasks
@@ -19,7 +20,6 @@ pytestmark = pytest.mark.slow
 
 KEY = re.compile(rb"gyre-[A-Za-z0-9_-]{43}")
 JUDGE_KEY = b"key-of-a-judge-that-nobody-else-needs"
-PATIENCE_S = 180.0
 
 
 @dataclass
@@ -71,11 +71,11 @@ def listening(pids):
     """Addresses, in the kernel's own spelling, on which these processes take connections."""
     sockets = set()
     for pid in pids:
-        for fd in Path(f"/proc/{pid}/fd").iterdir():
-            try:
-                sockets.add(str(fd.readlink()))
-            except FileNotFoundError:
-                continue
+        # Processes, and what they have open, may be gone by now.
+        with suppress(FileNotFoundError, ProcessLookupError):
+            for fd in Path(f"/proc/{pid}/fd").iterdir():
+                with suppress(FileNotFoundError):
+                    sockets.add(str(fd.readlink()))
     found = set()
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
@@ -99,11 +99,9 @@ def looked(staged, tmp_path_factory):
         env=os.environ | {"GYRE_JUDGE_KEY": JUDGE_KEY.decode()},
     ) as process:
         try:
-            until = time.monotonic() + PATIENCE_S
-            while not (folder / "given.json").exists():
-                assert process.poll() is None
-                assert time.monotonic() < until
-                time.sleep(0.05)
+            given = folder / "given.json"
+            wait_until(lambda: given.exists() or process.poll() is not None, "the agent")
+            assert given.exists(), "the rollout ended without its agent"
             pids = family(process.pid)
             found = list(processes(pids)), listening(pids)
         finally:

@@ -4,7 +4,7 @@ import ast
 import asyncio
 import re
 import socket
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
 
@@ -35,6 +35,7 @@ ENDLESS = {
     "lines behind a body": (CHUNKED + b"0\r\n", LINES),
     "words behind a chunk's size": (CHUNKED + b"1;", BLOCK),
 }
+SOON_S = 0.1
 MOST_GROWTH_KB = 32 * 1024
 MOST_BLOCKS = 800
 WHOLE = START + b"content-length: 2\r\nauthorization: Bearer x\r\n\r\n{}"
@@ -84,7 +85,14 @@ async def said(port, data, *, ends=True):
     except ConnectionResetError:
         return b""
     finally:
-        writer.close()
+        await closed(writer)
+
+
+async def closed(writer):
+    """Whether or not the other side has hung up."""
+    writer.close()
+    with suppress(ConnectionError):
+        await writer.wait_closed()
 
 
 @pytest.mark.parametrize(
@@ -94,29 +102,30 @@ async def said(port, data, *, ends=True):
 )
 def test_a_client_that_stops_in_the_middle_is_let_go(data, tmp_path, monkeypatch):
     """FAULTS 34: nobody holds a connection by sending nothing."""
-    monkeypatch.setattr(listen, "IDLE_S", 0.1)
+    monkeypatch.setattr(listen, "IDLE_S", SOON_S)
 
     async def scenario():
         async with listening(tmp_path) as port:
             await said(port, data, ends=False)
+            # The next one may take its time.
+            monkeypatch.setattr(listen, "IDLE_S", PATIENCE_S)
             return await said(port, b"GET /health HTTP/1.0\r\n\r\n")
 
     assert asyncio.run(scenario()).endswith(b'{"ok":true}')
 
 
 def test_a_client_that_goes_on_sending_what_was_refused_is_let_go(tmp_path, monkeypatch):
-    monkeypatch.setattr(listen, "IDLE_S", 0.1)
-
     async def scenario():
         async with listening(tmp_path) as port, asyncio.timeout(PATIENCE_S):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(START + b"content-length: 1000000\r\n\r\n")
             answer = await reader.readline()
+            monkeypatch.setattr(listen, "IDLE_S", SOON_S)
             hung_up = asyncio.create_task(reader.read())
             while not hung_up.done():
                 writer.write(b"x")
                 await asyncio.sleep(0.01)
-            writer.close()
+            await closed(writer)
             return answer
 
     assert b"HTTP/1.1 401 Unauthorized\r\n" == asyncio.run(scenario())
@@ -125,16 +134,15 @@ def test_a_client_that_goes_on_sending_what_was_refused_is_let_go(tmp_path, monk
 def test_a_client_that_sent_all_of_what_was_refused_and_then_nothing_is_let_go(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(listen, "IDLE_S", 0.1)
-
     async def scenario():
         async with listening(tmp_path) as port, asyncio.timeout(PATIENCE_S):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(START + b"content-length: 2\r\n\r\n{")
             answer = await reader.readline()
+            monkeypatch.setattr(listen, "IDLE_S", SOON_S)
             writer.write(b"}")
             await reader.read()
-            writer.close()
+            await closed(writer)
             return answer
 
     assert b"HTTP/1.1 401 Unauthorized\r\n" == asyncio.run(scenario())
