@@ -165,7 +165,9 @@ def test_an_interrupted_demo_leaves_neither_processes_nor_files(tmp_path, how, m
         demo.send_signal(how)
         _, errors = demo.communicate(timeout=PATIENCE_S)
 
-    assert (130, "") == (demo.returncode, errors)
+    # The same to a shell; Python makes it the second where it comes while a module is defined.
+    assert demo.returncode in (130, -signal.SIGINT)
+    assert "" == errors
     assert running
     assert [] == processes_of(tmp_path)
     assert [] == list(tmp_path.iterdir())

@@ -53,6 +53,12 @@ class Stage:
         return self._stack.enter_context(made)
 
 
+@pytest.fixture(autouse=True)
+def _deterministic_products_may_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trainer that is deterministic sets it for its whole process where it is not set."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
     with ExitStack() as stack:

@@ -46,7 +46,7 @@ def killed(tmp_path_factory):
     """Its second controller, after the first was killed in a batch, and what became of it all."""
     folder = tmp_path_factory.mktemp("sharded")
     tasks = tasks_of(folder, seed=1, mean_s=0.3, members=3)
-    schedule = SCHEDULE | {"groups_per_batch": 2, "executions_per_group": 3}
+    schedule = SCHEDULE | {"groups_per_batch": 2, "executions_per_group": 3, "extra_dispatch": 0.5}
     changed = {"schedule": schedule, "proxy": {"shards": SHARDS}, "cells": {"count": 2}}
     path = write_run(folder / "run.toml", tables(folder / "run", tasks, changed))
     command = [sys.executable, "-m", "tests.flows.live.dying", str(path), "killed", "StepTaken:1"]

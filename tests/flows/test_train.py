@@ -138,7 +138,7 @@ def test_satellites_join_open_batches_and_do_part_of_the_work(elastic):
 def test_other_placements_run_by_configuration_alone(tmp_path, name, schedule, cells):
     """SPEC 9, 2.6."""
     tasks = tasks_of(tmp_path, seed=2, mean_s=0.2)
-    small = {"steps": 2, "groups_per_batch": 2, "executions_per_group": 2}
+    small = {"steps": 2, "groups_per_batch": 2, "executions_per_group": 2, "extra_dispatch": 0.5}
     ran = emulated(tmp_path, tasks=tasks, schedule=small | schedule, cells=cells)
 
     assert_undisturbed(ran)
