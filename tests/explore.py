@@ -7,10 +7,10 @@ test as an `@example`, and its cause mended.
 """
 
 import argparse
-import os
 import random
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -54,18 +54,18 @@ def run_round(until: float, failures: Path, files: list[str]) -> int:
 def explore(minutes: float, files: list[str]) -> int:
     """Rounds, each in a process of its own; 1 if an example failed."""
     until = time.time() + minutes * 60
-    failures = ROOT / "build" / f"explore-{os.getpid()}.txt"
-    failures.parent.mkdir(exist_ok=True)
-    failures.write_text("")
     rounds = 0
-    while time.time() < until:
-        rounds += 1
-        print(f"round {rounds}", flush=True)
-        one = [sys.executable, "-m", "tests.explore", "--round", str(until), str(failures), *files]
-        status = subprocess.run(one, cwd=ROOT, check=False).returncode
-        if status not in (0, FAILED, int(pytest.ExitCode.INTERRUPTED)):
-            return status
-    told = failures.read_text()
+    with tempfile.TemporaryDirectory() as folder:
+        failures = Path(folder, "failures.txt")
+        failures.touch()
+        while rounds == 0 or time.time() < until:
+            rounds += 1
+            print(f"round {rounds}", flush=True)
+            one = [sys.executable, "-m", "tests.explore", "--round", str(until), str(failures)]
+            status = subprocess.run([*one, *files], cwd=ROOT, check=False).returncode
+            if status not in (0, FAILED, int(pytest.ExitCode.INTERRUPTED)):
+                return status
+        told = failures.read_text()
     print(f"{rounds} rounds in {minutes:g} minutes: {told or 'no failure'}")
     return 1 if told else 0
 
