@@ -48,11 +48,17 @@ def test_one_that_dies_is_started_again_at_its_address_and_everybody_hears(run):
 
 
 def test_the_next_controller_takes_it_over_unless_it_is_of_another_gyre(run, monkeypatch):
-    """An earlier controller is refused, and one of other sources starts another at its address."""
+    """An earlier controller is refused, and one of other sources starts another at its address.
+
+    That the folder is known by another name, as by a link, is no move: calls in flight go on.
+    """
+    link = run.places.run.parent / "link"
 
     async def scenario(first):
         await first.start(run.plan)
         pid, url = run.pid, first.client.url
+        link.symlink_to(run.places.run)
+        run.places = replace(run.places, run=link)
         async with run.controlled("two") as second:
             await second.take_over(recorded_plan(run.places), before="one", now="two")
             assert (pid, url) == (run.pid, second.client.url)
@@ -157,27 +163,6 @@ def test_one_whose_folder_was_moved_is_started_where_that_is_now(run):
     assert (True, True, True) == found
     assert [] != list(run.places.run.rglob("g00000-00*"))
     assert not (run.places.run.parent / "run").exists()
-
-
-def test_one_whose_folder_is_known_by_another_name_goes_on(run):
-    """A link to the same folder is no move, and calls in flight are not cut off for it."""
-
-    async def scenario(first):
-        await first.start(run.plan)
-        pid = run.pid
-        link = run.places.run.parent / "link"
-        link.symlink_to(run.places.run)
-        run.places = replace(run.places, run=link)
-        async with run.controlled("two") as second:
-            await second.take_over(recorded_plan(run.places), before="one", now="two")
-            found = run.pid
-            await second.stop()
-        return pid, found
-
-    run.places.token.write_text("one")
-    pid, found = asyncio.run(by(run, "one", scenario))
-
-    assert pid == found
 
 
 def test_a_port_that_is_taken_is_told_at_once_and_waited_for(run):

@@ -6,7 +6,8 @@ import signal
 from dataclasses import replace
 
 import pytest
-from tests.controller.proxy_runs import PATIENCE_S, Run
+from tests.controller.proxy_runs import Run
+from tests.waiting import PATIENCE_S, until
 
 from gyre.controller.proxy_processes import recorded_plans, shard_plan
 from gyre.proxy.admin_client import control
@@ -105,6 +106,7 @@ def test_the_next_controller_takes_over_those_that_live_and_starts_those_that_do
         await shards.start(run.plan)
         urls, pids = [one.url for one in shards.client.shards], [run.pid_of(0), run.pid_of(1)]
         os.kill(pids[0], signal.SIGKILL)
+        await until(lambda: not run.lives(0), "its end")
         run.places.token.write_text("two")
         async with run.controlled_shards("two") as second:
             plans = recorded_plans(run.places, 2)
