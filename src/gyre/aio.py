@@ -30,7 +30,7 @@ def run_loop(
         with asyncio.Runner(loop_factory=loop_factory) as runner:
             return runner.run(_closing(main))
     finally:
-        # A closed loop of uvloop would still take them, and nobody would hear.
+        # A closed loop of uvloop would still take them, unheard.
         for number, handler in before.items():
             if signal.getsignal(number) is not handler:
                 signal.signal(number, handler)
