@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.inference.engine import slow_engine
 from tests.inference.server import serving
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, until
 
 from gyre.inference.clients.http import client
 from gyre.inference.clients.registry import connect, read_address
@@ -114,7 +114,11 @@ class OverHttp(suite.FollowsTheScript):
         already = len((await self.steer("state", None))["aborted"])
         running = len((await self.steer("state", None))["running"])
         await self.steer("aborted", already + min(count, running))
-        assert [] == (await self.steer("state", None))["running"]
+
+        async def is_idle():
+            return not (await self.steer("state", None))["running"]
+
+        await until(is_idle, "no ask runs")
 
     def prompts(self):
         return [array("i", ask.input_ids).tobytes() for ask in self._process.asks()]
@@ -184,8 +188,10 @@ class Served(Embedded):
             assert (await response.json())["success"]
 
     async def wait_aborted(self, count):
-        while await self._num_requests():
-            pass
+        async def is_idle():
+            return not await self._num_requests()
+
+        await until(is_idle, "no request runs or waits")
 
     async def _num_requests(self):
         async with self._session.get(f"{self._process.url}/server_info") as response:
@@ -268,8 +274,10 @@ def test_the_embedded_engine_keeps_the_promise_that(promise):
 
     async def keep():
         subject = Embedded()
-        async with asyncio.timeout(PATIENCE_S):
-            await promise(subject)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await promise(subject)
+        finally:
             await subject.engine.close()
 
     asyncio.run(keep())

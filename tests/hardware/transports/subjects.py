@@ -14,10 +14,12 @@ from gyre.transports.registry import open_transport
 from gyre.types.protocols import Exposure
 
 HOST = "127.0.0.1"
+TIMEOUT_S = 1800.0
+"""Longer than anything here takes on any machine, so that none ends by it."""
 
 
 def opened(kind, owner, share):
-    section = TransportConfig(kind=kind, timeout_s=10.0)
+    section = TransportConfig(kind=kind, timeout_s=TIMEOUT_S)
     return open_transport(section, owner=owner, host=HOST, share=Path(share))
 
 

@@ -8,6 +8,7 @@ import aiohttp
 import pytest
 from tests.cell.live_cells import KEY, Batch, join, started, weights
 from tests.controller.nursed import nurseries
+from tests.waiting import PATIENCE_S
 
 from gyre.config.sections import TransportConfig
 from gyre.types.errors import CellError, ExposureGone, TransferError
@@ -32,7 +33,7 @@ def batch(tmp_path_factory):
 def cells(kind, tmp_path_factory, batch):
     """A core and two satellites, which share no weights through any folder."""
     folder = tmp_path_factory.mktemp("cells")
-    section = TransportConfig(kind=kind, timeout_s=20.0)
+    section = TransportConfig(kind=kind, timeout_s=PATIENCE_S)
     with started(folder, batch.model, 0, 1, 2, transport=section) as made:
         yield made
 
@@ -121,7 +122,7 @@ def test_cached_blocks_follow_a_call_and_go_with_their_pin(cells):
 
 
 def test_a_core_that_is_gone_is_an_error_and_changes_nothing(kind, batch, tmp_path):
-    section = TransportConfig(kind=kind, timeout_s=20.0)
+    section = TransportConfig(kind=kind, timeout_s=PATIENCE_S)
 
     async def scenario(made):
         async with made.clients() as clients:
