@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.waiting import PATIENCE_S
+
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 180.0
-STOP_S = 180.0
 _LINK = re.compile(r"http://127\.0\.0\.1:\d+/\?key=[\w-]+(?=\s)")
 """Whole, because a terminal may give its first half first."""
 
@@ -29,7 +29,7 @@ def watching(*places):
             yield found[0]
         finally:
             process.terminate()
-            process.wait(STOP_S)
+            process.wait(PATIENCE_S)
 
 
 @dataclass
@@ -100,6 +100,6 @@ def training(file, folder, *overrides):
             yield found
         finally:
             process.terminate()
-            process.wait(STOP_S)
-            listener.join(STOP_S)
+            process.wait(PATIENCE_S)
+            listener.join(PATIENCE_S)
             os.close(ours)

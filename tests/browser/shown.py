@@ -3,7 +3,9 @@
 import re
 from urllib.parse import parse_qs, urlsplit
 
-PATIENCE_MS = 180_000
+from tests.waiting import PATIENCE_S
+
+PATIENCE_MS = round(1000 * PATIENCE_S)
 LOOK_MS = 25
 
 

@@ -1,9 +1,9 @@
 """The site of the documentation, opened from the disk: its search finds, and nobody is asked."""
 
+from tests.browser.shown import PATIENCE_MS
 from tests.docs.site import build
 
 WINDOW = {"width": 1280, "height": 900}
-PATIENCE_MS = 180_000
 
 
 def test_the_search_works_from_the_disk(browser, tmp_path):

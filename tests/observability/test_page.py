@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from tests.waiting import PATIENCE_S
 
 import gyre.observability.dashboard
 from gyre.observability.resource_use import OTHERS, ROLES
@@ -182,7 +183,11 @@ def test_every_setting_of_a_panel_is_in_its_order():
 def test_what_the_page_computes_is_right():
     """Each check is a sentence; Node runs them, because they are about modules of a browser."""
     found = subprocess.run(
-        ["node", str(CHECKS), str(PAGE)], capture_output=True, text=True, timeout=180, check=False
+        ["node", str(CHECKS), str(PAGE)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
 
     assert (0, "") == (found.returncode, found.stderr)

@@ -3,13 +3,14 @@
 import asyncio
 import os
 import socket
-import time
+import threading
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from tests.controller.asked import Asking
 from tests.observability.terminal.journaled import SMALL, simulated, told
+from tests.waiting import PATIENCE_S, until
 
 from gyre.cli.main import main
 from gyre.journal.writer import Durability, Journal, write
@@ -260,18 +261,22 @@ def test_executions_of_held_out_evaluation_are_asked_for_by_kind(files, tmp_path
 def test_trees_are_opened_once_however_many_ask_at_once(place, files):
     """A page asks for a tree and for what it left behind together."""
     opened = []
+    all_asked = threading.Event()
 
     class Slow(Trees):
         def __init__(self, folder):
             opened.append(folder)
-            time.sleep(0.05)
+            assert all_asked.wait(PATIENCE_S)
             super().__init__(folder)
 
     async def both():
         runs = watched([place])
         page = DashboardServer(runs, key=KEY, trees=Slow, folder=files)
         await runs["a"].look()
-        return await asyncio.gather(*(page._trees_of("a", place) for _ in range(3)))
+        asking = [asyncio.create_task(page._trees_of("a", place)) for _ in range(3)]
+        await until(lambda: opened, "the first who opens them")
+        all_asked.set()
+        return await asyncio.gather(*asking)
 
     found = asyncio.run(both())
     assert [place] == opened

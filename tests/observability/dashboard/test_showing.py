@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 from tests.observability.terminal.journaled import SMALL, simulated
+from tests.waiting import PATIENCE_S
 
 from gyre.journal.writer import Durability, Journal
+from gyre.observability.dashboard import server
 from gyre.observability.dashboard.server import shown_beside
 from gyre.observability.terminal.board import JOURNAL_EVENTS
 from gyre.simulator.from_journal import header_of
@@ -31,10 +33,11 @@ class Browser:
         self.front = self.open(link).read().decode()
 
     def open(self, path):
-        return self._opener.open(path if "://" in path else self.address + path, timeout=180)
+        return self._opener.open(path if "://" in path else self.address + path, timeout=PATIENCE_S)
 
 
-def test_a_run_that_begins_is_shown_as_it_goes(tmp_path):
+def test_a_run_that_begins_is_shown_as_it_goes(tmp_path, monkeypatch):
+    monkeypatch.setattr(server, "READY_S", PATIENCE_S)
     facts = simulated(SMALL)[1]
     header = header_of(SMALL, started_at=5.0)
     with shown_beside(tmp_path) as link:
@@ -74,7 +77,9 @@ def test_a_page_that_cannot_be_shown_is_no_reason_to_stop(tmp_path, monkeypatch)
 def test_the_page_ends_with_whoever_started_it_however_that_ends(tmp_path):
     program = f"""
 from pathlib import Path
+from gyre.observability.dashboard import server
 from gyre.observability.dashboard.server import shown_beside
+server.READY_S = {PATIENCE_S}
 with shown_beside(Path({str(tmp_path)!r})) as link:
     print(link, flush=True)
     input()
@@ -88,6 +93,6 @@ with shown_beside(Path({str(tmp_path)!r})) as link:
         ended = os.pidfd_open(int(child))
         parent.kill()
 
-        assert ([ended], [], []) == select.select([ended], [], [], 30)
+        assert ([ended], [], []) == select.select([ended], [], [], PATIENCE_S)
 
     os.close(ended)

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from tests.observability.conftest import Story as Log
 from tests.observability.terminal.journaled import SMALL, simulated, told
+from tests.waiting import PATIENCE_S
 
 from gyre.journal.writer import write
 from gyre.observability.dashboard.journal_follower import FollowedRun
@@ -36,7 +37,7 @@ async def panel_of(place):
     await run.look()
     sizes = TreeSizes(run)
     first = sizes.panel()
-    async with asyncio.timeout(180):
+    async with asyncio.timeout(PATIENCE_S):
         await sizes.wait_read()
     return first, sizes.panel(), sizes, run.story
 

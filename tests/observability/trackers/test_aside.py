@@ -1,7 +1,8 @@
 """A run goes on whatever its trackers do."""
 
 import threading
-import time
+
+from tests.waiting import PATIENCE_S, wait_until
 
 from gyre.observability.trackers import registry as aside
 from gyre.observability.trackers.registry import Trackers
@@ -69,7 +70,7 @@ def test_one_that_recovers_gets_what_comes_then():
 
     trackers = Trackers({"bad": Watched})
     trackers.log({"a": 0.0}, step=0)
-    warned.wait()
+    assert warned.wait(PATIENCE_S)
     tracker.failing.clear()
     trackers.log({"a": 0.0}, step=1)
     trackers.close()
@@ -99,13 +100,14 @@ def test_one_that_cannot_be_closed_is_a_warning():
 def test_one_that_hangs_neither_holds_a_log_nor_the_end():
     gate = threading.Event()
     good = MemoryTracker()
-    trackers = around(bad=MemoryTracker(open_gate=gate), good=good)
+    bad = MemoryTracker(open_gate=gate)
+    trackers = around(bad=bad, good=good)
     for step in range(3):
         trackers.log({"a": 0.0}, step=step)
-    while len(steps(good)) < 3:
-        time.sleep(0.001)
+    wait_until(lambda: len(steps(good)) == 3, "what the other logged")
     trackers.close(within_s=0.5)
     gate.set()
+    wait_until(lambda: bad.num_closed, "the end of the one that hung")
 
     assert [0, 1, 2] == steps(good)
     assert "tracker bad: did not finish in time" == trackers.warnings[0]

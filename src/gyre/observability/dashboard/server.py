@@ -373,16 +373,16 @@ PIECE_BYTES = 4096
 def main(folder: Path) -> None:
     """Shows a run that is about to begin, until whoever holds the other end of stdin is gone."""
 
-    def heard(loop: asyncio.AbstractEventLoop) -> None:
-        if not os.read(0, PIECE_BYTES):
-            loop.remove_reader(0)
+    def look() -> None:
+        if not os.read(stdin, 2**16):
+            asyncio.get_running_loop().remove_reader(stdin)
             os.kill(os.getpid(), signal.SIGTERM)
 
     def on_start(link: str) -> None:
-        loop = asyncio.get_running_loop()
-        loop.add_reader(0, heard, loop)
+        asyncio.get_running_loop().add_reader(stdin, look)
         print(link, flush=True)
 
+    stdin = sys.stdin.fileno()
     show([folder], port=0, on_start=on_start, waits=True)
 
 
