@@ -57,7 +57,7 @@ class WriteAheadLog:
         try:
             self.num_restored = restore(folder, shard=shard)
             self.empty()
-        except BaseException:
+        except (OSError, LogDamaged):
             self.close()
             raise
 
