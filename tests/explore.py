@@ -12,7 +12,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Generator
 from pathlib import Path
+from types import CodeType
 
 import pytest
 
@@ -30,8 +32,13 @@ class Round:
         self._until = until
         self._failures = failures
 
-    @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None]:
+        for item in items:
+            # Hypothesis marks what it wraps, but not what has a property within.
+            if isinstance(item, pytest.Function) and "given" in _names(item.function.__code__):
+                item.add_marker("hypothesis")
+        yield
         random.shuffle(items)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -43,6 +50,12 @@ class Round:
     def pytest_runtest_teardown(self, item: pytest.Item) -> None:
         if time.time() > self._until:
             item.session.shouldstop = "the time is over"
+
+
+def _names(code: CodeType) -> set[str]:
+    """Globals that it uses, and those that functions within it use."""
+    within = [_names(one) for one in code.co_consts if isinstance(one, CodeType)]
+    return set(code.co_names).union(*within)
 
 
 def run_round(until: float, failures: Path, files: list[str]) -> int:
