@@ -44,7 +44,7 @@ def test_its_tasks_and_the_levels_of_its_gauges_agree():
 def test_the_quick_start_shortened_takes_its_steps_and_says_what_happened(tmp_path):
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     command = [sys.executable, "-m", "gyre", "train", FILE]
-    command += [f"run.folder={tmp_path / 'run'}", "schedule.steps=4", "schedule.groups_per_batch=1"]
+    command += [f"run.folder={tmp_path / 'run'}", "schedule.steps=4", "schedule.groups_per_batch=2"]
     done = subprocess.run(
         command,
         cwd=ROOT,

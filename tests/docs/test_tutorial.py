@@ -18,12 +18,19 @@ FINAL = ROOT / "examples" / "tutorial"
 """What the files of the pages have become in the end."""
 PAGES = ["first-run", "task", "harness", "reward", "learning"]
 BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+ROUNDS = "post/rounds.py:rounds?count="
 FEW = "schedule.steps=2 schedule.groups_per_batch=2"
 SHORTER = {
     "make demo": f"gyre train examples/quickstart.toml {FEW}",
     "gyre train post/post.toml": f"gyre train post/post.toml {FEW}",
+    f'gyre evaluate tiny "{ROUNDS}16&seed=1" --config post/post.toml --n 1': (
+        f'gyre evaluate tiny "{ROUNDS}4&seed=1" --config post/post.toml --n 1'
+    ),
+    f'gyre evaluate runs/post "{ROUNDS}16&seed=1" --n 1': (
+        f'gyre evaluate runs/post "{ROUNDS}4&seed=1" --n 1'
+    ),
 }
-"""Commands that take longer than half a minute, and what stands for them here."""
+"""Commands that take long, and what stands for them here."""
 FINDS_FAULTS = "rm post/tasks/post-2/solution/partial.sh"
 """Part of the one block whose command ends with 1, as its page says."""
 CHANGES_FILES = {"cp", "mkdir", "mv", "rm", "sed"}
