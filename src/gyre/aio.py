@@ -84,11 +84,12 @@ class PipedProcess(Process):
         if self.returncode is None:
             with suppress(ProcessLookupError):
                 self.kill()
-        await self.wait()
         if self.stdin is not None and self.stdin.transport.get_write_buffer_size():
             # What nobody has read by now is read by nobody.
             self.stdin.transport.abort()
-        self._pipes.close()
+        with suppress(ProcessLookupError):
+            self._pipes.close()
+        await self.wait()
         # A pipe is closed one turn of the loop after it was told to, and its owner hears of it.
         for _ in range(3):
             await asyncio.sleep(0)

@@ -14,6 +14,7 @@ import aiohttp
 from safetensors.torch import load_file
 from tests.controller.nursed import nursery
 from tests.trainer.scenes import NUM_EXECUTIONS, a_scene
+from tests.waiting import PATIENCE_S
 
 from gyre.batching.claim_codec import packed
 from gyre.cell.client import CellClient
@@ -35,8 +36,8 @@ OPTIMIZER = OptimizerConfig(lr=1e-5, eps=1e-6)
 CHANGE = 5e-2
 """How far changes of weights may be apart, relative to the largest: float32 weights near 1 tell
 changes of 1e-5 to a percent, and a gradient that is missing turns some of them around."""
-SCENARIO_S = 180.0
-TIMEOUT_S = 600.0
+SCENARIO_S = PATIENCE_S
+TIMEOUT_S = 3 * PATIENCE_S
 """Of groups of cells; longer than a scenario may take, so that none ends by it."""
 
 
@@ -114,7 +115,7 @@ class Started:
             one.terminate()
         for one in self.processes.values():
             try:
-                one.wait(180)
+                one.wait(PATIENCE_S)
             except subprocess.TimeoutExpired:
                 one.kill()
                 one.wait()

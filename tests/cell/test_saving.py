@@ -12,6 +12,7 @@ from tests.cell.live_cells import Started
 from tests.controller.nursed import nurseries
 from tests.model.folders import small
 from tests.trainer.scenes import NUM_EXECUTIONS, a_scene, a_trainer
+from tests.waiting import PATIENCE_S
 
 from gyre.cell.checkpoint_writer import CheckpointWriter, SingleRankCopies, read_state
 from gyre.cell.main import with_checkpoint_version
@@ -29,7 +30,7 @@ from gyre.types.errors import CheckpointError, ModelError
 
 cells_are_forked = nurseries("gyre.cell.main")
 
-LIMIT_S = 180.0
+LIMIT_S = PATIENCE_S
 """For what another thread does at once."""
 
 

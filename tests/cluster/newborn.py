@@ -19,9 +19,9 @@ def run_forked(arguments: Sequence[str], told: str) -> int:
             return 7
         case ["serve"]:
             nursery.ready("http://here")
-            time.sleep(60)
+            time.sleep(3600)
         case ["hold on"]:
-            time.sleep(60)
+            time.sleep(3600)
         case ["wait for order", path]:
             signal.signal(signal.SIGUSR1, lambda *_: Path(path).write_text("heard"))
             signal.pthread_sigmask(signal.SIG_UNBLOCK, ORDERS)

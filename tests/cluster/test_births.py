@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 import uvloop
+from tests.waiting import PATIENCE_S, until, wait_until
 
+from gyre.aio import run_loop
 from gyre.cluster.fork_client import LOST, ForkClient
 from gyre.types.errors import ConfigError
 
@@ -23,8 +25,7 @@ def with_nursery(work, folder):
             await births.close()
 
     # The loop of a real controller, which starts processes in a way of its own.
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(live())
+    return run_loop(live(), loop_factory=uvloop.new_event_loop)
 
 
 def is_alive(pid):
@@ -58,7 +59,7 @@ def test_a_child_is_a_session_of_its_own_and_its_status_is_heard(tmp_path):
 def test_a_child_says_when_it_is_ready_and_ends_when_it_is_told_to(tmp_path):
     async def work(births):
         child = await births.fork("server", ["serve"], log=tmp_path / "log")
-        url = await child.ready(180)
+        url = await child.ready(PATIENCE_S)
         await child.stop()
         return url, await child.wait()
 
@@ -68,7 +69,7 @@ def test_a_child_says_when_it_is_ready_and_ends_when_it_is_told_to(tmp_path):
 def test_a_child_that_ends_before_it_is_ready_is_refused_with_its_last_words(tmp_path):
     async def work(births):
         child = await births.fork("cell-3", ["fail"], log=tmp_path / "log")
-        await child.ready(180)
+        await child.ready(PATIENCE_S)
 
     with pytest.raises(ConfigError, match=r"cell-3: not ready: ended with status 1") as refused:
         with_nursery(work, tmp_path)
@@ -96,12 +97,8 @@ def test_only_what_lasts_outlives_its_nursery(tmp_path):
     lasting, other = with_nursery(work, tmp_path)
 
     try:
+        wait_until(lambda: not is_alive(other), "the end of what does not last")
         assert is_alive(lasting)
-        for _ in range(3600):
-            if not is_alive(other):
-                break
-            asyncio.run(asyncio.sleep(0.05))
-        assert not is_alive(other)
     finally:
         os.kill(lasting, signal.SIGKILL)
 
@@ -112,8 +109,7 @@ def parent_of(pid):
 
 async def kill_nursery_of(child, births):
     os.kill(parent_of(child.pid), signal.SIGKILL)
-    while not births.is_over:
-        await asyncio.sleep(0.01)
+    await until(lambda: births.is_over, "the end of the nursery")
 
 
 @pytest.mark.parametrize("lasts", [True, False])
@@ -126,15 +122,15 @@ def test_ends_of_children_are_still_heard_after_their_nursery_was_killed(tmp_pat
             for name in ("first", "second")
         ]
         if not lasts:
-            await asyncio.gather(first.ready(180), second.ready(180))
+            await asyncio.gather(first.ready(PATIENCE_S), second.ready(PATIENCE_S))
         await kill_nursery_of(first, births)
         first.signal(signal.SIGKILL)
-        ends = [await asyncio.wait_for(first.wait(), 180)]
+        ends = [await asyncio.wait_for(first.wait(), PATIENCE_S)]
         new = await births.fork("new", ["say", str(tmp_path / "a")], log=tmp_path / "new.log")
         ends.append(await new.wait())
         assert not second.is_over
         second.signal(signal.SIGKILL)
-        return [*ends, await asyncio.wait_for(second.wait(), 180)]
+        return [*ends, await asyncio.wait_for(second.wait(), PATIENCE_S)]
 
     assert [LOST, 7, LOST] == with_nursery(work, tmp_path)
 
@@ -147,8 +143,8 @@ def test_a_killed_nursery_takes_nothing_from_the_one_that_is_opened_in_its_place
         await kill_nursery_of(old, births)
         new = await births.fork("new", ["serve"], log=tmp_path / "new.log")
         old.signal(signal.SIGKILL)
-        url = await new.ready(180)
-        assert LOST == await asyncio.wait_for(old.wait(), 180)
+        url = await new.ready(PATIENCE_S)
+        assert LOST == await asyncio.wait_for(old.wait(), PATIENCE_S)
         await new.stop()
         return url, await new.wait()
 

@@ -6,13 +6,14 @@ import sys
 import pytest
 from tests.cell.live_cells import Batch, Started
 from tests.controller.nursed import nurseries
+from tests.waiting import PATIENCE_S
 
 from gyre.storage.files import write_plan
 
 pytestmark = pytest.mark.slow
 cells_are_forked = nurseries("gyre.cell.main")
 
-LIMIT_S = 180.0
+LIMIT_S = PATIENCE_S
 
 
 def test_a_thread_that_fails_takes_the_process_with_it(tmp_path):

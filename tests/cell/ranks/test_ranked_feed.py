@@ -7,6 +7,7 @@ from threading import Event
 
 import numpy as np
 import pytest
+from tests.waiting import PATIENCE_S
 
 from gyre.cell.ranks.driver import Driver, MicroStepStream, PendingClaim
 from gyre.config.sections import LossConfig
@@ -241,7 +242,7 @@ def test_a_stream_that_is_paused_says_so_again_and_again(driver, crew):
     """Or the other ranks would take the silence for death."""
     driver.claimed(claimed(claim_of([0])))
 
-    assert crew.trainer.again.wait(180)
+    assert crew.trainer.again.wait(PATIENCE_S)
 
 
 def test_an_order_that_is_refused_leaves_the_cell_as_it_was(driver):
@@ -271,10 +272,10 @@ def test_a_failure_in_the_stream_loses_the_cell_and_blames_the_oldest_claim(driv
         asked = [
             pool.submit(driver.claimed, claimed(claim_of([0]), lease=lease)) for lease in (0, 1)
         ]
-        errors = [one.exception(30) for one in asked]
+        errors = [one.exception(PATIENCE_S) for one in asked]
 
     assert {NotFinite, CellGone} == {type(one) for one in errors}
-    assert failed.wait(180)
+    assert failed.wait(PATIENCE_S)
     with pytest.raises(CellGone, match="no number"):
         driver.do(lambda: None)
 
@@ -286,7 +287,7 @@ def test_ranks_that_no_longer_stand_together_lose_the_cell(driver, crew, failed)
     with pytest.raises(CellGone, match="rank 1"):
         driver.do(part)
 
-    assert failed.wait(180)
+    assert failed.wait(PATIENCE_S)
     assert crew.is_dropped
 
 
