@@ -70,6 +70,7 @@ def test_examples_are_the_same_whatever_is_imported_and_wherever_it_runs(root, t
     assert 100 == len(found[0].splitlines())
 
 
+@pytest.mark.slow
 def test_exploring_tells_what_fails(root, tmp_path):
     there = folder_with(root, tmp_path / "tests", FAILS)
     done = run(root, ["tests.explore", "0.001", str(there)], root)
