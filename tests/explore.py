@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Generator
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FunctionType
 
 import pytest
 
@@ -36,7 +36,7 @@ class Round:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None]:
         for item in items:
             # Hypothesis marks what it wraps, but not what has a property within.
-            if isinstance(item, pytest.Function) and "given" in _names(item.function.__code__):
+            if isinstance(item, pytest.Function) and _has_property(item.function):
                 item.add_marker("hypothesis")
         yield
         random.shuffle(items)
@@ -50,6 +50,12 @@ class Round:
     def pytest_runtest_teardown(self, item: pytest.Item) -> None:
         if time.time() > self._until:
             item.session.shouldstop = "the time is over"
+
+
+def _has_property(function: FunctionType) -> bool:
+    # Pytest wants to import Hypothesis itself, hence by name.
+    given = getattr(function.__globals__.get("given"), "__module__", "")
+    return given.startswith("hypothesis.") and "given" in _names(function.__code__)
 
 
 def _names(code: CodeType) -> set[str]:

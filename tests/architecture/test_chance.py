@@ -27,9 +27,12 @@ def test_writes():
 FAILS = """
 from hypothesis import given, strategies as st
 
-@given(st.integers())
-def test_is_small(number):
-    assert number < 1000
+def test_is_small():
+    @given(st.integers())
+    def is_small(number):
+        assert number < 1000
+
+    is_small()
 """
 
 
