@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,12 +168,15 @@ def _note(request: web.Request, body: bytes, call: int | None) -> Seen:
     )
 
 
+LOOKS, LOOK_S = 25, 0.02
+
+
 def _session(port: int) -> int | None:
     """Session of the process whose socket has this local port in this namespace.
 
     The tables change while they are read, so one look that finds nothing proves nothing.
     """
-    for _ in range(5):
+    for _ in range(LOOKS):
         inodes = [
             fields[9]
             for line in Path("/proc/net/tcp").read_text().splitlines()[1:]
@@ -182,6 +186,7 @@ def _session(port: int) -> int | None:
         for process in Path("/proc").iterdir():
             if process.name.isdecimal() and wanted & set(_open_files(process)):
                 return os.getsid(int(process.name))
+        time.sleep(LOOK_S)
     return None
 
 
