@@ -158,9 +158,12 @@ def test_a_spoilt_body_gets_an_answer_in_the_shape_of_its_dialect(dialect, strea
 
     @given(body=spoilt([WHOLE[dialect] | {"stream": stream}]))
     def sent(body):
+        had = harness.resident_kb()
         status, kind, data = harness.send(PATHS[dialect], body)
         assert status < 500, (status, data)
         assert shape(dialect, kind, data), (status, data)
+        # Here too, so that a body that takes all of it is named.
+        assert harness.resident_kb() - had < MOST_GROWTH_KB
 
     sent()
     assert harness.resident_kb() - before < MOST_GROWTH_KB
