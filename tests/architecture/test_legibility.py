@@ -1,0 +1,197 @@
+"""Rules that keep the package legible; what is counted may only fall, and its limit with it."""
+
+import ast
+import re
+from collections import Counter, defaultdict
+from graphlib import TopologicalSorter
+
+SLIVER_LINES = 120
+SLIVERS = {
+    "gyre.batching.advantages": "the group-relative advantage, found by its name",
+    "gyre.cli.rollout": "a command",
+    "gyre.cli.status": "a command",
+    "gyre.harnesses.declared": "an adapter",
+    "gyre.harnesses.generic": "an adapter",
+    "gyre.inference.engine.pinned_blocks": "found by its name beside the block manager",
+    "gyre.proxy.routing.kv_handover": "found by its name; the router decides, this moves",
+    "gyre.rollout.deadlines": "the pure half of the supervisor",
+    "gyre.rollout.fact_reporter": "a thread of its own",
+    "gyre.sandboxes.local.seccomp": "the filter alone",
+    "gyre.simulator.overrides": "overrides of a simulation's scenario",
+    "gyre.tasks.deepswe": "an adapter",
+    "gyre.tasks.generated": "an adapter",
+    "gyre.trainer.distributed.pipeline_schedule": "the pure half of the pipeline",
+    "gyre.transports.shared_memory": "an adapter",
+}
+"""Short modules with one importer in their own folder, and why they stand alone."""
+
+PARTICIPLE = re.compile(r"[a-z]+(?:ing|ed)")
+PARTICIPLE_MODULES = {
+    "declared",
+    "generated",
+    "loading",
+    "matching",
+    "packing",
+    "plotting",
+    "sampling",
+    "training",
+}
+"""Words of the field that end like a participle, or adapters' kinds as users write them."""
+PARTICIPLE_CLASSES = {
+    "Assessed",
+    "Closed",
+    "Ending",
+    "Interrupted",
+    "Launched",
+    "Overloaded",
+    "Prepared",
+    "Published",
+    "Resumed",
+    "Setting",
+    "Terminated",
+    "Unauthorized",
+}
+"""Names of facts as they are stored, HTTP's words, and plain nouns."""
+HOUSE_WORDS = {
+    *("hall", "workshop", "staff", "desk", "hands", "nursery", "births", "crew", "shelf", "ferry"),
+    *("keeper", "told", "lent", "spoken", "seen", "shown"),
+}
+SAME_NAME = {"Markers"}
+"""Public classes that a family of adapters has under one name."""
+
+MOST_CALLBACKS = 67
+"""Constructor parameters that are functions, in the whole package."""
+MOST_LATE_ATTRIBUTES = 28
+"""Attributes that a constructor declares and does not set."""
+MOST_SHREDS = 188
+"""Private functions of fewer than six lines with one caller in their module."""
+MOST_VAGUE_WORDS = {
+    "whoever": 135,
+    "somebody": 45,
+    "nobody": 204,
+    "everybody": 18,
+    "anybody": 25,
+    "whatever": 84,
+    "for one in": 745,
+}
+"""Words that hide which class does something."""
+
+
+def importers(modules):
+    """By module, the modules that import it or a name from it."""
+    names = {module.name for module in modules}
+    found = defaultdict(set)
+    for module in modules:
+        for one in module.imports:
+            if (name := one.name if one.name in names else one.name.rpartition(".")[0]) in names:
+                found[name].add(module.name)
+    return found
+
+
+def classes(modules):
+    return [
+        (module, node)
+        for module in modules
+        for node in module.tree.body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    ]
+
+
+def constructors(modules):
+    return [
+        node
+        for module in modules
+        for found in ast.walk(module.tree)
+        if isinstance(found, ast.ClassDef)
+        for node in found.body
+        if isinstance(node, ast.FunctionDef) and node.name == "__init__"
+    ]
+
+
+def is_package(module):
+    return module.path.name == "__init__.py"
+
+
+def test_short_modules_with_one_importer_have_a_reason(modules):
+    found = importers(modules)
+    slivers = {
+        module.name
+        for module in modules
+        if not is_package(module) and module.text.count("\n") < SLIVER_LINES
+        for by in [found[module.name]]
+        if len(by) == 1 and module.name.rpartition(".")[0] == min(by).rpartition(".")[0]
+    }
+
+    assert set(SLIVERS) == slivers
+
+
+def test_modules_are_not_named_by_a_lone_participle_or_a_house_word(modules):
+    last = {module.name.rpartition(".")[2] for module in modules if not is_package(module)}
+
+    assert PARTICIPLE_MODULES == {name for name in last if PARTICIPLE.fullmatch(name)}
+    assert set() == {name for name in last if set(name.split("_")) & HOUSE_WORDS}
+
+
+def test_classes_are_not_named_by_a_lone_participle_or_a_house_word(modules):
+    names = {node.name for _, node in classes(modules)}
+    lower = {name: re.sub(r"(?<!^)([A-Z])", r"_\1", name).lower() for name in names}
+
+    assert PARTICIPLE_CLASSES == {one for one in names if PARTICIPLE.fullmatch(lower[one])}
+    assert set() == {one for one in names if set(lower[one].split("_")) & HOUSE_WORDS}
+
+
+def test_a_public_class_name_means_one_thing(modules):
+    count = Counter(node.name for _, node in classes(modules))
+
+    assert SAME_NAME == {name for name, times in count.items() if times > 1}
+
+
+def test_neither_packages_nor_modules_form_a_cycle(modules):
+    packages = defaultdict(set)
+    for module in modules:
+        for one in module.imports:
+            if one.package == "gyre" and not one.inside and one.room != module.room:
+                packages[module.room].add(one.room)
+
+    assert list(TopologicalSorter(packages).static_order())
+    by_module = {name: by - {name} for name, by in importers(modules).items()}
+    assert list(TopologicalSorter(by_module).static_order())
+
+
+def test_constructors_take_objects(modules):
+    callbacks = [
+        argument.arg
+        for node in constructors(modules)
+        for argument in node.args.args + node.args.kwonlyargs
+        if argument.annotation is not None and "Callable" in ast.unparse(argument.annotation)
+    ]
+    late = [
+        ast.unparse(statement.target)
+        for node in constructors(modules)
+        for statement in ast.walk(node)
+        if isinstance(statement, ast.AnnAssign) and statement.value is None
+        if isinstance(statement.target, ast.Attribute)
+    ]
+
+    assert MOST_CALLBACKS >= len(callbacks)
+    assert MOST_LATE_ATTRIBUTES >= len(late)
+
+
+def test_functions_are_not_shredded(modules):
+    shreds = [
+        module.at(node.lineno)
+        for module in modules
+        for node in module.tree.body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("_")
+        if (node.end_lineno or 0) - node.lineno < 5
+        if 2 == len(re.findall(rf"\b{node.name}\b", module.text))
+    ]
+
+    assert MOST_SHREDS >= len(shreds)
+
+
+def test_vague_words_become_fewer(modules):
+    text = "\n".join(module.text for module in modules).lower()
+    counted = {word: len(re.findall(rf"\b{word}\b", text)) for word in MOST_VAGUE_WORDS}
+
+    assert {} == {one: n for one, n in counted.items() if n > MOST_VAGUE_WORDS[one]}
