@@ -68,7 +68,6 @@ COMMANDS = {
         "--seeds config overrides"
     ),
     "config": "--origin action config overrides",
-    "demo": "--keep",
 }
 """Every command with its options and arguments: adding one is a decision, so it is written here."""
 

@@ -75,7 +75,7 @@ def test_what_would_steer_a_terminal_is_spelled_out_in_an_error(gyre):
 
 
 def test_an_argument_that_nobody_knows_is_spelled_out_too(gyre):
-    done = gyre("demo", "--keep", "x", "\x1b[2J")
+    done = gyre("status", "x", "\x1b[2J")
 
     assert 2 == done.returncode
     assert done.stderr.endswith("gyre: error: unrecognized arguments: \\x1b[2J\n")
@@ -111,7 +111,7 @@ def test_values_are_taken_before_and_after_an_option(gyre):
 
 
 def test_a_value_means_nothing_to_a_command_without_values(gyre):
-    done = gyre("demo", "run.seed=3")
+    done = gyre("status", "x", "run.seed=3")
 
     assert 2 == done.returncode
     assert done.stderr.endswith("gyre: error: unrecognized arguments: run.seed=3\n")

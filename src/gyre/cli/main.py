@@ -34,7 +34,6 @@ COMMANDS = {
     "simulate": "simulate a run: its hours, idle nodes and staleness, before it is paid for",
     "plan": "choose phi, mu and the size of cells for a target staleness",
     "config": "check, show or explain the file of a run, or write its schema",
-    "demo": "see a whole recording in a minute, with a scripted engine",
 }
 
 

@@ -1,4 +1,4 @@
-"""What the scripted engine of `gyre demo` says to the example agent, place by place."""
+"""What a scripted engine says to the example agent, place by place."""
 
 from gyre.testing.example_agent import GO_ON, READER, SUMMARISE
 from gyre.testing.script import Json, Script, ScriptedCall, ScriptedReply, after

@@ -1,22 +1,21 @@
-"""`gyre demo` for real: engine, proxy and agents as processes, and what they leave behind."""
+"""examples/recording for real: engine, proxy and agents as processes, and what they leave."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from tests.docs.pages import ROOT
 from tests.waiting import PATIENCE_S
 
-from gyre.cli.demo import EXECUTIONS
 from gyre.testing.example_agent_script import ANSWER, DONE
 from gyre.trajectory.loading import find, load
 from gyre.trajectory.selection import generator, row, select_trajectories
 
 pytestmark = pytest.mark.slow
 
+RECORD = ROOT / "examples" / "recording" / "record.py"
+EXECUTIONS = ("attempt-1", "attempt-2")
 SHAPE = [
     # call, parent, role, agent, fork
     (1, None, "main", None, None),
@@ -32,9 +31,9 @@ SHAPE = [
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory):
-    """A demo that was kept: its folder and what it printed."""
-    folder = tmp_path_factory.mktemp("demo") / "kept"
-    command = [sys.executable, "-m", "gyre", "demo", "--keep", str(folder)]
+    """The folder that it made, and what it printed."""
+    folder = tmp_path_factory.mktemp("recording") / "kept"
+    command = [sys.executable, str(RECORD), str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
 
     assert (0, "") == (done.returncode, done.stderr)
@@ -45,7 +44,7 @@ def loaded(folder):
     return [load(path) for path in find(folder / "run")]
 
 
-def test_the_demo_tells_what_happens_and_shows_the_trees(shown):
+def test_it_tells_what_happens_and_shows_the_trees(shown):
     folder, said = shown
 
     assert list(EXECUTIONS) == [
@@ -122,52 +121,13 @@ def test_no_secret_is_left_behind(shown):
     folder, said = shown
     logs = b"".join(path.read_bytes() for path in find(folder / "run"))
 
-    assert b"gyre-" not in logs.replace(b"gyre-demo", b"")
+    assert b"gyre-" not in logs
     assert "key" not in said
 
 
-def test_a_folder_that_exists_is_not_touched(program, tmp_path):
-    done = program("demo", "--keep", tmp_path)
+def test_a_folder_that_exists_is_not_touched(tmp_path):
+    done = subprocess.run([sys.executable, str(RECORD), tmp_path], capture_output=True, text=True)
 
-    assert (2, "") == (done.returncode, done.stdout)
-    assert f"gyre demo: --keep {tmp_path}: expected a folder that can be made: File exists\n" == (
-        done.stderr
-    )
-    assert [] == list(tmp_path.iterdir())
-
-
-def processes_of(folder: Path) -> list[str]:
-    """Command lines that name the folder; every process of a demo does."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-        except OSError:
-            continue
-        if str(folder) in command:
-            found.append(command)
-    return found
-
-
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "told to end"])
-@pytest.mark.parametrize("moment", ["engine", "proxy", "attempt-1"])
-def test_an_interrupted_demo_leaves_neither_processes_nor_files(tmp_path, how, moment):
-    demo = subprocess.Popen(
-        [sys.executable, "-m", "gyre", "demo"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-    )
-    with demo:
-        assert any(line.startswith(moment) for line in demo.stdout)
-        running = processes_of(tmp_path)
-        demo.send_signal(how)
-        _, errors = demo.communicate(timeout=PATIENCE_S)
-
-    # The same to a shell; Python makes it the second where it comes while a module is defined.
-    assert demo.returncode in (130, -signal.SIGINT)
-    assert "" == errors
-    assert running
-    assert [] == processes_of(tmp_path)
+    assert (1, "") == (done.returncode, done.stdout)
+    assert "usage: record.py FOLDER, a folder that does not exist yet\n" == done.stderr
     assert [] == list(tmp_path.iterdir())
