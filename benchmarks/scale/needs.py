@@ -156,7 +156,7 @@ class Needs:
     def messages_s(self) -> dict[str, float]:
         """Of the controller, by kind."""
         size = self.size
-        looks = 1 / supervisors.SUPERVISORS_LOOK_S + 1 / pacing.LOOK_S
+        looks = 1 / supervisors.POLL_S + 1 / pacing.LOOK_S
         return {
             "cells asked how they are": size.cells / watching.BEAT_S,
             "shards asked how they stand": self.shards * looks,
@@ -168,7 +168,7 @@ class Needs:
 
     @property
     def status_bytes_s(self) -> float:
-        looks = 1 / supervisors.SUPERVISORS_LOOK_S + 1 / pacing.LOOK_S
+        looks = 1 / supervisors.POLL_S + 1 / pacing.LOOK_S
         return self.live * looks * self.units.of("scale-written", "status bytes_per_execution")
 
     @property
@@ -181,7 +181,7 @@ class Needs:
         units, size = self.units, self.size
         executions = size.executions_s * units.launch_cpu_s
         events = size.events_s * units.event_s(self.live)
-        return executions + events + units.look_s(self.live) / supervisors.SUPERVISORS_LOOK_S
+        return executions + events + units.look_s(self.live) / supervisors.POLL_S
 
     @property
     def journal_bytes_day(self) -> float:

@@ -72,7 +72,7 @@ def test_wherever_a_supervisor_dies_another_brings_it_to_one_outcome(tmp_path):
     folders = lives(tmp_path, wanted)
     found = []
     for folder in folders:
-        known, record = told(folder), outcome.outcome_read(folder)
+        known, record = told(folder), outcome.read_outcome(folder)
 
         assert [1, 1, 1, 1] == [count(known, kind) for kind in (*ONCE, Closed)]
         assert known[-1] == record.closed
@@ -89,7 +89,7 @@ def test_wherever_a_supervisor_dies_no_step_is_started_or_scored_twice(tmp_path)
     wanted = stepped(ONE, changed(TWO, evaluation=FLAKY), harness=STARTED)
     folders = lives(tmp_path, wanted)
     for folder in folders:
-        known, record = told(folder), outcome.outcome_read(folder)
+        known, record = told(folder), outcome.read_outcome(folder)
         valid = [
             type(fact)
             for fact in known
@@ -103,5 +103,5 @@ def test_wherever_a_supervisor_dies_no_step_is_started_or_scored_twice(tmp_path)
         assert known[-1] == record.closed
         assert Outcome.VALID is record.closed.outcome
 
-    assert pytest.approx(0.15) == outcome.outcome_read(folders[-1]).closed.score
+    assert pytest.approx(0.15) == outcome.read_outcome(folders[-1]).closed.score
     assert len(folders) > 2 * len(told(folders[-1]))

@@ -106,7 +106,7 @@ def test_every_task_is_executed_as_often_as_asked(whole):
 def test_outcomes_and_trees_are_kept(whole):
     """What the proxy recorded is what export and inspect read."""
     for name, one in whole.results.items():
-        record = outcome.outcome_read(whole.folder / "attempts" / name)
+        record = outcome.read_outcome(whole.folder / "attempts" / name)
         logged = calls.read(calls.path_of(whole.folder, name)).records
 
         assert (Outcome.VALID, one["score"]) == (record.closed.outcome, record.closed.score)
@@ -231,7 +231,7 @@ def test_killed_it_is_followed_by_one_that_adopts_what_runs(tmp_path, engine):
     wait_until(lambda: not is_taken(attempts / SECOND))
     was_alive = is_taken(attempts / FIRST)
     again = waiting(tmp_path, go, engine)
-    wait_until(lambda: outcome.outcome_read(attempts / SECOND) is not None)
+    wait_until(lambda: outcome.read_outcome(attempts / SECOND) is not None)
     (go / FIRST).touch()
     said, _ = again.communicate(timeout=PATIENCE_S)
     ran = Rolled(tmp_path / "run", again.returncode, said)
@@ -307,7 +307,7 @@ def test_a_judge_gives_the_reward_and_its_critique_is_in_no_log(tmp_path, capsys
         judge += ["--set", "evaluate.judge.key_env=JUDGE_KEY"]
         ran = rolled(tmp_path / "run", tasks, capsys, "--model", "tiny", "--n", "1", *judge)
     (result,) = ran.results.values()
-    (assessed,) = outcome.outcome_read(ran.folder / "attempts" / "g00000-00").assessments
+    (assessed,) = outcome.read_outcome(ran.folder / "attempts" / "g00000-00").assessments
     log = calls.path_of(ran.folder, "g00000-00").read_bytes()
 
     assert (0, 0.75, 1) == (ran.status, result["score"], result["calls"])

@@ -32,7 +32,7 @@ def test_a_program_does_its_task_under_a_supervisor(
     folder = tmp_path / "stage"
     errand = Errand(kind=kind, sandbox=sandbox, instruction=f"- {TASK}: go", nonce=nonce)
     play_supervised(errand, folder)
-    record = outcome.outcome_read(folder / "execution")
+    record = outcome.read_outcome(folder / "execution")
     output = (folder / "execution" / "output.txt").read_text(errors="replace")
     (log,) = calls.logs(folder / "run")
     tree = grow(calls.read(log).records)

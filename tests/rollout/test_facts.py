@@ -107,14 +107,14 @@ def test_an_outcome_is_read_back_as_it_was_written(tmp_path):
         record = Execution("e1", "t", known).record
         outcome.write(tmp_path, record)
 
-        assert record == outcome.outcome_read(tmp_path)
+        assert record == outcome.read_outcome(tmp_path)
     assert [outcome.OUTCOME_FILE] == [path.name for path in tmp_path.iterdir()]
 
 
 def test_there_is_no_outcome_before_its_file_is_whole(tmp_path):
     (tmp_path / "outcome.writing").write_bytes(b'{"exec')
 
-    assert outcome.outcome_read(tmp_path) is None
+    assert outcome.read_outcome(tmp_path) is None
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "null"])
@@ -122,7 +122,7 @@ def test_a_file_that_is_no_outcome_is_named(text, tmp_path):
     (tmp_path / outcome.OUTCOME_FILE).write_text(text)
 
     with pytest.raises(LogDamaged, match="not an outcome file"):
-        outcome.outcome_read(tmp_path)
+        outcome.read_outcome(tmp_path)
 
 
 def test_an_outcome_of_another_format_is_named(tmp_path):
@@ -131,7 +131,7 @@ def test_an_outcome_of_another_format_is_named(tmp_path):
     path.write_text(path.read_text().replace('"format":1', '"format":9'))
 
     with pytest.raises(LogDamaged, match="found 9"):
-        outcome.outcome_read(tmp_path)
+        outcome.read_outcome(tmp_path)
 
 
 def test_what_is_told_is_heard_and_garbage_is_not(tmp_path):

@@ -117,15 +117,15 @@ os.kill(os.getpid(), signal.SIGKILL)
     done = subprocess.run([sys.executable, "-c", parent, str(tmp_path)], check=False)
     wait_until(lambda: (tmp_path / "workspace" / "work").exists())
     was_supervised = is_taken(tmp_path)
-    before = outcome.outcome_read(tmp_path)
+    before = outcome.read_outcome(tmp_path)
     (tmp_path / "workspace" / "go").touch()
     wait_until(lambda: not is_taken(tmp_path))
 
     assert -signal.SIGKILL == done.returncode
     assert (True, None) == (was_supervised, before)
     assert (Outcome.VALID, 0.1) == (
-        outcome.outcome_read(tmp_path).closed.outcome,
-        outcome.outcome_read(tmp_path).closed.score,
+        outcome.read_outcome(tmp_path).closed.outcome,
+        outcome.read_outcome(tmp_path).closed.score,
     )
 
 
@@ -540,7 +540,7 @@ def test_without_a_key_nothing_is_launched(tmp_path):
     assert "expected the execution's key" in (tmp_path / "supervisor.log").read_text()
     with_key = resume(tmp_path, Secrets(key="k"))
     assert 0 == with_key.wait(PATIENCE_S)
-    assert Outcome.VALID is outcome.outcome_read(tmp_path).closed.outcome
+    assert Outcome.VALID is outcome.read_outcome(tmp_path).closed.outcome
 
 
 def test_a_supervisor_is_light():

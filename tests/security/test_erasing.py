@@ -58,10 +58,10 @@ def test_nothing_that_it_said_or_left_remains(tmp_path):
 
 def test_its_ending_and_score_remain_and_are_read_as_before(tmp_path):
     attempt = recorded(tmp_path, "x")
-    before = facts.read(attempt), outcome.outcome_read(attempt)
+    before = facts.read(attempt), outcome.read_outcome(attempt)
     erase(tmp_path, ["x"])
 
-    assert before == (facts.read(attempt), outcome.outcome_read(attempt))
+    assert before == (facts.read(attempt), outcome.read_outcome(attempt))
     assert {} == load(path_of(tmp_path, "x")).tree.calls
     assert isinstance(calls.read(path_of(tmp_path, "x")).records[-1], LogSealed)
     assert 1 == write_job(tmp_path, tmp_path / "job")

@@ -106,10 +106,10 @@ def _line(name: str, text: str) -> str:
 def reference() -> Iterator[str]:
     """In the order of the tables; alternatives stand below each other."""
     for name, table in tables().items():
-        yield from _page_table(name, table)
+        yield from _reference_table(name, table)
 
 
-def _page_table(name: str, table: Setting) -> Iterator[str]:
+def _reference_table(name: str, table: Setting) -> Iterator[str]:
     yield from ("", f"### [{name}]", "")
     if len(table.sections) == 1:
         yield from _keys(table.sections[0])

@@ -16,7 +16,7 @@ from typing import Any
 from gyre.aio import Interrupted, run_until
 from gyre.config.run_config import RunConfig
 from gyre.config.toml import as_toml
-from gyre.controller import resume as resuming
+from gyre.controller import resume
 from gyre.controller import run_dir as shares
 from gyre.controller import stop as stopping
 from gyre.controller.cells.processes import CellProcesses
@@ -133,7 +133,7 @@ class Controller:
         is_over = found is not None and found.scheduler.stopped is not None
         before = _text(self._places.token)
         if reading is not None:
-            await resuming.kill_leftovers(self._places, proxy=found is None or is_over)
+            await resume.kill_leftovers(self._places, proxy=found is None or is_over)
         await asyncio.to_thread(shares.remove_earlier, self._places)
         if found is not None and is_over:
             return found.scheduler.stopped
@@ -271,10 +271,10 @@ class Controller:
             listeners=(*self._listeners, lambda now, fact: parts.hands.noticed(now, fact)),
             decided=self._decided,
         )
-        published = None if found is None else resuming.published(found, self._places)
+        published = None if found is None else resume.published(found, self._places)
         parts = await run_until(told.wait(), self._joined(scheduler, published))
         if found is not None:
-            resuming.restore(found, since, parts)
+            resume.restore(found, since, parts)
 
         async def heard(execution: ExecutionId, entry: FactEntry) -> None:
             for one in parts.executions:
@@ -330,7 +330,7 @@ class Controller:
                 with suppress(Interrupted):
                     await run_until(told.wait(), parts.workshop.begin())
             else:
-                resuming.continue_run(found, parts, hear=self._hear, spawn=self._spawn)
+                resume.continue_run(found, parts, hear=self._hear, spawn=self._spawn)
             self._has_begun = True
             always.append(self._group.create_task(parts.workshop.watch.work()))
             always.append(self._group.create_task(self._wait_to_be_told(told)))

@@ -9,7 +9,7 @@ import uvloop
 from gyre.aio import run_loop
 from gyre.config.loader import LoadedConfig
 from gyre.config.validation import Sizes, misfits, untrained, unweighable
-from gyre.controller import resume as resuming
+from gyre.controller import resume
 from gyre.controller.controller import JOURNAL_EVENTS, Controller
 from gyre.controller.process_specs import sandbox_for
 from gyre.controller.resource_usage import ResourceSampler
@@ -82,7 +82,7 @@ def folder_of(run: RunFile) -> Path:
 
 def clear_away(folder: Path) -> None:
     """A run that is over leaves no process, also where its controller died while it ended."""
-    run_loop(resuming.kill_leftovers(RunDir(run=folder, share=folder), proxy=True))
+    run_loop(resume.kill_leftovers(RunDir(run=folder, share=folder), proxy=True))
 
 
 def heard_so_far(run: RunFile) -> list[tuple[float, Any]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from gyre.aio import run_loop
 from gyre.cluster.registry import open_cluster
 from gyre.config.run_config import ClusterConfig
-from gyre.controller import resume as resuming
+from gyre.controller import resume
 from gyre.controller.executions import supervisors as supervised
 from gyre.controller.run_dir import RunDir
 from gyre.controller.run_file import read_run
@@ -52,7 +52,7 @@ async def end_all(places: RunDir, section: ClusterConfig, run: str) -> int:
     finally:
         await cluster.close()
     # The proxy last, so that programs that are being ended see no call fail.
-    num_others = await resuming.kill_leftovers(places, proxy=True)
+    num_others = await resume.kill_leftovers(places, proxy=True)
     if stuck := [one.name for one in found if is_taken(one)]:
         raise ConfigError(f"{places.run}: could not be ended: {', '.join(stuck)}")
     return len(found) + num_others

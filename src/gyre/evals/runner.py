@@ -23,7 +23,7 @@ import secrets
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import asdict
-from dataclasses import replace as dataclasses_replace
+from dataclasses import replace as replace_fields
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ from gyre.evals.results import (
     summed_up,
 )
 from gyre.model.checkpoint_store import CHECKPOINTS, EVALUATIONS
-from gyre.model.checkpoint_store import name_of as checkpoint_store_name_of
+from gyre.model.checkpoint_store import name_of as checkpoint_name
 from gyre.net.http_server import listener, serving, told_to_stop
 from gyre.proxy.client import ProxyClient, ShardedProxyClient
 from gyre.proxy.main import connected
@@ -237,9 +237,9 @@ class EvalRunner:
             window = min(window, await client.context_tokens())
             engines, key = (f"gyre={client.url}",), self._places.token
         told = proxy_plan(self._config, self._places, engines=engines, context_tokens=window)
-        told = dataclasses_replace(told, routed=False, engine_key=key)
+        told = replace_fields(told, routed=False, engine_key=key)
         # What the window came to is what agent programs are told.
-        self._config = dataclasses_replace(self._config, proxy=told.proxy)
+        self._config = replace_fields(self._config, proxy=told.proxy)
         path = write_plan(self._places.plan("proxy"), told)
         log = self._places.log("proxy")
         process = await LoggedProcess.start("proxy", ("-m", "gyre.proxy.main", str(path)), log)
@@ -258,7 +258,7 @@ class EvalRunner:
     async def _start_engine(self, stack: AsyncExitStack) -> CellClient:
         """A cell that only serves."""
         config, weights = self._config, self._plan.weights
-        plan = dataclasses_replace(
+        plan = replace_fields(
             cell_plan(config, self._places, config.cells.count),
             name="engine",
             model=weights.model,
@@ -410,21 +410,21 @@ def due(config: RunConfig, run: Path) -> EvalSpec | None:
         return None
     if steps // config.schedule.steps_per_burst % held_out.every:
         return None
-    folder = run / EVALUATIONS / f"{checkpoint_store_name_of(steps)}-last"
+    folder = run / EVALUATIONS / f"{checkpoint_name(steps)}-last"
     if (before := read_summary(folder)) is not None and before.is_whole:
         return None
     return EvalSpec(
-        config=dataclasses_replace(
+        config=replace_fields(
             config,
-            run=dataclasses_replace(config.run, folder=str(folder.absolute())),
+            run=replace_fields(config.run, folder=str(folder.absolute())),
             tasks=held_out.tasks,
-            proxy=dataclasses_replace(config.proxy, port=0),
+            proxy=replace_fields(config.proxy, port=0),
         ),
         folder=folder,
         members=1,
         concurrency=held_out.slots,
         weights=ServedWeights(
-            model=str((run / CHECKPOINTS / checkpoint_store_name_of(steps)).absolute()),
+            model=str((run / CHECKPOINTS / checkpoint_name(steps)).absolute()),
             version=steps,
         ),
     )

@@ -156,7 +156,7 @@ async def _try(births: ForkClient, order: ExecutionSpec, folder: Path, way: str)
     finally:
         child.signal(signal.SIGUSR1)
     try:
-        record = outcome.outcome_read(folder)
+        record = outcome.read_outcome(folder)
     except LogDamaged as error:
         return TaskCheck(way=way, score=None, problem=str(error))
     score = None if record is None or record.closed is None else record.closed.score

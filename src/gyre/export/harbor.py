@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
-from gyre.rewards.command import OUTPUT_FILE as COMMAND_EVALUATION_FILE
+from gyre.rewards.command import OUTPUT_FILE as TEST_OUTPUT_FILE
 from gyre.rollout import facts
 from gyre.rollout import facts as outcome
 from gyre.rollout.facts import FactEntry
@@ -77,7 +77,7 @@ def _write_step(name: str, kept: Path, trial: Path, entries: Sequence[FactEntry]
         (folder / part).mkdir(parents=True, exist_ok=True)
     for source, target in (
         (OUTPUT_FILE, "agent/output.txt"),
-        (COMMAND_EVALUATION_FILE, "verifier/test-stdout.txt"),
+        (TEST_OUTPUT_FILE, "verifier/test-stdout.txt"),
     ):
         if (kept / source).is_file():
             shutil.copyfile(kept / source, folder / target)
@@ -132,7 +132,7 @@ def write_job(run: Path, out: Path) -> int:
     ConfigError if the run has none, or something else is there already.
     """
     attempts = [path.parent for path in sorted((run / "attempts").glob(f"*/{ORDER_FILE}"))]
-    ended = [path for path in attempts if outcome.outcome_read(path) is not None]
+    ended = [path for path in attempts if outcome.read_outcome(path) is not None]
     if not ended:
         message = f"{run}: expected executions that have ended in attempts, found none"
         raise ConfigError(message)
@@ -157,7 +157,7 @@ def write_job(run: Path, out: Path) -> int:
 def write_trial(attempt: Path, trial: Path, *, log: Path | None) -> Json:
     """The trial of one execution's folder and call log; what its result.json says."""
     order = read_order(attempt / ORDER_FILE)
-    record = outcome.outcome_read(attempt)
+    record = outcome.read_outcome(attempt)
     if record is None:
         message = f"{attempt}: expected an execution that has ended"
         raise ConfigError(message)
@@ -243,9 +243,9 @@ def _result(
         "exception_info": _exception(record, ended),
         "started_at": at.get(Prepared, at.get(Launched)),
         "finished_at": ended,
-        "environment_setup": _trials_span(at.get(Prepared), at.get(Launched)),
-        "agent_execution": _trials_span(at.get(Launched), at.get(Terminated)),
-        "verifier": _trials_span(at.get(Terminated), at.get(Assessed)),
+        "environment_setup": _time_span(at.get(Prepared), at.get(Launched)),
+        "agent_execution": _time_span(at.get(Launched), at.get(Terminated)),
+        "verifier": _time_span(at.get(Terminated), at.get(Assessed)),
     }
 
 
@@ -268,20 +268,20 @@ def _exception(record: OutcomeRecord, at: str | None) -> Json | None:
         "exception_type": kind,
         "exception_message": reason,
         "exception_traceback": "",
-        "occurred_at": at or _trials_said_at(0.0),
+        "occurred_at": at or _timestamp(0.0),
     }
 
 
 def _times(entries: Sequence[facts.FactEntry]) -> dict[type[Fact], str]:
     """When each kind of fact was said last."""
-    return {type(entry.fact): _trials_said_at(entry.at) for entry in entries}
+    return {type(entry.fact): _timestamp(entry.at) for entry in entries}
 
 
-def _trials_said_at(seconds: float) -> str:
+def _timestamp(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, tz=UTC).isoformat()
 
 
-def _trials_span(start: str | None, end: str | None) -> Json | None:
+def _time_span(start: str | None, end: str | None) -> Json | None:
     return None if start is None else {"started_at": start, "finished_at": end}
 
 
@@ -318,7 +318,7 @@ def _trajectory(order: ExecutionSpec, records: Sequence[CallRecord]) -> Json:
             continue
         step: Json = {
             "step_id": len(steps) + 1,
-            "timestamp": _trials_said_at(one.closed_at),
+            "timestamp": _timestamp(one.closed_at),
             "source": "agent",
             "message": one.message.text,
             "metrics": {
@@ -375,7 +375,7 @@ def _job(out: Path, results: Sequence[Json]) -> Json:
     }
     return {
         "id": str(uuid5(NAMESPACE_URL, str(out))),
-        "started_at": min(starts, default=_trials_said_at(0.0)),
+        "started_at": min(starts, default=_timestamp(0.0)),
         "finished_at": max(ends, default=None),
         "n_total_trials": len(results),
         "stats": {

@@ -245,7 +245,7 @@ def take(path: Path, ferry: StagedCopier, device: torch.device) -> KVBlocks:
     try:
         with path.open("rb", buffering=0) as file:
             found = {
-                name: _carried_read(
+                name: _read_blocks(
                     file.fileno(), *place, ferry, device if name == "values" else None
                 )
                 for name, place in _places(path, file.fileno()).items()
@@ -287,7 +287,7 @@ def _places(path: Path, file: int) -> dict[str, tuple[torch.dtype, list[int], in
     return found
 
 
-def _carried_read(
+def _read_blocks(
     file: int,
     dtype: torch.dtype,
     shape: list[int],

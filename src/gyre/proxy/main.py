@@ -33,7 +33,7 @@ from gyre.proxy.spec import ProxySpec, _moved, engines_of
 from gyre.renderers.registry import load_renderer
 from gyre.rollout.spec import read_told, write_proxy_totals
 from gyre.storage.files import read_key, read_plan
-from gyre.storage.files import replace as durable_replace
+from gyre.storage.files import replace as replace_file
 from gyre.storage.wal import WalWriter, WriteAheadLog
 from gyre.types.errors import ConfigError, GyreError
 from gyre.types.protocols import Engine, Renderer
@@ -200,10 +200,10 @@ def prepare(plan: ProxySpec, renderer: Renderer) -> str:
             raise ConfigError(message)
     elif plan.shard == 0:
         # Whole at once, because other shards start meanwhile.
-        durable_replace(path, msgspec.json.encode(manifest))
+        replace_file(path, msgspec.json.encode(manifest))
     secret = plan.folder / TOKEN_FILE
     if not secret.exists():
-        durable_replace(secret, secrets.token_urlsafe(32).encode(), is_secret=True)
+        replace_file(secret, secrets.token_urlsafe(32).encode(), is_secret=True)
     token = secret.read_text().strip()
     if not token:
         raise ConfigError(f"{secret}: expected the admin token, found nothing")

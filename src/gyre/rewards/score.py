@@ -139,7 +139,7 @@ def _read(text: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_object)
     except (ValueError, RecursionError):
-        return _score_plain(text)
+        return _bare_number(text)
 
 
 def _reward(text: str, evaluation: EvaluationRule) -> float:
@@ -206,7 +206,7 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return found
 
 
-def _score_plain(text: str) -> float | None:
+def _bare_number(text: str) -> float | None:
     """A number that is none in JSON: `.5`, `+1`, `nan`."""
     try:
         return None if "_" in text else float(text)

@@ -128,7 +128,7 @@ def write(folder: Path, record: OutcomeRecord) -> None:
     replace(folder / OUTCOME_FILE, msgspec.json.encode(record))
 
 
-def outcome_read(folder: Path) -> OutcomeRecord | None:
+def read_outcome(folder: Path) -> OutcomeRecord | None:
     """What became of the execution; None while it is not terminated."""
     path = folder / OUTCOME_FILE
     try:

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+from gyre.config.settings import overridden
 from gyre.scheduler.messages import Command, Event, StepTaken
-from gyre.simulator.overrides import overridden
 from gyre.simulator.paper import PAPER
 from gyre.simulator.report import ScenarioRuns
 from gyre.simulator.result import SimulationResult

@@ -151,7 +151,7 @@ class JsonlTasks:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
-            one = _jsonl_read(line, f"{path}:{number}", path.parent)
+            one = _read_line(line, f"{path}:{number}", path.parent)
             if one.id in seen:
                 message = f"{path}:{number}: {one.id!r} is the id of line {seen[one.id]} already"
                 raise TaskError(message)
@@ -168,7 +168,7 @@ class JsonlTasks:
         return self._tasks[index]
 
 
-def _jsonl_read(line: bytes, where: str, folder: Path) -> Task:
+def _read_line(line: bytes, where: str, folder: Path) -> Task:
     try:
         data = msgspec.json.decode(line)
     except (msgspec.MsgspecError, RecursionError) as error:

@@ -83,7 +83,7 @@ class Supervised:
         """The record of the closed execution."""
         status = self.process.wait(PATIENCE_S)
         assert (0, "") == (status, (self.folder / "supervisor.log").read_text())
-        return outcome.outcome_read(self.folder)
+        return outcome.read_outcome(self.folder)
 
     def kill_and_resume(self):
         """As after SIGKILL; the new supervisor gets no key, because nothing is launched twice."""

@@ -124,7 +124,7 @@ def test_assessments_of_steps_say_which(tmp_path):
 
 
 def test_of_what_was_printed_the_end_is_told(attempt, monkeypatch):
-    monkeypatch.setattr(room, "LEAVINGS_MOST_BYTES", 4)
+    monkeypatch.setattr(room, "MAX_TAIL_BYTES", 4)
 
     assert {"text": "ing.\n"[-4:], "left_out_bytes": 5} == leavings(attempt)["output"]
 

@@ -205,7 +205,7 @@ MOST_STARTING = 4
 """Supervisors that are being started at once; more would only wait for the machine."""
 MOST_REVIVALS = 3
 """Times that a dead supervisor is started again; then its execution is excluded."""
-SUPERVISORS_LOOK_S = 1.0
+POLL_S = 1.0
 """How often dead supervisors are looked for, and held calls told about."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 END_S = 10.0
@@ -297,7 +297,7 @@ class Supervisors:
     async def look_after(self) -> None:
         """Supervisors that died or hang are started again, and told how long calls were held."""
         while True:
-            await asyncio.sleep(SUPERVISORS_LOOK_S)
+            await asyncio.sleep(POLL_S)
             await self.look()
 
     async def look(self) -> None:
@@ -416,7 +416,7 @@ class Supervisors:
             except OSError as error:
                 if error.errno not in FULL or one.is_cancelled:
                     raise
-                await asyncio.sleep(SUPERVISORS_LOOK_S)
+                await asyncio.sleep(POLL_S)
             else:
                 return
 
@@ -533,7 +533,7 @@ class Supervisors:
             if one is None or one.terminated is not None or not one.is_supervised:
                 continue
             held_s = one.held.counted(held_s)
-            if held_s > one.told.held_s + SUPERVISORS_LOOK_S:
+            if held_s > one.told.held_s + POLL_S:
                 one.told = ProxyTotals(held_s=held_s)
                 await asyncio.to_thread(write_proxy_totals, one.folder, one.told)
 

@@ -215,7 +215,7 @@ def _text(entry: _Entry) -> str | None:
 
 
 FROZEN = "frozen"
-LEAVINGS_MOST_BYTES = 64 * 1024
+MAX_TAIL_BYTES = 64 * 1024
 """Of what a program printed, its end: that is where it says what became of it."""
 
 Plain = dict[str, Any]
@@ -234,7 +234,7 @@ def leavings(attempt: Path) -> Plain | None:
         "agent_s": order.agent_s,
         "overall_s": order.overall_s,
         "facts": [{"at": one.at, "fact": type(one.fact).__name__} for one in entries],
-        **_outcome(outcome.outcome_read(attempt)),
+        **_outcome(outcome.read_outcome(attempt)),
         "assessments": _assessments(entries),
         "output": _end_of(attempt / OUTPUT_FILE),
         "evaluation": _end_of(attempt / EVALUATION_FILE),
@@ -288,13 +288,13 @@ def _end_of(path: Path) -> Plain | None:
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - LEAVINGS_MOST_BYTES))
-            data = file.read(LEAVINGS_MOST_BYTES)
+            file.seek(max(0, size - MAX_TAIL_BYTES))
+            data = file.read(MAX_TAIL_BYTES)
     except FileNotFoundError:
         return None
     return {
         "text": data.decode(errors="replace"),
-        "left_out_bytes": max(0, size - LEAVINGS_MOST_BYTES),
+        "left_out_bytes": max(0, size - MAX_TAIL_BYTES),
     }
 
 

@@ -85,13 +85,13 @@ def _levels(
     return thinned(inside, _at, values, most=view.points)
 
 
-_panels_use_at = attrgetter("at_s")
+_use_at = attrgetter("at_s")
 
 
 def use(story: RunHistory, view: ViewWindow) -> dict[str, Any]:
     """What was measured in the window: over time, and in sum for each cell and role."""
-    first = bisect_right(story.uses, view.from_s, key=_panels_use_at)
-    rows = story.uses[first : bisect_right(story.uses, view.to_s, key=_panels_use_at)]
+    first = bisect_right(story.uses, view.from_s, key=_use_at)
+    rows = story.uses[first : bisect_right(story.uses, view.to_s, key=_use_at)]
     num_cells = story.shape.num_cells
     summed = _summed(rows)
     return {
@@ -114,7 +114,7 @@ def use(story: RunHistory, view: ViewWindow) -> dict[str, Any]:
 
 def latest(story: RunHistory, at_s: float) -> dict[str, Any] | None:
     """The last measurement before a moment; None where there was none."""
-    place = bisect_right(story.uses, at_s, key=_panels_use_at)
+    place = bisect_right(story.uses, at_s, key=_use_at)
     if not place:
         return None
     last = story.uses[place - 1]
@@ -127,7 +127,7 @@ def latest(story: RunHistory, at_s: float) -> dict[str, Any] | None:
 
 
 def _over_time(rows: Sequence[UsageSample], *, most: int) -> dict[str, Any]:
-    kept = thinned(rows, _panels_use_at, [attrgetter("all_cores")], most=most)
+    kept = thinned(rows, _use_at, [attrgetter("all_cores")], most=most)
     return {
         "from_s": [one.from_s for one in kept],
         "at_s": [one.at_s for one in kept],
