@@ -13,7 +13,7 @@ from benchmarks.peers import results
 
 from gyre.scheduler.messages import ExecutionTerminated, LaunchExecution, StepTaken
 from gyre.scheduler.replay import EVENTS, replay, shape_of
-from gyre.storage import call_log as calls
+from gyre.storage import call_log
 from gyre.types.call_records import CallClosed, CallFailed
 
 AT_ONCE = 256
@@ -78,11 +78,11 @@ def _sample(ran: Ran, folder: Path) -> dict[str, Any]:
         running -= isinstance(event, ExecutionTerminated)
         running += sum(isinstance(one, LaunchExecution) for one in commands)
         most = max(most, running)
-    records = [one for path in calls.logs(folder) for one in calls.read(path).records]
+    records = [one for path in call_log.logs(folder) for one in call_log.read(path).records]
     steps = [now for now, _ in ran.reading.facts((StepTaken,))]
     return {
         "at_once": most,
-        "executions": sum(1 for _ in calls.logs(folder)),
+        "executions": sum(1 for _ in call_log.logs(folder)),
         "seconds": steps[-1],
         "calls": sum(isinstance(one, CallClosed) for one in records),
         "failed_calls": sum(isinstance(one, CallFailed) for one in records),

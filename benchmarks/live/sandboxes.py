@@ -21,7 +21,7 @@ from benchmarks.peers import results
 from gyre.cluster.fork_client import ForkClient, ForkedProcess
 from gyre.rollout.main import Secrets
 from gyre.rollout.spec import ExecutionSpec, write_order
-from gyre.sandboxes.local import launch as launchers
+from gyre.sandboxes.local import launch
 from gyre.sandboxes.local.launch import Launcher
 from gyre.sandboxes.local.sandbox import LocalSandbox, SandboxLayout
 from gyre.sandboxes.process_tree import descendants
@@ -36,8 +36,8 @@ WAIT_S = 120.0
 POLL_S = 0.002
 KINDS: tuple[Literal["process", "local"], ...] = ("process", "local")
 ALONE_BY: dict[str, Callable[[], Launcher]] = {
-    "alone": launchers.found,
-    "alone by system calls": launchers.own,
+    "alone": launch.found,
+    "alone by system calls": launch.own,
 }
 
 

@@ -31,7 +31,7 @@ from gyre.rollout.facts import FACTS_FILE, FactEntry
 from gyre.rollout.spec import ORDER_FILE, ExecutionSpec
 from gyre.scheduler.messages import AdmitGroup, LaunchExecution, Move, MoveExecutions
 from gyre.scheduler.replay import plain_shape
-from gyre.storage import files as lock
+from gyre.storage import files
 from gyre.types.ids import EngineId, EngineName, ExecutionId, GroupId
 from gyre.types.outcomes import Fact, Launched, Prepared
 from gyre.types.run_events import GroupDrawn, RewardGiven
@@ -246,7 +246,7 @@ def _adopts(folder: Path, live: int) -> Callable[[], dict[str, Any]]:
         (place / ORDER_FILE).touch()
         (place / FACTS_FILE).write_bytes(said)
         # Held by this process in the place of a supervisor, until it ends.
-        lock.take(place)
+        files.take(place)
 
     def work() -> dict[str, Any]:
         sample: dict[str, Any] = {"executions": live}

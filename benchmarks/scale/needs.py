@@ -9,8 +9,7 @@ from benchmarks.gpu.case_study import PATHS
 from benchmarks.scale.sizes import Size
 
 from benchmarks import compare
-from gyre.controller.cells import health as pacing
-from gyre.controller.cells import health as watching
+from gyre.controller.cells import health
 from gyre.controller.executions import supervisors
 
 DAY_S = 86_400.0
@@ -156,9 +155,9 @@ class Needs:
     def messages_s(self) -> dict[str, float]:
         """Of the controller, by kind."""
         size = self.size
-        looks = 1 / supervisors.POLL_S + 1 / pacing.LOOK_S
+        looks = 1 / supervisors.POLL_S + 1 / health.LOOK_S
         return {
-            "cells asked how they are": size.cells / watching.BEAT_S,
+            "cells asked how they are": size.cells / health.BEAT_S,
             "shards asked how they stand": self.shards * looks,
             "executions opened and sealed": 2 * size.executions_s,
             "facts that supervisors post": _FACTS * size.executions_s,
@@ -168,7 +167,7 @@ class Needs:
 
     @property
     def status_bytes_s(self) -> float:
-        looks = 1 / supervisors.POLL_S + 1 / pacing.LOOK_S
+        looks = 1 / supervisors.POLL_S + 1 / health.LOOK_S
         return self.live * looks * self.units.of("scale-written", "status bytes_per_execution")
 
     @property

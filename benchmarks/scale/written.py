@@ -12,7 +12,7 @@ from benchmarks.peers import results
 from benchmarks.peers.contestants import OWN
 from tests.security.inside import BEARER, inside
 
-from gyre.storage import call_log as calls
+from gyre.storage import call_log
 from gyre.types.call_records import CallRecord
 from gyre.types.protocols import Renderer
 
@@ -46,7 +46,7 @@ def _logged(renderer: Renderer) -> dict[str, float]:
 
     def heard(record: CallRecord) -> None:
         nonlocal log_bytes
-        log_bytes += len(calls.frame(record))
+        log_bytes += len(call_log.frame(record))
 
     growing = Growing(renderer, keeps_records=False, heard=heard)
     for _ in range(CALLS):

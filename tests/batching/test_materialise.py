@@ -8,7 +8,7 @@ from tests.observability.conftest import Story
 from gyre.batching.claim_codec import unpacked
 from gyre.batching.group_buffer import ReadyGroup
 from gyre.batching.group_packer import ClosedExecution, GroupPacker, mean_reward
-from gyre.storage import call_log as calls
+from gyre.storage import call_log
 
 REWARDS = {"a": 1.0, "b": 0.0, "c": 0.0, "d": 0.5}
 
@@ -119,7 +119,7 @@ def test_the_mean_reward_is_over_what_counts():
 
 def test_an_execution_whose_log_is_damaged_counts_and_has_no_targets(packer):
     """SPEC 7.3, 10: it is named, and the others of its group are trained as they would be."""
-    path = calls.path_of(packer.folder, "b")
+    path = call_log.path_of(packer.folder, "b")
     path.chmod(0o600)
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 64

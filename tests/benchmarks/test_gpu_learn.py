@@ -32,18 +32,18 @@ from gyre.controller.controller import JOURNAL_EVENTS
 from gyre.controller.run_file import read_run
 from gyre.journal.reader import Header
 from gyre.journal.writer import write
-from gyre.model import attention as attention_cuda
+from gyre.model import attention
 from gyre.model.attention import attention_for
 from gyre.model.attention_kernels import TileAttention, TreeAttention
 from gyre.model.loader import load_network
 from gyre.model.network import Attend
 from gyre.model.packed_batch import PackedBatch
 from gyre.model.registry import model_folder
-from gyre.storage import call_log as calls
+from gyre.storage import call_log
 from gyre.tasks.registry import open_tasks
 from gyre.testing.processes import EngineProcess, StandaloneProxy
 from gyre.testing.tokenizer import write_tokenizer
-from gyre.trainer import logprobs as passes
+from gyre.trainer import logprobs
 from gyre.trainer.trainer import Trainer
 from gyre.trajectory.selection import generator, select_trajectories
 from gyre.trajectory.tree import grow
@@ -155,7 +155,7 @@ def test_a_clerk_delegates_sums_up_and_goes_on_in_a_new_context(tmp_path: Path) 
         subprocess.run(command, check=True, cwd=workspace, env={**os.environ, **where})
         proxy.close("one")
 
-    tree = grow(calls.read(calls.path_of(tmp_path / "run", ExecutionId("one"))).records)
+    tree = grow(call_log.read(call_log.path_of(tmp_path / "run", ExecutionId("one"))).records)
     roles = Counter(leaf.role for leaf in tree.leaves())
     deletes = sum(asked.startswith("delete") for asked in commands())
 
@@ -192,8 +192,8 @@ def test_a_trainer_that_compiles_nothing_has_its_attention_in_tiles(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As if blocks were always sooner; a trainer beside it still has them."""
-    monkeypatch.setattr(attention_cuda, "TILE_SPEED", 0.0)
-    monkeypatch.setattr(passes, "attention_for", noted := Noted())
+    monkeypatch.setattr(attention, "TILE_SPEED", 0.0)
+    monkeypatch.setattr(logprobs, "attention_for", noted := Noted())
     given: dict[str, Any] = {
         "section": TrainerConfig(),
         "objective": LossConfig(),
@@ -217,7 +217,7 @@ class Noted:
         self.chosen: list[type] = []
 
     def __call__(self, packed: PackedBatch, dtype: torch.dtype) -> Attend:
-        self.chosen.append(type(attention_cuda.cuda_attention(packed, torch.bfloat16)))
+        self.chosen.append(type(attention.cuda_attention(packed, torch.bfloat16)))
         return attention_for(packed, dtype)
 
 

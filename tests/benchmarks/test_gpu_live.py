@@ -33,7 +33,7 @@ from gyre.simulator.from_journal import header_of
 from gyre.simulator.request import journaled
 from gyre.simulator.workload import HOUR_S, NL2REPO_122B, WorkloadDraws
 from gyre.simulator.world import run
-from gyre.storage import call_log as calls
+from gyre.storage import call_log
 from gyre.types.call_records import FORMAT, CallFailed, LogOpened
 from gyre.types.errors import ConfigError
 from gyre.types.ids import CallId, ExecutionId
@@ -220,10 +220,10 @@ def test_a_journal_says_what_its_result_says(tmp_path, packed):
         wall_s=0.0,
         used={"controller": Used()},
     )
-    path = calls.path_of(tmp_path, "g00000-00")
+    path = call_log.path_of(tmp_path, "g00000-00")
     path.parent.mkdir()
     fails = [CallFailed(call=CallId(at), at=1000.0 + at, reason="planted") for at in (1, 10_000)]
-    log = calls.CallLog(path)
+    log = call_log.CallLog(path)
     log.append(OPENED, *fails)
     log.close()
     found = measured.sample(ran, tmp_path)

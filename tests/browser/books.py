@@ -32,7 +32,7 @@ from gyre.scheduler.messages import (
     StepTaken,
 )
 from gyre.scheduler.replay import EVENTS, replay, shape_of
-from gyre.storage import call_log as calls
+from gyre.storage import call_log
 from gyre.types.call_records import CallClosed, LogOpened
 from gyre.types.run_events import RewardGiven, StepMade
 
@@ -190,7 +190,7 @@ class Recorded:
 
     def __init__(self, log):
         self.name = log.stem
-        records = calls.read(log).records
+        records = call_log.read(log).records
         opened = next(one for one in records if isinstance(one, LogOpened))
         decode = Tokenizer.from_file(str(Path(opened.model) / "tokenizer.json")).decode
         self.calls = {

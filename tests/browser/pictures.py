@@ -16,7 +16,7 @@ from tests.browser.chromium import launched
 from tests.browser.serving import ROOT, watching
 from tests.browser.shown import Shown
 
-from gyre.storage import call_log as calls
+from gyre.storage import call_log
 
 FOLDER = ROOT / "docs" / "pictures"
 WIDTH = 1280
@@ -65,7 +65,7 @@ def _take(shown: Shown, theme: str, run: Path, to: Path) -> None:
         return
     _until(shown, "supply", to / "overview.png")
     shown.page.locator("[data-panel=roles]").screenshot(path=to / "timeline.png")
-    log = max(calls.logs(run), key=lambda one: one.stat().st_size)
+    log = max(call_log.logs(run), key=lambda one: one.stat().st_size)
     shown.page.set_viewport_size({"width": WIDTH, "height": 900})
     shown.go(f"view=tree&runs=a&execution={log.stem}&box=1")
     shown.page.get_by_role("treeitem").first.wait_for()

@@ -13,7 +13,7 @@ from gyre.controller.controller import JOURNAL_EVENTS
 from gyre.journal.reader import path_of, read
 from gyre.observability.dashboard.panels_cells import Cause
 from gyre.scheduler.messages import CellDied, StepTaken
-from gyre.storage import call_log as calls
+from gyre.storage import call_log
 from gyre.types.run_events import UseMeasured
 
 SHORT = ("schedule.steps=6", "schedule.groups_per_batch=4", "cells.count=3")
@@ -227,7 +227,7 @@ def test_executions_are_listed_with_what_each_was_given(recorded, books):
 
 
 def test_sizes_of_trees_are_read_while_somebody_looks(recorded, run):
-    num = len(list(calls.logs(run)))
+    num = len(list(call_log.logs(run)))
     text = f"Read from {num} sealed call logs of {num} closed executions."
     recorded.wait_until(lambda: text in recorded.panel("trees").inner_text())
     head, rows = recorded.table("trees", "Leaves per tree")
@@ -241,7 +241,7 @@ def test_sizes_of_trees_are_read_while_somebody_looks(recorded, run):
 @pytest.fixture(scope="module")
 def execution(run):
     """The one with most calls, by its log."""
-    return max(map(Recorded, calls.logs(run)), key=lambda one: len(one.calls))
+    return max(map(Recorded, call_log.logs(run)), key=lambda one: len(one.calls))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from tests.controller.nursed import nurseries
 from tests.inference.engine import slow_engine
 from tests.inference.server.serving import write_model
 
-from gyre.cell import main as cell
+from gyre.cell import main
 from gyre.config.sections import ServerConfig, TransportConfig
 from gyre.types.errors import ConfigError
 
@@ -35,17 +35,17 @@ def test_a_transport_that_cannot_be_is_told_before_an_engine_is_started(plan):
     )
 
     with pytest.raises(ConfigError, match=f"transport: cannot listen on {NO_ADDRESS_HERE}"):
-        asyncio.run(cell.serve(plan, print))
+        asyncio.run(main.serve(plan, print))
 
 
 @pytest.mark.parametrize("kind", ["vllm", "sglang"])
 def test_a_server_that_never_begins_leaves_no_folder(plan, kind, monkeypatch, tmp_path):
     folder = tmp_path / "private"
     folder.mkdir()
-    monkeypatch.setattr(cell, "private_folder", lambda: folder)
+    monkeypatch.setattr(main, "private_folder", lambda: folder)
     plan = replace(plan, serves_with=kind, server=ServerConfig(python="/no/python"))
 
     with pytest.raises(ConfigError, match="found no file /no/python"):
-        asyncio.run(cell.open_engine(plan, slow_engine.network(), None))
+        asyncio.run(main.open_engine(plan, slow_engine.network(), None))
 
     assert not folder.exists()

@@ -6,9 +6,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from gyre.cell import client as cells
+from gyre.cell import client
 from gyre.cell.client import CellClient
-from gyre.cluster import liveness as silence
+from gyre.cluster import liveness
 from gyre.types.errors import CellGone
 
 
@@ -62,9 +62,9 @@ def test_a_cell_that_never_ends_an_order_is_gone(order):
 )
 def test_a_cell_that_hangs_while_it_is_waited_for_is_gone(order, monkeypatch):
     """FAULTS I10: not only what it was ordered takes long, it says nothing at all."""
-    monkeypatch.setattr(cells, "HEALTH_S", 0.01)
+    monkeypatch.setattr(client, "HEALTH_S", 0.01)
     for name in ("BEAT_S", "SILENT_S"):
-        monkeypatch.setattr(silence, name, 0.01)
+        monkeypatch.setattr(liveness, name, 0.01)
 
     with pytest.raises(CellGone, match="cell 3"):
         asked(order)

@@ -16,7 +16,7 @@ from tests.waiting import PATIENCE_S
 
 from gyre.cell.checkpoint_writer import CheckpointWriter, SingleRankCopies, read_state
 from gyre.cell.main import with_checkpoint_version
-from gyre.cell.ranks import protocol as rank_orders
+from gyre.cell.ranks import protocol
 from gyre.cell.ranks.main import open_part, planned_network
 from gyre.cell.ranks.multi_rank_worker import joined
 from gyre.cell.training_worker import SingleRankWorker
@@ -347,10 +347,10 @@ def test_a_rank_that_cannot_write_says_that_it_is_the_checkpoint(tmp_path, scene
     save(scene.network, tmp_path / "model", version=0)
     plan = Started(tmp_path / "cell", tmp_path / "model").plan(0)
     part = open_part(plan, 0, tmp_path / "store", planned_network(plan))
-    part.execute(rank_orders.CopyCommand(version=0))
+    part.execute(protocol.CopyCommand(version=0))
     with pytest.raises(CheckpointError, match="nowhere: the state of rank 0 cannot") as refused:
-        part.execute(rank_orders.WriteOptimizerCommand(folder=str(tmp_path / "nowhere")))
-    again = part.execute(rank_orders.WriteOptimizerCommand(folder=str(tmp_path)))
+        part.execute(protocol.WriteOptimizerCommand(folder=str(tmp_path / "nowhere")))
+    again = part.execute(protocol.WriteOptimizerCommand(folder=str(tmp_path)))
     part.drop()
 
     assert refused.value.retryable

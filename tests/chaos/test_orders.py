@@ -24,7 +24,7 @@ from gyre.scheduler.messages import (
     StopReason,
 )
 from gyre.scheduler.replay import replay
-from gyre.storage import call_log as calls
+from gyre.storage import call_log
 from gyre.testing.emulated_cell import tables
 from gyre.types.call_records import CallClosed, CallFailed
 
@@ -114,8 +114,8 @@ def test_the_run_is_what_it_would_have_been(ran):
     assert (6 * 3, 6 * 12) == (found.groups.trained, found.executions.valid)
     assert [] == [
         one
-        for path in calls.logs(over.folder)
-        for one in calls.read(path).records
+        for path in call_log.logs(over.folder)
+        for one in call_log.read(path).records
         if isinstance(one, CallFailed)
     ]
 
@@ -141,8 +141,8 @@ def test_an_engine_that_misses_a_publication_serves_nothing_before_it_has_it(ran
     assert published.version <= returned[0].version
     spans = [
         span
-        for path in calls.logs(over.folder)
-        for one in calls.read(path).records
+        for path in call_log.logs(over.folder)
+        for one in call_log.read(path).records
         if isinstance(one, CallClosed)
         for span in one.spans
     ]

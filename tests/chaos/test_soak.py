@@ -20,7 +20,7 @@ from gyre.observability.ledgers import ledgers
 from gyre.rollout import facts
 from gyre.scheduler.messages import GroupAssigned, StepTaken, StopReason
 from gyre.scheduler.replay import EVENTS, replay, shape_of
-from gyre.storage import call_log as calls
+from gyre.storage import call_log
 from gyre.testing.emulated_cell import CHECK, tables
 from gyre.types.call_records import CallFailed
 from gyre.types.ids import ExecutionId
@@ -115,8 +115,8 @@ def assert_one_life_each(soaked):
 def failed_calls(folder):
     return [
         (path.stem, one)
-        for path in calls.logs(folder)
-        for one in calls.read(path).records
+        for path in call_log.logs(folder)
+        for one in call_log.read(path).records
         if isinstance(one, CallFailed)
     ]
 

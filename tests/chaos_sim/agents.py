@@ -7,7 +7,7 @@ from pathlib import Path, PurePath
 import aiohttp
 from tests.chaos_sim.loop import NODE
 
-from gyre.rollout import main as real
+from gyre.rollout import main
 from gyre.rollout.main import Secrets, SupervisorProcess
 from gyre.rollout.spec import read_order
 from gyre.types.errors import EvaluatorError, SandboxError
@@ -32,7 +32,7 @@ class Supervising:
         own = PurePath(Path(arguments[0]).parent.relative_to(self.machine.folder))
 
         async def live(process):
-            path = real._order_file(arguments)
+            path = main._order_file(arguments)
             order, secrets = read_order(path), Secrets(**json.loads(told))
             async with SimTeller(self, order, secrets.token) as teller:
                 await SupervisorProcess(path.parent, order, secrets, teller).work()

@@ -3,7 +3,7 @@
 from gyre.controller.controller import JOURNAL_EVENTS
 from gyre.journal.reader import read
 from gyre.scheduler.replay import EVENTS, replay
-from gyre.storage import call_log as calls
+from gyre.storage import call_log
 from gyre.trajectory.tree import Tree
 
 
@@ -27,7 +27,7 @@ def check_logs(folder, answers):
     """Every reply that an agent was given is in its execution's log, and can be read."""
     for execution, many in answers.items():
         tree = Tree()
-        for record in calls.read(calls.path_of(folder, execution)).records:
+        for record in call_log.read(call_log.path_of(folder, execution)).records:
             tree.apply(record)
         kept = sum(one.committed is not None for one in tree.calls.values())
         # The last one counts as delivered when its reader says more, or has taken it all.

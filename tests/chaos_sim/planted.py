@@ -10,7 +10,7 @@ from unittest.mock import patch
 from tests.chaos_sim.faults import KINDS
 from tests.chaos_sim.simulation import simulate
 
-from gyre.batching import group_packer as materialise
+from gyre.batching import group_packer
 from gyre.batching.group_buffer import GroupBuffer
 from gyre.batching.work_queue import MicroStepQueue
 from gyre.cell.client import CellClient
@@ -23,7 +23,7 @@ from gyre.controller.run_loop import RunLoop
 from gyre.controller.training.coordinator import TrainingCoordinator
 from gyre.proxy.routing.call_output import CallOutput
 from gyre.proxy.routing.router import Router
-from gyre.rewards import assessment as assess
+from gyre.rewards import assessment
 from gyre.rollout.supervisor import Supervisor
 from gyre.scheduler import rules
 from gyre.scheduler.executions import Counters, ExecutionTable
@@ -140,8 +140,8 @@ def _consume(self, *, is_void, real=OutcomeLedger.consume):
 # Tokens, calls and rewards (I5, I6, I7)
 
 
-@bug("log-probabilities are laid backwards", "I5", of=(materialise, "row"))
-def _row(tree, drawn, real=materialise.row):
+@bug("log-probabilities are laid backwards", "I5", of=(group_packer, "row"))
+def _row(tree, drawn, real=group_packer.row):
     found = real(tree, drawn)
     return replace(found, logprobs=found.logprobs[::-1].copy())
 
@@ -172,8 +172,8 @@ def _judge(self, call, room, error, real=Router._judge):
     return real(self, call, room, error)
 
 
-@bug("what is no score counts as 0", "I7", of=(assess, "score_of"))
-def _score_of(said, evaluation, real=assess.score_of):
+@bug("what is no score counts as 0", "I7", of=(assessment, "score_of"))
+def _score_of(said, evaluation, real=assessment.score_of):
     try:
         return real(said, evaluation)
     except ValueError:

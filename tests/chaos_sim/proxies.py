@@ -9,7 +9,7 @@ import aiohttp
 from tests.chaos_sim.loop import NODE
 
 from gyre.net.http_server import told_to_stop
-from gyre.proxy import main as real
+from gyre.proxy import main
 from gyre.proxy.routing.router import Router
 from gyre.proxy.spec import ProxySpec
 from gyre.storage.call_log import SUFFIX
@@ -59,7 +59,7 @@ class Proxies:
 
         async def live(process):
             await asyncio.sleep(self._rng.uniform(0.1, 0.5))
-            await real.serve(plan, lambda started: process.say_ready(started.url))
+            await main.serve(plan, lambda started: process.say_ready(started.url))
 
         return self._machine.start(name, live, files=partial(_is_own, plan), lasts=True)
 

@@ -33,8 +33,8 @@ from tests.chaos_sim.watch import Watch
 
 from gyre.cluster.fork_client import ForkClient
 from gyre.cluster.process import LoggedProcess
-from gyre.controller import run_dir as shares
-from gyre.controller.cells import processes as staffing
+from gyre.controller import run_dir
+from gyre.controller.cells import processes
 from gyre.controller.controller import JOURNAL_EVENTS
 from gyre.controller.run_loop import RunLoop
 from gyre.journal.reader import read
@@ -205,8 +205,8 @@ class Simulation:
 
         put(ForkClient, "open", self._open_births)
         put(LoggedProcess, "start", self._start_process)
-        put(staffing, "aiohttp", Http(self.network))
-        put(shares, "MEMORY", self.folder / "memory")
+        put(processes, "aiohttp", Http(self.network))
+        put(run_dir, "MEMORY", self.folder / "memory")
         alarm = {"alarm": lambda text: self.trace(f"alarm: {text}")}
         stack.enter_context(patch.dict(RunLoop.__init__.__kwdefaults__, alarm))
         put(Journal, "commit", self.faults.at_journal.commit(Journal.commit))

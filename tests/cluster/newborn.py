@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from gyre.cluster import fork_server as nursery
+from gyre.cluster import fork_server
 
 ORDERS = {signal.SIGUSR1}
 IMPORTED_BY = os.getpid()
@@ -18,7 +18,7 @@ def run_forked(arguments: Sequence[str], told: str) -> int:
             Path(path).write_text(f"{IMPORTED_BY} {os.getpid()} {os.getsid(0)} {told}")
             return 7
         case ["serve"]:
-            nursery.ready("http://here")
+            fork_server.ready("http://here")
             time.sleep(3600)
         case ["hold on"]:
             time.sleep(3600)

@@ -10,8 +10,8 @@ import pytest
 from tests.controller.proxy_runs import NOWHERE, Run, by
 from tests.waiting import PATIENCE_S, until
 
-from gyre.cluster import liveness as silence
-from gyre.controller import proxy_processes as proxying
+from gyre.cluster import liveness
+from gyre.controller import proxy_processes
 from gyre.controller.proxy_processes import recorded_plan
 from gyre.proxy.spec import engines_of
 from gyre.types.errors import ConfigError, EngineError, TakenOver
@@ -65,7 +65,7 @@ def test_the_next_controller_takes_it_over_unless_it_is_of_another_gyre(run, mon
             assert 0 == await second.ask(lambda proxy: proxy.routes_version())
             with pytest.raises(TakenOver):
                 await first.client.routes_version()
-        monkeypatch.setattr(proxying, "fingerprint", lambda: "of other sources")
+        monkeypatch.setattr(proxy_processes, "fingerprint", lambda: "of other sources")
         run.places.token.write_text("three")
         async with run.controlled("three") as third:
             await third.take_over(recorded_plan(run.places), before="two", now="three")
@@ -101,7 +101,7 @@ def test_an_engine_that_moved_is_known_by_its_name_also_to_a_proxy_that_is_start
 
 
 def test_one_that_cannot_be_started_is_given_up_by_name(run, monkeypatch):
-    monkeypatch.setattr(proxying, "GIVE_UP_S", 0.0)
+    monkeypatch.setattr(proxy_processes, "GIVE_UP_S", 0.0)
 
     async def scenario(first):
         bad = replace(run.plan, model=str(run.places.run / "nothing"))
@@ -115,9 +115,9 @@ def test_one_that_cannot_be_started_is_given_up_by_name(run, monkeypatch):
 
 def test_one_that_hangs_is_ended_and_another_is_started_at_its_address(run, monkeypatch):
     """FAULTS I10: it lives by its process and answers nobody."""
-    monkeypatch.setattr(silence, "SILENT_S", 0.0)
-    monkeypatch.setattr(silence, "BEAT_S", 0.1)
-    monkeypatch.setattr(proxying, "ANSWER_S", 0.1)
+    monkeypatch.setattr(liveness, "SILENT_S", 0.0)
+    monkeypatch.setattr(liveness, "BEAT_S", 0.1)
+    monkeypatch.setattr(proxy_processes, "ANSWER_S", 0.1)
 
     said = []
 
@@ -128,7 +128,7 @@ def test_one_that_hangs_is_ended_and_another_is_started_at_its_address(run, monk
         os.kill(pid, signal.SIGSTOP)
         asked = asyncio.ensure_future(first.ask(lambda proxy: proxy.routes_version()))
         await until(lambda: run.pid != pid, "another proxy")
-        monkeypatch.setattr(silence, "SILENT_S", PATIENCE_S)
+        monkeypatch.setattr(liveness, "SILENT_S", PATIENCE_S)
         version = await asked
         await first.stop()
         return pid, url, first.client.url, version

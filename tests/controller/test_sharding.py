@@ -11,7 +11,7 @@ from tests.waiting import PATIENCE_S, until
 
 from gyre.controller.proxy_processes import recorded_plans, shard_plan
 from gyre.proxy.admin_client import control
-from gyre.storage import call_log as calls
+from gyre.storage import call_log
 from gyre.types.errors import ConfigError
 from gyre.types.ids import shard_of
 from gyre.types.run_events import ProxyRestarted
@@ -67,7 +67,7 @@ def test_an_execution_is_opened_reached_and_closed_at_its_shard_and_at_no_other(
     )
     assert 2 == len(set(of_shards))
     assert [SECOND, FIRST] == [
-        path.name.removesuffix(calls.SUFFIX) for path in calls.logs(run.places.run)
+        path.name.removesuffix(call_log.SUFFIX) for path in call_log.logs(run.places.run)
     ]
 
 

@@ -13,16 +13,15 @@ from tests.waiting import PATIENCE_S
 
 from gyre.cli.main import main
 from gyre.cluster.process import holds_log
-from gyre.controller import run_status as standing
-from gyre.controller import stop as stopping
+from gyre.controller import run_status, stop
 from gyre.controller.controller import JOURNAL_EVENTS
-from gyre.controller.executions import supervisors as supervised_by
+from gyre.controller.executions import supervisors
 from gyre.journal.reader import Header, path_of
 from gyre.journal.writer import write
 from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.messages import RunStarted
 from gyre.scheduler.replay import plain_shape
-from gyre.storage import files as lock
+from gyre.storage import files
 from gyre.storage.files import RUN_FILE
 from gyre.types.outcomes import Ending
 
@@ -77,7 +76,7 @@ def test_executions_and_processes_that_were_left_have_ended(begun, capsys):
 
     assert Ending.CANCELLED is ended.ending
     assert -signal.SIGKILL == proxy.wait(PATIENCE_S)
-    assert not lock.is_taken(folder)
+    assert not files.is_taken(folder)
     assert not holds_log(proxy.pid, log)
     assert "it can go on; 2 that were left have ended" in capsys.readouterr().out
     # Nobody minds to be asked twice.
@@ -132,7 +131,7 @@ def test_a_damaged_journal_keeps_nobody_from_being_told_to_stop(begun, capsys):
 
 
 def test_one_that_hangs_is_named_and_nothing_is_ended(begun, capsys, monkeypatch):
-    monkeypatch.setattr(standing, "STOP_S", 0.1)
+    monkeypatch.setattr(run_status, "STOP_S", 0.1)
     with working(begun, "signal.signal(signal.SIGTERM, signal.SIG_IGN)") as one:
         assert 2 == main(["stop", str(begun)])
         assert one.poll() is None
@@ -142,23 +141,23 @@ def test_one_that_hangs_is_named_and_nothing_is_ended(begun, capsys, monkeypatch
 
 
 def test_one_that_works_on_another_machine_is_said_and_nothing_is_ended(begun, capsys, monkeypatch):
-    monkeypatch.setattr(standing, "lock_holder", lambda path: None)
+    monkeypatch.setattr(run_status, "lock_holder", lambda path: None)
     folder = begun / "attempts" / "g00000-00"
     with working(begun), supervised(folder, order("echo line > work; sleep 600")) as running:
         running.wait_for_work()
 
         assert 2 == main(["stop", str(begun)])
-        assert lock.is_taken(folder)
+        assert files.is_taken(folder)
 
     assert "a process of another machine works on this run; gyre stop" in capsys.readouterr().err
 
 
 def test_an_execution_that_nobody_reaches_is_named(begun, capsys, monkeypatch):
-    monkeypatch.setattr(stopping, "END_S", 0.1)
-    monkeypatch.setattr(supervised_by, "KILL_S", 0.1)
+    monkeypatch.setattr(stop, "END_S", 0.1)
+    monkeypatch.setattr(supervisors, "KILL_S", 0.1)
     folder = begun / "attempts" / "g00000-00"
     folder.mkdir(parents=True)
-    held = lock.take(folder)
+    held = files.take(folder)
 
     assert 2 == main(["stop", str(begun)])
     assert "could not be ended: g00000-00" in capsys.readouterr().err
@@ -168,15 +167,15 @@ def test_an_execution_that_nobody_reaches_is_named(begun, capsys, monkeypatch):
 
 def test_one_that_is_killed_elsewhere_is_waited_for(tmp_path):
     """Whoever carries the order may be closed as soon as it has ended."""
-    held = lock.take(tmp_path)
+    held = files.take(tmp_path)
 
     class Slow:
         def signal_log_holder(self, log, number):
             asyncio.get_running_loop().call_later(0.2, os.close, held)
 
-    asyncio.run(supervised_by.end(tmp_path, 0.0, Slow()))
+    asyncio.run(supervisors.end(tmp_path, 0.0, Slow()))
 
-    assert not lock.is_taken(tmp_path)
+    assert not files.is_taken(tmp_path)
 
 
 def test_where_no_run_was_begun_there_is_nothing_to_stop(tmp_path, capsys):

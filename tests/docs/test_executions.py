@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gyre.rollout import facts
+from gyre.rollout import facts, spec
 from gyre.rollout import facts as outcome
-from gyre.rollout import spec as order
 from gyre.tasks.folder import task
 from gyre.types.outcomes import Ending, Outcome, Status
 from gyre.types.tasks import EvaluationRule
@@ -35,7 +34,7 @@ def test_every_status_and_setting_is_named():
 
 
 def test_the_files_are_called_that():
-    files = {facts.FACTS_FILE, outcome.OUTCOME_FILE, order.ORDER_FILE, order.TOLD_FILE}
+    files = {facts.FACTS_FILE, outcome.OUTCOME_FILE, spec.ORDER_FILE, spec.TOLD_FILE}
 
     assert files <= named("Files")
 

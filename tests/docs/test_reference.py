@@ -11,9 +11,8 @@ from tests.docs.pages import ROOT
 from gyre.cli.main import COMMANDS, ends
 from gyre.harnesses.command import environment
 from gyre.rewards import command
-from gyre.sandboxes import process
-from gyre.sandboxes import process_tree as members
-from gyre.sandboxes.local import sandbox as local
+from gyre.sandboxes import process, process_tree
+from gyre.sandboxes.local import sandbox
 
 SCRIPT = ROOT / "scripts" / "reference"
 REFERENCE = ROOT / "docs" / "reference"
@@ -144,12 +143,12 @@ def test_every_variable_that_is_read_or_set_is_described():
 
 
 def test_every_variable_that_programs_are_given_is_described():
-    given = {*environment("url", "key"), members.MARK, "HOME", "TMPDIR", "PWD"}
+    given = {*environment("url", "key"), process_tree.MARK, "HOME", "TMPDIR", "PWD"}
     page = (REFERENCE / "variables.md").read_text()
 
     assert given == variables("What agent programs are given")
     assert {command.FILES, command.RESULTS} == variables("What evaluators are given")
-    for name in {*local.INHERITED, *process.INHERITED}:
+    for name in {*sandbox.INHERITED, *process.INHERITED}:
         assert f"`{name}`" in page
 
 

@@ -8,9 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors import safe_open
 
-from gyre.export import jsonl as jsonlines
-from gyre.export import parquet
-from gyre.export import safetensors_rows as flat
+from gyre.export import jsonl, parquet, safetensors_rows
 from gyre.export.rows import Totals, drawn
 from gyre.trajectory.loading import load
 from gyre.trajectory.selection import generator, row, select_trajectories
@@ -92,9 +90,9 @@ def read_safetensors(path):
 
 
 FORMATS = {
-    "jsonl": (jsonlines.write_rows, read_jsonl),
+    "jsonl": (jsonl.write_rows, read_jsonl),
     "parquet": (parquet.write_rows, read_parquet),
-    "safetensors": (flat.write_rows, read_safetensors),
+    "safetensors": (safetensors_rows.write_rows, read_safetensors),
 }
 
 
@@ -139,7 +137,7 @@ def test_damage_found_on_the_way_leaves_nothing_open(name, paths, tmp_path):
 
 def test_files_say_how_their_rows_were_drawn(paths, tmp_path):
     parquet.write_rows(tmp_path / "a", rows(paths), SETTINGS)
-    flat.write_rows(tmp_path / "b", rows(paths), SETTINGS)
+    safetensors_rows.write_rows(tmp_path / "b", rows(paths), SETTINGS)
     with safe_open(tmp_path / "b", framework="np") as file:
         about = json.loads(file.metadata()["gyre"])
 
@@ -149,22 +147,24 @@ def test_files_say_how_their_rows_were_drawn(paths, tmp_path):
 
 
 def test_flat_arrays_are_aligned_and_typed_as_described(paths, tmp_path):
-    flat.write_rows(tmp_path / "out", rows(paths), SETTINGS)
+    safetensors_rows.write_rows(tmp_path / "out", rows(paths), SETTINGS)
     data = (tmp_path / "out").read_bytes()
     size = int.from_bytes(data[:8], "little")
     head = json.loads(data[8 : 8 + size])
     widths = {"I64": 8, "I32": 4, "F32": 4, "U8": 1, "BOOL": 1}
     described = {
         name: kind
-        for name, kind in (line.split()[:2] for line in flat.__doc__.splitlines() if "[" in line)
-        if name in flat.ARRAYS
+        for name, kind in (
+            line.split()[:2] for line in safetensors_rows.__doc__.splitlines() if "[" in line
+        )
+        if name in safetensors_rows.ARRAYS
     }
 
     assert 0 == size % 8
-    for name in flat.ARRAYS:
+    for name in safetensors_rows.ARRAYS:
         assert 0 == head[name]["data_offsets"][0] % widths[head[name]["dtype"]]
-        assert described[name].startswith(np.dtype(flat.ARRAYS[name][1]).name)
-    assert described.keys() == flat.ARRAYS.keys()
+        assert described[name].startswith(np.dtype(safetensors_rows.ARRAYS[name][1]).name)
+    assert described.keys() == safetensors_rows.ARRAYS.keys()
 
 
 def test_totals_count_what_passes(paths):
@@ -184,7 +184,7 @@ def test_log_probabilities_survive_json_exactly(make_story, tmp_path):
     rng = np.random.default_rng(0)
     values = -np.exp(rng.normal(size=400) * 8).astype(np.float32)
     story.records[2] = replace(story.records[2], logprobs=values.tobytes())
-    jsonlines.write_rows(tmp_path / "out", rows([story.write(tmp_path)]), SETTINGS)
+    jsonl.write_rows(tmp_path / "out", rows([story.write(tmp_path)]), SETTINGS)
     (found,) = read_jsonl(tmp_path / "out")
 
     assert values.tobytes() == np.array(found["logprobs"], dtype=np.float32).tobytes()
@@ -192,7 +192,7 @@ def test_log_probabilities_survive_json_exactly(make_story, tmp_path):
 
 def test_records_are_written_for_people(errand, tmp_path):
     path = errand.write(tmp_path / "run")
-    many = jsonlines.write_records(tmp_path / "out", [load(path)])
+    many = jsonl.write_records(tmp_path / "out", [load(path)])
     found = read_jsonl(tmp_path / "out")
     opened, _, closed, delivered = found[:4]
 
@@ -213,6 +213,6 @@ def test_records_are_written_for_people(errand, tmp_path):
 def test_a_record_without_log_probabilities_says_null(make_story, tmp_path):
     story = make_story()
     story.call(1, 0, {"user": 1}, 2, logprobs=False)
-    jsonlines.write_records(tmp_path / "out", [load(story.write(tmp_path))])
+    jsonl.write_records(tmp_path / "out", [load(story.write(tmp_path))])
 
     assert None is read_jsonl(tmp_path / "out")[2]["logprobs"]

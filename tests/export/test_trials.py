@@ -9,7 +9,7 @@ from tests.storage.test_calls import CLOSED, OPENED
 
 from gyre.cli.main import main
 from gyre.export.harbor import write_job, write_trial
-from gyre.rollout import facts as outcome
+from gyre.rollout import facts
 from gyre.rollout.execution import Execution
 from gyre.rollout.facts import FactsFile
 from gyre.rollout.spec import write_order
@@ -65,7 +65,7 @@ def ended(run, name, *, ending=Ending.COMPLETED, closed, made, task="org/count")
         execution.apply(fact)
         said.append(fact, at=10.0 * number)
     said.close()
-    outcome.write(folder, execution.record)
+    facts.write(folder, execution.record)
     (folder / "output.txt").write_text("agent said")
     (folder / "evaluation.txt").write_text("tests said")
     return folder

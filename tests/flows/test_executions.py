@@ -9,14 +9,13 @@ from gyre.rollout.main import Secrets
 from gyre.rollout.spec import ExecutionSpec
 from gyre.storage.call_log import logs, read
 from gyre.tasks.folder import FolderTasks
-from gyre.testing import example_agent
-from gyre.testing import example_agent_script as demo_script
+from gyre.testing import example_agent, example_agent_script
 from gyre.testing.processes import EngineProcess
 from gyre.trajectory.tree import grow
 from gyre.types.outcomes import Ending, Outcome, Terminated
 
 TOML = f"""
-instruction = {demo_script.TASK!r}
+instruction = {example_agent_script.TASK!r}
 
 [evaluation]
 argv = ["sh", "-c", 'grep -qxf "$GYRE_EVALUATION/answer" report.txt || exit 1']
@@ -30,7 +29,7 @@ def write_task(folder):
     (folder / "report" / "task.toml").write_text(TOML)
     (folder / "report" / "files" / "note-year.txt").write_text("In May it rained.\n" * 12)
     (folder / "report" / "files" / "note-list.txt").write_text("Buy bread.\n")
-    (folder / "report" / "evaluation" / "answer").write_text(demo_script.ANSWER + "\n")
+    (folder / "report" / "evaluation" / "answer").write_text(example_agent_script.ANSWER + "\n")
     return FolderTasks(folder).get(0)
 
 
@@ -51,7 +50,7 @@ def supervise(stage, proxy, name):
 
 def test_an_agent_does_its_task_and_is_judged_by_what_it_left(stage):
     """SPEC 6.1, 6.2: its calls are recorded under the same execution."""
-    script = f"{demo_script.__name__}:script"
+    script = f"{example_agent_script.__name__}:script"
     log = stage.folder / "asks.jsonl"
     with EngineProcess("sglang", script=script, tokenizer=stage.tokenizer, log=log) as engine:
         proxy = stage.proxy(engine)
@@ -68,7 +67,7 @@ def test_an_agent_does_its_task_and_is_judged_by_what_it_left(stage):
     )
     assert (Outcome.VALID, 1.0) == (record.closed.outcome, record.closed.score)
     assert 8 == len(tree.calls)
-    assert demo_script.DONE in (one.folder / "output.txt").read_text()
+    assert example_agent_script.DONE in (one.folder / "output.txt").read_text()
     assert (one.folder / "frozen" / "report.txt").exists()
 
 

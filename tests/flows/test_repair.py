@@ -20,7 +20,7 @@ from gyre.scheduler.messages import (
     StopReason,
 )
 from gyre.scheduler.replay import replay
-from gyre.storage import call_log as calls
+from gyre.storage import call_log
 from gyre.testing.emulated_cell import tables
 from gyre.types.call_records import CallFailed
 from gyre.types.run_events import (
@@ -80,8 +80,8 @@ def assert_whole(ran):
     assert len(steps) * ran.shape.groups_per_batch == len(pulled) == len(set(pulled))
     assert 0 == sum(
         type(one) is CallFailed
-        for path in calls.logs(ran.folder)
-        for one in calls.read(path).records
+        for path in call_log.logs(ran.folder)
+        for one in call_log.read(path).records
     )
 
 

@@ -31,7 +31,7 @@ from gyre.scheduler.messages import (
     StopReason,
 )
 from gyre.scheduler.replay import replay
-from gyre.storage import call_log as calls
+from gyre.storage import call_log
 from gyre.testing import light_agent
 from gyre.testing.emulated_cell import tables
 from gyre.types.call_records import CallFailed
@@ -190,8 +190,8 @@ def test_only_the_death_of_the_proxy_itself_cuts_calls_off(resumed):
     """Those in flight then; a controller's death cuts off none (FAULTS 19)."""
     failed = {
         one.reason
-        for path in calls.logs(resumed.folder)
-        for one in calls.read(path).records
+        for path in call_log.logs(resumed.folder)
+        for one in call_log.read(path).records
         if type(one) is CallFailed
     }
 

@@ -17,7 +17,7 @@ from tests.rewards.judged import endpoint
 from tests.waiting import PATIENCE_S, wait_until
 
 from gyre.cli.main import main
-from gyre.cluster import liveness as silence
+from gyre.cluster import liveness
 from gyre.cluster.procfs import holder_of
 from gyre.config.loader import loaded
 from gyre.evals.results import curve, read_summary
@@ -25,10 +25,9 @@ from gyre.evals.runner import due, measured
 from gyre.model.registry import model_folder
 from gyre.rollout import facts
 from gyre.rollout import facts as outcome
-from gyre.storage import call_log as calls
+from gyre.storage import call_log
 from gyre.storage.files import is_taken
-from gyre.testing import example_agent_script as demo_script
-from gyre.testing import light_agent
+from gyre.testing import example_agent_script, light_agent
 from gyre.testing.emulated_cell import workload, write_tasks
 from gyre.testing.processes import EngineProcess
 from gyre.testing.tokenizer import write_tokenizer
@@ -107,7 +106,7 @@ def test_outcomes_and_trees_are_kept(whole):
     """What the proxy recorded is what export and inspect read."""
     for name, one in whole.results.items():
         record = outcome.read_outcome(whole.folder / "attempts" / name)
-        logged = calls.read(calls.path_of(whole.folder, name)).records
+        logged = call_log.read(call_log.path_of(whole.folder, name)).records
 
         assert (Outcome.VALID, one["score"]) == (record.closed.outcome, record.closed.score)
         assert one["calls"] == sum(isinstance(line, CallClosed) for line in logged) > 0
@@ -156,7 +155,7 @@ def engine(tmp_path_factory):
     """One that nobody calls, so that rollouts need not start their own."""
     folder = tmp_path_factory.mktemp("engine")
     tokenizer = write_tokenizer(folder) / "tokenizer.json"
-    script = f"{demo_script.__name__}:script"
+    script = f"{example_agent_script.__name__}:script"
     with EngineProcess(
         "sglang", script=script, tokenizer=tokenizer, log=folder / "asks.jsonl"
     ) as process:
@@ -308,7 +307,7 @@ def test_a_judge_gives_the_reward_and_its_critique_is_in_no_log(tmp_path, capsys
         ran = rolled(tmp_path / "run", tasks, capsys, "--model", "tiny", "--n", "1", *judge)
     (result,) = ran.results.values()
     (assessed,) = outcome.read_outcome(ran.folder / "attempts" / "g00000-00").assessments
-    log = calls.path_of(ran.folder, "g00000-00").read_bytes()
+    log = call_log.path_of(ran.folder, "g00000-00").read_bytes()
 
     assert (0, 0.75, 1) == (ran.status, result["score"], result["calls"])
     assert ("judge m", 1) == (assessed.evaluator, assessed.attempt)
@@ -399,8 +398,8 @@ def left_running(folder):
 
 def test_an_engine_that_hangs_ends_it_by_name(tmp_path, capsys, monkeypatch):
     """FAULTS I10: the process lives and answers nobody, and every agent would wait."""
-    monkeypatch.setattr(silence, "SILENT_S", 0.0)
-    monkeypatch.setattr(silence, "BEAT_S", 0.1)
+    monkeypatch.setattr(liveness, "SILENT_S", 0.0)
+    monkeypatch.setattr(liveness, "BEAT_S", 0.1)
     log, is_over = tmp_path / "run" / "logs" / "engine.log", threading.Event()
 
     def hang():

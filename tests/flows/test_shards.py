@@ -12,7 +12,7 @@ from tests.waiting import PATIENCE_S
 
 from gyre.proxy.admin_client import address_file
 from gyre.scheduler.messages import ExecutionTerminated, Published, StepTaken, StopReason
-from gyre.storage import call_log as calls
+from gyre.storage import call_log
 from gyre.testing.emulated_cell import tables
 from gyre.types.call_records import CallClosed, LogSealed
 from gyre.types.ids import shard_of
@@ -77,11 +77,11 @@ def test_the_next_controller_finds_both_and_the_first_outlives_the_death_of_the_
 def test_every_execution_is_recorded_whole_whichever_shard_it_had(killed):
     _, _, ran = killed
     of_shard = [0] * SHARDS
-    for path in calls.logs(ran.folder):
-        records = calls.read(path).records
+    for path in call_log.logs(ran.folder):
+        records = call_log.read(path).records
         assert isinstance(records[-1], LogSealed)
         committed = sum(isinstance(one, CallClosed) for one in records)
-        of_shard[shard_of(path.name.removesuffix(calls.SUFFIX), SHARDS)] += committed
+        of_shard[shard_of(path.name.removesuffix(call_log.SUFFIX), SHARDS)] += committed
 
     assert min(of_shard) > 0
     assert len(ran.facts(ExecutionTerminated)) <= sum(of_shard)

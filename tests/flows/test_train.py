@@ -22,7 +22,7 @@ from gyre.scheduler.messages import (
     StopReason,
 )
 from gyre.scheduler.replay import replay
-from gyre.storage import call_log as calls
+from gyre.storage import call_log
 from gyre.types.call_records import CallFailed
 from gyre.types.outcomes import Launched, Outcome
 from gyre.types.run_events import (
@@ -75,8 +75,10 @@ def test_ages_obey_the_identity_after_every_update(elastic):
 
 
 def test_no_call_fails_and_no_harness_starts_twice(elastic):
-    logs = list(calls.logs(elastic.folder))
-    failed = [one for path in logs for one in calls.read(path).records if type(one) is CallFailed]
+    logs = list(call_log.logs(elastic.folder))
+    failed = [
+        one for path in logs for one in call_log.read(path).records if type(one) is CallFailed
+    ]
     launched = Counter(
         type(entry.fact)
         for folder in (elastic.folder / "attempts").iterdir()
@@ -151,8 +153,8 @@ def assert_undisturbed(ran):
     assert StopReason.FINISHED is watched(ran.shape, ran.events).stopped
     assert 0 == sum(
         type(one) is CallFailed
-        for path in calls.logs(ran.folder)
-        for one in calls.read(path).records
+        for path in call_log.logs(ran.folder)
+        for one in call_log.read(path).records
     )
 
 
@@ -211,6 +213,6 @@ def test_a_satellite_that_is_killed_loses_nothing_but_its_time(tmp_path):
     assert StopReason.FINISHED is watched(ran.shape, ran.events).stopped
     assert 0 == sum(
         type(one) is CallFailed
-        for path in calls.logs(ran.folder)
-        for one in calls.read(path).records
+        for path in call_log.logs(ran.folder)
+        for one in call_log.read(path).records
     )

@@ -7,7 +7,7 @@ import pytest
 from staging.rolled import roll_out
 from staging.scripts import DOERS
 
-from gyre.storage import call_log as calls
+from gyre.storage import call_log
 from gyre.trajectory.tree import grow
 
 pytestmark = pytest.mark.harness
@@ -22,7 +22,7 @@ def test_a_group_of_claude_code_is_executed_without_a_network(
     status, said = roll_out("claude_code", folder, members=MEMBERS, nonce="b1690f4ce7d2358a")
     lines = (folder / "run" / "results.jsonl").read_text().splitlines()
     results = [json.loads(line) for line in lines]
-    trees = [grow(calls.read(log).records) for log in calls.logs(folder / "run")]
+    trees = [grow(call_log.read(log).records) for log in call_log.logs(folder / "run")]
 
     assert 0 == status, said
     assert f"[{MEMBERS}/{MEMBERS}]" in said

@@ -8,8 +8,8 @@ from staging.findings import num_tokens
 from staging.scripts import ANSWER, DOERS, TASK
 from staging.supervised import Errand, play_supervised
 
-from gyre.rollout import facts as outcome
-from gyre.storage import call_log as calls
+from gyre.rollout import facts
+from gyre.storage import call_log
 from gyre.trajectory.tree import grow
 from gyre.types.outcomes import Ending, Outcome
 
@@ -32,10 +32,10 @@ def test_a_program_does_its_task_under_a_supervisor(
     folder = tmp_path / "stage"
     errand = Errand(kind=kind, sandbox=sandbox, instruction=f"- {TASK}: go", nonce=nonce)
     play_supervised(errand, folder)
-    record = outcome.read_outcome(folder / "execution")
+    record = facts.read_outcome(folder / "execution")
     output = (folder / "execution" / "output.txt").read_text(errors="replace")
-    (log,) = calls.logs(folder / "run")
-    tree = grow(calls.read(log).records)
+    (log,) = call_log.logs(folder / "run")
+    tree = grow(call_log.read(log).records)
 
     assert record.terminated is not None
     assert record.closed is not None

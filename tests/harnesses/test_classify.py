@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gyre.harnesses import claude_code, codex, opencode, qwen_code
-from gyre.harnesses import install as prepare
+from gyre.harnesses import claude_code, codex, install, opencode, qwen_code
 from gyre.harnesses.program import of_version
 from gyre.harnesses.roles import TABLES, classify
 from gyre.types.call_records import Classification, Evidence
@@ -75,7 +74,7 @@ def test_the_newest_version_is_newest_by_number_not_by_letter() -> None:
 
 
 def test_tables_list_the_versions_that_the_lock_installs() -> None:
-    locks = Path(prepare.__file__).parent / "lock"
+    locks = Path(install.__file__).parent / "lock"
     # mini-swe-agent is told by its own words, whatever its version.
     locked = {
         version

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gyre.model import cuda_ipc as lending
+from gyre.model import cuda_ipc
 from gyre.model.cuda_ipc import CudaIpcMemory, reading, sums_of
 from gyre.types.errors import ExposureGone, TransferError
 from gyre.types.protocols import MemoryRange
@@ -20,11 +20,11 @@ NOTHING = MemoryRange(piece=0, at=0, num_bytes=0)
 @pytest.fixture(autouse=True)
 def without_a_driver(monkeypatch):
     """Loans of main memory, which nobody can open: what is left is when they are let go."""
-    monkeypatch.setattr(lending, "_settle", lambda device: None)
+    monkeypatch.setattr(cuda_ipc, "_settle", lambda device: None)
     monkeypatch.setattr(
-        lending, "_place", lambda one, pieces: MemoryRange(piece=0, at=0, num_bytes=one.nbytes)
+        cuda_ipc, "_place", lambda one, pieces: MemoryRange(piece=0, at=0, num_bytes=one.nbytes)
     )
-    monkeypatch.setattr(lending, "READERS_S", 0.05)
+    monkeypatch.setattr(cuda_ipc, "READERS_S", 0.05)
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_a_reader_of_a_loan_that_has_ended_opens_nothing(memory, monkeypatch):
     def opened(handle):
         raise AssertionError("a handle of an ended loan is opened")
 
-    monkeypatch.setattr(lending, "_opened", opened)
+    monkeypatch.setattr(cuda_ipc, "_opened", opened)
     loan, _ = lent_by(memory)
     loan.end()
 
@@ -77,7 +77,7 @@ def test_a_reader_of_a_loan_that_has_ended_opens_nothing(memory, monkeypatch):
 
 def test_nothing_that_is_lent_is_on_the_device_of_who_reads_it(tmp_path, monkeypatch):
     """Beside parts of that device, because all are added up and compared together."""
-    monkeypatch.setattr(lending, "_check", lambda stamp, lent: None)
+    monkeypatch.setattr(cuda_ipc, "_check", lambda stamp, lent: None)
     loan, _ = lent_by(CudaIpcMemory(CPU, tmp_path))
     lent = replace(loan.lent, pieces=(), parts=(NOTHING,))
 

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 from tests.waiting import PATIENCE_S
 
-from gyre.proxy import main as alone
+from gyre.proxy import main
 from gyre.proxy.main import OrphanMonitor
 from gyre.rollout.spec import TOLD_FILE, ProxyTotals, read_told, write_proxy_totals
 
@@ -37,7 +37,7 @@ class Calls:
 @pytest.fixture
 def left(tmp_path, monkeypatch):
     """A proxy in a run's folder, looked after; and what its execution was told."""
-    monkeypatch.setattr(alone, "LOOK_S", 0.01)
+    monkeypatch.setattr(main, "LOOK_S", 0.01)
     folder = tmp_path / "attempts" / NAME
     folder.mkdir(parents=True)
 

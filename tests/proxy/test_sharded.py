@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gyre.proxy import client as sharded
+from gyre.proxy import client
 from gyre.proxy.client import SealedExecution, ShardedProxyClient
 from gyre.types.ids import shard_of
 
@@ -77,7 +77,7 @@ def test_what_they_count_is_added_up(shards):
 
 
 def test_waiting_calls_of_the_others_are_known_while_one_is_away(shards, monkeypatch):
-    monkeypatch.setattr(sharded, "ANSWER_S", 0.0)
+    monkeypatch.setattr(client, "ANSWER_S", 0.0)
     shards[0].is_away = True
 
     assert {"one": 2.0} == asyncio.run(ShardedProxyClient(shards).held())

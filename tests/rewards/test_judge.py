@@ -13,7 +13,7 @@ from tests.storage.test_folders import dig
 
 from gyre.config.sections import JudgeConfig
 from gyre.rewards.judge import Judge, verdict_in
-from gyre.storage import safe_dir as folders
+from gyre.storage import safe_dir
 from gyre.types.errors import EvaluatorError
 from gyre.types.outcomes import EvaluatorAnswer, NoAnswer
 from gyre.types.tasks import EvaluationRule, Rubric, Task
@@ -177,7 +177,7 @@ def test_links_in_a_circle_and_folders_of_any_depth_are_looked_at(workspace):
             assert EvaluatorAnswer(text="1") == judged(workspace, one, looks=True)
         results = [m["content"] for m in one.asked[-1]["messages"] if m["role"] == "tool"]
     finally:
-        folders.remove(workspace)
+        safe_dir.remove(workspace)
 
     assert ["no such file: circle/x", "notes.txt 28\nsrc/a.py 11"] == results
 

@@ -7,7 +7,7 @@ import time
 import pytest
 from tests.waiting import wait_until
 
-from gyre.rollout import heartbeat as module
+from gyre.rollout import heartbeat
 from gyre.rollout.heartbeat import (
     BEAT_FILE,
     BEAT_S,
@@ -57,7 +57,7 @@ def wait_for_beat(folder):
 
 
 def test_it_beats_by_itself_for_as_long_as_it_lasts(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "BEAT_S", 0.01)
+    monkeypatch.setattr(heartbeat, "BEAT_S", 0.01)
     with Heartbeat(tmp_path) as beating:
         wait_for_beat(tmp_path)
         wait_for_beat(tmp_path)
@@ -68,8 +68,8 @@ def test_it_beats_by_itself_for_as_long_as_it_lasts(tmp_path, monkeypatch):
 
 def test_a_loop_that_stands_still_stops_the_beat(tmp_path, monkeypatch):
     """The thread lives on, and would show for good that somebody does."""
-    monkeypatch.setattr(module, "BEAT_S", 0.01)
-    monkeypatch.setattr(module, "STUCK_S", 0.2)
+    monkeypatch.setattr(heartbeat, "BEAT_S", 0.01)
+    monkeypatch.setattr(heartbeat, "STUCK_S", 0.2)
     tried = []
 
     class Counted(Heartbeat):

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gyre.rollout import supervisor as module
+from gyre.rollout import supervisor
 from gyre.rollout.execution import Execution
 from gyre.rollout.spec import ExecutionSpec, ProxyTotals
 from gyre.rollout.supervisor import MOST_TRIES, Supervisor
@@ -58,7 +58,7 @@ class Failing:
 
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch):
-    monkeypatch.setattr(module, "RETRY_S", 0.0)
+    monkeypatch.setattr(supervisor, "RETRY_S", 0.0)
 
 
 def terminated(folder, sandbox, *, cancelled=False):

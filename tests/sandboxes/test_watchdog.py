@@ -2,9 +2,9 @@
 
 from tests.storage.test_folders import DEPTH, dig
 
-from gyre.sandboxes import process_tree as watchdog
+from gyre.sandboxes import process_tree
 from gyre.sandboxes.process_tree import ENTRY_BYTES, size_of
-from gyre.storage import safe_dir as folders
+from gyre.storage import safe_dir
 
 MOST = 2**30
 
@@ -15,7 +15,7 @@ def test_nothing_is_hidden_by_lying_deep(tmp_path):
     dig(folder)
 
     assert (DEPTH + 1) * ENTRY_BYTES <= size_of([folder, tmp_path / "never there"], MOST)
-    folders.remove(folder)
+    safe_dir.remove(folder)
 
 
 def test_what_links_lead_to_is_not_counted(tmp_path):
@@ -32,12 +32,12 @@ def test_a_folder_that_moves_while_it_is_counted_hides_nothing_behind_it(tmp_pat
     (tmp_path / "z" / "large").write_bytes(bytes(10**6))
 
     def visits(folder, **settings):
-        for visit in folders.visits(folder, **settings):
+        for visit in safe_dir.visits(folder, **settings):
             if visit.label == b"0a/x":
                 (tmp_path / "0a" / "x").rename(tmp_path / "0b" / "x")
             yield visit
 
-    monkeypatch.setattr(watchdog, "visits", visits)
+    monkeypatch.setattr(process_tree, "visits", visits)
 
     assert 10**6 <= size_of([tmp_path], MOST)
 

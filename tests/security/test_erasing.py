@@ -11,8 +11,7 @@ from gyre.export.harbor import write_job
 from gyre.rollout import facts
 from gyre.rollout import facts as outcome
 from gyre.rollout.erase import erase
-from gyre.storage import call_log as calls
-from gyre.storage import files as lock
+from gyre.storage import call_log, files
 from gyre.storage.call_log import CallLog, path_of
 from gyre.storage.wal import WalEntry, WriteAheadLog
 from gyre.trajectory.loading import load
@@ -63,7 +62,7 @@ def test_its_ending_and_score_remain_and_are_read_as_before(tmp_path):
 
     assert before == (facts.read(attempt), outcome.read_outcome(attempt))
     assert {} == load(path_of(tmp_path, "x")).tree.calls
-    assert isinstance(calls.read(path_of(tmp_path, "x")).records[-1], LogSealed)
+    assert isinstance(call_log.read(path_of(tmp_path, "x")).records[-1], LogSealed)
     assert 1 == write_job(tmp_path, tmp_path / "job")
 
 
@@ -113,7 +112,7 @@ def test_erasing_again_changes_nothing_that_can_be_read(tmp_path):
 def test_what_is_open_supervised_or_unknown_is_refused_and_nothing_is_erased(tmp_path):
     recorded(tmp_path, "x")
     recorded(tmp_path, "open", sealed=False)
-    held = lock.take(recorded(tmp_path, "supervised"))
+    held = files.take(recorded(tmp_path, "supervised"))
     before = contents(tmp_path)
     for name in ("open", "supervised", "unknown", "../x", "a/../../x"):
         with pytest.raises(ConfigError, match=r"open|no execution"):

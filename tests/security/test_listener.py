@@ -19,7 +19,7 @@ from uvicorn.server import ServerState
 from gyre.cell.spec import CellSpec
 from gyre.cli.main import main, parser
 from gyre.config.sections import ProxyConfig
-from gyre.net import http_server as listen
+from gyre.net import http_server
 from gyre.net.http_server import BoundedHttpProtocol, listener, serving
 
 PACKAGE = Path(__file__).parents[2] / "src" / "gyre"
@@ -102,13 +102,13 @@ async def closed(writer):
 )
 def test_a_client_that_stops_in_the_middle_is_let_go(data, tmp_path, monkeypatch):
     """FAULTS 34: nobody holds a connection by sending nothing."""
-    monkeypatch.setattr(listen, "IDLE_S", SOON_S)
+    monkeypatch.setattr(http_server, "IDLE_S", SOON_S)
 
     async def scenario():
         async with listening(tmp_path) as port:
             await said(port, data, ends=False)
             # The next one may take its time.
-            monkeypatch.setattr(listen, "IDLE_S", PATIENCE_S)
+            monkeypatch.setattr(http_server, "IDLE_S", PATIENCE_S)
             return await said(port, b"GET /health HTTP/1.0\r\n\r\n")
 
     assert asyncio.run(scenario()).endswith(b'{"ok":true}')
@@ -120,7 +120,7 @@ def test_a_client_that_goes_on_sending_what_was_refused_is_let_go(tmp_path, monk
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(START + b"content-length: 1000000\r\n\r\n")
             answer = await reader.readline()
-            monkeypatch.setattr(listen, "IDLE_S", SOON_S)
+            monkeypatch.setattr(http_server, "IDLE_S", SOON_S)
             hung_up = asyncio.create_task(reader.read())
             while not hung_up.done():
                 writer.write(b"x")
@@ -139,7 +139,7 @@ def test_a_client_that_sent_all_of_what_was_refused_and_then_nothing_is_let_go(
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(START + b"content-length: 2\r\n\r\n{")
             answer = await reader.readline()
-            monkeypatch.setattr(listen, "IDLE_S", SOON_S)
+            monkeypatch.setattr(http_server, "IDLE_S", SOON_S)
             writer.write(b"}")
             await reader.read()
             await closed(writer)

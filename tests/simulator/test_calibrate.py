@@ -9,7 +9,7 @@ import pytest
 from tests.simulator.scenes import scenario
 
 import gyre.simulator
-from gyre.simulator import paper as paper_results
+from gyre.simulator import paper
 from gyre.simulator.calibrate import (
     DRIFT,
     TRAINING_RATE,
@@ -124,7 +124,7 @@ def strays(sources, results):
 def sources():
     room = Path(gyre.simulator.__file__).parent
     found = {path.name: path.read_text() for path in sorted(room.rglob("*.py"))}
-    return found, found.pop(Path(paper_results.__file__).name)
+    return found, found.pop(Path(paper.__file__).name)
 
 
 def test_published_results_stand_in_one_file():

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.overriding import Overridden
 
-from gyre.storage import safe_dir as folders
+from gyre.storage import safe_dir
 
 LONG = "long" * 50
 DEPTH = 25
@@ -54,7 +54,7 @@ def deep(tmp_path):
 
 def test_a_walk_goes_to_any_depth_with_one_descriptor(deep):
     counts, last = set(), []
-    for visit in folders.visits(deep):
+    for visit in safe_dir.visits(deep):
         counts.add(len(held(deep)))
         last = visit.entries
 
@@ -67,7 +67,7 @@ def test_what_is_deep_or_shut_can_be_removed(deep):
     (deep / "shut").mkdir()
     (deep / "shut" / "file").touch()
     (deep / "shut").chmod(0)
-    folders.remove(deep)
+    safe_dir.remove(deep)
 
     assert not deep.exists()
 
@@ -76,10 +76,10 @@ def test_removing_a_link_leaves_what_it_leads_to(tmp_path):
     (tmp_path / "kept").mkdir()
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "link").symlink_to(tmp_path / "kept")
-    folders.remove(tmp_path / "folder")
+    safe_dir.remove(tmp_path / "folder")
     (tmp_path / "link").symlink_to(tmp_path / "kept")
-    folders.remove(tmp_path / "link")
-    folders.remove(tmp_path / "never there")
+    safe_dir.remove(tmp_path / "link")
+    safe_dir.remove(tmp_path / "never there")
 
     assert ["kept"] == [path.name for path in tmp_path.iterdir()]
 
@@ -87,7 +87,7 @@ def test_removing_a_link_leaves_what_it_leads_to(tmp_path):
 def test_a_walk_says_where_it_is(tmp_path):
     for name in ("a/b/c", "a/d", "e"):
         (tmp_path / name).mkdir(parents=True)
-    found = [(visit.label, visit.up, visit.name) for visit in folders.visits(tmp_path)]
+    found = [(visit.label, visit.up, visit.name) for visit in safe_dir.visits(tmp_path)]
 
     assert [
         (b"", 0, None),
@@ -102,7 +102,7 @@ def test_a_walk_says_where_it_is(tmp_path):
 def walked(folder, at, do):
     """Where a forgiving walk was, and how far it went up to get there; `do` happens at `at`."""
     found = []
-    for visit in folders.visits(folder, forgives=True):
+    for visit in safe_dir.visits(folder, forgives=True):
         found.append((visit.label.decode(), visit.up))
         if visit.label.decode() == at:
             do()
@@ -153,7 +153,7 @@ def test_a_folder_that_is_not_in_its_place_any_more_is_passed_over(moving, succe
     ],
 )
 def test_the_way_back_is_bounded_and_leads_to_the_top_at_least(moving, monkeypatch, most, rest):
-    monkeypatch.setattr(folders, "MOST_STEPS_BACK", most)
+    monkeypatch.setattr(safe_dir, "MOST_STEPS_BACK", most)
     found = walked(moving, "a/b/c", lambda: (moving / "a/b/c").rename(moving / "z/c"))
 
     assert [*START, *rest] == found
@@ -161,7 +161,7 @@ def test_the_way_back_is_bounded_and_leads_to_the_top_at_least(moving, monkeypat
 
 def test_a_walk_that_forgives_nothing_ends_where_a_folder_moves(moving):
     def walk():
-        for visit in folders.visits(moving):
+        for visit in safe_dir.visits(moving):
             if visit.label == b"a/b/c":
                 (moving / "a/b/c").rename(moving / "z/c")
 
@@ -183,7 +183,7 @@ def test_a_folder_that_is_shut_hides_nothing_but_itself(moving, monkeypatch):
             raise PermissionError
         return os.open(path, flags, mode, dir_fd=dir_fd)
 
-    monkeypatch.setattr(folders, "os", Overridden(os, scandir=scandir, open=open_))
+    monkeypatch.setattr(safe_dir, "os", Overridden(os, scandir=scandir, open=open_))
 
     rest = [("a/b/d", 1), ("a/e", 2), ("z", 2), ("z/y", 0)]
     assert [*START, *rest] == walked(moving, None, None)
@@ -195,9 +195,9 @@ def test_paths_that_are_too_long_differ_where_they_differ(tmp_path):
         folder = tmp_path / name
         folder.mkdir()
         dig(folder, name=name * 50)
-        visit = list(folders.visits(folder))[-1]
+        visit = list(safe_dir.visits(folder))[-1]
         labels.append(visit.label_of(visit.entries[0]))
-        folders.remove(folder)
+        safe_dir.remove(folder)
 
     assert 2 == len(set(labels))
     assert 100 > max(map(len, labels))
@@ -212,10 +212,10 @@ def test_only_a_file_of_the_folder_itself_is_opened(tmp_path, name):
     (inside / "link").symlink_to(tmp_path / "file")
     (inside / "folder").symlink_to(tmp_path)
     os.mkfifo(inside / "pipe")
-    os.close(folders.opened(inside, "./file"))
+    os.close(safe_dir.opened(inside, "./file"))
 
     with pytest.raises((OSError, ValueError)):
-        folders.opened(inside, name)
+        safe_dir.opened(inside, name)
 
 
 def test_writing_follows_no_link(tmp_path):
@@ -225,8 +225,8 @@ def test_writing_follows_no_link(tmp_path):
     (outside / "file").write_text("kept")
     (inside / "file").symlink_to(outside / "file")
     (inside / "folder").symlink_to(outside)
-    folders.write(inside, "file", b"new")
-    folders.write(inside, "folder/file", b"new")
+    safe_dir.write(inside, "file", b"new")
+    safe_dir.write(inside, "folder/file", b"new")
 
     assert "kept" == (outside / "file").read_text()
     assert ["file"] == [path.name for path in outside.iterdir()]

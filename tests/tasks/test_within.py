@@ -6,7 +6,7 @@ import zipfile
 
 import pytest
 
-from gyre.tasks import safe_paths as within
+from gyre.tasks import safe_paths
 from gyre.types.errors import TaskError
 
 
@@ -34,22 +34,22 @@ def zipped(path, *members):
 @pytest.mark.parametrize(("pack", "name"), [(tarred, "t.tar.gz"), (zipped, "t.zip")])
 def test_an_archive_is_unpacked_once(pack, name, tmp_path):
     archive = pack(tmp_path / name, ("a/task.toml", "x"), ("a/tests/test.sh", "y"))
-    folder = within.unpacked(archive, tmp_path / "cache")
+    folder = safe_paths.unpacked(archive, tmp_path / "cache")
     (folder / "mark").write_text("")
 
-    assert within.is_archive(archive)
+    assert safe_paths.is_archive(archive)
     assert ("x", "y") == (
         (folder / "a" / "task.toml").read_text(),
         (folder / "a" / "tests" / "test.sh").read_text(),
     )
-    assert folder == within.unpacked(archive, tmp_path / "cache")
+    assert folder == safe_paths.unpacked(archive, tmp_path / "cache")
     assert (folder / "mark").exists()
     assert [folder] == list((tmp_path / "cache").iterdir())
 
 
 def test_programs_stay_programs(tmp_path):
     archive = tarred(tmp_path / "t.tar.gz", ("run.sh", "x"), ("data", "y"))
-    folder = within.unpacked(archive, tmp_path / "cache")
+    folder = safe_paths.unpacked(archive, tmp_path / "cache")
 
     assert (0o755, 0o644) == (
         (folder / "run.sh").stat().st_mode & 0o777,
@@ -73,7 +73,7 @@ ATTACKS = {
 def test_an_archive_that_leads_out_is_refused_and_leaves_nothing(way, tmp_path):
     archive = tarred(tmp_path / "t.tar.gz", *ATTACKS[way])
     with pytest.raises(TaskError, match=r"t\.tar\.gz"):
-        within.unpacked(archive, tmp_path / "inner" / "cache")
+        safe_paths.unpacked(archive, tmp_path / "inner" / "cache")
 
     assert [] == list((tmp_path / "inner" / "cache").iterdir())
     assert not (tmp_path / "inner" / "out").exists()
@@ -82,21 +82,21 @@ def test_an_archive_that_leads_out_is_refused_and_leaves_nothing(way, tmp_path):
 @pytest.mark.parametrize("name", ["../out", "a/../../out", "/out"])
 def test_a_zip_that_leads_out_is_refused(name, tmp_path):
     with pytest.raises(TaskError, match="expected a path inside"):
-        within.unpacked(zipped(tmp_path / "t.zip", (name, "x")), tmp_path / "cache")
+        safe_paths.unpacked(zipped(tmp_path / "t.zip", (name, "x")), tmp_path / "cache")
 
 
 def test_an_archive_that_is_none_is_named(tmp_path):
     for name in ("t.tar.gz", "t.zip"):
         (tmp_path / name).write_text("no archive")
         with pytest.raises(TaskError, match=name):
-            within.unpacked(tmp_path / name, tmp_path / "cache")
+            safe_paths.unpacked(tmp_path / name, tmp_path / "cache")
 
 
 def test_an_archive_that_would_fill_the_disk_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(within, "MOST_BYTES", 10)
+    monkeypatch.setattr(safe_paths, "MOST_BYTES", 10)
 
     with pytest.raises(TaskError, match="more than 10 bytes"):
-        within.unpacked(tarred(tmp_path / "t.tar.gz", ("a", "x" * 11)), tmp_path / "cache")
+        safe_paths.unpacked(tarred(tmp_path / "t.tar.gz", ("a", "x" * 11)), tmp_path / "cache")
 
 
 @pytest.mark.parametrize("kind", ["", ":gz", ":xz", ":bz2"])
@@ -114,7 +114,7 @@ def test_an_archive_that_is_cut_is_never_taken_for_a_smaller_one(kind, tmp_path)
     for size in [*range(1, length, 97), length]:
         archive.write_bytes(data[:size])
         with pytest.raises(TaskError, match=r"t\.tar"):
-            within.unpacked(archive, tmp_path / "cache")
+            safe_paths.unpacked(archive, tmp_path / "cache")
 
     assert [] == list((tmp_path / "cache").iterdir())
 
@@ -137,7 +137,7 @@ def test_an_archive_that_was_changed_on_its_way_is_whole_or_named(kind, tmp_path
     for at in range(0, len(data), 61):
         archive.write_bytes(data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :])
         try:
-            folder = within.unpacked(archive, tmp_path / f"cache-{at}")
+            folder = safe_paths.unpacked(archive, tmp_path / f"cache-{at}")
         except TaskError:
             continue
         assert 3 == len(list(folder.rglob("task.toml")))

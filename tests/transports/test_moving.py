@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gyre.transports import tensor_transfer as moving
+from gyre.transports import tensor_transfer
 from gyre.transports.tensor_layout import BLOCK_BYTES, TensorSlice
 from gyre.transports.tensor_transfer import TensorBytes, expose, fetch
 from gyre.types.errors import TransferError
@@ -173,6 +173,8 @@ def test_what_is_read_whole_is_not_copied_again():
     transport = Memory()
     whole = RNG.normal(size=(64, 64)).astype(np.float32)
     bundle = expose(transport, {"w": part(whole, TensorSlice.all_of(whole.shape))}, version=1)
-    found = moving.fetch(transport, [bundle], {"w": ("w", TensorSlice.all_of(whole.shape))})
+    found = tensor_transfer.fetch(
+        transport, [bundle], {"w": ("w", TensorSlice.all_of(whole.shape))}
+    )
 
     assert found["w"].data.base is not None

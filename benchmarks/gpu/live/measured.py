@@ -14,7 +14,7 @@ from gyre.observability.dashboard.panels_cells import CAUSES, Account
 from gyre.observability.history.run import RunHistory
 from gyre.scheduler.messages import RunStarted, StepTaken
 from gyre.scheduler.replay import shape_of
-from gyre.storage import call_log as calls
+from gyre.storage import call_log
 from gyre.types.call_records import CallClosed, CallFailed, LogOpened
 from gyre.types.run_events import ClaimTrained, StepMade, TransitionTimed, WeightsPublished
 
@@ -66,7 +66,7 @@ def _ages(story: RunHistory) -> dict[str, float]:
 
 def _calls(folder: Path, seconds: float) -> dict[str, float]:
     """Until the last step: what is cut off by the end of the run is not counted."""
-    records = [one for path in calls.logs(folder) for one in calls.read(path).records]
+    records = [one for path in call_log.logs(folder) for one in call_log.read(path).records]
     # Call logs have the time of the calendar, and the first is opened as the run begins.
     until = min(one.at for one in records if isinstance(one, LogOpened)) + seconds
     closed = [one for one in records if isinstance(one, CallClosed) and one.closed_at <= until]

@@ -9,7 +9,7 @@ from gyre.batching.advantages import advantages
 from gyre.batching.claim_codec import packed
 from gyre.batching.group_buffer import ReadyGroup
 from gyre.batching.packing import AdmittedExecution, pack
-from gyre.storage import call_log as calls
+from gyre.storage import call_log
 from gyre.trajectory.selection import Row, generator, row, select_trajectories
 from gyre.trajectory.tree import Tree
 from gyre.types.errors import LogDamaged
@@ -102,11 +102,11 @@ class GroupPacker:
         )
 
     def _rows(self, execution: ExecutionId) -> tuple[Row, ...]:
-        path = calls.path_of(self.folder, execution)
+        path = call_log.path_of(self.folder, execution)
         if not path.exists():
             return ()
         tree = Tree()
-        for record in calls.read(path).records:
+        for record in call_log.read(path).records:
             tree.apply(record)
         drawn = select_trajectories(
             tree, generator(self.seed, execution), max_trajectories=self.max_trajectories

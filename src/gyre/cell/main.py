@@ -31,7 +31,7 @@ from gyre.cell.ranks.main import planned_network
 from gyre.cell.ranks.multi_rank_worker import MultiRankWorker, open_ranked
 from gyre.cell.spec import CellSpec
 from gyre.cell.training_worker import SingleRankWorker, TrainingWorker
-from gyre.cluster import fork_server as nursery
+from gyre.cluster import fork_server
 from gyre.cluster.node_agent import interface_of
 from gyre.inference.engine.async_engine import EmbeddedEngine
 from gyre.inference.engine.engine import EngineCore
@@ -337,7 +337,7 @@ def live(arguments: Sequence[str], ready: Callable[[str], None]) -> int:
 
 def run_forked(arguments: Sequence[str], told: str) -> int:
     """The same in a process that a nursery forked."""
-    return live(arguments, nursery.ready)
+    return live(arguments, fork_server.ready)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -16,12 +16,10 @@ from typing import Any
 from gyre.aio import Interrupted, run_until
 from gyre.config.run_config import RunConfig
 from gyre.config.toml import as_toml
-from gyre.controller import resume
-from gyre.controller import run_dir as shares
-from gyre.controller import stop as stopping
+from gyre.controller import resume, run_dir, stop
 from gyre.controller.cells.processes import CellProcesses
 from gyre.controller.components import ComponentBuilder, Components, ControllerContext
-from gyre.controller.executions import facts_server as desk
+from gyre.controller.executions import facts_server
 from gyre.controller.executions.facts_server import FactsEndpoint, FactsServer
 from gyre.controller.process_specs import harness_for, open_tasks, proxy_plan
 from gyre.controller.proxy_processes import ProxyProcesses, recorded_plans
@@ -33,7 +31,7 @@ from gyre.controller.run_loop import Decided, Listener, RunLoop
 from gyre.controller.run_status import SETTINGS, settings_of
 from gyre.journal.reader import Header, JournalContents
 from gyre.journal.writer import Journal
-from gyre.model import checkpoint_store as checkpoints
+from gyre.model import checkpoint_store
 from gyre.model.checkpoint_store import Checkpoint
 from gyre.net.http_server import listener, serving, told_to_stop
 from gyre.proxy.spec import ProxySpec, engines_of
@@ -134,7 +132,7 @@ class Controller:
         before = _text(self._places.token)
         if reading is not None:
             await resume.kill_leftovers(self._places, proxy=found is None or is_over)
-        await asyncio.to_thread(shares.remove_earlier, self._places)
+        await asyncio.to_thread(run_dir.remove_earlier, self._places)
         if found is not None and is_over:
             return found.scheduler.stopped
         try:
@@ -145,7 +143,7 @@ class Controller:
         except Interrupted:
             self._is_over = True
             # Nobody has taken up what an earlier controller left, and it ends as by any stop.
-            await stopping.end_all(self._places, self._config.cluster, self._config.run.name)
+            await stop.end_all(self._places, self._config.cluster, self._config.run.name)
             return None
 
     async def _start(
@@ -201,7 +199,9 @@ class Controller:
         if reading is None:
             return None, 0
         whole = [
-            one.version for one in checkpoints.listed(self._places.checkpoints) if one.has_optimizer
+            one.version
+            for one in checkpoint_store.listed(self._places.checkpoints)
+            if one.has_optimizer
         ]
         # The one before the last, because the last may turn out to be damaged.
         since = whole[-2] if len(whole) > 1 else 0
@@ -243,14 +243,14 @@ class Controller:
 
     def _open_desk(self, stack: AsyncExitStack) -> socket:
         """Where it was, so that supervisors find it; else they are read from the disk."""
-        found = desk.whereabouts(self._places.desk)
+        found = facts_server.whereabouts(self._places.desk)
         try:
             on = listener(self._staff.cluster.here.host, found.port)
         except ConfigError:
             on = listener(self._staff.cluster.here.host, 0)
         stack.callback(on.close)
         self._desk = FactsEndpoint(port=on.getsockname()[1], token=found.token)
-        desk.note(self._places.desk, self._desk)
+        facts_server.note(self._places.desk, self._desk)
         return on
 
     # The run

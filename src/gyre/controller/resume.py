@@ -14,7 +14,7 @@ from gyre.cluster.procfs import holds_log
 from gyre.controller.components import Components
 from gyre.controller.recovered_state import RecoveredState
 from gyre.controller.run_dir import RunDir
-from gyre.model import checkpoint_store as checkpoints
+from gyre.model import checkpoint_store
 from gyre.model.checkpoint_store import Checkpoint
 from gyre.proxy.admin_client import is_proxy
 from gyre.scheduler.cells import CellState
@@ -75,7 +75,7 @@ def continue_run(
 def published(found: RecoveredState, places: RunDir) -> Checkpoint:
     """The weights that engines served last; ConfigError if they are not there any more."""
     version = found.published
-    for one in checkpoints.listed(places.checkpoints):
+    for one in checkpoint_store.listed(places.checkpoints):
         if one.version == version and found.digest in (None, one.digest):
             return one
     message = f"{places.checkpoints}: expected version {version}, which engines served last"

@@ -38,7 +38,7 @@ from gyre.cluster.liveness import BEAT_S, ending, supervise_until_gone
 from gyre.cluster.process import AdoptedProcess, LoggedProcess
 from gyre.cluster.procfs import holder_of
 from gyre.config.run_config import RunConfig
-from gyre.controller import run_dir as shares
+from gyre.controller import run_dir
 from gyre.controller.executions.facts_server import PATH, FactsServer
 from gyre.controller.executions.group_executions import name_of, next_name
 from gyre.controller.executions.supervisors import SupervisedExecution, Supervisors
@@ -66,7 +66,7 @@ from gyre.net.http_server import listener, serving, told_to_stop
 from gyre.proxy.client import ProxyClient, ShardedProxyClient
 from gyre.proxy.main import connected
 from gyre.rollout.environment import check
-from gyre.storage import files as lock
+from gyre.storage import files
 from gyre.storage.files import replace, write_plan
 from gyre.types.errors import ConfigError, GyreError
 from gyre.types.ids import ExecutionId
@@ -210,9 +210,9 @@ class EvalRunner:
     async def _prepared(self, stack: AsyncExitStack) -> RunDir:
         folder = self._plan.folder
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        stack.callback(os.close, lock.take(folder, whose="rollout"))
+        stack.callback(os.close, files.take(folder, whose="rollout"))
         remember(self._plan, [task.id for task in self._tasks])
-        places = shares.opened(folder, stack)
+        places = run_dir.opened(folder, stack)
         await self._end_earlier(places)
         places.token.touch(mode=0o600)
         places.token.write_text(self._token)
@@ -226,7 +226,7 @@ class EvalRunner:
         log = places.log("proxy")
         if (pid := holder_of(log)) is not None:
             await AdoptedProcess("proxy", pid, log).kill()
-        await asyncio.to_thread(shares.remove_earlier, places)
+        await asyncio.to_thread(run_dir.remove_earlier, places)
 
     async def _start(self, stack: AsyncExitStack) -> ShardedProxyClient:
         """A proxy before the engines that are there, or before one that is started."""

@@ -19,13 +19,13 @@ from gyre.cluster.fork_client import ForkClient
 from gyre.config.run_config import DeadlinesConfig, SandboxConfig, TasksConfig
 from gyre.controller.process_specs import deadlines_for, open_tasks, sandbox_for
 from gyre.rewards.command import OUTPUT_FILE as JUDGED_FILE
-from gyre.rollout import facts as outcome
+from gyre.rollout import facts
 from gyre.rollout.environment import check
 from gyre.rollout.execution import steps_of
 from gyre.rollout.main import LOG_FILE, Secrets
 from gyre.rollout.spec import ExecutionSpec, write_order
 from gyre.rollout.supervisor import OUTPUT_FILE
-from gyre.storage import safe_dir as folders
+from gyre.storage import safe_dir
 from gyre.types.errors import LogDamaged
 from gyre.types.ids import ExecutionId
 from gyre.types.outcomes import Ending, OutcomeRecord
@@ -156,7 +156,7 @@ async def _try(births: ForkClient, order: ExecutionSpec, folder: Path, way: str)
     finally:
         child.signal(signal.SIGUSR1)
     try:
-        record = outcome.read_outcome(folder)
+        record = facts.read_outcome(folder)
     except LogDamaged as error:
         return TaskCheck(way=way, score=None, problem=str(error))
     score = None if record is None or record.closed is None else record.closed.score
@@ -188,7 +188,7 @@ def _said(folder: Path) -> tuple[str, ...]:
     """The end of what the judge printed, or else the script, or else the supervisor."""
     inside = [
         os.fsdecode(visit.label_of(entry))
-        for visit in folders.visits(folder, forgives=True)
+        for visit in safe_dir.visits(folder, forgives=True)
         for entry in visit.entries
         if entry.is_file
     ]
@@ -203,7 +203,7 @@ def _said(folder: Path) -> tuple[str, ...]:
 def _end_of(folder: Path, name: str) -> str:
     """Nothing of what cannot be read: whoever wrote it may have shut it."""
     try:
-        with os.fdopen(folders.opened(folder, name), "rb") as file:
+        with os.fdopen(safe_dir.opened(folder, name), "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - SAID_BYTES))
             return file.read(SAID_BYTES).decode(errors="replace").strip()
     except OSError:

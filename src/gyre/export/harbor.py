@@ -15,7 +15,7 @@ from gyre.rollout import facts as outcome
 from gyre.rollout.facts import FactEntry
 from gyre.rollout.spec import ORDER_FILE, ExecutionSpec, read_order
 from gyre.rollout.supervisor import OUTPUT_FILE, STEPS, folder_of
-from gyre.storage import call_log as calls
+from gyre.storage import call_log
 from gyre.storage.files import replace
 from gyre.types.call_records import (
     CallClosed,
@@ -139,7 +139,7 @@ def write_job(run: Path, out: Path) -> int:
     if out.exists():
         message = f"{out}: exists already"
         raise ConfigError(message)
-    logs = {path.name.removesuffix(calls.SUFFIX): path for path in calls.logs(run)}
+    logs = {path.name.removesuffix(call_log.SUFFIX): path for path in call_log.logs(run)}
     results = [write_trial(path, out / path.name, log=logs.get(path.name)) for path in ended]
     agents = {result["agent_info"]["name"] for result in results}
     _write(
@@ -161,7 +161,7 @@ def write_trial(attempt: Path, trial: Path, *, log: Path | None) -> Json:
     if record is None:
         message = f"{attempt}: expected an execution that has ended"
         raise ConfigError(message)
-    records: Sequence[CallRecord] = () if log is None else calls.read(log).records
+    records: Sequence[CallRecord] = () if log is None else call_log.read(log).records
     for name in ("agent", "verifier", "artifacts"):
         (trial / name).mkdir(parents=True, exist_ok=True)
     for source, target in (

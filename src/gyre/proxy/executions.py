@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gyre.config.sections import LimitsConfig, ProxyConfig
 from gyre.proxy.session.session import Session
-from gyre.storage import call_log as calls
+from gyre.storage import call_log
 from gyre.storage.call_log import CallLog
 from gyre.storage.files import sync
 from gyre.storage.wal import WalWriter
@@ -105,8 +105,8 @@ class ExecutionRegistry:
         self._keys: dict[bytes, ExecutionId] = {}
         self._closed: set[ExecutionId] = set()
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for path in calls.logs(folder):
-            if self._is_mine(path.name.removesuffix(calls.SUFFIX)):
+        for path in call_log.logs(folder):
+            if self._is_mine(path.name.removesuffix(call_log.SUFFIX)):
                 self._index(path)
 
     @property
@@ -201,7 +201,7 @@ class ExecutionRegistry:
     def _num_committed(self, execution: ExecutionId) -> int:
         """Of a sealed log."""
         try:
-            opened, *records = calls.read(self._path(execution)).records
+            opened, *records = call_log.read(self._path(execution)).records
         except LogDamaged as error:
             raise Unreadable(str(error)) from error
         assert isinstance(opened, LogOpened)
@@ -227,7 +227,7 @@ class ExecutionRegistry:
         return name
 
     def _path(self, execution: ExecutionId) -> Path:
-        return calls.path_of(self._run, execution)
+        return call_log.path_of(self._run, execution)
 
     def _new_log(self, path: Path, opened: LogOpened) -> CallLog:
         """Begun, durably; a full disk leaves none, so that it can be tried again."""
@@ -248,12 +248,12 @@ class ExecutionRegistry:
 
     def _index(self, path: Path) -> None:
         """Only the first record is read now, so that thousands of logs do not delay a restart."""
-        opened = calls.first(path)
+        opened = call_log.first(path)
         if opened is not None:
             self._keys[opened.key_hash] = opened.execution
 
     def _load(self, path: Path) -> ProxiedExecution | None:
-        reading = calls.read(path)
+        reading = call_log.read(path)
         if not reading.records or not isinstance(reading.records[0], LogOpened):
             message = f"{path}: expected the record that opens a log, found none"
             raise LogDamaged(message)

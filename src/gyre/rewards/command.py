@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from gyre.storage import safe_dir as folders
+from gyre.storage import safe_dir
 from gyre.types.errors import EvaluatorError, SandboxError
 from gyre.types.outcomes import EvaluatorAnswer, Finding, NoAnswer
 from gyre.types.places import Sandbox
@@ -112,7 +112,7 @@ class CommandEvaluator:
 def _size(folder: Path, name: str) -> int:
     """Of a file in the folder; 0 of what is none, as a link, which could lead to the agent's."""
     try:
-        file = folders.opened(folder, name)
+        file = safe_dir.opened(folder, name)
     except (OSError, ValueError):
         return 0
     try:
@@ -129,5 +129,5 @@ def _text(folder: Path, name: str) -> str:
         raise OSError(message)
     if size == 0:
         return ""
-    with os.fdopen(folders.opened(folder, name), encoding="utf-8") as file:
+    with os.fdopen(safe_dir.opened(folder, name), encoding="utf-8") as file:
         return file.read()

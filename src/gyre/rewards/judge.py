@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gyre.config.sections import JudgeConfig
-from gyre.storage import safe_dir as folders
+from gyre.storage import safe_dir
 from gyre.types.errors import EvaluatorError
 from gyre.types.outcomes import EvaluatorAnswer, Finding, NoAnswer
 from gyre.types.tasks import EvaluationRule, Task
@@ -213,7 +213,7 @@ class WorkspaceExcerpts:
 
     def _data(self, name: str, start: int, most_bytes: int) -> bytes:
         """Never the whole, because a file without contents can be of any size."""
-        with os.fdopen(folders.opened(self.folder, name), "rb") as file:
+        with os.fdopen(safe_dir.opened(self.folder, name), "rb") as file:
             if start > os.fstat(file.fileno()).st_size:
                 return b""
             file.seek(start)
@@ -233,7 +233,7 @@ class WorkspaceExcerpts:
     def _everything(self) -> list[tuple[tuple[str, ...], int]]:
         found: list[tuple[tuple[str, ...], int]] = []
         here: list[str] = []
-        for visit in folders.visits(self.folder):
+        for visit in safe_dir.visits(self.folder):
             del here[len(here) - visit.up :]
             if visit.name is not None:
                 here.append(visit.name)

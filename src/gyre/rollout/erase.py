@@ -10,19 +10,17 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from gyre.rollout import facts as outcome
+from gyre.rollout import facts
 from gyre.rollout.facts import FACTS_FILE
 from gyre.rollout.spec import ORDER_FILE
-from gyre.storage import call_log as calls
-from gyre.storage import files as lock
-from gyre.storage import safe_dir as folders
+from gyre.storage import call_log, files, safe_dir
 from gyre.storage.files import replace, sync
 from gyre.storage.wal import WriteAheadLog, shards
 from gyre.types.call_records import LogOpened, LogSealed
 from gyre.types.errors import ConfigError
 
 ATTEMPTS = "attempts"
-KEPT = frozenset({ORDER_FILE, FACTS_FILE, outcome.OUTCOME_FILE, lock.LOCK_FILE})
+KEPT = frozenset({ORDER_FILE, FACTS_FILE, facts.OUTCOME_FILE, files.LOCK_FILE})
 """Files that say which task it was, how it ended and what it scored, which others count on."""
 
 
@@ -45,16 +43,16 @@ def erase(run: Path, names: Sequence[str]) -> None:
 
 def _over(run: Path, name: str) -> LogOpened:
     """The first record of an execution's log, which nobody will add to."""
-    path = calls.path_of(run, name)
+    path = call_log.path_of(run, name)
     if "/" in name or not path.is_file():
         message = f"{run}: no execution {name}"
         raise ConfigError(message)
-    records = calls.read(path).records
+    records = call_log.read(path).records
     if not records or not isinstance(records[0], LogOpened):
         message = f"{path}: expected the record that opens a log, found none"
         raise ConfigError(message)
     attempt = run / ATTEMPTS / name
-    if not isinstance(records[-1], LogSealed) or lock.is_taken(attempt):
+    if not isinstance(records[-1], LogSealed) or files.is_taken(attempt):
         message = f"execution {name} is open: close it, or end its run, before it is erased"
         raise ConfigError(message)
     return records[0]
@@ -65,9 +63,9 @@ def _erase(run: Path, name: str, opened: LogOpened) -> None:
     if attempt.is_dir():
         for path in attempt.iterdir():
             if path.name not in KEPT:
-                folders.remove(path)
+                safe_dir.remove(path)
         sync(attempt)
-    path = calls.path_of(run, name)
+    path = call_log.path_of(run, name)
     for aside in path.parent.glob(f"{path.name}.*"):
         aside.unlink()
     # Neither its key nor its messages can be guessed from what is written now.
@@ -81,4 +79,4 @@ def _erase(run: Path, name: str, opened: LogOpened) -> None:
         at=opened.at,
     )
     sealed = LogSealed(at=time.time())
-    replace(path, calls.MAGIC + calls.frame(blank) + calls.frame(sealed), is_secret=True)
+    replace(path, call_log.MAGIC + call_log.frame(blank) + call_log.frame(sealed), is_secret=True)

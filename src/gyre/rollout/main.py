@@ -25,7 +25,7 @@ from gyre.aio import run_loop
 from gyre.harnesses.command import CommandHarness, environment
 from gyre.rewards.assessment import closing
 from gyre.rewards.retry import attempts
-from gyre.rollout import facts as outcome
+from gyre.rollout import facts
 from gyre.rollout.environment import address_of, agent_sandbox, evaluator_for, judging_sandbox
 from gyre.rollout.execution import Execution, ExecutionStage, steps_of, worth
 from gyre.rollout.fact_reporter import FactReporter
@@ -36,7 +36,7 @@ from gyre.rollout.supervisor import Supervisor
 from gyre.sandboxes.local.sandbox import warm as warm_sandboxes
 from gyre.sandboxes.process_tree import adopt_orphans
 from gyre.sandboxes.proxy_relay import Upstream
-from gyre.storage import files as lock
+from gyre.storage import files
 from gyre.types.errors import BoundaryError, ConfigError, LogDamaged
 from gyre.types.outcomes import Assessed, Closed, Fact, Outcome, StepAssessed, Terminated
 from gyre.types.tasks import Command, Endpoint, Keep, TaskStep
@@ -116,12 +116,12 @@ class SupervisorProcess:
         for entry in self._facts.entries:
             self._teller.report(entry)
         if self._execution.stage is ExecutionStage.CLOSED:
-            outcome.write(self._folder, self._execution.record)
+            facts.write(self._folder, self._execution.record)
             self._tidy()
             return
         await self._sandbox.kill()
         if self._execution.stage is ExecutionStage.TERMINATED:
-            outcome.write(self._folder, self._execution.record)
+            facts.write(self._folder, self._execution.record)
         while self._execution.terminated is None:
             if self._execution.state is not None:
                 if not await self._is_assessed():
@@ -183,7 +183,7 @@ class SupervisorProcess:
         self._execution.apply(fact)
         entry = self._facts.append(fact, at=time.time())
         if isinstance(fact, Terminated | Closed):
-            outcome.write(self._folder, self._execution.record)
+            facts.write(self._folder, self._execution.record)
         self._teller.report(entry)
 
     def _command(self, step: TaskStep) -> Command:
@@ -287,7 +287,7 @@ def _order_file(arguments: Sequence[str]) -> Path:
         message = "expected one argument, the order file"
         raise ConfigError(message)
     path = Path(arguments[0]).absolute()
-    lock.take(path.parent)
+    files.take(path.parent)
     return path
 
 

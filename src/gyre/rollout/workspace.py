@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from gyre.storage import safe_dir as folders
+from gyre.storage import safe_dir
 from gyre.types.errors import SandboxError
 from gyre.types.outcomes import State
 
@@ -48,7 +48,7 @@ class Workspace:
     def prepare(self, files: str | None) -> None:
         """A fresh workspace that begins as a copy of these files; SandboxError if it cannot be."""
         try:
-            folders.remove(self.live)
+            safe_dir.remove(self.live)
             self.live.mkdir(parents=True)
             if files is not None:
                 copy(Path(files), self.live)
@@ -59,11 +59,11 @@ class Workspace:
     def go_on(self, before: "Workspace") -> None:
         """What was frozen before stands where the agent works; what was done since is gone."""
         try:
-            folders.remove(self.live)
+            safe_dir.remove(self.live)
             self.live.mkdir(parents=True)
             copy(before.frozen, self.live)
             if _is_folder(before.frozen_root):
-                folders.remove(self.place / ROOT)
+                safe_dir.remove(self.place / ROOT)
                 (self.place / ROOT).mkdir(parents=True)
                 copy(before.frozen_root, self.place / ROOT, is_layer=True)
         except OSError as error:
@@ -132,9 +132,9 @@ class Workspace:
         """What nobody needs of a closed execution is gone, its state too unless it is kept."""
         self._clear()
         with suppress(OSError):
-            folders.remove(self.place)
+            safe_dir.remove(self.place)
             for folder in () if keeps else (self.frozen, self.frozen_root, self._home):
-                folders.remove(folder)
+                safe_dir.remove(folder)
 
     def _parts(self) -> list[Path]:
         return [part for part in (self.frozen, self.frozen_root) if _is_folder(part)]
@@ -152,7 +152,7 @@ class Workspace:
         """Of names, sizes and times, the kernel's own included, which no program can set."""
         found = hashlib.sha256()
         for folder in self._parts():
-            for visit in folders.visits(folder):
+            for visit in safe_dir.visits(folder):
                 for entry in visit.entries:
                     name, one = visit.label_of(entry), entry.status
                     told = (name, one.st_ino, one.st_size, one.st_mtime_ns, one.st_ctime_ns)
@@ -162,8 +162,8 @@ class Workspace:
     def _clear(self) -> None:
         # What cannot be removed now is found, and named, when the next copy is made.
         with suppress(OSError):
-            folders.remove(self.live)
-            folders.remove(self.scratch)
+            safe_dir.remove(self.live)
+            safe_dir.remove(self.scratch)
 
 
 def content_hash(folder: Path) -> str:
@@ -178,7 +178,7 @@ def content_hash(folder: Path) -> str:
         for part in parts:
             state.update(len(part).to_bytes(8, "big") + part)
 
-    for visit in folders.visits(folder):
+    for visit in safe_dir.visits(folder):
         for entry in visit.entries:
             name, mode = visit.label_of(entry), entry.status.st_mode
             if entry.is_link:
@@ -201,12 +201,12 @@ def copy(source: Path, target: Path, *, is_over: bool = False, is_layer: bool = 
     """
     to = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        for visit in folders.visits(source):
+        for visit in safe_dir.visits(source):
             if visit.name is not None:
-                above = folders.climbed(to, visit.up)
+                above = safe_dir.climbed(to, visit.up)
                 os.close(to)
                 to = above
-                below = folders.entered(to, visit.name)
+                below = safe_dir.entered(to, visit.name)
                 os.close(to)
                 to = below
             for entry in visit.entries:
@@ -219,23 +219,23 @@ def copy(source: Path, target: Path, *, is_over: bool = False, is_layer: bool = 
 
 def seal(folder: Path) -> None:
     """Nothing in it can be written, everything can be read."""
-    for visit in folders.visits(folder, opens=True):
+    for visit in safe_dir.visits(folder, opens=True):
         for entry in visit.entries:
             if entry.is_file:
                 mode = stat.S_IMODE(entry.status.st_mode) | stat.S_IRUSR
-                os.chmod(entry.name, mode & ~(0o222 | folders.BORROWED), dir_fd=visit.at)
+                os.chmod(entry.name, mode & ~(0o222 | safe_dir.BORROWED), dir_fd=visit.at)
         os.fchmod(visit.at, 0o500)
 
 
 def unlock(folder: Path) -> None:
     """Everything in it can be read by its owner, who lends nobody his rights; no other change."""
-    for visit in folders.visits(folder, opens=True):
+    for visit in safe_dir.visits(folder, opens=True):
         for entry in visit.entries:
             if entry.is_file:
-                folders.permit(entry.name, stat.S_IRUSR, at=visit.at)
+                safe_dir.permit(entry.name, stat.S_IRUSR, at=visit.at)
 
 
-def _copy(at: int, entry: folders.FolderEntry, to: int, *, is_over: bool, is_layer: bool) -> None:
+def _copy(at: int, entry: safe_dir.FolderEntry, to: int, *, is_over: bool, is_layer: bool) -> None:
     name = entry.name
     if entry.is_link:
         os.symlink(os.readlink(name, dir_fd=at), name, dir_fd=to)
@@ -253,7 +253,7 @@ def _copy(at: int, entry: folders.FolderEntry, to: int, *, is_over: bool, is_lay
         _copy_file(at, entry, to)
 
 
-def _copy_file(at: int, entry: folders.FolderEntry, to: int) -> None:
+def _copy_file(at: int, entry: safe_dir.FolderEntry, to: int) -> None:
     made = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with (
         os.fdopen(_to_read(at, entry.name), "rb") as source,
@@ -266,7 +266,7 @@ def _copy_file(at: int, entry: folders.FolderEntry, to: int) -> None:
         os.utime(target.fileno(), ns=(entry.status.st_atime_ns, entry.status.st_mtime_ns))
 
 
-def _give_way(to: int, entry: folders.FolderEntry) -> None:
+def _give_way(to: int, entry: safe_dir.FolderEntry) -> None:
     """Nothing stands where the entry goes, unless both are folders."""
     try:
         there = os.stat(entry.name, dir_fd=to, follow_symlinks=False)
@@ -274,7 +274,7 @@ def _give_way(to: int, entry: folders.FolderEntry) -> None:
         return
     if stat.S_ISDIR(there.st_mode):
         if not entry.is_folder:
-            folders.remove(Path(f"/proc/self/fd/{to}/{entry.name}"))
+            safe_dir.remove(Path(f"/proc/self/fd/{to}/{entry.name}"))
     else:
         os.unlink(entry.name, dir_fd=to)
 
@@ -283,7 +283,7 @@ def _to_read(at: int, name: str) -> int:
     return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
 
 
-def _is_gone(entry: folders.FolderEntry) -> bool:
+def _is_gone(entry: safe_dir.FolderEntry) -> bool:
     """The device by which an overlay says that what lies below it is gone."""
     return stat.S_ISCHR(entry.status.st_mode) and entry.status.st_rdev == 0
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from gyre.sandboxes.process_tree import MARK, SandboxProcesses
 from gyre.sandboxes.proxy_relay import LOOPBACK, Relay, Upstream, through
-from gyre.storage import safe_dir as folders
+from gyre.storage import safe_dir
 from gyre.types.errors import InternalError, SandboxError
 from gyre.types.tasks import Command, Level
 
@@ -29,7 +29,7 @@ def write_home(home: Path, files: Mapping[str, str]) -> None:
     """
     for name, text in files.items():
         try:
-            folders.write(home, name, text.encode())
+            safe_dir.write(home, name, text.encode())
         except ValueError as error:
             message = f"home of a sandbox: {error}"
             raise SandboxError(message, retryable=False) from error

@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from gyre.aio import WaitTimer
-from gyre.sandboxes.local import netns_script as netns
+from gyre.sandboxes.local import netns_script
 from gyre.types.errors import SandboxError
 
 ENTER_S = 10.0
@@ -26,7 +26,7 @@ def listen_inside(pid: int, port: int) -> socket.socket:
         message = f"network of process {pid}: {error}"
         raise SandboxError(message) from error
     try:
-        return netns.bound_by_thread(namespace, port)
+        return netns_script.bound_by_thread(namespace, port)
     except PermissionError:
         return _bound_by_child(namespace, port)
     except OSError as error:
@@ -42,7 +42,7 @@ def _bound_by_child(namespace: int, port: int) -> socket.socket:
     with here, there:
         numbers = [str(number) for number in (namespace, port, there.fileno())]
         done = subprocess.run(
-            [sys.executable, "-I", "-S", str(Path(netns.__file__)), *numbers],
+            [sys.executable, "-I", "-S", str(Path(netns_script.__file__)), *numbers],
             pass_fds=(namespace, there.fileno()),
             env={},
             stdin=subprocess.DEVNULL,

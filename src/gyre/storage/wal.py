@@ -19,7 +19,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from struct import Struct
 
-from gyre.storage import call_log as calls
+from gyre.storage import call_log
 from gyre.storage.call_log import CallLog
 from gyre.storage.framed_file import HEAD_BYTES, framed, payload_at
 from gyre.types.errors import ConfigError, LogDamaged
@@ -119,18 +119,18 @@ def restore(folder: Path, *, shard: int = 0) -> int:
     sound: dict[str, int] = {}
     restored = 0
     for entry in entries(folder, shard=shard):
-        path = calls.path_of(folder, entry.log)
+        path = call_log.path_of(folder, entry.log)
         if not path.exists():
             continue
         if entry.log not in sound:
-            sound[entry.log] = calls.read(path).sound_bytes
+            sound[entry.log] = call_log.read(path).sound_bytes
         end = sound[entry.log]
         if entry.offset + len(entry.data) <= end:
             continue
         if entry.offset != end:
             message = f"{path}: ends at byte {end}, and the journal goes on at {entry.offset}"
             raise LogDamaged(message)
-        log = calls.CallLog(path, sound_bytes=end)
+        log = call_log.CallLog(path, sound_bytes=end)
         log.append_raw(entry.data)
         log.sync()
         log.close()

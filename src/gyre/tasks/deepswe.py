@@ -8,7 +8,7 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
-from gyre.tasks import safe_paths as within
+from gyre.tasks import safe_paths
 from gyre.tasks.harbor import FOLDERS_DEEP, TASK_FILE, different, read_task
 from gyre.types.errors import TaskError
 from gyre.types.tasks import Task
@@ -32,7 +32,7 @@ class DeepSweTasks:
     """The tasks of a checkout, in the order of their folders; read at once."""
 
     def __init__(self, folder: Path) -> None:
-        folders = list(within.folders_with(folder, TASK_FILE, depth=FOLDERS_DEEP))
+        folders = list(safe_paths.folders_with(folder, TASK_FILE, depth=FOLDERS_DEEP))
         if not folders:
             message = f"{folder}: expected folders with a {TASK_FILE}, found none"
             raise TaskError(message)

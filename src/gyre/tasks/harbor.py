@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from gyre.tasks import safe_paths as within
+from gyre.tasks import safe_paths
 from gyre.types.errors import TaskError
 from gyre.types.tasks import EvaluationRule, ResourceNeeds, Task, TaskStep
 
@@ -268,7 +268,7 @@ def digest(folder: Path) -> str:
 
 
 def _files(folder: Path) -> list[Path]:
-    within.check(folder, str(folder))
+    safe_paths.check(folder, str(folder))
     found = [folder / name for name in FILES if (folder / name).is_file()]
     for name in FOLDERS:
         found += [path for path in (folder / name).rglob("*") if path.is_file()]
@@ -281,7 +281,7 @@ def _is_left_out(path: Path) -> bool:
 
 def _by_name(folder: Path) -> dict[str, Path]:
     found: dict[str, Path] = {}
-    for one in within.folders_with(folder, TASK_FILE, depth=2):
+    for one in safe_paths.folders_with(folder, TASK_FILE, depth=2):
         told = read_task_toml(one / TASK_FILE)
         if told.task is not None:
             found[told.task.name] = one
@@ -308,7 +308,7 @@ class HarborTasks:
         if (folder / DATASET_FILE).is_file():
             folders = members(folder)
         else:
-            folders = list(within.folders_with(folder, TASK_FILE, depth=FOLDERS_DEEP))
+            folders = list(safe_paths.folders_with(folder, TASK_FILE, depth=FOLDERS_DEEP))
         if not folders:
             message = f"{folder}: expected folders with a {TASK_FILE}, found none"
             raise TaskError(message)
@@ -336,7 +336,7 @@ def read_task(folder: Path) -> Task:
     """The task of one folder; its id is the package's name, or else the folder's."""
     folder = folder.resolve()
     where = str(folder)
-    within.check(folder, where)
+    safe_paths.check(folder, where)
     told = read_task_toml(folder / TASK_FILE)
     steps = tuple(_step(folder, told, one) for one in told.steps)
     environment = folder / "environment"
@@ -414,7 +414,7 @@ def _evaluation(
 
 
 def _step(folder: Path, told: TaskToml, step: StepTable) -> TaskStep:
-    at = within.child(folder / "steps", step.name, f"{folder}: steps")
+    at = safe_paths.child(folder / "steps", step.name, f"{folder}: steps")
     if not at.is_dir() or at.parent != folder / "steps":
         message = f"{folder}: steps.{step.name}: expected a folder of that name in steps"
         raise TaskError(message)

@@ -8,7 +8,7 @@ import shlex
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from gyre.tasks import safe_paths as within
+from gyre.tasks import safe_paths
 from gyre.tasks.harbor import different
 from gyre.types.errors import TaskError
 from gyre.types.tasks import CountedTests, EvaluationRule, ResourceNeeds, Task
@@ -45,7 +45,7 @@ class Nl2RepoTasks:
     def __init__(self, folder: Path, *, tests: Path) -> None:
         if (folder / "test_files").is_dir():
             folder = folder / "test_files"
-        folders = list(within.folders_with(folder, SPECIFICATION, depth=1))
+        folders = list(safe_paths.folders_with(folder, SPECIFICATION, depth=1))
         if not folders:
             message = f"{folder}: expected folders with a {SPECIFICATION}, found none"
             raise TaskError(message)
@@ -59,15 +59,15 @@ class Nl2RepoTasks:
 
 
 def _read(folder: Path, tests: Path) -> Task:
-    within.check(folder, str(folder))
+    safe_paths.check(folder, str(folder))
     own = tests / folder.name
     if not own.is_dir():
         message = f"{own}: expected a folder with the tests of {folder.name}"
         raise TaskError(message)
-    within.check(own, str(own))
+    safe_paths.check(own, str(own))
     protected = _words(folder / "test_files.json")
     for path in protected:
-        within.child(folder, path, str(folder / "test_files.json"))
+        safe_paths.child(folder, path, str(folder / "test_files.json"))
     commands = _words(folder / "test_commands.json")
     if not any(_is_pytest(one) for one in commands):
         message = f"{folder / 'test_commands.json'}: expected a command that runs pytest"

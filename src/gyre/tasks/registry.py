@@ -12,7 +12,7 @@ from gyre.config.run_config import (
     PythonTasksConfig,
     TasksConfig,
 )
-from gyre.tasks import safe_paths as within
+from gyre.tasks import safe_paths
 from gyre.tasks.deepswe import DeepSweTasks
 from gyre.tasks.folder import FolderTasks, JsonlTasks
 from gyre.tasks.generated import generated
@@ -67,7 +67,7 @@ def section_for(text: str) -> TasksConfig:
     if path.suffix == ".jsonl":
         return JsonlTasksConfig(kind="jsonl", path=text)
     folder = _place(text, "tasks")
-    if folder.is_dir() and next(within.folders_with(folder, SPECIFICATION, depth=2), None):
+    if folder.is_dir() and next(safe_paths.folders_with(folder, SPECIFICATION, depth=2), None):
         return Nl2RepoTasksConfig(kind="nl2repo", path=text, tests=f"{text}/tests")
     is_harbor = (folder / DATASET_FILE).is_file() or (folder / "instruction.md").is_file()
     if is_harbor or any(_of_harbor(folder)):
@@ -85,4 +85,4 @@ def _place(text: str, where: str) -> Path:
     if not path.exists():
         message = f"{where}.path: {path}: expected a file or folder of tasks, found none"
         raise ConfigError(message)
-    return within.unpacked(path, CACHE.expanduser()) if within.is_archive(path) else path
+    return safe_paths.unpacked(path, CACHE.expanduser()) if safe_paths.is_archive(path) else path

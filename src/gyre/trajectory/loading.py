@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from gyre.storage import call_log as calls
+from gyre.storage import call_log
 from gyre.trajectory.tree import Tree
 from gyre.types.call_records import CallClosed, CallRecord
 from gyre.types.errors import ConfigError, LogDamaged
@@ -30,7 +30,7 @@ def find(run: Path, execution: str | None = None) -> list[Path]:
     if run.is_file():
         found = [run]
     elif run.is_dir():
-        found = list(calls.logs(run))
+        found = list(call_log.logs(run))
     else:
         message = f"{run}: no such run folder or call log"
         raise ConfigError(message)
@@ -39,7 +39,7 @@ def find(run: Path, execution: str | None = None) -> list[Path]:
         raise ConfigError(message)
     if execution is None:
         return found
-    named = [path for path in found if path.name.removesuffix(calls.SUFFIX) == execution]
+    named = [path for path in found if path.name.removesuffix(call_log.SUFFIX) == execution]
     if not named:
         message = f"{run}: no execution {execution}; it has {_listed(found)}"
         raise ConfigError(message)
@@ -49,7 +49,7 @@ def find(run: Path, execution: str | None = None) -> list[Path]:
 def load(path: Path) -> LoadedExecution:
     """The execution of one log; raises LogDamaged, or ConfigError when it cannot be read."""
     try:
-        reading = calls.read(path)
+        reading = call_log.read(path)
     except OSError as error:
         message = f"{path}: cannot be read: {error.strerror}"
         raise ConfigError(message) from error
@@ -60,7 +60,7 @@ def load(path: Path) -> LoadedExecution:
         except LookupError as error:
             message = f"{path}: record {number} refers to a call or segment that is not there"
             raise LogDamaged(message) from error
-    name = path.name.removesuffix(calls.SUFFIX)
+    name = path.name.removesuffix(call_log.SUFFIX)
     return LoadedExecution(
         execution=tree.opened.execution if tree.opened else ExecutionId(name),
         path=path,
@@ -71,16 +71,16 @@ def load(path: Path) -> LoadedExecution:
 
 
 def _listed(paths: list[Path]) -> str:
-    names = [path.name.removesuffix(calls.SUFFIX) for path in paths]
+    names = [path.name.removesuffix(call_log.SUFFIX) for path in paths]
     more = len(names) - MOST_NAMED
     return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def versions_of(folder: Path, execution: ExecutionId) -> tuple[int, ...]:
     """Those that sampled its tokens, in ascending order; none where its log cannot tell."""
-    path = calls.path_of(folder, execution)
+    path = call_log.path_of(folder, execution)
     try:
-        records = calls.read(path).records if path.exists() else ()
+        records = call_log.read(path).records if path.exists() else ()
     except LogDamaged:
         return ()
     spans = [span for one in records if isinstance(one, CallClosed) for span in one.spans]

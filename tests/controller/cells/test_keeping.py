@@ -9,7 +9,7 @@ from tests.waiting import PATIENCE_S
 
 from gyre.config.run_config import CheckpointConfig
 from gyre.controller.cells.checkpointer import Checkpointer
-from gyre.model import checkpoint_store as checkpoints
+from gyre.model import checkpoint_store
 from gyre.model.checkpoint_store import Checkpoint, name_of
 from gyre.types.errors import CellError, CheckpointError
 from gyre.types.run_events import CheckpointFailed, CheckpointMade, CheckpointRefused
@@ -112,7 +112,7 @@ def test_what_is_published_stays_until_the_journal_knows_the_next(tmp_path, monk
     """A controller that ends in between goes on with what the journal says."""
     asked = []
     monkeypatch.setattr(
-        checkpoints, "prune", lambda folder, *, in_use, **_: asked.append(sorted(in_use))
+        checkpoint_store, "prune", lambda folder, *, in_use, **_: asked.append(sorted(in_use))
     )
 
     async def work(scene):
@@ -140,7 +140,7 @@ def test_files_are_removed_by_one_at_a_time(tmp_path, monkeypatch):
             asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loops[0]).result(PATIENCE_S)
         at_once.append("ends")
 
-    monkeypatch.setattr(checkpoints, "prune", prune)
+    monkeypatch.setattr(checkpoint_store, "prune", prune)
 
     async def work(scene):
         loops.append(asyncio.get_running_loop())

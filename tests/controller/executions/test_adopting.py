@@ -15,7 +15,7 @@ from gyre.proxy.client import SealedExecution
 from gyre.rollout.facts import FACTS_FILE, FactEntry, FactsFile
 from gyre.rollout.heartbeat import BEAT_FILE
 from gyre.rollout.spec import ProxyTotals, read_told, write_order, write_proxy_totals
-from gyre.storage import files as lock
+from gyre.storage import files
 from gyre.types.outcomes import Closed, Ending, Launched, Outcome, Prepared, Terminated
 
 NAME = "g00000-00"
@@ -137,7 +137,7 @@ def scene(tmp_path):
 def test_a_supervisor_that_lives_goes_on_and_is_heard_from_the_disk(scene):
     async def scenario(one):
         one.left(PREPARED, LAUNCHED)
-        held = lock.take(one.folder)
+        held = files.take(one.folder)
         await one.adopt()
         await one.look(2)
         assert [] == one.heard
@@ -154,7 +154,7 @@ def test_a_supervisor_that_lives_goes_on_and_is_heard_from_the_disk(scene):
 def test_what_is_posted_and_read_from_the_disk_counts_once(scene):
     async def scenario(one):
         one.left(PREPARED, LAUNCHED, ENDED)
-        held = lock.take(one.folder)
+        held = files.take(one.folder)
         await one.adopt()
         await one.supervisors.heard(NAME, FactEntry(sequence=2, at=0.0, fact=ENDED))
         one.left(VALID)
@@ -298,7 +298,7 @@ def test_what_it_was_told_before_is_not_taken_back_by_a_new_proxy(scene):
     async def scenario(one):
         one.left(PREPARED, LAUNCHED)
         write_proxy_totals(one.folder, ProxyTotals(held_s=50.0))
-        held = lock.take(one.folder)
+        held = files.take(one.folder)
         await one.adopt()
         one.proxy.held_s = 7.0
         await one.look()
@@ -420,5 +420,5 @@ def test_at_the_end_of_a_run_no_supervisor_of_an_earlier_controller_is_left(tmp_
         asyncio.run(asyncio.wait_for(end(), PATIENCE_S))
         running.process.wait(PATIENCE_S)
 
-        assert not lock.is_taken(folder)
+        assert not files.is_taken(folder)
         assert signal.SIGKILL != -running.process.returncode

@@ -88,9 +88,9 @@ def test_a_node_that_does_not_see_the_folder_is_refused(nodes, tmp_path):
 
 
 def test_where_nothing_starts_on_any_node_it_is_said_why(nodes, tmp_path, monkeypatch, caplog):
-    from gyre.cluster import ray as adapter
+    from gyre.cluster import ray
 
-    monkeypatch.setattr(adapter, "START_S", 0.0)
+    monkeypatch.setattr(ray, "START_S", 0.0)
 
     async def work():
         async with Ray(nodes, tmp_path).opened() as cluster:
@@ -103,15 +103,15 @@ def test_where_nothing_starts_on_any_node_it_is_said_why(nodes, tmp_path, monkey
 
 
 def test_a_node_that_takes_its_time_holds_up_no_execution_of_others(nodes, tmp_path, monkeypatch):
-    from gyre.cluster import ray as adapter
+    from gyre.cluster import ray
 
-    monkeypatch.setattr(adapter, "LIST_S", 0.0)
+    monkeypatch.setattr(ray, "LIST_S", 0.0)
 
     async def work():
         async with Ray(nodes, tmp_path).opened() as cluster:
             nodes.add(LATE)
             nodes.freeze(LATE)
-            async with asyncio.timeout(adapter.START_S / 10):
+            async with asyncio.timeout(ray.START_S / 10):
                 return {(await cluster.agents()).host for _ in range(2 * len(OTHERS))}
 
     nodes.revived()

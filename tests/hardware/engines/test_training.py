@@ -6,7 +6,7 @@ from real.cells import NEAR
 from tests.flows.live.running import run_live, write_run
 
 from gyre.scheduler.messages import CellDied, CellTraining, StopReason
-from gyre.storage import call_log as calls
+from gyre.storage import call_log
 from gyre.types.call_records import CallClosed, CallFailed
 from gyre.types.run_events import ClaimTrained, StepMade, WeightsPublished
 
@@ -67,7 +67,7 @@ def test_what_it_published_is_what_one_trainer_gets_from_its_journal(ran):
 
 def test_its_calls_were_sampled_by_both_servers_under_the_weights_of_their_time(ran):
     found, _ = ran
-    records = [one for path in calls.logs(found.folder) for one in calls.read(path).records]
+    records = [one for path in call_log.logs(found.folder) for one in call_log.read(path).records]
     done = [one for one in records if isinstance(one, CallClosed)]
     spans = [span for one in done for span in one.spans]
 

@@ -9,7 +9,7 @@ from tests.hardware.clusters.nodes import Nodes
 from tests.hardware.together import result
 
 from gyre.scheduler.messages import StopReason
-from gyre.storage import call_log as calls
+from gyre.storage import call_log
 from gyre.types.call_records import CallClosed, CallFailed
 from gyre.types.run_events import StepMade, WeightsPublished
 
@@ -34,7 +34,7 @@ def test_it_trains_publishes_and_has_the_weights_that_one_trainer_gets(nodes, tm
     ran = run_live(path)
     expected, norms = training.recomputed(ran, path)
     published = {one.version: one.digest for one in ran.facts(WeightsPublished)}
-    records = [one for log in calls.logs(ran.folder) for one in calls.read(log).records]
+    records = [one for log in call_log.logs(ran.folder) for one in call_log.read(log).records]
     spans = [span for one in records if isinstance(one, CallClosed) for span in one.spans]
 
     assert StopReason.FINISHED == ran.reason

@@ -18,7 +18,7 @@ from gyre.journal.reader import JournalContents, path_of, read
 from gyre.rollout import facts
 from gyre.scheduler import replay
 from gyre.scheduler.messages import CellTraining, EnterTraining, GroupAssigned, StepTaken
-from gyre.storage import call_log as calls
+from gyre.storage import call_log
 from gyre.testing.script import ScriptedModel, logprobs
 from gyre.trajectory.tree import CallNode, Tree, grow
 from gyre.types.ids import CORE
@@ -67,7 +67,7 @@ class LiveFindings:
     @cached_property
     def trees(self) -> dict[str, Tree]:
         """By execution."""
-        return {path.stem: grow(calls.read(path).records) for path in calls.logs(self._run)}
+        return {path.stem: grow(call_log.read(path).records) for path in call_log.logs(self._run)}
 
     @cached_property
     def shapes(self) -> dict[str, tuple[Shape, ...]]:

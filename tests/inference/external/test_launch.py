@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from gyre.config.sections import EngineConfig, ServerConfig
-from gyre.inference.external import process as launch
+from gyre.inference.external import process
 from gyre.types.errors import ConfigError
 
 
 @pytest.fixture
 def wanted(tmp_path, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    return launch.ServerSettings(
+    return process.ServerSettings(
         model=Path("/models/m"),
         version=4,
         dtype="bfloat16",
@@ -36,7 +36,7 @@ def told(command):
 
 
 def test_vllm_is_told_what_the_sections_say_and_listens_where_only_this_user_can(wanted):
-    found = launch.vllm(wanted)
+    found = process.vllm(wanted)
     options = told(found.command)
 
     assert (sys.executable, "-m") == found.command[:2]
@@ -58,7 +58,7 @@ def test_vllm_is_told_what_the_sections_say_and_listens_where_only_this_user_can
 
 
 def test_sglang_has_its_key_in_a_file_and_not_in_its_command(wanted):
-    found = launch.sglang(wanted, port=1234, key='se"cret')
+    found = process.sglang(wanted, port=1234, key='se"cret')
     file = wanted.folder / "sglang.yaml"
     options = told(found.command)
 
@@ -79,8 +79,8 @@ def test_sglang_has_its_key_in_a_file_and_not_in_its_command(wanted):
 
 def test_on_a_cpu_no_memory_is_promised_back(wanted):
     on_cpu = replace(wanted, device="cpu")
-    options = told(launch.vllm(on_cpu).command) | told(
-        launch.sglang(on_cpu, port=1, key="k").command
+    options = told(process.vllm(on_cpu).command) | told(
+        process.sglang(on_cpu, port=1, key="k").command
     )
 
     assert not {"--enable-sleep-mode", "--enable-memory-saver"} & options.keys()
@@ -88,7 +88,7 @@ def test_on_a_cpu_no_memory_is_promised_back(wanted):
 
 
 def test_vllm_finds_the_plug_in_for_weights_by_itself(wanted):
-    found = launch.vllm(replace(wanted, server=ServerConfig(env={"PYTHONPATH": "/mine"})))
+    found = process.vllm(replace(wanted, server=ServerConfig(env={"PYTHONPATH": "/mine"})))
     place, *others = found.variables["PYTHONPATH"].split(":")
     (about,) = Path(place).glob("*.dist-info")
 
@@ -99,11 +99,11 @@ def test_vllm_finds_the_plug_in_for_weights_by_itself(wanted):
 
 
 def test_sglang_finds_no_packages_of_this_process(wanted):
-    here = launch.sglang(wanted, port=1, key="k")
+    here = process.sglang(wanted, port=1, key="k")
     named = replace(wanted, server=ServerConfig(env={"PYTHONPATH": "/mine"}))
 
     assert "" == here.variables["PYTHONPATH"]
-    assert "/mine" == launch.sglang(named, port=1, key="k").variables["PYTHONPATH"]
+    assert "/mine" == process.sglang(named, port=1, key="k").variables["PYTHONPATH"]
 
 
 def test_another_environment_is_named_by_its_interpreter(wanted, tmp_path, monkeypatch):
@@ -111,13 +111,13 @@ def test_another_environment_is_named_by_its_interpreter(wanted, tmp_path, monke
     (tmp_path / "python").touch()
     server = ServerConfig(python="~/python")
 
-    assert str(tmp_path / "python") == launch.vllm(replace(wanted, server=server)).command[0]
+    assert str(tmp_path / "python") == process.vllm(replace(wanted, server=server)).command[0]
 
 
 def test_an_interpreter_that_is_not_there_is_named(wanted):
     server = ServerConfig(python="/no/such/python")
     with pytest.raises(ConfigError, match=r"cells\.server\.python: .*no file /no/such/python"):
-        launch.sglang(replace(wanted, server=server), port=1, key="k")
+        process.sglang(replace(wanted, server=server), port=1, key="k")
 
 
 @pytest.mark.parametrize(
@@ -129,10 +129,10 @@ def test_a_server_is_on_the_device_that_the_number_names_in_this_process(
 ):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", seen)
 
-    found = launch.vllm(replace(wanted, device=device))
+    found = process.vllm(replace(wanted, device=device))
 
     assert told == found.variables["CUDA_VISIBLE_DEVICES"]
 
 
 def test_a_server_without_a_number_sees_what_this_process_sees(wanted):
-    assert "CUDA_VISIBLE_DEVICES" not in launch.vllm(replace(wanted, device="cuda")).variables
+    assert "CUDA_VISIBLE_DEVICES" not in process.vllm(replace(wanted, device="cuda")).variables

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from gyre.observability.dashboard import execution_view as room
+from gyre.observability.dashboard import execution_view
 from gyre.observability.dashboard.execution_view import differences
 
 
@@ -71,8 +71,8 @@ def test_bytes_that_are_no_text_are_told_by_their_size(sides):
 
 
 def test_large_files_and_long_texts_are_told_by_their_size(sides, monkeypatch):
-    monkeypatch.setattr(room, "MOST_BYTES", 10)
-    monkeypatch.setattr(room, "MOST_LINES", 3)
+    monkeypatch.setattr(execution_view, "MOST_BYTES", 10)
+    monkeypatch.setattr(execution_view, "MOST_LINES", 3)
     (sides[1] / "a").write_text("1\n2\n")
     (sides[1] / "b").write_text("1\n2\n")
     (sides[1] / "c").write_text("x" * 11)
@@ -83,7 +83,7 @@ def test_large_files_and_long_texts_are_told_by_their_size(sides, monkeypatch):
 
 
 def test_a_large_file_is_the_same_while_size_and_time_are(sides, monkeypatch):
-    monkeypatch.setattr(room, "MOST_BYTES", 10)
+    monkeypatch.setattr(execution_view, "MOST_BYTES", 10)
     for side, text in zip(sides, ("x" * 20, "x" * 19 + "y"), strict=True):
         (side / "a").write_text(text)
         os.utime(side / "a", ns=(1, 1))
@@ -94,7 +94,7 @@ def test_a_large_file_is_the_same_while_size_and_time_are(sides, monkeypatch):
 
 
 def test_of_many_files_the_rest_is_counted(sides, monkeypatch):
-    monkeypatch.setattr(room, "MOST_FILES", 2)
+    monkeypatch.setattr(execution_view, "MOST_FILES", 2)
     for name in "abc":
         (sides[1] / name).write_text(name)
     found = differences(*sides)
@@ -107,7 +107,7 @@ def test_of_many_files_the_rest_is_counted(sides, monkeypatch):
 
 
 def test_a_folder_without_end_is_cut(sides, monkeypatch):
-    monkeypatch.setattr(room, "MOST_ENTRIES", 2)
+    monkeypatch.setattr(execution_view, "MOST_ENTRIES", 2)
     for name in "abc":
         (sides[1] / name).write_text(name)
 

@@ -5,9 +5,9 @@ import json
 import pytest
 from tests.controller.executions.supervised import order
 
-from gyre.observability.dashboard import execution_view as room
+from gyre.observability.dashboard import execution_view
 from gyre.observability.dashboard.execution_view import leavings
-from gyre.rollout import facts as outcome
+from gyre.rollout import facts
 from gyre.rollout.facts import FactsFile
 from gyre.rollout.spec import write_order
 from gyre.types.outcomes import (
@@ -60,7 +60,7 @@ def attempt(tmp_path):
     for at, fact in enumerate([*told, *(Assessed(assessment=one) for one in tries), closed]):
         writer.append(fact, at=100.0 + at)
     writer.close()
-    outcome.write(
+    facts.write(
         folder,
         OutcomeRecord(
             execution="e1",
@@ -124,7 +124,7 @@ def test_assessments_of_steps_say_which(tmp_path):
 
 
 def test_of_what_was_printed_the_end_is_told(attempt, monkeypatch):
-    monkeypatch.setattr(room, "MAX_TAIL_BYTES", 4)
+    monkeypatch.setattr(execution_view, "MAX_TAIL_BYTES", 4)
 
     assert {"text": "ing.\n"[-4:], "left_out_bytes": 5} == leavings(attempt)["output"]
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gyre.observability.inspect import call_view as spoken
+from gyre.observability.inspect import call_view
 from gyre.observability.inspect.call_view import Vocabulary, call_data, pieces
 from gyre.observability.inspect.tree_layout import SelectionRule
 from gyre.trajectory.loading import load
@@ -111,7 +111,7 @@ def test_without_a_tokenizer_only_the_reply_has_text(make_story, tmp_path):
 
 
 def test_of_a_long_message_beginning_and_end_are_told(make_story, tmp_path, monkeypatch):
-    monkeypatch.setattr(spoken, "MOST_TOKENS", 4)
+    monkeypatch.setattr(call_view, "MOST_TOKENS", 4)
     story = make_story()
     story.call(1, 0, {"system": [65, 66, 67, 68, 69, 70, 71]}, [80, 81, 82, 83, 84])
     found = told(story, tmp_path, 1)

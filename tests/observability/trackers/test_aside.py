@@ -4,7 +4,7 @@ import threading
 
 from tests.waiting import PATIENCE_S, wait_until
 
-from gyre.observability.trackers import registry as aside
+from gyre.observability.trackers import registry
 from gyre.observability.trackers.registry import Trackers
 from gyre.testing.trackers import LoggedValue, MemoryTracker
 
@@ -115,7 +115,7 @@ def test_one_that_hangs_neither_holds_a_log_nor_the_end():
 
 
 def test_what_waits_is_bounded(monkeypatch):
-    monkeypatch.setattr(aside, "MOST_WAITING", 2)
+    monkeypatch.setattr(registry, "MOST_WAITING", 2)
     gate = threading.Event()
     tracker = MemoryTracker(open_gate=gate)
     trackers = around(bad=tracker)

@@ -10,7 +10,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from gyre.sandboxes.local import launch as launchers
+from gyre.sandboxes.local import launch
 from gyre.sandboxes.local.launch import Launcher
 from gyre.sandboxes.local.sandbox import LocalSandbox, SandboxLayout
 from gyre.sandboxes.proxy_relay import Upstream
@@ -38,7 +38,7 @@ async def main(folder: Path, script: str, processes: str, launcher: Launcher) ->
 
 if __name__ == "__main__":
     where, what, most_processes, chosen = sys.argv[1:]
-    found = launchers.own()
+    found = launch.own()
     if chosen != "own":
         data = sys.stdin.buffer.read()
         found = Launcher(argv=("bwrap",), file=data, libraries=chosen or None)

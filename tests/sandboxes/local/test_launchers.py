@@ -16,8 +16,7 @@ from tests.sandboxes.local.test_escapes import CONNECT, answering
 from tests.waiting import PATIENCE_S, wait_until
 
 import gyre
-from gyre.sandboxes.local import launch as launchers
-from gyre.sandboxes.local import seccomp
+from gyre.sandboxes.local import launch, seccomp
 from gyre.sandboxes.local.mounts import NOBODY, devices
 from gyre.sandboxes.local.sandbox import PORT, warm
 
@@ -100,16 +99,16 @@ def other(by):
 
 
 def test_bubblewrap_is_used_where_it_is():
-    assert launchers.bubblewrap() is launchers.found()
+    assert launch.bubblewrap() is launch.found()
 
 
 def test_what_sandboxes_share_is_read_before_any_is_made(tmp_path):
     warm()
-    before = [read.cache_info().misses for read in (launchers.found, seccomp.program)]
+    before = [read.cache_info().misses for read in (launch.found, seccomp.program)]
     status, _ = ran(tmp_path, ":")
 
     assert 0 == status
-    assert before == [read.cache_info().misses for read in (launchers.found, seccomp.program)]
+    assert before == [read.cache_info().misses for read in (launch.found, seccomp.program)]
 
 
 def test_a_root_of_its_own_lies_below_what_is_written(by, tmp_path):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from gyre.trainer.distributed import pipeline as messages
+from gyre.trainer.distributed import pipeline
 from gyre.trainer.distributed.pipeline import MicroStep, MicroStepResult
 from gyre.trainer.distributed.pipeline_schedule import HeaderKind
 from gyre.trainer.loss import Measures
@@ -55,22 +55,22 @@ def same_arrays(one, other):
     ],
 )
 def test_a_micro_step_arrives_as_it_was(given, kind):
-    header, payload = messages.header(given), messages.payload(given)
-    found = messages.work_from(header, payload)
+    header, payload = pipeline.header(given), pipeline.payload(given)
+    found = pipeline.work_from(header, payload)
 
-    assert kind == messages.kind_of(header) == given.kind
-    assert messages.NUM_HEADER == len(header)
-    assert messages.num_bytes(header) == len(payload)
+    assert kind == pipeline.kind_of(header) == given.kind
+    assert pipeline.NUM_HEADER == len(header)
+    assert pipeline.num_bytes(header) == len(payload)
     assert same_arrays(given.pack, found.pack)
     assert (given.shares, given.scores, 48) == (found.shares, found.scores, found.num_executions)
 
 
 @pytest.mark.parametrize("kind", [HeaderKind.PAUSE, HeaderKind.CLOSE])
 def test_a_sign_without_work_has_the_same_length(kind):
-    header = messages.header(kind)
+    header = pipeline.header(kind)
 
-    assert messages.NUM_HEADER == len(header)
-    assert kind == messages.kind_of(header)
+    assert pipeline.NUM_HEADER == len(header)
+    assert kind == pipeline.kind_of(header)
 
 
 @pytest.mark.parametrize(
@@ -90,19 +90,19 @@ def test_a_result_arrives_as_it_was(loss, scores, num_targets, max_gap):
         max_gap=max_gap,
     )
     result = MicroStepResult(work=work, scores=SCORES, loss=loss, measures=measures)
-    told = messages.report(result, work)
+    told = pipeline.report(result, work)
 
-    assert messages.num_report(work) == len(told)
-    assert 0 == messages.num_failure(told)
-    assert result == messages.result_from(told, work)
+    assert pipeline.num_report(work) == len(told)
+    assert 0 == pipeline.num_failure(told)
+    assert result == pipeline.result_from(told, work)
 
 
 def test_a_failure_arrives_in_words():
     work = a_micro_step()
-    told = messages.report("execution ü: no number", work)
-    text = messages.text_of("execution ü: no number")
+    told = pipeline.report("execution ü: no number", work)
+    text = pipeline.text_of("execution ü: no number")
 
-    assert messages.num_report(work) == len(told)
-    assert len(text) == messages.num_failure(told)
+    assert pipeline.num_report(work) == len(told)
+    assert len(text) == pipeline.num_failure(told)
     assert torch.uint8 == text.dtype
-    assert "execution ü: no number" == messages.failure_from(text)
+    assert "execution ü: no number" == pipeline.failure_from(text)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gyre.cell.checkpoint_writer import CheckpointWriter, CopyCost, WrittenState
 from gyre.cell.protocol import ExposedWeights, SavedCheckpoint
-from gyre.cell.ranks import protocol as rank_orders
+from gyre.cell.ranks import protocol
 from gyre.cell.ranks.driver import ClaimResult, Driver, PendingClaim
 from gyre.cell.ranks.main import open_part, planned_network
 from gyre.cell.ranks.rank_group import RankGroup, RankProcess
@@ -39,12 +39,12 @@ class GatheredCopies:
 
     def copy(self, version: int, *, weights_only: bool) -> None:
         """All of it, whichever is asked for: parts of weights are laid from whole copies."""
-        answers = self._crew.all(rank_orders.CopyCommand(version=version))
+        answers = self._crew.all(protocol.CopyCommand(version=version))
         self._copied_s = max(one.copied_s for one in answers)
 
     def weights(self) -> Callable[[], Named]:
         parts = []
-        for answer in self._crew.all(rank_orders.WriteShardCommand(), for_ever=True):
+        for answer in self._crew.all(protocol.WriteShardCommand(), for_ever=True):
             assert answer.part is not None
             parts.append(read_shard(self._share, answer.part))
             with suppress(FileNotFoundError):
@@ -53,9 +53,7 @@ class GatheredCopies:
         return lambda: named
 
     def write(self, folder: Path) -> WrittenState:
-        answers = self._crew.all(
-            rank_orders.WriteOptimizerCommand(folder=str(folder)), for_ever=True
-        )
+        answers = self._crew.all(protocol.WriteOptimizerCommand(folder=str(folder)), for_ever=True)
         return WrittenState(
             num_steps=answers[0].num_steps, ranks=tuple(one.files for one in answers)
         )
@@ -133,22 +131,22 @@ class MultiRankWorker:
     def reload(self) -> None:
         def act() -> None:
             try:
-                self._crew.all(rank_orders.ReloadCommand())
+                self._crew.all(protocol.ReloadCommand())
             except CellGone:
                 raise
             except CellError:
-                self._crew.surely(rank_orders.OffloadCommand())
+                self._crew.surely(protocol.OffloadCommand())
                 raise
 
         self._driver.do(act)
 
     def offload(self) -> None:
         """All ranks' memory is free; a sum that holds anything is kept (SPEC 2.5)."""
-        self._driver.do(lambda: self._crew.surely(rank_orders.OffloadCommand()))
+        self._driver.do(lambda: self._crew.surely(protocol.OffloadCommand()))
 
     def clear(self) -> None:
         def act() -> None:
-            self._crew.surely(rank_orders.ClearCommand())
+            self._crew.surely(protocol.ClearCommand())
             self._driver.held.clear()
 
         self._driver.do(act)
@@ -176,7 +174,7 @@ class MultiRankWorker:
         )
 
     def form_groups(self, epoch: int, order: Sequence[int]) -> None:
-        meet = rank_orders.FormGroupsCommand(epoch=epoch, order=list(order))
+        meet = protocol.FormGroupsCommand(epoch=epoch, order=list(order))
         self._driver.do(lambda: self._crew.all(meet))
 
     def reduce(self, epoch: int, members: Sequence[int], leases: Leases) -> int:
@@ -184,7 +182,7 @@ class MultiRankWorker:
 
         def act() -> int:
             check_held(self._plan.cell, self._driver.held, leases)
-            order = rank_orders.ReduceCommand(epoch=epoch, members=list(members))
+            order = protocol.ReduceCommand(epoch=epoch, members=list(members))
             answers = self._crew.agreed(order)
             if members[0] == self._plan.cell:
                 self._driver.held.update(lease for held in leases.values() for lease in held)
@@ -199,7 +197,7 @@ class MultiRankWorker:
             check_version(self.version, version)
             if self._plan.optimizer is None:
                 raise CellError("this cell has no optimizer: the core's has", retryable=False)
-            self._crew.surely(rank_orders.StepCommand(), but=(NotFinite,))
+            self._crew.surely(protocol.StepCommand(), but=(NotFinite,))
             self._driver.held.clear()
             assert self._crew.part.stepped is not None
             return self._crew.part.stepped
@@ -211,7 +209,7 @@ class MultiRankWorker:
 
         def act() -> None:
             self._crew.agreed(
-                rank_orders.BroadcastCommand(epoch=epoch, members=list(members), version=version)
+                protocol.BroadcastCommand(epoch=epoch, members=list(members), version=version)
             )
             if members[0] != self._plan.cell:
                 self._driver.held.clear()
@@ -223,7 +221,7 @@ class MultiRankWorker:
         with self._exposing:
             version = self.version
             if self._exposed is None or self._exposed.version != version:
-                answers = self._crew.all(rank_orders.ExposeCommand())
+                answers = self._crew.all(protocol.ExposeCommand())
                 if {version} != {one.version for one in answers}:
                     raise ExposureGone("the weights changed while they were exposed")
                 parts = tuple(one.bundle for one in answers if one.bundle is not None)
@@ -236,9 +234,7 @@ class MultiRankWorker:
         def act() -> None:
             if self._trainer.is_resting:
                 raise CellError("the trainer rests: restore it first")
-            self._crew.agreed(
-                rank_orders.PullCommand(parts=list(given.parts), version=given.version)
-            )
+            self._crew.agreed(protocol.PullCommand(parts=list(given.parts), version=given.version))
             self._driver.held.clear()
 
         self._driver.do(act)

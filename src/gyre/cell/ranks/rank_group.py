@@ -11,7 +11,7 @@ from threading import Lock, Thread, current_thread
 import msgspec
 
 from gyre.cell.protocol import made
-from gyre.cell.ranks import protocol as rank_orders
+from gyre.cell.ranks import protocol
 from gyre.cell.ranks.protocol import READY, RankCommand, RankReply, RankRequest
 from gyre.cell.ranks.worker import RankWorker
 from gyre.types.errors import CellError, CellGone, GyreError
@@ -142,7 +142,7 @@ class RankGroup:
     def stream(self) -> None:
         """The followers listen to micro-steps until the stream is closed."""
         if self._streaming is None:
-            self._streaming = [one.ask(rank_orders.StreamCommand()) for one in self._followers]
+            self._streaming = [one.ask(protocol.StreamCommand()) for one in self._followers]
 
     def streamed(self) -> None:
         """The driver has closed the stream, and so has everybody."""
@@ -190,9 +190,9 @@ class RankGroup:
         except CellGone:
             raise
         except GyreError:
-            self.surely(rank_orders.AbortCommand())
+            self.surely(protocol.AbortCommand())
             raise
-        self.surely(rank_orders.CommitCommand())
+        self.surely(protocol.CommitCommand())
         return answers
 
     def end(self) -> None:

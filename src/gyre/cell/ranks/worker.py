@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from gyre.cell.checkpoint_writer import as_checkpoint_error, write_state
-from gyre.cell.ranks import protocol as rank_orders
+from gyre.cell.ranks import protocol
 from gyre.cell.ranks.protocol import RankCommand, RankReply
 from gyre.cell.weight_sync import Cuts, exposed, fetched
 from gyre.model.manifest import Shard, describe_file
@@ -86,30 +86,30 @@ class RankWorker:
         self._aside: Callable[[], None] | None = None
         self._exposed: TensorBundle | None = None
 
-    def execute(self, order: RankCommand, number: int = rank_orders.READY) -> RankReply:
+    def execute(self, order: RankCommand, number: int = protocol.READY) -> RankReply:
         """What came of it; GyreError is the caller's to answer."""
         answer = RankReply(number=number, version=self.trainer.version)
         match order:
-            case rank_orders.ReloadCommand():
+            case protocol.ReloadCommand():
                 with self.snapshot.changing():
                     self.trainer.reload()
-            case rank_orders.OffloadCommand():
+            case protocol.OffloadCommand():
                 with self.snapshot.changing():
                     self.trainer.offload(weights=True)
-            case rank_orders.ClearCommand():
+            case protocol.ClearCommand():
                 self.trainer.clear()
-            case rank_orders.StreamCommand():
+            case protocol.StreamCommand():
                 while self.trainer.follow() is not StreamEnd.CLOSED:
                     pass
-            case rank_orders.StepCommand():
+            case protocol.StepCommand():
                 with self.snapshot.changing():
                     self.stepped = self.trainer.step()
-            case rank_orders.ExposeCommand():
+            case protocol.ExposeCommand():
                 answer.bundle = self._expose()
             case (
-                rank_orders.CopyCommand()
-                | rank_orders.WriteShardCommand()
-                | rank_orders.WriteOptimizerCommand()
+                protocol.CopyCommand()
+                | protocol.WriteShardCommand()
+                | protocol.WriteOptimizerCommand()
             ):
                 with as_checkpoint_error():
                     self._obey_beside(order, answer)
@@ -125,19 +125,17 @@ class RankWorker:
 
     def _obey_beside(
         self,
-        order: rank_orders.CopyCommand
-        | rank_orders.WriteShardCommand
-        | rank_orders.WriteOptimizerCommand,
+        order: protocol.CopyCommand | protocol.WriteShardCommand | protocol.WriteOptimizerCommand,
         answer: RankReply,
     ) -> None:
         match order:
-            case rank_orders.CopyCommand(version=version):
+            case protocol.CopyCommand(version=version):
                 self.snapshot.copy(version)
                 answer.copied_s = self.snapshot.copied_s
-            case rank_orders.WriteShardCommand():
+            case protocol.WriteShardCommand():
                 name = f"copied-{self._cell}.{self._rank}.safetensors"
                 answer.part = write_shard(self._share / name, dict(self.snapshot.weights()))
-            case rank_orders.WriteOptimizerCommand(folder=folder):
+            case protocol.WriteOptimizerCommand(folder=folder):
                 state = self.snapshot.state()
                 answer.num_steps = state.num_steps
                 answer.files = write_state(Path(folder), self._rank, state)
@@ -146,36 +144,36 @@ class RankWorker:
 
     def _obey_among_cells(
         self,
-        order: rank_orders.FormGroupsCommand
-        | rank_orders.ReduceCommand
-        | rank_orders.BroadcastCommand
-        | rank_orders.PullCommand
-        | rank_orders.CommitCommand
-        | rank_orders.AbortCommand,
+        order: protocol.FormGroupsCommand
+        | protocol.ReduceCommand
+        | protocol.BroadcastCommand
+        | protocol.PullCommand
+        | protocol.CommitCommand
+        | protocol.AbortCommand,
     ) -> int:
         match order:
-            case rank_orders.FormGroupsCommand(epoch=epoch, order=cells):
+            case protocol.FormGroupsCommand(epoch=epoch, order=cells):
                 self._between.form_groups(epoch, cells)
-            case rank_orders.ReduceCommand():
+            case protocol.ReduceCommand():
                 return self._reduce(order)
-            case rank_orders.BroadcastCommand(version=version):
+            case protocol.BroadcastCommand(version=version):
                 self._spread(order, version)
-            case rank_orders.PullCommand(parts=parts, version=version):
+            case protocol.PullCommand(parts=parts, version=version):
                 tensors = fetched(self._transport, parts, self._cuts, version=version)
                 self._lay_aside(tensors, version)
-            case rank_orders.CommitCommand():
+            case protocol.CommitCommand():
                 if self._aside is None:
                     raise InternalError(f"rank {self._rank}: nothing was laid aside")
                 aside, self._aside = self._aside, None
                 with self.snapshot.changing():
                     aside()
-            case rank_orders.AbortCommand():
+            case protocol.AbortCommand():
                 self._aside = None
             case _:
                 assert_never(order)
         return 0
 
-    def _reduce(self, order: rank_orders.ReduceCommand) -> int:
+    def _reduce(self, order: protocol.ReduceCommand) -> int:
         total = self._between.reduced(order.epoch, order.members, self.trainer.gradients)
         if order.members[0] == self._cell:
             self._aside = lambda: self.trainer.replace_gradients(total)
@@ -183,7 +181,7 @@ class RankWorker:
         self._aside = _nothing
         return num_bytes(total)
 
-    def _spread(self, order: rank_orders.BroadcastCommand, version: int) -> None:
+    def _spread(self, order: protocol.BroadcastCommand, version: int) -> None:
         named = sorted(self.trainer.network.module.named_parameters())
         found = self._between.broadcast_weights(
             order.epoch, order.members, [one for _, one in named]

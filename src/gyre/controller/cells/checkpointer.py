@@ -16,7 +16,7 @@ from gyre.batching.work_queue import CORE
 from gyre.cell.client import CellClient
 from gyre.cell.protocol import SavedCheckpoint
 from gyre.config.run_config import CheckpointConfig
-from gyre.model import checkpoint_store as checkpoints
+from gyre.model import checkpoint_store
 from gyre.model.checkpoint_store import Checkpoint, name_of
 from gyre.types.errors import CellError, CellGone, CheckpointError
 from gyre.types.run_events import CheckpointFailed, CheckpointMade, CheckpointRefused
@@ -94,11 +94,13 @@ class Checkpointer:
 
         def refused(path: Path, reason: str) -> None:
             aside.append((int(path.name[1:]), reason))
-            checkpoints.set_aside(path)
+            checkpoint_store.set_aside(path)
 
         def found() -> Checkpoint | None:
-            checkpoints.sweep(self._folder)
-            return checkpoints.newest(self._folder, with_optimizer=True, most=most, refused=refused)
+            checkpoint_store.sweep(self._folder)
+            return checkpoint_store.newest(
+                self._folder, with_optimizer=True, most=most, refused=refused
+            )
 
         aside: list[tuple[int, str]] = []
         async with self._tidying:
@@ -120,7 +122,7 @@ class Checkpointer:
         """Of older versions the newest few stay."""
         async with self._tidying:
             await asyncio.to_thread(
-                checkpoints.prune,
+                checkpoint_store.prune,
                 self._folder,
                 keep=self._section.keep,
                 in_use={self.published.version, self._acknowledged, *(+self._in_use)},

@@ -18,11 +18,11 @@ from gyre.cluster.fork_client import ForkClients, ForkedProcess
 from gyre.cluster.procfs import holds_log
 from gyre.cluster.registry import open_cluster
 from gyre.config.run_config import RunConfig
-from gyre.controller import run_dir as shares
+from gyre.controller import run_dir
 from gyre.controller.process_specs import cell_plan
 from gyre.controller.run_dir import RunDir
 from gyre.model.checkpoint_store import Checkpoint
-from gyre.storage import files as durable
+from gyre.storage import files
 from gyre.storage.files import write_plan
 from gyre.types.ids import EngineName
 from gyre.types.protocols import Cluster
@@ -53,12 +53,12 @@ class CellProcesses:
     def prepare(self, stack: AsyncExitStack) -> None:
         """The run's folder and what its processes share; nothing runs yet."""
         in_memory = self.config.cluster.kind == "local"
-        self.places = shares.opened(self.folder, stack, in_memory=in_memory)
+        self.places = run_dir.opened(self.folder, stack, in_memory=in_memory)
 
     async def open(self, stack: AsyncExitStack) -> None:
         """A new token, so that nobody obeys an earlier controller, and who can start the others."""
         token = secrets.token_urlsafe(32)
-        durable.replace(self.places.token, token.encode(), is_secret=True)
+        files.replace(self.places.token, token.encode(), is_secret=True)
         self.session = await stack.enter_async_context(
             aiohttp.ClientSession(
                 headers={"Authorization": f"Bearer {token}"},

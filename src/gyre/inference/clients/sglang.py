@@ -11,7 +11,7 @@ from typing import TypeVar
 import aiohttp
 import msgspec
 
-from gyre.inference.clients import http as answer
+from gyre.inference.clients import http
 from gyre.inference.clients.http import EngineHttp, Field, decoded, of_sglang, refusal
 from gyre.types.errors import EngineError
 from gyre.types.ids import EngineName
@@ -148,8 +148,8 @@ class SglangStreamParser:
             if [token for _, token, _ in fresh] != ids:
                 raise self._garbage("log-probabilities of other ids than it sampled")
             values = [value for value, _, _ in fresh]
-        logprobs = answer.check(self._engine, ids, values)
-        answer.check_echo(self._engine, event.prompt_token_ids)
+        logprobs = http.check(self._engine, ids, values)
+        http.check_echo(self._engine, event.prompt_token_ids)
         chunks = self._by_version(ids, logprobs, meta)
         if self._taken:
             self._cumulative = len(listed) == total > len(ids)
@@ -176,14 +176,14 @@ class SglangStreamParser:
         """The new ids, cut where the weights changed; at least one chunk."""
         spans = meta.weight_versions
         if spans is None or not ids:
-            version = answer.version(meta.weight_version)
+            version = http.version(meta.weight_version)
             return [Chunk(ids=ids, logprobs=logprobs, version=version)]
         chunks = []
         for span in spans:
             cut = slice(max(span.start - self._taken, 0), max(span.end - self._taken, 0))
             if piece := ids[cut]:
                 values = None if logprobs is None else logprobs[cut]
-                version = answer.version(span.version)
+                version = http.version(span.version)
                 chunks.append(Chunk(ids=piece, logprobs=values, version=version))
         if [token for chunk in chunks for token in chunk.ids] != ids:
             # Spans that do not cover the ids say nothing about them.
@@ -291,7 +291,7 @@ class SglangEngine:
         if status != 200:
             return EngineHealth(ready=True, detail=f"/model_info says {status}")
         info = decoded(self._name, _MODEL_INFO, text)
-        version = answer.version(info.weight_version)
+        version = http.version(info.weight_version)
         return EngineHealth(ready=True, version=version, model=info.model_path)
 
     async def close(self) -> None:

@@ -16,7 +16,7 @@ from dataclasses import replace
 import aiohttp
 import msgspec
 
-from gyre.inference.clients import http as answer
+from gyre.inference.clients import http
 from gyre.inference.clients.http import EngineHttp, Field, decoded, of_vllm, refusal
 from gyre.types.errors import EngineError
 from gyre.types.ids import EngineName
@@ -218,7 +218,7 @@ class VllmEngine:
         said = decoded(self._name, _WEIGHT_INFO, text).weight_version if status == 200 else None
         return EngineHealth(
             ready=True,
-            version=answer.version(said),
+            version=http.version(said),
             model=models[0].id if models else None,
         )
 
@@ -243,8 +243,8 @@ class VllmEngine:
         values = None if choice.logprobs is None else choice.logprobs.token_logprobs
         if not ids and values is None:
             values = []
-        logprobs = answer.check(self._name, ids, values)
-        answer.check_echo(self._name, choice.prompt_token_ids)
+        logprobs = http.check(self._name, ids, values)
+        http.check_echo(self._name, choice.prompt_token_ids)
         if choice.finish_reason not in (None, "stop", "length", "abort"):
             raise EngineError(f"engine {self._name}: finish reason {choice.finish_reason!r}")
         return [

@@ -9,7 +9,7 @@ from tempfile import mkdtemp
 import aiohttp
 
 from gyre.inference.clients.http import client
-from gyre.inference.external import process as launch
+from gyre.inference.external import process
 from gyre.inference.external.engine import ExternalEngine, ExternalServerApi
 from gyre.inference.external.process import ServerChild, ServerCommand, ServerKind, ServerSettings
 from gyre.inference.external.sglang import SglangServerApi
@@ -68,15 +68,15 @@ def private_folder() -> Path:
 
 def free_port() -> int:
     with socket.socket() as held:
-        held.bind((launch.HOST, 0))
+        held.bind((process.HOST, 0))
         port: int = held.getsockname()[1]
     return port
 
 
 def _launched(opening: ServerLaunch) -> ServerCommand:
     if opening.kind == "vllm":
-        return launch.vllm(opening.wanted)
-    return launch.sglang(opening.wanted, port=free_port(), key=secrets.token_urlsafe(32))
+        return process.vllm(opening.wanted)
+    return process.sglang(opening.wanted, port=free_port(), key=secrets.token_urlsafe(32))
 
 
 def _session(launched: ServerCommand) -> aiohttp.ClientSession:

@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed import distributed_c10d as groups
 
-from gyre.inference.clients import http as answer
+from gyre.inference.clients import http
 from gyre.inference.clients.http import EngineHttp, decoded, refusal
 from gyre.inference.clients.sglang import SglangEngine, request_id
 from gyre.inference.external.engine import ServerCapacity
@@ -314,7 +314,7 @@ class SglangServerApi:
         if status == NO_SUCH_PATH:
             status, text = await self._wire.get("/get_model_info")
         self._check(status, "/model_info", text)
-        return answer.version(decoded(self._name, _MODEL_INFO, text).weight_version)
+        return http.version(decoded(self._name, _MODEL_INFO, text).weight_version)
 
     async def release(self) -> None:
         # It ends itself when it is asked for memory that calls hold; this waits until none does.

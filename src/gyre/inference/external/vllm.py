@@ -18,7 +18,7 @@ import aiohttp
 import msgspec
 from safetensors.torch import save_file
 
-from gyre.inference.clients import http as answer
+from gyre.inference.clients import http
 from gyre.inference.clients.http import EngineHttp, Field, decoded, of_vllm, refusal
 from gyre.inference.external.engine import ServerCapacity
 from gyre.types.errors import EngineError
@@ -114,8 +114,8 @@ class VllmStreamParser:
         content = (choice.logprobs.content if choice.logprobs is not None else None) or []
         if [one.token_id for one in content] != ids:
             raise self._garbage("log-probabilities that are not of its ids")
-        logprobs = answer.check(self._engine, ids, [one.logprob for one in content])
-        answer.check_echo(self._engine, echo)
+        logprobs = http.check(self._engine, ids, [one.logprob for one in content])
+        http.check_echo(self._engine, echo)
         self._taken += len(ids)
         chunk = Chunk(ids=ids, logprobs=logprobs, version=version, prompt_ids=echo)
         if choice.finish_reason is not None:
@@ -157,7 +157,7 @@ class VllmStreamParser:
         total = sum(max(0, one.end - one.start) for one in spans)
         if total != self._taken:
             raise self._garbage(f"versions of {total} of {self._taken} tokens")
-        return [answer.version(one.version) for one in spans for _ in range(one.start, one.end)]
+        return [http.version(one.version) for one in spans for _ in range(one.start, one.end)]
 
     def _check_said(self, told: Sequence[int | None]) -> None:
         """What was handed on before the end had told was what the end tells."""
@@ -293,7 +293,7 @@ class VllmServerApi:
 
     async def version(self) -> int | None:
         text = await self._get("/weight_info")
-        return answer.version(decoded(self._name, _WEIGHT_INFO, text).weight_version)
+        return http.version(decoded(self._name, _WEIGHT_INFO, text).weight_version)
 
     async def name_version(self, version: int) -> None:
         await self._post("/update_weight_version", {"new_version": str(version)})

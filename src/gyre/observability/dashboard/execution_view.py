@@ -28,7 +28,7 @@ from gyre.rollout import facts
 from gyre.rollout import facts as outcome
 from gyre.rollout.spec import ORDER_FILE, ExecutionSpec, read_order
 from gyre.rollout.supervisor import OUTPUT_FILE
-from gyre.storage import call_log as calls
+from gyre.storage import call_log
 from gyre.storage.files import RUN_FILE
 from gyre.trajectory.loading import LoadedExecution, load
 from gyre.types.errors import ConfigError
@@ -338,7 +338,7 @@ class RunTrees:
         return {"left": leavings(self._folder / "attempts" / _name(execution))}
 
     def _loaded(self, execution: str) -> LoadedExecution:
-        path = calls.path_of(self._folder, _name(execution))
+        path = call_log.path_of(self._folder, _name(execution))
         try:
             status = path.stat()
         except OSError as error:

@@ -12,7 +12,7 @@ from gyre.journal.reader import JournalFollower, path_of
 from gyre.observability.history.run import RunHistory
 from gyre.observability.terminal.board import JOURNAL_EVENTS
 from gyre.scheduler.replay import shape_of
-from gyre.storage import call_log as calls
+from gyre.storage import call_log
 from gyre.types.errors import ConfigError, InternalError, LogDamaged
 
 LOOK_S = 0.25
@@ -103,7 +103,7 @@ class FollowedRun:
         """Its call log; None where the run keeps none."""
         if self.folder is None or "/" in execution:
             return None
-        return self.folder / "executions" / f"{execution}{calls.SUFFIX}"
+        return self.folder / "executions" / f"{execution}{call_log.SUFFIX}"
 
     def is_held_out(self, execution: str) -> bool:
         """Whether it is one of held-out evaluation, which nothing is trained on."""

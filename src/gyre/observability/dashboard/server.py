@@ -32,7 +32,7 @@ import uvloop
 from gyre.aio import run_loop
 from gyre.net.asgi import EVENTS, ClientGone, Exchange, Receive, Scope, Send
 from gyre.net.http_server import listener, serve_until_told
-from gyre.observability.dashboard import api as page_api
+from gyre.observability.dashboard import api
 from gyre.observability.dashboard.execution_view import RunTrees
 from gyre.observability.dashboard.journal_follower import FollowedRun, watched
 from gyre.observability.dashboard.series import ViewWindow
@@ -221,11 +221,11 @@ class DashboardServer:
             await run.wait_read()
         match path:
             case "/api/runs":
-                return page_api.runs(self._runs)
+                return api.runs(self._runs)
             case "/api/story":
-                return page_api.story(self._runs, query, self._sizes_of)
+                return api.story(self._runs, query, self._sizes_of)
             case "/api/executions":
-                return page_api.executions(self._runs, query)
+                return api.executions(self._runs, query)
             case "/api/tree" | "/api/call" | "/api/left":
                 return await self._tree(path.removeprefix("/api/"), query)
             case _:
@@ -236,8 +236,8 @@ class DashboardServer:
         return None if sizes is None else sizes.panel(view)
 
     async def _tree(self, what: str, query: Mapping[str, str]) -> Any:
-        page_api.known(query, "run", "execution", *(["call"] if what == "call" else []))
-        run = page_api.run_of(self._runs, query)
+        api.known(query, "run", "execution", *(["call"] if what == "call" else []))
+        run = api.run_of(self._runs, query)
         if run.folder is None or "execution" not in query:
             raise NotFound(f"{run.name}: expected an execution of a run with call logs")
         execution = query["execution"]
@@ -250,7 +250,7 @@ class DashboardServer:
                 case "left":
                     return await asyncio.to_thread(trees.left, execution)
                 case _:
-                    call = page_api.whole(query, "call", 0, most=2**31)
+                    call = api.whole(query, "call", 0, most=2**31)
                     return await asyncio.to_thread(trees.call, execution, call)
         except ConfigError as error:
             raise NotFound(str(error)) from error
@@ -292,7 +292,7 @@ class DashboardServer:
             if story is not run.story:
                 story, newest = run.story, NewsCursor()
             mark = run.mark
-            data = msgspec.json.encode(page_api.news(run, newest))
+            data = msgspec.json.encode(api.news(run, newest))
             await exchange.write(b"event: news\ndata: " + data + b"\n\n")
             await asyncio.sleep(NEWS_S)
             await run.wait_news(mark)

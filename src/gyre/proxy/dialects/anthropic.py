@@ -6,7 +6,7 @@ import msgspec
 import xxhash
 
 from gyre.net import sse
-from gyre.proxy.dialects import base as fields
+from gyre.proxy.dialects import base
 from gyre.proxy.dialects.base import ParsedRequest
 from gyre.types.call_records import Evidence
 from gyre.types.conversation import Finish, Message, Reply, Tool, ToolCall, Usage
@@ -45,10 +45,10 @@ class _Body(msgspec.Struct):
     system: msgspec.Raw = msgspec.Raw()
     tools: msgspec.Raw = msgspec.Raw()
     stream: bool | None = None
-    max_tokens: fields.Count | None = None
+    max_tokens: base.Count | None = None
     temperature: float | None = None
     top_p: float | None = None
-    top_k: fields.Integer | None = None
+    top_k: base.Integer | None = None
     stop_sequences: list[str] | None = None
     thinking: msgspec.Raw = msgspec.Raw()
     tool_choice: msgspec.Raw = msgspec.Raw()
@@ -97,15 +97,15 @@ class AnthropicMessages:
     ping = sse.named("ping", {"type": "ping"})
 
     def split(self, body: bytes) -> ParsedRequest:
-        sent = fields.decode_body(_BODY, body)
+        sent = base.decode_body(_BODY, body)
         return ParsedRequest(
             model=sent.model,
             stream=sent.stream is True,
-            system=fields.present(sent.system),
+            system=base.present(sent.system),
             messages=sent.messages,
-            tools=fields.present(sent.tools),
+            tools=base.present(sent.tools),
             max_tokens=sent.max_tokens,
-            asked=fields.settings(sent, (*_SETTINGS, "tool_choice")),
+            asked=base.settings(sent, (*_SETTINGS, "tool_choice")),
             metadata=_metadata(sent.metadata),
             stop=tuple(sent.stop_sequences or ()),
         )
@@ -116,7 +116,7 @@ class AnthropicMessages:
         return (Message(role="system", text=text),) if text else ()
 
     def read(self, raw: msgspec.Raw) -> tuple[Message, ...]:
-        sent = fields.decode(_MESSAGE, raw)
+        sent = base.decode(_MESSAGE, raw)
         blocks = _blocks(sent.content)
         match sent.role:
             case "user":
@@ -135,8 +135,8 @@ class AnthropicMessages:
             Tool(
                 name=tool.name,
                 description=tool.description or "",
-                parameters=fields.text_of(tool.input_schema, f"tools[{index}].input_schema")
-                or fields.NO_PARAMETERS,
+                parameters=base.text_of(tool.input_schema, f"tools[{index}].input_schema")
+                or base.NO_PARAMETERS,
             )
             for index, tool in enumerate(_tools(raw))
             if _is_client_tool(tool)
@@ -147,11 +147,11 @@ class AnthropicMessages:
         system = () if wire.system is None else _system_texts(wire.system)
         return Evidence(
             dialect=self.name,
-            headers=fields.harmless(headers),
+            headers=base.harmless(headers),
             metadata=wire.metadata,
-            system=fields.opening("\n".join(system)),
+            system=base.opening("\n".join(system)),
             tools=tuple(tool.name for tool in tools if _is_client_tool(tool)),
-            last_user=fields.last_user(wire.messages, "messages"),
+            last_user=base.last_user(wire.messages, "messages"),
             num_messages=len(wire.messages),
         )
 
@@ -198,13 +198,13 @@ def _metadata(sent: _Metadata | None) -> dict[str, str]:
     """Claude Code sends its ids as JSON inside the one string that the format has for them."""
     if sent is None or sent.user_id is None:
         return {}
-    fields.check_size(len(sent.user_id), "metadata.user_id")
-    inner = fields.flatten_text(sent.user_id, "metadata.user_id")
+    base.check_size(len(sent.user_id), "metadata.user_id")
+    inner = base.flatten_text(sent.user_id, "metadata.user_id")
     return {"user_id": sent.user_id} if inner is None else inner
 
 
 def _tools(raw: msgspec.Raw) -> list[_Tool]:
-    return fields.decode(_TOOLS, raw, "tools")
+    return base.decode(_TOOLS, raw, "tools")
 
 
 def _is_client_tool(tool: _Tool) -> bool:
@@ -219,7 +219,7 @@ def _blocks(content: str | list[_Block] | None) -> list[_Block]:
 
 
 def _system_texts(raw: msgspec.Raw) -> list[str]:
-    return _texts(_blocks(fields.decode(_SYSTEM, raw, "system")), "system")
+    return _texts(_blocks(base.decode(_SYSTEM, raw, "system")), "system")
 
 
 def _without_billing(text: str) -> str | None:
@@ -238,7 +238,7 @@ def _texts(blocks: Sequence[_Block], where: str) -> list[str]:
             case "text":
                 texts.append(_text(block, place))
             case "tool_reference":
-                named = fields.require(block.tool_name, f"{place}.tool_name", "the name of a tool")
+                named = base.require(block.tool_name, f"{place}.tool_name", "the name of a tool")
                 texts.append(f"tool_reference: {named}")
             case _:
                 raise _unsupported(block, place, "text")
@@ -246,7 +246,7 @@ def _texts(blocks: Sequence[_Block], where: str) -> list[str]:
 
 
 def _text(block: _Block, place: str) -> str:
-    return fields.require(block.text, f"{place}.text", "a string")
+    return base.require(block.text, f"{place}.text", "a string")
 
 
 def _unsupported(block: _Block, place: str, expected: str) -> RequestError:
@@ -272,7 +272,7 @@ def _read_user(blocks: Sequence[_Block]) -> list[Message]:
                 texts.append(_text(block, place))
             case "tool_result":
                 close()
-                call = fields.require(block.tool_use_id, f"{place}.tool_use_id", "a call's id")
+                call = base.require(block.tool_use_id, f"{place}.tool_use_id", "a call's id")
                 text = "\n".join(_texts(_blocks(block.content), f"{place}.content"))
                 messages.append(Message(role="tool", text=text, answers=call))
             case _:
@@ -293,7 +293,7 @@ def _read_assistant(blocks: Sequence[_Block]) -> Message:
                 # Clients drop blank text from a history or keep it as they please.
                 texts += [text] if text.strip() else []
             case "thinking":
-                thoughts.append(fields.require(block.thinking, f"{place}.thinking", "a string"))
+                thoughts.append(base.require(block.thinking, f"{place}.thinking", "a string"))
             case "redacted_thinking":
                 continue
             case "tool_use":
@@ -305,13 +305,13 @@ def _read_assistant(blocks: Sequence[_Block]) -> Message:
 
 
 def _read_call(block: _Block, place: str) -> ToolCall:
-    arguments = fields.text_of(block.input, f"{place}.input")
-    inner = fields.object_of(arguments) if _RAW_ARGUMENTS in arguments else None
+    arguments = base.text_of(block.input, f"{place}.input")
+    inner = base.object_of(arguments) if _RAW_ARGUMENTS in arguments else None
     if inner is not None and list(inner) == [_RAW_ARGUMENTS]:
-        arguments = fields.text_of(inner[_RAW_ARGUMENTS], f"{place}.input")
+        arguments = base.text_of(inner[_RAW_ARGUMENTS], f"{place}.input")
     return ToolCall(
-        id=fields.require(block.id, f"{place}.id", "a string"),
-        name=fields.require(block.name, f"{place}.name", "the name of a tool"),
+        id=base.require(block.id, f"{place}.id", "a string"),
+        name=base.require(block.name, f"{place}.name", "the name of a tool"),
         arguments=arguments,
     )
 
@@ -358,7 +358,7 @@ def _inlined(block: dict[str, object]) -> dict[str, object]:
     """The block of a whole body, where the input of a call must be an object."""
     match block:
         case {"type": "tool_use", "input": str(arguments)}:
-            if fields.object_of(arguments) is None:
+            if base.object_of(arguments) is None:
                 return block | {"input": {_RAW_ARGUMENTS: arguments}}
             return block | {"input": msgspec.Raw(arguments)}
         case _:

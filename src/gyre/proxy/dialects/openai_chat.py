@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 
 from gyre.net import sse
-from gyre.proxy.dialects import base as fields
+from gyre.proxy.dialects import base
 from gyre.proxy.dialects.base import ParsedRequest
 from gyre.types.call_records import Evidence
 from gyre.types.conversation import Finish, Message, Reply, Tool, ToolCall
@@ -58,13 +58,13 @@ class _Body(msgspec.Struct):
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
     n: Annotated[int, msgspec.Meta(ge=1, le=128)] | None = None
-    max_tokens: fields.Count | None = None
-    max_completion_tokens: fields.Count | None = None
+    max_tokens: base.Count | None = None
+    max_completion_tokens: base.Count | None = None
     temperature: float | None = None
     top_p: float | None = None
-    top_k: fields.Integer | None = None
+    top_k: base.Integer | None = None
     min_p: float | None = None
-    seed: fields.Integer | None = None
+    seed: base.Integer | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     stop: str | list[str] | None = None
@@ -132,22 +132,22 @@ class OpenAIChat:
     ping = b": ping\n\n"
 
     def split(self, body: bytes) -> ParsedRequest:
-        sent = fields.decode_body(_BODY, body)
-        named = fields.settings(sent, ("user", "prompt_cache_key", "safety_identifier"))
+        sent = base.decode_body(_BODY, body)
+        named = base.settings(sent, ("user", "prompt_cache_key", "safety_identifier"))
         longest = sent.max_completion_tokens
         return ParsedRequest(
             model=sent.model,
             stream=sent.stream is True,
             system=None,
             messages=sent.messages,
-            tools=fields.present(sent.tools),
+            tools=base.present(sent.tools),
             max_tokens=sent.max_tokens if longest is None else longest,
             choices=1 if sent.n is None else sent.n,
             include_usage=sent.stream_options is not None
             and sent.stream_options.include_usage is True,
             template=_template(sent.chat_template_kwargs),
-            asked=fields.settings(sent, _SETTINGS),
-            metadata=fields.flatten(sent.metadata, "metadata")
+            asked=base.settings(sent, _SETTINGS),
+            metadata=base.flatten(sent.metadata, "metadata")
             | {key: str(value) for key, value in named.items()},
             stop=(sent.stop,) if isinstance(sent.stop, str) else tuple(sent.stop or ()),
         )
@@ -157,7 +157,7 @@ class OpenAIChat:
         return ()
 
     def read(self, raw: msgspec.Raw) -> tuple[Message, ...]:
-        sent = fields.decode(_MESSAGE, raw)
+        sent = base.decode(_MESSAGE, raw)
         texts = _texts(sent.content, "content")
         match sent.role:
             case "system" | "developer":
@@ -167,7 +167,7 @@ class OpenAIChat:
             case "assistant":
                 return (_read_assistant(sent, "".join(texts)),)
             case "tool":
-                call = fields.require(sent.tool_call_id, "tool_call_id", "a call's id")
+                call = base.require(sent.tool_call_id, "tool_call_id", "a call's id")
                 text = "\n".join(texts)
                 return (Message(role="tool", text=text, answers=call, name=sent.name),)
             case other:
@@ -179,10 +179,8 @@ class OpenAIChat:
             Tool(
                 name=function.name,
                 description=function.description or "",
-                parameters=fields.text_of(
-                    function.parameters, f"tools[{index}].function.parameters"
-                )
-                or fields.NO_PARAMETERS,
+                parameters=base.text_of(function.parameters, f"tools[{index}].function.parameters")
+                or base.NO_PARAMETERS,
             )
             for index, function in enumerate(_functions(raw))
         )
@@ -191,11 +189,11 @@ class OpenAIChat:
         tools = () if wire.tools is None else _functions(wire.tools)
         return Evidence(
             dialect=self.name,
-            headers=fields.harmless(headers),
+            headers=base.harmless(headers),
             metadata=wire.metadata,
-            system=fields.opening(_first_system(wire.messages)),
+            system=base.opening(_first_system(wire.messages)),
             tools=tuple(function.name for function in tools),
-            last_user=fields.last_user(wire.messages, "messages"),
+            last_user=base.last_user(wire.messages, "messages"),
             num_messages=len(wire.messages),
         )
 
@@ -250,10 +248,10 @@ def told(error: RequestError, *, param: str) -> dict[str, str | None]:
 
 def _template(raw: msgspec.Raw) -> str:
     """The same text for the same settings, in whatever order they were sent (M02)."""
-    sent = fields.present(raw)
+    sent = base.present(raw)
     if sent is None:
         return ""
-    value = fields.decode(_OBJECT, sent, "chat_template_kwargs")
+    value = base.decode(_OBJECT, sent, "chat_template_kwargs")
     try:
         return json.dumps(value, sort_keys=True, separators=(",", ":")) if value else ""
     except RecursionError as error:
@@ -270,7 +268,7 @@ def _texts(content: str | list[_Part] | None, where: str) -> list[str]:
         if part.type != "text":
             kind = part.type[:40]
             raise RequestError(f"{kind} parts are not supported; expected text", where=place)
-        texts.append(fields.require(part.text, f"{place}.text", "a string"))
+        texts.append(base.require(part.text, f"{place}.text", "a string"))
     return texts
 
 
@@ -280,7 +278,7 @@ def _read_assistant(sent: _Message, text: str) -> Message:
         ToolCall(
             id=call.id,
             name=call.function.name,
-            arguments=fields.text_of(
+            arguments=base.text_of(
                 call.function.arguments, f"tool_calls[{index}].function.arguments"
             ),
         )
@@ -291,7 +289,7 @@ def _read_assistant(sent: _Message, text: str) -> Message:
 
 def _functions(raw: msgspec.Raw) -> list[_ToolFunction]:
     functions = []
-    tools = fields.decode(_TOOLS, raw, "tools")
+    tools = base.decode(_TOOLS, raw, "tools")
     for index, tool in enumerate(tools):
         if tool.type != "function":
             kind = tool.type[:40]
@@ -299,7 +297,7 @@ def _functions(raw: msgspec.Raw) -> list[_ToolFunction]:
                 f"{kind} tools are not supported; expected function", where=f"tools[{index}]"
             )
         where = f"tools[{index}].function"
-        functions.append(fields.require(tool.function, where, "a function"))
+        functions.append(base.require(tool.function, where, "a function"))
     return functions
 
 
@@ -307,7 +305,7 @@ def _first_system(messages: Sequence[msgspec.Raw]) -> str:
     """The first message's text, if the system or its developer said it."""
     if not messages:
         return ""
-    sent = fields.decode(_MESSAGE, messages[0], "messages[0]")
+    sent = base.decode(_MESSAGE, messages[0], "messages[0]")
     if sent.role not in ("system", "developer"):
         return ""
     return "\n".join(_texts(sent.content, "messages[0].content"))

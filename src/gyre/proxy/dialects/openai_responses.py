@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import msgspec
 
 from gyre.net import sse
-from gyre.proxy.dialects import base as fields
-from gyre.proxy.dialects import openai_chat as chat
+from gyre.proxy.dialects import base, openai_chat
 from gyre.proxy.dialects.base import ParsedRequest
 from gyre.types.call_records import Evidence
 from gyre.types.conversation import Message, Reply, Role, Tool, ToolCall, Usage
@@ -154,10 +153,10 @@ def _call_item(call: ToolCall, suffix: str, offer: OfferedTool | None) -> Item:
 
 def _free_text(arguments: str) -> str:
     """The argument named input; where there is none, all that the model wrote."""
-    entries = fields.object_of(arguments)
+    entries = base.object_of(arguments)
     if entries is None or "input" not in entries:
         return arguments
-    return fields.text_of(entries["input"], "input")
+    return base.text_of(entries["input"], "input")
 
 
 def _item_events(index: int, item: Item) -> Iterator[dict[str, object]]:
@@ -244,7 +243,7 @@ class _Body(msgspec.Struct):
     instructions: msgspec.Raw = msgspec.Raw()
     tools: msgspec.Raw = msgspec.Raw()
     stream: bool | None = None
-    max_output_tokens: fields.Count | None = None
+    max_output_tokens: base.Count | None = None
     temperature: float | None = None
     top_p: float | None = None
     tool_choice: msgspec.Raw = msgspec.Raw()
@@ -331,10 +330,10 @@ class OpenAIResponses:
     ping = sse.named("keepalive", {"type": "keepalive", "sequence_number": 0})
 
     def split(self, body: bytes) -> ParsedRequest:
-        sent = fields.decode_body(_BODY, body)
+        sent = base.decode_body(_BODY, body)
         for name, value in (
             ("previous_response_id", sent.previous_response_id),
-            ("conversation", fields.present(sent.conversation)),
+            ("conversation", base.present(sent.conversation)),
         ):
             if value:
                 what = (
@@ -344,30 +343,30 @@ class OpenAIResponses:
         return ParsedRequest(
             model=sent.model,
             stream=sent.stream is True,
-            system=fields.present(sent.instructions),
+            system=base.present(sent.instructions),
             messages=[_said(sent.input)] if isinstance(sent.input, str) else sent.input,
-            tools=fields.present(sent.tools),
+            tools=base.present(sent.tools),
             max_tokens=sent.max_output_tokens,
-            asked=fields.settings(sent, _SETTINGS),
+            asked=base.settings(sent, _SETTINGS),
             metadata=_metadata(sent),
         )
 
     def read_system(self, raw: msgspec.Raw) -> tuple[Message, ...]:
-        text = fields.decode(_INSTRUCTIONS, raw, "instructions")
+        text = base.decode(_INSTRUCTIONS, raw, "instructions")
         return (Message(role="system", text=text),) if text else ()
 
     def read(self, raw: msgspec.Raw) -> tuple[Message, ...]:
-        sent = fields.decode(_KIND, raw)
+        sent = base.decode(_KIND, raw)
         kind = "message" if sent.type is None and sent.role is not None else sent.type
         match kind:
             case "message":
-                return (_read_message(fields.decode(_MESSAGE, raw)),)
+                return (_read_message(base.decode(_MESSAGE, raw)),)
             case "reasoning":
-                return _read_reasoning(fields.decode(_REASONING, raw))
+                return _read_reasoning(base.decode(_REASONING, raw))
             case "function_call" | "custom_tool_call":
-                return (_read_call(fields.decode(_CALL, raw), custom=kind == "custom_tool_call"),)
+                return (_read_call(base.decode(_CALL, raw), custom=kind == "custom_tool_call"),)
             case "function_call_output" | "custom_tool_call_output":
-                output = fields.decode(_OUTPUT, raw)
+                output = base.decode(_OUTPUT, raw)
                 text = "\n".join(_texts(output.output, "output"))
                 return (Message(role="tool", text=text, answers=output.call_id, name=output.name),)
             case None:
@@ -390,16 +389,16 @@ class OpenAIResponses:
         )
 
     def evidence(self, wire: ParsedRequest, headers: Mapping[str, str]) -> Evidence:
-        plain = fields.harmless(headers)
-        turn = fields.flatten_text(plain.get(_TURN_METADATA, ""), _TURN_METADATA) or {}
-        system = "" if wire.system is None else fields.text_of(wire.system, "instructions")
+        plain = base.harmless(headers)
+        turn = base.flatten_text(plain.get(_TURN_METADATA, ""), _TURN_METADATA) or {}
+        system = "" if wire.system is None else base.text_of(wire.system, "instructions")
         return Evidence(
             dialect=self.name,
             headers=plain,
             metadata=turn | dict(wire.metadata),
-            system=fields.opening(system),
+            system=base.opening(system),
             tools=tuple(offer.full_name for offer, _, _ in _offers(wire.tools)),
-            last_user=fields.last_user(wire.messages, "input"),
+            last_user=base.last_user(wire.messages, "input"),
             num_messages=len(wire.messages),
         )
 
@@ -410,10 +409,10 @@ class OpenAIResponses:
         return events(replies[0], _names(wire))
 
     def error(self, error: RequestError) -> bytes:
-        return _ENCODER.encode({"error": chat.told(error, param="input")})
+        return _ENCODER.encode({"error": openai_chat.told(error, param="input")})
 
     def error_event(self, error: RequestError) -> bytes:
-        words = chat.told(error, param="input")
+        words = openai_chat.told(error, param="input")
         fallback = "server_error" if error.status >= 500 else "invalid_prompt"
         return failure(words["code"] or fallback, words["message"] or "")
 
@@ -424,11 +423,11 @@ def _said(text: str) -> msgspec.Raw:
 
 def _metadata(sent: _Body) -> dict[str, str]:
     """Ids wherever the body holds them; the turn's own metadata without a prefix."""
-    flat = fields.flatten(sent.metadata, "metadata")
-    flat |= fields.flatten(sent.client_metadata, "client_metadata")
-    turn = flat.pop(_TURN_METADATA, "") or fields.text_of(sent.turn_metadata, _TURN_METADATA)
-    flat |= fields.flatten_text(turn, _TURN_METADATA) or {}
-    named = fields.settings(sent, ("prompt_cache_key", "safety_identifier", "user"))
+    flat = base.flatten(sent.metadata, "metadata")
+    flat |= base.flatten(sent.client_metadata, "client_metadata")
+    turn = flat.pop(_TURN_METADATA, "") or base.text_of(sent.turn_metadata, _TURN_METADATA)
+    flat |= base.flatten_text(turn, _TURN_METADATA) or {}
+    named = base.settings(sent, ("prompt_cache_key", "safety_identifier", "user"))
     return flat | {key: str(value) for key, value in named.items()}
 
 
@@ -441,7 +440,7 @@ def _texts(content: str | list[_Part] | None, where: str) -> list[str]:
         if part.type not in _TEXT_PARTS:
             kind = part.type[:40]
             raise RequestError(f"{kind} parts are not supported; expected text", where=place)
-        texts.append(fields.require(part.text, f"{place}.text", "a string"))
+        texts.append(base.require(part.text, f"{place}.text", "a string"))
     return texts
 
 
@@ -462,10 +461,10 @@ def _read_reasoning(item: _ReasoningItem) -> tuple[Message, ...]:
 
 def _read_call(item: _CallItem, *, custom: bool) -> Message:
     if custom:
-        said = fields.require(item.input, "input", "a string")
+        said = base.require(item.input, "input", "a string")
         arguments = str(_ENCODER.encode({"input": said}), "utf-8")
     else:
-        arguments = fields.text_of(item.arguments, "arguments")
+        arguments = base.text_of(item.arguments, "arguments")
     name = f"{item.namespace}.{item.name}" if item.namespace else item.name
     call = ToolCall(id=item.call_id, name=name, arguments=arguments)
     return Message(role="assistant", calls=(call,))
@@ -473,11 +472,11 @@ def _read_call(item: _CallItem, *, custom: bool) -> Message:
 
 def _offers(raw: msgspec.Raw | None) -> Iterator[tuple[OfferedTool, _Tool, str]]:
     """The client's tools and where they were sent; those that a server would run are left out."""
-    tools = [] if raw is None else fields.decode(_TOOLS, raw, "tools")
+    tools = [] if raw is None else base.decode(_TOOLS, raw, "tools")
     for index, tool in enumerate(tools):
         where = f"tools[{index}]"
         if tool.type == "namespace":
-            namespace = fields.require(tool.name, f"{where}.name", "a string")
+            namespace = base.require(tool.name, f"{where}.name", "a string")
             for inner, inner_tool in enumerate(tool.tools or ()):
                 yield from _offer(inner_tool, namespace, f"{where}.tools[{inner}]")
         else:
@@ -488,7 +487,7 @@ def _offer(
     tool: _Tool, namespace: str | None, where: str
 ) -> Iterator[tuple[OfferedTool, _Tool, str]]:
     if tool.type in ("function", "custom"):
-        name = fields.require(tool.name, f"{where}.name", "a string")
+        name = base.require(tool.name, f"{where}.name", "a string")
         custom = tool.type == "custom"
         yield OfferedTool(name=name, namespace=namespace, custom=custom), tool, where
 
@@ -500,8 +499,8 @@ def _names(wire: ParsedRequest) -> dict[str, OfferedTool]:
 def _parameters(tool: _Tool, where: str) -> str:
     """A custom tool takes free text, which the model writes as its one argument."""
     if tool.type == "function":
-        sent = fields.text_of(tool.parameters, f"{where}.parameters")
-        return sent or fields.NO_PARAMETERS
+        sent = base.text_of(tool.parameters, f"{where}.parameters")
+        return sent or base.NO_PARAMETERS
     text: dict[str, object] = {"type": "string"}
     if tool.format is not None and tool.format.definition:
         text["description"] = tool.format.definition

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gyre.sandboxes.docker.api import Daemon, DaemonRefusal
-from gyre.storage import safe_dir as folders
+from gyre.storage import safe_dir
 from gyre.types.errors import SandboxError
 
 BUILT = "gyre-built"
@@ -73,7 +73,7 @@ def put_below(daemon: Daemon, container: str, inside: str, workspace: Path, asid
             archive.extractall(aside, filter=_own)
 
     try:
-        folders.remove(aside)
+        safe_dir.remove(aside)
         aside.mkdir(parents=True)
         daemon.read(f"/containers/{container}/archive", unpack, path=inside.rstrip("/"))
         for top in aside.iterdir():
@@ -87,7 +87,7 @@ def put_below(daemon: Daemon, container: str, inside: str, workspace: Path, asid
         raise SandboxError(message) from error
     finally:
         with suppress(OSError):
-            folders.remove(aside)
+            safe_dir.remove(aside)
 
 
 def _merge(source: Path, target: Path) -> None:

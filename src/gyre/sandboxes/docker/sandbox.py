@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gyre.sandboxes.docker import exec as docker_program
-from gyre.sandboxes.docker import image as docker_image
+from gyre.sandboxes.docker import image
 from gyre.sandboxes.docker.api import Daemon, DaemonRefusal, UpgradedConnection
 from gyre.sandboxes.docker.container import LABEL, Container, ContainerKind
 from gyre.sandboxes.docker.exec import ContainerProgram
@@ -179,25 +179,23 @@ class DockerSandbox:
         await self.kill()
         await self._sweep()
 
-    async def _found(self) -> docker_image.Image:
+    async def _found(self) -> image.Image:
         """The image, built first if it is not there and can be."""
         place = self._container
         name = place.image
         if name is None and place.build is not None:
-            name = await asyncio.to_thread(
-                docker_image.build, self._daemon, place.build, place.build_s
-            )
+            name = await asyncio.to_thread(image.build, self._daemon, place.build, place.build_s)
         if name is None:
             message = "a docker sandbox: expected an image, of the task or in the run file"
             raise SandboxError(message, retryable=False)
-        return await docker_image.look_up(self._daemon, name)
+        return await image.look_up(self._daemon, name)
 
     async def _fill(self, kind: ContainerKind, workspace: Path) -> None:
         body = {"Image": kind.image.name, "Entrypoint": ["sh"], "Labels": {LABEL: self._mark}}
         made = await self._daemon.ask("POST", "/containers/create", body)
         try:
             await asyncio.to_thread(
-                docker_image.put_below,
+                image.put_below,
                 self._daemon,
                 made["Id"],
                 kind.workdir,

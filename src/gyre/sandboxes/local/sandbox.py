@@ -12,9 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gyre.sandboxes.local import cgroups as limits
-from gyre.sandboxes.local import launch as launchers
-from gyre.sandboxes.local import seccomp
+from gyre.sandboxes.local import cgroups, launch, seccomp
 from gyre.sandboxes.local.cgroups import ControlGroup
 from gyre.sandboxes.local.launch import LaunchedProgram, Launcher
 from gyre.sandboxes.local.mounts import (
@@ -82,7 +80,7 @@ class SandboxLayout:
 
 def warm() -> None:
     """What all sandboxes of this machine share is read, for processes that are forked from now."""
-    launchers.found()
+    launch.found()
     read_system()
     seccomp.program()
 
@@ -97,7 +95,7 @@ class LocalSandbox:
         *,
         most: Limits = NO_LIMITS,
         proxy: Upstream | None = None,
-        groups: Mapping[str, limits.CgroupParent] | None = None,
+        groups: Mapping[str, cgroups.CgroupParent] | None = None,
         launcher: Launcher | None = None,
     ) -> None:
         """`proxy`: programs reach it; None: they reach nobody.
@@ -110,7 +108,7 @@ class LocalSandbox:
         self._most = most
         self._proxy = proxy
         self._groups = groups
-        self._launcher = launchers.found() if launcher is None else launcher
+        self._launcher = launch.found() if launcher is None else launcher
         self._filter = seccomp.program()
         self._workspace: Path | None = None
         self._running: RunningProgram | None = None
@@ -151,7 +149,7 @@ class LocalSandbox:
             message = f"folders of a sandbox: {error}"
             raise SandboxError(message) from error
         if self._group is None:
-            groups = limits.here() if self._groups is None else self._groups
+            groups = cgroups.here() if self._groups is None else self._groups
             self._group = ControlGroup(f"gyre-{self._mark[:16]}", self._most, groups)
         self._workspace = Path(workspace)
 
@@ -243,7 +241,7 @@ class LocalSandbox:
         if self._group is not None:
             self._group.join(started.init)
         started.bound(resource.RLIMIT_CORE, 0)
-        if self._most.processes is not None and limits.counts_apart():
+        if self._most.processes is not None and cgroups.counts_apart():
             started.bound(resource.RLIMIT_NPROC, self._most.processes)
         if self._most.disk_bytes is not None:
             started.bound(resource.RLIMIT_FSIZE, self._most.disk_bytes)
