@@ -17,7 +17,6 @@ SLIVERS = {
     "gyre.rollout.deadlines": "the pure half of the supervisor",
     "gyre.rollout.fact_reporter": "a thread of its own",
     "gyre.sandboxes.local.seccomp": "the filter alone",
-    "gyre.simulator.overrides": "overrides of a simulation's scenario",
     "gyre.tasks.deepswe": "an adapter",
     "gyre.tasks.generated": "an adapter",
     "gyre.trainer.distributed.pipeline_schedule": "the pure half of the pipeline",
