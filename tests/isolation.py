@@ -93,7 +93,8 @@ class Isolation:
         while _may_end(left := self._left()) and time.monotonic() < end:
             time.sleep(0.01)
         changed = self._globals.changed()
-        self._globals.restore()
+        if changed:
+            self._globals.restore()
         if left or changed:
             said = "\n".join([*(f"  left open: {one}" for one in left.values()), *changed])
             pytest.fail(f"{item.nodeid} leaves something behind:\n{said}", pytrace=False)
@@ -111,7 +112,7 @@ class Isolation:
 
     def _processes(self) -> Iterable[tuple[Resource, str]]:
         """Children of this process, and their children, also when those in between are gone."""
-        now = {int(one.name) for one in Path("/proc").iterdir() if one.name.isdigit()}
+        now = {int(name) for name in os.listdir("/proc") if name.isdigit()}  # noqa: PTH208
         for pid in self._pids.keys() - now:
             del self._pids[pid]
         for pid in now:
@@ -149,9 +150,10 @@ def _threads() -> Iterable[tuple[Resource, str]]:
 
 
 def _descriptors() -> Iterable[tuple[Resource, str]]:
-    for one in Path("/proc/self/fd").iterdir():
+    # Without pathlib, because this is done around each of thousands of tests.
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
         try:
-            name, link = one.name, str(one.readlink())
+            link = os.readlink(f"/proc/self/fd/{name}")  # noqa: PTH115
         except OSError:
             continue  # The one by which the folder was listed.
         if not link.startswith(IGNORED_LINKS) and FONTS not in link:
@@ -180,9 +182,14 @@ class Globals:
     names: list[tuple[dict[str, object], str, object, str]] = field(default_factory=list)
     """Every function and class of a module: where it stands, its name, itself, the module."""
     modules: set[str] = field(default_factory=set)
+    num_modules: int = 0
+    """Of all kinds, when they were last looked through."""
 
     def remember(self) -> None:
         self.state = self._state()
+        if len(sys.modules) == self.num_modules:
+            return
+        self.num_modules = len(sys.modules)
         for name in [one for one in sys.modules if one not in self.modules]:
             module = sys.modules.get(name)
             if module is None or (name not in PATCHABLE and name.partition(".")[0] != "gyre"):
