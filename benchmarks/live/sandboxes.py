@@ -70,13 +70,13 @@ def main() -> None:
 
 async def _supervised(folder: Path, kind: Literal["process", "local"]) -> dict[str, Any]:
     """Executions under supervisors: how soon they run, what they take, how soon they are over."""
-    births = await ForkClient.open("gyre.rollout.main", folder / "nursery.log")
+    fork_client = await ForkClient.open("gyre.rollout.main", folder / "nursery.log")
     try:
         # One first, so that the nursery has imported everything.
-        await _end([(await _launch(births, folder / "first", kind))[0]], folder)
+        await _end([(await _launch(fork_client, folder / "first", kind))[0]], folder)
         began = time.monotonic()
         launched = await asyncio.gather(
-            *(_launch(births, folder / f"e{number}", kind) for number in range(AT_ONCE))
+            *(_launch(fork_client, folder / f"e{number}", kind) for number in range(AT_ONCE))
         )
         ready_s = time.monotonic() - began
         pids = {pid for child, _ in launched for pid in descendants(child.pid)}
@@ -93,10 +93,10 @@ async def _supervised(folder: Path, kind: Literal["process", "local"]) -> dict[s
             "processes_each": len(pids) / AT_ONCE,
         }
     finally:
-        await births.close()
+        await fork_client.close()
 
 
-async def _launch(births: ForkClient, folder: Path, kind: Any) -> tuple[ForkedProcess, float]:
+async def _launch(fork_client: ForkClient, folder: Path, kind: Any) -> tuple[ForkedProcess, float]:
     """An execution whose agent program has begun, and how long that took."""
     began = time.monotonic()
     evaluation = EvaluationRule(
@@ -114,7 +114,9 @@ async def _launch(births: ForkClient, folder: Path, kind: Any) -> tuple[ForkedPr
     )
     path = write_order(folder, order)
     told = json.dumps(asdict(Secrets(key="k")))
-    child = await births.fork(folder.name, [str(path)], log=folder / "supervisor.log", told=told)
+    child = await fork_client.fork(
+        folder.name, [str(path)], log=folder / "supervisor.log", told=told
+    )
     await _until((folder / "workspace" / "work").exists)
     return child, time.monotonic() - began
 

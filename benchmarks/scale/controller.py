@@ -126,7 +126,7 @@ def _event(live: int) -> dict[str, Any]:
 
     async def scenario() -> None:
         routes = RouteTables([shard], lambda engine: EngineName(f"127.0.0.1:{40_000 + engine}"))
-        hands = CommandExecutor(
+        executor = CommandExecutor(
             scheduler,
             attempts,
             nobody,
@@ -138,12 +138,12 @@ def _event(live: int) -> dict[str, Any]:
         )
         moves = [_move(place, place[0]) for place in running.values()]
         working = asyncio.create_task(routes.work())
-        hands.execute((MoveExecutions(moves=tuple(moves), evaluations=()),))
+        executor.execute((MoveExecutions(moves=tuple(moves), evaluations=()),))
         await routes.flushed()
         first = next(iter(running.values()))
         with _timed(sample, calls=EVENTS):
             for number in range(1, EVENTS + 1):
-                hands.execute((MoveExecutions(moves=(_move(first, number),), evaluations=()),))
+                executor.execute((MoveExecutions(moves=(_move(first, number),), evaluations=()),))
                 await routes.flushed()
         working.cancel()
         assert shard.num_orders == EVENTS + 1
@@ -275,7 +275,7 @@ async def _kept(folders: dict[ExecutionId, Path], sample: dict[str, Any]) -> Non
 async def _take_up(folders: dict[ExecutionId, Path]) -> Supervisors:
     tasks: list[asyncio.Task[None]] = []
     proxy: Any = SimpleNamespace(held=_nothing_held)
-    nursery: Any = SimpleNamespace()
+    fork_server: Any = SimpleNamespace()
 
     async def unheard(*_: Any) -> None:
         raise AssertionError("nothing has ended")
@@ -286,7 +286,7 @@ async def _take_up(folders: dict[ExecutionId, Path]) -> Supervisors:
 
     supervisors = Supervisors(
         proxy,
-        nursery,
+        fork_server,
         order_of=lambda name, task, url: _order(name),
         facts_token="t",
         terminated=unheard,

@@ -13,7 +13,7 @@ from gyre.storage import call_log
 REWARDS = {"a": 1.0, "b": 0.0, "c": 0.0, "d": 0.5}
 
 
-def story(name, turns):
+def history(name, turns):
     found = Story(execution=name)
     under = 0
     for number in range(1, turns + 1):
@@ -26,7 +26,7 @@ def story(name, turns):
 @pytest.fixture
 def packer(tmp_path):
     for turns, name in enumerate("abc", start=1):
-        story(name, turns).write(tmp_path)
+        history(name, turns).write(tmp_path)
     return GroupPacker(
         folder=tmp_path,
         seed=0,

@@ -67,8 +67,8 @@ def test_cells_move_as_they_do_in_a_run(tmp_path):
 
     async def moves():
         async with pair(scene) as both:
-            hands = Hands(both, sizes["vocabulary"])
-            found = dict([one async for one in hands.compared(PREFIX, "first")])
+            executor = Hands(both, sizes["vocabulary"])
+            found = dict([one async for one in executor.compared(PREFIX, "first")])
             switches = Switches(both, tmp_path / "checkpoints")
             found |= dict([one async for one in switches.burst("first")])
             found |= dict([one async for one in switches.called_home("again")])

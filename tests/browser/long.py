@@ -23,10 +23,10 @@ def write(folder, *, tool_tokens=200):
     """A folder with the journal of a whole run, and the one call log."""
     folder.mkdir(parents=True, exist_ok=True)
     journal(folder / "journal", SMALL, told(simulated(SMALL)[1]))
-    story = _Story(tool_tokens)
-    story.grow()
-    story.story.seal()
-    story.story.write(folder)
+    history = _Story(tool_tokens)
+    history.grow()
+    history.history.seal()
+    history.history.write(folder)
     return folder
 
 
@@ -35,7 +35,7 @@ class _Story:
 
     def __init__(self, tool_tokens):
         known = known_models()["tiny"]
-        self.story = Story(execution=NAME, model="tiny")
+        self.history = Story(execution=NAME, model="tiny")
         self._encode = Tokenizer.from_file(str(Path(known.folder) / "tokenizer.json")).encode
         self._tool_tokens = tool_tokens
         self._number = 0
@@ -47,7 +47,7 @@ class _Story:
 
     def call(self, under, inputs, **more):
         self._number += 1
-        return self.story.call(
+        return self.history.call(
             self._number,
             under,
             inputs,
@@ -72,7 +72,7 @@ class _Story:
         self.call(before[-2], {"user": self.ids(20)}, role="main-summary", fork="branch")
         self.chain(1, 100, {"user": self.ids(80)}, fork="new-conversation")
         sub = {"role": "sub-agent"}
-        root = self.story.segments + 1
+        root = self.history.segments + 1
         prompt = {"system": self.ids(150), **asked}
         first = self.chain(0, 97, prompt, agent="catalog", fork="new-root", **sub)
         summary = {"role": "sub-agent-summary", "agent": "catalog", "fork": "branch"}

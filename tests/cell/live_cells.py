@@ -12,7 +12,7 @@ from pathlib import Path
 
 import aiohttp
 from safetensors.torch import load_file
-from tests.controller.nursed import nursery
+from tests.controller.nursed import fork_server
 from tests.trainer.scenes import NUM_EXECUTIONS, a_scene
 from tests.waiting import PATIENCE_S
 
@@ -100,7 +100,7 @@ class Started:
         """All at once, because each takes seconds."""
         for cell in cells:
             path = write_plan(self.folder / f"{cell}.json", self.plan(cell))
-            born = nursery("gyre.cell.main").fork(path, log=self.folder / f"{cell}.log")
+            born = fork_server("gyre.cell.main").fork(path, log=self.folder / f"{cell}.log")
             self.processes[cell] = born
         for cell in cells:
             assert self.processes[cell].is_ready(), (self.folder / f"{cell}.log").read_text()

@@ -16,7 +16,7 @@ from tests.cell.live_cells import (
     train,
     weights,
 )
-from tests.controller.nursed import nurseries
+from tests.controller.nursed import fork_clients
 from tests.trainer.scenes import NUM_EXECUTIONS
 
 from gyre.config.sections import LossConfig, TrainerConfig
@@ -28,7 +28,7 @@ from gyre.types.training import Score
 pytestmark = pytest.mark.slow
 WIDE = LossConfig(clip_low=0.02, clip_high=50.0)
 """Bounds at which every claim gives a gradient, whatever tests before have made of the weights."""
-cells_are_forked = nurseries("gyre.cell.main")
+cells_are_forked = fork_clients("gyre.cell.main")
 
 
 @pytest.fixture(scope="module")

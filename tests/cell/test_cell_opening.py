@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from tests.cell.live_cells import Started
-from tests.controller.nursed import nurseries
+from tests.controller.nursed import fork_clients
 from tests.inference.engine import slow_engine
 from tests.inference.server.serving import write_model
 
@@ -13,7 +13,7 @@ from gyre.cell import main
 from gyre.config.sections import ServerConfig, TransportConfig
 from gyre.types.errors import ConfigError
 
-cells_are_forked = nurseries("gyre.cell.main")
+cells_are_forked = fork_clients("gyre.cell.main")
 
 NO_ADDRESS_HERE = "192.0.2.1"
 """Kept for examples: no machine has it."""

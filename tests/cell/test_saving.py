@@ -9,7 +9,7 @@ from threading import Event
 import pytest
 import torch
 from tests.cell.live_cells import Started
-from tests.controller.nursed import nurseries
+from tests.controller.nursed import fork_clients
 from tests.model.folders import small
 from tests.trainer.scenes import NUM_EXECUTIONS, a_scene, a_trainer
 from tests.waiting import PATIENCE_S
@@ -28,7 +28,7 @@ from gyre.trainer.snapshot import Snapshot
 from gyre.transports.shared_memory import SharedTransport
 from gyre.types.errors import CheckpointError, ModelError
 
-cells_are_forked = nurseries("gyre.cell.main")
+cells_are_forked = fork_clients("gyre.cell.main")
 
 LIMIT_S = PATIENCE_S
 """For what another thread does at once."""

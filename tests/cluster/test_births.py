@@ -18,11 +18,11 @@ pytestmark = pytest.mark.slow
 
 def with_nursery(work, folder):
     async def live():
-        births = await ForkClient.open("tests.cluster.newborn", folder / "nursery.log")
+        fork_client = await ForkClient.open("tests.cluster.newborn", folder / "nursery.log")
         try:
-            return await work(births)
+            return await work(fork_client)
         finally:
-            await births.close()
+            await fork_client.close()
 
     # The loop of a real controller, which starts processes in a way of its own.
     return run_loop(live(), loop_factory=uvloop.new_event_loop)
@@ -37,9 +37,9 @@ def is_alive(pid):
 
 
 def test_a_child_is_a_session_of_its_own_and_its_status_is_heard(tmp_path):
-    async def work(births):
+    async def work(fork_client):
         children = [
-            await births.fork(
+            await fork_client.fork(
                 "one", ["say", str(tmp_path / name)], log=tmp_path / "log", told=f"secret {name}"
             )
             for name in "ab"
@@ -57,8 +57,8 @@ def test_a_child_is_a_session_of_its_own_and_its_status_is_heard(tmp_path):
 
 
 def test_a_child_says_when_it_is_ready_and_ends_when_it_is_told_to(tmp_path):
-    async def work(births):
-        child = await births.fork("server", ["serve"], log=tmp_path / "log")
+    async def work(fork_client):
+        child = await fork_client.fork("server", ["serve"], log=tmp_path / "log")
         url = await child.ready(PATIENCE_S)
         await child.stop()
         return url, await child.wait()
@@ -67,8 +67,8 @@ def test_a_child_says_when_it_is_ready_and_ends_when_it_is_told_to(tmp_path):
 
 
 def test_a_child_that_ends_before_it_is_ready_is_refused_with_its_last_words(tmp_path):
-    async def work(births):
-        child = await births.fork("cell-3", ["fail"], log=tmp_path / "log")
+    async def work(fork_client):
+        child = await fork_client.fork("cell-3", ["fail"], log=tmp_path / "log")
         await child.ready(PATIENCE_S)
 
     with pytest.raises(ConfigError, match=r"cell-3: not ready: ended with status 1") as refused:
@@ -78,8 +78,10 @@ def test_a_child_that_ends_before_it_is_ready_is_refused_with_its_last_words(tmp
 
 
 def test_an_order_that_comes_too_early_waits(tmp_path):
-    async def work(births):
-        child = await births.fork("x", ["wait for order", str(tmp_path / "o")], log=tmp_path / "l")
+    async def work(fork_client):
+        child = await fork_client.fork(
+            "x", ["wait for order", str(tmp_path / "o")], log=tmp_path / "l"
+        )
         child.signal(signal.SIGUSR1)
         return await child.wait()
 
@@ -88,9 +90,9 @@ def test_an_order_that_comes_too_early_waits(tmp_path):
 
 
 def test_only_what_lasts_outlives_its_nursery(tmp_path):
-    async def work(births):
+    async def work(fork_client):
         return [
-            (await births.fork("x", ["serve"], log=tmp_path / "log", lasts=lasts)).pid
+            (await fork_client.fork("x", ["serve"], log=tmp_path / "log", lasts=lasts)).pid
             for lasts in (True, False)
         ]
 
@@ -107,26 +109,26 @@ def parent_of(pid):
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-async def kill_nursery_of(child, births):
+async def kill_nursery_of(child, fork_client):
     os.kill(parent_of(child.pid), signal.SIGKILL)
-    await until(lambda: births.is_over, "the end of the nursery")
+    await until(lambda: fork_client.is_over, "the end of the nursery")
 
 
 @pytest.mark.parametrize("lasts", [True, False])
 def test_ends_of_children_are_still_heard_after_their_nursery_was_killed(tmp_path, lasts):
     """Of each by itself, whether or not another nursery was opened meanwhile."""
 
-    async def work(births):
+    async def work(fork_client):
         first, second = [
-            await births.fork(name, ["serve"], log=tmp_path / f"{name}.log", lasts=lasts)
+            await fork_client.fork(name, ["serve"], log=tmp_path / f"{name}.log", lasts=lasts)
             for name in ("first", "second")
         ]
         if not lasts:
             await asyncio.gather(first.ready(PATIENCE_S), second.ready(PATIENCE_S))
-        await kill_nursery_of(first, births)
+        await kill_nursery_of(first, fork_client)
         first.signal(signal.SIGKILL)
         ends = [await asyncio.wait_for(first.wait(), PATIENCE_S)]
-        new = await births.fork("new", ["say", str(tmp_path / "a")], log=tmp_path / "new.log")
+        new = await fork_client.fork("new", ["say", str(tmp_path / "a")], log=tmp_path / "new.log")
         ends.append(await new.wait())
         assert not second.is_over
         second.signal(signal.SIGKILL)
@@ -138,10 +140,10 @@ def test_ends_of_children_are_still_heard_after_their_nursery_was_killed(tmp_pat
 def test_a_killed_nursery_takes_nothing_from_the_one_that_is_opened_in_its_place(tmp_path):
     """What it leaves behind is about its own children, however late it is read."""
 
-    async def work(births):
-        old = await births.fork("old", ["hold on"], log=tmp_path / "old.log")
-        await kill_nursery_of(old, births)
-        new = await births.fork("new", ["serve"], log=tmp_path / "new.log")
+    async def work(fork_client):
+        old = await fork_client.fork("old", ["hold on"], log=tmp_path / "old.log")
+        await kill_nursery_of(old, fork_client)
+        new = await fork_client.fork("new", ["serve"], log=tmp_path / "new.log")
         old.signal(signal.SIGKILL)
         url = await new.ready(PATIENCE_S)
         assert LOST == await asyncio.wait_for(old.wait(), PATIENCE_S)

@@ -109,20 +109,20 @@ class Nursery:
 
 
 @cache
-def nursery(module):
+def fork_server(module):
     """The one of a module, for all tests of this process; `nurseries` opens and closes it."""
     return Nursery(module)
 
 
-def nurseries(*modules):
+def fork_clients(*modules):
     """A fixture for a module of tests: these are there, and end with the last of all tests."""
 
     @pytest.fixture(scope="session", autouse=True)
     def opened():
         for one in modules:
-            nursery(one)
+            fork_server(one)
         yield
         for one in modules:
-            nursery(one).close()
+            fork_server(one).close()
 
     return opened

@@ -110,23 +110,23 @@ class Routed(World):
         self.plain, self.seats = [], PlainSeats()
         self.attempts = attempts_in(folder, 5)
         self.evaluations = Evaluations()
-        self.hands = None
+        self.executor = None
         super().__init__(shape)
 
     def _obey(self, commands, burst_just_ended):
         super()._obey(commands, burst_just_ended)
-        if self.hands is None:
+        if self.executor is None:
             self._join()
         self._forget(self.log[-1][0])
-        self.hands.execute(commands)
+        self.executor.execute(commands)
         self.seats.execute(commands, self.attempts.name_at)
         self.compare()
 
     def _join(self):
-        hands, plain = self.shards
-        self.routes = RouteTables(hands, engine_name)
+        executor, plain = self.shards
+        self.routes = RouteTables(executor, engine_name)
         self.plain = [PlainTable(one, engine_name) for one in plain]
-        self.hands = hands_of(self.scheduler, self.attempts, self.routes, self.evaluations)
+        self.executor = hands_of(self.scheduler, self.attempts, self.routes, self.evaluations)
 
     def _forget(self, event):
         """Whoever has ended is gone before the scheduler decides on it."""
@@ -160,7 +160,7 @@ class Routed(World):
         new = self.attempts.name_at(group, member)
         self.seats.running[new] = place
         fact = ExecutionRelaunched(group=group, member=member, execution=new, reason="lost")
-        self.hands.noticed(self.now, fact)
+        self.executor.noticed(self.now, fact)
         self.compare()
 
     def another(self, shard):

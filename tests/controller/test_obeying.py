@@ -149,7 +149,7 @@ class Crowd:
         self.attempts = attempts_in(folder, groups + 1)
         self.groups = groups
         engines = SimpleNamespace(is_ready=lambda engine: True, num_turns=1)
-        self.hands = hands_of(
+        self.executor = hands_of(
             SimpleNamespace(engines=engines, shape=SimpleNamespace(group_size=SIZE)),
             self.attempts,
             self.routes,
@@ -159,19 +159,19 @@ class Crowd:
 
     def begin(self, group):
         admitted = AdmitGroup(group=GroupId(group), version=0, size=SIZE)
-        self.hands.execute([admitted, *(launch(group, member) for member in range(SIZE))])
+        self.executor.execute([admitted, *(launch(group, member) for member in range(SIZE))])
 
     async def events(self):
         """One is moved, its group ends and is offered, and another begins; all of it is told."""
         move = Move(group=GroupId(0), member=0, engine=EngineId(3))
-        self.hands.execute([MoveExecutions(moves=(move,), evaluations=())])
+        self.executor.execute([MoveExecutions(moves=(move,), evaluations=())])
         await self.routes.flushed()
         for member in range(SIZE):
             one = SimpleNamespace(name=name_of(0, member))
             finish(self.attempts.supervisors.terminated(one, ENDED))
-            self.hands.execute(())
+            self.executor.execute(())
             await self.routes.flushed()
-        self.hands.execute([OfferGroup(group=GroupId(0), version=0, members=(), is_void=True)])
+        self.executor.execute([OfferGroup(group=GroupId(0), version=0, members=(), is_void=True)])
         self.begin(self.groups)
         await self.routes.flushed()
 
@@ -208,12 +208,12 @@ def test_what_an_earlier_controller_launched_has_its_routes_after_the_next_event
         found = recover(before.shape, [(now, event) for event, now, _ in before.log])
         shard, attempts = Told(), attempts_in(tmp_path, 5)
         routes = RouteTables([shard], engine_name)
-        hands = hands_of(found.scheduler, attempts, routes)
+        executor = hands_of(found.scheduler, attempts, routes)
         attempts.recall(found)
-        hands.recall(found.outstanding)
+        executor.recall(found.outstanding)
         for group in found.outstanding:
             attempts.resume(group)
-        hands.execute(())
+        executor.execute(())
         shard.go.set()
         working = asyncio.create_task(routes.work())
         await routes.flushed()

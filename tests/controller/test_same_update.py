@@ -5,14 +5,14 @@ from random import Random
 
 import pytest
 from tests.cell.live_cells import CHANGE, Batch, moved, reduced, started, train, weights
-from tests.controller.nursed import nurseries
+from tests.controller.nursed import fork_clients
 from tests.trainer.cells import worst
 
 from gyre.batching.work_queue import CORE, MicroStepQueue, QueuedClaim
 from gyre.config.sections import TrainerConfig
 
 pytestmark = pytest.mark.slow
-cells_are_forked = nurseries("gyre.cell.main")
+cells_are_forked = fork_clients("gyre.cell.main")
 NUM_STEPS = 2
 ALONE, DIVIDED, RANDOM = 0, 10, 20
 """Numbers of three cores, each with an optimizer of its own."""

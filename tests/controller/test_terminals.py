@@ -45,9 +45,9 @@ def place(facts, tmp_path_factory):
         [*half, (last, use)],
         kinds=JOURNAL_EVENTS,
     )
-    story = Story(execution="errand")
-    story.call(1, 0, {"system": 100, "user": 20}, 30, text="Looking through everything there is.")
-    story.write(folder)
+    history = Story(execution="errand")
+    history.call(1, 0, {"system": 100, "user": 20}, 30, text="Looking through everything there is.")
+    history.write(folder)
     return folder
 
 

@@ -29,7 +29,7 @@ def test_told_before_cells_are_ready_it_ends_and_leaves_nothing(tmp_path):
     path = write_run(tmp_path / "run.toml", tables(tmp_path / "run", tasks, {"schedule": SCHEDULE}))
     run = read_run(path)
     controller = Controller(run, tmp_path / "run")
-    controller._staff = Endless(run.config, tmp_path / "run")
+    controller._cell_processes = Endless(run.config, tmp_path / "run")
 
     reason = asyncio.run(asyncio.wait_for(controller.work(), PATIENCE_S))
 

@@ -114,11 +114,11 @@ def test_executions_are_those_under_the_nursery_and_those_that_were_adopted(burn
     folder.mkdir(parents=True)
     with (folder / "supervisor.log").open("wb") as log:
         adopted = burnt(0.2, stderr=log, start_new_session=True)
-    cell, nursery, proxy = burnt(0.1), burnt(0.0, below=0.1), burnt(0.05)
+    cell, fork_server, proxy = burnt(0.1), burnt(0.0, below=0.1), burnt(0.05)
     roots = ProcessRoots(
         cells={2: cell.pid, 3: ended(burnt(0.0))},
         proxies=[proxy.pid],
-        nurseries=[nursery.pid],
+        fork_clients=[fork_server.pid],
         attempts=tmp_path / "attempts",
     )
     using = ResourceSampler()
@@ -126,7 +126,7 @@ def test_executions_are_those_under_the_nursery_and_those_that_were_adopted(burn
 
     assert {2} == set(found.cells)
     assert nearly(cell.took_s) == found.cells[2]
-    assert nearly(adopted.took_s, nursery.took_s, nursery.below_s) == found.executions_s
+    assert nearly(adopted.took_s, fork_server.took_s, fork_server.below_s) == found.executions_s
     assert nearly(proxy.took_s) == found.proxy_s
     assert 0 < found.controller_s
     assert {} == found.devices
@@ -137,7 +137,7 @@ def test_executions_are_those_under_the_nursery_and_those_that_were_adopted(burn
 
 def test_it_is_measured_again_and_again(tmp_path):
     heard = []
-    roots = ProcessRoots(cells={}, proxies=[], nurseries=[], attempts=tmp_path)
+    roots = ProcessRoots(cells={}, proxies=[], fork_clients=[], attempts=tmp_path)
 
     async def two():
         came = asyncio.Event()
@@ -190,7 +190,7 @@ class Nvml:
 
 def test_a_cell_has_the_devices_that_its_processes_compute_on(tmp_path):
     roots = ProcessRoots(
-        cells={0: os.getpid(), 1: os.getppid()}, proxies=[], nurseries=[], attempts=tmp_path
+        cells={0: os.getpid(), 1: os.getppid()}, proxies=[], fork_clients=[], attempts=tmp_path
     )
     found = ResourceSampler(Devices(Nvml())).measured(roots)
 

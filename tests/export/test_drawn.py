@@ -25,7 +25,7 @@ def paths(make_story, errand, tmp_path):
     unknown.call(2, one, {"tool": 2}, 3, version=None)
     empty = make_story(execution="empty")
     empty.call(1, 0, {"system": 4}, 3, logprobs=False)
-    return sorted(story.write(tmp_path / "run") for story in (errand, unknown, empty))
+    return sorted(history.write(tmp_path / "run") for history in (errand, unknown, empty))
 
 
 def expected(paths, *, seed=5, most=3):
@@ -179,12 +179,12 @@ def test_totals_count_what_passes(paths):
 
 
 def test_log_probabilities_survive_json_exactly(make_story, tmp_path):
-    story = make_story()
-    story.call(1, 0, {"user": 1}, 400)
+    history = make_story()
+    history.call(1, 0, {"user": 1}, 400)
     rng = np.random.default_rng(0)
     values = -np.exp(rng.normal(size=400) * 8).astype(np.float32)
-    story.records[2] = replace(story.records[2], logprobs=values.tobytes())
-    jsonl.write_rows(tmp_path / "out", rows([story.write(tmp_path)]), SETTINGS)
+    history.records[2] = replace(history.records[2], logprobs=values.tobytes())
+    jsonl.write_rows(tmp_path / "out", rows([history.write(tmp_path)]), SETTINGS)
     (found,) = read_jsonl(tmp_path / "out")
 
     assert values.tobytes() == np.array(found["logprobs"], dtype=np.float32).tobytes()
@@ -211,8 +211,8 @@ def test_records_are_written_for_people(errand, tmp_path):
 
 
 def test_a_record_without_log_probabilities_says_null(make_story, tmp_path):
-    story = make_story()
-    story.call(1, 0, {"user": 1}, 2, logprobs=False)
-    jsonl.write_records(tmp_path / "out", [load(story.write(tmp_path))])
+    history = make_story()
+    history.call(1, 0, {"user": 1}, 2, logprobs=False)
+    jsonl.write_records(tmp_path / "out", [load(history.write(tmp_path))])
 
     assert None is read_jsonl(tmp_path / "out")[2]["logprobs"]

@@ -24,12 +24,12 @@ def share(tmp_path):
     return tmp_path
 
 
-def shelf(share, owner, kv_bytes=KV_BYTES):
+def kv_store(share, owner, kv_bytes=KV_BYTES):
     return TransportKvStore(SharedTransport(share, owner=owner), kv_bytes=kv_bytes)
 
 
 def test_blocks_arrive_as_they_were_and_can_be_taken_until_they_are_dropped(share):
-    one, two, given = shelf(share, "cell-0"), shelf(share, "cell-1"), blocks()
+    one, two, given = kv_store(share, "cell-0"), kv_store(share, "cell-1"), blocks()
     name, num_bytes = one.put(given, "call-1")
     found = [two.take(name) for _ in range(2)]
     one.drop(name)
@@ -45,22 +45,22 @@ def test_blocks_arrive_as_they_were_and_can_be_taken_until_they_are_dropped(shar
 
 
 def test_more_than_an_engine_can_hold_is_refused_before_it_is_read(share):
-    name, _ = shelf(share, "cell-0").put(blocks(), "call-1")
+    name, _ = kv_store(share, "cell-0").put(blocks(), "call-1")
     larger = json.loads(name)
     larger["exposure"]["num_bytes"] = 2**40
 
     with pytest.raises(RequestError, match="expected up to"):
-        shelf(share, "cell-1").take(json.dumps(larger))
+        kv_store(share, "cell-1").take(json.dumps(larger))
 
 
 @pytest.mark.parametrize("name", ["", "call-1", "{}", "[" * 5000, '{"exposure": null}'])
 def test_what_no_engine_has_put_is_refused(share, name):
     with pytest.raises(RequestError, match="expected what an engine put"):
-        shelf(share, "cell-1").take(name)
+        kv_store(share, "cell-1").take(name)
 
 
 def test_bytes_that_are_no_blocks_are_refused(share):
-    one = shelf(share, "cell-0")
+    one = kv_store(share, "cell-0")
     name, _ = one.put(blocks(), "call-1")
     (path,) = share.iterdir()
     data = bytearray(path.read_bytes())
@@ -68,4 +68,4 @@ def test_bytes_that_are_no_blocks_are_refused(share):
     path.write_bytes(data)
 
     with pytest.raises(RequestError, match=r"expected cached blocks.*hash"):
-        shelf(share, "cell-1").take(name)
+        kv_store(share, "cell-1").take(name)

@@ -26,18 +26,18 @@ def memory():
     return ThreadsMemory()
 
 
-def shelf(memory, kv_bytes=KV_BYTES):
+def kv_store(memory, kv_bytes=KV_BYTES):
     return CudaIpcKvStore(memory, CPU, kv_bytes=kv_bytes, free_bytes=lambda: FREE_BYTES)
 
 
 @pytest.fixture
 def source(memory):
-    return shelf(memory)
+    return kv_store(memory)
 
 
 @pytest.fixture
 def destination(memory):
-    return shelf(memory)
+    return kv_store(memory)
 
 
 def test_blocks_are_taken_as_they_were_put(source, destination):
@@ -85,9 +85,9 @@ def test_more_than_an_engine_has_room_for_is_refused(memory):
     name, num_bytes = source.put(most, "one")
     kv_bytes = values.nbytes + 4 * 2**15
 
-    assert torch.equal(values, shelf(memory, kv_bytes).take(name).values)
+    assert torch.equal(values, kv_store(memory, kv_bytes).take(name).values)
     with pytest.raises(RequestError, match=f"expected up to {kv_bytes // 2 + 2**16} bytes, found"):
-        shelf(memory, kv_bytes // 2).take(name)
+        kv_store(memory, kv_bytes // 2).take(name)
     assert kv_bytes < num_bytes
 
 
@@ -122,7 +122,7 @@ def test_a_device_without_room_lends_nothing_and_says_so(memory, monkeypatch):
     monkeypatch.setattr(memory, "lend", lend)
 
     with pytest.raises(OutOfMemory, match="no room for cached blocks"):
-        shelf(memory).put(blocks(), "one")
+        kv_store(memory).put(blocks(), "one")
 
 
 def changed(name, change):

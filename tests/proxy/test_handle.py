@@ -91,9 +91,9 @@ async def application(folder, journal, engine=None):
         commit=commit,
     )
     async with Router([engine or Greeter()], RouterConfig()) as router:
-        desk = CallContext(router=router, commit=commit, metrics=ProxyMetrics(), ping_s=10)
+        context = CallContext(router=router, commit=commit, metrics=ProxyMetrics(), ping_s=10)
         app = Proxy(
-            executions, desk, AdminApi(executions, router, "token"), model="m", limits=limits
+            executions, context, AdminApi(executions, router, "token"), model="m", limits=limits
         )
         yield app, *executions.create("x")
     executions.close()

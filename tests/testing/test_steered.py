@@ -564,9 +564,11 @@ def test_the_hurried_loop_counts_only_what_is_waited_for():
     assert 1000.0 == hurried(flow())
 
 
-def served(engine, shelf=None):
+def served(engine, kv_store=None):
     about = ServedModel(model="m", name="m", context_tokens=4096, tokenizer=None, end_ids=())
-    server = Server(engine, about, limits=LimitsConfig(), kv_bytes=engine.kv_bytes, shelf=shelf)
+    server = Server(
+        engine, about, limits=LimitsConfig(), kv_bytes=engine.kv_bytes, kv_store=kv_store
+    )
     return Client(ServerApplication(server))
 
 
@@ -575,7 +577,7 @@ def test_behind_a_server_a_call_moves_with_its_blocks(tmp_path):
 
     async def flow():
         source, destination = made(name="source"), made(name="destination")
-        here, there = served(source, shelf), served(destination, shelf)
+        here, there = served(source, kv_store), served(destination, kv_store)
         body = {"input_ids": prompt("slow"), "rid": "r"}
         answer = asyncio.create_task(here.post("/generate", body))
         await asyncio.sleep(5.0)
@@ -588,9 +590,9 @@ def test_behind_a_server_a_call_moves_with_its_blocks(tmp_path):
         rest = await there.post("/generate", {**body, "input_ids": [*body["input_ids"], *said]})
         return said + rest.json["output_ids"], pin["tokens"], destination.counts
 
-    shelf = SharedFolderKvStore(tmp_path)
+    kv_store = SharedFolderKvStore(tmp_path)
     ids, num_carried, counts = hurried(flow())
-    shelf.close()
+    kv_store.close()
 
     assert list(TEN) == ids
     assert (full(len(prompt("slow")) + 3), num_carried) == (num_carried, counts.found)

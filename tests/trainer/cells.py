@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from math import inf
 
 from safetensors.torch import load_file
-from tests.controller.nursed import nursery
+from tests.controller.nursed import fork_server
 from tests.trainer.distributed.cell_rank import main
 from tests.waiting import PATIENCE_S
 
@@ -45,7 +45,7 @@ class Cell(Said):
         super().__init__(folder, size)
         logs = [folder / f"{rank}.log" for rank in range(size)]
         ranks = [
-            nursery(self.program).fork(rank, size, folder, *plans, log=logs[rank])
+            fork_server(self.program).fork(rank, size, folder, *plans, log=logs[rank])
             for rank in range(size)
         ]
         try:

@@ -27,16 +27,16 @@ def sample(ran: Ran, folder: Path) -> dict[str, Any]:
     """Seconds to the last step, where the time of cells went, and what became of calls."""
     header = ran.reading.header
     assert header is not None
-    story = RunHistory(shape_of(header.shape))
-    story.heard_all((one.now, one.event) for one in ran.reading.entries)
+    history = RunHistory(shape_of(header.shape))
+    history.heard_all((one.now, one.event) for one in ran.reading.entries)
     ((began, _),) = ran.reading.facts((RunStarted,))
     last = max(now for now, _ in ran.reading.facts((StepTaken,)))
     return {
         "seconds": last - began,
         "wall_s": ran.wall_s,
         "start_s": ran.wall_s - ran.reading.entries[-1].now,
-        **_shares(story, began, last),
-        **_ages(story),
+        **_shares(history, began, last),
+        **_ages(history),
         **_calls(folder, last - began),
         **_training(ran),
         **_transitions(ran),
@@ -47,16 +47,16 @@ def sample(ran: Ran, folder: Path) -> dict[str, Any]:
     }
 
 
-def _shares(story: RunHistory, began: float, last: float) -> dict[str, float]:
+def _shares(history: RunHistory, began: float, last: float) -> dict[str, float]:
     """Parts of the time of all cells until the last step, by what it went to."""
-    spent = Account(story, (began, last)).total()
+    spent = Account(history, (began, last)).total()
     return {
         f"share {cause.value}": one / sum(spent) for cause, one in zip(CAUSES, spent, strict=True)
     }
 
 
-def _ages(story: RunHistory) -> dict[str, float]:
-    ages = story.scheduler.staleness.histogram
+def _ages(history: RunHistory) -> dict[str, float]:
+    ages = history.scheduler.staleness.histogram
     total = sum(ages.values())
     return {
         "staleness mean": sum(age * groups for age, groups in ages.items()) / total,

@@ -69,13 +69,13 @@ async def of_size(name: str, work: Path, asked: argparse.Namespace) -> AsyncIter
         )
         async with pair(scene) as both:
             yield "start", {"seconds": both.start_s}
-            hands = Hands(both, sizes["vocabulary"])
+            executor = Hands(both, sizes["vocabulary"])
             for num_tokens in WARM_TOKENS:
-                yield "warm", {"seconds": await hands.warm(num_tokens)}
+                yield "warm", {"seconds": await executor.warm(num_tokens)}
             for num_tokens in asked.prefixes:
                 for run in range(asked.runs + 1):
                     which = "again" if run else "first"
-                    async for sample in hands.compared(num_tokens, which):
+                    async for sample in executor.compared(num_tokens, which):
                         yield sample
             switches = Switches(both, folder / "checkpoints")
             for run in range(asked.runs + 1):
@@ -84,7 +84,7 @@ async def of_size(name: str, work: Path, asked: argparse.Namespace) -> AsyncIter
                     yield sample
                 yield (
                     f"first calls, {which}",
-                    {"seconds": await hands.warm(WARM_TOKENS[0])},
+                    {"seconds": await executor.warm(WARM_TOKENS[0])},
                 )
             for _ in range(asked.runs):
                 async for sample in switches.called_home("again"):

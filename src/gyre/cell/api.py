@@ -70,11 +70,11 @@ class CellApi:
         learning: TrainingWorker | None,
         transport: Transport,
         *,
-        shelf: KvStore | None = None,
+        kv_store: KvStore | None = None,
     ) -> None:
-        """The shelf is where its engine lays cached blocks for others."""
+        """The KV store is where its engine lays cached blocks for others."""
         self._engine = engine
-        self._shelf = shelf
+        self._kv_store = kv_store
         self._transport = transport
         self._offering = CheckpointPublisher(transport)
         self._network = network
@@ -156,8 +156,8 @@ class CellApi:
 
     async def _rest(self, *, offload_weights: bool) -> None:
         """What was laid for engines that never came for it is gone with all else."""
-        if self._shelf is not None:
-            await asyncio.to_thread(self._shelf.clear)
+        if self._kv_store is not None:
+            await asyncio.to_thread(self._kv_store.clear)
         await self._engine.offload(offload_weights=offload_weights)
 
     async def _leave(self, body: bytes) -> Mapping[str, float]:

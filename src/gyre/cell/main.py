@@ -283,8 +283,8 @@ async def serve(plan: CellSpec, on_start: Callable[[str], None]) -> None:
     capacity = await engine.capacity()
     num_tokens = capacity.blocks * capacity.block_tokens
     kv_bytes = carried_bytes(network.shape, num_tokens)
-    shelf = open_shelf(plan, network, transport, kv_bytes=kv_bytes)
-    orders = CellApi(engine, network, learning, transport, shelf=shelf)
+    kv_store = open_shelf(plan, network, transport, kv_bytes=kv_bytes)
+    orders = CellApi(engine, network, learning, transport, kv_store=kv_store)
     server = Server(
         engine,
         ServedModel(
@@ -297,7 +297,7 @@ async def serve(plan: CellSpec, on_start: Callable[[str], None]) -> None:
         limits=plan.limits,
         kv_bytes=kv_bytes,
         key=key,
-        shelf=shelf,
+        kv_store=kv_store,
     )
     on = listener(plan.host, plan.port)
     port = on.getsockname()[1]
@@ -313,7 +313,7 @@ async def serve(plan: CellSpec, on_start: Callable[[str], None]) -> None:
         failure = learning.failure if isinstance(learning, MultiRankWorker) else None
         orders.close()
         await engine.close()
-        shelf.close()
+        kv_store.close()
         transport.close()
     if failure is not None:
         raise failure
@@ -336,7 +336,7 @@ def live(arguments: Sequence[str], ready: Callable[[str], None]) -> int:
 
 
 def run_forked(arguments: Sequence[str], told: str) -> int:
-    """The same in a process that a nursery forked."""
+    """The same in a process that a fork server forked."""
     return live(arguments, fork_server.ready)
 
 

@@ -94,9 +94,9 @@ class ProcessForker(Protocol):
 
 
 class ForkClient:
-    """One nursery: a module imported once, and as many processes of it as are wanted.
+    """One fork server: a module imported once, and as many processes of it as are wanted.
 
-    It may be killed: the next birth opens another, and those who were born live on, unless they
+    It may be killed: the next fork opens another, and those forked before live on, unless they
     are tied to it and should not last.
     """
 
@@ -126,7 +126,7 @@ class ForkClient:
         spot = LocalNode() if at is None else at
         return cls(
             module,
-            await _nursery(module, log, spot, dies_with_parent),
+            await _fork_server(module, log, spot, dies_with_parent),
             log,
             spot,
             dies_with_parent=dies_with_parent,
@@ -134,7 +134,7 @@ class ForkClient:
 
     @property
     def pid(self) -> int:
-        """Of the nursery that there is now."""
+        """Of the fork server that there is now."""
         return self._process.pid
 
     @property
@@ -150,7 +150,7 @@ class ForkClient:
         async with self._opening:
             if self.is_over:
                 self._listen_to(
-                    await _nursery(self._module, self._log, self._spot, self._dies_with_parent)
+                    await _fork_server(self._module, self._log, self._spot, self._dies_with_parent)
                 )
         request = next(self._requests)
         given: asyncio.Future[ForkedProcess] = asyncio.get_running_loop().create_future()
@@ -219,10 +219,12 @@ class ForkClient:
         self._tasks += (asyncio.create_task(_followed(child)) for child in children.values())
 
     def _has_ended(self) -> ConfigError:
-        return ConfigError(f"the nursery of {self._module} has ended")
+        return ConfigError(f"the fork server of {self._module} has ended")
 
 
-async def _nursery(module: str, log: Path, spot: Node, dies_with_parent: bool) -> SpawnedProcess:
+async def _fork_server(
+    module: str, log: Path, spot: Node, dies_with_parent: bool
+) -> SpawnedProcess:
     how = ("--tied",) if dies_with_parent else ()
     return await spot.spawn(("-m", "gyre.cluster.fork_server", module, *how), log=str(log))
 
@@ -242,34 +244,36 @@ class ForkClients:
         self._module = module
         self._cluster = cluster
         self._log = log
-        self._births: dict[Node, ForkClient] = {}
+        self._fork_client: dict[Node, ForkClient] = {}
         self._opening = asyncio.Lock()
 
     @property
     def pids(self) -> list[int]:
         """Of those on this machine."""
         here = self._cluster.here.host
-        return [one.pid for spot, one in self._births.items() if spot.host == here]
+        return [one.pid for spot, one in self._fork_client.items() if spot.host == here]
 
     async def at(self, spot: Node) -> ForkClient:
         async with self._opening:
-            self._births = {one: born for one, born in self._births.items() if not one.is_lost}
-            if spot not in self._births:
+            self._fork_client = {
+                one: born for one, born in self._fork_client.items() if not one.is_lost
+            }
+            if spot not in self._fork_client:
                 # What should not outlive its controller must not outlive its actor either.
-                self._births[spot] = await ForkClient.open(
+                self._fork_client[spot] = await ForkClient.open(
                     self._module, self._log, at=spot, dies_with_parent=not self._cluster.is_shared
                 )
-            return self._births[spot]
+            return self._fork_client[spot]
 
     async def fork(
         self, name: str, arguments: Sequence[str], *, log: Path, told: str = "", lasts: bool = False
     ) -> ForkedProcess:
         """One more, where executions are."""
-        births = await self.at(await self._cluster.agents())
-        return await births.fork(name, arguments, log=log, told=told, lasts=lasts)
+        fork_client = await self.at(await self._cluster.agents())
+        return await fork_client.fork(name, arguments, log=log, told=told, lasts=lasts)
 
     def signal_log_holder(self, log: str, number: int) -> None:
         self._cluster.signal_log_holder(log, number)
 
     async def close(self) -> None:
-        await asyncio.gather(*(one.close() for one in self._births.values()))
+        await asyncio.gather(*(one.close() for one in self._fork_client.values()))

@@ -129,7 +129,7 @@ def say(answer: Mapping[str, Any]) -> None:
 def ready(url: str) -> None:
     """Said by a child that takes requests now; all else that it says is for its log."""
     say({"pid": os.getpid(), "ready": url})
-    # Whoever listens must see the nursery's end, although this process lives on.
+    # Whoever listens must see the fork server's end, although this process lives on.
     os.dup2(2, 1)
 
 

@@ -41,7 +41,7 @@ class CommandExecutor:
         self,
         scheduler: Scheduler,
         attempts: GroupExecutions,
-        hall: TrainingCoordinator,
+        coordinator: TrainingCoordinator,
         switching: RoleTransitions,
         routes: RouteTables,
         *,
@@ -52,7 +52,7 @@ class CommandExecutor:
         """`evaluations` is None where nothing is held out."""
         self._scheduler = scheduler
         self._attempts = attempts
-        self._hall = hall
+        self._coordinator = coordinator
         self._switching = switching
         self._routes = routes
         self._evaluations = evaluations
@@ -112,7 +112,7 @@ class CommandExecutor:
     def _obey(self, command: Command) -> None:
         match command:
             case AdmitGroup(group=group, version=version, size=size):
-                self._hall.admit(group, version=version, size=size)
+                self._coordinator.admit(group, version=version, size=size)
                 self._attempts.admit(command)
             case LaunchExecution(group=group, member=member, engine=engine):
                 self._seats[group, member] = engine
@@ -123,11 +123,11 @@ class CommandExecutor:
                 self._move(moves, evaluations)
             case OfferGroup(group=group):
                 size = self._scheduler.shape.group_size
-                self._hall.offer(command, self._attempts.take(group, size))
+                self._coordinator.offer(command, self._attempts.take(group, size))
                 for member in range(size):
                     self._seats.pop((group, member), None)
             case OpenBatch(step=step):
-                self._hall.open(step)
+                self._coordinator.open(step)
             case StopRun(reason=reason):
                 self._stop(reason)
             case LaunchEvaluation():

@@ -35,11 +35,11 @@ from gyre.types.tasks import Task
 
 
 class TrainingComponents:
-    """One run's hall with whoever keeps its weights and its cells alive."""
+    """One run's training coordinator with what keeps its weights and cells alive."""
 
     def __init__(
         self,
-        staff: CellProcesses,
+        cell_processes: CellProcesses,
         shape: SchedulerConfig,
         *,
         hear: Callable[[Any], None],
@@ -47,51 +47,51 @@ class TrainingComponents:
         clock: Callable[[], float],
         spawn: Spawn,
     ) -> None:
-        """The staff has started its cells."""
-        config = staff.config
+        """The cell processes have been started."""
+        config = cell_processes.config
         schedule = config.schedule
-        self._cells: Mapping[int, CellClient] = staff.cells
-        self._num_cells = staff.num_cells
+        self._cells: Mapping[int, CellClient] = cell_processes.cells
+        self._num_cells = cell_processes.num_cells
         self._cells_serve = shape.placement.cells_serve
         self._publish_s = schedule.publish_s
         self._offers = config.transport.kind in ("tcp", "mooncake")
-        self._hear = hear = report_death_once(hear, staff.cells)
+        self._hear = hear = report_death_once(hear, cell_processes.cells)
         self._settled = settled
-        self.hall = TrainingCoordinator(
-            staff.cells,
+        self.coordinator = TrainingCoordinator(
+            cell_processes.cells,
             terms_of(config, shape),
-            packer=packer_for(config, staff.places),
+            packer=packer_for(config, cell_processes.places),
             hear=hear,
             settled=settled,
-            stepped=lambda version: self.keeper.begin(version),
+            stepped=lambda version: self.checkpointer.begin(version),
             clock=clock,
             spawn=spawn,
         )
-        self.keeper = Checkpointer(
-            staff.cells,
-            folder=staff.places.checkpoints,
+        self.checkpointer = Checkpointer(
+            cell_processes.cells,
+            folder=cell_processes.places.checkpoints,
             section=config.checkpoint,
             hear=hear,
-            covered=self.hall.forget,
+            covered=self.coordinator.forget,
             spawn=spawn,
         )
         self.watch = HealthMonitor(
-            staff.cells,
-            self.hall,
-            num_cells=staff.num_cells,
+            cell_processes.cells,
+            self.coordinator,
+            num_cells=cell_processes.num_cells,
             lease_s=schedule.lease_s,
             drain_s=schedule.publish_s + schedule.lease_s,
-            ended=staff.ended,
-            end=staff.end,
+            ended=cell_processes.ended,
+            end=cell_processes.end,
             hear=hear,
             clock=clock,
             spawn=spawn,
         )
         self.reviving = CellRestarter(
-            staff.cells,
-            staff,
-            self.hall,
-            self.keeper,
+            cell_processes.cells,
+            cell_processes,
+            self.coordinator,
+            self.checkpointer,
             lease_s=schedule.lease_s,
             hear=hear,
             watch=self.watch.follow,
@@ -109,16 +109,16 @@ class TrainingComponents:
         """Roles can change; what everybody begins with is a version like any other."""
         self.watch.is_home = is_home
         if published is None:
-            published, _ = await self.keeper.saved(0)
-        self.keeper.publish(published)
-        self.keeper.acknowledged(published.version)
+            published, _ = await self.checkpointer.saved(0)
+        self.checkpointer.publish(published)
+        self.checkpointer.acknowledged(published.version)
         self.watch.paces = SlowEngineDetector(self._cells, proxy, hear=self._hear)
         return RoleTransitions(
             self._cells,
-            self.hall,
+            self.coordinator,
             routes,
             proxy,
-            self.keeper,
+            self.checkpointer,
             self.reviving,
             publish_s=self._publish_s,
             offers=self._offers,
@@ -141,7 +141,7 @@ class TrainingComponents:
             if isinstance(answer, BaseException):
                 self._hear(CellDied(cell=CellId(cell)))
             else:
-                self.hall.join(cell)
+                self.coordinator.join(cell)
         self.follow()
 
     def follow(self) -> None:
@@ -181,17 +181,17 @@ def report_death_once(
 class Components:
     """Everybody who acts."""
 
-    workshop: TrainingComponents
+    training_components: TrainingComponents
     routes: RouteTables
     attempts: GroupExecutions
     evaluations: HeldOutEval | None
     """None where nothing is held out."""
     switching: RoleTransitions
-    hands: CommandExecutor
+    executor: CommandExecutor
 
     @property
-    def hall(self) -> TrainingCoordinator:
-        return self.workshop.hall
+    def coordinator(self) -> TrainingCoordinator:
+        return self.training_components.coordinator
 
     @property
     def executions(self) -> list[Supervisors | HeldOutEval]:
@@ -217,22 +217,22 @@ class ComponentBuilder:
 
     def __init__(
         self,
-        staff: CellProcesses,
+        cell_processes: CellProcesses,
         proxy: ShardedProxyClient,
         shape: SchedulerConfig,
         around: ControllerContext,
         *,
-        desk: FactsEndpoint,
+        facts_endpoint: FactsEndpoint,
         tasks: TaskSource,
         held_out: TaskSource | None,
         until_consumed: bool,
     ) -> None:
         """`until_consumed`: so long queries are out, and not only until their groups are ready."""
-        self._staff = staff
+        self._cell_processes = cell_processes
         self._proxy = proxy
         self._shape = shape
         self._around = around
-        self._desk = desk
+        self._facts_endpoint = facts_endpoint
         self._tasks = tasks
         self._held_out = held_out
         self._until_consumed = until_consumed
@@ -244,9 +244,9 @@ class ComponentBuilder:
 
         The proxy has carried out orders about routes up to this one, and refuses older ones.
         """
-        cells, around = self._staff.cells, self._around
-        workshop = TrainingComponents(
-            self._staff,
+        cells, around = self._cell_processes.cells, self._around
+        training_components = TrainingComponents(
+            self._cell_processes,
             self._shape,
             hear=around.hear,
             settled=around.settled,
@@ -256,12 +256,14 @@ class ComponentBuilder:
         routes = RouteTables(
             self._proxy.shards, lambda engine: cells[engine].engine, version=routes_version
         )
-        switching = await workshop.open(routes, self._proxy, published, is_home=scheduler.is_home)
+        switching = await training_components.open(
+            routes, self._proxy, published, is_home=scheduler.is_home
+        )
         attempts, evaluations = self._attempts(), self._evaluations()
-        hands = CommandExecutor(
+        executor = CommandExecutor(
             scheduler,
             attempts,
-            workshop.hall,
+            training_components.coordinator,
             switching,
             routes,
             evaluations=evaluations,
@@ -269,24 +271,24 @@ class ComponentBuilder:
             stop=around.stop,
         )
         return Components(
-            workshop=workshop,
+            training_components=training_components,
             routes=routes,
             attempts=attempts,
             evaluations=evaluations,
             switching=switching,
-            hands=hands,
+            executor=executor,
         )
 
     def _attempts(self) -> GroupExecutions:
         return GroupExecutions(
-            self._staff.places.attempts,
+            self._cell_processes.places.attempts,
             self._tasks,
-            TaskSampler(len(self._tasks), seed=self._staff.config.run.seed),
+            TaskSampler(len(self._tasks), seed=self._cell_processes.config.run.seed),
             lambda terminated, closed, lost: Supervisors(
                 self._proxy,
-                self._staff.supervisors,
+                self._cell_processes.supervisors,
                 order_of=self._order_of(),
-                facts_token=self._desk.token,
+                facts_token=self._facts_endpoint.token,
                 terminated=terminated,
                 closed=closed,
                 spawn=self._around.spawn,
@@ -299,24 +301,26 @@ class ComponentBuilder:
     def _evaluations(self) -> HeldOutEval | None:
         if self._held_out is None:
             return None
-        config = self._staff.config
+        config = self._cell_processes.config
         return HeldOutEval(
-            self._staff.places.run,
+            self._cell_processes.places.run,
             self._held_out,
             self._proxy,
-            self._staff.supervisors,
+            self._cell_processes.supervisors,
             every=config.evaluation.every,
             last=config.schedule.steps,
             order_of=self._order_of(),
-            facts_token=self._desk.token,
+            facts_token=self._facts_endpoint.token,
             hear=self._around.hear,
             spawn=self._around.spawn,
         )
 
     def _order_of(self) -> OrderOf:
-        facts_url = f"http://{self._staff.cluster.here.host}:{self._desk.port}{PATH}"
+        facts_url = (
+            f"http://{self._cell_processes.cluster.here.host}:{self._facts_endpoint.port}{PATH}"
+        )
 
         def order_of(name: ExecutionId, task: Task, url: str) -> ExecutionSpec:
-            return order_for(self._staff.config, name, task, url=url, facts_url=facts_url)
+            return order_for(self._cell_processes.config, name, task, url=url, facts_url=facts_url)
 
         return order_of

@@ -84,10 +84,10 @@ class Controller:
             if held_out.slots and held_out.tasks is not None
             else None
         )
-        self._staff = CellProcesses(run.config, folder)
-        self._cells = self._staff.cells
+        self._cell_processes = CellProcesses(run.config, folder)
+        self._cells = self._cell_processes.cells
         self._spawned: set[asyncio.Task[None]] = set()
-        self._desk: FactsEndpoint
+        self._facts_endpoint: FactsEndpoint
         self._proxying: ProxyProcesses
         self._host: RunLoop
         self._group: asyncio.TaskGroup
@@ -117,12 +117,14 @@ class Controller:
 
     async def _work(self, stack: AsyncExitStack, told: asyncio.Event) -> StopReason | None:
         try:
-            self._staff.prepare(stack)
+            self._cell_processes.prepare(stack)
             journal, reading = self._open_journal()
             stack.enter_context(journal)
             replace_file(self._places.file, ("\n".join(as_toml(self._config)) + "\n").encode())
         except OSError as error:
-            raise ConfigError(f"{self._staff.folder}: cannot be written: {error}") from error
+            raise ConfigError(
+                f"{self._cell_processes.folder}: cannot be written: {error}"
+            ) from error
         if reading is not None and reading.header is not None:
             # As the run began: before format 1.1 queries came back when their groups were ready.
             self._until_consumed = (reading.header.major, reading.header.minor) >= (1, 1)
@@ -150,30 +152,35 @@ class Controller:
         self, stack: AsyncExitStack, found: RecoveredState | None, before: str
     ) -> None:
         """Every process that a run begins with, or goes on with."""
-        await self._staff.open(stack)
+        await self._cell_processes.open(stack)
         shards = self._config.proxy.shards
         self._proxying = ProxyProcesses(
-            self._places, self._staff.session, note_pid=self._staff.note_pid, shards=shards
+            self._places,
+            self._cell_processes.session,
+            note_pid=self._cell_processes.note_pid,
+            shards=shards,
         )
-        self._staff.moved = self._proxying.set_address
+        self._cell_processes.moved = self._proxying.set_address
         plans = None if found is None else recorded_plans(self._places, shards)
         if found is None or plans is None:
-            await self._staff.start(stack)
+            await self._cell_processes.start(stack)
             await self._start_proxy(stack)
         else:
             plans = [self._reached(one) for one in plans]
             await self._proxying.take_over(plans, before=before, now=_text(self._places.token))
             stack.push_async_callback(self._stop_proxy)
-            self._staff.config = replace(self._config, proxy=plans[0].proxy)
-            self._staff.recall(stack, [(one.name, one.url) for one in engines_of(plans[0])])
+            self._cell_processes.config = replace(self._config, proxy=plans[0].proxy)
+            self._cell_processes.recall(
+                stack, [(one.name, one.url) for one in engines_of(plans[0])]
+            )
 
     @property
     def _config(self) -> RunConfig:
-        return self._staff.config
+        return self._cell_processes.config
 
     @property
     def _places(self) -> RunDir:
-        return self._staff.places
+        return self._cell_processes.places
 
     # What there was
 
@@ -221,13 +228,13 @@ class Controller:
         )
         plan = self._reached(plan)
         # What the window came to is what agent programs are told.
-        self._staff.config = replace(self._config, proxy=plan.proxy)
+        self._cell_processes.config = replace(self._config, proxy=plan.proxy)
         await self._proxying.start(plan)
         stack.push_async_callback(self._stop_proxy)
 
     def _reached(self, plan: ProxySpec) -> ProxySpec:
         """It listens where agent programs of other machines reach it, if there are any."""
-        cluster = self._staff.cluster
+        cluster = self._cell_processes.cluster
         if cluster.is_shared:
             return plan
         return replace(plan, proxy=replace(plan.proxy, host=cluster.here.host))
@@ -243,14 +250,14 @@ class Controller:
 
     def _open_desk(self, stack: AsyncExitStack) -> socket:
         """Where it was, so that supervisors find it; else they are read from the disk."""
-        found = facts_server.whereabouts(self._places.desk)
+        found = facts_server.whereabouts(self._places.facts_endpoint)
         try:
-            on = listener(self._staff.cluster.here.host, found.port)
+            on = listener(self._cell_processes.cluster.here.host, found.port)
         except ConfigError:
-            on = listener(self._staff.cluster.here.host, 0)
+            on = listener(self._cell_processes.cluster.here.host, 0)
         stack.callback(on.close)
-        self._desk = FactsEndpoint(port=on.getsockname()[1], token=found.token)
-        facts_server.note(self._places.desk, self._desk)
+        self._facts_endpoint = FactsEndpoint(port=on.getsockname()[1], token=found.token)
+        facts_server.note(self._places.facts_endpoint, self._facts_endpoint)
         return on
 
     # The run
@@ -267,8 +274,8 @@ class Controller:
         self._host = RunLoop(
             scheduler,
             journal,
-            execute=lambda commands: parts.hands.execute(commands),
-            listeners=(*self._listeners, lambda now, fact: parts.hands.noticed(now, fact)),
+            execute=lambda commands: parts.executor.execute(commands),
+            listeners=(*self._listeners, lambda now, fact: parts.executor.noticed(now, fact)),
             decided=self._decided,
         )
         published = None if found is None else resume.published(found, self._places)
@@ -280,7 +287,7 @@ class Controller:
             for one in parts.executions:
                 await one.heard(execution, entry)
 
-        async with serving(FactsServer(self._desk.token, heard), on):
+        async with serving(FactsServer(self._facts_endpoint.token, heard), on):
             try:
                 return await self._until_over(told, parts, found)
             finally:
@@ -302,11 +309,11 @@ class Controller:
             stop=self._stop,
         )
         return ComponentBuilder(
-            self._staff,
+            self._cell_processes,
             self._proxying.client,
             self._run.shape,
             around,
-            desk=self._desk,
+            facts_endpoint=self._facts_endpoint,
             tasks=self._tasks,
             held_out=self._held_out,
             until_consumed=self._until_consumed,
@@ -318,7 +325,7 @@ class Controller:
         parts: Components,
         found: RecoveredState | None,
     ) -> StopReason | None:
-        work = [self._host.work(), parts.hall.work(), parts.routes.work(), self._tick_on()]
+        work = [self._host.work(), parts.coordinator.work(), parts.routes.work(), self._tick_on()]
         work += [one.look_after() for one in parts.executions]
         work.append(self._proxying.watch(hear=self._hear, again=parts.routes.again))
         if self._using is not None:
@@ -328,11 +335,11 @@ class Controller:
             always = [self._group.create_task(one) for one in work]
             if found is None:
                 with suppress(Interrupted):
-                    await run_until(told.wait(), parts.workshop.begin())
+                    await run_until(told.wait(), parts.training_components.begin())
             else:
                 resume.continue_run(found, parts, hear=self._hear, spawn=self._spawn)
             self._has_begun = True
-            always.append(self._group.create_task(parts.workshop.watch.work()))
+            always.append(self._group.create_task(parts.training_components.watch.work()))
             always.append(self._group.create_task(self._wait_to_be_told(told)))
             reason = await self._stopped
             self._hear(RunEnded(reason=TOLD if reason is None else reason.value))
@@ -355,9 +362,9 @@ class Controller:
 
     def _roots(self) -> ProcessRoots:
         return ProcessRoots(
-            cells=self._staff.pids,
+            cells=self._cell_processes.pids,
             proxies=self._proxying.pids,
-            nurseries=self._staff.supervisors.pids,
+            fork_clients=self._cell_processes.supervisors.pids,
             attempts=self._places.attempts,
         )
 

@@ -126,7 +126,7 @@ class ProcessRoots:
 
     cells: Mapping[int, int]
     proxies: Collection[int]
-    nurseries: Collection[int]
+    fork_clients: Collection[int]
     """Parents of the supervisors that this controller started."""
     attempts: Path
     """Folders of executions, where supervisors of earlier controllers have their logs."""
@@ -173,7 +173,9 @@ class ResourceSampler:
             seconds=seconds,
             cells=self._of_cells(table, roots.cells),
             # Supervisors that an earlier controller started are nobody's children.
-            executions_s=self._executions.took(table, {*roots.nurseries, *_adopted(table, roots)})
+            executions_s=self._executions.took(
+                table, {*roots.fork_clients, *_adopted(table, roots)}
+            )
             or 0.0,
             proxy_s=self._proxies.took(table, roots.proxies),
             controller_s=self._own(table),
@@ -201,7 +203,7 @@ def pause_s(now_s: float, first_s: float = FIRST_S) -> float:
 
 def _adopted(table: ProcessTable, roots: ProcessRoots) -> list[int]:
     ours = {os.getpid(), *roots.cells.values()}
-    for root in (*roots.nurseries, *roots.proxies):
+    for root in (*roots.fork_clients, *roots.proxies):
         ours |= {one.pid for one in table.under(root)}
     return [pid for pid in table.leaders(ours) if _logs_under(pid, roots.attempts)]
 

@@ -25,27 +25,27 @@ from gyre.types.ids import CellId, EngineId
 
 def restore(found: RecoveredState, since: int, parts: Components) -> None:
     """Everybody knows what they knew, from the version on that a checkpoint covers."""
-    hall = parts.hall
+    coordinator = parts.coordinator
     left = parts.attempts.recall(found)
-    parts.hands.recall(found.outstanding)
-    hall.recall_version(since)
-    hall.recall_damaged(found.damaged)
+    parts.executor.recall(found.outstanding)
+    coordinator.recall_version(since)
+    coordinator.recall_damaged(found.damaged)
     for number, group in found.groups.items():
-        hall.admit(number, version=group.admitted.version, size=len(group.members))
+        coordinator.admit(number, version=group.admitted.version, size=len(group.members))
         if group.offered is not None:
-            hall.offer(group.offered, left[number])
+            coordinator.offer(group.offered, left[number])
     for step, batch in sorted(found.steps.items()):
-        hall.open(step)
+        coordinator.open(step)
         for number in batch.groups:
-            hall.recall_assigned(number, step)
-        hall.recall_step(step, gradient_norm=batch.gradient_norm)
+            coordinator.recall_assigned(number, step)
+        coordinator.recall_step(step, gradient_norm=batch.gradient_norm)
     if found.open is not None:
         step, batch = found.open
-        hall.open(step)
+        coordinator.open(step)
         for number in batch.groups:
-            hall.recall_assigned(number, step)
+            coordinator.recall_assigned(number, step)
         for executions, scores in batch.scores.items():
-            hall.recall_scored(step, executions, scores)
+            coordinator.recall_scored(step, executions, scores)
 
 
 def continue_run(

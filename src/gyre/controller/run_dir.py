@@ -34,7 +34,7 @@ class RunDir:
         return self.run / RUN_FILE
 
     @property
-    def desk(self) -> Path:
+    def facts_endpoint(self) -> Path:
         """Where supervisors post facts, and the token that they show; a secret."""
         return self.run / "desk.json"
 

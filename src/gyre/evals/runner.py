@@ -197,10 +197,10 @@ class EvalRunner:
                     headers=headers, timeout=timeout, connector=aiohttp.TCPConnector(limit=0)
                 )
             )
-            births = await ForkClient.open("gyre.rollout.main", self._places.log("nursery"))
-            stack.push_async_callback(births.close)
+            fork_client = await ForkClient.open("gyre.rollout.main", self._places.log("nursery"))
+            stack.push_async_callback(fork_client.close)
             proxy = await self._start(stack)
-            await self._execute(proxy, births, told)
+            await self._execute(proxy, fork_client, told)
         if self._problem is not None:
             raise ConfigError(self._problem)
         return self._results.all
@@ -266,10 +266,10 @@ class EvalRunner:
             threads=config.cells.threads or os.cpu_count(),
         )
         path = write_plan(self._places.plan("engine"), plan)
-        births = await ForkClient.open("gyre.cell.main", self._places.log("engines"))
-        stack.push_async_callback(births.close)
+        fork_client = await ForkClient.open("gyre.cell.main", self._places.log("engines"))
+        stack.push_async_callback(fork_client.close)
         log = self._places.log("engine")
-        child = await births.fork("engine", [str(path)], log=log)
+        child = await fork_client.fork("engine", [str(path)], log=log)
         stack.push_async_callback(child.stop)
         client = CellClient(plan.cell, await child.ready(READY_S), self._session)
 
@@ -283,13 +283,13 @@ class EvalRunner:
     # The executions
 
     async def _execute(
-        self, proxy: ShardedProxyClient, births: ForkClient, told: asyncio.Event
+        self, proxy: ShardedProxyClient, fork_client: ForkClient, told: asyncio.Event
     ) -> None:
         on = listener(HOST, 0)
         facts_url = f"http://{HOST}:{on.getsockname()[1]}{PATH}"
         self._supervisors = Supervisors(
             proxy,
-            births,
+            fork_client,
             order_of=lambda name, task, url: order_for(
                 self._config, name, task, url=url, facts_url=facts_url
             ),

@@ -82,12 +82,12 @@ async def _try_all(
     tasks: Sequence[Task], sandbox: SandboxConfig, folder: Path, told: Callable[[CheckedTask], None]
 ) -> None:
     """As many ways at once as there are cores."""
-    births = await ForkClient.open("gyre.rollout.main", folder / "nursery.log")
+    fork_client = await ForkClient.open("gyre.rollout.main", folder / "nursery.log")
     places = asyncio.Semaphore(os.cpu_count() or 1)
 
     async def tried(task: Task, at: Path, way: str) -> TaskCheck:
         async with places:
-            return await _try(births, _order(task, way, sandbox), at, way)
+            return await _try(fork_client, _order(task, way, sandbox), at, way)
 
     running = [
         [asyncio.create_task(tried(task, folder / f"{index}" / way, way)) for way in ways_of(task)]
@@ -101,7 +101,7 @@ async def _try_all(
         for one in left:
             one.cancel()
         await asyncio.gather(*left, return_exceptions=True)
-        await births.close()
+        await fork_client.close()
 
 
 def ways_of(task: Task) -> list[str]:
@@ -146,11 +146,11 @@ def _scripted(step: TaskStep, solution: str | None, way: str) -> TaskStep:
     return replace(step, instruction=instruction, evaluation=replace(step.evaluation, attempts=1))
 
 
-async def _try(births: ForkClient, order: ExecutionSpec, folder: Path, way: str) -> TaskCheck:
+async def _try(fork_client: ForkClient, order: ExecutionSpec, folder: Path, way: str) -> TaskCheck:
     path = write_order(folder, order)
     # Nobody is asked with this key; a supervisor starts nothing without one.
     told = json.dumps(asdict(Secrets(key="none")))
-    child = await births.fork(way, [str(path)], log=folder / LOG_FILE, told=told)
+    child = await fork_client.fork(way, [str(path)], log=folder / LOG_FILE, told=told)
     try:
         await child.wait()
     finally:

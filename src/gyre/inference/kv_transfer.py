@@ -34,7 +34,7 @@ class StagedCopier:
     """Threads that stay, each with pinned memory of its own to meet a device by."""
 
     def __init__(self, *, lanes: int = LANES, part_bytes: int = PART_BYTES) -> None:
-        self._threads = ThreadPoolExecutor(lanes, thread_name_prefix="ferry")
+        self._threads = ThreadPoolExecutor(lanes, thread_name_prefix="kv-copy")
         self._part_bytes = part_bytes
         self._mine = local()
 
@@ -171,16 +171,16 @@ class SharedFolderKvStore:
     def __init__(self, share: Path, device: torch.device | None = None) -> None:
         self._share = share
         self._device = torch.device("cpu") if device is None else device
-        self._ferry = StagedCopier()
+        self._copier = StagedCopier()
         self._laid: set[str] = set()
 
     def put(self, blocks: KVBlocks, name: str) -> tuple[str, int]:
-        num_bytes = put(blocks, self._path("to", name), self._ferry)
+        num_bytes = put(blocks, self._path("to", name), self._copier)
         self._laid.add(name)
         return name, num_bytes
 
     def take(self, name: str) -> KVBlocks:
-        return take(self._path("from", name), self._ferry, self._device)
+        return take(self._path("from", name), self._copier, self._device)
 
     def drop(self, name: str) -> None:
         self._path("from", name).unlink(missing_ok=True)
@@ -192,7 +192,7 @@ class SharedFolderKvStore:
 
     def close(self) -> None:
         self.clear()
-        self._ferry.close()
+        self._copier.close()
 
     def _path(self, where: str, name: str) -> Path:
         check_name(where, name)
@@ -221,7 +221,7 @@ def unpacked(data: bytes) -> KVBlocks:
     return checked(found)
 
 
-def put(blocks: KVBlocks, path: Path, ferry: StagedCopier) -> int:
+def put(blocks: KVBlocks, path: Path, copier: StagedCopier) -> int:
     """The same as a file, there whole or not at all; its bytes."""
     part = path.with_name(f"{path.name}.part")
     tensors = tensors_of(blocks)
@@ -231,7 +231,7 @@ def put(blocks: KVBlocks, path: Path, ferry: StagedCopier) -> int:
             file.write(header)
             at = len(header)
             for one in tensors.values():
-                ferry.write(one, file.fileno(), at)
+                copier.write(one, file.fileno(), at)
                 at += one.nbytes
         part.rename(path)
     except (OSError, RuntimeError) as error:  # The second where no memory can be pinned.
@@ -240,13 +240,13 @@ def put(blocks: KVBlocks, path: Path, ferry: StagedCopier) -> int:
     return at
 
 
-def take(path: Path, ferry: StagedCopier, device: torch.device) -> KVBlocks:
+def take(path: Path, copier: StagedCopier, device: torch.device) -> KVBlocks:
     """What `put` made, its values on the device; the file is gone, the blocks are not."""
     try:
         with path.open("rb", buffering=0) as file:
             found = {
                 name: _read_blocks(
-                    file.fileno(), *place, ferry, device if name == "values" else None
+                    file.fileno(), *place, copier, device if name == "values" else None
                 )
                 for name, place in _places(path, file.fileno()).items()
             }
@@ -292,14 +292,14 @@ def _read_blocks(
     dtype: torch.dtype,
     shape: list[int],
     at: int,
-    ferry: StagedCopier,
+    copier: StagedCopier,
     device: torch.device | None,
 ) -> Tensor:
     try:
         made = torch.empty(shape, dtype=dtype, device=device or torch.device("cpu"))
     except RuntimeError as error:
         raise OutOfMemory(f"cached blocks of shape {tuple(shape)}: no room: {error}") from error
-    ferry.read(file, at, made)
+    copier.read(file, at, made)
     return made
 
 
@@ -416,7 +416,7 @@ _BY_NAME = {name: one for one, name in TYPES.items()}
 
 
 class CudaIpcKvStore:
-    """A shelf in device memory: blocks stay with who put them, and are copied by who takes them."""
+    """A store in device memory: blocks stay with who put them, and are copied by who takes them."""
 
     def __init__(
         self,

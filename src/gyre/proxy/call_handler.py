@@ -116,7 +116,7 @@ class CallContext:
 
 
 async def answer(
-    desk: CallContext,
+    context: CallContext,
     exchange: Exchange,
     execution: ProxiedExecution,
     dialect: Dialect,
@@ -133,35 +133,35 @@ async def answer(
     opened: list[CallOpened] = []
     try:
         with ends.armed():
-            calls.append(await desk.router.accept(execution.id))
+            calls.append(await context.router.accept(execution.id))
         started = time.monotonic()
         if not pending.is_probe:
             opened = _open(execution, pending, wire.choices)
         if wire.stream:
             await exchange.start(200, EVENTS, {b"cache-control": b"no-cache"})
-        with _pinged(desk, exchange, dialect, wire), ends.armed():
-            outputs = await _run_all(desk.router, execution, pending, calls, wire.choices)
-        replies = await _record(desk, execution, pending, opened, outputs)
+        with _pinged(context, exchange, dialect, wire), ends.armed():
+            outputs = await _run_all(context.router, execution, pending, calls, wire.choices)
+        replies = await _record(context, execution, pending, opened, outputs)
         recorded, opened = opened, []
-        desk.metrics.call_s.observe(time.monotonic() - started)
+        context.metrics.call_s.observe(time.monotonic() - started)
         await _send(exchange, dialect, wire, replies)
-        _note_delivery(desk, execution, recorded, lost=ends.client_is_gone)
+        _note_delivery(context, execution, recorded, lost=ends.client_is_gone)
     finally:
         ends.stop()
         for call in calls:
-            desk.router.release(call)
-        _abandon(desk, execution, pending, opened, calls)
+            context.router.release(call)
+        _abandon(context, execution, pending, opened, calls)
 
 
 @contextmanager
 def _pinged(
-    desk: CallContext, exchange: Exchange, dialect: Dialect, wire: ParsedRequest
+    context: CallContext, exchange: Exchange, dialect: Dialect, wire: ParsedRequest
 ) -> Iterator[None]:
     """A stream that waits gets pings, so that no idle limit cuts it."""
     if not wire.stream:
         yield
         return
-    pinger = Pinger(exchange, dialect, desk.ping_s)
+    pinger = Pinger(exchange, dialect, context.ping_s)
     try:
         yield
     finally:
@@ -206,7 +206,7 @@ def _open(
 
 
 async def _record(
-    desk: CallContext,
+    context: CallContext,
     execution: ProxiedExecution,
     pending: PositionedRequest,
     opened: Sequence[CallOpened],
@@ -214,16 +214,16 @@ async def _record(
 ) -> list[Reply]:
     """The replies, once the calls they end are on the disk."""
     if pending.is_probe:
-        desk.metrics.probes += 1
+        context.metrics.probes += 1
         return [execution.session.probe(pending, output, time.time()) for output in outputs]
     replies = []
     for one, output in zip(opened, outputs, strict=True):
         record, reply = execution.session.close_call(pending, one, output, time.time())
         _write(execution, record)
-        _count(desk.metrics, pending, record, output)
+        _count(context.metrics, pending, record, output)
         replies.append(reply)
     try:
-        await desk.commit.sync()
+        await context.commit.sync()
     except OSError as error:
         raise _unwritable(execution, error) from error
     return replies
@@ -263,10 +263,10 @@ async def _send(
 
 
 def _note_delivery(
-    desk: CallContext, execution: ProxiedExecution, recorded: Sequence[CallOpened], *, lost: bool
+    context: CallContext, execution: ProxiedExecution, recorded: Sequence[CallOpened], *, lost: bool
 ) -> None:
     if lost:
-        desk.metrics.undelivered += len(recorded)
+        context.metrics.undelivered += len(recorded)
     elif not execution.sealed:
         # The answer is out and cannot be taken back; without this record its echo tells of it.
         with suppress(OSError):
@@ -274,7 +274,7 @@ def _note_delivery(
 
 
 def _abandon(
-    desk: CallContext,
+    context: CallContext,
     execution: ProxiedExecution,
     pending: PositionedRequest,
     opened: Sequence[CallOpened],
@@ -299,7 +299,7 @@ def _abandon(
         except OSError:
             # The log already refused; the open record alone says the call never ended (M21).
             return
-        desk.metrics.undelivered += 1
+        context.metrics.undelivered += 1
 
 
 def as_request_error(error: EngineError) -> Unavailable:

@@ -150,7 +150,7 @@ async def serve(plan: ProxySpec, on_start: Callable[[RunningProxy], None]) -> No
                 routes=routes,
             ) as router,
         ):
-            desk = CallContext(
+            context = CallContext(
                 router=router, commit=commit, metrics=ProxyMetrics(), ping_s=plan.proxy.ping_s
             )
             admin = AdminApi(
@@ -160,7 +160,7 @@ async def serve(plan: ProxySpec, on_start: Callable[[RunningProxy], None]) -> No
                 taken_over=(lambda now: show(session, now)) if plan.routed else None,
                 connect=lambda name, url: connect(_moved(name, url), session),
             )
-            app = Proxy(executions, desk, admin, model=plan.model, limits=plan.limits)
+            app = Proxy(executions, context, admin, model=plan.model, limits=plan.limits)
             on = listener(plan.proxy.host, plan.proxy.port, send_bytes=SEND_BYTES)
             opened = {
                 name: executions.create(name)[1]

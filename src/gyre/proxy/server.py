@@ -38,14 +38,14 @@ class Proxy:
     def __init__(
         self,
         executions: ExecutionRegistry,
-        desk: CallContext,
+        context: CallContext,
         admin: AdminApi,
         *,
         model: str,
         limits: LimitsConfig,
     ) -> None:
         self._executions = executions
-        self._desk = desk
+        self._context = context
         self._admin = admin
         self._model = model
         self._limits = limits
@@ -72,7 +72,7 @@ class Proxy:
         except RequestError as error:
             await self._refuse(exchange, dialect or MESSAGES, error)
         name = dialect.name if dialect is not None else "other"
-        self._desk.metrics.requests[name, exchange.status or 499] += 1
+        self._context.metrics.requests[name, exchange.status or 499] += 1
 
     async def _call(self, exchange: Exchange, dialect: Dialect, claimed: str | None) -> None:
         execution = self._executions.of_key(_key(exchange), claimed)
@@ -92,7 +92,7 @@ class Proxy:
             raise TooLarge(message)
         execution.in_flight += wire.choices
         try:
-            await answer(self._desk, exchange, execution, dialect, wire, pending)
+            await answer(self._context, exchange, execution, dialect, wire, pending)
         finally:
             execution.in_flight -= wire.choices
 
@@ -102,7 +102,7 @@ class Proxy:
         wire = MESSAGES.split(body)
         self._refuse_long(MESSAGES, wire)
         tokens = execution.session.count(MESSAGES, wire)
-        self._desk.metrics.counted += 1
+        self._context.metrics.counted += 1
         await exchange.answer(200, msgspec.json.encode({"input_tokens": tokens}))
 
     def _refuse_long(self, dialect: Dialect, wire: ParsedRequest) -> None:
@@ -114,7 +114,7 @@ class Proxy:
         if path.startswith(PREFIX):
             await self._admin.answer(exchange)
         elif path == "/metrics" and exchange.method == "GET":
-            await exchange.answer(200, text(self._desk.metrics, self._gauges()), _PROMETHEUS)
+            await exchange.answer(200, text(self._context.metrics, self._gauges()), _PROMETHEUS)
         elif path in ("/api/hello", "/health", "/") and exchange.method in ("GET", "HEAD"):
             await exchange.answer(200, b"" if exchange.method == "HEAD" else b'{"ok":true}')
         elif path == "/v1/models" and exchange.method == "GET":
@@ -144,22 +144,22 @@ class Proxy:
         trees = [one.session.tree for one in loaded]
         yield "gyre_tree_tokens", "Tokens stored.", "", sum(tree.num_tokens for tree in trees)
         yield "gyre_tree_bytes", "Memory of trees.", "", sum(tree.nbytes for tree in trees)
-        commit = self._desk.commit
+        commit = self._context.commit
         yield "gyre_fdatasync_total", "Syncs that made records durable.", "", commit.num_syncs
         yield "gyre_durable_waits_total", "Calls that waited for it.", "", commit.num_waits
-        engines = self._desk.router.engines()
+        engines = self._context.router.engines()
         for one in engines:
             label = labels(engine=one.name)
             yield "gyre_engine_in_flight", "Calls on an engine.", label, one.in_flight
         for one in engines:
             label = labels(engine=one.name, state=one.state)
             yield "gyre_engine_state", "What the router thinks of an engine.", label, 1
-        counts = self._desk.router.counts
+        counts = self._context.router.counts
         yield "gyre_attempts_total", "Asks sent to engines.", "", counts.attempts
         yield "gyre_reroutes_total", "Asks that continued a call.", "", counts.reroutes
         yield "gyre_breaker_opens_total", "Engines given up.", "", counts.breaker_opens
         yield "gyre_unavailable_total", "Calls no engine came for.", "", counts.unavailable
-        yield "gyre_calls_waiting", "Calls without an engine.", "", self._desk.router.waiting
+        yield "gyre_calls_waiting", "Calls without an engine.", "", self._context.router.waiting
         yield "gyre_moved_midway_total", "Calls moved with tokens sampled.", "", counts.midway
         yield "gyre_hand_overs_total", "Calls whose cache followed them.", "", counts.hand_overs
         lost = counts.lost_hand_overs

@@ -5,13 +5,13 @@ import sys
 
 import pytest
 from tests.cell.live_cells import Batch, Started
-from tests.controller.nursed import nurseries
+from tests.controller.nursed import fork_clients
 from tests.waiting import PATIENCE_S
 
 from gyre.storage.files import write_plan
 
 pytestmark = pytest.mark.slow
-cells_are_forked = nurseries("gyre.cell.main")
+cells_are_forked = fork_clients("gyre.cell.main")
 
 LIMIT_S = PATIENCE_S
 

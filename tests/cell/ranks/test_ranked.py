@@ -24,7 +24,7 @@ from tests.cell.live_cells import (
     train,
     weights,
 )
-from tests.controller.nursed import nurseries
+from tests.controller.nursed import fork_clients
 from tests.trainer.cells import worst
 from tests.trainer.scenes import NUM_EXECUTIONS
 
@@ -40,7 +40,7 @@ from gyre.types.errors import CellError, CellGone
 from gyre.types.run_events import StepMade, WeightsPublished
 
 pytestmark = pytest.mark.slow
-cells_are_forked = nurseries("gyre.cell.main")
+cells_are_forked = fork_clients("gyre.cell.main")
 NUM_STEPS = 2
 
 

@@ -215,7 +215,7 @@ class Crew:
 
 
 @pytest.fixture
-def crew():
+def rank_group():
     return Crew()
 
 
@@ -225,24 +225,24 @@ def failed():
 
 
 @pytest.fixture
-def driver(crew, failed):
-    made = Driver(crew, SECTION, life_s=0.01, on_failure=failed.set)
+def driver(rank_group, failed):
+    made = Driver(rank_group, SECTION, life_s=0.01, on_failure=failed.set)
     yield made
     made.end()
 
 
-def test_an_order_finds_the_stream_closed_and_all_claims_in_the_sum(driver, crew):
+def test_an_order_finds_the_stream_closed_and_all_claims_in_the_sum(driver, rank_group):
     driver.claimed(claimed(claim_of([0]), lease=5))
-    assert crew.is_streaming
+    assert rank_group.is_streaming
 
-    assert (False, {5}) == driver.do(lambda: (crew.is_streaming, set(driver.held)))
+    assert (False, {5}) == driver.do(lambda: (rank_group.is_streaming, set(driver.held)))
 
 
-def test_a_stream_that_is_paused_says_so_again_and_again(driver, crew):
+def test_a_stream_that_is_paused_says_so_again_and_again(driver, rank_group):
     """Or the other ranks would take the silence for death."""
     driver.claimed(claimed(claim_of([0])))
 
-    assert crew.trainer.again.wait(PATIENCE_S)
+    assert rank_group.trainer.again.wait(PATIENCE_S)
 
 
 def test_an_order_that_is_refused_leaves_the_cell_as_it_was(driver):
@@ -256,18 +256,20 @@ def test_an_order_that_is_refused_leaves_the_cell_as_it_was(driver):
     assert driver.failure is None
 
 
-def test_a_claim_for_a_trainer_that_rests_is_refused_alone(driver, crew):
-    crew.trainer.is_resting = True
+def test_a_claim_for_a_trainer_that_rests_is_refused_alone(driver, rank_group):
+    rank_group.trainer.is_resting = True
     with pytest.raises(CellError, match="restore it first"):
         driver.claimed(claimed(claim_of([0])))
-    crew.trainer.is_resting = False
+    rank_group.trainer.is_resting = False
 
     assert 0.5 == driver.claimed(claimed(claim_of([0]))).loss
 
 
-def test_a_failure_in_the_stream_loses_the_cell_and_blames_the_oldest_claim(driver, crew, failed):
+def test_a_failure_in_the_stream_loses_the_cell_and_blames_the_oldest_claim(
+    driver, rank_group, failed
+):
     """The others return to the queue with all that the cell held (SPEC 3.2)."""
-    crew.trainer.error = NotFinite("no number", retryable=False)
+    rank_group.trainer.error = NotFinite("no number", retryable=False)
     with ThreadPoolExecutor(2) as pool:
         asked = [
             pool.submit(driver.claimed, claimed(claim_of([0]), lease=lease)) for lease in (0, 1)
@@ -280,7 +282,7 @@ def test_a_failure_in_the_stream_loses_the_cell_and_blames_the_oldest_claim(driv
         driver.do(lambda: None)
 
 
-def test_ranks_that_no_longer_stand_together_lose_the_cell(driver, crew, failed):
+def test_ranks_that_no_longer_stand_together_lose_the_cell(driver, rank_group, failed):
     def part():
         raise CellGone("rank 1 of the cell ended")
 
@@ -288,11 +290,11 @@ def test_ranks_that_no_longer_stand_together_lose_the_cell(driver, crew, failed)
         driver.do(part)
 
     assert failed.wait(PATIENCE_S)
-    assert crew.is_dropped
+    assert rank_group.is_dropped
 
 
-def test_whoever_waits_is_answered_when_the_cell_ends(crew, failed):
-    driver = Driver(crew, SECTION, life_s=60.0, on_failure=failed.set)
+def test_whoever_waits_is_answered_when_the_cell_ends(rank_group, failed):
+    driver = Driver(rank_group, SECTION, life_s=60.0, on_failure=failed.set)
     driver.end()
 
     with pytest.raises(CellGone, match="the cell ends"):

@@ -25,7 +25,7 @@ class Scene:
         self.covered = []
         self.tasks = []
         self.folder = folder
-        self.keeper = Checkpointer(
+        self.checkpointer = Checkpointer(
             self.cells,
             folder=folder,
             section=CheckpointConfig(keep=2, every=every),
@@ -33,10 +33,10 @@ class Scene:
             covered=self.covered.append,
             spawn=self.spawn,
         )
-        self.keeper.publish(
+        self.checkpointer.publish(
             Checkpoint(version=0, folder=folder / name_of(0), digest="d", has_optimizer=False)
         )
-        self.keeper.acknowledged(0)
+        self.checkpointer.acknowledged(0)
 
     def spawn(self, work):
         self.tasks.append(asyncio.ensure_future(work))
@@ -44,7 +44,7 @@ class Scene:
 
     async def begin(self, *versions):
         for version in versions:
-            self.keeper.begin(version)
+            self.checkpointer.begin(version)
             await asyncio.gather(*self.tasks)
 
 
@@ -102,7 +102,7 @@ def test_what_can_never_be_written_is_not_tried_for_ever(tmp_path):
             raise CheckpointError(message, retryable=False)
 
         scene.cells[0].faults.append(("save", other))
-        await scene.keeper.saved(1)
+        await scene.checkpointer.saved(1)
 
     with pytest.raises(CheckpointError, match="another version"):
         kept(tmp_path, work)
@@ -116,13 +116,13 @@ def test_what_is_published_stays_until_the_journal_knows_the_next(tmp_path, monk
     )
 
     async def work(scene):
-        with scene.keeper.using(7):
-            scene.keeper.publish(
+        with scene.checkpointer.using(7):
+            scene.checkpointer.publish(
                 Checkpoint(version=2, folder=Path("v"), digest="d", has_optimizer=True)
             )
-            await scene.keeper.prune()
-        scene.keeper.acknowledged(2)
-        await scene.keeper.prune()
+            await scene.checkpointer.prune()
+        scene.checkpointer.acknowledged(2)
+        await scene.checkpointer.prune()
 
     kept(tmp_path, work)
 
@@ -144,7 +144,7 @@ def test_files_are_removed_by_one_at_a_time(tmp_path, monkeypatch):
 
     async def work(scene):
         loops.append(asyncio.get_running_loop())
-        await asyncio.gather(*(scene.keeper.prune() for _ in range(3)))
+        await asyncio.gather(*(scene.checkpointer.prune() for _ in range(3)))
 
     kept(tmp_path, work)
 
@@ -157,7 +157,7 @@ def test_a_core_begins_from_none_that_is_damaged(tmp_path):
         (tmp_path / name_of(version) / "optimizer").mkdir(parents=True)
 
     async def work(scene):
-        assert await scene.keeper.to_begin_from(2) is None
+        assert await scene.checkpointer.to_begin_from(2) is None
 
     scene = kept(tmp_path, work)
 

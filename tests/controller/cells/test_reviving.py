@@ -89,14 +89,14 @@ class Scene:
     def __init__(self, newest=None):
         self.world = FakeWorld()
         self.cells = {cell: FakeCell(self.world, cell) for cell in range(3)}
-        self.staff = Staff(self.world)
+        self.cell_processes = Staff(self.world)
         self.heard = []
         self.pauses = []
         self.reviving = CellRestarter(
             self.cells,
-            self.staff,
-            Hall(self.staff.done),
-            Keeper(self.staff.done, newest),
+            self.cell_processes,
+            Hall(self.cell_processes.done),
+            Keeper(self.cell_processes.done, newest),
             lease_s=60.0,
             hear=self.heard.append,
             watch=lambda cell: None,
@@ -116,7 +116,7 @@ def test_a_satellite_begins_with_what_is_published_and_shows_that_it_has_it():
     scene = Scene()
 
     assert 4 == revived(scene, 1)
-    assert [("end", 1), ("start", 1, 4)] == scene.staff.done
+    assert [("end", 1), ("start", 1, 4)] == scene.cell_processes.done
     assert ["health", "load"] == scene.cells[1].orders
     assert [(1, 0)] == [(one.cell, one.attempt) for one in scene.heard]
 
@@ -131,7 +131,7 @@ def test_a_core_replays_what_its_checkpoint_lacks_and_that_is_durable_before_it_
         ("start", 0, 3),
         ("replay", 3),
         ("checkpoint", 5),
-    ] == scene.staff.done
+    ] == scene.cell_processes.done
     assert ["health", "enter", "leave", "load"] == scene.cells[0].orders
     assert [3] == [one.trainer_version for one in scene.heard]
 
@@ -147,31 +147,31 @@ def test_a_core_without_any_checkpoint_begins_as_the_run_did():
     scene = Scene(newest=None)
     revived(scene, 0)
 
-    assert ("start", 0, None) in scene.staff.done
-    assert ("replay", 0) in scene.staff.done
+    assert ("start", 0, None) in scene.cell_processes.done
+    assert ("replay", 0) in scene.cell_processes.done
 
 
 @pytest.mark.parametrize("fault", ["never ready", "health", "enter", "leave", "load"])
 def test_a_start_that_comes_to_nothing_is_tried_again_after_a_pause(fault):
     scene = Scene(newest=checkpoint(3))
-    scene.staff.next = [fault]
+    scene.cell_processes.next = [fault]
 
     assert 4 == revived(scene, 0)
-    assert 2 == scene.staff.done.count(("end", 0))
+    assert 2 == scene.cell_processes.done.count(("end", 0))
     assert [0.0, 1.0] == scene.pauses
     assert 1 == scene.heard[-1].attempt
 
 
 def test_a_cell_that_never_comes_up_ends_the_run_by_name_and_log():
     scene = Scene()
-    scene.staff.next = ["never ready"] * MOST_STARTS
+    scene.cell_processes.next = ["never ready"] * MOST_STARTS
 
     with pytest.raises(
         CellError, match=r"cell 1: started 5 times in vain: cell-1: not ready; see cell-1.log"
     ):
         revived(scene, 1)
 
-    assert MOST_STARTS == scene.staff.done.count(("end", 1))
+    assert MOST_STARTS == scene.cell_processes.done.count(("end", 1))
     assert [] == [one for one in scene.heard if isinstance(one, CellRestarted)]
 
 

@@ -31,11 +31,11 @@ def test_a_cell_that_finds_no_room_ends_the_wait_of_all_others(tmp_path):
     """Whoever waited on would ask the cluster for a node after it was closed."""
 
     async def work():
-        staff = CellProcesses(read(cells={"count": 3, "capacity": 8}).config, tmp_path)
-        staff.cluster = Crowded()
+        cell_processes = CellProcesses(read(cells={"count": 3, "capacity": 8}).config, tmp_path)
+        cell_processes.cluster = Crowded()
         async with asyncio.timeout(180), AsyncExitStack() as stack:
             with pytest.raises(ConfigError, match="cell 2: no node has room"):
-                await staff.start(stack)
-            return set(staff.cluster.waiting), staff.cells
+                await cell_processes.start(stack)
+            return set(cell_processes.cluster.waiting), cell_processes.cells
 
     assert (set(), {}) == asyncio.run(work())

@@ -108,7 +108,7 @@ class Scene:
         self.world = FakeWorld()
         self.cells = {cell: FakeCell(self.world, cell) for cell in range(3)}
         self.heard = []
-        self.keeper = Keeper(self.cells)
+        self.checkpointer = Keeper(self.cells)
         self.reviving = Reviving(self.world, self.cells, self.heard)
         self.tasks = []
         self.group = group
@@ -120,7 +120,7 @@ class Scene:
             group_s=0.3,
             scored_first=False,
         )
-        self.hall = TrainingCoordinator(
+        self.coordinator = TrainingCoordinator(
             self.cells,
             terms,
             packer=packer,
@@ -132,10 +132,10 @@ class Scene:
         )
         self.switching = RoleTransitions(
             self.cells,
-            self.hall,
+            self.coordinator,
             Routes(),
             Proxy(),
-            self.keeper,
+            self.checkpointer,
             self.reviving,
             publish_s=0.2,
             offers=offers,
@@ -211,8 +211,8 @@ def test_a_satellite_that_dies_on_its_way_leaves_the_core_alone(order):
         await scene.enter(SATELLITE, transition=2)
 
         assert [CellTraining(cell=CORE, transition=1), CellDied(cell=SATELLITE)] == scene.events
-        assert scene.hall.trains(CORE)
-        assert not scene.hall.trains(SATELLITE)
+        assert scene.coordinator.trains(CORE)
+        assert not scene.coordinator.trains(SATELLITE)
 
     played(work)
 
@@ -283,7 +283,7 @@ def test_a_publication_names_the_engines_that_did_not_take_it(what):
         scene.cells[SATELLITE].hung.set()
 
         assert [Published(version=1, silent=(SATELLITE,))] == scene.events
-        assert [0, 1] == scene.keeper.versions
+        assert [0, 1] == scene.checkpointer.versions
 
     played(work)
 
@@ -294,7 +294,7 @@ def test_a_core_that_dies_before_its_weights_are_durable_publishes_nothing():
         await scene.switching.publish(Publish(version=1, engines=(SATELLITE,)))
 
         assert [CellDied(cell=CORE)] == scene.events
-        assert [0] == scene.keeper.versions
+        assert [0] == scene.checkpointer.versions
         assert [] == scene.cells[SATELLITE].orders
 
     played(work)
@@ -413,7 +413,7 @@ def test_an_order_to_publish_that_is_outdated_gives_nobody_older_weights():
         scene.cells[CORE].faults.append(("save", newer))
         await scene.switching.publish(Publish(version=1, engines=(SATELLITE,)))
 
-        assert 2 == scene.keeper.published.version
+        assert 2 == scene.checkpointer.published.version
         assert [Published(version=2, silent=())] == scene.events
 
     played(work)
@@ -426,7 +426,7 @@ def test_an_engine_that_is_asked_for_more_while_it_loads_is_given_what_is_publis
         satellite = scene.cells[SATELLITE]
 
         async def overtaken():
-            scene.keeper.publish(checkpoint(1))
+            scene.checkpointer.publish(checkpoint(1))
             raise ExposureGone("version 0: the engine has 1, or is to load it")
 
         satellite.faults.append(("load", overtaken))

@@ -37,7 +37,7 @@ class Scene:
     def __init__(self):
         self.world = FakeWorld()
         self.cells = {cell: FakeCell(self.world, cell) for cell in range(3)}
-        self.hall = Trainers()
+        self.coordinator = Trainers()
         self.now = 0.0
         self.heard = []
         self.ended = []
@@ -45,7 +45,7 @@ class Scene:
         self.over = {cell: asyncio.Event() for cell in self.cells}
         self.watch = HealthMonitor(
             self.cells,
-            self.hall,
+            self.coordinator,
             num_cells=2,
             lease_s=LEASE_S,
             drain_s=DRAIN_S,
@@ -89,7 +89,7 @@ def test_whoever_answers_keeps_its_lease_and_nothing_is_said_of_it():
     async def work(scene):
         assert [] == await scene.at(0.0)
         assert [] == await scene.at(10 * LEASE_S)
-        assert [0, 1, 2, 0, 1, 2] == scene.hall.beats
+        assert [0, 1, 2, 0, 1, 2] == scene.coordinator.beats
 
     watched(work)
 
@@ -114,13 +114,13 @@ def test_an_engine_that_answers_and_is_not_ready_is_lost_unless_its_cell_trains(
     async def work(scene):
         for cell in (0, 1):
             scene.cells[cell].engine_ready = False
-        scene.hall.training.add(0)
+        scene.coordinator.training.add(0)
         await scene.at(0.0)
 
         assert [EngineLost(engine=1)] == await scene.at(SILENT_S)
         assert [] == await scene.at(2 * LEASE_S)
 
-        scene.hall.training.clear()
+        scene.coordinator.training.clear()
 
         assert [EngineLost(engine=0)] == await scene.at(2 * LEASE_S + SILENT_S)
 
@@ -253,7 +253,7 @@ def test_the_end_of_a_process_is_heard_at_once(cell, fact):
 
 def test_what_the_queue_has_fenced_is_said_to_have_died():
     async def work(scene):
-        scene.hall.fenced = (1,)
+        scene.coordinator.fenced = (1,)
 
         assert [CellDied(cell=1)] == await scene.at(0.0)
 

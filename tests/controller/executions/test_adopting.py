@@ -81,12 +81,12 @@ class Scene:
 
     def __init__(self, folder, *, opened=(NAME,)):
         self.folder = folder / "attempts" / NAME
-        self.proxy, self.nursery = Proxy(opened), Nursery()
+        self.proxy, self.fork_server = Proxy(opened), Nursery()
         self.heard, self.lost, self._spawned = [], [], set()
         self.now = 0.0
         self.supervisors = Supervisors(
             self.proxy,
-            self.nursery,
+            self.fork_server,
             order_of=lambda name, task, url: order("true"),
             facts_token="t",
             terminated=self._hear,
@@ -148,7 +148,7 @@ def test_a_supervisor_that_lives_goes_on_and_is_heard_from_the_disk(scene):
     found = scene(scenario)
 
     assert [ENDED, VALID] == found.heard
-    assert ([], [NAME], []) == (found.nursery.keys, found.proxy.sealed, found.lost)
+    assert ([], [NAME], []) == (found.fork_server.keys, found.proxy.sealed, found.lost)
 
 
 def test_what_is_posted_and_read_from_the_disk_counts_once(scene):
@@ -186,7 +186,7 @@ def test_a_dead_one_whose_program_ran_is_revived_without_its_key(scene):
 
     found = scene(scenario)
 
-    assert [""] == found.nursery.keys
+    assert [""] == found.fork_server.keys
     assert [] == found.lost
 
 
@@ -203,7 +203,7 @@ def test_what_a_revived_one_says_is_read_from_the_disk(scene):
     found = scene(scenario)
 
     assert [ENDED, VALID] == found.heard
-    assert [""] == found.nursery.keys
+    assert [""] == found.fork_server.keys
 
 
 def test_a_dead_one_that_failed_to_start_is_revived_to_be_closed(scene):
@@ -217,7 +217,7 @@ def test_a_dead_one_that_failed_to_start_is_revived_to_be_closed(scene):
     found = scene(scenario)
 
     assert [never] == found.heard
-    assert [""] == found.nursery.keys
+    assert [""] == found.fork_server.keys
 
 
 def test_a_dead_one_whose_program_never_ran_begins_anew(scene):
@@ -229,20 +229,20 @@ def test_a_dead_one_whose_program_never_ran_begins_anew(scene):
     found = scene(scenario)
 
     assert [(NAME, "its supervisor died before the program ran")] == found.lost
-    assert ([NAME], [], []) == (found.proxy.sealed, found.heard, found.nursery.keys)
+    assert ([NAME], [], []) == (found.proxy.sealed, found.heard, found.fork_server.keys)
 
 
 def test_one_that_was_ordered_and_not_begun_is_launched(scene):
     found = scene(lambda one: one.adopt(), opened=())
 
-    assert (["key"], []) == (found.nursery.keys, found.lost)
+    assert (["key"], []) == (found.fork_server.keys, found.lost)
 
 
 def test_one_whose_key_was_told_to_a_dead_controller_begins_anew(scene):
     found = scene(lambda one: one.adopt())
 
     assert [(NAME, "its key was told to nobody who lives")] == found.lost
-    assert [] == found.nursery.keys
+    assert [] == found.fork_server.keys
 
 
 def test_a_program_that_was_ended_with_its_controller_begins_anew(scene):
@@ -280,7 +280,7 @@ def test_one_that_never_started_and_whose_end_was_written_down_is_only_closed(sc
     found = scene(lambda one: one.adopt(is_terminated=True))
 
     assert [Outcome.PLACEHOLDER] == [one.outcome for one in found.heard]
-    assert ([], []) == (found.nursery.keys, found.lost)
+    assert ([], []) == (found.fork_server.keys, found.lost)
 
 
 def test_facts_that_are_damaged_exclude_it(scene):
@@ -347,7 +347,7 @@ def test_a_supervisor_that_hangs_is_followed_by_another(scene):
         (one.folder / BEAT_FILE).touch()
         await one.adopt()
         await one.look()
-        (hung,) = one.nursery.children
+        (hung,) = one.fork_server.children
         for one.now in range(0, 3 * int(SILENT_S), 10):
             beats_at(min(one.now, 2 * SILENT_S))
             await one.look()
@@ -356,7 +356,7 @@ def test_a_supervisor_that_hangs_is_followed_by_another(scene):
         await one.look()
         hung.is_over = True
         await one.look(2)
-        (_, second) = one.nursery.children
+        (_, second) = one.fork_server.children
         return before, hung.signals, second.signals
 
     found = []
@@ -379,7 +379,7 @@ def test_a_supervisor_is_not_taken_for_hung_because_everything_stood_still(scene
         await one.look(2)
         one.now = 10 * SILENT_S
         await one.look(2)
-        (child,) = one.nursery.children
+        (child,) = one.fork_server.children
         found.append(list(child.signals))
         for after_s in range(0, int(SILENT_S), 10):
             one.now = 10 * SILENT_S + after_s
@@ -402,7 +402,7 @@ def test_a_supervisor_that_never_showed_that_it_lives_is_not_taken_for_hung(scen
         one.now = 10 * SILENT_S
         await one.look()
 
-        assert [[]] == [child.signals for child in one.nursery.children]
+        assert [[]] == [child.signals for child in one.fork_server.children]
 
     scene(scenario)
 

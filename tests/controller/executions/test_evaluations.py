@@ -140,12 +140,12 @@ class Nursery:
 class Scene:
     """A run that only evaluates: facts are decided on one after the other, as a host does it."""
 
-    def __init__(self, folder, *, tasks=3, every=1, births=None):
+    def __init__(self, folder, *, tasks=3, every=1, fork_client=None):
         self.folder = folder
         self.proxy = Proxy()
         self.scheduler = Scheduler(SHAPE)
         self.facts, self.launched = [], []
-        self.nursery = Nursery()
+        self.fork_server = Nursery()
         self.order = None
         self._inbox = deque()
         self._spawned = set()
@@ -153,7 +153,7 @@ class Scene:
             folder,
             Tasks(tasks),
             self.proxy,
-            births or self.nursery,
+            fork_client or self.fork_server,
             every=every,
             last=SHAPE.steps,
             order_of=self._order_of,
@@ -257,8 +257,8 @@ def test_all_tasks_are_asked_for_before_the_first_step_and_launched_by_slots(sce
 
     assert [0, 1, 2] == [one.evaluation for one in found.of(EvaluationRequested)]
     assert [0, 1] == found.launched
-    assert ["eval-000000", "eval-000001"] == sorted(found.nursery.told)
-    order, told = found.nursery.told["eval-000001"]
+    assert ["eval-000000", "eval-000001"] == sorted(found.fork_server.told)
+    order, told = found.fork_server.told["eval-000001"]
     assert ("held-1", "http://proxy/exec/eval-000001") == (order.task.id, order.url)
     assert {"key": "key-eval-000001", "token": "token"} == told
 
@@ -408,30 +408,30 @@ def test_an_evaluation_whose_nursery_died_is_started_by_the_next(scene):
     """That is nothing it could be scored for."""
 
     async def scenario(one):
-        one.nursery.is_closed = True
+        one.fork_server.is_closed = True
         await one.begin()
-        assert {} == one.nursery.born
-        one.nursery.is_closed = False
+        assert {} == one.fork_server.born
+        one.fork_server.is_closed = False
         await one.evaluations.look()
         await one.close(0)
 
     found = scene(scenario, tasks=1)
 
-    assert "key-eval-000000" == found.nursery.told["eval-000000"][1]["key"]
+    assert "key-eval-000000" == found.fork_server.told["eval-000000"][1]["key"]
     assert [("valid", 1.0)] == [(one.outcome, one.score) for one in found.of(EvaluationScored)]
 
 
 def test_a_supervisor_that_dies_is_followed_by_another(scene):
     async def scenario(one):
         await one.begin()
-        one.nursery.born["eval-000000"].is_over = True
+        one.fork_server.born["eval-000000"].is_over = True
         await one.evaluations.look()
         await one.evaluations.look()
         await one.close(0)
 
     found = scene(scenario, tasks=1)
 
-    assert {"eval-000000": 2} == found.nursery.num_born
+    assert {"eval-000000": 2} == found.fork_server.num_born
     assert [("valid", 1.0)] == [(one.outcome, one.score) for one in found.of(EvaluationScored)]
 
 
@@ -439,10 +439,10 @@ def test_a_supervisor_that_dies_is_followed_by_another(scene):
 def test_a_supervisor_that_is_lost_again_and_again_is_given_up(scene, is_closed):
     async def scenario(one):
         await one.begin()
-        one.nursery.is_closed = is_closed
+        one.fork_server.is_closed = is_closed
         for _ in range(MOST_REVIVALS + 1):
             assert [] == one.of(EvaluationScored)
-            one.nursery.born["eval-000000"].is_over = True
+            one.fork_server.born["eval-000000"].is_over = True
             await one.evaluations.look()
         await one.settle()
 
@@ -476,7 +476,7 @@ def test_what_is_unfinished_is_told_whether_the_run_is_over_or_only_stopped(scen
         "eval-000000": [],
         "eval-000001": [told],
         "eval-000002": [told],
-    } == {name: child.signals for name, child in found.nursery.born.items()}
+    } == {name: child.signals for name, child in found.fork_server.born.items()}
 
 
 def test_an_evaluation_that_is_about_to_be_started_is_not(scene):
@@ -488,7 +488,7 @@ def test_an_evaluation_that_is_about_to_be_started_is_not(scene):
 
     found = scene(scenario, tasks=1)
 
-    assert {} == found.nursery.born
+    assert {} == found.fork_server.born
     assert [("surplus", None)] == [(one.outcome, one.score) for one in found.of(EvaluationScored)]
 
 
@@ -496,19 +496,19 @@ def test_an_evaluation_that_is_just_being_started_is_cancelled_too(scene):
     """Whoever waits for its start is gone by then, as at the end of a run."""
 
     async def scenario(one):
-        one.nursery.gate.clear()
+        one.fork_server.gate.clear()
         one.hear(RunStarted())
         one.take_all()
-        await one.nursery.asked.wait()
+        await one.fork_server.asked.wait()
         one.abandon()
         ending = asyncio.create_task(one.evaluations.end())
         await asyncio.sleep(0)
-        one.nursery.gate.set()
+        one.fork_server.gate.set()
         await ending
 
     found = scene(scenario, tasks=1)
 
-    assert [signal.SIGUSR2] == found.nursery.born["eval-000000"].signals
+    assert [signal.SIGUSR2] == found.fork_server.born["eval-000000"].signals
 
 
 @pytest.mark.slow
@@ -516,8 +516,8 @@ def test_a_real_supervisor_has_an_evaluation_judged(tmp_path):
     """Its facts are posted nowhere, so they are found when it has ended."""
 
     async def work():
-        births = await ForkClient.open("gyre.rollout.main", tmp_path / "nursery.log")
-        one = Scene(tmp_path / "run", tasks=1, births=births)
+        fork_client = await ForkClient.open("gyre.rollout.main", tmp_path / "nursery.log")
+        one = Scene(tmp_path / "run", tasks=1, fork_client=fork_client)
         one.order = replace(order("echo a > work; echo b >> work"), facts_url=None)
         await one.begin()
 
@@ -528,7 +528,7 @@ def test_a_real_supervisor_has_an_evaluation_judged(tmp_path):
 
         await until(is_over, "a round")
         await one.evaluations.end()
-        await births.close()
+        await fork_client.close()
         return one
 
     found = asyncio.run(asyncio.wait_for(work(), PATIENCE_S))
@@ -571,7 +571,7 @@ def test_a_round_that_an_earlier_controller_left_open_goes_on(scene):
 
     again = scene(scenario).again
 
-    assert {"eval-000003", "eval-000004"} == set(again.nursery.born)
+    assert {"eval-000003", "eval-000004"} == set(again.fork_server.born)
     assert [1, 2] == [one.evaluation for one in again.of(EvaluationScored)]
     assert [(0, 3)] == [(one.version, one.num_valid) for one in again.of(EvaluationRound)]
     # The one that was due meanwhile begins when this one is closed.

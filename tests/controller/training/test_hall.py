@@ -44,7 +44,7 @@ def fault(cell, order, what):
     """It happens to the first such order of the cell."""
 
     def happens(scene):
-        scene.hall.open(0)
+        scene.coordinator.open(0)
         scene.cells[cell].faults.append((order, what))
 
     return happens
@@ -86,7 +86,7 @@ class Scene:
             group_s=group_s,
             scored_first=scored_first,
         )
-        self.hall = TrainingCoordinator(
+        self.coordinator = TrainingCoordinator(
             self.cells,
             terms,
             packer=pack,
@@ -108,7 +108,7 @@ class Scene:
             self.restarted.append(fact.cell)
             self.spawn(self.revive(fact.cell))
         if isinstance(fact, StepTaken) and fact.step == 0:
-            self.hall.open(1)
+            self.coordinator.open(1)
 
     async def settled(self):
         self.meanwhile()
@@ -116,21 +116,21 @@ class Scene:
 
     async def revive(self, cell):
         """Another process takes its place; the core is brought up to date and joins."""
-        self.hall.lost(cell)
+        self.coordinator.lost(cell)
         self.cells[cell].die()
         self.cells[cell] = FakeCell(self.world, cell)
         self.cells[cell].noise = self.noise
         if cell == CORE:
-            await self.hall.replay(self.cells[cell], 0)
-            await self.hall.between_updates()
-            self.hall.join(cell)
+            await self.coordinator.replay(self.cells[cell], 0)
+            await self.coordinator.between_updates()
+            self.coordinator.join(cell)
 
     def begin(self):
         for number in range(4):
-            self.hall.admit(number, version=0, size=1)
+            self.coordinator.admit(number, version=0, size=1)
             kept = {0: ClosedExecution(execution=f"e{number}", reward=1.0)}
             command = OfferGroup(group=number, version=0, members=(0,), is_void=False)
-            self.hall.offer(command, kept)
+            self.coordinator.offer(command, kept)
 
     def facts(self, kind):
         return [one for one in self.heard if isinstance(one, kind)]
@@ -145,11 +145,11 @@ def staged(before, **changed):
             scene.begin()
             before(scene)
             for cell in scene.joins:
-                scene.hall.join(cell)
-            scene.spawn(scene.hall.work())
+                scene.coordinator.join(cell)
+            scene.spawn(scene.coordinator.work())
             while 2 not in scene.versions:
                 await asyncio.sleep(0.001)
-            await scene.hall.between_updates()
+            await scene.coordinator.between_updates()
             for task in scene.tasks:
                 task.cancel()
         return scene
@@ -162,7 +162,7 @@ BATCHES = tuple(tuple(f"{n}.{c}".encode() for n in (s, s + 1) for c in range(2))
 
 
 def test_without_faults_every_claim_is_in_its_step_once():
-    scene = staged(lambda scene: scene.hall.open(0))
+    scene = staged(lambda scene: scene.coordinator.open(0))
 
     assert BATCHES == scene.cells[CORE].weights
     assert [0, 1] == [one.step for one in scene.facts(StepTaken)]
@@ -196,7 +196,7 @@ def test_a_core_that_is_lost_between_its_step_and_the_sharing_leaves_nobody_with
     """SPEC 3.3: its satellites claim nothing of the next batch before they have the new weights."""
 
     def happens(scene):
-        scene.hall.open(0)
+        scene.coordinator.open(0)
         scene.joins = joins
 
         def lost():
@@ -236,7 +236,7 @@ def test_failures_of_updates_that_came_about_in_the_end_do_not_add_up():
         for order in ("reduce", "reduce", "spread", "reduce"):
             fault = (order, "refuse")
             scene.cells[1].faults.append(fault)
-        scene.hall.open(0)
+        scene.coordinator.open(0)
 
     scene = staged(happens)
 
@@ -279,20 +279,20 @@ def test_a_core_that_goes_home_with_its_last_claim_in_hand_steps_first():
 
     def happens(scene):
         scene.joins = (CORE,)
-        hall = scene.hall
+        coordinator = scene.coordinator
 
         async def last():
             if len(scene.facts(ClaimTrained)) < 3:
                 scene.cells[CORE].faults.appendleft(("train", last))
                 return
-            hall.going(CORE)
+            coordinator.going(CORE)
             scene.spawn(home())
             await asyncio.sleep(0)
 
         async def home():
-            await hall.leave(CORE, parks=True)
-            scene.left_at = hall.version
-            hall.join(CORE)
+            await coordinator.leave(CORE, parks=True)
+            scene.left_at = coordinator.version
+            coordinator.join(CORE)
 
         fault(CORE, "train", last)(scene)
 
@@ -335,13 +335,13 @@ def test_a_hall_that_recalls_a_run_goes_on_with_the_batch_that_was_open():
     """Step 0 is taken and no checkpoint has it; one group of the next batch was pulled."""
 
     def recalls(scene):
-        hall = scene.hall
-        hall.open(0)
+        coordinator = scene.coordinator
+        coordinator.open(0)
         for number in (1, 0):
-            hall.recall_assigned(number, 0)
-        hall.recall_step(0, gradient_norm=7.0)
-        hall.open(1)
-        hall.recall_assigned(3, 1)
+            coordinator.recall_assigned(number, 0)
+        coordinator.recall_step(0, gradient_norm=7.0)
+        coordinator.open(1)
+        coordinator.recall_assigned(3, 1)
         scene.restarted.append(CORE)
         scene.spawn(scene.revive(CORE))
 
@@ -357,13 +357,13 @@ def test_what_was_scored_is_journaled_and_not_scored_again_by_a_hall_that_recall
     """SPEC 8.3: the scores of a claim are of its version, and count once."""
 
     def begins(scene):
-        scene.hall.open(0)
+        scene.coordinator.open(0)
         scene.joins = (CORE,)
 
     def recalls(scene):
         begins(scene)
         for fact in scored[:3]:
-            scene.hall.recall_scored(fact.step, fact.executions, fact.scores)
+            scene.coordinator.recall_scored(fact.step, fact.executions, fact.scores)
 
     first = staged(begins, scored_first=True, pack=named)
     scored = first.facts(ClaimScored)
@@ -380,7 +380,7 @@ def test_a_log_that_is_damaged_is_named_and_ends_nothing():
     def damaged(group):
         return replace(packer(group), damaged={f"e{group.number}": "a frame has another checksum"})
 
-    scene = staged(lambda scene: scene.hall.open(0), pack=damaged)
+    scene = staged(lambda scene: scene.coordinator.open(0), pack=damaged)
 
     assert [(number, f"e{number}") for number in range(4)] == sorted(
         (one.group, one.execution) for one in scene.facts(CallsDamaged)
@@ -391,9 +391,9 @@ def test_a_log_that_is_damaged_is_named_and_ends_nothing():
 @pytest.mark.parametrize(
     "refused",
     [
-        lambda hall: hall.recall_assigned(0, 1),
-        lambda hall: hall.recall_step(1, gradient_norm=None),
-        lambda hall: hall.recall_step(0, gradient_norm=None),
+        lambda coordinator: coordinator.recall_assigned(0, 1),
+        lambda coordinator: coordinator.recall_step(1, gradient_norm=None),
+        lambda coordinator: coordinator.recall_step(0, gradient_norm=None),
     ],
 )
 def test_what_cannot_have_been_is_not_recalled(refused):
@@ -403,8 +403,8 @@ def test_what_cannot_have_been_is_not_recalled(refused):
         async with asyncio.TaskGroup() as group:
             scene = Scene(group)
             scene.begin()
-            scene.hall.open(0)
-            refused(scene.hall)
+            scene.coordinator.open(0)
+            refused(scene.coordinator)
 
     with pytest.raises(ExceptionGroup) as found:
         asyncio.run(live())
@@ -422,7 +422,7 @@ def test_a_core_that_is_lost_while_an_update_waits_for_a_pull_takes_no_step():
             scene.hear(CellDied(cell=CORE))
 
         async def pulls():
-            await scene.hall.pull(2, wanted=lambda: True)
+            await scene.coordinator.pull(2, wanted=lambda: True)
 
         fault(2, "pull", meanwhile)(scene)
         scene.joins = (0, 1)

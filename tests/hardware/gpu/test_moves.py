@@ -25,14 +25,14 @@ SIZES = {
 
 def test_a_tensor_of_a_device_comes_back_from_a_file_as_it_was(tmp_path):
     """More parts than threads, and none begins before what the device was asked for earlier."""
-    ferry = StagedCopier(lanes=3, part_bytes=2**20)
+    copier = StagedCopier(lanes=3, part_bytes=2**20)
     values = torch.empty(40_000_003, dtype=torch.uint8, device=CUDA)
     for step in range(5):
         values.copy_(torch.arange(len(values), device=CUDA).add_(step).remainder_(251))
     found = torch.empty_like(values)
     with (tmp_path / "file").open("w+b") as file:
-        ferry.write(values, file.fileno(), 7)
-        ferry.read(file.fileno(), 7, found)
+        copier.write(values, file.fileno(), 7)
+        copier.read(file.fileno(), 7, found)
 
     assert torch.equal(values, found)
 

@@ -1,7 +1,7 @@
 """Cells whose layers are Megatron's compute what one process does with those of transformers."""
 
 import pytest
-from tests.controller.nursed import nurseries
+from tests.controller.nursed import fork_clients
 from tests.trainer import cases
 from tests.trainer.cells import Cell, parts, worst
 
@@ -15,7 +15,7 @@ FOUR = [f"train:2x2:{family}" for family in FAMILIES]
 STEPPED = {2: ["step:2x1:qwen3", "step:1x2:qwen2", "rest:1x2:qwen3"], 4: ["step:2x2:qwen3-tied"]}
 LOST = ["lose:2x1:dies"]
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
-ranks_are_forked = nurseries("tests.hardware.megatron.cell_rank")
+ranks_are_forked = fork_clients("tests.hardware.megatron.cell_rank")
 
 trained = pytest.mark.parametrize("plan", [one.replace(":", "-") for one in (*TWO, *FOUR)])
 

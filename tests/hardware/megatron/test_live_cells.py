@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from tests.cell.live_cells import OPTIMIZER, Batch, Started, join, reduced, started, train, weights
 from tests.cell.ranks.test_ranked import all_claims, assert_alike, two_steps
-from tests.controller.nursed import nurseries
+from tests.controller.nursed import fork_clients
 from tests.trainer.scenes import NUM_EXECUTIONS
 
 from gyre.config.sections import LossConfig, TrainerConfig
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.megatron
 TORCH, MEGATRON = (
     TrainerConfig(kind=kind, logits_tokens=7, checkpoint=False) for kind in ("torch", "megatron")
 )
-cells_are_forked = nurseries("gyre.cell.main")
+cells_are_forked = fork_clients("gyre.cell.main")
 
 
 @pytest.fixture(scope="module", params=["qwen3", "qwen2"])

@@ -7,7 +7,7 @@ from dataclasses import replace
 import aiohttp
 import pytest
 from tests.cell.live_cells import KEY, Batch, join, started, weights
-from tests.controller.nursed import nurseries
+from tests.controller.nursed import fork_clients
 from tests.waiting import PATIENCE_S
 
 from gyre.config.sections import TransportConfig
@@ -16,7 +16,7 @@ from gyre.types.errors import CellError, ExposureGone, TransferError
 pytestmark = pytest.mark.slow
 KINDS = ["tcp", pytest.param("mooncake", marks=pytest.mark.transports)]
 PROMPT = list(range(3, 40))
-cells_are_forked = nurseries("gyre.cell.main")
+cells_are_forked = fork_clients("gyre.cell.main")
 
 
 @pytest.fixture(scope="module", params=KINDS)

@@ -114,7 +114,7 @@ async def served(
     limits=None,
     patience_s=PATIENCE_S,
     share=None,
-    shelf=None,
+    kv_store=None,
     pin_s=600.0,
     **how,
 ):
@@ -131,14 +131,14 @@ async def served(
         end_ids=end_ids,
     )
     if share is not None:
-        shelf = SharedFolderKvStore(share)
+        kv_store = SharedFolderKvStore(share)
     server = Server(
         engine,
         about,
         limits=LimitsConfig() if limits is None else limits,
         kv_bytes=2**20,
         key=key,
-        shelf=shelf,
+        kv_store=kv_store,
         patience_s=patience_s,
         pin_s=pin_s,
     )
@@ -152,7 +152,7 @@ async def served(
     finally:
         await engine.close()
         if share is not None:
-            shelf.close()
+            kv_store.close()
 
 
 def write_model(folder, network):

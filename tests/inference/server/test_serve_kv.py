@@ -167,17 +167,17 @@ class Counted:
 
 def test_few_copies_of_blocks_are_made_at_once():
     async def scenario():
-        async with serving.served(shelf=shelf) as client:
+        async with serving.served(kv_store=kv_store) as client:
             await client.post("/generate", ASKED)
             pins = [await client.post("/kv/pin", {"input_ids": PROMPT}) for _ in range(5 * COPIES)]
             puts = [{"pin": one.json["pin"], "to": f"call-{one.json['pin']}"} for one in pins]
             return await asyncio.gather(*(client.post("/kv/put", one) for one in puts))
 
-    shelf = Counted()
+    kv_store = Counted()
     answers = asyncio.run(scenario())
 
     assert [200] * 5 * COPIES == [one.status for one in answers]
-    assert COPIES == shelf.most
+    assert COPIES == kv_store.most
 
 
 def test_blocks_that_there_is_no_room_to_copy_stay_where_they_are(monkeypatch, tmp_path):

@@ -68,10 +68,10 @@ def extras(end_s):
 
 
 def run_of(facts, *, label="small", **fields):
-    story = RunHistory(SMALL.shape)
-    story.heard_all(facts)
+    history = RunHistory(SMALL.shape)
+    history.heard_all(facts)
     fields = {"ended": "finished", "seed": 0} | fields
-    return ReportRun(label=label, story=story, panels=panels_of(story), **fields)
+    return ReportRun(label=label, history=history, panels=panels_of(history), **fields)
 
 
 @pytest.fixture(scope="module")
@@ -108,10 +108,10 @@ def test_what_is_counted_is_all_of_it_however_few_rows_are_drawn(events):
     facts = list(told(events))
     middle = len(facts) // 2
     away = [(facts[middle][0], ProxyRestarted(seconds=2.0))] * 250
-    story = RunHistory(SMALL.shape)
-    story.heard_all([*facts[:middle], *away, *facts[middle:]])
-    few = ViewWindow(at_s=story.now_s, from_s=0.0, to_s=story.now_s, points=10)
-    run = ReportRun(label="small", story=story, panels=panels(story, few, PANELS))
+    history = RunHistory(SMALL.shape)
+    history.heard_all([*facts[:middle], *away, *facts[middle:]])
+    few = ViewWindow(at_s=history.now_s, from_s=0.0, to_s=history.now_s, points=10)
+    run = ReportRun(label="small", history=history, panels=panels(history, few, PANELS))
     found = dict(in_numbers([run]).rows)
     timed = [fact for _, fact in facts if isinstance(fact, TransitionTimed)]
 
@@ -280,7 +280,7 @@ def test_all_that_is_drawn_lies_beside_the_page(live, made):
     assert json.loads(json.dumps(live.panels)) == {
         name: one for name, one in found["panels"].items() if name != "trees"
     }
-    assert live.story.now_s == found["end_s"]
+    assert live.history.now_s == found["end_s"]
     assert 1.5 == found["numbers"]["async against elastic"]
     assert [str(reward_of(step)) for step in range(12)] == [one["reward"] for one in rows]
     assert {"small"} == {one["run"] for one in rows}

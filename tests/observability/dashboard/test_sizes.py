@@ -7,14 +7,14 @@ from gyre.types.conversation import Message, ToolCall
 def test_a_tree_is_measured_with_its_shared_prefix_once(make_story):
     """A preface of 10, then two calls on the same message of 5, the first of which uses a tool."""
     tool = ToolCall(id="1", name="bash", arguments="{}")
-    story = make_story()
-    story.call(
+    history = make_story()
+    history.call(
         1, 0, {"system": 10, "user": 5}, 4, message=Message(role="assistant", calls=(tool, tool))
     )
-    story.call(2, 2, {}, 3)
+    history.call(2, 2, {}, 3)
 
     assert TreeSize(tokens=10 + 5 + 4 + 3 + 2, sampled=7, calls=2, tool_calls=2, leaves=2) == size(
-        story.tree
+        history.tree
     )
 
 

@@ -39,7 +39,7 @@ async def panel_of(place):
     first = sizes.panel()
     async with asyncio.timeout(PATIENCE_S):
         await sizes.wait_read()
-    return first, sizes.panel(), sizes, run.story
+    return first, sizes.panel(), sizes, run.history
 
 
 def test_trees_are_read_in_the_background(place):
@@ -53,15 +53,15 @@ def test_trees_are_read_in_the_background(place):
 
 def test_trees_of_executions_that_close_later_are_not_shown(place):
     async def at_moments():
-        *_, sizes, story = await panel_of(place)
-        closed = sorted(story.work.attempt(one, one).closed_s for one in (0, 1))
+        *_, sizes, history = await panel_of(place)
+        closed = sorted(history.work.attempt(one, one).closed_s for one in (0, 1))
         early = ViewWindow(at_s=closed[0], from_s=0.0, to_s=closed[0])
-        late = ViewWindow(at_s=story.now_s, from_s=closed[0] + 1e-6, to_s=story.now_s)
-        return [sizes.panel(one) for one in (early, late)], story, closed[0]
+        late = ViewWindow(at_s=history.now_s, from_s=closed[0] + 1e-6, to_s=history.now_s)
+        return [sizes.panel(one) for one in (early, late)], history, closed[0]
 
-    (early, late), story, first_s = asyncio.run(at_moments())
+    (early, late), history, first_s = asyncio.run(at_moments())
     assert (1, 1) == (early["num_read"], late["num_read"])
-    assert sum(story.work.outcomes_at(first_s).values()) == early["num_closed"]
+    assert sum(history.work.outcomes_at(first_s).values()) == early["num_closed"]
     assert 12 * 8 * 8 == early["num_closed"] + late["num_closed"]
 
 
@@ -87,10 +87,10 @@ def test_those_that_are_read_stay_the_same_while_others_come_and_close(place, mo
 
     async def grow():
         run = Noted(place, key="a")
-        run.story = RunHistory(SMALL.shape)
+        run.history = RunHistory(SMALL.shape)
         sizes = TreeSizes(run)
         for begin in range(0, len(facts), 40):
-            run.story.heard_all(facts[begin : begin + 40])
+            run.history.heard_all(facts[begin : begin + 40])
             sizes.panel()
             await sizes.wait_read()
         return sizes.panel()

@@ -53,9 +53,9 @@ def small(**changes):
 
 
 def story_of(one, facts):
-    story = RunHistory(one.shape)
-    story.heard_all(facts)
-    return story
+    history = RunHistory(one.shape)
+    history.heard_all(facts)
+    return history
 
 
 @pytest.fixture(scope="module", params=SHAPES.values(), ids=SHAPES)
@@ -67,16 +67,16 @@ def run(request):
 
 
 @pytest.fixture(scope="module")
-def story():
+def history():
     """With the facts for people that a live run would have written."""
     return story_of(SMALL, told(simulated(SMALL)[1]))
 
 
 def test_cells_did_in_the_story_what_they_did_in_the_run(run):
-    record, story = run
+    record, history = run
     for cell, intervals in enumerate(record.roles):
         expected = [(one.start_s, one.end_s) for one in intervals]
-        found = list(story.fleet.spans(cell, 0.0, record.end_s))
+        found = list(history.fleet.spans(cell, 0.0, record.end_s))
 
         assert expected == [(one.start_s, one.end_s) for one in found]
         assert [one.role.value for one in intervals] == [
@@ -85,79 +85,83 @@ def test_cells_did_in_the_story_what_they_did_in_the_run(run):
 
 
 def test_water_and_room_are_those_of_the_run_at_every_time(run):
-    record, story = run
+    record, history = run
     last = {one.at_s: one for one in record.levels}
     assert len(last) > 100
     for level in last.values():
-        found = story.level_at(level.at_s)
+        found = history.level_at(level.at_s)
 
         assert (level.running, level.capacity) == (found.running, found.capacity)
         assert level.num_ready == found.ready
 
 
 def test_steps_are_those_of_the_run(run):
-    record, story = run
+    record, history = run
     expected = [
         (one.number, one.at_s, one.took_s, one.staleness, one.num_void) for one in record.steps
     ]
 
     assert expected == [
-        (one.number, one.at_s, one.took_s, one.ages, one.num_void) for one in story.steps.rows
+        (one.number, one.at_s, one.took_s, one.ages, one.num_void) for one in history.steps.rows
     ]
-    assert record.identity_holds == all(one.identity.holds for one in story.steps.rows)
+    assert record.identity_holds == all(one.identity.holds for one in history.steps.rows)
 
 
 def test_phases_of_admission_and_readiness_are_those_of_the_run(run):
-    record, story = run
+    record, history = run
 
-    assert pytest.approx(record.staleness.admission_phase) == admission_phase(story, record.end_s)
-    assert pytest.approx(record.staleness.completion_phase) == completion_phase(story, record.end_s)
+    assert pytest.approx(record.staleness.admission_phase) == admission_phase(history, record.end_s)
+    assert pytest.approx(record.staleness.completion_phase) == completion_phase(
+        history, record.end_s
+    )
 
 
 def test_executions_end_and_close_as_the_scheduler_counted_them(run):
-    record, story = run
-    ledger = story.scheduler.ledger
+    record, history = run
+    ledger = history.scheduler.ledger
     assert {one.value: many for one, many in ledger.outcomes.items()} == (
-        story.work.outcomes_at(record.end_s)
+        history.work.outcomes_at(record.end_s)
     )
-    assert record.counts.executions_timed_out == story.work.endings_at(record.end_s)["timed-out"]
-    assert record.counts.executions_terminated == sum(story.work.endings_at(record.end_s).values())
+    assert record.counts.executions_timed_out == history.work.endings_at(record.end_s)["timed-out"]
+    assert record.counts.executions_terminated == sum(
+        history.work.endings_at(record.end_s).values()
+    )
 
 
 def test_every_outstanding_group_is_in_one_state(run):
-    _, story = run
-    for level in story.levels:
+    _, history = run
+    for level in history.levels:
         states = level.queued_groups + level.running_groups + level.assessing_groups
-        admitted = level.dispatched // story.shape.group_size
+        admitted = level.dispatched // history.shape.group_size
 
         assert admitted == states + level.ready + level.assigned + level.trained + level.void
         assert min(level.queued_groups, level.running_groups, level.assessing_groups) >= 0
 
 
 def test_every_running_execution_sits_at_an_engine(run):
-    _, story = run
-    engines = range(len(story.fleet.seats))
-    for level in story.levels:
-        loads = [story.fleet.load_at(engine, level.at_s) for engine in engines]
+    _, history = run
+    engines = range(len(history.fleet.seats))
+    for level in history.levels:
+        loads = [history.fleet.load_at(engine, level.at_s) for engine in engines]
 
         assert level.running == sum(loads)
 
 
 def test_a_cell_that_nothing_keeps_at_home_was_sent(run):
     """What the story says of the rules is said with the run's own numbers."""
-    _, story = run
-    cells = range(story.shape.num_cells)
+    _, history = run
+    cells = range(history.shape.num_cells)
     reasons = set()
-    for level in story.levels[1:-1]:
-        states = [story.fleet.change_at(cell, level.at_s).state for cell in cells]
-        reasons.add(hindrance(story.shape, level, states, level.at_s))
+    for level in history.levels[1:-1]:
+        states = [history.fleet.change_at(cell, level.at_s).state for cell in cells]
+        reasons.add(hindrance(history.shape, level, states, level.at_s))
 
     assert None not in reasons
-    assert ("fixed split" in reasons) == isinstance(story.shape.placement, Async)
+    assert ("fixed split" in reasons) == isinstance(history.shape.placement, Async)
 
 
-def test_a_query_is_as_long_as_its_longest_execution(story):
-    work = story.work
+def test_a_query_is_as_long_as_its_longest_execution(history):
+    work = history.work
     for query in work.queries:
         longest = max(one.ran_s for one in work.members(query.number) if one.ran_s is not None)
 
@@ -165,13 +169,13 @@ def test_a_query_is_as_long_as_its_longest_execution(story):
     assert len(work.queries) == len(work.longest)
 
 
-def test_time_between_the_last_step_of_a_burst_and_its_publication_is_known(story):
+def test_time_between_the_last_step_of_a_burst_and_its_publication_is_known(history):
     """Satellites take 40 s home, and a publication 60 s."""
     shape = SMALL.shape
     bursts = shape.steps // shape.steps_per_burst
 
-    assert story.publishing_since_s is None
-    assert bursts * 100.0 == pytest.approx(story.publishing.inside(0.0, story.now_s))
+    assert history.publishing_since_s is None
+    assert bursts * 100.0 == pytest.approx(history.publishing.inside(0.0, history.now_s))
 
 
 def test_facts_that_come_twice_count_once():
@@ -186,17 +190,17 @@ def test_facts_that_come_twice_count_once():
     assert once.fleet.busy[0].inside(0, once.now_s) == again.fleet.busy[0].inside(0, once.now_s)
 
 
-def test_story_and_board_tell_the_same(story):
+def test_story_and_board_tell_the_same(history):
     board = RunBoard(SMALL.shape)
     board.heard_all(told(simulated(SMALL)[1]))
 
     assert [board.spans(cell) for cell in range(4)] == [
-        list(story.fleet.spans(cell, 0.0, story.now_s)) for cell in range(4)
+        list(history.fleet.spans(cell, 0.0, history.now_s)) for cell in range(4)
     ]
-    assert [one.staleness for one in board.steps] == [one.staleness for one in story.steps.rows]
-    assert board.tally.tokens == sum(one.packed.tokens for one in story.steps.rows)
+    assert [one.staleness for one in board.steps] == [one.staleness for one in history.steps.rows]
+    assert board.tally.tokens == sum(one.packed.tokens for one in history.steps.rows)
     assert Counter(board.outcomes) == Counter(
-        one.outcome for one in story.work.attempts if one.outcome is not None
+        one.outcome for one in history.work.attempts if one.outcome is not None
     )
 
 
@@ -215,8 +219,8 @@ def test_deaths_and_returns_are_faults_that_were_mended():
         workload=SMALL.workload,
     )
     record, events = simulated(one)
-    story = story_of(one, events)
-    died = [fault for fault in story.faults.rows if fault.kind == "cell died"]
+    history = story_of(one, events)
+    died = [fault for fault in history.faults.rows if fault.kind == "cell died"]
     times = [now for now, event in events if isinstance(event, CellDied)]
     recovered = [now for now, event in events if isinstance(event, CellRecovered)]
 
@@ -235,14 +239,14 @@ def test_an_engine_that_is_missed_is_a_fault_until_it_returns():
     now = events[until][0]
     lost = [(now, EngineLost(engine=engine)) for engine in (4, 4, 0)]
     back = (now + 7.0, EngineReturned(engine=4, version=0))
-    story = story_of(one, [*events[: until + 1], *lost, back])
+    history = story_of(one, [*events[: until + 1], *lost, back])
 
     assert [("engine lost", None, 4, now, now + 7.0)] == [
         (fault.kind, fault.cell, fault.engine, fault.at_s, fault.mended_at_s)
-        for fault in story.faults.rows
+        for fault in history.faults.rows
     ]
     assert ["serving", "fenced", "serving"] == [
-        change.state.value for change in story.fleet.changes[4]
+        change.state.value for change in history.fleet.changes[4]
     ]
 
 
@@ -260,10 +264,10 @@ def test_every_fact_that_tells_of_a_fault_is_among_them():
         JournalWaited(seconds=2.0, reason="the disk is full"),
         Resumed(at=1.0),
     ]
-    story = RunHistory(SMALL.shape)
-    story.heard_all([(0.0, RunStarted()), *((10.0, one) for one in facts)])
+    history = RunHistory(SMALL.shape)
+    history.heard_all([(0.0, RunStarted()), *((10.0, one) for one in facts)])
     found = {
-        one.kind: (one.at_s, one.mended_at_s, one.cell, one.engine) for one in story.faults.rows
+        one.kind: (one.at_s, one.mended_at_s, one.cell, one.engine) for one in history.faults.rows
     }
 
     assert {
@@ -278,7 +282,7 @@ def test_every_fact_that_tells_of_a_fault_is_among_them():
         "journal waited": (8.0, 10.0, None, None),
         "resumed": (10.0, None, None, None),
     } == found
-    assert "cell 1 was started again after 2 starts in vain" == (story.faults.rows[0].text)
+    assert "cell 1 was started again after 2 starts in vain" == (history.faults.rows[0].text)
 
 
 def test_a_name_that_changes_is_the_last_one():
@@ -288,9 +292,9 @@ def test_a_name_that_changes_is_the_last_one():
         (1.0, RewardGiven(group=0, member=2, execution="c-09", score=0.5, ran_s=None)),
         (1.0, RewardGiven(group=99_999, member=0, execution="x", score=0.5, ran_s=None)),
     ]
-    story = RunHistory(SMALL.shape)
+    history = RunHistory(SMALL.shape)
     first = next(iter(simulated(SMALL)[1]))
-    story.heard_all([first, *facts])
+    history.heard_all([first, *facts])
 
-    assert ["a", "b-02", "c-09"] == [one.name for one in story.work.members(0)[:3]]
-    assert ("t", 0.5) == (story.work.queries[0].task, story.work.attempt(0, 2).score)
+    assert ["a", "b-02", "c-09"] == [one.name for one in history.work.members(0)[:3]]
+    assert ("t", 0.5) == (history.work.queries[0].task, history.work.attempt(0, 2).score)

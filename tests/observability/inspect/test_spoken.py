@@ -26,17 +26,17 @@ def decoded(ids):
 VOCABULARY = Vocabulary(decode=decoded, special=frozenset({9}))
 
 
-def told(story, tmp_path, call, vocabulary=VOCABULARY):
-    found = call_data(load(story.write(tmp_path)), call, RULE, vocabulary=vocabulary)
+def told(history, tmp_path, call, vocabulary=VOCABULARY):
+    found = call_data(load(history.write(tmp_path)), call, RULE, vocabulary=vocabulary)
     return json.loads(json.dumps(found))
 
 
 def test_tokens_say_where_they_came_from(make_story, tmp_path):
-    story = make_story()
-    first = story.call(1, 0, {"system": [9, 83, 9], "user": [85]}, [79, 75])
-    story.call(2, first, {"tool": [84, 84]}, [33])
+    history = make_story()
+    first = history.call(1, 0, {"system": [9, 83, 9], "user": [85]}, [79, 75])
+    history.call(2, first, {"tool": [84, 84]}, [33])
 
-    one, two = told(story, tmp_path / "a", 1), told(story, tmp_path / "b", 2)
+    one, two = told(history, tmp_path / "a", 1), told(history, tmp_path / "b", 2)
     runs = [
         [(run["source"], run["num_tokens"], run["text"]) for run in message["runs"]]
         for message in one["messages"]
@@ -75,21 +75,21 @@ def test_what_is_no_target_says_why(errand, tmp_path, call, expected):
 
 
 def test_what_no_engine_gave_a_logprob_for_says_so(make_story, tmp_path):
-    story = make_story()
-    story.call(1, 0, {"system": 1}, 3, logprobs=False)
-    reply = told(story, tmp_path, 1)["reply"]
+    history = make_story()
+    history.call(1, 0, {"system": 1}, 3, logprobs=False)
+    reply = told(history, tmp_path, 1)["reply"]
 
     assert (None, "its engine gave no log-probabilities") == (reply["logprobs"], reply["why_not"])
 
 
 def test_logprobs_and_versions_are_as_recorded(make_story, tmp_path):
-    story = make_story()
+    history = make_story()
     spans = (
         Span(engine=EngineName("one"), version=3, tokens=1),
         Span(engine=EngineName("two"), version=4, tokens=2),
     )
-    story.call(1, 0, {"system": 1}, [1000, 1001, 1002], spans=spans)
-    found = told(story, tmp_path, 1)
+    history.call(1, 0, {"system": 1}, [1000, 1001, 1002], spans=spans)
+    found = told(history, tmp_path, 1)
 
     assert [-((one % 7) + 1) / 8 for one in (1000, 1001, 1002)] == found["reply"]["logprobs"]
     assert [("one", 3, 1), ("two", 4, 2)] == [
@@ -98,9 +98,9 @@ def test_logprobs_and_versions_are_as_recorded(make_story, tmp_path):
 
 
 def test_without_a_tokenizer_only_the_reply_has_text(make_story, tmp_path):
-    story = make_story()
-    story.call(1, 0, {"system": 3}, 2, text="Done.")
-    found = told(story, tmp_path, 1, vocabulary=None)
+    history = make_story()
+    history.call(1, 0, {"system": 3}, 2, text="Done.")
+    found = told(history, tmp_path, 1, vocabulary=None)
 
     assert [{"source": "harness", "num_tokens": 3, "text": None}] == found["messages"][0]["runs"]
     assert ("Done.", None, False) == (
@@ -112,9 +112,9 @@ def test_without_a_tokenizer_only_the_reply_has_text(make_story, tmp_path):
 
 def test_of_a_long_message_beginning_and_end_are_told(make_story, tmp_path, monkeypatch):
     monkeypatch.setattr(call_view, "MOST_TOKENS", 4)
-    story = make_story()
-    story.call(1, 0, {"system": [65, 66, 67, 68, 69, 70, 71]}, [80, 81, 82, 83, 84])
-    found = told(story, tmp_path, 1)
+    history = make_story()
+    history.call(1, 0, {"system": [65, 66, 67, 68, 69, 70, 71]}, [80, 81, 82, 83, 84])
+    found = told(history, tmp_path, 1)
 
     assert (["AB", "FG"], 3) == (
         [run["text"] for run in found["messages"][0]["runs"]],
@@ -150,12 +150,12 @@ def test_bytes_that_never_become_a_character_are_given_up():
 
 
 def test_a_logprob_that_is_no_number_is_absent(make_story, tmp_path):
-    story = make_story()
-    story.call(1, 0, {"system": 1}, [1000, 1001])
-    closed = story.records[2]
-    story.records[2] = replace(closed, logprobs=np.array([-np.inf, -1], np.float32).tobytes())
+    history = make_story()
+    history.call(1, 0, {"system": 1}, [1000, 1001])
+    closed = history.records[2]
+    history.records[2] = replace(closed, logprobs=np.array([-np.inf, -1], np.float32).tobytes())
 
-    assert [None, -1.0] == told(story, tmp_path, 1)["reply"]["logprobs"]
+    assert [None, -1.0] == told(history, tmp_path, 1)["reply"]["logprobs"]
 
 
 def test_pieces_are_the_whole_text_even_where_it_ends_inside_a_character():

@@ -37,10 +37,10 @@ def test_a_shared_call_is_a_target_of_the_leaf_that_is_drawn_first(errand):
 
 
 def test_leaves_beyond_the_most_that_are_drawn_are_listed_all_the_same(make_story):
-    story = make_story()
+    history = make_story()
     for number in range(1, 8):
-        story.call(number, 0, {"system": 1}, 2)
-    found = candidates(story.tree, "x")
+        history.call(number, 0, {"system": 1}, 2)
+    found = candidates(history.tree, "x")
 
     assert [1, 2, 3, 4, 5] == sorted(one.drawn for one in found if one.drawn)
     assert [0, 0] == [one.drawn_targets for one in found if one.drawn is None]

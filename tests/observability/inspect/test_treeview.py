@@ -41,8 +41,8 @@ leaves  drawn with at most 5, seed 0
   10    main                       172       21      1  for 21 targets"""
 
 
-def drawing(story, **view):
-    return lines(story.tree, execution=story.execution, view=TreeViewOptions(**view))
+def drawing(history, **view):
+    return lines(history.tree, execution=history.execution, view=TreeViewOptions(**view))
 
 
 def test_every_kind_of_call_has_its_place(errand):
@@ -55,8 +55,8 @@ def test_leaves_are_listed_with_what_a_draw_takes(errand):
 
 
 def test_an_execution_without_calls_is_only_a_header(make_story):
-    story = make_story()
-    story.seal()
+    history = make_story()
+    history.seal()
 
     assert [
         "execution x  sealed, complete",
@@ -67,7 +67,7 @@ def test_an_execution_without_calls_is_only_a_header(make_story):
         "  targets 0 of 0 sampled tokens",
         "  forks   none",
         "  flags   none",
-    ] == drawing(story)
+    ] == drawing(history)
 
 
 def test_an_execution_without_leaves_says_so(make_story):
@@ -77,11 +77,11 @@ def test_an_execution_without_leaves_says_so(make_story):
 
 
 def test_defects_are_named_in_the_header_and_beside_the_calls(make_story):
-    story = make_story()
-    one = story.call(1, 0, {"system": 2}, 3, flags=("unknown-harness",))
-    two = story.call(2, one, {"user": 2}, 3, flags=("unknown-harness", "no-logprobs"))
-    story.call(3, two, {"user": 2}, 3, fork="edited", ambiguous=True, finish="length")
-    shown = drawing(story)
+    history = make_story()
+    one = history.call(1, 0, {"system": 2}, 3, flags=("unknown-harness",))
+    two = history.call(2, one, {"user": 2}, 3, flags=("unknown-harness", "no-logprobs"))
+    history.call(3, two, {"user": 2}, 3, fork="edited", ambiguous=True, finish="length")
+    shown = drawing(history)
 
     assert "  flags   2 unknown-harness, 1 no-logprobs, 1 ambiguous" in shown
     assert "└─● 1-2  main       0    6        6  2 unknown-harness, 1 no-logprobs" in shown
@@ -89,17 +89,17 @@ def test_defects_are_named_in_the_header_and_beside_the_calls(make_story):
 
 
 def test_a_torn_tail_is_mentioned(make_story):
-    story = make_story()
-    shown = lines(story.tree, execution=story.execution, torn_bytes=1234)
+    history = make_story()
+    shown = lines(history.tree, execution=history.execution, torn_bytes=1234)
 
     assert "  torn    1,234 bytes of a last record are left out" == shown[-1]
 
 
 def test_texts_stand_under_their_calls(make_story):
-    story = make_story()
-    one = story.call(1, 0, {"system": [65, 66], "user": [67]}, 3, text="I look.")
-    story.call(2, one, {"tool": [68, 69]}, 3, text="Done.", role="main-summary")
-    shown = drawing(story, text=True, decode=lambda ids: "".join(map(chr, ids)))
+    history = make_story()
+    one = history.call(1, 0, {"system": [65, 66], "user": [67]}, 3, text="I look.")
+    history.call(2, one, {"tool": [68, 69]}, 3, text="Done.", role="main-summary")
+    shown = drawing(history, text=True, decode=lambda ids: "".join(map(chr, ids)))
 
     assert [
         "└─● 1  main               0    4        3",
@@ -113,27 +113,27 @@ def test_texts_stand_under_their_calls(make_story):
 
 
 def test_without_a_tokenizer_only_replies_are_shown(make_story):
-    story = make_story()
-    story.call(1, 0, {"system": 2, "user": 1}, 3, text="I look.")
+    history = make_story()
+    history.call(1, 0, {"system": 2, "user": 1}, 3, text="I look.")
 
-    assert "      1 reply     I look." == drawing(story, text=True)[-1]
-    assert "root 1" in drawing(story, text=True)[-3]
+    assert "      1 reply     I look." == drawing(history, text=True)[-1]
+    assert "root 1" in drawing(history, text=True)[-3]
 
 
 def test_long_texts_are_cut_with_and_without_a_terminal(make_story):
-    story = make_story()
-    story.call(1, 0, {"user": 1}, 3, text="x" * 500)
+    history = make_story()
+    history.call(1, 0, {"user": 1}, 3, text="x" * 500)
 
-    assert f"      1 reply     {'x' * 99}…" == drawing(story, text=True)[-1]
-    assert f"      1 reply     {'x' * 41}…" == drawing(story, text=True, width=60)[-1]
+    assert f"      1 reply     {'x' * 99}…" == drawing(history, text=True)[-1]
+    assert f"      1 reply     {'x' * 41}…" == drawing(history, text=True, width=60)[-1]
 
 
 def test_what_agents_write_cannot_steer_the_terminal(make_story):
-    story = make_story(execution="x\x1b[2J")
+    history = make_story(execution="x\x1b[2J")
     hostile = "a\x1b[31mb\nc\r\x9b0mfin \u202egnp.exe"
-    story.call(1, 0, {"user\x1b": 1}, 3, text=hostile, agent=hostile[:9], fork="new\x07")
-    story.fail(2, "reason\x1b[1m")
-    shown = "\n".join(drawing(story, text=True, leaves=True, decode=lambda ids: hostile))
+    history.call(1, 0, {"user\x1b": 1}, 3, text=hostile, agent=hostile[:9], fork="new\x07")
+    history.fail(2, "reason\x1b[1m")
+    shown = "\n".join(drawing(history, text=True, leaves=True, decode=lambda ids: hostile))
 
     assert [] == [char for char in shown if char != "\n" and not char.isprintable()]
     assert "a·[31mb↵c··0mfin ·gnp.exe" in shown
@@ -150,11 +150,11 @@ def test_no_line_is_wider_than_the_terminal(errand, width):
 
 
 def test_wide_characters_count_as_two_columns(make_story):
-    story = make_story()
-    story.call(1, 0, {"user": 1}, 3, text="漢字漢字漢字漢字")
+    history = make_story()
+    history.call(1, 0, {"user": 1}, 3, text="漢字漢字漢字漢字")
 
-    assert "      1 reply     漢字漢…" == drawing(story, text=True, width=26)[-1]
-    assert "      1 reply     漢字漢…" == drawing(story, text=True, width=25)[-1]
+    assert "      1 reply     漢字漢…" == drawing(history, text=True, width=26)[-1]
+    assert "      1 reply     漢字漢…" == drawing(history, text=True, width=25)[-1]
 
 
 def test_colours_change_nothing_but_colours(errand):

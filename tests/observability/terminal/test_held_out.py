@@ -108,26 +108,26 @@ def test_a_stream_has_a_line_for_each_round():
 
 
 def story_of(*facts):
-    story = RunHistory(SHAPE)
-    story.heard_all([(0.0, RunStarted()), *facts])
-    return story
+    history = RunHistory(SHAPE)
+    history.heard_all([(0.0, RunStarted()), *facts])
+    return history
 
 
-def listed_at(story, at_s, **asked):
-    return listed(story, ListingQuery(at_s=at_s, held_out=True, **asked))["rows"]
+def listed_at(history, at_s, **asked):
+    return listed(history, ListingQuery(at_s=at_s, held_out=True, **asked))["rows"]
 
 
 def test_an_evaluation_is_listed_from_when_it_is_asked_for():
     first, other = EvaluationId(0), EvaluationId(1)
-    story = story_of(
+    history = story_of(
         (1.0, EvaluationRequested(evaluation=first)),
         (2.0, EvaluationRequested(evaluation=other)),
         (5.0, EvaluationEnded(evaluation=first)),
         (6.0, scored(0, score=0.5)),
         (6.0, scored(0, score=0.5)),
     )
-    (row,) = listed_at(story, 1.5)
-    last, running = listed_at(story, 7.0)
+    (row,) = listed_at(history, 1.5)
+    last, running = listed_at(history, 7.0)
 
     assert ("running", None, None) == (row["stage"], row["score"], row["outcome"])
     assert (1.0, row["engine"]) == (row["launched_s"], None)
@@ -144,16 +144,17 @@ def test_evaluations_are_ordered_and_chosen_as_others_are():
     requests = [(1.0, EvaluationRequested(evaluation=EvaluationId(one))) for one in range(3)]
     ends = [(3.0 + one, EvaluationEnded(evaluation=EvaluationId(one))) for one in range(3)]
     scores = [scored(0, score=0.9), scored(1, score=None), scored(2, score=0.1)]
-    story = story_of(*requests, *ends, *((7.0, one) for one in scores))
+    history = story_of(*requests, *ends, *((7.0, one) for one in scores))
 
     numbers = {
-        order: [row["evaluation"] for row in listed_at(story, 8.0, order=order)] for order in ORDERS
+        order: [row["evaluation"] for row in listed_at(history, 8.0, order=order)]
+        for order in ORDERS
     }
     assert [2, 0, 1] == numbers["score"]
     assert [2, 1, 0] == numbers["ran"] == numbers["ended"]
-    assert [1] == [row["evaluation"] for row in listed_at(story, 8.0, outcome=Outcome.EXCLUDED)]
+    assert [1] == [row["evaluation"] for row in listed_at(history, 8.0, outcome=Outcome.EXCLUDED)]
     assert [] == [
-        row for row in listed(story, ListingQuery(at_s=8.0))["rows"] if row["evaluation"] == 0
+        row for row in listed(history, ListingQuery(at_s=8.0))["rows"] if row["evaluation"] == 0
     ]
 
 

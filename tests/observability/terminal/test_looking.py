@@ -158,14 +158,14 @@ def test_faults_are_those_that_the_page_has(tmp_path):
     lost = [(now, EngineLost(engine=engine)) for engine in (4, 3, 2, 1)]
     late = [(now + 31.0, TimerFired())]
     facts = [*events[: until + 1], *lost, *late]
-    story = RunHistory(one.shape)
-    story.heard_all(facts)
+    history = RunHistory(one.shape)
+    history.heard_all(facts)
     write(tmp_path / "journal", header_of(one, started_at=5.0), facts, kinds=JOURNAL_EVENTS)
     looking = RunStatusView(tmp_path)
     looking.catch_up()
 
-    assert {"engine lost", "rescue"} == {fault.kind for fault in story.faults.rows}
-    assert story.faults.rows == looking.faults.rows
+    assert {"engine lost", "rescue"} == {fault.kind for fault in history.faults.rows}
+    assert history.faults.rows == looking.faults.rows
 
 
 def test_it_is_followed_to_its_end(tmp_path, facts):

@@ -37,15 +37,15 @@ class Shelf:
 class CarryingEngine(ScriptedEngine):
     """An engine whose blocks are a number of tokens; each order may be made to fail or to hang."""
 
-    def __init__(self, name, shelf):
+    def __init__(self, name, kv_store):
         super().__init__(name, MODEL)
-        self.shelf = shelf
+        self.kv_store = kv_store
         self.pins = {}
         self.failing = set()
         self.hanging = set()
 
     async def _do(self, what):
-        self.shelf.done.append((what, self.name))
+        self.kv_store.done.append((what, self.name))
         if what in self.hanging:
             await asyncio.Event().wait()
         if what in self.failing:
@@ -61,12 +61,12 @@ class CarryingEngine(ScriptedEngine):
 
     async def put(self, pin, name):
         await self._do("put")
-        self.shelf.files[name] = self.pins[pin]
+        self.kv_store.files[name] = self.pins[pin]
         return StoredKv(name=name, num_bytes=100 * self.pins[pin])
 
     async def take(self, name):
         await self._do("take")
-        held = PinnedKv(pin=100 + len(self.pins), tokens=self.shelf.files.pop(name))
+        held = PinnedKv(pin=100 + len(self.pins), tokens=self.kv_store.files.pop(name))
         self.pins[held.pin] = held.tokens
         return held
 
@@ -85,8 +85,8 @@ def moved_once(prepare=lambda a, b: None, kv_s=5.0):
     """A call that is sent from a to b in the middle."""
 
     async def scenario():
-        shelf = Shelf()
-        a, b = CarryingEngine("a", shelf), CarryingEngine("b", shelf)
+        kv_store = Shelf()
+        a, b = CarryingEngine("a", kv_store), CarryingEngine("b", kv_store)
         prepare(a, b)
         gate = Gate(a)
         router = routed([a, b], replace(QUICK, kv_s=kv_s))
@@ -97,13 +97,13 @@ def moved_once(prepare=lambda a, b: None, kv_s=5.0):
             assert 1 == router.assign(2, {"e": "b"})
             output = await running
             await asyncio.sleep(0)
-        return output, router.counts, shelf, a, b
+        return output, router.counts, kv_store, a, b
 
-    output, counts, shelf, a, b = run(scenario)
+    output, counts, kv_store, a, b = run(scenario)
     assert_exact(output)
     assert ["a", "b"] == [span.engine for span in output.spans]
     assert {} == counts.failures
-    return counts, shelf, a, b
+    return counts, kv_store, a, b
 
 
 def test_the_fake_is_what_it_stands_for():
@@ -113,7 +113,7 @@ def test_the_fake_is_what_it_stands_for():
 
 def test_blocks_are_pinned_before_the_cancel_and_let_go_after_they_arrived():
     """SPEC 2.3."""
-    counts, shelf, a, b = moved_once()
+    counts, kv_store, a, b = moved_once()
 
     assert [
         ("pin", "a"),
@@ -121,8 +121,8 @@ def test_blocks_are_pinned_before_the_cancel_and_let_go_after_they_arrived():
         ("take", "b"),
         ("let go", "a"),
         ("let go", "b"),
-    ] == shelf.done
-    assert ({}, {}, {}) == (a.pins, b.pins, shelf.files)
+    ] == kv_store.done
+    assert ({}, {}, {}) == (a.pins, b.pins, kv_store.files)
     assert (1, 0) == (counts.hand_overs, counts.lost_hand_overs)
     assert (NUM_PROMPT, 100 * NUM_PROMPT) == (counts.carried_tokens, counts.carried_bytes)
     # The four tokens that were sampled after the prompt are not in its blocks.
@@ -147,8 +147,8 @@ def test_a_call_that_has_not_reached_its_engine_loses_nothing():
     """The engine knows nothing of it that could be pinned."""
 
     async def scenario():
-        shelf = Shelf()
-        a, b = CarryingEngine("a", shelf), CarryingEngine("b", shelf)
+        kv_store = Shelf()
+        a, b = CarryingEngine("a", kv_store), CarryingEngine("b", kv_store)
         a.failing.add("pin")
         gate = Gate(a, after=0)
         router = routed([a, b], QUICK)
@@ -167,9 +167,9 @@ def test_a_call_that_has_not_reached_its_engine_loses_nothing():
 
 
 def test_without_hand_over_only_the_tokens_computed_again_change():
-    counts, shelf, *_ = moved_once(kv_s=0.0)
+    counts, kv_store, *_ = moved_once(kv_s=0.0)
 
-    assert [] == shelf.done
+    assert [] == kv_store.done
     assert (1, 0, 0, NUM_PROMPT + 4) == (
         counts.midway,
         counts.hand_overs,
@@ -180,8 +180,8 @@ def test_without_hand_over_only_the_tokens_computed_again_change():
 
 def test_a_client_that_leaves_meanwhile_leaves_no_pin():
     async def scenario():
-        shelf = Shelf()
-        a, b = CarryingEngine("a", shelf), CarryingEngine("b", shelf)
+        kv_store = Shelf()
+        a, b = CarryingEngine("a", kv_store), CarryingEngine("b", kv_store)
         gate = Gate(a)
         router = routed([a, b], QUICK)
         async with asyncio.timeout(PATIENCE_S), router:
@@ -197,12 +197,12 @@ def test_a_client_that_leaves_meanwhile_leaves_no_pin():
             await asyncio.wait([running])
             while a.pins:
                 await asyncio.sleep(0)
-        return held, shelf
+        return held, kv_store
 
-    held, shelf = run(scenario)
+    held, kv_store = run(scenario)
 
     assert {0: NUM_PROMPT} == held
-    assert [("pin", "a"), ("let go", "a")] == shelf.done
+    assert [("pin", "a"), ("let go", "a")] == kv_store.done
 
 
 @pytest.mark.parametrize("order", ["put", "take"])
@@ -210,8 +210,8 @@ def test_a_client_that_leaves_while_its_blocks_are_carried_leaves_no_pin(order):
     """Else its engine would never be empty, and its cell would wait in vain."""
 
     async def scenario():
-        shelf = Shelf()
-        a, b = CarryingEngine("a", shelf), CarryingEngine("b", shelf)
+        kv_store = Shelf()
+        a, b = CarryingEngine("a", kv_store), CarryingEngine("b", kv_store)
         for engine in (a, b):
             engine.hanging.add(order)
         gate = Gate(a)
@@ -221,12 +221,12 @@ def test_a_client_that_leaves_while_its_blocks_are_carried_leaves_no_pin(order):
             running = asyncio.create_task(call(router))
             await gate.reached.acquire()
             router.assign(2, {"e": "b"})
-            while order not in [what for what, _ in shelf.done]:
+            while order not in [what for what, _ in kv_store.done]:
                 await asyncio.sleep(0)
             running.cancel()
             await asyncio.wait([running])
             await router.wait_drained("a")
-        return a.pins, shelf.done
+        return a.pins, kv_store.done
 
     pins, done = run(scenario)
 
@@ -238,8 +238,8 @@ def test_a_call_that_ends_while_it_is_being_pinned_leaves_no_pin():
     """Its engine is empty then, and whoever waits for that hears of it."""
 
     async def scenario():
-        shelf = Shelf()
-        a, b = CarryingEngine("a", shelf), CarryingEngine("b", shelf)
+        kv_store = Shelf()
+        a, b = CarryingEngine("a", kv_store), CarryingEngine("b", kv_store)
         gate = Gate(a)
         pinning, may_pin = asyncio.Event(), asyncio.Event()
         pin = a.pin
@@ -273,8 +273,8 @@ def test_a_call_that_ends_while_it_is_being_pinned_leaves_no_pin():
 
 def test_an_engine_is_vacated_when_its_last_call_needs_nothing_of_it():
     async def scenario():
-        shelf = Shelf()
-        a, b = CarryingEngine("a", shelf), CarryingEngine("b", shelf)
+        kv_store = Shelf()
+        a, b = CarryingEngine("a", kv_store), CarryingEngine("b", kv_store)
         gate = Gate(a)
         router = routed([a, b], QUICK)
         async with asyncio.timeout(PATIENCE_S), router:
@@ -286,7 +286,7 @@ def test_an_engine_is_vacated_when_its_last_call_needs_nothing_of_it():
             assert not vacated.done()
             router.assign(2, {"e": "b"})
             await vacated
-            done = list(shelf.done)
+            done = list(kv_store.done)
             await running
         return done
 

@@ -2,14 +2,14 @@
 
 import pytest
 import torch
-from tests.controller.nursed import nurseries
+from tests.controller.nursed import fork_clients
 from tests.trainer import cases
 from tests.trainer.cells import Cell, Threads, worst
 
 from gyre.config.sections import TrainerConfig
 from gyre.trainer.trainer import Trainer
 
-ranks_are_forked = nurseries("tests.trainer.distributed.cell_rank")
+ranks_are_forked = fork_clients("tests.trainer.distributed.cell_rank")
 
 RESTED = ["rest:2x1:qwen2", "rest:2x1:qwen3+exact", "rest:1x2:qwen3"]
 EXACT = ["exact:2x1:qwen2", "exact:1x2:qwen3"]

@@ -189,7 +189,7 @@ class Driver:
 
     def __init__(
         self,
-        crew: RankGroup,
+        rank_group: RankGroup,
         objective: LossConfig,
         *,
         life_s: float,
@@ -200,8 +200,8 @@ class Driver:
         """Leases that are in the ranks' sums, or on their way there."""
         self.failure: CellError | None = None
         """What the cell was lost by."""
-        self._crew = crew
-        self._trainer = crew.part.trainer
+        self._rank_group = rank_group
+        self._trainer = rank_group.part.trainer
         self._life_s = life_s
         self._on_failure = on_failure
         self._inbox: deque[PendingClaim | _Act] = deque()
@@ -237,7 +237,7 @@ class Driver:
         with self._came:
             self.failure = self.failure or CellGone("the cell ends")
             self._came.notify()
-        self._crew.end()
+        self._rank_group.end()
         self._thread.join(END_S)
         self._refuse_all()
 
@@ -256,7 +256,7 @@ class Driver:
                 self._turn()
             except CellError as error:
                 self.fail(error)
-        self._crew.part.drop()
+        self._rank_group.part.drop()
         self._refuse_all()
 
     def _turn(self) -> None:
@@ -264,7 +264,7 @@ class Driver:
         with self._came:
             self._came.wait_for(
                 lambda: bool(self._inbox) or self.failure is not None,
-                timeout=self._life_s if self._crew.is_streaming else None,
+                timeout=self._life_s if self._rank_group.is_streaming else None,
             )
             if self.failure is not None:
                 return
@@ -277,7 +277,7 @@ class Driver:
             while (one := self._next_claim()) is not None:
                 one.done.set_exception(CellError("the trainer rests: restore it first"))
         else:
-            self._crew.stream()
+            self._rank_group.stream()
             self._trainer.drive(self._feed)
 
     def _act(self, act: _Act) -> None:
@@ -295,12 +295,12 @@ class Driver:
 
     def _close(self) -> None:
         """What is in flight has come back, on every rank."""
-        if not self._crew.is_streaming:
+        if not self._rank_group.is_streaming:
             return
         self._feed.is_closing = True
         self._trainer.drive(self._feed)
         self._feed.is_closing = False
-        self._crew.streamed()
+        self._rank_group.streamed()
 
     def _next_claim(self) -> PendingClaim | None:
         """The first that came, unless an order came before it."""

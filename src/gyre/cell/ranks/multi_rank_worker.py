@@ -30,21 +30,21 @@ from gyre.types.training import Claim, ClaimReport, Score, StepReport, Work
 class GatheredCopies:
     """What all ranks have copied, asked for beside the thread that drives them."""
 
-    def __init__(self, crew: RankGroup, network: Network, *, share: Path) -> None:
+    def __init__(self, rank_group: RankGroup, network: Network, *, share: Path) -> None:
         """The network is whole, and tells how parts of its weights were cut."""
-        self._crew = crew
+        self._rank_group = rank_group
         self._shapes = {name: one.shape for name, one in network.module.named_parameters()}
         self._share = share
         self._copied_s = 0.0
 
     def copy(self, version: int, *, weights_only: bool) -> None:
         """All of it, whichever is asked for: parts of weights are laid from whole copies."""
-        answers = self._crew.all(protocol.CopyCommand(version=version))
+        answers = self._rank_group.all(protocol.CopyCommand(version=version))
         self._copied_s = max(one.copied_s for one in answers)
 
     def weights(self) -> Callable[[], Named]:
         parts = []
-        for answer in self._crew.all(protocol.WriteShardCommand(), for_ever=True):
+        for answer in self._rank_group.all(protocol.WriteShardCommand(), for_ever=True):
             assert answer.part is not None
             parts.append(read_shard(self._share, answer.part))
             with suppress(FileNotFoundError):
@@ -53,13 +53,15 @@ class GatheredCopies:
         return lambda: named
 
     def write(self, folder: Path) -> WrittenState:
-        answers = self._crew.all(protocol.WriteOptimizerCommand(folder=str(folder)), for_ever=True)
+        answers = self._rank_group.all(
+            protocol.WriteOptimizerCommand(folder=str(folder)), for_ever=True
+        )
         return WrittenState(
             num_steps=answers[0].num_steps, ranks=tuple(one.files for one in answers)
         )
 
     def cost(self) -> CopyCost:
-        return CopyCost(stalled_s=self._crew.part.snapshot.stalled_s, copied_s=self._copied_s)
+        return CopyCost(stalled_s=self._rank_group.part.snapshot.stalled_s, copied_s=self._copied_s)
 
 
 def joined(
@@ -95,22 +97,27 @@ PATIENCE = 4
 
 
 class MultiRankWorker:
-    """A cell's driver and its crew; every method may be called from any thread."""
+    """A cell's driver and its rank group; every method may be called from any thread."""
 
     shares_network = False
 
     def __init__(
-        self, plan: CellSpec, crew: RankGroup, network: Network, *, on_failure: Callable[[], None]
+        self,
+        plan: CellSpec,
+        rank_group: RankGroup,
+        network: Network,
+        *,
+        on_failure: Callable[[], None],
     ) -> None:
         """`network` is the engine's, whole; `on_failure` is called once, when the cell is lost."""
         self.claims_at_once = plan.stages + 1
         self._plan = plan
-        self._crew = crew
-        self._trainer = crew.part.trainer
+        self._rank_group = rank_group
+        self._trainer = rank_group.part.trainer
         self._network = network
         life_s = plan.timeout_s / SIGNS_OF_LIFE
-        self._driver = Driver(crew, plan.objective, life_s=life_s, on_failure=on_failure)
-        copies = GatheredCopies(crew, network, share=plan.share)
+        self._driver = Driver(rank_group, plan.objective, life_s=life_s, on_failure=on_failure)
+        copies = GatheredCopies(rank_group, network, share=plan.share)
         self._saving = CheckpointWriter(copies, network, stages=plan.stages, shards=plan.shards)
         self._exposing = Lock()
         self._exposed: ExposedWeights | None = None
@@ -131,22 +138,22 @@ class MultiRankWorker:
     def reload(self) -> None:
         def act() -> None:
             try:
-                self._crew.all(protocol.ReloadCommand())
+                self._rank_group.all(protocol.ReloadCommand())
             except CellGone:
                 raise
             except CellError:
-                self._crew.surely(protocol.OffloadCommand())
+                self._rank_group.surely(protocol.OffloadCommand())
                 raise
 
         self._driver.do(act)
 
     def offload(self) -> None:
         """All ranks' memory is free; a sum that holds anything is kept (SPEC 2.5)."""
-        self._driver.do(lambda: self._crew.surely(protocol.OffloadCommand()))
+        self._driver.do(lambda: self._rank_group.surely(protocol.OffloadCommand()))
 
     def clear(self) -> None:
         def act() -> None:
-            self._crew.surely(protocol.ClearCommand())
+            self._rank_group.surely(protocol.ClearCommand())
             self._driver.held.clear()
 
         self._driver.do(act)
@@ -175,7 +182,7 @@ class MultiRankWorker:
 
     def form_groups(self, epoch: int, order: Sequence[int]) -> None:
         meet = protocol.FormGroupsCommand(epoch=epoch, order=list(order))
-        self._driver.do(lambda: self._crew.all(meet))
+        self._driver.do(lambda: self._rank_group.all(meet))
 
     def reduce(self, epoch: int, members: Sequence[int], leases: Leases) -> int:
         """The first member's sum is that of all; bytes that this cell sent there."""
@@ -183,7 +190,7 @@ class MultiRankWorker:
         def act() -> int:
             check_held(self._plan.cell, self._driver.held, leases)
             order = protocol.ReduceCommand(epoch=epoch, members=list(members))
-            answers = self._crew.agreed(order)
+            answers = self._rank_group.agreed(order)
             if members[0] == self._plan.cell:
                 self._driver.held.update(lease for held in leases.values() for lease in held)
             return sum(one.num_bytes for one in answers)
@@ -197,10 +204,10 @@ class MultiRankWorker:
             check_version(self.version, version)
             if self._plan.optimizer is None:
                 raise CellError("this cell has no optimizer: the core's has", retryable=False)
-            self._crew.surely(protocol.StepCommand(), but=(NotFinite,))
+            self._rank_group.surely(protocol.StepCommand(), but=(NotFinite,))
             self._driver.held.clear()
-            assert self._crew.part.stepped is not None
-            return self._crew.part.stepped
+            assert self._rank_group.part.stepped is not None
+            return self._rank_group.part.stepped
 
         return self._driver.do(act)
 
@@ -208,7 +215,7 @@ class MultiRankWorker:
         """Everybody has the first member's weights, which are of this version."""
 
         def act() -> None:
-            self._crew.agreed(
+            self._rank_group.agreed(
                 protocol.BroadcastCommand(epoch=epoch, members=list(members), version=version)
             )
             if members[0] != self._plan.cell:
@@ -221,7 +228,7 @@ class MultiRankWorker:
         with self._exposing:
             version = self.version
             if self._exposed is None or self._exposed.version != version:
-                answers = self._crew.all(protocol.ExposeCommand())
+                answers = self._rank_group.all(protocol.ExposeCommand())
                 if {version} != {one.version for one in answers}:
                     raise ExposureGone("the weights changed while they were exposed")
                 parts = tuple(one.bundle for one in answers if one.bundle is not None)
@@ -234,7 +241,9 @@ class MultiRankWorker:
         def act() -> None:
             if self._trainer.is_resting:
                 raise CellError("the trainer rests: restore it first")
-            self._crew.agreed(protocol.PullCommand(parts=list(given.parts), version=given.version))
+            self._rank_group.agreed(
+                protocol.PullCommand(parts=list(given.parts), version=given.version)
+            )
             self._driver.held.clear()
 
         self._driver.do(act)
@@ -304,8 +313,8 @@ def open_ranked(
         for follower in followers:
             follower.ready.result()
         part = open_part(plan, 0, store, own)
-        crew = RankGroup(part, followers, patience_s=PATIENCE * plan.timeout_s)
-        ranked = MultiRankWorker(plan, crew, network, on_failure=on_failure)
+        rank_group = RankGroup(part, followers, patience_s=PATIENCE * plan.timeout_s)
+        ranked = MultiRankWorker(plan, rank_group, network, on_failure=on_failure)
         stack.pop_all()
     made.append(ranked)
     # One that ended before anybody listened has not been noticed otherwise.

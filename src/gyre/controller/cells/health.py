@@ -128,7 +128,7 @@ class HealthMonitor:
     def __init__(
         self,
         cells: Mapping[int, CellClient],
-        hall: TrainingCoordinator,
+        coordinator: TrainingCoordinator,
         *,
         num_cells: int,
         lease_s: float,
@@ -144,7 +144,7 @@ class HealthMonitor:
         `drain_s` is how long an engine that should serve may say that it is not ready.
         """
         self._cells = cells
-        self._hall = hall
+        self._coordinator = coordinator
         self._num_cells = num_cells
         self._lease_s = lease_s
         self._drain_s = drain_s
@@ -187,17 +187,17 @@ class HealthMonitor:
         for (cell, client), is_ready in zip(clients.items(), answers, strict=True):
             if is_ready is not None:
                 self._heard_at[client] = now
-                self._hall.beat(cell)
-            if is_ready or self._hall.trains(cell):
+                self._coordinator.beat(cell)
+            if is_ready or self._coordinator.trains(cell):
                 self._ready_at[client] = now
                 self._told.discard(client)
-            if is_ready or self._hall.trains(cell) or not self.is_home(cell):
+            if is_ready or self._coordinator.trains(cell) or not self.is_home(cell):
                 self._draining.pop(client, None)
             else:
                 self._draining.setdefault(client, SilenceTimer(self._drain_s))
             if self._cells[cell] is client:
                 self._judge(cell, client, now)
-        for cell in self._hall.silent():
+        for cell in self._coordinator.silent():
             self._hear(CellDied(cell=CellId(cell)))
 
     async def _beat(self, client: CellClient) -> bool | None:

@@ -1,4 +1,4 @@
-"""The processes of a run: nurseries and cells, started somewhere, watched and ended."""
+"""The processes of a run: fork servers and cells, started somewhere, watched and ended."""
 
 import asyncio
 import secrets
@@ -47,7 +47,7 @@ class CellProcesses:
         self.folder = folder.absolute()
         self.moved: Callable[[EngineName, str], Awaitable[None]]
         """Told where an engine is from now on, which its cell began to serve on another machine."""
-        self._births: ForkClients
+        self._fork_client: ForkClients
         self._processes: dict[int, ForkedProcess] = {}
 
     def prepare(self, stack: AsyncExitStack) -> None:
@@ -78,12 +78,12 @@ class CellProcesses:
         log = self.places.log
         self.supervisors = ForkClients("gyre.rollout.main", self.cluster, log("nursery"))
         stack.push_async_callback(self.supervisors.close)
-        self._births = ForkClients("gyre.cell.main", self.cluster, log("cells"))
-        stack.push_async_callback(self._births.close)
+        self._fork_client = ForkClients("gyre.cell.main", self.cluster, log("cells"))
+        stack.push_async_callback(self._fork_client.close)
         if self.cluster.is_shared:
             # Their imports take seconds, which pass meanwhile.
             await self.supervisors.at(self.cluster.here)
-            await self._births.at(self.cluster.here)
+            await self._fork_client.at(self.cluster.here)
 
     def _end_elsewhere(self) -> None:
         """What an earlier controller left on other machines; here that has been seen to."""
@@ -183,8 +183,8 @@ class CellProcesses:
             doors=tuple(spot.doors),
         )
         path = write_plan(self.places.plan(plan.name), plan)
-        births = await self._births.at(spot)
-        process = await births.fork(plan.name, [str(path)], log=self.places.log(plan.name))
+        fork_client = await self._fork_client.at(spot)
+        process = await fork_client.fork(plan.name, [str(path)], log=self.places.log(plan.name))
         self._processes[cell] = process
         self.note_pid(plan.name, process.pid)
         url = await process.ready(self._ready_s)

@@ -69,9 +69,9 @@ class CellRestarter:
     def __init__(
         self,
         cells: MutableMapping[int, CellClient],
-        staff: CellStarter,
-        hall: TrainingCoordinator,
-        keeper: Checkpointer,
+        cell_processes: CellStarter,
+        coordinator: TrainingCoordinator,
+        checkpointer: Checkpointer,
         *,
         lease_s: float,
         hear: Callable[[Any], None],
@@ -81,9 +81,9 @@ class CellRestarter:
     ) -> None:
         """`watch` follows a process to its end, from when its cell is said to have recovered."""
         self._cells = cells
-        self._staff = staff
-        self._hall = hall
-        self._keeper = keeper
+        self._cell_processes = cell_processes
+        self._coordinator = coordinator
+        self._checkpointer = checkpointer
         self._lease_s = lease_s
         self._hear = hear
         self.watch = watch
@@ -93,15 +93,15 @@ class CellRestarter:
 
     def is_cell(self, engine: int) -> bool:
         """And no standalone engine."""
-        return engine < self._staff.num_cells
+        return engine < self._cell_processes.num_cells
 
     def is_hopeless(self, engine: int, seconds: float) -> bool:
         """An engine that took no weights for so long does not do so by waiting."""
-        return self._staff.is_over(engine) or seconds > self._lease_s
+        return self._cell_processes.is_over(engine) or seconds > self._lease_s
 
     async def end(self, cell: int) -> None:
         """Its process is gone for certain."""
-        await self._staff.end(cell)
+        await self._cell_processes.end(cell)
 
     async def revived(self, cell: int) -> int:
         """The version that its engine serves, verified by digest; CellError if there is no hope."""
@@ -121,19 +121,21 @@ class CellRestarter:
 
     def _hopeless(self, cell: int, last: GyreError | None) -> CellError:
         why = f"and ended within {WELL_S:g} s" if last is None else f"in vain: {last}"
-        message = f"cell {cell}: started {MOST_STARTS} times {why}; see {self._staff.log(cell)}"
+        message = (
+            f"cell {cell}: started {MOST_STARTS} times {why}; see {self._cell_processes.log(cell)}"
+        )
         return CellError(message, retryable=False)
 
     async def _tried(self, cell: int) -> int:
         began = perf_counter()
         # Gone for certain, so that there are never two of one cell, nor two who write checkpoints.
         await self.end(cell)
-        published = self._keeper.published
+        published = self._checkpointer.published
         first: Checkpoint | None = published
         if cell == CORE:
-            first = await self._keeper.to_begin_from(self._hall.version)
-        with self._keeper.using(published.version if first is None else first.version):
-            client = await self._staff.start_again(cell, first)
+            first = await self._checkpointer.to_begin_from(self._coordinator.version)
+        with self._checkpointer.using(published.version if first is None else first.version):
+            client = await self._cell_processes.start_again(cell, first)
         self._cells[cell] = client
         health = await client.health()
         self._hear(
@@ -146,17 +148,17 @@ class CellRestarter:
         )
         if cell == CORE:
             await self._replayed(client, health.trainer_version)
-        published = self._keeper.published
-        with self._keeper.using(published.version):
+        published = self._checkpointer.published
+        with self._checkpointer.using(published.version):
             await client.load(published.folder, version=published.version, digest=published.digest)
         return published.version
 
     async def _replayed(self, core: CellClient, version: int | None) -> None:
         """The core's trainer is where it was, and that is durable before its engine serves."""
         assert version is not None
-        if version == self._hall.version:
+        if version == self._coordinator.version:
             return
         await core.enter()
-        await self._hall.replay(core, version)
-        await self._keeper.made(self._hall.version)
+        await self._coordinator.replay(core, version)
+        await self._checkpointer.made(self._coordinator.version)
         await core.leave(keep_sum=False)

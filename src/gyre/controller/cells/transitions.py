@@ -57,10 +57,10 @@ class RoleTransitions:
     def __init__(
         self,
         cells: Mapping[int, CellClient],
-        hall: TrainingCoordinator,
+        coordinator: TrainingCoordinator,
         routes: RouteTables,
         proxy: ShardedProxyClient,
-        keeper: Checkpointer,
+        checkpointer: Checkpointer,
         reviving: CellRestarter,
         *,
         publish_s: float,
@@ -73,10 +73,10 @@ class RoleTransitions:
         Where the core offers weights, engines of other cells read them from its memory.
         """
         self._cells = cells
-        self._hall = hall
+        self._coordinator = coordinator
         self._routes = routes
         self._proxy = proxy
-        self._keeper = keeper
+        self._checkpointer = checkpointer
         self._reviving = reviving
         self._publish_s = publish_s
         self._offers = offers
@@ -93,7 +93,7 @@ class RoleTransitions:
         """Said at once, so that whatever is under way for the cell knows that it is outdated."""
         self._order[command.cell] = command.transition
         if isinstance(command, LeaveTraining):
-            self._hall.going(command.cell)
+            self._coordinator.going(command.cell)
 
     async def enter(self, command: EnterTraining) -> None:
         """SPEC 2.3, from the routes to the claim on work."""
@@ -113,12 +113,12 @@ class RoleTransitions:
                 phases |= await client.enter()
                 if cell != CORE:
                     with _timing(phases, "pull"):
-                        if not await self._hall.pull(
+                        if not await self._coordinator.pull(
                             cell, wanted=lambda: self._is_current(command)
                         ):
                             return
                 else:
-                    await self._hall.between_updates()
+                    await self._coordinator.between_updates()
             except CellGone:
                 self._died(cell, client)
                 return
@@ -129,7 +129,7 @@ class RoleTransitions:
                 self._note(command, phases, moved, into_training=True)
             if self._is_current(command):
                 self._hear(CellTraining(cell=cell, transition=command.transition))
-                self._hall.join(cell)
+                self._coordinator.join(cell)
 
     async def leave(self, command: LeaveTraining) -> None:
         """Its sum is given up, or parked with the core; its engine is up with the right weights."""
@@ -139,7 +139,7 @@ class RoleTransitions:
         async with self._lock(cell):
             try:
                 with _timing(phases, "finish claim"):
-                    await self._hall.leave(cell, parks=parks)
+                    await self._coordinator.leave(cell, parks=parks)
                 phases |= await client.leave(keep_sum=parks)
                 if command.reason is not LeaveReason.AFTER_BURST:
                     with _timing(phases, "load"):
@@ -159,13 +159,13 @@ class RoleTransitions:
         self._publication = command
         core = self._cells[CORE]
         try:
-            new, saved = await self._keeper.saved(command.version)
+            new, saved = await self._checkpointer.saved(command.version)
         except CellGone:
             self._died(CORE, core)
             return
         if self._publication is not command:
             return
-        self._keeper.publish(new)
+        self._checkpointer.publish(new)
         began = perf_counter()
         taken = await asyncio.gather(*(self._takes(engine) for engine in command.engines))
         if self._publication is not command:
@@ -185,8 +185,8 @@ class RoleTransitions:
         )
         self._hear(Published(version=command.version, silent=silent))
         await self._settled()
-        self._keeper.acknowledged(command.version)
-        await self._keeper.prune()
+        self._checkpointer.acknowledged(command.version)
+        await self._checkpointer.prune()
 
     async def load(self, command: LoadWeights) -> None:
         """A fenced engine gets what is published, whenever it can take it."""
@@ -194,7 +194,7 @@ class RoleTransitions:
         client = self._cells[engine]
         clock = asyncio.get_running_loop().time
         since = clock()
-        while self._cells[engine] is client and self._keeper.published.version == version:
+        while self._cells[engine] is client and self._checkpointer.published.version == version:
             if await self._takes(engine):
                 self._hear(EngineReturned(engine=engine, version=version))
                 return
@@ -205,7 +205,7 @@ class RoleTransitions:
 
     async def revive(self, cell: int) -> None:
         """A dead cell's processes are started again; it is home, with what is published."""
-        self._hall.lost(cell)
+        self._coordinator.lost(cell)
         # An order that it hangs in ends with it, and whoever waits for that gives up the lock.
         await self._reviving.end(cell)
         async with self._lock(cell):
@@ -252,17 +252,17 @@ class RoleTransitions:
     async def _load(self, client: CellClient) -> None:
         """What is published, also where that changes while an engine loads what was."""
         while True:
-            new = self._keeper.published
+            new = self._checkpointer.published
             try:
                 await self._load_version(client, new)
             except ExposureGone:
-                if self._keeper.published is new:
+                if self._checkpointer.published is new:
                     raise
             else:
                 return
 
     async def _load_version(self, client: CellClient, new: Checkpoint) -> None:
-        with self._keeper.using(new.version):
+        with self._checkpointer.using(new.version):
             if self._offers and client is not self._cells[CORE]:
                 # What the core cannot give, its folder has.
                 with suppress(TransferError):

@@ -55,7 +55,7 @@ class HeldOutEval:
         folder: Path,
         tasks: TaskSource,
         proxy: ShardedProxyClient,
-        births: ProcessForker,
+        fork_client: ProcessForker,
         *,
         every: int,
         last: int | None,
@@ -83,7 +83,7 @@ class HeldOutEval:
         self._publications = 0
         self._supervisors = Supervisors(
             proxy,
-            births,
+            fork_client,
             order_of=order_of,
             facts_token=facts_token,
             terminated=self._terminated,

@@ -116,7 +116,7 @@ class SupervisedExecution:
     task: Task
     by: ProcessSignaller
     """Reaches its supervisor, where that is nobody's child."""
-    birth: "asyncio.Task[ForkedProcess] | None" = None
+    fork: "asyncio.Task[ForkedProcess] | None" = None
     """Of its supervisor; the last one, where it was revived."""
     is_cancelled: bool = False
     """It is surplus, or the run is over."""
@@ -143,16 +143,16 @@ class SupervisedExecution:
     @property
     def is_lost(self) -> bool:
         """Its supervisor has ended, or could not be born again."""
-        if self.birth is None:
+        if self.fork is None:
             return self.is_adopted and not is_taken(self.folder)
-        if not self.birth.done():
+        if not self.fork.done():
             return False
         return self.process is None or self.process.is_over
 
     @property
     def is_supervised(self) -> bool:
         """Somebody reads what it is told."""
-        return self.process is not None or (self.birth is None and self.is_adopted)
+        return self.process is not None or (self.fork is None and self.is_adopted)
 
     def is_hung(self, now: float) -> bool:
         """Its supervisor lives and does nothing; one that never showed it lives is not judged."""
@@ -176,29 +176,29 @@ class SupervisedExecution:
         """Its supervisor, if there is one, hears that it should end unassessed."""
         if self.process is not None:
             self.process.signal(signal.SIGUSR1)
-        elif self.is_adopted and self.birth is None:
+        elif self.is_adopted and self.fork is None:
             signal_supervisor(self.folder, signal.SIGUSR1, self.by)
 
     def stop(self) -> None:
         """Its supervisor hears that the run is stopped, and may be resumed."""
         if self.process is not None:
             self.process.signal(signal.SIGUSR2)
-        elif self.is_adopted and self.birth is None:
+        elif self.is_adopted and self.fork is None:
             stop(self.folder, self.by)
 
     async def end(self, within_s: float) -> None:
         """Its supervisor has ended, by itself if it does so in time."""
         if self.process is not None:
             await self.process.end(within_s)
-        elif self.birth is None and self.is_adopted:
+        elif self.fork is None and self.is_adopted:
             await end(self.folder, within_s, self.by)
 
     @property
     def process(self) -> ForkedProcess | None:
         """Its supervisor, once that is born."""
-        if self.birth is None or not self.birth.done() or self.birth.exception() is not None:
+        if self.fork is None or not self.fork.done() or self.fork.exception() is not None:
             return None
-        return self.birth.result()
+        return self.fork.result()
 
 
 MOST_STARTING = 4
@@ -222,7 +222,7 @@ class Supervisors:
     def __init__(
         self,
         proxy: ShardedProxyClient,
-        births: ProcessForker,
+        fork_client: ProcessForker,
         *,
         order_of: OrderOf,
         facts_token: str,
@@ -238,7 +238,7 @@ class Supervisors:
         forgotten here. Without it such an execution is excluded.
         """
         self._proxy = proxy
-        self._births = births
+        self._fork_client = fork_client
         self._order_of = order_of
         self._facts_token = facts_token
         self._terminated = terminated
@@ -250,7 +250,7 @@ class Supervisors:
         self._starting = asyncio.Semaphore(MOST_STARTING)
 
     def launch(self, name: ExecutionId, task: Task, folder: Path) -> None:
-        one = SupervisedExecution(name, folder, task, self._births)
+        one = SupervisedExecution(name, folder, task, self._fork_client)
         self._all[name] = one
         self._spawn(self._start(one))
 
@@ -268,7 +268,7 @@ class Supervisors:
         It is heard of as if it were our own, but not of what is known: that it was cancelled, and
         that it terminated.
         """
-        one = SupervisedExecution(name, folder, task, self._births, is_cancelled=is_cancelled)
+        one = SupervisedExecution(name, folder, task, self._fork_client, is_cancelled=is_cancelled)
         one.was_terminated = is_terminated
         self._all[name] = one
         self._spawn(self._take_up(one))
@@ -316,10 +316,10 @@ class Supervisors:
 
         What has ended and is not assessed yet can be when the run is resumed, unless it is over.
         """
-        births = [one.birth for one in self._all.values() if one.birth is not None]
-        if births:
-            # One that is just being born may have nobody else left to wait for it.
-            await asyncio.wait(births, timeout=END_S)
+        forks = [one.fork for one in self._all.values() if one.fork is not None]
+        if forks:
+            # A process that is just being forked may have nothing else left to wait for it.
+            await asyncio.wait(forks, timeout=END_S)
         for one in self._all.values():
             one.is_cancelled = True
             if not for_good:
@@ -426,18 +426,18 @@ class Supervisors:
             await self._give_up(one, Ending.CANCELLED, Outcome.SURPLUS, reason)
 
     async def _try_to_supervise(self, one: SupervisedExecution) -> None:
-        """A nursery may die while it is asked: then nobody knows yet whether there is one."""
+        """A fork server may die while it is asked: then nobody knows yet whether there is one."""
         try:
             await self._supervise(one)
         except ConfigError:
-            one.birth, one.is_adopted = None, True
+            one.fork, one.is_adopted = None, True
 
     async def _supervise(self, one: SupervisedExecution) -> None:
         """A supervisor, which goes on from whatever the execution's facts say."""
         told = Secrets(key=one.key, token=self._facts_token)
         # Not given up with whoever waits, because a process that nobody knows would go on.
-        one.birth = asyncio.create_task(
-            self._births.fork(
+        one.fork = asyncio.create_task(
+            self._fork_client.fork(
                 one.name,
                 [str(one.folder / ORDER_FILE)],
                 log=one.folder / LOG_FILE,
@@ -445,7 +445,7 @@ class Supervisors:
                 lasts=True,
             )
         )
-        process = await asyncio.shield(one.birth)
+        process = await asyncio.shield(one.fork)
         if one.is_cancelled:
             process.signal(signal.SIGUSR1)
 

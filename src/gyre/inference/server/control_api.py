@@ -134,11 +134,11 @@ class ControlApi:
         running: set[str],
         *,
         kv_bytes: int,
-        shelf: KvStore | None = None,
+        kv_store: KvStore | None = None,
         pin_s: float = PIN_S,
     ) -> None:
         self._engine = engine
-        self._shelf = shelf
+        self._kv_store = kv_store
         """Through which engines hand each other cached blocks."""
         self._running = running
         """Ids of the requests that are being answered."""
@@ -222,24 +222,26 @@ class ControlApi:
     async def put(self, body: bytes) -> dict[str, Any]:
         """Pinned blocks where another engine can take them, until it has or the pin is let go."""
         asked = read(body, _PUT_WANTED)
-        shelf = self._shared("to")
+        kv_store = self._shared("to")
         check_name("to", asked.to)
         pin = self._named(asked.pin)
         await self._drop(pin.id)
         async with self._copying:
             blocks = await self._engine.export(self._named(asked.pin))
-            name, num_bytes = await asyncio.to_thread(shelf.put, blocks, asked.to)
+            name, num_bytes = await asyncio.to_thread(kv_store.put, blocks, asked.to)
         if pin.id not in self._pins:
             # Let go meanwhile, by who did not wait any longer: nobody would ever drop them.
-            await asyncio.to_thread(shelf.drop, name)
+            await asyncio.to_thread(kv_store.drop, name)
             raise NotFound(f"pin {pin.id}: let go before its blocks were laid", where="pin")
         self._laid[pin.id] = name
         return {"bytes": num_bytes, "tokens": pin.num_tokens, "from": name}
 
     async def take(self, body: bytes) -> dict[str, Any]:
-        shelf, name = self._shared("from"), read(body, _TAKE_WANTED).name
+        kv_store, name = self._shared("from"), read(body, _TAKE_WANTED).name
         async with self._copying:
-            return self._held(await self._engine.import_(await asyncio.to_thread(shelf.take, name)))
+            return self._held(
+                await self._engine.import_(await asyncio.to_thread(kv_store.take, name))
+            )
 
     async def take_in(self, body: bytes) -> dict[str, Any]:
         return self._held(await self._engine.import_(await asyncio.to_thread(unpacked, body)))
@@ -281,9 +283,9 @@ class ControlApi:
         return self._pins[pin]
 
     def _shared(self, where: str) -> KvStore:
-        if self._shelf is None:
+        if self._kv_store is None:
             raise NotFound("this server shares no folder (--share)", where=where)
-        return self._shelf
+        return self._kv_store
 
     def _end(self, pin: int) -> None:
         ending = asyncio.create_task(self.let_go(pin))
@@ -299,8 +301,8 @@ class ControlApi:
     async def _drop(self, pin: int) -> None:
         """What was laid of the pin is gone."""
         name = self._laid.pop(pin, None)
-        if name is not None and self._shelf is not None:
-            await asyncio.to_thread(self._shelf.drop, name)
+        if name is not None and self._kv_store is not None:
+            await asyncio.to_thread(self._kv_store.drop, name)
 
 
 def _folder(model: str) -> Path:

@@ -158,7 +158,7 @@ async def _answer(
     on_start: Callable[[], None],
 ) -> None:
     engine = EmbeddedEngine(served.name, opened.loop)
-    shelf = None if plan.share is None else SharedFolderKvStore(plan.share, opened.device)
+    kv_store = None if plan.share is None else SharedFolderKvStore(plan.share, opened.device)
     try:
         server = Server(
             engine,
@@ -166,14 +166,14 @@ async def _answer(
             limits=plan.limits,
             kv_bytes=opened.kv_bytes,
             key=key,
-            shelf=shelf,
+            kv_store=kv_store,
         )
         app = ServerApplication(server)
         await serve_until_told(app, on, on_start=on_start, stopping=server.stop)
     finally:
         await engine.close()
-        if shelf is not None:
-            shelf.close()
+        if kv_store is not None:
+            kv_store.close()
 
 
 def _is_here(host: str) -> bool:

@@ -90,11 +90,11 @@ class Server:
         limits: LimitsConfig,
         kv_bytes: int,
         key: str | None = None,
-        shelf: KvStore | None = None,
+        kv_store: KvStore | None = None,
         patience_s: float = PATIENCE_S,
         pin_s: float = PIN_S,
     ) -> None:
-        """Without a shelf no cached blocks are laid for other engines, and none taken."""
+        """Without a KV store no cached blocks are laid for other engines, and none taken."""
         self._engine = engine
         self._served = served
         self._limits = limits
@@ -106,7 +106,7 @@ class Server:
         self._prompt_tokens = 0
         self._output_tokens = 0
         self._controls = ControlApi(
-            engine, self._running, kv_bytes=kv_bytes, shelf=shelf, pin_s=pin_s
+            engine, self._running, kv_bytes=kv_bytes, kv_store=kv_store, pin_s=pin_s
         )
         controls = self._controls
         self._wires: dict[str, Read] = {

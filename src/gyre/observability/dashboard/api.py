@@ -24,7 +24,7 @@ FORMAT = 1
 """Of all answers; grows when something in them means something else."""
 MOST_POINTS = 20_000
 OWN_PANELS = ("trees",)
-"""Panels that are no part of a story."""
+"""Panels that are no part of a run."""
 TRAINING, HELD_OUT = "training", "held-out"
 """Kinds of executions."""
 
@@ -48,7 +48,7 @@ def runs(watched: Mapping[str, FollowedRun]) -> dict[str, Any]:
     }
 
 
-def story(
+def history(
     watched: Mapping[str, FollowedRun],
     query: Query,
     trees: Callable[[FollowedRun, ViewWindow], Any],
@@ -57,18 +57,18 @@ def story(
     known(query, "run", "at", "from", "to", "points", "panels")
     run = run_of(watched, query)
     names = _panels(query)
-    if run.story is None:
+    if run.history is None:
         view = ViewWindow(at_s=0.0, from_s=0.0, to_s=0.0)
         nothing = dict.fromkeys(("shape", "moment", "panels"))
         return {"format": FORMAT, "run": _run(run, view)} | nothing
-    view = _view(run.story, query)
+    view = _view(run.history, query)
     own = {name: trees(run, view) for name in names if name in OWN_PANELS}
     return {
         "format": FORMAT,
         "run": _run(run, view),
-        "shape": plain_shape(run.story.shape),
-        "moment": moment(run.story, view.at_s),
-        "panels": panels(run.story, view, [one for one in names if one in PANELS]) | own,
+        "shape": plain_shape(run.history.shape),
+        "moment": moment(run.history, view.at_s),
+        "panels": panels(run.history, view, [one for one in names if one in PANELS]) | own,
     }
 
 
@@ -76,16 +76,16 @@ def executions(watched: Mapping[str, FollowedRun], query: Query) -> dict[str, An
     """Executions of a run at a moment, a page of them."""
     known(query, "run", "at", "offset", "limit", "order", "kind", "group", "ending", "outcome")
     run = run_of(watched, query)
-    if run.story is None:
+    if run.history is None:
         return {"total": 0, "rows": []}
     order = query.get("order", "group")
     if order not in ORDERS:
         raise RequestError(f"order: expected one of {', '.join(ORDERS)}")
     group = None
     if "group" in query:
-        group = whole(query, "group", 0, most=max(0, len(run.story.work.queries) - 1))
+        group = whole(query, "group", 0, most=max(0, len(run.history.work.queries) - 1))
     asked = ListingQuery(
-        at_s=number(query, "at", run.story.now_s, most=run.story.now_s),
+        at_s=number(query, "at", run.history.now_s, most=run.history.now_s),
         held_out=_kind(query) == HELD_OUT,
         order=order,
         group=group,
@@ -94,7 +94,7 @@ def executions(watched: Mapping[str, FollowedRun], query: Query) -> dict[str, An
         offset=whole(query, "offset", 0, most=2**31),
         limit=whole(query, "limit", 100, most=MOST_ROWS),
     )
-    found = listed(run.story, asked)
+    found = listed(run.history, asked)
     for row in found["rows"]:
         row["has_tree"] = run.has_tree(row["execution"])
     return found
@@ -102,7 +102,7 @@ def executions(watched: Mapping[str, FollowedRun], query: Query) -> dict[str, An
 
 def news(run: FollowedRun, newest: NewsCursor) -> dict[str, Any]:
     """A run as it is now, and what somebody has not been told of it."""
-    found = run.story
+    found = run.history
     return {
         "run": run.key,
         "state": run.state,
@@ -117,12 +117,12 @@ def news(run: FollowedRun, newest: NewsCursor) -> dict[str, Any]:
 
 def plain(run: FollowedRun) -> dict[str, Any]:
     """A run as it is now, for programs."""
-    at_s = 0.0 if run.story is None else run.story.now_s
+    at_s = 0.0 if run.history is None else run.history.now_s
     return {
         "format": FORMAT,
         "run": _run(run, ViewWindow(at_s=at_s, from_s=0.0, to_s=at_s)),
-        "shape": None if run.story is None else plain_shape(run.story.shape),
-        "moment": None if run.story is None else moment(run.story, at_s),
+        "shape": None if run.history is None else plain_shape(run.history.shape),
+        "moment": None if run.history is None else moment(run.history, at_s),
     }
 
 
@@ -213,7 +213,7 @@ def _run(run: FollowedRun, view: ViewWindow) -> dict[str, Any]:
         "ended": run.ended,
         "problem": run.problem,
         "sequence": run.sequence,
-        "now_s": 0.0 if run.story is None else run.story.now_s,
+        "now_s": 0.0 if run.history is None else run.history.now_s,
         "at_s": view.at_s,
         "from_s": view.from_s,
         "to_s": view.to_s,

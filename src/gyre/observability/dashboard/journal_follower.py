@@ -1,4 +1,4 @@
-"""Runs that are watched: each journal followed as it grows, and told to a story.
+"""Runs that are watched: each journal followed as it grows, and added to its history.
 
 Rule 1: nothing is written and nothing is locked, so that watching cannot disturb a run.
 """
@@ -48,7 +48,7 @@ class FollowedRun:
         self._generation = 0
         self._asked_s: float | None = None
         self._has_writer = False
-        self.story: RunHistory | None = None
+        self.history: RunHistory | None = None
         """None before the journal has a header."""
         self.sequence = 0
         """Entries told."""
@@ -80,9 +80,9 @@ class FollowedRun:
 
     @property
     def state(self) -> str:
-        if self.story is None or not self.story.is_started:
+        if self.history is None or not self.history.is_started:
             return "starting" if self._has_writer or self._waits else "silent"
-        if self.story.is_over:
+        if self.history.is_over:
             return "ended"
         return "running" if self._has_writer else "silent"
 
@@ -94,10 +94,10 @@ class FollowedRun:
     @property
     def ended(self) -> str | None:
         """Why it is over."""
-        if self.story is None or not self.story.is_over:
+        if self.history is None or not self.history.is_over:
             return None
-        stopped = self.story.scheduler.stopped
-        return self.story.ended or (None if stopped is None else stopped.value)
+        stopped = self.history.scheduler.stopped
+        return self.history.ended or (None if stopped is None else stopped.value)
 
     def log_of(self, execution: str) -> Path | None:
         """Its call log; None where the run keeps none."""
@@ -107,7 +107,7 @@ class FollowedRun:
 
     def is_held_out(self, execution: str) -> bool:
         """Whether it is one of held-out evaluation, which nothing is trained on."""
-        held_out = () if self.story is None else self.story.held_out.rows.values()
+        held_out = () if self.history is None else self.history.held_out.rows.values()
         return any(one.name == execution for one in held_out)
 
     def has_tree(self, execution: str | None) -> bool:
@@ -158,13 +158,13 @@ class FollowedRun:
         header = self._following.header
         if header is None:
             return
-        if self.story is None or self._following.generation != self._generation:
+        if self.history is None or self._following.generation != self._generation:
             self._generation = self._following.generation
-            self.story, self.sequence = RunHistory(shape_of(header.shape)), 0
+            self.history, self.sequence = RunHistory(shape_of(header.shape)), 0
         for at, entry in enumerate(entries):
             if at and at % AT_ONCE == 0:
                 await asyncio.sleep(0)
-            self.story.heard(entry.now, entry.event)
+            self.history.heard(entry.now, entry.event)
             self.sequence += 1
 
 

@@ -1,6 +1,6 @@
 """Panel registry; demand, executions, resource panels.
 
-Panels of a run's page as plain values: what its story says up to a moment, thinned to a width.
+Panels of a run's page as plain values: what its history says up to a moment, thinned to a width.
 
 Rule 1: nothing that happened after the moment is in any of them.
 Rule 2: a row is one of the run's own, never a mean of several.
@@ -36,10 +36,10 @@ from gyre.types.outcomes import Ending
 _at: Callable[[RunCounts], float] = attrgetter("at_s")
 
 
-def water(story: RunHistory, view: ViewWindow) -> dict[str, list[Any]]:
+def water(history: RunHistory, view: ViewWindow) -> dict[str, list[Any]]:
     """Demand, room, and the line under which a cell may leave rollout (SPEC 2.1)."""
-    rows = _levels(story, view, attrgetter("waterlevel"), attrgetter("capacity"))
-    cell = story.shape.cell_capacity
+    rows = _levels(history, view, attrgetter("waterlevel"), attrgetter("capacity"))
+    cell = history.shape.cell_capacity
     return columns(
         rows,
         named("at_s", "waterlevel", "running", "capacity", "evaluations")
@@ -47,9 +47,9 @@ def water(story: RunHistory, view: ViewWindow) -> dict[str, list[Any]]:
     )
 
 
-def supplies(story: RunHistory, view: ViewWindow) -> dict[str, Any]:
+def supplies(history: RunHistory, view: ViewWindow) -> dict[str, Any]:
     """Ready groups against what a cell's entering asks for, and how long that has held."""
-    shape = story.shape
+    shape = history.shape
     values: dict[str, Callable[[RunCounts], Any]] = {
         "at_s": _at,
         "supply": lambda one: supply(one, shape),
@@ -58,9 +58,9 @@ def supplies(story: RunHistory, view: ViewWindow) -> dict[str, Any]:
         "since_s": attrgetter("supply_since_s"),
         "held_s": _held_s,
     }
-    inside = [[at_s, cell] for at_s, cell in story.entered if view.from_s <= at_s <= view.to_s]
+    inside = [[at_s, cell] for at_s, cell in history.entered if view.from_s <= at_s <= view.to_s]
     return {
-        "rows": columns(_levels(story, view, values["supply"], values["ready"]), values),
+        "rows": columns(_levels(history, view, values["supply"], values["ready"]), values),
         "threshold": shape.supply_groups,
         "dwell_s": shape.supply_dwell_s,
         "entered": inside[-view.points :],
@@ -71,28 +71,28 @@ def _held_s(level: RunCounts) -> float:
     return 0.0 if level.supply_since_s is None else level.at_s - level.supply_since_s
 
 
-def groups(story: RunHistory, view: ViewWindow) -> dict[str, list[Any]]:
+def groups(history: RunHistory, view: ViewWindow) -> dict[str, list[Any]]:
     """Outstanding groups by how far they are."""
-    rows = _levels(story, view, attrgetter("running_groups"), attrgetter("ready"))
+    rows = _levels(history, view, attrgetter("running_groups"), attrgetter("ready"))
     states = {one: attrgetter(f"{one}_groups") for one in ("queued", "running", "assessing")}
     return columns(rows, {"at_s": _at} | states | named("ready", "assigned"))
 
 
 def _levels(
-    story: RunHistory, view: ViewWindow, *values: Callable[[RunCounts], float]
+    history: RunHistory, view: ViewWindow, *values: Callable[[RunCounts], float]
 ) -> list[RunCounts]:
-    inside = window(story.levels, _at, since_s=view.from_s, until_s=view.to_s)
+    inside = window(history.levels, _at, since_s=view.from_s, until_s=view.to_s)
     return thinned(inside, _at, values, most=view.points)
 
 
 _use_at = attrgetter("at_s")
 
 
-def use(story: RunHistory, view: ViewWindow) -> dict[str, Any]:
+def use(history: RunHistory, view: ViewWindow) -> dict[str, Any]:
     """What was measured in the window: over time, and in sum for each cell and role."""
-    first = bisect_right(story.uses, view.from_s, key=_use_at)
-    rows = story.uses[first : bisect_right(story.uses, view.to_s, key=_use_at)]
-    num_cells = story.shape.num_cells
+    first = bisect_right(history.uses, view.from_s, key=_use_at)
+    rows = history.uses[first : bisect_right(history.uses, view.to_s, key=_use_at)]
+    num_cells = history.shape.num_cells
     summed = _summed(rows)
     return {
         "roles": list(ROLES),
@@ -105,19 +105,19 @@ def use(story: RunHistory, view: ViewWindow) -> dict[str, Any]:
         ],
         "engines": [
             {"engine": engine, "roles": _plain(summed.get(engine, {}))}
-            for engine in range(num_cells, len(story.fleet.capacities))
+            for engine in range(num_cells, len(history.fleet.capacities))
         ],
         "total": _plain(added(summed.values())),
         "beside": {who: _beside(rows, who) for who in OTHERS},
     }
 
 
-def latest(story: RunHistory, at_s: float) -> dict[str, Any] | None:
+def latest(history: RunHistory, at_s: float) -> dict[str, Any] | None:
     """The last measurement before a moment; None where there was none."""
-    place = bisect_right(story.uses, at_s, key=_use_at)
+    place = bisect_right(history.uses, at_s, key=_use_at)
     if not place:
         return None
-    last = story.uses[place - 1]
+    last = history.uses[place - 1]
     return {
         "at_s": last.at_s,
         "seconds": last.seconds,
@@ -168,9 +168,9 @@ MOST_FAULTS = 200
 ENDINGS = tuple(one.value for one in Ending)
 
 
-def durations(story: RunHistory, view: ViewWindow) -> dict[str, Any]:
+def durations(history: RunHistory, view: ViewWindow) -> dict[str, Any]:
     """Of executions from launch to termination, and of each query's longest one."""
-    work = story.work
+    work = history.work
     ran = work.until(work.executions, view.to_s, since_s=view.from_s)
     longest = work.until(work.longest, view.to_s, since_s=view.from_s)
     late = Ending.TIMED_OUT
@@ -186,9 +186,9 @@ def durations(story: RunHistory, view: ViewWindow) -> dict[str, Any]:
     }
 
 
-def faults(story: RunHistory, view: ViewWindow) -> dict[str, Any]:
+def faults(history: RunHistory, view: ViewWindow) -> dict[str, Any]:
     """What went wrong up to the moment."""
-    found = list(story.faults.until(view.at_s))
+    found = list(history.faults.until(view.at_s))
     shown = [one for one in found if one.at_s >= view.from_s][-MOST_FAULTS:]
     return {
         "counts": dict(Counter(one.kind for one in found)),
@@ -224,9 +224,9 @@ PANELS: dict[str, Callable[[RunHistory, ViewWindow], Any]] = {
     "use": use,
     "faults": faults,
 }
-"""By name; the sizes of trees come from call logs and are no part of a story."""
+"""By name; the sizes of trees come from call logs and are no part of a run."""
 
 
-def panels(story: RunHistory, view: ViewWindow, names: Iterable[str]) -> dict[str, Any]:
+def panels(history: RunHistory, view: ViewWindow, names: Iterable[str]) -> dict[str, Any]:
     """Those asked for, which all exist."""
-    return {name: PANELS[name](story, view) for name in names}
+    return {name: PANELS[name](history, view) for name in names}

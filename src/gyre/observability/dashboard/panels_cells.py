@@ -49,13 +49,13 @@ _SIMPLE = {
 class Account:
     """Seconds by cause for every engine in each slice of a window."""
 
-    def __init__(self, story: RunHistory, edges: Sequence[float]) -> None:
-        self._story = story
+    def __init__(self, history: RunHistory, edges: Sequence[float]) -> None:
+        self._history = history
         self.edges = edges
-        self._knows_claims = any(story.fleet.busy)
+        self._knows_claims = any(history.fleet.busy)
         self.seconds: list[list[list[float]]] = [
             [self._slice(engine, since, until) for since, until in pairwise(edges)]
-            for engine in range(len(story.fleet.capacities))
+            for engine in range(len(history.fleet.capacities))
         ]
         """By engine, slice and cause."""
 
@@ -75,7 +75,7 @@ class Account:
 
     def _slice(self, engine: int, since_s: float, until_s: float) -> list[float]:
         seconds = [0.0] * len(CAUSES)
-        for span in self._story.fleet.spans(engine, since_s, until_s):
+        for span in self._history.fleet.spans(engine, since_s, until_s):
             for cause, spent in self._causes(engine, span):
                 seconds[_PLACE[cause]] += spent
         return seconds
@@ -90,7 +90,7 @@ class Account:
             case CellState.TRAINING:
                 yield from self._training(engine, span, whole)
             case CellState.ENTERING | CellState.LEAVING:
-                weights = self._story.fleet.weights[engine]
+                weights = self._history.fleet.weights[engine]
                 pulled = min(whole, weights.inside(span.start_s, span.end_s))
                 yield Cause.WEIGHTS, pulled
                 yield Cause.SWITCHING, whole - pulled
@@ -98,7 +98,7 @@ class Account:
                 yield _SIMPLE[state], whole
 
     def _taken(self, engine: int, span: CellSpan) -> float:
-        fleet = self._story.fleet
+        fleet = self._history.fleet
         seat_s = fleet.seat_s(engine, span.end_s) - fleet.seat_s(engine, span.start_s)
         return seat_s / fleet.capacities[engine]
 
@@ -109,15 +109,15 @@ class Account:
             yield Cause.PUBLICATION, between
             yield Cause.TRAINING, whole - between
             return
-        busy = min(whole, self._story.fleet.busy[cell].inside(span.start_s, span.end_s))
+        busy = min(whole, self._history.fleet.busy[cell].inside(span.start_s, span.end_s))
         between = min(between, whole - busy)
         yield Cause.TRAINING, busy
         yield Cause.PUBLICATION, between
         yield Cause.ROLLOUTS, whole - busy - between
 
     def _between_bursts(self, span: CellSpan) -> float:
-        found = self._story.publishing.inside(span.start_s, span.end_s)
-        since_s = self._story.publishing_since_s
+        found = self._history.publishing.inside(span.start_s, span.end_s)
+        since_s = self._history.publishing_since_s
         if since_s is not None:
             found += max(0.0, span.end_s - max(span.start_s, since_s))
         return found
@@ -127,13 +127,13 @@ SLICES = 120
 """Of the account of time."""
 
 
-def roles(story: RunHistory, view: ViewWindow) -> dict[str, Any]:
+def roles(history: RunHistory, view: ViewWindow) -> dict[str, Any]:
     """Who did what when; of stretches too short to be seen, what there is most of is shown."""
-    num_cells = story.shape.num_cells
+    num_cells = history.shape.num_cells
     least_s = (view.to_s - view.from_s) / max(1, view.points)
     drawn = [
-        _joined(list(story.fleet.spans(one, view.from_s, view.to_s)), least_s, view.points)
-        for one in range(len(story.fleet.capacities))
+        _joined(list(history.fleet.spans(one, view.from_s, view.to_s)), least_s, view.points)
+        for one in range(len(history.fleet.capacities))
     ]
     return {
         "states": [one.value for one in CellState],
@@ -142,7 +142,7 @@ def roles(story: RunHistory, view: ViewWindow) -> dict[str, Any]:
                 "cell": cell,
                 "kind": "core" if cell == CORE else "satellite",
                 "spans": drawn[cell],
-                "training_share": _training_share(story, cell, view),
+                "training_share": _training_share(history, cell, view),
             }
             for cell in range(num_cells)
         ],
@@ -191,26 +191,26 @@ def _mostly(spans: Sequence[CellSpan]) -> CellState:
     return max(spent, key=spent.__getitem__)
 
 
-def _training_share(story: RunHistory, cell: int, view: ViewWindow) -> float | None:
-    spans = story.fleet.spans(cell, view.from_s, view.to_s)
+def _training_share(history: RunHistory, cell: int, view: ViewWindow) -> float | None:
+    spans = history.fleet.spans(cell, view.from_s, view.to_s)
     spent = sum(one.end_s - one.start_s for one in spans if one.state is CellState.TRAINING)
     whole = view.to_s - view.from_s
     return spent / whole if whole > 0 else None
 
 
-def idle(story: RunHistory, view: ViewWindow) -> dict[str, Any]:
+def idle(history: RunHistory, view: ViewWindow) -> dict[str, Any]:
     """Where the time of all cells and engines went."""
     whole = view.to_s - view.from_s
     slices = min(SLICES, view.points) if whole > 0 else 1
     edges = [view.from_s + whole * one / slices for one in range(slices + 1)]
-    account = Account(story, edges)
-    num_cells = story.shape.num_cells
+    account = Account(history, edges)
+    num_cells = history.shape.num_cells
     return {
         "causes": [one.value for one in CAUSES],
         "cells": [{"cell": cell, "seconds": account.of(cell)} for cell in range(num_cells)],
         "engines": [
             {"engine": engine, "seconds": account.of(engine)}
-            for engine in range(num_cells, len(story.fleet.capacities))
+            for engine in range(num_cells, len(history.fleet.capacities))
         ],
         "total": account.total(),
         "over_time": {
@@ -221,9 +221,9 @@ def idle(story: RunHistory, view: ViewWindow) -> dict[str, Any]:
     }
 
 
-def transitions(story: RunHistory, view: ViewWindow) -> dict[str, Any]:
+def transitions(history: RunHistory, view: ViewWindow) -> dict[str, Any]:
     """Changes of role, and what each phase of them took on average."""
-    rows = [one for one in story.fleet.transitions if view.from_s <= one.at_s <= view.to_s]
+    rows = [one for one in history.fleet.transitions if view.from_s <= one.at_s <= view.to_s]
     values: dict[str, Callable[[TimedTransition], Any]] = {
         "at_s": lambda one: one.at_s,
         "cell": lambda one: one.fact.cell,

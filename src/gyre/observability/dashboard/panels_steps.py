@@ -16,12 +16,12 @@ from gyre.scheduler.staleness import Staleness
 from gyre.types.run_events import WeightsPublished
 
 
-def admission_phase(story: RunHistory, at_s: float) -> float | None:
+def admission_phase(history: RunHistory, at_s: float) -> float | None:
     """alpha: part of the interval between publications that had passed when groups were admitted,
     over intervals that have ended (app:dispatch-metrics)."""
-    published = [0.0, *(one.at_s for one in story.publications_until(at_s))]
+    published = [0.0, *(one.at_s for one in history.publications_until(at_s))]
     phases = []
-    for query in story.work.queries:
+    for query in history.work.queries:
         place = bisect_right(published, query.admitted_s)
         if place < len(published) and query.admitted_s <= at_s:
             interval_s = published[place] - published[place - 1]
@@ -29,20 +29,20 @@ def admission_phase(story: RunHistory, at_s: float) -> float | None:
     return sum(phases) / len(phases) if phases else None
 
 
-def completion_phase(story: RunHistory, at_s: float) -> float | None:
+def completion_phase(history: RunHistory, at_s: float) -> float | None:
     """beta: from the start of the step before the consuming one to readiness, in mean steps."""
-    opened = story.opened_s[: bisect_right(story.opened_s, at_s)]
-    waited = list(_waited(story, len(story.steps.until(at_s))))
+    opened = history.opened_s[: bisect_right(history.opened_s, at_s)]
+    waited = list(_waited(history, len(history.steps.until(at_s))))
     if len(opened) < 2 or not waited or opened[-1] <= opened[0]:
         return None
     step_s = (opened[-1] - opened[0]) / (len(opened) - 1)
     return sum(waited) / len(waited) / step_s
 
 
-def _waited(story: RunHistory, num_steps: int) -> Iterator[float]:
-    for query in story.work.queries:
+def _waited(history: RunHistory, num_steps: int) -> Iterator[float]:
+    for query in history.work.queries:
         if query.step is not None and 0 < query.step < num_steps and query.ready_s is not None:
-            yield query.ready_s - story.opened_s[query.step - 1]
+            yield query.ready_s - history.opened_s[query.step - 1]
 
 
 def _inside(part: str, name: str) -> Callable[[StepRecord], Any]:
@@ -78,23 +78,23 @@ STEP: dict[str, Callable[[StepRecord], Any]] = {
 """Columns of the panel of steps."""
 
 
-def steps(story: RunHistory, view: ViewWindow) -> dict[str, list[Any]]:
+def steps(history: RunHistory, view: ViewWindow) -> dict[str, list[Any]]:
     """Every update up to the moment, whatever the window: learning is seen as a whole."""
-    return columns(story.steps.until(view.at_s), STEP)
+    return columns(history.steps.until(view.at_s), STEP)
 
 
-def evaluation(story: RunHistory, view: ViewWindow) -> dict[str, list[Any]]:
+def evaluation(history: RunHistory, view: ViewWindow) -> dict[str, list[Any]]:
     """Rounds of held-out evaluation."""
     names = ("version", "mean", "standard_error", "num_valid", "num_tasks")
     values = {name: attrgetter(f"fact.{name}") for name in names}
-    return columns(until(story.steps.rounds, view.at_s), named("at_s") | values)
+    return columns(until(history.steps.rounds, view.at_s), named("at_s") | values)
 
 
-def publications(story: RunHistory, view: ViewWindow) -> dict[str, list[Any]]:
+def publications(history: RunHistory, view: ViewWindow) -> dict[str, list[Any]]:
     """Every publication; what it took is known where a journal has facts for people."""
     told = {
         one.fact.version: one.fact
-        for one in until(story.steps.publications, view.at_s)
+        for one in until(history.steps.publications, view.at_s)
         if isinstance(one.fact, WeightsPublished)
     }
 
@@ -102,29 +102,29 @@ def publications(story: RunHistory, view: ViewWindow) -> dict[str, list[Any]]:
         return lambda one: getattr(told.get(one.version), name, None)
 
     values = {name: of_fact(name) for name in ("save_s", "load_s", "num_bytes")}
-    return columns(story.publications_until(view.at_s), named("version", "at_s") | values)
+    return columns(history.publications_until(view.at_s), named("version", "at_s") | values)
 
 
-def checkpoints(story: RunHistory, view: ViewWindow) -> dict[str, list[Any]]:
+def checkpoints(history: RunHistory, view: ViewWindow) -> dict[str, list[Any]]:
     """Every version that is durable, and what that took."""
     names = ("version", "seconds", "stalled_s", "copied_s", "num_bytes", "has_optimizer")
     values = {name: attrgetter(f"fact.{name}") for name in names}
-    return columns(until(story.steps.checkpoints, view.at_s), named("at_s") | values)
+    return columns(until(history.steps.checkpoints, view.at_s), named("at_s") | values)
 
 
-def staleness(story: RunHistory, view: ViewWindow) -> dict[str, Any]:
+def staleness(history: RunHistory, view: ViewWindow) -> dict[str, Any]:
     """Ages of consumed groups beside what dispatch alone decides (SPEC 1.4)."""
-    shape, taken = story.shape, story.steps.until(view.at_s)
+    shape, taken = history.shape, history.steps.until(view.at_s)
     ages: Counter[int] = Counter()
     for one in taken:
         ages.update(dict(one.ages))
     expected = in_order(shape, steps=len(taken))
-    is_whole = len(taken) == shape.steps and story.scheduler.stopped is StopReason.FINISHED
+    is_whole = len(taken) == shape.steps and history.scheduler.stopped is StopReason.FINISHED
     whole = in_a_whole_run(shape) if is_whole else None
     is_boundary = isinstance(shape.dispatch, Boundary)
     mean = sum(a * n for a, n in ages.items()) / ages.total() if ages else None
-    alpha = admission_phase(story, view.at_s)
-    published = _published(story, view.at_s)
+    alpha = admission_phase(history, view.at_s)
+    published = _published(history, view.at_s)
     return {
         "histogram": _pairs(ages),
         "in_order": None if expected is None else _pairs(expected),
@@ -135,7 +135,7 @@ def staleness(story: RunHistory, view: ViewWindow) -> dict[str, Any]:
         if published.publications
         else None,
         "admission_phase": alpha,
-        "completion_phase": completion_phase(story, view.at_s),
+        "completion_phase": completion_phase(history, view.at_s),
         "interpolated": None if mean is None or alpha is None else mean - alpha,
         "formula": "phi + (mu - 1)/2" if is_boundary else "(Q + R)/B + (mu - 1)/2",
         "identity": _identity(taken),
@@ -146,10 +146,10 @@ def _pairs(ages: Mapping[int, int]) -> list[list[int]]:
     return [[age, groups] for age, groups in sorted(ages.items())]
 
 
-def _published(story: RunHistory, at_s: float) -> Staleness:
+def _published(history: RunHistory, at_s: float) -> Staleness:
     """Ready groups at publications, as a prediction is made from them."""
     found = Staleness()
-    for one in story.publications_until(at_s):
+    for one in history.publications_until(at_s):
         found.publish(ready=one.ready)
     return found
 

@@ -223,7 +223,7 @@ class DashboardServer:
             case "/api/runs":
                 return api.runs(self._runs)
             case "/api/story":
-                return api.story(self._runs, query, self._sizes_of)
+                return api.history(self._runs, query, self._sizes_of)
             case "/api/executions":
                 return api.executions(self._runs, query)
             case "/api/tree" | "/api/call" | "/api/left":
@@ -287,10 +287,10 @@ class DashboardServer:
 
     async def _tell(self, exchange: Exchange, run: FollowedRun) -> None:
         newest = NewsCursor()
-        story = run.story
+        history = run.history
         while True:
-            if story is not run.story:
-                story, newest = run.story, NewsCursor()
+            if history is not run.history:
+                history, newest = run.history, NewsCursor()
             mark = run.mark
             data = msgspec.json.encode(api.news(run, newest))
             await exchange.write(b"event: news\ndata: " + data + b"\n\n")

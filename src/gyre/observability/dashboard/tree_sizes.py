@@ -39,14 +39,14 @@ class TreeSizes:
     def panel(self, view: ViewWindow | None = None) -> dict[str, Any] | None:
         """What is known now of executions that closed in the view, or at any time; what is not
         known is being read."""
-        story = self._run.story
-        if story is None:
+        history = self._run.history
+        if history is None:
             return None
         chosen = self._chosen()
         missing = [one for one in chosen if one[0] not in self._sizes]
         if missing and (self._reading is None or self._reading.done()):
             self._reading = asyncio.create_task(self._read(missing))
-        closed_s = [at_s for times in story.work.closed.values() for at_s in times]
+        closed_s = [at_s for times in history.work.closed.values() for at_s in times]
         found = [one for name, *_ in chosen if (one := self._sizes.get(name)) is not None]
         known = trees(
             [(one.size, one.ending) for one in found if _is_in(one.closed_s, view)],
@@ -67,10 +67,10 @@ class TreeSizes:
 
     def _chosen(self) -> list[tuple[str, str, float]]:
         """Closed executions among those that are looked at."""
-        assert self._run.story is not None
+        assert self._run.history is not None
         return [
             (one.name, one.ending.value, one.closed_s)
-            for one in evenly_spaced(self._run.story.work.attempts, most=MOST_TREES)
+            for one in evenly_spaced(self._run.history.work.attempts, most=MOST_TREES)
             if one.closed_s is not None and one.name is not None and one.ending is not None
         ]
 

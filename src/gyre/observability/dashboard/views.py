@@ -50,12 +50,12 @@ ORDERS: dict[str, Callable[[One, float], tuple[Any, ...]]] = {
 """Newest, longest and lowest first; those that have no such value come last."""
 
 
-def listed(story: RunHistory, asked: ListingQuery) -> dict[str, Any]:
+def listed(history: RunHistory, asked: ListingQuery) -> dict[str, Any]:
     """How many there are of them, and the rows of one page."""
     at_s = asked.at_s
     found = [
         one
-        for one in _among(story, asked)
+        for one in _among(history, asked)
         if (asked.ending is None or _ending(one, at_s) is asked.ending)
         and (asked.outcome is None or _outcome(one, at_s) is asked.outcome)
     ]
@@ -63,27 +63,27 @@ def listed(story: RunHistory, asked: ListingQuery) -> dict[str, Any]:
         order = ORDERS[asked.order]
         found.sort(key=lambda one: order(one, at_s))
     page = found[asked.offset : asked.offset + min(asked.limit, MOST_ROWS)]
-    return {"total": len(found), "rows": [_row(story, one, at_s) for one in page]}
+    return {"total": len(found), "rows": [_row(history, one, at_s) for one in page]}
 
 
-def _among(story: RunHistory, asked: ListingQuery) -> Iterator[One]:
+def _among(history: RunHistory, asked: ListingQuery) -> Iterator[One]:
     """Those that were there at the moment."""
     if asked.held_out:
-        yield from (one for one in story.held_out.rows.values() if one.asked_s <= asked.at_s)
+        yield from (one for one in history.held_out.rows.values() if one.asked_s <= asked.at_s)
         return
-    work = story.work
+    work = history.work
     among = work.attempts if asked.group is None else work.members(asked.group)
     yield from (one for one in among if work.queries[one.group].admitted_s <= asked.at_s)
 
 
-def _row(story: RunHistory, one: One, at_s: float) -> dict[str, Any]:
-    own = _held_out(one) if isinstance(one, EvaluationRecord) else _trained(story, one, at_s)
+def _row(history: RunHistory, one: One, at_s: float) -> dict[str, Any]:
+    own = _held_out(one) if isinstance(one, EvaluationRecord) else _trained(history, one, at_s)
     ending, outcome = _ending(one, at_s), _outcome(one, at_s)
     return own | {
         "execution": one.name,
         "stage": _stage(one, at_s).value,
         # Where it was before it was moved is not kept.
-        "engine": one.engine if at_s >= story.now_s else None,
+        "engine": one.engine if at_s >= history.now_s else None,
         "launched_s": _by(one.launched_s, at_s),
         "ended_s": _by(one.ended_s, at_s),
         "ran_s": one.ran_s if _by(one.ended_s, at_s) is not None else None,
@@ -93,8 +93,8 @@ def _row(story: RunHistory, one: One, at_s: float) -> dict[str, Any]:
     }
 
 
-def _trained(story: RunHistory, one: ExecutionRecord, at_s: float) -> dict[str, Any]:
-    query = story.work.queries[one.group]
+def _trained(history: RunHistory, one: ExecutionRecord, at_s: float) -> dict[str, Any]:
+    query = history.work.queries[one.group]
     is_pulled = _by(query.assigned_s, at_s) is not None
     return {
         "group": one.group,
@@ -181,13 +181,13 @@ def plain_shape(shape: SchedulerConfig) -> dict[str, Any]:
     }
 
 
-def moment(story: RunHistory, at_s: float) -> dict[str, Any]:
+def moment(history: RunHistory, at_s: float) -> dict[str, Any]:
     """The run as it was then."""
-    shape, level = story.shape, story.level_at(at_s)
-    states = [story.fleet.change_at(cell, at_s).state for cell in range(shape.num_cells)]
-    is_over = story.is_over and at_s >= story.now_s
+    shape, level = history.shape, history.level_at(at_s)
+    states = [history.fleet.change_at(cell, at_s).state for cell in range(shape.num_cells)]
+    is_over = history.is_over and at_s >= history.now_s
     why = "over" if is_over else hindrance(shape, level, states, at_s)
-    outcomes = story.work.outcomes_at(at_s)
+    outcomes = history.work.outcomes_at(at_s)
     return {
         "at_s": at_s,
         "version": level.version,
@@ -206,11 +206,11 @@ def moment(story: RunHistory, at_s: float) -> dict[str, Any]:
         "supply": supply(level, shape),
         "supply_since_s": level.supply_since_s,
         "entering": {"may": why is None, "why": why},
-        "left_s": 0.0 if is_over else _left_s(story, level, at_s),
-        "cells": [_engine(story, cell, at_s) for cell in range(shape.num_cells)],
+        "left_s": 0.0 if is_over else _left_s(history, level, at_s),
+        "cells": [_engine(history, cell, at_s) for cell in range(shape.num_cells)],
         "engines": [
-            _engine(story, engine, at_s)
-            for engine in range(shape.num_cells, len(story.fleet.capacities))
+            _engine(history, engine, at_s)
+            for engine in range(shape.num_cells, len(history.fleet.capacities))
         ],
         "groups": {
             "queued": level.queued_groups,
@@ -228,22 +228,22 @@ def moment(story: RunHistory, at_s: float) -> dict[str, Any]:
             "closed": sum(outcomes.values()),
         },
         "outcomes": outcomes,
-        "endings": story.work.endings_at(at_s),
-        "use": latest(story, at_s),
+        "endings": history.work.endings_at(at_s),
+        "use": latest(history, at_s),
     }
 
 
-def _engine(story: RunHistory, engine: int, at_s: float) -> dict[str, Any]:
-    change = story.fleet.change_at(engine, at_s)
-    is_cell = engine < story.shape.num_cells
+def _engine(history: RunHistory, engine: int, at_s: float) -> dict[str, Any]:
+    change = history.fleet.change_at(engine, at_s)
+    is_cell = engine < history.shape.num_cells
     named: dict[str, Any] = {"engine": engine}
     if is_cell:
         named = {"cell": engine, "kind": "core" if engine == CORE else "satellite"}
     return named | {
         "state": change.state.value,
         "since_s": change.at_s,
-        "load": story.fleet.load_at(engine, at_s),
-        "capacity": story.fleet.capacities[engine],
+        "load": history.fleet.load_at(engine, at_s),
+        "capacity": history.fleet.capacities[engine],
     }
 
 
@@ -297,15 +297,15 @@ def _unsupplied(
     return None if rules.has_dwelt(since=since_s, dwell_s=dwell_s, now=at_s) else "dwell"
 
 
-def _left_s(story: RunHistory, level: RunCounts, at_s: float) -> float | None:
+def _left_s(history: RunHistory, level: RunCounts, at_s: float) -> float | None:
     """Until the last step, if all that are left take the mean time; None where nobody knows."""
-    steps = story.steps.until(at_s)
-    if story.shape.steps is None or not steps:
+    steps = history.steps.until(at_s)
+    if history.shape.steps is None or not steps:
         return None
     mean_s = steps[-1].at_s / len(steps)
     # A step that takes longer than the mean is about to end, as far as anybody knows.
     since_s = min(at_s - steps[-1].at_s, mean_s)
-    return max(0.0, (story.shape.steps - level.version) * mean_s - since_s)
+    return max(0.0, (history.shape.steps - level.version) * mean_s - since_s)
 
 
 MOST_LINES = 50
@@ -313,7 +313,7 @@ MOST_LINES = 50
 
 @dataclass(slots=True)
 class NewsCursor:
-    """How much of a story somebody has been told."""
+    """How much of a run somebody has been told."""
 
     steps: int = 0
     publications: int = 0
@@ -321,26 +321,26 @@ class NewsCursor:
     rounds: int = 0
     faults: int = 0
 
-    def lines(self, story: RunHistory) -> list[dict[str, Any]]:
+    def lines(self, history: RunHistory) -> list[dict[str, Any]]:
         """In order of time, the last of them where there are many."""
-        found = sorted(self._found(story), key=lambda pair: pair[0])
-        self.steps = len(story.steps.rows)
-        self.publications = len(story.steps.publications)
-        self.checkpoints = len(story.steps.checkpoints)
-        self.rounds = len(story.steps.rounds)
-        self.faults = len(story.faults.rows)
+        found = sorted(self._found(history), key=lambda pair: pair[0])
+        self.steps = len(history.steps.rows)
+        self.publications = len(history.steps.publications)
+        self.checkpoints = len(history.steps.checkpoints)
+        self.rounds = len(history.steps.rounds)
+        self.faults = len(history.faults.rows)
         return [{"at_s": at_s, "text": text} for at_s, text in found[-MOST_LINES:]]
 
-    def _found(self, story: RunHistory) -> Iterator[tuple[float, str]]:
-        for step in story.steps.rows[self.steps :]:
+    def _found(self, history: RunHistory) -> Iterator[tuple[float, str]]:
+        for step in history.steps.rows[self.steps :]:
             yield step.at_s, _step(step)
-        for one in story.steps.publications[self.publications :]:
+        for one in history.steps.publications[self.publications :]:
             yield one.at_s, _published(one)
-        for one in story.steps.checkpoints[self.checkpoints :]:
+        for one in history.steps.checkpoints[self.checkpoints :]:
             yield one.at_s, _kept(one)
-        for one in story.steps.rounds[self.rounds :]:
+        for one in history.steps.rounds[self.rounds :]:
             yield one.at_s, _scored(one)
-        for fault in story.faults.rows[self.faults :]:
+        for fault in history.faults.rows[self.faults :]:
             yield fault.at_s, fault.text
 
 

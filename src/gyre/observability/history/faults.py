@@ -1,4 +1,4 @@
-"""Faults and recoveries of a story: what went wrong, where, and when it was mended."""
+"""Faults and recoveries of a run: what went wrong, where, and when it was mended."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
-"""A run's story: what its journal says, kept so that any moment of it can be asked for.
+"""A run's history: what its journal says, kept so that any moment of it can be asked for.
 
 Rule 1: a fact is taken in at a cost that does not grow with the run, and rows are only added.
 Rule 2: the scheduler's state is learnt by telling its events to another scheduler, so that the
-story cannot disagree with the run; a simulated run's events are enough.
+history cannot disagree with the run; a simulated run's events are enough.
 Rule 3: a fact that comes twice, as after a resume, counts once.
 """
 

@@ -1,4 +1,4 @@
-"""Updates of a story, and what was measured with them: objective, staleness, publications."""
+"""Updates of a run, and what was measured with them: objective, staleness, publications."""
 
 from bisect import bisect_right
 from collections import Counter

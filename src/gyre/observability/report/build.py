@@ -72,15 +72,15 @@ def reported(places: Sequence[Path], say: Callable[[str], None]) -> list[ReportR
 def _told(run: FollowedRun, say: Callable[[str], None], *, num_runs: int) -> ReportRun:
     say(f"{run.place}: reading")
     trees = run_loop(_read(run))
-    story = run.story
-    if story is None or not story.is_started or story.now_s <= 0:
+    history = run.history
+    if history is None or not history.is_started or history.now_s <= 0:
         why = "nothing is recorded yet" if run.problem is None else run.problem
         raise ConfigError(why if str(run.place) in why else f"{run.place}: {why}")
     say(f"{run.place}: simulating its work under each placement")
     return ReportRun(
         label=run.name,
-        story=story,
-        panels=panels_of(story, num_runs=num_runs),
+        history=history,
+        panels=panels_of(history, num_runs=num_runs),
         trees=trees,
         compared=_compared(run),
         state=run.state,
@@ -95,7 +95,7 @@ def _told(run: FollowedRun, say: Callable[[str], None], *, num_runs: int) -> Rep
 async def _read(run: FollowedRun) -> dict[str, Any] | None:
     """All that the journal holds is told; returns what the trees of its executions are like."""
     await run.look()
-    if run.story is None or run.folder is None:
+    if run.history is None or run.folder is None:
         return None
     sizes = TreeSizes(run)
     sizes.panel()

@@ -287,7 +287,7 @@ def _faults(runs: Sequence[ReportRun]) -> Figure:
 def _faults_says(run: ReportRun) -> str:
     found = run.panels["faults"]
     mended = [
-        one.mended_at_s - one.at_s for one in run.story.faults.rows if one.mended_at_s is not None
+        one.mended_at_s - one.at_s for one in run.history.faults.rows if one.mended_at_s is not None
     ]
     named = ", ".join(f"{number} {kind}" for kind, number in sorted(found["counts"].items()))
     text = f"{many(sum(found['counts'].values()), 'fault')}: {named}"

@@ -364,12 +364,12 @@ def _levels(axes: Axes, run: ReportRun, unit_s: float) -> None:
 
 
 def _water_says(run: ReportRun) -> str:
-    levels = run.story.levels
+    levels = run.history.levels
     spans = zip(levels, [*(one.at_s for one in levels[1:]), run.end_s], strict=True)
     below_s = sum(
         until_s - one.at_s
         for one, until_s in spans
-        if one.waterlevel <= one.capacity - run.story.shape.cell_capacity
+        if one.waterlevel <= one.capacity - run.history.shape.cell_capacity
     )
     peak = max(one.waterlevel for one in levels)
     full = max(one.capacity for one in levels)
@@ -405,10 +405,10 @@ def _groups(runs: Sequence[ReportRun]) -> Figure:
 
 
 def _groups_says(run: ReportRun) -> str:
-    last = run.story.levels[-1]
+    last = run.history.levels[-1]
     most = max(
         one.queued_groups + one.running_groups + one.assessing_groups + one.ready + one.assigned
-        for one in run.story.levels
+        for one in run.history.levels
     )
     return (
         f"At most {most:,} groups were outstanding at once; in the end {last.trained:,} were "
@@ -417,7 +417,7 @@ def _groups_says(run: ReportRun) -> str:
 
 
 def _groups_tables(run: ReportRun) -> list[ReportTable]:
-    last = run.story.levels[-1]
+    last = run.history.levels[-1]
     counts = {
         "queued": last.queued_groups,
         "running": last.running_groups,

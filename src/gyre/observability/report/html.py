@@ -82,7 +82,7 @@ def _head(runs: Sequence[ReportRun]) -> Iterator[str]:
 
 
 def _shape(run: ReportRun) -> str:
-    shape = run.story.shape
+    shape = run.history.shape
     dispatch = shape.dispatch
     pace = (
         f"phi {dispatch.extra_dispatch:g}"

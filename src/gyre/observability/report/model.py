@@ -30,7 +30,7 @@ class ReportRun:
     """What it is called; no other run of its report is called so."""
     place: int | None = None
     """Among the runs of its report; None of one alone."""
-    story: RunHistory = field(repr=False)
+    history: RunHistory = field(repr=False)
     panels: Mapping[str, Any] = field(repr=False)
     """As a page has them, at the last fact."""
     trees: Mapping[str, Any] | None = None
@@ -49,14 +49,14 @@ class ReportRun:
 
     @property
     def end_s(self) -> float:
-        return self.story.now_s
+        return self.history.now_s
 
 
-def panels_of(story: RunHistory, *, num_runs: int = 1) -> dict[str, Any]:
+def panels_of(history: RunHistory, *, num_runs: int = 1) -> dict[str, Any]:
     """All of them, over the whole run, which is one of so many."""
     points = min(MOST_POINTS, ALL_POINTS // num_runs)
-    view = ViewWindow(at_s=story.now_s, from_s=0.0, to_s=story.now_s, points=points)
-    return panels(story, view, PANELS)
+    view = ViewWindow(at_s=history.now_s, from_s=0.0, to_s=history.now_s, points=points)
+    return panels(history, view, PANELS)
 
 
 def beside_each_other(runs: Sequence[ReportRun]) -> list[ReportRun]:

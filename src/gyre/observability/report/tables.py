@@ -78,7 +78,7 @@ def _uncomputed(run: ReportRun) -> float | None:
 
 
 def _switch_s(run: ReportRun) -> float | None:
-    found = [sum(one.fact.phases.values()) for one in run.story.fleet.transitions]
+    found = [sum(one.fact.phases.values()) for one in run.history.fleet.transitions]
     return fmean(found) if found else None
 
 
@@ -106,8 +106,10 @@ QUANTITIES = (
         of=lambda run: run.panels["staleness"]["predicted"],
         written=_exact,
     ),
-    Quantity(name="groups trained", of=lambda run: run.story.levels[-1].trained, written=_counted),
-    Quantity(name="groups void", of=lambda run: run.story.levels[-1].void, written=_counted),
+    Quantity(
+        name="groups trained", of=lambda run: run.history.levels[-1].trained, written=_counted
+    ),
+    Quantity(name="groups void", of=lambda run: run.history.levels[-1].void, written=_counted),
     Quantity(
         name="executions ended",
         of=lambda run: run.panels["durations"]["executions"]["num"],
@@ -132,7 +134,7 @@ QUANTITIES = (
     Quantity(name="time fenced or dead", of=_part("fenced", "dead"), written=_shared),
     Quantity(
         name="changes of role timed",
-        of=lambda run: len(run.story.fleet.transitions) or None,
+        of=lambda run: len(run.history.fleet.transitions) or None,
         written=_counted,
     ),
     Quantity(name="time of a change of role, mean", of=_switch_s, written=took),
@@ -197,7 +199,7 @@ def difference(value: float | None, first: float | None, *, is_part: bool = Fals
 
 def stands(run: ReportRun) -> str:
     """A sentence on whether that is all of it."""
-    steps, planned = len(run.panels["steps"]["step"]), run.story.shape.steps
+    steps, planned = len(run.panels["steps"]["step"]), run.history.shape.steps
     taken = many(steps, "step") if planned in (None, steps) else f"{steps} of {planned} steps"
     kind = "A simulated run" if run.is_simulated else "A run"
     text = f"{kind} of {taken} in {spoken(run.end_s)}"
@@ -234,8 +236,8 @@ def _plain(run: ReportRun) -> dict[str, Any]:
         "seed": run.seed,
         "started_at": run.started_at,
         "end_s": run.end_s,
-        "shape": plain_shape(run.story.shape),
-        "moment": moment(run.story, run.end_s),
+        "shape": plain_shape(run.history.shape),
+        "moment": moment(run.history, run.end_s),
         "numbers": {one.name: one.of(run) for one in QUANTITIES},
         "compared": [asdict(one) for one in run.compared],
         "panels": dict(run.panels) | {"trees": run.trees},

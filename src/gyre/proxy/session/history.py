@@ -359,7 +359,7 @@ class HistoryReader:
         self._prefaces: dict[tuple[bytes, ...], tuple[Preface, bytes]] = {}
         self.trails = trails
 
-    def story(self, dialect: Dialect, wire: ParsedRequest) -> RequestHistory:
+    def history_of(self, dialect: Dialect, wire: ParsedRequest) -> RequestHistory:
         """Raises RequestError that says where a message is not as its dialect has it."""
         hashes = [xxh3_128_digest(raw, self._seed) for raw in wire.messages]
         skipped, preface, key = self._preface(dialect, wire, hashes)
@@ -411,13 +411,13 @@ class HistoryReader:
         )
 
     def together(
-        self, story: RequestHistory, unit: HistoryUnit, hashes: list[bytes]
+        self, request_history: RequestHistory, unit: HistoryUnit, hashes: list[bytes]
     ) -> MatchDigests:
         """Keys of a unit that is made of several messages."""
         where = tuple(hashes[index] + within.to_bytes(4, "little") for index, within in unit.pieces)
         known = self._merged.get(where)
         if known is None:
-            keys = [self._keys.of(message) for message in story.messages(unit)]
+            keys = [self._keys.of(message) for message in request_history.messages(unit)]
             known = keys[0] if len(keys) == 1 else self._keys.run(keys)
             self._merged[where] = known
         return known

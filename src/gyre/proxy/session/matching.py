@@ -16,10 +16,10 @@ TAIL_TOKENS = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixMatch:
-    """The part of a story that the tree already holds."""
+    """The part of a run that the tree already holds."""
 
     path: list[SegmentId]
-    """The preface's segment and one per matched unit; shorter than the story or equal to it."""
+    """The preface's segment and one per matched unit; shorter than the history or equal to it."""
     cuts: dict[CallId, int]
     """Replies now found to be held only to so many output ids."""
     echoed: tuple[CallEchoed, ...]
@@ -44,22 +44,30 @@ class PrefixMatch:
 
 
 def match_prefix(
-    tree: Tree, story: RequestHistory, keys: MessageDigests, renderer: Renderer
+    tree: Tree, history: RequestHistory, keys: MessageDigests, renderer: Renderer
 ) -> PrefixMatch:
-    """The longest path whose messages are the story's first ones (SPEC 4.2, 4.5)."""
-    if story.known:
-        front = story.known[-1:]
-        place = _walk(tree, story, story.known, front, story.fresh(), keys, renderer)
-        if len(place.path) > len(story.known):
+    """The longest path whose messages are the history's first ones (SPEC 4.2, 4.5)."""
+    if history.known:
+        front = history.known[-1:]
+        place = _walk(
+            tree,
+            history,
+            history.known,
+            front,
+            history.fresh(),
+            keys,
+            renderer,
+        )
+        if len(place.path) > len(history.known):
             return place
-    prefaces = tree.find(ROOT, story.preface_key)
-    units = story.units() if prefaces else ()
-    return _walk(tree, story, [], prefaces, units, keys, renderer)
+    prefaces = tree.find(ROOT, history.preface_key)
+    units = history.units() if prefaces else ()
+    return _walk(tree, history, [], prefaces, units, keys, renderer)
 
 
 def _walk(
     tree: Tree,
-    story: RequestHistory,
+    history: RequestHistory,
     known: list[SegmentId],
     front: Sequence[SegmentId],
     units: Sequence[HistoryUnit],
@@ -72,7 +80,7 @@ def _walk(
     for unit in units:
         found = _step(tree, front, unit)
         if not found and unit.role == "assistant":
-            partial = _partial(tree, front, story, unit, keys, renderer)
+            partial = _partial(tree, front, history, unit, keys, renderer)
             if partial is not None:
                 node, echo = partial
                 found = [node.segment]
@@ -132,13 +140,13 @@ def _best(tree: Tree, front: Sequence[SegmentId]) -> tuple[SegmentId, bool]:
 def _partial(
     tree: Tree,
     front: Sequence[SegmentId],
-    story: RequestHistory,
+    history: RequestHistory,
     unit: HistoryUnit,
     keys: MessageDigests,
     renderer: Renderer,
 ) -> tuple[CallNode, CallEchoed] | None:
     """An undelivered reply of which this assistant message is the beginning (SPEC 4.5)."""
-    (message,) = story.messages(unit)
+    (message,) = history.messages(unit)
     for segment in front:
         for node in tree.calls_at(segment):
             if node.committed is not None or not _may_begin(message, node.message):
@@ -146,7 +154,7 @@ def _partial(
             output = tree.output_ids(node.id).tolist()
             ids = tree.path_ids(node.segment, last=TAIL_TOKENS + len(output)).tolist()
             tail = ids[: len(ids) - len(output)]
-            cut = cut_of(renderer, story, node, output, tail, message)
+            cut = cut_of(renderer, history, node, output, tail, message)
             if cut is not None:
                 return node, CallEchoed(call=node.id, tokens=cut, keys=keys.reply(message))
     return None
@@ -161,7 +169,7 @@ def _may_begin(message: Message, whole: Message) -> bool:
 
 def cut_of(
     renderer: Renderer,
-    story: RequestHistory,
+    history: RequestHistory,
     node: CallNode,
     output: list[int],
     tail: list[int],
@@ -170,7 +178,7 @@ def cut_of(
     """How many output ids spell exactly the beginning that came back; None if no cut does."""
 
     def parsed(count: int) -> ParsedReply:
-        return renderer.parse(output[:count], tail, story.preface.tools)
+        return renderer.parse(output[:count], tail, history.preface.tools)
 
     if message.calls:
         if message.text != node.message.text:

@@ -37,22 +37,22 @@ class Prompt:
     ids: Ids
 
 
-def compose(tree: Tree, story: RequestHistory, place: PrefixMatch, renderer: Renderer) -> Prompt:
-    """The exact prompt of a story whose last unit is no assistant message."""
+def compose(tree: Tree, history: RequestHistory, place: PrefixMatch, renderer: Renderer) -> Prompt:
+    """The exact prompt of a run whose last unit is no assistant message."""
     at = place.last_sampled(tree)
     pieces: list[list[int]] | None = None
     start, trim, generation = ROOT, 0, list[int]()
     fresh: Sequence[HistoryUnit | None] = ()
     if at is not None:
-        bridged = _bridge(tree, story, place, renderer, at)
+        bridged = _bridge(tree, history, place, renderer, at)
         if bridged is not None:
             trim, pieces, generation = bridged
-            start, fresh = place.path[at], story.units(at)
+            start, fresh = place.path[at], history.units(at)
     rerendered = at is not None and pieces is None
     if pieces is None:
-        fresh = [None, *story.units()]
-        pieces, generation = _whole(tree, story, place, renderer)
-    anchor, inputs = _settle(tree, story, start, trim, fresh, pieces)
+        fresh = [None, *history.units()]
+        pieces, generation = _whole(tree, history, place, renderer)
+    anchor, inputs = _settle(tree, history, start, trim, fresh, pieces)
     news = [np.frombuffer(new.ids, dtype=np.int32) for new in inputs]
     ids = np.concatenate(
         [_known(tree, anchor, inputs), *news, np.frombuffer(array("i", generation), dtype=np.int32)]
@@ -66,7 +66,7 @@ def compose(tree: Tree, story: RequestHistory, place: PrefixMatch, renderer: Ren
     )
 
 
-def extend(tree: Tree, story: RequestHistory, place: PrefixMatch, renderer: Renderer) -> Prompt:
+def extend(tree: Tree, history: RequestHistory, place: PrefixMatch, renderer: Renderer) -> Prompt:
     """A prompt that continues a sampled reply which the request gives as its last message (M09)."""
     anchor = place.path[-1]
     call = tree.segments[anchor].call
@@ -74,7 +74,7 @@ def extend(tree: Tree, story: RequestHistory, place: PrefixMatch, renderer: Rend
         message = "only a sampled reply is extended"
         raise AssertionError(message)
     output = tree.output_ids(call).tolist()
-    kept = place.kept(tree, call, story.units(len(story) - 1)[0])
+    kept = place.kept(tree, call, history.units(len(history) - 1)[0])
     while kept and output[kept - 1] in renderer.stop_ids:
         kept -= 1
     trim = len(output) - kept
@@ -99,29 +99,29 @@ def _known(tree: Tree, anchor: SegmentId, inputs: Sequence[NewSegment]) -> Ids:
 
 
 def _bridge(
-    tree: Tree, story: RequestHistory, place: PrefixMatch, renderer: Renderer, at: int
+    tree: Tree, history: RequestHistory, place: PrefixMatch, renderer: Renderer, at: int
 ) -> tuple[int, list[list[int]], list[int]] | None:
     """(trim, ids per unit after the sampled one, generation prompt); None: render anew."""
     segment = tree.segments[place.path[at]]
     call = segment.call
-    after = story.units(at)
+    after = history.units(at)
     lead = 0
     while lead < len(after) and after[lead].role != "assistant":
         lead += 1
     if call is None or lead == 0:
         return None
     output = tree.output_ids(call).tolist()
-    echoed = story.units(at - 1)[0]
+    echoed = history.units(at - 1)[0]
     kept = place.kept(tree, call, echoed)
     tail = tree.path_ids(segment.id, last=TAIL_TOKENS + len(output)).tolist()
-    said = [story.messages(unit) for unit in after[:lead]]
-    (echo,) = story.messages(echoed)
+    said = [history.messages(unit) for unit in after[:lead]]
+    (echo,) = history.messages(echoed)
     known = _associations(echo, tree.calls[call].message)
     bridged = renderer.bridge(
         tail[: len(tail) - len(output)],
         output[:kept],
         [associate(message, known) for unit in said for message in unit],
-        story.preface.tools,
+        history.preface.tools,
     )
     if bridged is None:
         return None
@@ -129,19 +129,19 @@ def _bridge(
     if lead < len(after):
         # Assistant turns the policy did not sample here follow: their text comes from a full
         # rendering, in which a turn begins cleanly at its opener.
-        rest, generation = _whole(tree, story, place, renderer)
+        rest, generation = _whole(tree, history, place, renderer)
         pieces += rest[1 + at + lead :]
     return len(output) - kept + bridged.trim, pieces, generation
 
 
 def _whole(
-    tree: Tree, story: RequestHistory, place: PrefixMatch, renderer: Renderer
+    tree: Tree, history: RequestHistory, place: PrefixMatch, renderer: Renderer
 ) -> tuple[list[list[int]], list[int]]:
     """Ids of the preface and of every unit, and the generation prompt, rendered from nothing."""
-    said: list[list[Message]] = [list(story.preface.system)]
+    said: list[list[Message]] = [list(history.preface.system)]
     known: dict[str, ToolCall] = {}
-    for index, unit in enumerate(story.units()):
-        messages = story.messages(unit)
+    for index, unit in enumerate(history.units()):
+        messages = history.messages(unit)
         if unit.role == "assistant":
             (echo,) = messages
             stored = _stored(tree, place, index, unit)
@@ -149,7 +149,7 @@ def _whole(
             messages = [stored or echo]
         said.append([associate(message, known) for message in messages])
     flat = [message for unit in said for message in unit]
-    rendered = renderer.render(flat, story.preface.tools)
+    rendered = renderer.render(flat, history.preface.tools)
     return _cut(rendered.ids, rendered.owners, list(spans(said, first=0)))
 
 
@@ -185,7 +185,7 @@ def _cut(
 
 def _settle(
     tree: Tree,
-    story: RequestHistory,
+    history: RequestHistory,
     start: SegmentId,
     trim: int,
     units: Sequence[HistoryUnit | None],
@@ -200,7 +200,7 @@ def _settle(
         carried = []
         new = NewSegment(
             label="system" if unit is None else unit.role,
-            key=story.preface_key if unit is None else unit.keys.as_input,
+            key=history.preface_key if unit is None else unit.keys.as_input,
             ids=array("i", ids).tobytes(),
             trim=trim,
         )
@@ -260,7 +260,7 @@ SLICE_CHARS = 2**16
 
 
 def check_context_early(
-    story: RequestHistory,
+    history: RequestHistory,
     place: PrefixMatch,
     renderer: Renderer,
     context_tokens: int,
@@ -271,7 +271,7 @@ def check_context_early(
 
     `where`: the field of a request that holds its messages.
     """
-    texts = [text for text in _new_texts(story, place, renderer) if text]
+    texts = [text for text in _new_texts(history, place, renderer) if text]
     total_bytes = sum(len(text.encode("utf-8", "replace")) for text in texts)
     if total_bytes <= LIKELY_BYTES * context_tokens:
         return
@@ -288,14 +288,14 @@ def check_context_early(
             raise TooLarge(message, where=where)
 
 
-def _new_texts(story: RequestHistory, place: PrefixMatch, renderer: Renderer) -> Iterator[str]:
+def _new_texts(history: RequestHistory, place: PrefixMatch, renderer: Renderer) -> Iterator[str]:
     """Everything that no prompt before has held and this one will, thinking that may go aside."""
     if not place.path:
-        for tool in story.preface.tools:
+        for tool in history.preface.tools:
             yield from (tool.name, tool.description, tool.parameters)
-        yield from (message.text for message in story.preface.system)
-    for unit in story.units(max(0, len(place.path) - 1)):
-        for message in story.messages(unit):
+        yield from (message.text for message in history.preface.system)
+    for unit in history.units(max(0, len(place.path) - 1)):
+        for message in history.messages(unit):
             yield message.text
             if message.reasoning is not None and renderer.keeps_thinking:
                 yield message.reasoning

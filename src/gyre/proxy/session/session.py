@@ -124,14 +124,14 @@ class Session:
 
         `headers` are those that identify the caller; they become part of the call's metadata.
         """
-        story, place, prompt, prefill = self._prompt(dialect, wire)
+        history, place, prompt, prefill = self._prompt(dialect, wire)
         room = self._context_tokens - len(prompt.ids)
         if room < 1:
             raise ContextOverflow(prompt_tokens=len(prompt.ids), max_tokens=self._context_tokens)
         most = min(self._sampling.max_tokens, room)
         return PositionedRequest(
             prompt=prompt,
-            preface=story.preface,
+            preface=history.preface,
             prefill=prefill,
             echoed=place.echoed,
             ambiguous=place.ambiguous,
@@ -144,7 +144,7 @@ class Session:
             classified=classified,
             is_probe=wire.max_tokens is not None and wire.max_tokens <= PROBE_TOKENS,
             cached_tokens=self.tree.segments[prompt.anchor].end - prompt.trim,
-            mark=story.mark,
+            mark=history.mark,
             path=place.path,
         )
 
@@ -155,28 +155,43 @@ class Session:
     def _prompt(
         self, dialect: Dialect, wire: ParsedRequest
     ) -> tuple[RequestHistory, PrefixMatch, Prompt, str]:
-        story = self._history.story(dialect, wire)
-        if not len(story) and not story.preface.system:
+        history = self._history.history_of(dialect, wire)
+        if not len(history) and not history.preface.system:
             message = "expected at least one message, found none"
             raise RequestError(message, where=dialect.conversation)
-        place = match_prefix(self.tree, story, self._keys, self._renderer)
+        place = match_prefix(self.tree, history, self._keys, self._renderer)
         where = dialect.conversation
-        check_context_early(story, place, self._renderer, self._context_tokens, where=where)
-        last = story.units(len(story) - 1)[0] if len(story) else None
+        check_context_early(history, place, self._renderer, self._context_tokens, where=where)
+        last = history.units(len(history) - 1)[0] if len(history) else None
         if last is None or last.role != "assistant":
-            return story, place, compose(self.tree, story, place, self._renderer), ""
-        matched = len(place.path) == len(story) + 1
+            return (
+                history,
+                place,
+                compose(self.tree, history, place, self._renderer),
+                "",
+            )
+        matched = len(place.path) == len(history) + 1
         if matched and self.tree.segments[place.path[-1]].call is not None:
-            return story, place, extend(self.tree, story, place, self._renderer), ""
-        (given,) = story.messages(last)
+            return (
+                history,
+                place,
+                extend(self.tree, history, place, self._renderer),
+                "",
+            )
+        (given,) = history.messages(last)
         if given.calls:
             where = f"{dialect.conversation}[{len(wire.messages) - 1}]"
             message = "a conversation cannot end on a tool call"
             raise RequestError(message, where=where)
-        story.drop_last()
-        place = replace(place, path=place.path[: len(story) + 1])
-        prompt = compose(self.tree, story, place, self._renderer)
-        return story, place, prefilled(prompt, self._renderer.encode(given.text)), given.text
+        history.drop_last()
+        place = replace(place, path=place.path[: len(history) + 1])
+        prompt = compose(self.tree, history, place, self._renderer)
+        return (
+            history,
+            place,
+            prefilled(prompt, self._renderer.encode(given.text)),
+            given.text,
+        )
 
     def _enforced(self, wire: ParsedRequest, most: int) -> SamplingParams:
         """The run's settings; the client's own only shorten the reply (SPEC 4.6)."""
