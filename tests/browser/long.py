@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.observability.conftest import Story
-from tests.observability.terminal.journaled import SMALL, journal, simulated, told
+from tests.observability.terminal.journals import SMALL, journal, simulated, told
 from tokenizers import Tokenizer
 
 from gyre.model.registry import known_models
@@ -31,7 +31,7 @@ def write(folder, *, tool_tokens=200):
 
 
 class _Story:
-    """As test_draw.py has the shape: two prompts, ten leaves, one sub-agent twice."""
+    """As test_selection.py has the shape: two prompts, ten leaves, one sub-agent twice."""
 
     def __init__(self, tool_tokens):
         known = known_models()["tiny"]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import aiohttp
 from safetensors.torch import load_file
-from tests.controller.nursed import fork_server
+from tests.controller.forked_cells import fork_server
 from tests.trainer.scenes import NUM_EXECUTIONS, a_scene
 from tests.waiting import PATIENCE_S
 

@@ -16,7 +16,7 @@ from tests.cell.live_cells import (
     train,
     weights,
 )
-from tests.controller.nursed import fork_clients
+from tests.controller.forked_cells import fork_clients
 from tests.trainer.scenes import NUM_EXECUTIONS
 
 from gyre.config.sections import LossConfig, TrainerConfig

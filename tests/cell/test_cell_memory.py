@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.lending import ThreadsMemory
+from tests.cuda_lending import ThreadsMemory
 
 from gyre.cell.main import require_ipc
 from gyre.types.errors import ConfigError, TransferError

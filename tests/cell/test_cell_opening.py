@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from tests.cell.live_cells import Started
-from tests.controller.nursed import fork_clients
+from tests.controller.forked_cells import fork_clients
 from tests.inference.engine import slow_engine
 from tests.inference.server.serving import write_model
 

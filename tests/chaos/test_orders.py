@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import uvloop
+from tests.flows.live.followed_run import watched
 from tests.flows.live.running import SCHEDULE, Ran, pid_of, tasks_of, write_run
-from tests.flows.live.watched import watched
 
 from gyre.controller.controller import JOURNAL_EVENTS, Controller
 from gyre.controller.run_file import read_run

@@ -12,8 +12,8 @@ import pytest
 from tests.chaos.held import most
 from tests.chaos.held_calls import held_tables, write_blows
 from tests.chaos.soaking import Soak
+from tests.flows.live.followed_run import watched
 from tests.flows.live.running import SCHEDULE, tasks_of, write_run
-from tests.flows.live.watched import watched
 
 from gyre.controller.executions.group_executions import next_name
 from gyre.observability.ledgers import ledgers

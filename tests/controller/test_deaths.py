@@ -40,7 +40,7 @@ STARTED = 'echo x >> ../starts; eval "$0"'
 
 def lives(folder, wanted):
     """Folders of executions whose supervisors died a moment later each time, until none did."""
-    command = [sys.executable, "-m", "tests.rollout.dying", str(folder)]
+    command = [sys.executable, "-m", "tests.rollout.killed_supervisor", str(folder)]
     done = subprocess.run(
         command,
         cwd=ROOT,

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 from tests.cell.live_cells import CHANGE, Batch, moved, reduced, started, train, weights
-from tests.controller.nursed import fork_clients
+from tests.controller.forked_cells import fork_clients
 from tests.trainer.cells import worst
 
 from gyre.batching.work_queue import CORE, MicroStepQueue, QueuedClaim

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from tests.controller.executions.supervised import order
-from tests.storage.test_calls import CLOSED, OPENED
+from tests.storage.test_call_log import CLOSED, OPENED
 
 from gyre.cli.main import main
 from gyre.export.harbor import write_job, write_trial

@@ -128,5 +128,5 @@ def test_dashboard(tmp_path):
 
 
 def test_fork_server(tmp_path):
-    with closing(tmp_path, "gyre.cluster.fork_server", "tests.cluster.newborn") as one:
+    with closing(tmp_path, "gyre.cluster.fork_server", "tests.cluster.forked") as one:
         assert (0, "") == one.end()

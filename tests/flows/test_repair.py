@@ -5,9 +5,9 @@ import signal
 from collections import Counter
 
 import pytest
+from tests.flows.live.followed_run import watched
 from tests.flows.live.recomputed import digests
 from tests.flows.live.running import SCHEDULE, pid_of, run_live, tasks_of, write_run
-from tests.flows.live.watched import watched
 from tests.waiting import patience
 
 from gyre.controller.run_file import read_run

@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.flows.live.dying import all_of
+from tests.flows.live.followed_run import watched
+from tests.flows.live.killed_processes import all_of
 from tests.flows.live.recomputed import digests
 from tests.flows.live.running import SCHEDULE, pid_of, run_live, tasks_of, write_run
-from tests.flows.live.watched import watched
 from tests.waiting import PATIENCE_S
 
 from gyre.cli.main import main
@@ -78,7 +78,7 @@ def written(folder, *changed, trains=True):
 
 def ends_at(path, moment, *, resumes, how="killed"):
     """A controller that does not survive the moment; what it said of it."""
-    command = [sys.executable, "-m", "tests.flows.live.dying", str(path), how, moment]
+    command = [sys.executable, "-m", "tests.flows.live.killed_processes", str(path), how, moment]
     done = subprocess.run(
         command + ["resumes"] * resumes,
         cwd=ROOT,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.controller.executions.supervised import is_alive
-from tests.observability.terminal.journaled import SMALL, journal
+from tests.observability.terminal.journals import SMALL, journal
 from tests.rewards.judged import endpoint
 from tests.waiting import PATIENCE_S, wait_until
 

@@ -49,7 +49,14 @@ def killed(tmp_path_factory):
     schedule = SCHEDULE | {"groups_per_batch": 2, "executions_per_group": 3, "extra_dispatch": 0.5}
     changed = {"schedule": schedule, "proxy": {"shards": SHARDS}, "cells": {"count": 2}}
     path = write_run(folder / "run.toml", tables(folder / "run", tasks, changed))
-    command = [sys.executable, "-m", "tests.flows.live.dying", str(path), "killed", "StepTaken:1"]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.flows.live.killed_processes",
+        str(path),
+        "killed",
+        "StepTaken:1",
+    ]
     done = subprocess.run(command, cwd=ROOT, timeout=PATIENCE_S, capture_output=True, check=False)
     assert -signal.SIGKILL == done.returncode, done.stderr
     left = pid_of(folder, "proxy"), pid_of(folder, "proxy-1")

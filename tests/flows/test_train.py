@@ -6,8 +6,8 @@ import signal
 from collections import Counter
 
 import pytest
+from tests.flows.live.followed_run import watched
 from tests.flows.live.running import emulated, pid_of, tasks_of
-from tests.flows.live.watched import watched
 
 from gyre.rollout import facts
 from gyre.scheduler.messages import (

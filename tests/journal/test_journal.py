@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from tests.overriding import Overridden
+from tests.module_patches import Overridden
 
 from gyre.journal.reader import MAGIC, MAJOR, MINOR, Header, Origin, Resumed, UnknownEvent, read
 from gyre.journal.writer import Durability, Journal, write

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 from tests.cell.live_cells import Batch, started, train
-from tests.controller.nursed import fork_clients
+from tests.controller.forked_cells import fork_clients
 
 from gyre.model.checkpoint_store import newest
 from gyre.types.errors import CheckpointError

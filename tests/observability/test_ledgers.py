@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from tests.observability.terminal.journaled import SMALL, journal, simulated, told
+from tests.observability.terminal.journals import SMALL, journal, simulated, told
 
 from gyre.journal.reader import read
 from gyre.observability.ledgers import ExecutionLedger, GroupLedger, ledgers, ledgers_of

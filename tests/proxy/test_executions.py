@@ -5,7 +5,7 @@ import errno
 import os
 
 import pytest
-from tests.overriding import Overridden
+from tests.module_patches import Overridden
 from tests.security.inside import BEARER, inside
 
 from gyre.storage import files, framed_file, wal

@@ -4,7 +4,7 @@ import asyncio
 import json
 
 import pytest
-from tests.proxy.test_handle import application, post
+from tests.proxy.test_call_handler import application, post
 
 from gyre.storage.wal import WriteAheadLog
 from gyre.types.errors import GyreError, Overloaded

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from tests.rewards.judged import endpoint, tool_call
-from tests.storage.test_folders import dig
+from tests.storage.test_safe_dir import dig
 
 from gyre.config.sections import JudgeConfig
 from gyre.rewards.judge import Judge, verdict_in

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.storage.test_folders import dig
+from tests.storage.test_safe_dir import dig
 
 from gyre.rollout.workspace import OPAQUE, Workspace, content_hash, copy
 from gyre.types.errors import SandboxError

@@ -1,6 +1,6 @@
 """What programs use, where no kernel bounds it."""
 
-from tests.storage.test_folders import DEPTH, dig
+from tests.storage.test_safe_dir import DEPTH, dig
 
 from gyre.sandboxes import process_tree
 from gyre.sandboxes.process_tree import ENTRY_BYTES, size_of

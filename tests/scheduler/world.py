@@ -5,7 +5,7 @@ that is wrong in the scheduler is not wrong here in the same way.
 """
 
 from tests.scheduler.books import ENTERING, TRAINING, Books
-from tests.scheduler.obeying import Obeying
+from tests.scheduler.executor import Obeying
 
 from gyre.scheduler.messages import (
     CellDied,

@@ -4,7 +4,7 @@ import os
 
 import pytest
 from tests.export.test_trials import assessment, ended
-from tests.storage.test_calls import CLOSED, OPENED
+from tests.storage.test_call_log import CLOSED, OPENED
 
 from gyre.cli.main import main
 from gyre.export.harbor import write_job

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from math import inf
 
 from safetensors.torch import load_file
-from tests.controller.nursed import fork_server
+from tests.controller.forked_cells import fork_server
 from tests.trainer.distributed.cell_rank import main
 from tests.waiting import PATIENCE_S
 

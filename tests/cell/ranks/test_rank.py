@@ -5,7 +5,7 @@ import sys
 
 import pytest
 from tests.cell.live_cells import Batch, Started
-from tests.controller.nursed import fork_clients
+from tests.controller.forked_cells import fork_clients
 from tests.waiting import PATIENCE_S
 
 from gyre.storage.files import write_plan

@@ -1,8 +1,8 @@
 """Real nodes run with -m cluster only; a run in which every promise is kept is written down."""
 
 import pytest
+from tests.hand_run_results import Promises
 from tests.hardware.clusters import result
-from tests.promises import Promises
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks.covered import digest
 from benchmarks.peers import results
-from tests.promises import by_name
+from tests.hand_run_results import by_name
 
 NAME = "cluster"
 

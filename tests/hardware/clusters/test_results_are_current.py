@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from tests.hand_run_results import holding, newest
 from tests.hardware.clusters.result import NAME, covered_digest
-from tests.promises import holding, newest
 
 TABLE = Path(__file__).with_name("still_hold.md")
 AGAIN = "run `make test-cluster` and commit the result it writes"

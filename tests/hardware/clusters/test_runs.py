@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.flows.live.followed_run import watched
 from tests.flows.live.running import SCHEDULE, run_live, tasks_of, write_run
-from tests.flows.live.watched import watched
 from tests.hardware.clusters.nodes import OTHERS, Nodes
 
 from gyre.cell.spec import CellSpec
@@ -140,7 +140,14 @@ def test_a_cell_larger_than_a_node_has_its_stages_on_two(nodes, tmp_path):
 
 def test_a_run_whose_controller_is_killed_goes_on_with_one_command(nodes, tmp_path):
     path = written(tmp_path, nodes)
-    command = [sys.executable, "-m", "tests.flows.live.dying", str(path), "killed", "StepTaken:1"]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.flows.live.killed_processes",
+        str(path),
+        "killed",
+        "StepTaken:1",
+    ]
     done = subprocess.run(
         command, cwd=ROOT, timeout=PATIENCE_S, capture_output=True, text=True, check=False
     )
@@ -153,7 +160,14 @@ def test_a_run_whose_controller_is_killed_goes_on_with_one_command(nodes, tmp_pa
 
 def test_a_run_that_is_told_to_stop_leaves_nothing_on_any_node(nodes, tmp_path, capsys):
     path = written(tmp_path, nodes, trains=False)
-    command = [sys.executable, "-m", "tests.flows.live.dying", str(path), "killed", "StepTaken:1"]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.flows.live.killed_processes",
+        str(path),
+        "killed",
+        "StepTaken:1",
+    ]
     subprocess.run(command, cwd=ROOT, timeout=PATIENCE_S, capture_output=True, check=False)
 
     assert 0 == main(["stop", str(tmp_path / "run")])

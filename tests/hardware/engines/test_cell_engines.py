@@ -2,8 +2,8 @@
 
 import pytest
 from real import cells
+from tests.contracts import controllable_engine as steered_suite
 from tests.contracts import engine as engine_suite
-from tests.contracts import steered as steered_suite
 
 from gyre.types.errors import EngineError
 

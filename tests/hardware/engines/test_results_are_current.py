@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from real.result import ENGINES, digest_of
-from tests.promises import holding, newest
+from tests.hand_run_results import holding, newest
 
 TABLE = Path(__file__).with_name("still_hold.md")
 AGAIN = "run `make test-engines` and commit the results it writes"

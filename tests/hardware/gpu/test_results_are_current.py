@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from benchmarks.gpu.case_study import PATHS
 from benchmarks.gpu.covered import digest
-from tests.promises import holding, newest
+from tests.hand_run_results import holding, newest
 
 TABLE = Path(__file__).with_name("still_hold.md")
 NAMES = ("gpu-agree", "gpu-generate", "gpu-step", "gpu-trees", "gpu-switch")

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 from real import cells
-from tests.contracts import steered as steered_suite
+from tests.contracts import controllable_engine as steered_suite
 
 from gyre.config.sections import EngineConfig, ServerConfig
 from gyre.inference.engine.kv_cache import kv_bytes_per_token

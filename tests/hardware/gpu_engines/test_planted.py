@@ -5,7 +5,7 @@ from copy import deepcopy
 
 import pytest
 import torch
-from tests.contracts import steered
+from tests.contracts import controllable_engine as steered
 from tests.hardware.gpu_engines.planted import planted
 from tests.hardware.gpu_engines.server import NEAR
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from real.result import digest_of
-from tests.promises import holding, newest
+from tests.hand_run_results import holding, newest
 
 TABLE = Path(__file__).with_name("still_hold.md")
 AGAIN = "run it on a GPU and commit its result, or say in still_hold.md why it holds"

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+from tests.contracts import controllable_engine as steered_suite
 from tests.contracts import engine as engine_suite
-from tests.contracts import steered as steered_suite
 from tests.hardware.gpu_engines.planted import write_weights
 from tests.hardware.gpu_engines.server import AsEngine, AsSteered, GpuServer
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from tests.hand_run_results import Promises
 from tests.hardware.megatron import result
-from tests.promises import Promises
 
 FOUND = pytest.StashKey[dict[str, Any]]()
 """Numbers that tests have noted."""

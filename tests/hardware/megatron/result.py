@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.covered import digest
 from benchmarks.peers import results
-from tests.promises import by_name
+from tests.hand_run_results import by_name
 
 NAME = "megatron"
 

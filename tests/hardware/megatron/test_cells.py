@@ -1,7 +1,7 @@
 """Cells whose layers are Megatron's compute what one process does with those of transformers."""
 
 import pytest
-from tests.controller.nursed import fork_clients
+from tests.controller.forked_cells import fork_clients
 from tests.trainer import cases
 from tests.trainer.cells import Cell, parts, worst
 

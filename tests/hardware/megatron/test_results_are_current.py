@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
+from tests.hand_run_results import holding, newest
 from tests.hardware.megatron.result import NAME, covered_digest
-from tests.promises import holding, newest
 
 TABLE = Path(__file__).with_name("still_hold.md")
 AGAIN = {

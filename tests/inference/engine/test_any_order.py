@@ -18,7 +18,7 @@ from tests.inference.engine.slow_engine import (
     uniform,
     weights,
 )
-from tests.inference.engine.test_loop import prompt
+from tests.inference.engine.test_engine import prompt
 
 from gyre.inference.engine.model_runner import PlainForward
 from gyre.inference.engine.request import RequestFailed

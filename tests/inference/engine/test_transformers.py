@@ -3,7 +3,7 @@
 import pytest
 import torch
 from tests.inference.engine.slow_engine import ask, loop, network, run
-from tests.inference.engine.test_loop import FAMILIES, prompt
+from tests.inference.engine.test_engine import FAMILIES, prompt
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
 TOKENS = 24

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 import torch
 from aiohttp import web
-from tests import opened_once
+from tests import process_wide as opened_once
 from tests.waiting import PATIENCE_S
 from torch.distributed import TCPStore
 from torch.distributed import distributed_c10d as groups

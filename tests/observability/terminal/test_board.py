@@ -4,7 +4,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
-from tests.observability.terminal.journaled import (
+from tests.observability.terminal.journals import (
     SMALL,
     made,
     packed,

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 import torch
-from tests.controller.nursed import fork_clients
+from tests.controller.forked_cells import fork_clients
 from tests.trainer import cases
 from tests.trainer.cells import Cell, Threads, parts, worst
 

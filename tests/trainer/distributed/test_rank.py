@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.controller.nursed import fork_clients
+from tests.controller.forked_cells import fork_clients
 from tests.trainer import cases
 from tests.trainer.cells import Cell, Threads, worst
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import torch
+from tests.contracts import controllable_engine as steered_suite
 from tests.contracts import engine as engine_suite
-from tests.contracts import steered as steered_suite
 
 from gyre.config.sections import EngineConfig, ServerConfig
 from gyre.inference.clients.http import client

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from tests.cell.fake_cells import FakeCell, FakeWorld
-from tests.testing.hurried import hurried
+from tests.testing.virtual_time import hurried
 from tests.waiting import PATIENCE_S
 
 from gyre.batching.group_packer import ClosedExecution, EncodedClaim, PackedGroup

@@ -9,7 +9,7 @@ from threading import Event
 import pytest
 import torch
 from tests.cell.live_cells import Started
-from tests.controller.nursed import fork_clients
+from tests.controller.forked_cells import fork_clients
 from tests.model.folders import small
 from tests.trainer.scenes import NUM_EXECUTIONS, a_scene, a_trainer
 from tests.waiting import PATIENCE_S

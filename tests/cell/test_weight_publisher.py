@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.lending import ThreadsMemory
+from tests.cuda_lending import ThreadsMemory
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from gyre.cell.protocol import ExposedWeights

@@ -1,6 +1,6 @@
 """The model `tiny` made anew by its script, and what replies it gives; run by hand, for minutes.
 
-    python -m tests.model.remade
+    python -m tests.model.tiny_again
 
 What comes of it is kept beside this file with the digest of the script that it is of.
 """

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from tests.cell.fake_cells import FakeCell, FakeWorld
-from tests.controller.training.test_hall import packer
-from tests.testing.hurried import hurried
+from tests.controller.training.test_coordinator import packer
+from tests.testing.virtual_time import hurried
 
 from gyre.cell.protocol import SavedCheckpoint
 from gyre.controller.cells.transitions import COUNTED, RoleTransitions

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from tests.lending import ThreadsMemory
+from tests.cuda_lending import ThreadsMemory
 
 from gyre.inference.engine.request import KVBlocks
 from gyre.inference.kv_transfer import CudaIpcKvStore

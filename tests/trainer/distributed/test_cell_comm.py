@@ -5,7 +5,7 @@ from threading import local
 
 import pytest
 import torch
-from tests.lending import ThreadsMemory
+from tests.cuda_lending import ThreadsMemory
 from tests.waiting import PATIENCE_S
 
 from gyre.trainer.distributed.cell_comm import CellComm, num_bytes

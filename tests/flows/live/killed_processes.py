@@ -1,6 +1,6 @@
 """A controller that ends at a moment, as nothing outside it could meet it.
 
-    python -m tests.flows.live.dying RUNFILE HOW MOMENT [resumes]
+    python -m tests.flows.live.killed_processes RUNFILE HOW MOMENT [resumes]
 
 It is killed, alone or with every process of the run, fails by an error, or is told to stop.
 A moment is a kind of fact with the number of its occurrence in this process (`StepTaken:2`), or an

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tests.testing.hurried import Reader, hurried
+from tests.testing.virtual_time import Reader, hurried
 from tests.trainer import cases
 from tests.trainer.scenes import OBJECTIVE, OPTIMIZER
 

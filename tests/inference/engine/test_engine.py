@@ -21,7 +21,7 @@ from tests.inference.engine.slow_engine import (
     told,
     weights,
 )
-from tests.inference.engine.test_store import no_more_memory
+from tests.inference.engine.test_kv_cache import no_more_memory
 
 from gyre.inference.engine.model_runner import PlainForward
 from gyre.inference.engine.request import RequestFailed

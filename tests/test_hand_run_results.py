@@ -4,7 +4,7 @@ import ast
 import json
 
 import pytest
-from tests.promises import Promises, holding, newest
+from tests.hand_run_results import Promises, holding, newest
 
 from benchmarks import covered
 

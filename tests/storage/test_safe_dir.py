@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.overriding import Overridden
+from tests.module_patches import Overridden
 
 from gyre.storage import safe_dir
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 def with_nursery(work, folder):
     async def live():
-        fork_client = await ForkClient.open("tests.cluster.newborn", folder / "nursery.log")
+        fork_client = await ForkClient.open("tests.cluster.forked", folder / "nursery.log")
         try:
             return await work(fork_client)
         finally:

@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from tests.observability.terminal.journaled import COSTS, SMALL, simulated, told
+from tests.observability.terminal.journals import COSTS, SMALL, simulated, told
 from tests.simulator.scenes import scenario
 
 from gyre.journal.reader import Resumed

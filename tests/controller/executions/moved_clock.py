@@ -1,6 +1,6 @@
 """A supervisor whose clock moves on when a test says so, so that no deadline is waited for.
 
-    python clocked.py STEP_S FOLDER/order.json < secrets
+    python moved_clock.py STEP_S FOLDER/order.json < secrets
 
 SIGRTMIN moves the clock on by STEP_S seconds; everything else is as in `gyre.rollout.main`.
 """

@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests.inference.engine import slow_engine
 from tests.inference.server.serving import Client
-from tests.testing.hurried import Reader, hurried, now_s, settle
+from tests.testing.virtual_time import Reader, hurried, now_s, settle
 
 from gyre.config.sections import EngineConfig, LimitsConfig
 from gyre.inference.engine.request import KVBlocks

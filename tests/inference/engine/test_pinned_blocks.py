@@ -14,7 +14,7 @@ from tests.inference.engine.slow_engine import (
     run,
     weights,
 )
-from tests.inference.engine.test_loop import prompt, recorded_loop
+from tests.inference.engine.test_engine import prompt, recorded_loop
 
 from gyre.inference.engine.kv_cache import KvCache
 from gyre.types.errors import EngineDraining, EngineError, OutOfMemory

@@ -13,7 +13,7 @@ from tempfile import mkdtemp
 
 import pytest
 import torch
-from tests.contracts import steered as suite
+from tests.contracts import controllable_engine as suite
 from tests.inference.engine import slow_engine
 from tests.inference.server import serving
 from tests.waiting import PATIENCE_S

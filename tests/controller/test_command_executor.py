@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.controller.plain_routes import Told
-from tests.controller.routed import (
+from tests.controller.route_updates import (
     ENDED,
     SHARDS,
     Routed,
