@@ -47,7 +47,7 @@ def test_replies_are_well_formed_and_choices_are_chance(script):
 
 
 def test_a_model_that_the_script_made_anew_behaves_alike(script):
-    """`python -m tests.model.tiny_again` makes it, for minutes, and is run when the script changes."""
+    """`python -m tests.model.tiny_again` makes it, for minutes, when the script has changed."""
     record = json.loads(RECORD.read_text())
 
     assert digest() == record["script"]
