@@ -45,7 +45,7 @@ def _answers() -> Mapping[str, Any]:
         asyncio.run(run.look())
         return {
             "/api/runs": page_api.runs({"a": run}),
-            "/api/story": page_api.story({"a": run}, {}, lambda *_: None),
+            "/api/story": page_api.history({"a": run}, {}, lambda *_: None),
             "/api/executions": page_api.executions({"a": run}, {}),
         }
 
