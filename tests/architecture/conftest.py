@@ -24,8 +24,8 @@ class Import:
         return self.name.split(".")[0]
 
     @property
-    def room(self) -> str:
-        return room_of(self.name)
+    def subpackage(self) -> str:
+        return subpackage_of(self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +38,9 @@ class Module:
     tree: ast.Module
 
     @property
-    def room(self) -> str:
+    def subpackage(self) -> str:
         """The part of the package it belongs to: `proxy` of `gyre.proxy.session.session`."""
-        return room_of(self.name)
+        return subpackage_of(self.name)
 
     @property
     def functions(self) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -70,8 +70,8 @@ class Module:
         return f"{self.path.relative_to(ROOT)}:{line}"
 
 
-def room_of(name: str) -> str:
-    """The second part of a dotted name; the package itself counts as a room."""
+def subpackage_of(name: str) -> str:
+    """The second part of a dotted name; the package itself counts as one."""
     package, _, rest = name.partition(".")
     return rest.split(".")[0] or package
 

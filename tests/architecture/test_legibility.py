@@ -149,8 +149,8 @@ def test_neither_packages_nor_modules_form_a_cycle(modules):
     packages = defaultdict(set)
     for module in modules:
         for one in module.imports:
-            if one.package == "gyre" and not one.inside and one.room != module.room:
-                packages[module.room].add(one.room)
+            if one.package == "gyre" and not one.inside and one.subpackage != module.subpackage:
+                packages[module.subpackage].add(one.subpackage)
 
     assert list(TopologicalSorter(packages).static_order())
     by_module = {name: by - {name} for name, by in importers(modules).items()}

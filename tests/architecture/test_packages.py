@@ -1,11 +1,11 @@
-"""The rules of the house: doors, guests, pure rooms, sizes, and one sentence per module."""
+"""Which package imports which, what is pure, how long modules are, and their first sentence."""
 
 import ast
 import sys
 
 import pytest
 
-DOORS: dict[str, set[str]] = {
+ALLOWED_IMPORTS: dict[str, set[str]] = {
     "types": set(),
     "config": {"types"},
     "storage": {"types"},
@@ -112,12 +112,12 @@ DOORS: dict[str, set[str]] = {
     "__main__": {"cli"},
     "gyre": set(),
 }
-"""Which rooms a room may import; a room may always import itself."""
+"""Which packages a package may import; it may always import itself."""
 
 OPEN_INSIDE_FUNCTIONS = {"cli"}
-"""Rooms whose functions may import any other, so that a light command loads only what it needs."""
+"""Packages whose functions may import any other, so that a light command loads only what it needs."""
 
-GUESTS: dict[str, set[str]] = {
+THIRD_PARTY: dict[str, set[str]] = {
     "gyre": set(),
     "gyre.batching.claim_codec": {"msgspec", "numpy", "safetensors"},
     "gyre.batching.packing": {"numpy"},
@@ -321,19 +321,19 @@ def called(tree):
             yield node.func.id, node.lineno
 
 
-def test_every_room_has_its_doors_listed(modules):
-    assert set() == {module.room for module in modules} - set(DOORS)
+def test_every_package_has_its_imports_listed(modules):
+    assert set() == {module.subpackage for module in modules} - set(ALLOWED_IMPORTS)
 
 
-def test_rooms_are_entered_through_their_doors(modules):
+def test_packages_import_only_what_is_allowed(modules):
     wrong = []
     for module in modules:
         for one in module.imports:
             if one.package != "gyre":
                 continue
-            free = one.inside and module.room in OPEN_INSIDE_FUNCTIONS
-            if not (free or one.room == module.room or one.room in DOORS[module.room]):
-                wrong.append(f"{module.at(one.line)}: {module.room} may not import {one.name}")
+            free = one.inside and module.subpackage in OPEN_INSIDE_FUNCTIONS
+            if not (free or one.subpackage == module.subpackage or one.subpackage in ALLOWED_IMPORTS[module.subpackage]):
+                wrong.append(f"{module.at(one.line)}: {module.subpackage} may not import {one.name}")
 
     assert [] == wrong
 
@@ -343,24 +343,24 @@ def test_only_commands_import_inside_functions(modules):
         f"{module.at(one.line)}: {one.name}"
         for module in modules
         for one in module.imports
-        if one.inside and module.room not in OPEN_INSIDE_FUNCTIONS
+        if one.inside and module.subpackage not in OPEN_INSIDE_FUNCTIONS
     ]
 
 
-def test_third_party_packages_are_guests_where_they_are_invited(modules):
+def test_third_party_packages_are_imported_where_they_are_allowed(modules):
     wrong = []
     for module in modules:
-        home = max((name for name in GUESTS if within(module.name, name)), key=len)
+        home = max((name for name in THIRD_PARTY if within(module.name, name)), key=len)
         for one in module.imports:
             if one.package == "gyre" or one.package in sys.stdlib_module_names:
                 continue
-            if one.package not in GUESTS[home]:
-                wrong.append(f"{module.at(one.line)}: {one.package} is no guest of {home}")
+            if one.package not in THIRD_PARTY[home]:
+                wrong.append(f"{module.at(one.line)}: {one.package} is not allowed in {home}")
 
     assert [] == wrong
 
 
-def test_pure_rooms_exist_and_touch_nothing_outside(modules):
+def test_pure_modules_exist_and_touch_nothing_outside(modules):
     pure = [module for module in modules if is_pure(module)]
     wrong = [
         f"{module.at(one.line)}: imports {one.name}"
