@@ -21,9 +21,9 @@ def run_loop(
 ) -> T:
     """What a coroutine comes to, on a loop of its own that is closed with all that is on it.
 
-    Tasks that are left are cancelled and have ended, then child processes are ended and their pipes
-    closed, then generators and threads of the loop end, then it is closed. Signals are handled as
-    they were before.
+    Tasks that are left are cancelled and have ended, then child processes are ended (unless they
+    are to outlive the loop) and their pipes closed, then generators and threads of the loop end,
+    then it is closed. Signals are handled as they were before.
     """
     before = _handlers()
     try:
@@ -50,7 +50,7 @@ async def _closing(main: Coroutine[Any, Any, T]) -> T:
         return await main
     finally:
         await _end_tasks()
-        await asyncio.gather(*(one.close() for one in _children()))
+        await asyncio.gather(*(process.leave() for process in _children()))
 
 
 async def _end_tasks() -> None:
@@ -70,12 +70,25 @@ class PipedProcess(Process):
     """A process whose pipes can be closed, also where somebody else holds their other ends."""
 
     def __init__(
-        self, transport: asyncio.SubprocessTransport, protocol: SubprocessStreamProtocol
+        self,
+        transport: asyncio.SubprocessTransport,
+        protocol: SubprocessStreamProtocol,
+        *,
+        outlives_loop: bool,
     ) -> None:
         """Made by `start_process`."""
         super().__init__(transport, protocol, asyncio.get_running_loop())
         self._pipes = transport
+        self._outlives_loop = outlives_loop
         self._is_closed = False
+
+    async def leave(self) -> None:
+        """The loop ends: the process is closed, unless it runs and is to go on.
+
+        Its pipes end with this process then: uvloop cannot close a loop with half of them closed.
+        """
+        if self.returncode is not None or not self._outlives_loop:
+            await self.close()
 
     async def close(self) -> None:
         """It has ended, by a signal if nothing else ended it, and nothing of it is left open."""
@@ -84,17 +97,24 @@ class PipedProcess(Process):
         if self.returncode is None:
             with suppress(ProcessLookupError):
                 self.kill()
-        if self.stdin is not None and self.stdin.transport.get_write_buffer_size():
-            # What nobody has read by now is read by nobody.
-            self.stdin.transport.abort()
+        # One by one, because closing them together may take its status away from who waits for it.
+        for number in range(3):
+            pipe = self._pipes.get_pipe_transport(number)
+            if pipe is not None and not pipe.is_closing():
+                # What nobody has read by now is read by nobody.
+                pipe.abort() if isinstance(pipe, asyncio.WriteTransport) else pipe.close()
+        await self.wait()
         with suppress(ProcessLookupError):
             self._pipes.close()
-        await self.wait()
-        # A pipe is closed one turn of the loop after it was told to, and its owner hears of it.
-        for _ in range(3):
-            await asyncio.sleep(0)
+        await _let_pipes_close()
         self._is_closed = True
         _STARTED[asyncio.get_running_loop()].discard(self)
+
+
+async def _let_pipes_close() -> None:
+    """A pipe is closed one turn of the loop after it was told to, and its owner hears of it."""
+    for _ in range(3):
+        await asyncio.sleep(0)
 
 
 _STARTED: WeakKeyDictionary[asyncio.AbstractEventLoop, set[PipedProcess]] = WeakKeyDictionary()
@@ -112,8 +132,12 @@ async def start_process(
     stdout: int | IO[Any] | None = None,
     stderr: int | IO[Any] | None = None,
     env: Mapping[str, str] | None = None,
+    outlives_loop: bool = False,
 ) -> PipedProcess:
-    """In a session of its own; whoever starts it closes it, at the latest when the loop ends."""
+    """In a session of its own; whoever starts it closes it, at the latest when the loop ends.
+
+    One that `outlives_loop`, which needs a loop of uvloop, is not ended then.
+    """
     loop = asyncio.get_running_loop()
     transport, protocol = await loop.subprocess_exec(
         lambda: SubprocessStreamProtocol(limit=MOST_LINE_BYTES, loop=loop),
@@ -125,7 +149,7 @@ async def start_process(
         env=env,
         start_new_session=True,
     )
-    process = PipedProcess(transport, protocol)
+    process = PipedProcess(transport, protocol, outlives_loop=outlives_loop)
     _STARTED.setdefault(loop, set()).add(process)
     return process
 

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -120,7 +121,7 @@ def test_a_process_that_nobody_closed_ends_with_the_loop(run):
 
 def test_what_nobody_reads_does_not_keep_a_pipe_open(run):
     async def main():
-        process = await started("print(1, flush=True)")
+        process = await started("import time; time.sleep(600)")
         process.stdin.write(b"x" * 2**22)
         process.stdin.close()
         await process.close()
@@ -152,3 +153,28 @@ def test_a_status_is_heard_although_the_process_is_closed(run):
 
     assert (3, 3) == run(main())
     wait_until(lambda: not [one for one in threading.enumerate() if "waitpid" in one.name])
+
+
+LEAVES = """
+import uvloop
+from subprocess import DEVNULL, PIPE
+from gyre.aio import run_loop, start_process
+
+async def main():
+    pipes = {"stdin": PIPE, "stdout": PIPE, "stderr": DEVNULL}
+    process = await start_process("sleep", "600", **pipes, outlives_loop=True)
+    return process.pid
+
+print(run_loop(main(), loop_factory=uvloop.new_event_loop))
+"""
+
+
+def test_a_process_that_outlives_the_loop_goes_on_when_its_parent_has_ended():
+    command = [sys.executable, "-c", LEAVES]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    pid = int(done.stdout)
+    state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    os.kill(pid, signal.SIGKILL)
+
+    assert (0, "") == (done.returncode, done.stderr)
+    assert state in "SR"

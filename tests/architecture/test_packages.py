@@ -115,7 +115,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
 """Which packages a package may import; it may always import itself."""
 
 OPEN_INSIDE_FUNCTIONS = {"cli"}
-"""Packages whose functions may import any other, so that a light command loads only what it needs."""
+"""Packages whose functions may import any other: a light command loads only what it needs."""
 
 THIRD_PARTY: dict[str, set[str]] = {
     "gyre": set(),
@@ -332,8 +332,14 @@ def test_packages_import_only_what_is_allowed(modules):
             if one.package != "gyre":
                 continue
             free = one.inside and module.subpackage in OPEN_INSIDE_FUNCTIONS
-            if not (free or one.subpackage == module.subpackage or one.subpackage in ALLOWED_IMPORTS[module.subpackage]):
-                wrong.append(f"{module.at(one.line)}: {module.subpackage} may not import {one.name}")
+            if not (
+                free
+                or one.subpackage == module.subpackage
+                or one.subpackage in ALLOWED_IMPORTS[module.subpackage]
+            ):
+                wrong.append(
+                    f"{module.at(one.line)}: {module.subpackage} may not import {one.name}"
+                )
 
     assert [] == wrong
 

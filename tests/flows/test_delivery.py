@@ -5,8 +5,8 @@ import contextlib
 import http.client
 import json
 import socket
-import urllib.request
 
+from tests.flows.steering import steer
 from tests.waiting import PATIENCE_S, wait_until
 
 from gyre.storage.call_log import logs, read
@@ -31,13 +31,6 @@ def request(proxy, execution, *, stream, path="/v1/messages"):
 
 def tree_of(stage):
     return grow(read(next(logs(stage.folder / "run"))).records)
-
-
-def steer(engine, what, how):
-    """An order to a scripted engine, which answers once it holds."""
-    order = urllib.request.Request(f"{engine.url}/script/{what}", data=json.dumps(how).encode())
-    with urllib.request.urlopen(order, timeout=PATIENCE_S) as answer:
-        return json.load(answer)
 
 
 def test_a_waiting_stream_is_pinged_and_then_gets_its_whole_reply(stage):

@@ -8,6 +8,7 @@ from pathlib import Path
 import aiohttp
 import numpy as np
 import pytest
+from tests.flows.steering import steer
 from tests.waiting import PATIENCE_S
 
 from gyre.storage.call_log import logs, read
@@ -93,6 +94,9 @@ def test_no_call_fails_when_one_of_two_engines_is_killed(stage, wire):
                 execution = await asyncio.to_thread(proxy.open, f"x{number}")
                 group.create_task(agent(session, execution, load, stream=bool(number % 2), mark=60))
             await load.reached.wait()
+            # Replies of the first engine stop in their middle from now on; one has when it dies.
+            await asyncio.to_thread(steer, engines[0], "fault", {"kind": "stall", "after": 16})
+            await asyncio.to_thread(steer, engines[0], "stalled", 1)
             engines[0].kill()
 
     asyncio.run(run())

@@ -31,6 +31,9 @@ class LocalProcess:
 
     async def tell(self, line: bytes) -> None:
         assert self._process.stdin is not None
+        if self._process.stdin.is_closing():
+            # Else uvloop says so with an error that has no name.
+            raise BrokenPipeError(f"process {self.pid} has ended")
         self._process.stdin.write(line)
         await self._process.stdin.drain()
 
@@ -80,6 +83,8 @@ class LocalNode:
                 stdout=PIPE,
                 stderr=errors,
                 env=None if environment is None else {**os.environ, **environment},
+                # A proxy, and supervisors, go on when their controller fails.
+                outlives_loop=True,
             )
         return LocalProcess(process)
 

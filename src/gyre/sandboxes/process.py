@@ -180,9 +180,12 @@ class OutputCapture:
 
     def _blocks(self) -> Iterator[bytes]:
         """What is printed, until nobody can print any more or what is there by the end is read."""
+        poll = select.poll()
+        for descriptor in (self._read, self._over):
+            poll.register(descriptor, select.POLLIN)
         is_over = False
         while not is_over:
-            ready = select.select([self._read, self._over], [], [])[0]
+            ready = {descriptor for descriptor, _ in poll.poll()}
             is_over = self._over in ready
             if self._read in ready:
                 if not (block := os.read(self._read, PIPE_BYTES)):

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tests.controller.executions import moved_clock as clocked
+from tests.controller.executions import moved_clock
 from tests.waiting import PATIENCE_S, wait_until
 
 from gyre.rollout import facts
@@ -106,7 +106,7 @@ def resume(folder, told):
     try:
         with (folder / LOG_FILE).open("ab") as log:
             child = subprocess.Popen(
-                [sys.executable, clocked.__file__, str(PATIENCE_S), str(folder / ORDER_FILE)],
+                [sys.executable, moved_clock.__file__, str(PATIENCE_S), str(folder / ORDER_FILE)],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
