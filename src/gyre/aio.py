@@ -106,15 +106,11 @@ class PipedProcess(Process):
         await self.wait()
         with suppress(ProcessLookupError):
             self._pipes.close()
-        await _let_pipes_close()
+        # A pipe is closed one turn of the loop after it was told to, and its owner hears of it.
+        for _ in range(3):
+            await asyncio.sleep(0)
         self._is_closed = True
         _STARTED[asyncio.get_running_loop()].discard(self)
-
-
-async def _let_pipes_close() -> None:
-    """A pipe is closed one turn of the loop after it was told to, and its owner hears of it."""
-    for _ in range(3):
-        await asyncio.sleep(0)
 
 
 _STARTED: WeakKeyDictionary[asyncio.AbstractEventLoop, set[PipedProcess]] = WeakKeyDictionary()
