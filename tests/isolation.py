@@ -22,7 +22,7 @@ import pytest
 import uvloop
 from tests.waiting import patience
 
-GRACE_S = patience(5.0)
+GRACE_S = patience(60.0)
 """How long an end that is under way may take."""
 COOKIE = "GYRE_TESTS"
 """Every process that a test starts inherits it, and is known by it when its parent is gone."""
