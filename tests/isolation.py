@@ -7,6 +7,7 @@ take a moment, and then fails the test that left it, by name.
 """
 
 import gc
+import operator
 import os
 import signal
 import sys
@@ -31,6 +32,7 @@ PATCHABLE = ("os", "os.path", "time", "shutil", "socket", "signal", "subprocess"
 IGNORED_LINKS = ("/dev/null", "/dev/urandom", "/dev/pts/", "/dev/tty")
 FONTS = "/matplotlib/mpl-data/fonts/"
 """Kept open by Matplotlib for the whole process."""
+SIGNALS = {one.name: int(one) for one in signal.Signals}
 MONITOR = "tqdm_monitor"
 """The thread by which tqdm looks after all bars of progress of the process."""
 
@@ -51,6 +53,7 @@ class Isolation:
         os.environ[COOKIE] = self._cookie
         self._mark = f"{COOKIE}={self._cookie}".encode()
         self._pids: dict[int, str | None] = {}
+        self._newest_pid = 0
         self._settled: set[Resource] = set()
         """What was there before the first test, or has been told of once."""
         self._owned: dict[Resource, pytest.Item | pytest.Collector] = {}
@@ -85,13 +88,12 @@ class Isolation:
         yield
         going_on = set(nextitem.listchain()) if nextitem is not None else set()
         self._owned = {one: node for one, node in self._owned.items() if node in going_on}
-        left = self._left()
         end = time.monotonic() + self._grace_s
-        if left:
+        if left := self._left():
             # Objects in cycles close what they hold when they are found, and warn in this test.
             gc.collect()
-        while _may_end(left := self._left()) and time.monotonic() < end:
-            time.sleep(0.01)
+            while _may_end(left := self._left()) and time.monotonic() < end:
+                time.sleep(0.01)
         changed = self._globals.changed()
         if changed:
             self._globals.restore()
@@ -112,7 +114,13 @@ class Isolation:
 
     def _processes(self) -> Iterable[tuple[Resource, str]]:
         """Children of this process, and their children, also when those in between are gone."""
-        now = {int(name) for name in os.listdir("/proc") if name.isdigit()}  # noqa: PTH208
+        newest = _newest_pid()
+        if newest != self._newest_pid:
+            now = {int(name) for name in os.listdir("/proc") if name.isdigit()}  # noqa: PTH208
+            self._newest_pid = newest
+        else:
+            # Nothing has started, on the whole machine; what a test started may have ended.
+            now = {pid for pid, said in self._pids.items() if not said or _is_there(pid)}
         for pid in self._pids.keys() - now:
             del self._pids[pid]
         for pid in now:
@@ -138,6 +146,16 @@ class Isolation:
 def _may_end(left: Iterable[Resource]) -> bool:
     """Whether something is left that ends by itself; nobody but its owner closes a file."""
     return any(kind != "file" for kind, _ in left)
+
+
+def _newest_pid() -> int:
+    """The number that was given last, to a process or a thread of whomever."""
+    with open("/proc/loadavg", "rb") as file:  # noqa: PTH123
+        return int(file.read().rpartition(b" ")[2])
+
+
+def _is_there(pid: int) -> bool:
+    return os.path.exists(f"/proc/{pid}")  # noqa: PTH110
 
 
 def _threads() -> Iterable[tuple[Resource, str]]:
@@ -179,8 +197,10 @@ class Globals:
     """State of the whole process that tests change: environment, folder, signals, functions."""
 
     state: dict[str, object] = field(default_factory=dict)
-    names: list[tuple[dict[str, object], str, object, str]] = field(default_factory=list)
-    """Every function and class of a module: where it stands, its name, itself, the module."""
+    names: dict[str, tuple[dict[str, object], list[str], list[object]]] = field(
+        default_factory=dict
+    )
+    """By module: where its names stand, and every function and class under its name."""
     modules: set[str] = field(default_factory=set)
     num_modules: int = 0
     """Of all kinds, when they were last looked through."""
@@ -195,8 +215,8 @@ class Globals:
             if module is None or (name not in PATCHABLE and name.partition(".")[0] != "gyre"):
                 continue
             self.modules.add(name)
-            there = vars(module)
-            self.names += [(there, one, it, name) for one, it in there.items() if callable(it)]
+            functions = {one: it for one, it in vars(module).items() if callable(it)}
+            self.names[name] = vars(module), list(functions), list(functions.values())
 
     def changed(self) -> list[str]:
         """A line for each thing that is not as it was."""
@@ -208,16 +228,25 @@ class Globals:
         ]
         return lines + [
             f"  changed: {module}.{name}"
-            for there, name, it, module in self.names
-            if there.get(name) is not it and sys.modules.get(module) is not None
-            if vars(sys.modules[module]) is there
+            for module, there, name, _ in self._patched()
+            if module in sys.modules and vars(sys.modules[module]) is there
+        ]
+
+    def _patched(self) -> list[tuple[str, dict[str, object], str, object]]:
+        """Module, where the name stands, the name, and what it stood for."""
+        return [
+            (module, there, name, it)
+            for module, (there, names, values) in self.names.items()
+            # Thousands of names around each test: first all of a module at once.
+            if not all(map(operator.is_, map(there.get, names), values))
+            for name, it in zip(names, values, strict=True)
+            if there.get(name) is not it
         ]
 
     def restore(self) -> None:
         """So that the next test is not blamed."""
-        for there, name, it, _ in self.names:
-            if there.get(name) is not it:
-                there[name] = it
+        for _, there, name, it in self._patched():
+            there[name] = it
         environment = self.state["os.environ"]
         assert isinstance(environment, dict)
         if dict(os.environ) != environment:
@@ -226,8 +255,8 @@ class Globals:
         handlers = self.state["signal handlers"]
         assert isinstance(handlers, dict)
         for name, handler in handlers.items():
-            if signal.getsignal(signal.Signals[name]) is not handler:
-                signal.signal(signal.Signals[name], handler)
+            if signal.getsignal(SIGNALS[name]) is not handler:
+                signal.signal(SIGNALS[name], handler)
 
     def _state(self) -> dict[str, object]:
         environment = dict(os.environ)
@@ -235,9 +264,9 @@ class Globals:
         environment.pop("PYTEST_CURRENT_TEST", None)
         return {
             "os.environ": environment,
-            "the working folder": Path.cwd(),
+            "the working folder": os.getcwd(),  # noqa: PTH109
             "the umask": _umask(),
-            "signal handlers": {one.name: signal.getsignal(one) for one in signal.Signals},
+            "signal handlers": {name: signal.getsignal(one) for name, one in SIGNALS.items()},
             "blocked signals": signal.pthread_sigmask(signal.SIG_BLOCK, ()),
             "sys.path": list(sys.path),
             "sys.argv": list(sys.argv),
@@ -247,9 +276,9 @@ class Globals:
         }
 
 
-def _umask() -> str:
-    status = Path("/proc/self/status").read_text()
-    return status.partition("Umask:")[2].split()[0]
+def _umask() -> bytes:
+    with open("/proc/self/status", "rb") as file:  # noqa: PTH123
+        return file.read(256).partition(b"Umask:")[2].split()[0]
 
 
 def _difference(before: object, after: object) -> str:

@@ -2,6 +2,7 @@
 
 import ast
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import pytest
@@ -28,9 +29,9 @@ class Import:
         return subpackage_of(self.name)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Module:
-    """One source file of the package."""
+    """One source file of the package; what is asked of its syntax is found once."""
 
     name: str
     path: Path
@@ -42,16 +43,27 @@ class Module:
         """The part of the package it belongs to: `proxy` of `gyre.proxy.session.session`."""
         return subpackage_of(self.name)
 
-    @property
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        return list(ast.walk(self.tree))
+
+    @cached_property
     def functions(self) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
         kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
-        return [node for node in ast.walk(self.tree) if isinstance(node, kinds)]
+        return [node for node in self.nodes if isinstance(node, kinds)]
 
-    @property
+    @cached_property
     def imports(self) -> list[Import]:
-        inner = {id(node) for function in self.functions for node in ast.walk(function)}
+        kinds = (ast.Import, ast.ImportFrom)
+        statements = [node for node in self.nodes if isinstance(node, kinds)]
+        bodies = [(node.lineno, node.end_lineno or 0) for node in self.functions]
+        inner = {
+            id(node)
+            for node in statements
+            if any(first <= node.lineno <= last for first, last in bodies)
+        }
         found = []
-        for node in ast.walk(self.tree):
+        for node in statements:
             match node:
                 case ast.Import(names=names):
                     targets = [alias.name for alias in names]
@@ -59,8 +71,6 @@ class Module:
                     targets = [f"{module}.{alias.name}" for alias in names]
                 case ast.ImportFrom():
                     targets = [f"(relative).{alias.name}" for alias in node.names]
-                case _:
-                    continue
             found += [
                 Import(name=name, line=node.lineno, inside=id(node) in inner) for name in targets
             ]

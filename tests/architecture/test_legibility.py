@@ -100,7 +100,7 @@ def constructors(modules):
     return [
         node
         for module in modules
-        for found in ast.walk(module.tree)
+        for found in module.nodes
         if isinstance(found, ast.ClassDef)
         for node in found.body
         if isinstance(node, ast.FunctionDef) and node.name == "__init__"

@@ -437,7 +437,7 @@ def test_everything_is_caught_only_where_it_is_reported(modules):
     for module in modules:
         broad = sum(
             isinstance(node, ast.ExceptHandler) and catches_everything(node.type)
-            for node in ast.walk(module.tree)
+            for node in module.nodes
         )
         if broad:
             found[module.name] = broad
