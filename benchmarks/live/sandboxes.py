@@ -10,7 +10,6 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
@@ -21,8 +20,6 @@ from benchmarks.peers import results
 from gyre.cluster.fork_client import ForkClient, ForkedProcess
 from gyre.rollout.main import Secrets
 from gyre.rollout.spec import ExecutionSpec, write_order
-from gyre.sandboxes.local import launch
-from gyre.sandboxes.local.launch import Launcher
 from gyre.sandboxes.local.sandbox import LocalSandbox, SandboxLayout
 from gyre.sandboxes.process_tree import descendants
 from gyre.types.ids import ExecutionId
@@ -35,10 +32,6 @@ LIMITS = Limits(memory_bytes=2**30, processes=64, disk_bytes=2**28)
 WAIT_S = 120.0
 POLL_S = 0.002
 KINDS: tuple[Literal["process", "local"], ...] = ("process", "local")
-ALONE_BY: dict[str, Callable[[], Launcher]] = {
-    "alone": launch.found,
-    "alone by system calls": launch.own,
-}
 
 
 def main() -> None:
@@ -47,16 +40,15 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     args = parser.parse_args()
     load_before = os.getloadavg()[0]
-    samples: dict[str, list[dict[str, Any]]] = {kind: [] for kind in (*KINDS, *ALONE_BY)}
+    samples: dict[str, list[dict[str, Any]]] = {kind: [] for kind in (*KINDS, "alone")}
     for _ in range(args.runs):
         for kind in KINDS:
             with tempfile.TemporaryDirectory(prefix="gyre-sandboxes-") as folder:
                 samples[kind].append(asyncio.run(_supervised(Path(folder), kind)))
                 print(kind, samples[kind][-1])
-        for name, launcher in ALONE_BY.items():
-            with tempfile.TemporaryDirectory(prefix="gyre-sandboxes-") as folder:
-                samples[name].append(asyncio.run(_alone(Path(folder), launcher())))
-                print(name, samples[name][-1])
+        with tempfile.TemporaryDirectory(prefix="gyre-sandboxes-") as folder:
+            samples["alone"].append(asyncio.run(_alone(Path(folder))))
+            print("alone", samples["alone"][-1])
     if not args.dry:
         path = results.write(
             "live-sandboxes",
@@ -129,12 +121,12 @@ async def _end(children: list[ForkedProcess], folder: Path) -> None:
     assert {0} == set(statuses), folder
 
 
-async def _alone(folder: Path, launcher: Launcher) -> dict[str, Any]:
+async def _alone(folder: Path) -> dict[str, Any]:
     """Sandboxes without supervisors: how soon all programs have begun, and have ended."""
     made = []
     for number in range(ALONE):
         place = SandboxLayout(folder=folder / f"place{number}", home=folder / f"home{number}")
-        made.append(LocalSandbox(secrets.token_hex(16), place, most=LIMITS, launcher=launcher))
+        made.append(LocalSandbox(secrets.token_hex(16), place, most=LIMITS))
         (folder / f"workspace{number}").mkdir()
 
     async def begin(number: int) -> None:

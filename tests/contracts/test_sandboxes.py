@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from tests.contracts import sandbox as suite
 from tests.controller.executions.supervised import is_alive
-from tests.sandboxes.local.inside import LAUNCHERS
 from tests.waiting import PATIENCE_S
 
 from gyre.sandboxes.local.sandbox import LocalSandbox, SandboxLayout
@@ -31,17 +30,16 @@ class Processes:
 
 
 class Namespaces:
-    def __init__(self, folder, launcher):
+    def __init__(self, folder):
         self.workspace = folder / "workspace"
         self.workspace.mkdir()
         self._folder = folder
-        self._launcher = launcher
         self._marks = []
 
     def make(self):
         self._marks.append(secrets.token_hex(16))
         place = SandboxLayout(folder=self._folder / self._marks[-1], home=self._folder / "home")
-        return LocalSandbox(self._marks[-1], place, launcher=self._launcher)
+        return LocalSandbox(self._marks[-1], place)
 
     def is_alive(self, pid):
         return any(pid == inside and is_alive(outside) for inside, outside in self._known())
@@ -74,9 +72,8 @@ def test_processes_keep_the_promise_that(promise, tmp_path):
 
 
 @pytest.mark.parametrize("promise", suite.EVERY_SANDBOX, ids=lambda promise: promise.__name__)
-@pytest.mark.parametrize("by", LAUNCHERS)
-def test_namespaces_keep_the_promise_that(promise, by, tmp_path):
-    kept(promise, Namespaces(tmp_path, LAUNCHERS[by]))
+def test_namespaces_keep_the_promise_that(promise, tmp_path):
+    kept(promise, Namespaces(tmp_path))
 
 
 def test_processes_of_others_are_left_alone(tmp_path):

@@ -7,11 +7,8 @@ from pathlib import Path
 
 from tests.waiting import PATIENCE_S
 
-from gyre.sandboxes.local import launch
 from gyre.sandboxes.local.sandbox import LocalSandbox, SandboxLayout
 from gyre.types.tasks import Command
-
-LAUNCHERS = {"bubblewrap": launch.bubblewrap(), "own": launch.own()}
 
 
 @dataclass

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.sandboxes.local.inside import LAUNCHERS, Inside
+from tests.sandboxes.local.inside import Inside
 
 from gyre.sandboxes.local.mounts import Mount, below_of, clear_ways, refuse_ways_out
 from gyre.types.errors import SandboxError
@@ -133,7 +133,7 @@ def test_no_link_leads_to_where_nobody_looks(tmp_path):
 
 
 def test_what_cannot_be_looked_at_is_refused(tmp_path, monkeypatch):
-    """A launcher sees into folders that their owner has shut against himself."""
+    """bubblewrap sees into folders that their owner has shut against himself."""
     root = layer(tmp_path / "root")
     looked = Path.lstat
 
@@ -157,13 +157,12 @@ def made_root(folder):
     return folder
 
 
-@pytest.mark.parametrize("by", [one for one in LAUNCHERS if LAUNCHERS[one] is not None])
-def test_an_agent_that_moves_its_workspace_away_reaches_nothing_of_the_machine(tmp_path, by):
+def test_an_agent_that_moves_its_workspace_away_reaches_nothing_of_the_machine(tmp_path):
     """What it leaves is met while the machine's own root still stands beside the new one."""
     root, host = made_root(tmp_path / "root"), tmp_path / "host"
     host.mkdir()
     place = {"roots": (root,), "workdir": "/srv/app", "readable": (Path("/usr"),)}
-    inside = Inside(tmp_path / "one", place, {"launcher": LAUNCHERS[by]})
+    inside = Inside(tmp_path / "one", place)
     status = asyncio.run(inside.run(f"mv /srv /srv2 && ln -s /oldroot{host} /srv"))
 
     assert 0 == status
@@ -172,22 +171,20 @@ def test_an_agent_that_moves_its_workspace_away_reaches_nothing_of_the_machine(t
     assert [] == list(host.iterdir())
 
 
-@pytest.mark.parametrize("by", [one for one in LAUNCHERS if LAUNCHERS[one] is not None])
 @pytest.mark.parametrize("where", ["/tmp", "/var/tmp", "/workspace"])
-def test_a_link_in_the_place_of_a_folder_that_is_shown_reaches_nothing(tmp_path, by, where):
+def test_a_link_in_the_place_of_a_folder_that_is_shown_reaches_nothing(tmp_path, where):
     host = tmp_path / "host"
     host.mkdir()
     place = {"writable": {f"{where}/results/one": tmp_path}}
-    inside = Inside(tmp_path / "one", place, {"launcher": LAUNCHERS[by]})
+    inside = Inside(tmp_path / "one", place)
     script = f"rm -rf {where}/results; ln -s /oldroot{host} {where}/results"
-    assert 0 == asyncio.run(Inside(tmp_path / "one", {}, {"launcher": LAUNCHERS[by]}).run(script))
+    assert 0 == asyncio.run(Inside(tmp_path / "one").run(script))
 
     with pytest.raises(SandboxError, match="results/one: a link on the way there"):
         asyncio.run(inside.run("true"))
     assert [] == list(host.iterdir())
 
 
-@pytest.mark.parametrize("by", [one for one in LAUNCHERS if LAUNCHERS[one] is not None])
 @pytest.mark.parametrize(
     ("workdir", "left", "shown"),
     [
@@ -198,7 +195,7 @@ def test_a_link_in_the_place_of_a_folder_that_is_shown_reaches_nothing(tmp_path,
     ],
     ids=["into the workspace", "led workspace", "kernel", "shown if it were there"],
 )
-def test_no_way_through_another_folder_reaches_the_machine(tmp_path, by, workdir, left, shown):
+def test_no_way_through_another_folder_reaches_the_machine(tmp_path, workdir, left, shown):
     """As a judge is shown where its results go, in a root that the agent has written to."""
     root, host = made_root(tmp_path / "root"), tmp_path / "host"
     host.mkdir()
@@ -207,10 +204,9 @@ def test_no_way_through_another_folder_reaches_the_machine(tmp_path, by, workdir
     words = {"out": f"/oldroot{host}", "gone": tmp_path / "gone"}
     readable = (Path("/usr"), tmp_path / "gone")
     place = {"roots": (root,), "workdir": workdir, "readable": readable}
-    made = {"launcher": LAUNCHERS[by]}
-    agent = Inside(tmp_path / "one", place, made)
+    agent = Inside(tmp_path / "one", place)
     place |= {"writable": {shown.format(**words): tmp_path}}
-    judge = Inside(tmp_path / "one", place, made)
+    judge = Inside(tmp_path / "one", place)
 
     assert 0 == asyncio.run(agent.run(left.format(**words)))
     with pytest.raises(SandboxError, match="one: a link on the way there"):
@@ -229,9 +225,8 @@ def test_what_programs_left_on_the_way_is_hidden_and_what_an_image_has_is_not(tm
     assert {"work", "work/runs", "work/runs/one", "logs", "srv", "srv/app", "srv/app/x"} == found
 
 
-@pytest.mark.parametrize("by", [one for one in LAUNCHERS if LAUNCHERS[one] is not None])
 @pytest.mark.parametrize("left", ["touch {top}", "ln -s /srv {top}", "ln -s /oldroot/{top} {top}"])
-def test_no_agent_can_keep_itself_from_being_judged(tmp_path, by, left):
+def test_no_agent_can_keep_itself_from_being_judged(tmp_path, left):
     """SPEC 6.1: whatever it leaves in its root, what it left is assessed."""
     root = made_root(tmp_path / "root")
     (root / "srv" / "app").mkdir(parents=True)
@@ -239,9 +234,8 @@ def test_no_agent_can_keep_itself_from_being_judged(tmp_path, by, left):
     results.mkdir()
     top = f"/{results.parts[1]}"
     place = {"roots": (root,), "workdir": "/srv/app", "readable": (Path("/usr"),)}
-    made = {"launcher": LAUNCHERS[by]}
     # Nothing of this machine is shown there to the agent.
-    agent = Inside(tmp_path / "one", place, made)
+    agent = Inside(tmp_path / "one", place)
     assert 0 == asyncio.run(agent.run(f"rm -rf {top} /logs; {left.format(top=top)}; touch /logs"))
     written = tmp_path / "one" / "place" / "root"
     place |= {
@@ -250,7 +244,7 @@ def test_no_agent_can_keep_itself_from_being_judged(tmp_path, by, left):
         "stacks": True,
         "writable": {str(results): results, "/logs/verifier": results},
     }
-    judge = Inside(tmp_path / "two", place, made)
+    judge = Inside(tmp_path / "two", place)
     script = f"echo 1 > {results}/score && cat /logs/verifier/score && ls /srv/app"
 
     assert 0 == asyncio.run(judge.run(script)), judge.output

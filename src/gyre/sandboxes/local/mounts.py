@@ -1,6 +1,6 @@
 """What a sandbox sees of the file system: overlays, roots, device files.
 
-What programs of a sandbox see of this machine, as arguments of a launcher.
+What programs of a sandbox see of this machine, as arguments of bubblewrap.
 
 Rule 1: nothing is seen that is not named here or by whoever makes the sandbox.
 Rule 2: all of it is read-only but workspace, home and temporary files, or what lies on top of a
@@ -119,7 +119,7 @@ def clear_ways(upper: Path, left: Path, targets: Iterable[str]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """Something that a launcher puts into a sandbox."""
+    """Something that bubblewrap puts into a sandbox."""
 
     at: str
     """Its path inside."""
@@ -130,7 +130,7 @@ class Mount:
 
 
 def refuse_ways_out(puts: Iterable[Mount]) -> None:
-    """SandboxError if a launcher that puts these there, in this order, would leave the sandbox.
+    """SandboxError if a bubblewrap that puts these there, in this order, would leave the sandbox.
 
     It makes what is missing while the machine's own root still stands beside the new one, and
     follows whatever links it meets in what it has put there before. OSError if that cannot be
@@ -142,7 +142,7 @@ def refuse_ways_out(puts: Iterable[Mount]) -> None:
 
 
 class _Standing:
-    """What a launcher has put together so far, each where it truly is, whatever links led there."""
+    """What bubblewrap has put together so far, each where it truly is, whatever links led there."""
 
     def __init__(self) -> None:
         self._puts: dict[Way, Mount] = {}
@@ -213,7 +213,7 @@ def _link_at(layers: Sequence[Path], path: Sequence[str]) -> str | None:
             at = at / name
             try:
                 mode = at.lstat().st_mode
-            # Nothing else: a launcher has rights that this process may lack, and sees more.
+            # Nothing else: bubblewrap has rights that this process may lack, and sees more.
             except (FileNotFoundError, NotADirectoryError):
                 break
             if number == len(path):

