@@ -84,7 +84,7 @@ class Supervisors:
 class Live:
     """Attempts beside a real scheduler: facts are heard one by one, in any order."""
 
-    def __init__(self, folder, *, scheduler=None, tasks=None, until_consumed=True):
+    def __init__(self, folder, *, scheduler=None, tasks=None):
         self.journal, self.inbox, self.offered = [], [], {}
         self.scheduler = scheduler or Scheduler(SHAPE)
         self.queries = TaskSampler(TASKS, seed=3)
@@ -94,7 +94,6 @@ class Live:
             self.queries,
             Supervisors,
             hear=self.inbox.append,
-            until_consumed=until_consumed,
         )
 
     @property
@@ -264,10 +263,9 @@ def drawn_and_ready(one, number):
     return query
 
 
-@pytest.mark.parametrize("until_consumed", [True, False])
-def test_a_query_is_out_until_its_group_is_consumed(tmp_path, until_consumed):
-    """SPEC 1.1; a run of an older format goes on as it began."""
-    one = Live(tmp_path, until_consumed=until_consumed)
+def test_a_query_is_out_until_its_group_is_consumed(tmp_path):
+    """SPEC 1.1: being ready is not enough."""
+    one = Live(tmp_path)
     first = [drawn_and_ready(one, number) for number in range(TASKS - 1)]
     for group in (0, 1):
         one.attempts.noticed(0.0, GroupAssigned(group=group, step=0))
@@ -276,7 +274,7 @@ def test_a_query_is_out_until_its_group_is_consumed(tmp_path, until_consumed):
     then = [drawn_and_ready(one, TASKS + 1 + number) for number in range(2)]
 
     assert {*range(TASKS)} == {*first, again[0]}
-    assert until_consumed == ({*then} == {*first[:2]})
+    assert {*first[:2]} == {*then}
 
 
 def test_what_was_consumed_and_what_was_pulled_is_recalled(tmp_path):

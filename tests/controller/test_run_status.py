@@ -134,14 +134,20 @@ def test_settings_that_mean_the_same_are_no_change(begun):
     assert one == other != settings_of(config) == settings_of(listed)
 
 
-def test_a_journal_that_has_no_settings_is_gone_on_with(begun):
-    """It was begun by a Gyre that wrote none down."""
-    path = path_of(begun.parent / "run")
+def test_a_run_of_an_older_format_is_refused_before_anything_starts(begun, capsys):
+    folder = begun.parent / "run"
+    path = path_of(folder)
     header = read(path, kinds=()).header
     path.unlink()
-    write(path, replace(header, notes={}), [(0.0, RunStarted())], kinds=JOURNAL_EVENTS)
+    older = replace(header, minor=0, notes={})
+    write(path, older, [(0.0, RunStarted())], kinds=JOURNAL_EVENTS)
+    before = path.read_bytes()
 
-    assert 0 == recorded(begun.parent / "run").config.run.seed
+    assert 2 == main(["resume", str(folder)])
+    said = capsys.readouterr()
+    assert "found a run of journal format 1.0, expected 1.1 or newer" in said.err
+    assert "" == said.out
+    assert before == path.read_bytes()
 
 
 def test_train_on_a_run_that_was_begun_says_so_and_starts_nothing(begun, capsys):

@@ -26,8 +26,8 @@ def run(args: argparse.Namespace) -> int:
     found = standing(args.run)
     if found is None:
         raise ConfigError(f"{args.run}: there is no run to resume")
-    print(f"gyre resume: {found}", flush=True)
     run = recorded(args.run, args.overrides)
+    print(f"gyre resume: {found}", flush=True)
     require_no_writer(args.run, take_over=args.take_over)
     if found.stopped is not None:
         clear_away(args.run)

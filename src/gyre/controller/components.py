@@ -225,9 +225,7 @@ class ComponentBuilder:
         facts_endpoint: FactsEndpoint,
         tasks: TaskSource,
         held_out: TaskSource | None,
-        until_consumed: bool,
     ) -> None:
-        """`until_consumed`: so long queries are out, and not only until their groups are ready."""
         self._cell_processes = cell_processes
         self._proxy = proxy
         self._shape = shape
@@ -235,7 +233,6 @@ class ComponentBuilder:
         self._facts_endpoint = facts_endpoint
         self._tasks = tasks
         self._held_out = held_out
-        self._until_consumed = until_consumed
 
     async def parts(
         self, scheduler: Scheduler, published: Checkpoint | None, *, routes_version: int
@@ -295,7 +292,6 @@ class ComponentBuilder:
                 lost=lost,
             ),
             hear=self._around.hear,
-            until_consumed=self._until_consumed,
         )
 
     def _evaluations(self) -> HeldOutEval | None:

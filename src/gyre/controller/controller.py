@@ -94,7 +94,6 @@ class Controller:
         self._stopped: asyncio.Future[StopReason | None]
         self._has_begun = False
         self._is_over = False
-        self._until_consumed = True
 
     async def work(self) -> StopReason | None:
         """Why the run ended; None when it was told to."""
@@ -125,9 +124,6 @@ class Controller:
             raise ConfigError(
                 f"{self._cell_processes.folder}: cannot be written: {error}"
             ) from error
-        if reading is not None and reading.header is not None:
-            # As the run began: before format 1.1 queries came back when their groups were ready.
-            self._until_consumed = (reading.header.major, reading.header.minor) >= (1, 1)
         found, since = self._recalled(reading)
         self._has_begun = found is not None
         is_over = found is not None and found.scheduler.stopped is not None
@@ -316,7 +312,6 @@ class Controller:
             facts_endpoint=self._facts_endpoint,
             tasks=self._tasks,
             held_out=self._held_out,
-            until_consumed=self._until_consumed,
         )
 
     async def _until_over(

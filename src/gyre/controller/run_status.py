@@ -13,7 +13,7 @@ from typing import Any
 from gyre.cluster.procfs import lock_holder
 from gyre.config.run_config import RunConfig
 from gyre.controller.run_file import RunFile, read_run
-from gyre.journal.reader import Header, path_of, read
+from gyre.journal.reader import Header, path_of, read, refuse_to_go_on
 from gyre.scheduler.messages import Published, StepTaken, StopReason
 from gyre.scheduler.replay import EVENTS, replay, shape_of
 from gyre.storage.files import RUN_FILE
@@ -90,17 +90,22 @@ def recorded(folder: Path, overrides: Iterable[str] = ()) -> RunFile:
 
 
 def refuse_changes(folder: Path, run: RunFile) -> None:
-    """ConfigError with every key that another value is asked for, and may not change."""
+    """ConfigError with every key that another value is asked for, and may not change.
+
+    Also for a run of a format that cannot go on.
+    """
+    header = read(path_of(folder), kinds=()).header
+    if header is not None:
+        refuse_to_go_on(path_of(folder), header)
     before = read_run(folder / RUN_FILE).config
     found = list(changes(before, run.config))
     if found:
         lines = "\n  ".join(found)
         raise ConfigError(f"{folder}: a run goes on as it began, and cannot change\n  {lines}")
-    header = read(path_of(folder), kinds=()).header
     if header is None:
         return
     # The file may have been changed since, and the journal has not.
-    began = header.notes.get(SETTINGS, {})
+    began = header.notes[SETTINGS]
     now = settings_of(run.config)
     changed = [
         f"{path}: was {began[path]}, {RUN_FILE} says {now[path]}"

@@ -27,6 +27,8 @@ from gyre.types.errors import ConfigError, LogDamaged
 MAGIC = b"GYREJRNL"
 MAJOR, MINOR = 1, 1
 """MINOR grows with new kinds and new fields, which have defaults; MAJOR with anything else."""
+OLDEST = 1, 1
+"""A run of an older format may be read, and does not go on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,6 +179,21 @@ def header_of(path: Path, payload: bytes) -> Header:
         message = f"{path}: format {form} is newer than {MAJOR}, which this Gyre reads"
         raise LogDamaged(message)
     return header
+
+
+def refuse_to_go_on(path: Path, header: Header) -> None:
+    """ConfigError if a run of this header's format cannot go on."""
+    found, form = (header.major, header.minor), f"{header.major}.{header.minor}"
+    if found > (MAJOR, MINOR):
+        message = f"{path}: format {form} is newer than {MAJOR}.{MINOR}, which is written"
+        raise ConfigError(message)
+    if found < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        message = (
+            f"{path}: found a run of journal format {form}, expected {oldest} or newer: only the "
+            "Gyre that began the run can go on with it"
+        )
+        raise ConfigError(message)
 
 
 def entry_of(path: Path, at: int, payload: bytes, decoders: Decoders) -> JournalEntry:

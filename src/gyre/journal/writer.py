@@ -16,8 +16,6 @@ import msgspec
 
 from gyre.journal.reader import (
     MAGIC,
-    MAJOR,
-    MINOR,
     OWN,
     Envelope,
     Header,
@@ -26,6 +24,7 @@ from gyre.journal.reader import (
     Origin,
     Resumed,
     read,
+    refuse_to_go_on,
 )
 from gyre.storage.files import sync
 from gyre.storage.framed_file import FramedFile, framed, locked
@@ -116,10 +115,7 @@ class Journal:
             if found.header is None:
                 message = f"{path}: ends before its header; there is no run to resume"
                 raise ConfigError(message)
-            if found.header.minor > MINOR:
-                form = f"{found.header.major}.{found.header.minor}"
-                message = f"{path}: format {form} is newer than {MAJOR}.{MINOR}, which is written"
-                raise ConfigError(message)
+            refuse_to_go_on(path, found.header)
             file = FramedFile(path, magic=MAGIC, sound_bytes=found.sound_bytes)
             stack.callback(_let_go, file)
             journal = cls(file, lock, kinds=kinds, durability=durability)

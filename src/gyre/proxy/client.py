@@ -74,13 +74,10 @@ class ProxyClient:
         """Of the order that it carried out last."""
         return int((await self._ask("GET", "status", None))["routes"])
 
-    async def take_over(self, *, before: str, now: str) -> str | None:
-        """From now on it obeys whoever shows the second token, and nobody else.
-
-        The fingerprint of its sources; None of one that knows of no such thing.
-        """
+    async def take_over(self, *, before: str, now: str) -> str:
+        """The fingerprint of its sources; from now on it obeys the second token alone."""
         found = await self._ask("POST", "take-over", {"token": now}, token=before)
-        return found.get("version")
+        return str(found["version"])
 
     async def answers(self, within_s: float) -> bool:
         """Whether it says anything at all in time, asked once."""

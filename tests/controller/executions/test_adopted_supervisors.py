@@ -393,7 +393,7 @@ def test_a_supervisor_is_not_taken_for_hung_because_everything_stood_still(scene
 
 
 def test_a_supervisor_that_never_showed_that_it_lives_is_not_taken_for_hung(scene):
-    """It may be of a Gyre that knew of no such thing."""
+    """It may have found no room on the disk to do so."""
 
     async def scenario(one):
         one.left(PREPARED, LAUNCHED)

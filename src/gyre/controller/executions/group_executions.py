@@ -50,15 +50,11 @@ class GroupExecutions:
         supervisors_of: SupervisorsOf,
         *,
         hear: Callable[[Any], None],
-        until_consumed: bool = True,
     ) -> None:
-        """A query is out until its group is consumed; in runs of before that was so, until that
-        was ready."""
         self._folder = folder
         self._tasks = tasks
         self._queries = queries
         self._hear = hear
-        self._until_consumed = until_consumed
         self._drawn: dict[GroupId, _Drawn] = {}
         self._ready: dict[GroupId, int] = {}
         """Queries of groups that are ready and not consumed."""
@@ -112,7 +108,7 @@ class GroupExecutions:
 
     def take(self, group: GroupId, size: int) -> dict[int, ClosedExecution | None]:
         """What a ready group's executions left, by member; nothing is kept of it here."""
-        self._note_ready(group, self._drawn.pop(group).query)
+        self._ready[group] = self._drawn.pop(group).query
         found: dict[int, ClosedExecution | None] = {}
         for member in range(size):
             name = self._names.pop((group, member), None)
@@ -124,17 +120,10 @@ class GroupExecutions:
                     self.supervisors.forget(name)
         return found
 
-    def _note_ready(self, group: GroupId, query: int) -> None:
-        if self._until_consumed:
-            self._ready[group] = query
-        else:
-            self._queries.done(query)
-
     def _consume(self, groups: Iterable[GroupId]) -> None:
         """Their queries may be drawn again (SPEC 1.1)."""
         for group in groups:
-            if self._until_consumed:
-                self._queries.done(self._ready.pop(group))
+            self._queries.done(self._ready.pop(group))
 
     # After an earlier controller
 
@@ -159,7 +148,7 @@ class GroupExecutions:
                 else:
                     self._recall_group(group, position, query)
             elif group is None:
-                self._note_ready(order.group, covered.pop(order.group))
+                self._ready[order.group] = covered.pop(order.group)
             else:
                 left[order.group] = self.take(order.group, len(group.members))
         self._assigned.update(() if found.open is None else found.open[1].groups)

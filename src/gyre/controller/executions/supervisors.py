@@ -83,10 +83,8 @@ def signal_supervisor(folder: Path, number: signal.Signals, by: ProcessSignaller
 
 
 def stop(folder: Path, by: ProcessSignaller) -> None:
-    """The same one hears that its run is stopped; one of a Gyre that knew of no such thing ends."""
-    signal_supervisor(
-        folder, signal.SIGUSR1 if last_heartbeat(folder) is None else signal.SIGUSR2, by
-    )
+    """The same one hears that its run is stopped, and may be resumed."""
+    signal_supervisor(folder, signal.SIGUSR2, by)
 
 
 async def end(folder: Path, within_s: float, by: ProcessSignaller) -> None:
