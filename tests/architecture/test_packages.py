@@ -217,7 +217,6 @@ THIRD_PARTY: dict[str, set[str]] = {
     "gyre.testing.tokenizer": {"tokenizers"},
     "gyre.trainer": {"torch"},
     "gyre.trainer.logprobs": {"numpy", "torch"},
-    "gyre.trainer.release": set(),
     "gyre.trainer.distributed.cell_comm": {"msgspec", "torch", "xxhash"},
     "gyre.trainer.distributed.pipeline": {"numpy", "torch"},
     "gyre.trainer.distributed.pipeline_schedule": set(),

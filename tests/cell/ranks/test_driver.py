@@ -7,11 +7,15 @@ from threading import Event
 
 import numpy as np
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.waiting import PATIENCE_S
 
 from gyre.cell.ranks.driver import Driver, MicroStepStream, PendingClaim
 from gyre.config.sections import LossConfig
 from gyre.trainer.distributed.pipeline import MicroStep, MicroStepResult, StreamEnd
+from gyre.trainer.loss import GSPO, loss_and_gradient
 from gyre.types.errors import CellError, CellGone, NotFinite
 from gyre.types.training import Claim, Measures, Pack, Score, Share
 
@@ -66,10 +70,10 @@ def result_of(work, ratios):
     return MicroStepResult(work=work, scores=scores, loss=loss, measures=measures)
 
 
-def feed_of(*claims, held=None):
+def feed_of(*claims, held=None, section=SECTION):
     waiting = deque(claims)
     return MicroStepStream(
-        SECTION, lambda: waiting.popleft() if waiting else None, set() if held is None else held
+        section, lambda: waiting.popleft() if waiting else None, set() if held is None else held
     )
 
 
@@ -123,6 +127,63 @@ def test_a_pack_without_gradient_passes_forward_only_and_counts_as_clipped():
     assert [True, True, True, False] == [work.scores is None for work in taken]
     assert (2, 3) == (found.measures.num_raised_clipped, found.measures.num_targets)
     assert (1, 0.5) == (found.num_skipped, found.loss)
+
+
+@pytest.mark.parametrize(("section", "has_loss"), [(GSPO, True), (SECTION, False)])
+def test_a_pack_without_gradient_has_the_loss_that_weighing_it_gives(section, has_loss):
+    one = claimed(claim_of([0, 0], [1, 1, 0]))
+    through(feed_of(one, section=section), ratios=[BEYOND, BEYOND])
+    found = one.done.result()
+    expected = sum(
+        loss_and_gradient(
+            torch.full((pack.num_targets,), BEYOND, dtype=torch.float64),
+            torch.from_numpy(pack.behaviour),
+            torch.from_numpy(pack.shares),
+            shares=one.claim.shares,
+            scores=found.scores,
+            num_executions=one.num_executions,
+            section=section,
+        ).loss
+        for pack in one.claim.packs
+    )
+
+    assert 2 == found.num_skipped
+    assert has_loss == (expected != 0)
+    assert expected == pytest.approx(found.loss)
+
+
+@given(choices=st.randoms(use_true_random=False), num_claims=st.integers(0, 3))
+def test_whenever_results_come_every_pack_is_scored_once_and_trained_once(choices, num_claims):
+    claims = [claimed(claim_of([0], [0, 1], [1]), lease=lease) for lease in range(num_claims)]
+    feed, coming, waiting = feed_of(), deque(claims), deque()
+    scored, trained, ended = [], [], None
+
+    def finish():
+        feed.finished(result_of(waiting.popleft(), [INSIDE, INSIDE]))
+
+    while ended is not StreamEnd.CLOSED:
+        if not feed.is_closing and choices.random() < 0.5:
+            if coming:
+                feed.offer(coming.popleft())
+            else:
+                feed.is_closing = True
+        elif waiting and choices.random() < 0.5:
+            finish()
+        elif isinstance(work := feed.take(), MicroStep):
+            waiting.append(work)
+            (scored if work.scores is None else trained).append(id(work.pack))
+        else:
+            ended = work
+            # Only a result, a claim or the end can change the answer.
+            assert waiting or not feed.is_closing or ended is StreamEnd.CLOSED
+            if waiting and ended is StreamEnd.PAUSED:
+                finish()
+    while waiting:
+        finish()
+    packs = sorted(id(pack) for one in claims for pack in one.claim.packs)
+
+    assert packs == sorted(scored) == sorted(trained)
+    assert [1.5] * num_claims == [one.done.result().loss for one in claims]
 
 
 def test_a_lease_that_is_in_the_sum_is_refused_and_counted_once():

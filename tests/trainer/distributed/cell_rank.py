@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import warnings
+from collections import deque
 from datetime import timedelta
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from tests.trainer import cases
 from tests.waiting import PATIENCE_S, patience
 from torch.distributed import FileStore
 
+from gyre.cell.ranks.driver import MicroStepStream, PendingClaim
 from gyre.config.sections import TrainerConfig
 from gyre.trainer.distributed.pipeline import MicroStep, Pipeline, StreamEnd
 from gyre.trainer.distributed.pipeline_stage import PipelineStage
@@ -24,7 +26,6 @@ from gyre.trainer.distributed.rank_trainer import ParameterShards, RankTrainer
 from gyre.trainer.distributed.tensor_parallel import split_network
 from gyre.trainer.loss import add_scores
 from gyre.trainer.optimizer import OptimizerState
-from gyre.trainer.release import Releases
 from gyre.types.errors import CellError
 
 SILENT_S = patience(3.0)
@@ -51,6 +52,30 @@ class Script:
 
     def lift(self):
         self.items.pop(0)
+
+
+class Claims:
+    """Claims of one batch, and the source of micro-steps that a cell makes of them."""
+
+    def __init__(self):
+        self._waiting, self._claimed = deque(), []
+        self.source = MicroStepStream(
+            cases.SECTION, lambda: self._waiting.popleft() if self._waiting else None, set()
+        )
+
+    def add(self, claim):
+        lease, num_executions = len(self._claimed), cases.NUM_EXECUTIONS
+        one = PendingClaim(claim=claim, num_executions=num_executions, lease=lease, scores=None)
+        self._waiting.append(one)
+        self._claimed.append(one)
+
+    def end(self):
+        self.source.is_closing = True
+
+    @property
+    def trained(self):
+        """What those came to that are through; none of a rank that only follows."""
+        return [one.done.result() for one in self._claimed if one.done.done()]
 
 
 class Rank:
@@ -155,17 +180,17 @@ def step(rank, family):
     )
     facts = {"ends": [], "losses": [], "skipped": [], "norms": [], "measures": []}
     for _ in range(2):
-        source = Releases(network, cases.SECTION, num_executions=cases.NUM_EXECUTIONS)
+        batch = Claims()
         for index, claim in enumerate(claims):
-            source.offer(claim)
+            batch.add(claim)
             if index:
-                source.end()
-            ended = trainer.drive(source) if rank.place.is_driver else trainer.follow()
+                batch.end()
+            ended = trainer.drive(batch.source) if rank.place.is_driver else trainer.follow()
             facts["ends"].append(ended.name)
         facts["norms"].append(trainer.step().gradient_norm)
-        facts["losses"].append(sum(one.loss for one in source.trained))
-        facts["skipped"] += [one.num_skipped for one in source.trained]
-        facts["measures"] += [dataclasses.asdict(one.measures) for one in source.trained]
+        facts["losses"].append(sum(one.loss for one in batch.trained))
+        facts["skipped"] += [one.num_skipped for one in batch.trained]
+        facts["measures"] += [dataclasses.asdict(one.measures) for one in batch.trained]
     rank.say(facts, trainer.whole_weights())
     assert trainer.version == 2
 
@@ -186,12 +211,12 @@ def stop(rank, family):
     for factor in (float("nan"), 1.0):
         poisoned = whole | {"model.norm.weight": whole["model.norm.weight"] * factor}
         trainer.load_weights(poisoned, version=0)
-        source = Releases(network, cases.SECTION, num_executions=cases.NUM_EXECUTIONS)
+        batch = Claims()
         for claim in claims:
-            source.offer(claim)
-        source.end()
+            batch.add(claim)
+        batch.end()
         try:
-            ended = trainer.drive(source) if rank.place.is_driver else trainer.follow()
+            ended = trainer.drive(batch.source) if rank.place.is_driver else trainer.follow()
             facts["ends"].append(ended.name)
         except CellError as error:
             facts["errors"].append(f"{type(error).__name__}: {error}")
@@ -260,12 +285,12 @@ def a_trainer(rank, family, **changes):
 
 def through(rank, trainer, *claims, ends=True):
     """All claims, to the end of their stream or to a pause in it."""
-    source = Releases(trainer.network, cases.SECTION, num_executions=cases.NUM_EXECUTIONS)
+    batch = Claims()
     for claim in claims:
-        source.offer(claim)
+        batch.add(claim)
     if ends:
-        source.end()
-    return trainer.drive(source) if rank.place.is_driver else trainer.follow()
+        batch.end()
+    return trainer.drive(batch.source) if rank.place.is_driver else trainer.follow()
 
 
 def refusal(work):

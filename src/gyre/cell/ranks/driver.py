@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 from gyre.cell.ranks.rank_group import RankGroup
 from gyre.config.sections import LossConfig
 from gyre.trainer.distributed.pipeline import MicroStep, MicroStepResult, StreamEnd
-from gyre.trainer.loss import add_scores, is_kept, total
+from gyre.trainer.loss import add_scores, clipped_loss, is_kept, total
 from gyre.types.errors import CellError, CellGone, GyreError
 from gyre.types.training import Claim, Measures, Pack, Score
 
@@ -118,7 +118,7 @@ class MicroStepStream:
             if len(one.found) == len(one.claim.packs):
                 self._scored(one)
             return
-        one.losses.append(result.loss or 0.0)
+        one.losses.append(self._loss(piece) if result.loss is None else result.loss)
         one.measures.append(result.measures if piece.trains else _clipped(result.measures))
         one.num_scored += not piece.trains
         if len(one.losses) == len(one.claim.packs):
@@ -130,6 +130,15 @@ class MicroStepStream:
         self._taken.clear()
         self._waiting.clear()
         return [one for one in found if not one.done.done()]
+
+    def _loss(self, piece: _Piece) -> float:
+        """Of a pack without a gradient, which passed forward only."""
+        return clipped_loss(
+            piece.pack.shares.tolist(),
+            shares=piece.of.claim.shares,
+            num_executions=piece.of.num_executions,
+            section=self._section,
+        )
 
     def _scored(self, one: PendingClaim) -> None:
         scores = add_scores(one.found)

@@ -198,7 +198,7 @@ class RankTrainer:
     def score(self, claim: Claim) -> tuple[Score, ...]:
         """Sum of log rho per share, on the driver; the others follow (SPEC 8.3).
 
-        It closes the stream. `Releases` scores the claims of a batch without doing so.
+        It closes the stream. A `MicroStepStream` scores the claims of a batch without doing so.
         """
         check_claim(claim, self.network)
         source = _Scoring(claim)
