@@ -4,7 +4,7 @@ import inspect
 import re
 
 import pytest
-from tests.theory import theory_times
+from tests.theory import theory_staleness, theory_times
 
 from gyre.simulator import theory
 
@@ -52,7 +52,7 @@ LABEL = re.compile(r"(?:thm|cor|eq|ass):app-[a-z-]+")
 def functions():
     return [
         one
-        for module in (theory, theory_times)
+        for module in (theory, theory_staleness, theory_times)
         for one in vars(module).values()
         if inspect.isfunction(one) and one.__module__ == module.__name__
     ]
@@ -71,4 +71,4 @@ def test_no_label_is_cited_that_there_is_not():
 
 @pytest.mark.parametrize("label", ASSUMPTIONS)
 def test_a_function_or_its_module_says_what_is_assumed(label):
-    assert label in f"{theory.__doc__} {theory_times.__doc__}"
+    assert label in f"{theory.__doc__} {theory_staleness.__doc__} {theory_times.__doc__}"

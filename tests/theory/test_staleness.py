@@ -5,6 +5,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.theory import theory_staleness
 from tests.theory.worlds import (
     World,
     at_random,
@@ -41,7 +42,9 @@ class Counting:
             for _ in range(self.batch):
                 version = self.outstanding.pop(choose(len(self.outstanding)))
                 self.consumed.append(
-                    theory.staleness(trainer_version=self.version, published_version=version)
+                    theory_staleness.staleness(
+                        trainer_version=self.version, published_version=version
+                    )
                 )
             self.version += 1
             self.survivors += len(self.outstanding)
@@ -62,11 +65,11 @@ def test_in_any_window_and_any_order_consumed_staleness_is_age_added_less_age_ke
     world = Counting(*shape)
     for _ in range(bursts):
         world.burst(lambda count: data.draw(st.integers(0, count - 1)))
-    depth = theory.boundary_depth(extra=extra, steps=steps, batch=batch)
-    added = bursts * theory.boundary_age_added(depth=depth, batch=batch, steps=steps)
+    depth = theory_staleness.boundary_depth(extra=extra, steps=steps, batch=batch)
+    added = bursts * theory_staleness.boundary_age_added(depth=depth, batch=batch, steps=steps)
 
     assert added == world.survivors
-    assert sum(world.consumed) == theory.consumed_staleness(
+    assert sum(world.consumed) == theory_staleness.consumed_staleness(
         age_added=added, age_before=0, age_after=world.age
     )
 
@@ -93,15 +96,19 @@ def test_oldest_first_has_the_predicted_mean_exactly(shape):
 def test_the_forms_of_the_boundary_theorem_agree(shape):
     """eq:app-mean-scheduling-age, with cor:app-boundary-cases and cor:app-async-one-step."""
     batch, steps, extra = shape
-    depth = theory.boundary_depth(extra=extra, steps=steps, batch=batch)
+    depth = theory_staleness.boundary_depth(extra=extra, steps=steps, batch=batch)
     mean = theory.boundary_staleness(extra=extra, steps=steps)
 
-    assert mean == theory.boundary_staleness_at_depth(depth=depth, batch=batch, steps=steps)
-    assert mean * steps * batch == theory.boundary_age_added(depth=depth, batch=batch, steps=steps)
+    assert mean == theory_staleness.boundary_staleness_at_depth(
+        depth=depth, batch=batch, steps=steps
+    )
+    assert mean * steps * batch == theory_staleness.boundary_age_added(
+        depth=depth, batch=batch, steps=steps
+    )
     if extra == 0:
-        assert mean == theory.colocate_staleness(steps=steps) == Fraction(steps - 1, 2)
+        assert mean == theory_staleness.colocate_staleness(steps=steps) == Fraction(steps - 1, 2)
     if steps == 1:
-        assert mean == theory.async_staleness(depth=depth, batch=batch) == extra
+        assert mean == theory_staleness.async_staleness(depth=depth, batch=batch) == extra
 
 
 def test_one_step_without_extra_dispatch_has_no_staleness_whatever_time_passes():
@@ -114,17 +121,17 @@ def test_one_step_without_extra_dispatch_has_no_staleness_whatever_time_passes()
 def test_the_forms_of_the_continuous_theorem_agree(shape, ready):
     """eq:app-continuous-exact, with cor:app-continuous-cases."""
     batch, steps, extra = shape
-    depth = theory.boundary_depth(extra=extra, steps=steps, batch=batch)
+    depth = theory_staleness.boundary_depth(extra=extra, steps=steps, batch=batch)
     mean = theory.continuous_staleness(depth=depth, ready=ready, batch=batch, steps=steps)
-    added = theory.continuous_age_added(depth=depth, ready=ready, steps=steps)
+    added = theory_staleness.continuous_age_added(depth=depth, ready=ready, steps=steps)
 
     assert mean * steps * batch == added + Fraction(batch * steps * (steps - 1), 2)
-    assert mean - Fraction(ready, batch) == theory.continuous_staleness_without_carryover(
+    assert mean - Fraction(ready, batch) == theory_staleness.continuous_staleness_without_carryover(
         depth=depth, batch=batch, steps=steps
     )
     if steps == 1:
         boundary = theory.boundary_staleness(extra=extra, steps=1)
-        assert mean - boundary == theory.cost_of_equal_depth(ready=ready, batch=batch)
+        assert mean - boundary == theory_staleness.cost_of_equal_depth(ready=ready, batch=batch)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +166,9 @@ def test_boundary_staleness_needs_no_order_and_no_distribution(choose, draw):
     world = World(batch=3, depth=15, draw=draw, training_rate=4.0, steps=2, choose=choose)
     found = repeated(world, lambda seen: seen.staleness(WARM_UP))
 
-    assert found.agrees(theory.boundary_staleness_at_depth(depth=15, batch=3, steps=2), slack=1e-3)
+    assert found.agrees(
+        theory_staleness.boundary_staleness_at_depth(depth=15, batch=3, steps=2), slack=1e-3
+    )
 
 
 def test_youngest_first_under_a_common_deadline_starves_groups_and_breaks_the_identity():
@@ -171,7 +180,7 @@ def test_youngest_first_under_a_common_deadline_starves_groups_and_breaks_the_id
     seen = world.run(200, seed=0)
 
     assert 2.5 == seen.staleness(WARM_UP)
-    assert 3.5 == theory.boundary_staleness_at_depth(depth=15, batch=3, steps=2)
+    assert 3.5 == theory_staleness.boundary_staleness_at_depth(depth=15, batch=3, steps=2)
     assert seen.ages[-1] > seen.ages[100] + 100
 
 
@@ -201,7 +210,7 @@ def test_at_equal_depth_continuous_dispatch_is_staler_by_a_step_and_more():
         lambda seen: (
             seen.staleness(WARM_UP)
             - boundary.mean
-            - theory.cost_of_equal_depth(ready=seen.mean_ready(WARM_UP), batch=3)
+            - theory_staleness.cost_of_equal_depth(ready=seen.mean_ready(WARM_UP), batch=3)
         ),
     )
 
@@ -216,7 +225,7 @@ def test_groups_that_are_never_consumed_break_the_identity():
         world.burst(lambda count: count - 1)
 
     mean = Fraction(sum(world.consumed), len(world.consumed))
-    assert mean == theory.colocate_staleness(steps=steps)
+    assert mean == theory_staleness.colocate_staleness(steps=steps)
     assert mean < theory.boundary_staleness(extra=extra, steps=steps)
     assert world.age >= extra * batch * steps * 49
 
@@ -226,7 +235,7 @@ def test_groups_that_are_dropped_for_age_break_the_identity():
     setting = {"batch": 3, "depth": 12, "draw": exponential(1.0), "training_rate": 20.0}
     kept = repeated(World(**setting), lambda seen: seen.staleness(WARM_UP))
     dropped = repeated(World(**setting, drop_older_than=3), lambda seen: seen.staleness(WARM_UP))
-    predicted = theory.boundary_staleness_at_depth(depth=12, batch=3, steps=1)
+    predicted = theory_staleness.boundary_staleness_at_depth(depth=12, batch=3, steps=1)
 
     assert kept.agrees(predicted, slack=1e-3)
     assert dropped.differs(predicted)
@@ -253,9 +262,9 @@ def test_ready_groups_are_counted_at_publications_and_not_over_time():
 
 def test_interpolated_staleness_leaves_out_what_had_passed():
     """fig:version-difference-metrics: admitted halfway between 0 and 1, consumed at 3."""
-    discrete = theory.staleness(trainer_version=3, published_version=0)
+    discrete = theory_staleness.staleness(trainer_version=3, published_version=0)
 
-    assert 2.5 == theory.interpolated_staleness(staleness=discrete, admission_phase=0.5)
+    assert 2.5 == theory_staleness.interpolated_staleness(staleness=discrete, admission_phase=0.5)
 
 
 def test_the_worlds_dispatch_as_the_figure_shows():
@@ -278,16 +287,16 @@ def test_the_worlds_dispatch_as_the_figure_shows():
 @given(st.integers(1, 9), st.fractions(0, 9), st.fractions(0, 1), st.fractions(0, 3))
 def test_matched_depths_meet_the_staleness_they_are_for(batch, mean, phase, ready):
     """thm:app-matched-depths is eq:app-phase-staleness-allowance solved for the depths."""
-    boundary = theory.matched_boundary_depth(mean_staleness=mean, batch=batch)
-    continuous = theory.matched_continuous_depth(
+    boundary = theory_staleness.matched_boundary_depth(mean_staleness=mean, batch=batch)
+    continuous = theory_staleness.matched_continuous_depth(
         mean_staleness=mean, batch=batch, admission_phase=phase, ready=ready
     )
 
-    assert mean == theory.boundary_interpolated_staleness(depth=boundary, batch=batch)
-    assert mean == theory.continuous_interpolated_staleness(
+    assert mean == theory_staleness.boundary_interpolated_staleness(depth=boundary, batch=batch)
+    assert mean == theory_staleness.continuous_interpolated_staleness(
         depth=continuous, ready=ready, batch=batch, admission_phase=phase
     )
-    assert continuous == theory.continuous_depth_beside(
+    assert continuous == theory_staleness.continuous_depth_beside(
         boundary_depth=boundary, batch=batch, admission_phase=phase, ready=ready
     )
 
@@ -300,10 +309,10 @@ def test_interpolated_staleness_of_a_run_is_what_its_depth_and_phase_say():
         # Alpha of the consumed groups, so that both sides speak of the same ones.
         phases = [seen.phase(one) for one in seen.after(WARM_UP)]
         alpha = sum(phases) / len(phases)
-        found = theory.interpolated_staleness(
+        found = theory_staleness.interpolated_staleness(
             staleness=seen.staleness(WARM_UP), admission_phase=alpha
         )
-        return found - theory.continuous_interpolated_staleness(
+        return found - theory_staleness.continuous_interpolated_staleness(
             depth=9, ready=seen.mean_ready(WARM_UP), batch=3, admission_phase=alpha
         )
 

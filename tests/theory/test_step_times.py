@@ -5,7 +5,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from tests.theory import theory_times
+from tests.theory import theory_staleness, theory_times
 from tests.theory.worlds import (
     World,
     exponential,
@@ -30,7 +30,7 @@ def async_world(**changes):
 @given(st.integers(1, 8), POSITIVE, POSITIVE, POSITIVE, PHASES)
 def test_boundary_step_time_solves_littles_law(batch, latency, rate, staleness, beta):
     """eq:app-boundary-little from the balance in its proof."""
-    depth = theory.matched_boundary_depth(mean_staleness=staleness, batch=batch)
+    depth = theory_staleness.matched_boundary_depth(mean_staleness=staleness, batch=batch)
     setting = {"latency": latency, "batch": batch, "training_rate": rate, "completion_phase": beta}
     time = theory_times.boundary_step_time(**setting, depth=depth)
 
@@ -42,7 +42,9 @@ def exact_ratio(pools, *, staleness, depth, beta):
     """T_c / T_b from the two theorems on step times."""
     boundary = theory_times.boundary_step_time(
         **pools,
-        depth=theory.matched_boundary_depth(mean_staleness=staleness, batch=pools["batch"]),
+        depth=theory_staleness.matched_boundary_depth(
+            mean_staleness=staleness, batch=pools["batch"]
+        ),
         completion_phase=beta,
     )
     continuous = theory_times.continuous_step_time(
@@ -59,7 +61,7 @@ POOLS = st.fixed_dictionaries(
 @given(POOLS, POSITIVE, PHASES, PHASES, st.fractions(0, 3))
 def test_at_equal_interpolated_staleness_the_ratio_is_exact(pools, depth, alpha, beta, ready):
     """eq:app-phase-step-time-ratio."""
-    staleness = theory.continuous_interpolated_staleness(
+    staleness = theory_staleness.continuous_interpolated_staleness(
         depth=depth, ready=ready, batch=pools["batch"], admission_phase=alpha
     )
     assume(staleness + beta > 0)
@@ -121,7 +123,7 @@ def test_with_the_estimated_ready_count_the_exact_forms_become_the_estimates(
         ),
     )
 
-    assert depth == theory.matched_continuous_depth(
+    assert depth == theory_staleness.matched_continuous_depth(
         mean_staleness=staleness, batch=batch, admission_phase=alpha, ready=ready
     )
     assert times[0] == theory_times.continuous_step_time(batch=batch, latency=latency, depth=depth)
@@ -261,8 +263,8 @@ def test_deeper_dispatch_buys_time_with_staleness():
 
     (shallow, beta_shallow), (deep, beta_deep) = measured(6), measured(12)
     predicted = theory.over(
-        theory.boundary_interpolated_staleness(depth=6, batch=4) + beta_shallow,
-        theory.boundary_interpolated_staleness(depth=12, batch=4) + beta_deep,
+        theory_staleness.boundary_interpolated_staleness(depth=6, batch=4) + beta_shallow,
+        theory_staleness.boundary_interpolated_staleness(depth=12, batch=4) + beta_deep,
     )
 
     assert deep < shallow
