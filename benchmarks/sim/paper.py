@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.peers import results
+from benchmarks.sim.calibrate import DRIFT, TRAINING_RATE, fit, over_seeds
 
-from gyre.simulator.calibrate import DRIFT, TRAINING_RATE, fit, over_seeds
 from gyre.simulator.paper import (
     ABLATION_H,
     DEEPSWE,

@@ -3,9 +3,9 @@
 import argparse
 import os
 
+from benchmarks.sim.calibrate import over_seeds
 from benchmarks.sim.paper import sample, write
 
-from gyre.simulator.calibrate import over_seeds
 from gyre.simulator.paper import TABLE
 from gyre.simulator.variants import POLICIES, decode_bound
 

@@ -203,7 +203,6 @@ THIRD_PARTY: dict[str, set[str]] = {
     "gyre.rollout.facts": {"msgspec"},
     "gyre.rollout.main": {"msgspec"},
     "gyre.rollout.spec": {"msgspec"},
-    "gyre.simulator.calibrate": {"numpy"},
     "gyre.simulator.plots": {"matplotlib"},
     "gyre.simulator.workload": {"numpy"},
     "gyre.simulator.world": {"numpy"},

@@ -7,7 +7,14 @@ import pytest
 from tests.simulator.scenes import scenario
 
 from gyre.simulator.paper import ABLATION_H, TABLE
-from gyre.simulator.report_paper import SHARES, PaperReport, PaperScenarios, scenarios
+from gyre.simulator.report_paper import (
+    SHARES,
+    CalibrationRow,
+    Comparison,
+    PaperReport,
+    PaperScenarios,
+    scenarios,
+)
 from gyre.simulator.variants import POLICIES
 from gyre.simulator.world import run
 
@@ -105,3 +112,15 @@ def test_questions_are_answered_by_running_them():
     assert expected == list(row.simulated_h)
     assert 2 == report.num_seeds
     assert list(POLICIES) == [one.name for one in report.policies]
+
+
+def test_pairs_in_the_wrong_order_are_found_if_they_are_far_enough_apart():
+    def row(name, published, simulated):
+        return CalibrationRow(
+            name=name, published_h=published, simulated_h=(simulated,), is_fitted=False
+        )
+
+    found = Comparison(rows=(row("a", 10.0, 12.0), row("b", 10.4, 11.0), row("c", 20.0, 11.5)))
+
+    assert (("a", "c"),) == found.misordered(apart=0.05)
+    assert (("a", "b"), ("a", "c")) == found.misordered(apart=0.01)

@@ -6,8 +6,8 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
+from benchmarks.sim.calibrate import compare, over_seeds
 
-from gyre.simulator.calibrate import CalibrationRow, Comparison, compare, over_seeds
 from gyre.simulator.paper import (
     ABLATION_H,
     DRIFT_TO,
@@ -19,6 +19,7 @@ from gyre.simulator.paper import (
     TABLE,
     compared,
 )
+from gyre.simulator.report_paper import CalibrationRow, Comparison
 from gyre.simulator.variants import POLICIES
 from gyre.simulator.world import run
 

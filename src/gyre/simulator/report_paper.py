@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from statistics import fmean, stdev
 from typing import Any, TypeAlias
 
-from gyre.simulator.calibrate import CalibrationRow, Comparison
 from gyre.simulator.paper import (
     ABLATION_H,
     FITTED,
@@ -54,6 +54,59 @@ def scenarios() -> dict[Key, Scenario]:
 
 def _where(setting: PaperSetting, staleness: float) -> str:
     return f"{setting.name}, staleness {staleness:g}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationRow:
+    """One scenario beside its published hours."""
+
+    name: str
+    published_h: float
+    simulated_h: tuple[float, ...]
+    """Per seed."""
+    is_fitted: bool
+    """Whether the fit has seen its published hours; else they are predicted."""
+
+    @property
+    def mean_h(self) -> float:
+        return fmean(self.simulated_h)
+
+    @property
+    def spread_h(self) -> float:
+        """Standard deviation over seeds."""
+        return stdev(self.simulated_h) if len(self.simulated_h) > 1 else 0.0
+
+    @property
+    def error(self) -> float:
+        """Relative, above 0 where the simulation is slower."""
+        return self.mean_h / self.published_h - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Rows beside their published hours."""
+
+    rows: tuple[CalibrationRow, ...]
+
+    @property
+    def mean_error(self) -> float:
+        """Mean of absolute relative errors over all rows."""
+        return fmean(abs(row.error) for row in self.rows)
+
+    @property
+    def predicted_error(self) -> float | None:
+        """The same over rows that were not fitted."""
+        errors = [abs(row.error) for row in self.rows if not row.is_fitted]
+        return fmean(errors) if errors else None
+
+    def misordered(self, *, apart: float) -> tuple[tuple[str, str], ...]:
+        """Pairs (faster, slower as published) further apart than that, simulated otherwise."""
+        return tuple(
+            (fast.name, slow.name)
+            for fast in self.rows
+            for slow in self.rows
+            if slow.published_h > fast.published_h * (1 + apart) and slow.mean_h <= fast.mean_h
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,24 +1,12 @@
-"""Fits that find what was planted, and published results in one file only."""
+"""Fits that find what was planted."""
 
-import re
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks.sim.calibrate import DRIFT, TRAINING_RATE, compare, fit, fit_durations
 from tests.simulator.scenes import scenario
 
-import gyre.simulator
-from gyre.simulator import paper
-from gyre.simulator.calibrate import (
-    DRIFT,
-    TRAINING_RATE,
-    CalibrationRow,
-    Comparison,
-    compare,
-    fit,
-    fit_durations,
-)
 from gyre.simulator.workload import Drift
 from gyre.types.errors import ConfigError
 
@@ -70,18 +58,6 @@ def test_a_fit_without_published_hours_is_refused():
         fit({"two": small()}, {"one": 1.0}, parameters=(DRIFT,), seeds=[0])
 
 
-def test_pairs_in_the_wrong_order_are_found_if_they_are_far_enough_apart():
-    def row(name, published, simulated):
-        return CalibrationRow(
-            name=name, published_h=published, simulated_h=(simulated,), is_fitted=False
-        )
-
-    found = Comparison(rows=(row("a", 10.0, 12.0), row("b", 10.4, 11.0), row("c", 20.0, 11.5)))
-
-    assert (("a", "c"),) == found.misordered(apart=0.05)
-    assert (("a", "b"), ("a", "c")) == found.misordered(apart=0.01)
-
-
 @pytest.mark.parametrize("deadline_h", [None, 2.0])
 def test_durations_are_fitted_from_recorded_ones(deadline_h):
     """The truth is known; a deadline cuts a third of what was recorded."""
@@ -109,33 +85,3 @@ def test_a_fit_that_ignores_the_deadline_is_off():
 def test_too_few_or_impossible_durations_are_refused(hours):
     with pytest.raises(ConfigError, match="at least 8, all above 0"):
         fit_durations(hours)
-
-
-def numbers(text):
-    return set(re.findall(r"\d+\.\d+", text))
-
-
-def strays(sources, results):
-    """Published numbers outside the fitting file, by file."""
-    published = {number for number in numbers(results) if len(number) >= 5}
-    return {name: sorted(numbers(text) & published) for name, text in sources.items()}
-
-
-def sources():
-    room = Path(gyre.simulator.__file__).parent
-    found = {path.name: path.read_text() for path in sorted(room.rglob("*.py"))}
-    return found, found.pop(Path(paper.__file__).name)
-
-
-def test_published_results_stand_in_one_file():
-    found, results = sources()
-
-    assert len(numbers(results)) > 20
-    assert {} == {name: stray for name, stray in strays(found, results).items() if stray}
-
-
-def test_a_published_result_elsewhere_is_found():
-    found, results = sources()
-    found["scenario.py"] += "\nHOURS = 16.12\n"
-
-    assert ["16.12"] == strays(found, results)["scenario.py"]

@@ -4,10 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import log, pi, sin
-from statistics import NormalDist, fmean, median, stdev
+from statistics import NormalDist, fmean, median
 
 import numpy as np
 
+from gyre.simulator.report_paper import CalibrationRow, Comparison
 from gyre.simulator.result import SimulationResult
 from gyre.simulator.scenario import Scenario
 from gyre.simulator.workload import ByGroups, LogNormal
@@ -41,59 +42,6 @@ TRAINING_RATE = Parameter(
     name="groups_per_node_hour", start=2.5, step=0.2, finest=0.05, put=_put_rate
 )
 DRIFT = Parameter(name="drift.to", start=0.92, step=0.04, finest=0.01, put=_put_drift)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CalibrationRow:
-    """One scenario beside its published hours."""
-
-    name: str
-    published_h: float
-    simulated_h: tuple[float, ...]
-    """Per seed."""
-    is_fitted: bool
-    """Whether the fit has seen its published hours; else they are predicted."""
-
-    @property
-    def mean_h(self) -> float:
-        return fmean(self.simulated_h)
-
-    @property
-    def spread_h(self) -> float:
-        """Standard deviation over seeds."""
-        return stdev(self.simulated_h) if len(self.simulated_h) > 1 else 0.0
-
-    @property
-    def error(self) -> float:
-        """Relative, above 0 where the simulation is slower."""
-        return self.mean_h / self.published_h - 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """Rows beside their published hours."""
-
-    rows: tuple[CalibrationRow, ...]
-
-    @property
-    def mean_error(self) -> float:
-        """Mean of absolute relative errors over all rows."""
-        return fmean(abs(row.error) for row in self.rows)
-
-    @property
-    def predicted_error(self) -> float | None:
-        """The same over rows that were not fitted."""
-        errors = [abs(row.error) for row in self.rows if not row.is_fitted]
-        return fmean(errors) if errors else None
-
-    def misordered(self, *, apart: float) -> tuple[tuple[str, str], ...]:
-        """Pairs (faster, slower as published) further apart than that, simulated otherwise."""
-        return tuple(
-            (fast.name, slow.name)
-            for fast in self.rows
-            for slow in self.rows
-            if slow.published_h > fast.published_h * (1 + apart) and slow.mean_h <= fast.mean_h
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
