@@ -2,6 +2,10 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 unexport PYTHONPATH VIRTUAL_ENV
+# What is imported is compiled once, on its first import, and kept; the rest of what is
+# installed is not compiled at all.
+unexport PYTHONDONTWRITEBYTECODE
+PIP_INSTALL = .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile
 
 # The first Python on the path that is new enough (a version manager's shim may exist and not run).
 PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
@@ -19,9 +23,9 @@ help: ## Say what the targets do
 $(VENV):
 	@test -n "$(PYTHON)" || { echo "gyre needs Python 3.11 or newer on the path" >&2; exit 2; }
 	@test -x .venv/bin/python || $(PYTHON) -m venv .venv
-	.venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
-	.venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
-	.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(PIP_INSTALL) --require-hashes -r requirements/dev.txt
+	$(PIP_INSTALL) -c constraints.txt torch==2.13.0
+	$(PIP_INSTALL) --no-deps --no-build-isolation -e .
 	@rm -f .venv/.installed-*
 	@touch $@
 
