@@ -1,4 +1,4 @@
-"""The rule for harnesses that nobody has looked at: every call is the main agent's, and counted."""
+"""The rule for harnesses Gyre does not know: every call is the main agent's, and counted."""
 
 from collections.abc import Container
 

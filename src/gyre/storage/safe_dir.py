@@ -1,4 +1,4 @@
-"""Folders that somebody else has filled: no link in them is followed, and no depth is too deep.
+"""Folders that other programs have filled: no link in them is followed, no depth is too deep.
 
 Rule 1: what lies in such a folder is reached from descriptor to descriptor, never by a whole path.
 Rule 2: a folder is left by its own parent, so that a walk holds one descriptor at any depth.

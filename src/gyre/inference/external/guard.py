@@ -1,4 +1,4 @@
-"""Runs a program until it ends or whoever started this one is gone; then nothing of it is left.
+"""Runs a program until it ends or the process that holds its input is gone; then ends its group.
 
     python guarded.py FOLDER PROGRAM [ARGUMENT ...]
 
