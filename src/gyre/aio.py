@@ -40,8 +40,10 @@ def _handlers() -> dict[signal.Signals, Any]:
     """Those that a loop may change; none in a thread, where no handler can be set."""
     if threading.current_thread() is not threading.main_thread():
         return {}
-    numbers = (one for one in signal.Signals if one not in (signal.SIGKILL, signal.SIGSTOP))
-    found = {one: signal.getsignal(one) for one in numbers}
+    numbers = (
+        number for number in signal.Signals if number not in (signal.SIGKILL, signal.SIGSTOP)
+    )
+    found = {number: signal.getsignal(number) for number in numbers}
     return {one: handler for one, handler in found.items() if handler is not None}
 
 

@@ -66,8 +66,12 @@ class GroupPacker:
 
     def __call__(self, group: ReadyGroup[ClosedExecution]) -> PackedGroup:
         """A function of the group and the run alone (SPEC 3.6)."""
-        kept = [] if group.is_void else [one for one in group.kept if one is not None]
-        rewards = [one.reward for one in kept]
+        kept = (
+            []
+            if group.is_void
+            else [execution for execution in group.kept if execution is not None]
+        )
+        rewards = [execution.reward for execution in kept]
         if self.shuffle_rewards:
             Random(f"{self.seed}/rewards/{group.number}").shuffle(rewards)
         found = advantages(rewards, divide_by_std=self.divide_by_std)
@@ -94,7 +98,7 @@ class GroupPacker:
         )
         return PackedGroup(
             claims=tuple(map(_on_the_wire, packing.claims)),
-            num_trajectories=sum(len(one.rows) for one in admitted),
+            num_trajectories=sum(len(execution.rows) for execution in admitted),
             num_tokens=packing.num_tokens,
             num_targets=packing.num_targets,
             row_tokens=packing.row_tokens,
@@ -111,7 +115,7 @@ class GroupPacker:
         drawn = select_trajectories(
             tree, generator(self.seed, execution), max_trajectories=self.max_trajectories
         )
-        return tuple(row(tree, one) for one in drawn)
+        return tuple(row(tree, trajectory) for trajectory in drawn)
 
 
 def _on_the_wire(claim: Claim) -> EncodedClaim:
@@ -126,5 +130,7 @@ def _on_the_wire(claim: Claim) -> EncodedClaim:
 
 def mean_reward(groups: Sequence[ReadyGroup[ClosedExecution]]) -> float | None:
     """Over all rewards of the groups; None without any."""
-    rewards = [one.reward for group in groups for one in group.kept if one is not None]
+    rewards = [
+        execution.reward for group in groups for execution in group.kept if execution is not None
+    ]
     return sum(rewards) / len(rewards) if rewards else None

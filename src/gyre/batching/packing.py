@@ -196,20 +196,22 @@ def pack(
     """
     if pack_tokens < 1 or (claim_tokens is not None and claim_tokens < 1):
         raise ConfigError(f"a pack of {pack_tokens} and a claim of {claim_tokens} tokens hold none")
-    trained = [one for one in map(_trained, _distinct(executions)) if one is not None]
-    rows = [(one, row) for one in trained for row in one.rows]
+    trained = [
+        execution for execution in map(_trained, _distinct(executions)) if execution is not None
+    ]
+    rows = [(execution, row) for execution in trained for row in execution.rows]
     forest = Forest([row.ids[: row.targets[-1]] for _, row in rows], sharing=sharing)
     budget = PACKS_PER_CLAIM * pack_tokens if claim_tokens is None else claim_tokens
     sketches = _arrange(forest, _jobs(forest, trained, pack_tokens), pack_tokens, budget)
     return PackingResult(
-        claims=tuple(_claim(forest, rows, one, by_trajectory) for one in sketches),
+        claims=tuple(_claim(forest, rows, sketch, by_trajectory) for sketch in sketches),
         row_tokens=int(forest.lengths.sum()),
         row_pairs=int((forest.lengths * (forest.lengths + 1) // 2).sum()),
     )
 
 
 def _distinct(executions: Sequence[AdmittedExecution]) -> Sequence[AdmittedExecution]:
-    names = [one.execution for one in executions]
+    names = [execution.execution for execution in executions]
     if len(names) != len(set(names)):
         twice = sorted({name for name in names if names.count(name) > 1})
         raise InternalError(f"packing: executions given twice: {', '.join(twice)}")
@@ -264,7 +266,7 @@ class _Sketch:
 
 
 def _jobs(forest: Forest, trained: list[AdmittedExecution], pack_tokens: int) -> list[_Job]:
-    owners = np.repeat(np.arange(len(trained)), [len(one.rows) for one in trained])
+    owners = np.repeat(np.arange(len(trained)), [len(execution.rows) for execution in trained])
     owners = owners[np.array(forest.order, dtype=np.intp)]
     jobs = []
     for number in range(len(trained)):

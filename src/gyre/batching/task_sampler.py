@@ -26,7 +26,7 @@ class TaskSampler:
         """
         if not self._left:
             self._left.extend(self._permutation())
-        if len(self._left) < self._count and all(one in self._outstanding for one in self._left):
+        if len(self._left) < self._count and all(task in self._outstanding for task in self._left):
             # What is left of this epoch is all out, so the next one begins behind it.
             self._left.extend(self._permutation())
         free = (place for place, one in enumerate(self._left) if one not in self._outstanding)

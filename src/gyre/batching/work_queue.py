@@ -184,11 +184,11 @@ class MicroStepQueue(Generic[Work, Found]):
 
     def offer(self, offers: Sequence[QueuedClaim[Work, Found]]) -> None:
         """Claims join the batch, behind those already there."""
-        for one in offers:
+        for offer in offers:
             claim = len(self._claims)
-            made = _Claim(one.work, one.num_scorings, dict(enumerate(one.scores)))
+            made = _Claim(offer.work, offer.num_scorings, dict(enumerate(offer.scores)))
             self._claims.append(made)
-            parts = (None,) if made.is_scored else range(one.num_scorings)
+            parts = (None,) if made.is_scored else range(offer.num_scorings)
             for part in parts:
                 heappush(self._waiting, (claim, part))
 

@@ -44,7 +44,7 @@ def _found(name: str) -> tuple[Section | None, Setting]:
         if not setting.sections:
             raise ConfigError(f"{name}: {path} has no keys; it is {setting.expected}")
         # A key of any of the alternatives can be asked for.
-        having = [one for one in setting.sections if key in settings(one)]
+        having = [section for section in setting.sections if key in settings(section)]
         section = (having or setting.sections)[0]
         path = f"{path}.{key}"
         setting = _inside(settings(section), key, path, section)
@@ -61,7 +61,7 @@ def about(table: Setting) -> str:
     """What a table is for; alternatives are joined."""
     if len(table.sections) == 1:
         return sentence_of(table.sections[0])
-    return " ".join(f'"{tag_of(one)}": {sentence_of(one)}' for one in table.sections)
+    return " ".join(f'"{tag_of(section)}": {sentence_of(section)}' for section in table.sections)
 
 
 def default_of(setting: Setting) -> str:
@@ -80,10 +80,10 @@ def _table(name: str, table: Setting) -> Iterator[str]:
             yield ""
         yield f"[{name}]"
         yield from wrap(sentence_of(section), WIDTH)
-        for one in settings(section).values():
+        for setting in settings(section).values():
             yield ""
-            yield f"{one.name} = {_value(one)}"
-            yield from (f"  {line}" for line in wrap(one.says, WIDTH - 2))
+            yield f"{setting.name} = {_value(setting)}"
+            yield from (f"  {line}" for line in wrap(setting.says, WIDTH - 2))
 
 
 def _key(name: str, setting: Setting, section: Section | None) -> Iterator[str]:
@@ -128,7 +128,9 @@ def _keys(section: Section) -> Iterator[str]:
         "| key | value | default | what it is |",
         "|---|---|---|---|",
     )
-    for one in settings(section).values():
-        default = default_of(one)
+    for setting in settings(section).values():
+        default = default_of(setting)
         told = default if default in ("required", "not set") else f"`{default}`"
-        yield f"| `{one.name}` | {one.expected} | {told} | {one.says} |".replace("*", "\\*")
+        yield f"| `{setting.name}` | {setting.expected} | {told} | {setting.says} |".replace(
+            "*", "\\*"
+        )

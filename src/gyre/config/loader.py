@@ -59,7 +59,7 @@ class LoadedConfig:
         if keys in self.from_preset:
             return self.from_preset[keys]
         above = [keys[:depth] for depth in range(1, len(keys) + 1)]
-        if any(one in self.overridden for one in above):
+        if any(path in self.overridden for path in above):
             return "override"
         return "file" if keys in self.given else "default"
 
@@ -83,7 +83,7 @@ def loaded(where: str, found: Mapping[str, Any], overrides: Iterable[str] = ()) 
             mistakes += unusable
             continue
         section, refused = made(table, value)
-        mistakes += [said(one) for one in refused]
+        mistakes += [said(value) for value in refused]
         if not refused:
             sections[name] = section
     mistakes += clashes(sections)

@@ -276,7 +276,7 @@ def preset_of(name: Any) -> Preset:
     """The row of this name; ConfigError with the nearest name there is."""
     if isinstance(name, str) and name in PRESETS:
         return PRESETS[name]
-    lower = {one.lower(): one for one in PRESETS}
+    lower = {name.lower(): name for name in PRESETS}
     # Names of two letters have one in common with what was meant.
     asked = name.lower() if isinstance(name, str) else ""
     near = get_close_matches(asked, lower, n=1, cutoff=0.5)

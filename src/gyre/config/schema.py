@@ -82,13 +82,13 @@ def _field(setting: Setting) -> Any:
 
 
 def _typed(setting: Setting) -> Any:
-    parts: list[Any] = [_model(one) for one in setting.sections]
+    parts: list[Any] = [_model(section) for section in setting.sections]
     if len(parts) > 1:
         typed: Any = Annotated[Union[tuple(parts)], Field(discriminator="kind")]  # noqa: UP007
     elif parts:
         typed = parts[0]
     else:
-        typed = Union[tuple(_bounded(one) for one in parts_of(setting.type))]  # noqa: UP007
+        typed = Union[tuple(_bounded(part) for part in parts_of(setting.type))]  # noqa: UP007
     return typed | None if is_optional(setting.type) else typed
 
 
@@ -113,7 +113,7 @@ def _section(value: Any, setting: Setting) -> Any:
     """The frozen section; what was not given has the section's own default."""
     if not isinstance(value, BaseModel):
         return value
-    (section,) = [one for one in setting.sections if _model(one) is type(value)]
+    (section,) = [candidate for candidate in setting.sections if _model(candidate) is type(value)]
     return section(
         **{
             name: _section(getattr(value, name), settings(section)[name])
@@ -127,8 +127,8 @@ def _section(value: Any, setting: Setting) -> Any:
 
 def _refusals(table: Setting, found: Any, error: ValidationError) -> Iterator[InvalidValue]:
     seen: set[Place] = set()
-    for one in error.errors(include_url=False, include_context=False):
-        refused = _refusal(table, found, one["type"], one["loc"][1:])
+    for detail in error.errors(include_url=False, include_context=False):
+        refused = _refusal(table, found, detail["type"], detail["loc"][1:])
         # A value that fits no alternative is refused by each of them.
         if refused.place not in seen:
             seen.add(refused.place)
@@ -187,13 +187,13 @@ def _taken(setting: Setting, rest: list[str | int]) -> Section:
     if len(setting.sections) == 1:
         return setting.sections[0]
     kind = rest.pop(0)
-    (section,) = [one for one in setting.sections if tag_of(one) == kind]
+    (section,) = [candidate for candidate in setting.sections if tag_of(candidate) == kind]
     return section
 
 
 def _any_kind(setting: Setting) -> Setting:
     """The key that tells the alternatives of a setting apart, with all that it may be."""
-    kinds = tuple(str(tag_of(one)) for one in setting.sections)
+    kinds = tuple(str(tag_of(section)) for section in setting.sections)
     first = settings(setting.sections[0])["kind"]
     return replace(first, type=Literal.__getitem__(kinds), says="")
 
@@ -227,6 +227,6 @@ def _inlined(schema: Any, parts: Mapping[str, Any]) -> Any:
                 kept["enum"] = [kept.pop("const")]
             return {key: _inlined(value, parts) for key, value in kept.items()}
         case list():
-            return [_inlined(one, parts) for one in schema]
+            return [_inlined(item, parts) for item in schema]
         case _:
             return schema

@@ -43,12 +43,12 @@ class Setting:
     def sections(self) -> tuple[Section, ...]:
         """The tables that may stand here; none where the value is plain."""
         parts = plain_parts(self.type)
-        return tuple(one for one in parts if isinstance(one, type) and is_dataclass(one))
+        return tuple(part for part in parts if isinstance(part, type) and is_dataclass(part))
 
     @property
     def expected(self) -> str:
         """What a value must be, in words."""
-        return " or ".join(dict.fromkeys(_described(one) for one in parts_of(self.type)))
+        return " or ".join(dict.fromkeys(_described(part) for part in parts_of(self.type)))
 
     @property
     def expected_inside(self) -> str:
@@ -59,7 +59,7 @@ class Setting:
     @property
     def is_text(self) -> bool:
         """It can be nothing else, so that quotes say nothing."""
-        return all(one is str or get_origin(one) is Literal for one in plain_parts(self.type))
+        return all(part is str or get_origin(part) is Literal for part in plain_parts(self.type))
 
 
 def tables() -> Mapping[str, Setting]:
@@ -70,7 +70,7 @@ def tables() -> Mapping[str, Setting]:
 def settings(section: Section) -> Mapping[str, Setting]:
     """The keys of a table by name."""
     if section not in _READ:
-        _READ[section] = {one.name: one for one in _read(section)}
+        _READ[section] = {setting.name: setting for setting in _read(section)}
     return _READ[section]
 
 
@@ -80,17 +80,17 @@ _READ: dict[Section, Mapping[str, Setting]] = {}
 def _read(section: Section) -> Iterator[Setting]:
     hints = get_type_hints(section, include_extras=True)
     docs = _docs_of(section)
-    for one in fields(section):
-        default = one.default
-        if one.default_factory is not MISSING:
-            default = one.default_factory()
+    for entry in fields(section):
+        default = entry.default
+        if entry.default_factory is not MISSING:
+            default = entry.default_factory()
         is_required = default is MISSING
         yield Setting(
-            name=one.name,
-            type=hints[one.name],
+            name=entry.name,
+            type=hints[entry.name],
             is_required=is_required,
             default=None if is_required else default,
-            says=docs.get(one.name, ""),
+            says=docs.get(entry.name, ""),
         )
 
 
@@ -109,21 +109,21 @@ def tag_of(section: Section) -> str | None:
 def choices_of(annotation: Any) -> tuple[str, ...]:
     """The words that a value may be."""
     parts = plain_parts(annotation)
-    return tuple(word for one in parts if get_origin(one) is Literal for word in get_args(one))
+    return tuple(word for part in parts if get_origin(part) is Literal for word in get_args(part))
 
 
 def parts_of(annotation: Any) -> Iterator[Any]:
     """The alternatives of a type as annotated, without None."""
     if get_origin(annotation) in (Union, UnionType):
-        yield from (one for one in get_args(annotation) if one is not NoneType)
+        yield from (part for part in get_args(annotation) if part is not NoneType)
     else:
         yield annotation
 
 
 def plain_parts(annotation: Any) -> Iterator[Any]:
     """The alternatives of a type, without bounds and without None."""
-    for one in parts_of(annotation):
-        yield get_args(one)[0] if get_origin(one) is Annotated else one
+    for part in parts_of(annotation):
+        yield get_args(part)[0] if get_origin(part) is Annotated else part
 
 
 def marks_of(annotation: Any) -> tuple[Any, ...]:
@@ -142,7 +142,7 @@ def setting_at(keys: Sequence[str]) -> Setting | None:
         found = level.get(key)
         if found is None:
             return None
-        level = {k: v for one in reversed(found.sections) for k, v in settings(one).items()}
+        level = {k: v for section in reversed(found.sections) for k, v in settings(section).items()}
     return found
 
 
@@ -152,7 +152,7 @@ def is_text_at(keys: Sequence[str]) -> bool:
         return found.is_text
     above = setting_at(keys[:-1])
     return above is not None and any(
-        get_origin(one) is Mapping and get_args(one)[1] is str for one in plain_parts(above.type)
+        get_origin(part) is Mapping and get_args(part)[1] is str for part in plain_parts(above.type)
     )
 
 

@@ -41,7 +41,7 @@ def spelled(value: Any) -> str:
             inside = ", ".join(f"{key_of(key)} = {spelled(one)}" for key, one in value.items())
             return f"{{ {inside} }}" if inside else "{}"
         case _:
-            return f"[{', '.join(spelled(one) for one in value)}]"
+            return f"[{', '.join(spelled(item) for item in value)}]"
 
 
 def key_of(name: str) -> str:
@@ -72,8 +72,8 @@ HIDDEN = "..."
 def as_toml(config: RunConfig, origin: Callable[[Keys], str] | None = None) -> list[str]:
     """Lines of TOML that load as the same tree; what is not set stands in a comment."""
     lines: list[str] = []
-    for one in fields(config):
-        lines += ["", *_table((one.name,), getattr(config, one.name), origin)]
+    for entry in fields(config):
+        lines += ["", *_table((entry.name,), getattr(config, entry.name), origin)]
     return lines[1:]
 
 
@@ -102,10 +102,10 @@ def _flat(keys: Keys, value: Any) -> Iterator[tuple[str, str | int | float | boo
 def _arguments(values: Iterable[Any]) -> Iterator[Any]:
     """Of a command; a secret may follow its name."""
     before: Any = None
-    for one in values:
+    for item in values:
         is_secret = isinstance(before, str) and before[:1] == "-" and _NAMED.match(before)
-        yield HIDDEN if is_secret else _without_secrets(one) if isinstance(one, str) else one
-        before = one
+        yield HIDDEN if is_secret else _without_secrets(item) if isinstance(item, str) else item
+        before = item
 
 
 def _without_secrets(text: str) -> str:
@@ -131,7 +131,7 @@ def _items(section: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(section, Mapping):
         yield from section.items()
     else:
-        yield from ((one.name, getattr(section, one.name)) for one in fields(section))
+        yield from ((entry.name, getattr(section, entry.name)) for entry in fields(section))
 
 
 def _said(origin: str, value: Any) -> str:

@@ -278,7 +278,7 @@ def _number(device: str) -> int:
 
 
 def _divisors(whole: int) -> Iterator[int]:
-    return (one for one in range(1, whole + 1) if whole % one == 0)
+    return (number for number in range(1, whole + 1) if whole % number == 0)
 
 
 def _nearest(found: int, fitting: Iterable[int]) -> int:

@@ -172,7 +172,7 @@ def write_trial(attempt: Path, trial: Path, *, log: Path | None) -> Json:
             shutil.copyfile(attempt / source, trial / target)
     _write(trial / "agent" / "trajectory.json", _trajectory(order, records))
     entries = facts.read(attempt)
-    lines = [json.dumps(one, default=_plain) for one in _assessments(entries)]
+    lines = [json.dumps(assessment, default=_plain) for assessment in _assessments(entries)]
     replace(trial / ASSESSMENTS_FILE, "".join(f"{line}\n" for line in lines).encode())
     rewards = _rewards(record)
     if rewards is not None:
@@ -286,27 +286,29 @@ def _time_span(start: str | None, end: str | None) -> Json | None:
 
 
 def _model(records: Sequence[CallRecord]) -> Json | None:
-    opened = next((one for one in records if isinstance(one, LogOpened)), None)
+    opened = next((record for record in records if isinstance(record, LogOpened)), None)
     return None if opened is None else {"name": opened.model, "provider": SOURCE}
 
 
 def _committed(records: Sequence[CallRecord]) -> list[CallClosed]:
-    known = {one.call for one in records if isinstance(one, CallDelivered | CallEchoed)}
-    return [one for one in records if isinstance(one, CallClosed) and one.call in known]
+    known = {record.call for record in records if isinstance(record, CallDelivered | CallEchoed)}
+    return [record for record in records if isinstance(record, CallClosed) and record.call in known]
 
 
 def _tokens(records: Sequence[CallRecord]) -> Json:
     sizes = _prompts(records)
     made = _committed(records)
     return {
-        "n_input_tokens": sum(sizes.get(one.call, 0) for one in made),
-        "n_output_tokens": sum(len(one.output) // 4 for one in made),
+        "n_input_tokens": sum(sizes.get(call.call, 0) for call in made),
+        "n_output_tokens": sum(len(call.output) // 4 for call in made),
         "metadata": {"calls": len(made)},
     }
 
 
 def _prompts(records: Sequence[CallRecord]) -> Mapping[int, int]:
-    return {one.call: one.prompt_tokens for one in records if isinstance(one, CallOpened)}
+    return {
+        record.call: record.prompt_tokens for record in records if isinstance(record, CallOpened)
+    }
 
 
 def _trajectory(order: ExecutionSpec, records: Sequence[CallRecord]) -> Json:

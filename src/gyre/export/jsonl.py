@@ -31,19 +31,19 @@ _TOKENS = {"ids", "prompt", "output"}
 def write_rows(path: Path, executions: Iterable[ExecutionRows], settings: Settings) -> None:
     """The format has no place for the settings: each line is a row and nothing else."""
     with path.open("wb") as file:
-        for one in executions:
-            for each in one.rows:
-                file.write(orjson.dumps(_row(one.execution, each), option=_OPTIONS))
+        for execution in executions:
+            for each in execution.rows:
+                file.write(orjson.dumps(_row(execution.execution, each), option=_OPTIONS))
 
 
 def write_records(path: Path, executions: Iterable[LoadedExecution]) -> int:
     """How many records it wrote."""
     many = 0
     with path.open("wb") as file:
-        for one in executions:
-            for record in one.records:
-                file.write(orjson.dumps(_record(one.execution, record), option=_OPTIONS))
-            many += len(one.records)
+        for execution in executions:
+            for record in execution.records:
+                file.write(orjson.dumps(_record(execution.execution, record), option=_OPTIONS))
+            many += len(execution.records)
     return many
 
 
@@ -82,5 +82,5 @@ def _value(name: str, value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, tuple):
-        return [_value(name, one) for one in value]
+        return [_value(name, item) for item in value]
     return value

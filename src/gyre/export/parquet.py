@@ -31,9 +31,9 @@ SCHEMA = pa.schema(
 def write_rows(path: Path, executions: Iterable[ExecutionRows], settings: Settings) -> None:
     schema = SCHEMA.with_metadata({"gyre": json.dumps(settings)})
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
-        for one in executions:
-            if one.rows:
-                writer.write_table(pa.Table.from_arrays(_arrays(one), schema=schema))
+        for execution in executions:
+            if execution.rows:
+                writer.write_table(pa.Table.from_arrays(_arrays(execution), schema=schema))
 
 
 def _arrays(one: ExecutionRows) -> list[pa.Array]:

@@ -43,13 +43,13 @@ class Totals:
 
     def counted(self, executions: Iterable[ExecutionRows]) -> Iterator[ExecutionRows]:
         """The same executions, counted as they pass."""
-        for one in executions:
+        for execution in executions:
             self.executions += 1
-            self.incomplete += not one.complete
-            self.rows += len(one.rows)
-            self.tokens += sum(len(each.ids) for each in one.rows)
-            self.targets += sum(len(each.targets) for each in one.rows)
-            yield one
+            self.incomplete += not execution.complete
+            self.rows += len(execution.rows)
+            self.tokens += sum(len(each.ids) for each in execution.rows)
+            self.targets += sum(len(each.targets) for each in execution.rows)
+            yield execution
 
 
 def drawn(
@@ -63,7 +63,7 @@ def drawn(
         yield ExecutionRows(
             execution=loaded.execution,
             complete=loaded.tree.is_complete,
-            rows=tuple(row(loaded.tree, one) for one in chosen),
+            rows=tuple(row(loaded.tree, trajectory) for trajectory in chosen),
         )
 
 

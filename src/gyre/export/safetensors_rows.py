@@ -58,8 +58,8 @@ def write_rows(path: Path, executions: Iterable[ExecutionRows], settings: Settin
         arrays = _Arrays(
             {name: stack.enter_context((Path(folder) / name).open("w+b")) for name in ARRAYS}
         )
-        for one in executions:
-            arrays.add(one.execution, one.rows)
+        for execution in executions:
+            arrays.add(execution.execution, execution.rows)
         with path.open("wb") as whole:
             whole.write(arrays.head(settings))
             arrays.copy_to(whole)
@@ -80,18 +80,18 @@ class _Arrays:
 
     def add(self, execution: ExecutionId, rows: Sequence[Row]) -> None:
         self._executions.append(execution)
-        for one in rows:
-            versions = one.ids[:0] if one.versions is None else one.versions
+        for entry in rows:
+            versions = entry.ids[:0] if entry.versions is None else entry.versions
             self._append("execution", [len(self._executions) - 1])
-            self._append("leaf", [one.leaf])
-            self._append("role", [PRIORITY.index(one.role)])
-            self._append("ids", one.ids)
-            self._append("mask", mask(one))
-            self._append("target_positions", one.targets)
-            self._append("logprobs", one.logprobs)
+            self._append("leaf", [entry.leaf])
+            self._append("role", [PRIORITY.index(entry.role)])
+            self._append("ids", entry.ids)
+            self._append("mask", mask(entry))
+            self._append("target_positions", entry.targets)
+            self._append("logprobs", entry.logprobs)
             self._append("versions", versions)
-            self._end("row_offsets", len(one.ids))
-            self._end("target_offsets", len(one.targets))
+            self._end("row_offsets", len(entry.ids))
+            self._end("target_offsets", len(entry.targets))
             self._end("version_offsets", len(versions))
 
     def head(self, settings: Settings) -> bytes:

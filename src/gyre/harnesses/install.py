@@ -110,7 +110,7 @@ def _install_pip(requirements: Sequence[str], version: str, folder: Path) -> Non
     if locked.exists():
         wanted = ["--no-deps", "--require-hashes", "-r", str(locked)]
     else:
-        wanted = [one.format(version=version) for one in requirements]
+        wanted = [requirement.format(version=version) for requirement in requirements]
     _run([str(folder / _VENV_PYTHON), *_PIP, *wanted], folder)
 
 

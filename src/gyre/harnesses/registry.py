@@ -13,8 +13,8 @@ from gyre.types.errors import ConfigError
 from gyre.types.tasks import Command
 
 PROGRAMS: dict[str, AgentProgram] = {
-    one.PROGRAM.name: one.PROGRAM
-    for one in (claude_code, codex, mini_swe_agent, opencode, qwen_code)
+    module.PROGRAM.name: module.PROGRAM
+    for module in (claude_code, codex, mini_swe_agent, opencode, qwen_code)
 }
 LOCKS = Path(__file__).parent / "lock"
 """A folder for each version whose packages are known by their hashes."""
@@ -51,7 +51,7 @@ def lock_of(program: AgentProgram, version: str) -> Path | None:
 
 def locked_versions(program: AgentProgram) -> list[str]:
     """Newest last."""
-    found = [one.name.partition("-")[2] for one in LOCKS.glob(f"{program.name}-*")]
+    found = [folder.name.partition("-")[2] for folder in LOCKS.glob(f"{program.name}-*")]
     return sorted(found, key=lambda version: [int(part) for part in version.split(".")])
 
 

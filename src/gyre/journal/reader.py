@@ -131,7 +131,9 @@ class JournalContents:
 
     def facts(self, kinds: tuple[type, ...]) -> list[tuple[float, Any]]:
         """Those of these kinds, each with its now; others are skipped."""
-        return [(one.now, one.event) for one in self.entries if isinstance(one.event, kinds)]
+        return [
+            (entry.now, entry.event) for entry in self.entries if isinstance(entry.event, kinds)
+        ]
 
 
 def path_of(folder: Path) -> Path:

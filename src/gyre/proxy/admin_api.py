@@ -117,7 +117,7 @@ class AdminApi:
     def held(self) -> dict[str, float]:
         """Seconds that calls waited without an engine, by open execution."""
         held = self._router.held
-        return {one.id: held.of(one.id) for one in self._executions.loaded}
+        return {execution.id: held.of(execution.id) for execution in self._executions.loaded}
 
     async def _open(self, exchange: Exchange) -> dict[str, Any]:
         body = await exchange.body(most_bytes=65536, within_s=10)
@@ -188,13 +188,13 @@ class AdminApi:
     def _status(self) -> dict[str, Any]:
         return {
             "executions": {
-                one.id: {
-                    "calls": len(one.session.tree.calls),
-                    "in_flight": one.in_flight,
-                    "tokens": one.session.tree.num_tokens,
-                    "held_s": self._router.held.of(one.id),
+                execution.id: {
+                    "calls": len(execution.session.tree.calls),
+                    "in_flight": execution.in_flight,
+                    "tokens": execution.session.tree.num_tokens,
+                    "held_s": self._router.held.of(execution.id),
                 }
-                for one in self._executions.loaded
+                for execution in self._executions.loaded
             },
             "routes": self._router.routes_version,
             "engines": [msgspec.to_builtins(status) for status in self._router.engines()],

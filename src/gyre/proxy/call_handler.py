@@ -270,7 +270,7 @@ def _note_delivery(
     elif not execution.sealed:
         # The answer is out and cannot be taken back; without this record its echo tells of it.
         with suppress(OSError):
-            execution.write(*(CallDelivered(call=one.call) for one in recorded))
+            execution.write(*(CallDelivered(call=call.call) for call in recorded))
 
 
 def _abandon(

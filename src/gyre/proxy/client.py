@@ -66,8 +66,8 @@ class ProxyClient:
         """Calls that each has in flight, and tokens that it has sampled since the proxy began."""
         found = await self._ask("GET", "status", None)
         return {
-            EngineName(one["name"]): (one["in_flight"], one["num_tokens"])
-            for one in found["engines"]
+            EngineName(engine["name"]): (engine["in_flight"], engine["num_tokens"])
+            for engine in found["engines"]
         }
 
     async def routes_version(self) -> int:
@@ -149,7 +149,7 @@ class ShardedProxyClient:
     async def wait_drained(self, engine: EngineName) -> dict[str, Any]:
         """Numbers of all, once the engine has no call of any and nobody needs its cache."""
         found: Counter[str] = Counter()
-        for counts in await asyncio.gather(*(one.wait_drained(engine) for one in self.shards)):
+        for counts in await asyncio.gather(*(shard.wait_drained(engine) for shard in self.shards)):
             found.update({name: one for name, one in counts.items() if not isinstance(one, dict)})
         return dict(found)
 
@@ -163,7 +163,7 @@ class ShardedProxyClient:
     async def work_of_engines(self) -> dict[EngineName, tuple[int, int]]:
         """Calls that each has in flight, and tokens that it has sampled since proxies began."""
         found: dict[EngineName, tuple[int, int]] = {}
-        for work in await asyncio.gather(*(one.work_of_engines() for one in self.shards)):
+        for work in await asyncio.gather(*(shard.work_of_engines() for shard in self.shards)):
             for engine, (in_flight, tokens) in work.items():
                 calls, sampled = found.get(engine, (0, 0))
                 found[engine] = (calls + in_flight, sampled + tokens)

@@ -211,8 +211,8 @@ class ExecutionRegistry:
         return _num_committed(session)
 
     def close(self) -> None:
-        for one in self._open.values():
-            one.log.close()
+        for execution in self._open.values():
+            execution.log.close()
 
     def _shard_of(self, name: str) -> int:
         return shard_of(name, self._settings.shards)

@@ -216,7 +216,7 @@ async def connected(
 ) -> AsyncIterator[list[Engine]]:
     """Engines at their addresses, over one client session that shows the key, if there is one."""
     async with client() as session:
-        found = [read_address(one) for one in addresses]
+        found = [read_address(address) for address in addresses]
         yield await engines_at(found, session, key_file=key_file)
 
 

@@ -139,20 +139,20 @@ class Proxy:
     def _gauges(self) -> Iterator[tuple[str, str, str, float]]:
         loaded = self._executions.loaded
         yield "gyre_executions", "Executions in memory.", "", len(loaded)
-        in_flight = sum(one.in_flight for one in loaded)
+        in_flight = sum(execution.in_flight for execution in loaded)
         yield "gyre_calls_in_flight", "Calls being answered.", "", in_flight
-        trees = [one.session.tree for one in loaded]
+        trees = [execution.session.tree for execution in loaded]
         yield "gyre_tree_tokens", "Tokens stored.", "", sum(tree.num_tokens for tree in trees)
         yield "gyre_tree_bytes", "Memory of trees.", "", sum(tree.nbytes for tree in trees)
         commit = self._context.commit
         yield "gyre_fdatasync_total", "Syncs that made records durable.", "", commit.num_syncs
         yield "gyre_durable_waits_total", "Calls that waited for it.", "", commit.num_waits
         engines = self._context.router.engines()
-        for one in engines:
-            label = labels(engine=one.name)
-            yield "gyre_engine_in_flight", "Calls on an engine.", label, one.in_flight
-        for one in engines:
-            label = labels(engine=one.name, state=one.state)
+        for engine in engines:
+            label = labels(engine=engine.name)
+            yield "gyre_engine_in_flight", "Calls on an engine.", label, engine.in_flight
+        for engine in engines:
+            label = labels(engine=engine.name, state=engine.state)
             yield "gyre_engine_state", "What the router thinks of an engine.", label, 1
         counts = self._context.router.counts
         yield "gyre_attempts_total", "Asks sent to engines.", "", counts.attempts

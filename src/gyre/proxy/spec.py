@@ -43,6 +43,9 @@ def _moved(name: EngineName, url: str) -> EngineAddress:
 
 def engines_of(plan: ProxySpec) -> list[EngineAddress]:
     """The plan's engines under the names that they began with, where they are now."""
-    found = [read_address(one) for one in plan.engines]
+    found = [read_address(engine) for engine in plan.engines]
     moved = plan.moved
-    return [_moved(one.name, moved[one.name]) if one.name in moved else one for one in found]
+    return [
+        _moved(address.name, moved[address.name]) if address.name in moved else address
+        for address in found
+    ]

@@ -88,7 +88,7 @@ class Reader:
 
     def thinking_is_open(self, output: Sequence[int], prompt_tail: Sequence[int]) -> bool:
         """Whether the reply ends inside its thinking."""
-        think, think_end = (self._tokens.added.get(one) for one in _READ[:2])
+        think, think_end = (self._tokens.added.get(mark) for mark in _READ[:2])
         if think_end is not None and think_end in output:
             return False
         if think is not None and think not in output and not self._was_begun(prompt_tail):
@@ -105,7 +105,7 @@ class Reader:
             if not blank or lexemes[blank[0]].markup is not Markup.THINK:
                 return "", 0
             start = blank[0] + 1
-        kinds = [one.markup for one in lexemes]
+        kinds = [lexeme.markup for lexeme in lexemes]
         if Markup.THINK_END in kinds[start:]:
             end = kinds.index(Markup.THINK_END, start)
             return _spelled(lexemes[start:end]), end + 1
@@ -122,7 +122,9 @@ class Reader:
             return False
         turns = [at for at, token in enumerate(tail) if token == self._opens]
         said = self._lexemes(tail[turns[-1] + 1 :] if turns else tail)
-        marks = [one.markup for one in said if one.markup in (Markup.THINK, Markup.THINK_END)]
+        marks = [
+            lexeme.markup for lexeme in said if lexeme.markup in (Markup.THINK, Markup.THINK_END)
+        ]
         return marks[-1:] == [Markup.THINK]
 
     def _lexemes(self, output: Sequence[int]) -> Iterator[_Lexeme]:
@@ -168,7 +170,7 @@ class Reader:
 
 
 def _spelled(lexemes: Sequence[_Lexeme]) -> str:
-    return "".join(one.text for one in lexemes)
+    return "".join(lexeme.text for lexeme in lexemes)
 
 
 def _content(lexemes: list[_Lexeme]) -> tuple[str, list[ParsedCall]]:

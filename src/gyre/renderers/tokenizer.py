@@ -140,18 +140,20 @@ class PackageTokenizer:
     def __init__(self, source: str, *, name: str, eos: str | None = None) -> None:
         data = _read(source, name)
         self._whole = Tokenizer.from_str(json.dumps(data))
-        added = [one for one in data["added_tokens"] if one["content"].strip(_BLANK)]
+        added = [token for token in data["added_tokens"] if token["content"].strip(_BLANK)]
         # The library numbers added tokens itself where a file leaves gaps.
         known = self._whole.get_added_tokens_decoder().items()
         numbers = {token.content: number for number, token in known}
-        self.added: Mapping[str, int] = {one["content"]: numbers[one["content"]] for one in added}
+        self.added: Mapping[str, int] = {
+            token["content"]: numbers[token["content"]] for token in added
+        }
         """Added tokens, special or not, by what spells them: none of them comes from outside."""
         self.name_or_path = name
         self.unk_token_id: int | None = None
         self.eos_token = eos
         self.eos_token_id = self.added.get(eos) if eos is not None else None
         self._known = EncodingCache()
-        self._flags = {one["content"]: one for one in added}
+        self._flags = {token["content"]: token for token in added}
         self._marks = SpecialTokenMatcher(self.added)
         self._plain = Tokenizer.from_str(json.dumps(_without(data, self.added, numbers)))
         self._normalizer = self._whole.normalizer if _normalizes(added) else None
@@ -264,9 +266,9 @@ def _without(
     }
     vocab = {piece: number for piece, number in model["vocab"].items() if piece not in lost}
     merges = [merge for merge in model["merges"] if not lost or _stays(merge, lost)]
-    kept = [one for one in data["added_tokens"] if one["content"] not in added]
+    kept = [token for token in data["added_tokens"] if token["content"] not in added]
     # What stays keeps its number only if the model's vocabulary has it.
-    vocab |= {one["content"]: numbers[one["content"]] for one in kept}
+    vocab |= {token["content"]: numbers[token["content"]] for token in kept}
     return data | {
         "added_tokens": kept,
         "model": model | {"vocab": vocab, "merges": merges},
@@ -279,7 +281,7 @@ def _stays(merge: str | list[str], lost: set[str]) -> bool:
 
 
 def _normalizes(added: list[dict[str, Any]]) -> bool:
-    return any(one.get("normalized") for one in added)
+    return any(token.get("normalized") for token in added)
 
 
 def _is_inside_a_word(text: str, start: int, end: int) -> bool:

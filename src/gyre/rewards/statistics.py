@@ -69,23 +69,28 @@ def score_statistics(executions: Iterable[ScoredExecution]) -> ScoreStatistics:
     """Of any number of executions, in any order."""
     known = list(executions)
     by_task: dict[str, list[ScoredExecution]] = {}
-    for one in known:
-        by_task.setdefault(one.task, []).append(one)
-    valid = {task: [one for one in ones if one.score is not None] for task, ones in by_task.items()}
+    for execution in known:
+        by_task.setdefault(execution.task, []).append(execution)
+    valid = {
+        task: [execution for execution in ones if execution.score is not None]
+        for task, ones in by_task.items()
+    }
     rated = [ones for ones in valid.values() if ones]
     return ScoreStatistics(
         num_executions=len(known),
         num_valid=sum(map(len, rated)),
-        num_placeholders=sum(one.outcome is Outcome.PLACEHOLDER for one in known),
-        score=_over([[_score(one) for one in ones] for ones in rated]),
-        passed=_over([[float(one.is_passed) for one in ones] for ones in rated]),
-        any_passed=fmean(any(one.is_passed for one in ones) for ones in rated) if rated else None,
+        num_placeholders=sum(execution.outcome is Outcome.PLACEHOLDER for execution in known),
+        score=_over([[_score(execution) for execution in ones] for ones in rated]),
+        passed=_over([[float(execution.is_passed) for execution in ones] for ones in rated]),
+        any_passed=fmean(any(execution.is_passed for execution in ones) for ones in rated)
+        if rated
+        else None,
         tasks=tuple(
             TaskStatistics(
                 task=task,
                 num_executions=len(ones),
-                num_passed=sum(one.is_passed for one in ones),
-                score=mean_of([_score(one) for one in valid[task]]),
+                num_passed=sum(execution.is_passed for execution in ones),
+                score=mean_of([_score(execution) for execution in valid[task]]),
             )
             for task, ones in by_task.items()
         ),

@@ -24,7 +24,7 @@ class Engines:
 
     def __init__(self, capacities: Iterable[int], *, overcommit: float) -> None:
         self._capacities = list(capacities)
-        self._most = [floor(one * overcommit + TOLERANCE) for one in self._capacities]
+        self._most = [floor(capacity * overcommit + TOLERANCE) for capacity in self._capacities]
         self._seats: list[dict[Assignee, None]] = [{} for _ in self._capacities]
         self._ready = [False] * len(self._capacities)
         self._calls: list[int | None] = [None] * len(self._capacities)

@@ -36,12 +36,12 @@ _CHOICES: dict[str, dict[str, type]] = {
 
 def plain_shape(shape: SchedulerConfig) -> dict[str, Any]:
     """The shape as text, numbers, lists and tables; `shape_of` gives it back."""
-    return {one.name: _plain(one.name, getattr(shape, one.name)) for one in fields(shape)}
+    return {entry.name: _plain(entry.name, getattr(shape, entry.name)) for entry in fields(shape)}
 
 
 def shape_of(plain: Mapping[str, Any]) -> SchedulerConfig:
     """The shape that was written down; a field that was not has its default."""
-    known = {one.name for one in fields(SchedulerConfig)}
+    known = {entry.name for entry in fields(SchedulerConfig)}
     if unknown := sorted(set(plain) - known):
         raise ConfigError(f"shape: unknown {', '.join(unknown)}")
     try:
@@ -69,7 +69,7 @@ def replay(shape: SchedulerConfig, events: Iterable[tuple[float, Event]]) -> Rep
 def _plain(name: str, value: Any) -> Any:
     if name in _CHOICES:
         (kind,) = [kind for kind, made in _CHOICES[name].items() if type(value) is made]
-        return {"kind": kind} | {one.name: getattr(value, one.name) for one in fields(value)}
+        return {"kind": kind} | {entry.name: getattr(value, entry.name) for entry in fields(value)}
     return list(value) if isinstance(value, tuple) else value
 
 

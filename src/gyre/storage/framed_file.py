@@ -76,8 +76,8 @@ def _zeros(power: int) -> _Tables:
 def _sums(bits: Sequence[int]) -> Sequence[int]:
     """Of every choice among eight."""
     sums = [0]
-    for one in bits:
-        sums += [one ^ before for before in sums]
+    for bit in bits:
+        sums += [bit ^ before for before in sums]
     return sums
 
 

@@ -91,7 +91,7 @@ class WriteAheadLog:
 def shards(folder: Path) -> list[int]:
     """Those that have a journal there; the first always counts."""
     found = (path.name.removeprefix(f"{NAME}-") for path in folder.glob(f"{NAME}-*"))
-    return [0, *sorted(int(one) for one in found if one.isdecimal())]
+    return [0, *sorted(int(name) for name in found if name.isdecimal())]
 
 
 def entries(folder: Path, *, shard: int = 0) -> Iterator[WalEntry]:

@@ -36,7 +36,7 @@ class DeepSweTasks:
         if not folders:
             message = f"{folder}: expected folders with a {TASK_FILE}, found none"
             raise TaskError(message)
-        self._tasks = different((_read(one) for one in folders), str(folder))
+        self._tasks = different((_read(path) for path in folders), str(folder))
 
     def __len__(self) -> int:
         return len(self._tasks)

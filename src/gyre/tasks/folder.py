@@ -52,7 +52,7 @@ def task(data: Mapping[str, Any], *, where: str, folder: Path, name: str | None 
 
 
 def _known(data: Mapping[str, Any], kind: type[Task | EvaluationRule], where: str) -> None:
-    names = [one.name for one in fields(kind) if one.name not in NOT_DESCRIBED]
+    names = [entry.name for entry in fields(kind) if entry.name not in NOT_DESCRIBED]
     for key in data:
         if key not in names:
             message = f"{where}: {key}: unknown key; known here: {', '.join(names)}"
@@ -82,7 +82,7 @@ def _possible(found: Task, where: str) -> None:
         "id: expected a name": bool(found.id),
         "instruction: expected some text": bool(found.instruction.strip()),
         "evaluation.argv: expected a command": bool(rule.argv) or rule.rubric is not None,
-        "evaluation: expected finite numbers": all(math.isfinite(one) for one in numbers),
+        "evaluation: expected finite numbers": all(math.isfinite(number) for number in numbers),
         "evaluation.attempt_s: expected more than 0": rule.attempt_s > 0,
         "evaluation.attempts: expected at least 1": rule.attempts >= 1,
         "evaluation.retry_s: expected 0 or more": rule.retry_s >= 0,

@@ -19,7 +19,7 @@ class ListedTasks:
     """Tasks that are all there already, in their order."""
 
     def __init__(self, tasks: Sequence[object], where: str) -> None:
-        found = [one for one in tasks if isinstance(one, Task)]
+        found = [task for task in tasks if isinstance(task, Task)]
         if len(found) != len(tasks):
             message = f"{where}: expected tasks and nothing else"
             raise TaskError(message)

@@ -143,7 +143,7 @@ def _training(metadata: object, where: str) -> object:
     if not isinstance(ours, Mapping):
         message = f"{where}: metadata.rl: expected a table"
         raise TaskError(message)
-    known = [one.name for one in fields(TrainingTable)]
+    known = [entry.name for entry in fields(TrainingTable)]
     for key in ours:
         if key not in known:
             message = f"{where}: metadata.rl.{key}: unknown key; known here: {', '.join(known)}"
@@ -281,10 +281,10 @@ def _is_left_out(path: Path) -> bool:
 
 def _by_name(folder: Path) -> dict[str, Path]:
     found: dict[str, Path] = {}
-    for one in safe_paths.folders_with(folder, TASK_FILE, depth=2):
-        told = read_task_toml(one / TASK_FILE)
+    for path in safe_paths.folders_with(folder, TASK_FILE, depth=2):
+        told = read_task_toml(path / TASK_FILE)
         if told.task is not None:
-            found[told.task.name] = one
+            found[told.task.name] = path
     return found
 
 
@@ -312,7 +312,7 @@ class HarborTasks:
         if not folders:
             message = f"{folder}: expected folders with a {TASK_FILE}, found none"
             raise TaskError(message)
-        self._tasks = different((read_task(one) for one in folders), str(folder))
+        self._tasks = different((read_task(path) for path in folders), str(folder))
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -324,11 +324,11 @@ class HarborTasks:
 def different(tasks: Iterable[Task], where: str) -> list[Task]:
     """The tasks, each with an id of its own; TaskError otherwise."""
     found: dict[str, Task] = {}
-    for one in tasks:
-        if one.id in found:
-            message = f"{where}: {one.id!r} is the name of two tasks"
+    for task in tasks:
+        if task.id in found:
+            message = f"{where}: {task.id!r} is the name of two tasks"
             raise TaskError(message)
-        found[one.id] = one
+        found[task.id] = task
     return list(found.values())
 
 
@@ -338,7 +338,7 @@ def read_task(folder: Path) -> Task:
     where = str(folder)
     safe_paths.check(folder, where)
     told = read_task_toml(folder / TASK_FILE)
-    steps = tuple(_step(folder, told, one) for one in told.steps)
+    steps = tuple(_step(folder, told, step) for step in told.steps)
     environment = folder / "environment"
     files = environment / "files"
     portable = told.training.portable
@@ -390,8 +390,8 @@ def _evaluation(
 ) -> EvaluationRule:
     """By tests/test.sh, whose exit status says nothing; a step's own files lie over the task's."""
     own = folder / "tests" if step is None else step / "tests"
-    tests = [one for one in dict.fromkeys((folder / "tests", own)) if one.is_dir()]
-    if not any((one / "test.sh").is_file() for one in tests):
+    tests = [path for path in dict.fromkeys((folder / "tests", own)) if path.is_dir()]
+    if not any((path / "test.sh").is_file() for path in tests):
         message = f"{own / 'test.sh'}: expected a file"
         raise TaskError(message)
     ours = told.training

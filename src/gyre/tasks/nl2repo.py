@@ -49,7 +49,7 @@ class Nl2RepoTasks:
         if not folders:
             message = f"{folder}: expected folders with a {SPECIFICATION}, found none"
             raise TaskError(message)
-        self._tasks = different((_read(one, tests) for one in folders), str(folder))
+        self._tasks = different((_read(path, tests) for path in folders), str(folder))
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -69,7 +69,7 @@ def _read(folder: Path, tests: Path) -> Task:
     for path in protected:
         safe_paths.child(folder, path, str(folder / "test_files.json"))
     commands = _words(folder / "test_commands.json")
-    if not any(_is_pytest(one) for one in commands):
+    if not any(_is_pytest(command) for command in commands):
         message = f"{folder / 'test_commands.json'}: expected a command that runs pytest"
         raise TaskError(message)
     return Task(
@@ -121,7 +121,7 @@ def _words(path: Path) -> list[str]:
     except ValueError as error:
         message = f"{path}: {error}"
         raise TaskError(message) from error
-    if not isinstance(found, list) or not all(isinstance(one, str) and one for one in found):
+    if not isinstance(found, list) or not all(isinstance(item, str) and item for item in found):
         message = f"{path}: expected a list of texts"
         raise TaskError(message)
     return found

@@ -195,6 +195,6 @@ def folders_with(folder: Path, name: str, *, depth: int) -> Iterator[Path]:
         return
     if depth == 0:
         return
-    for one in sorted(folder.iterdir(), key=lambda path: path.name):
-        if one.is_dir() and not one.is_symlink() and not one.name.startswith("."):
-            yield from folders_with(one, name, depth=depth - 1)
+    for entry in sorted(folder.iterdir(), key=lambda path: path.name):
+        if entry.is_dir() and not entry.is_symlink() and not entry.name.startswith("."):
+            yield from folders_with(entry, name, depth=depth - 1)

@@ -83,5 +83,5 @@ def versions_of(folder: Path, execution: ExecutionId) -> tuple[int, ...]:
         records = call_log.read(path).records if path.exists() else ()
     except LogDamaged:
         return ()
-    spans = [span for one in records if isinstance(one, CallClosed) for span in one.spans]
-    return tuple(sorted({one.version for one in spans if one.version is not None}))
+    spans = [span for record in records if isinstance(record, CallClosed) for span in record.spans]
+    return tuple(sorted({span.version for span in spans if span.version is not None}))

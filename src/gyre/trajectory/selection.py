@@ -113,7 +113,7 @@ def row(tree: Tree, trajectory: Trajectory) -> Row:
         positions.append(np.arange(first, first + kept, dtype=np.int32))
         logprobs.append(tree.output_logprobs(call)[:kept])
         versions.append(_versions(node, kept))
-    known = [one for one in versions if one is not None]
+    known = [version for version in versions if version is not None]
     return Row(
         leaf=leaf.id,
         role=leaf.role,

@@ -69,7 +69,7 @@ class IpcHandle:
 
     @property
     def num_bytes(self) -> int:
-        return sum(one.num_bytes for one in self.parts)
+        return sum(part.num_bytes for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -284,4 +284,6 @@ class WaitingQueue:
                 self._rooms, last=call.last, failed_at=call.failed_at, refused_by=call.refused_by
             )
         routed = self._routes.engine(call.execution)
-        return next((one for one in self._rooms if one.name == routed and one.has_room), None)
+        return next(
+            (slots for slots in self._rooms if slots.name == routed and slots.has_room), None
+        )

@@ -230,7 +230,7 @@ class ResumePoints:
         if unit < self._fewest_units:
             return None
         return Resumption(
-            path=[SegmentId(one) for one in trail.path[: unit + 1]],
+            path=[SegmentId(segment) for segment in trail.path[: unit + 1]],
             starts=starts[:unit],
             next_message=starts[unit] // 2,
         )

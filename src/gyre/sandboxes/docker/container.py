@@ -176,7 +176,7 @@ class ContainerKind:
     def _has(self, option: str) -> bool:
         """Whether the daemon names this among what it secures containers with."""
         options = self._info.get("SecurityOptions") or ()
-        return any(str(one).split(",")[0] == f"name={option}" for one in options)
+        return any(str(listed).split(",")[0] == f"name={option}" for listed in options)
 
 
 def _bounds() -> dict[str, int]:

@@ -293,8 +293,8 @@ class DockerSandbox:
         if self._is_swept:
             return
         filters = json.dumps({"label": [f"{LABEL}={self._mark}"]})
-        for one in await self._daemon.ask("GET", "/containers/json", all=1, filters=filters):
-            await self._remove(one["Id"])
+        for container in await self._daemon.ask("GET", "/containers/json", all=1, filters=filters):
+            await self._remove(container["Id"])
         self._is_swept = True
 
 
