@@ -315,27 +315,27 @@ def _trajectory(order: ExecutionSpec, records: Sequence[CallRecord]) -> Json:
     """What was asked and every committed reply of the main agent; results are in the tree alone."""
     sizes, model = _prompts(records), _model(records)
     steps: list[Json] = [{"step_id": 1, "source": "user", "message": order.task.instruction}]
-    for one in _committed(records):
-        if one.role != "main":
+    for reply in _committed(records):
+        if reply.role != "main":
             continue
         step: Json = {
             "step_id": len(steps) + 1,
-            "timestamp": _timestamp(one.closed_at),
+            "timestamp": _timestamp(reply.closed_at),
             "source": "agent",
-            "message": one.message.text,
+            "message": reply.message.text,
             "metrics": {
-                "prompt_tokens": sizes.get(one.call),
-                "completion_tokens": len(one.output) // 4,
+                "prompt_tokens": sizes.get(reply.call),
+                "completion_tokens": len(reply.output) // 4,
             },
         }
-        if one.message.calls:
+        if reply.message.calls:
             step["tool_calls"] = [
                 {
                     "tool_call_id": call.id,
                     "function_name": call.name,
                     "arguments": _arguments(call.arguments),
                 }
-                for call in one.message.calls
+                for call in reply.message.calls
             ]
         steps.append(step)
     agent = {"name": Path(order.harness[0]).name if order.harness else SOURCE, "version": "unknown"}

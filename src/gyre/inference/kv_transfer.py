@@ -86,11 +86,11 @@ class StagedCopier:
             self._threads.submit(move, start, min(size, num_bytes - start))
             for start in range(0, num_bytes, size)
         ]
-        for one in moves:
+        for copy in moves:
             # All are waited for, because an error must leave nobody at work on the tensor.
-            one.exception()
-        for one in moves:
-            one.result()
+            copy.exception()
+        for copy in moves:
+            copy.result()
 
     def _lane(self, device: torch.device) -> tuple[Tensor, torch.cuda.Stream]:
         """This thread's memory and stream; kept, because pinning takes longer than copying."""
@@ -230,9 +230,9 @@ def put(blocks: KVBlocks, path: Path, copier: StagedCopier) -> int:
         with part.open("wb", buffering=0) as file:
             file.write(header)
             at = len(header)
-            for one in tensors.values():
-                copier.write(one, file.fileno(), at)
-                at += one.nbytes
+            for tensor in tensors.values():
+                copier.write(tensor, file.fileno(), at)
+                at += tensor.nbytes
         part.rename(path)
     except (OSError, RuntimeError) as error:  # The second where no memory can be pinned.
         part.unlink(missing_ok=True)

@@ -94,7 +94,7 @@ def save_tensors(
         shards, tensors = _named(part, shards, tensors)
         _write_config(network, part, dtype, shards, tensors)
         _copy_companions(network, part)
-        files = {one.file for one in shards}
+        files = {shard.file for shard in shards}
         others = sorted(path for path in part.iterdir() if path.name not in files)
         manifest = CheckpointManifest(
             format=FORMAT,
@@ -153,8 +153,14 @@ def _named(
     for before, after in names.items():
         (part / before).rename(part / after)
     return (
-        [Shard(file=names[one.file], num_bytes=one.num_bytes, xxh3=one.xxh3) for one in shards],
-        [TensorLocation(name=one.name, shape=one.shape, file=names[one.file]) for one in tensors],
+        [
+            Shard(file=names[shard.file], num_bytes=shard.num_bytes, xxh3=shard.xxh3)
+            for shard in shards
+        ],
+        [
+            TensorLocation(name=tensor.name, shape=tensor.shape, file=names[tensor.file])
+            for tensor in tensors
+        ],
     )
 
 
@@ -173,8 +179,8 @@ def _write_config(
     config["dtype"] = _name(dtype)
     (part / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     if len(shards) > 1:
-        total = sum(one.num_bytes for one in shards)
-        places = {one.name: one.file for one in tensors}
+        total = sum(shard.num_bytes for shard in shards)
+        places = {tensor.name: tensor.file for tensor in tensors}
         index = {"metadata": {"total_size": total}, "weight_map": places}
         (part / INDEX).write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
 

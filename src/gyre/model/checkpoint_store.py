@@ -118,18 +118,22 @@ def prune(
     no other. Of those that stay, `optimizers` keep theirs.
     """
     found = listed(folder)
-    whole = [one.version for one in found if one.has_optimizer]
-    stay = {one.version for one in found[len(found) - keep :]} if keep < len(found) else None
+    whole = [checkpoint.version for checkpoint in found if checkpoint.has_optimizer]
+    stay = (
+        {checkpoint.version for checkpoint in found[len(found) - keep :]}
+        if keep < len(found)
+        else None
+    )
     gone = []
-    for one in found:
-        if stay is None or one.version in {*stay, *in_use, *whole[-1:]}:
+    for checkpoint in found:
+        if stay is None or checkpoint.version in {*stay, *in_use, *whole[-1:]}:
             continue
-        _remove(one.folder)
-        gone.append(one.version)
+        _remove(checkpoint.folder)
+        gone.append(checkpoint.version)
     if optimizers is not None:
-        for one in found:
-            if one.version not in gone and one.version in whole[:-optimizers]:
-                _remove(one.folder / OPTIMIZER)
+        for kept in found:
+            if kept.version not in gone and kept.version in whole[:-optimizers]:
+                _remove(kept.folder / OPTIMIZER)
     return gone
 
 

@@ -192,8 +192,8 @@ class _Fields:
     def token(self, name: str) -> int | list[int] | None:
         value = self._config[name]
         several = isinstance(value, list) and name == "eos_token_id"
-        for one in value if several else [] if value is None else [value]:
-            whole = isinstance(one, int) and not isinstance(one, bool)
-            if not whole or not 0 <= one < self.size("vocab_size"):
+        for token_id in value if several else [] if value is None else [value]:
+            whole = isinstance(token_id, int) and not isinstance(token_id, bool)
+            if not whole or not 0 <= token_id < self.size("vocab_size"):
                 self.refuse(name, value, "an id within the vocabulary")
         return value  # type: ignore[no-any-return]

@@ -92,11 +92,11 @@ def read_manifest(folder: Path) -> CheckpointManifest | None:
             raise ModelError(message)
         if read["format"] == FORMAT:
             read = unsealed(text)
-        shards = tuple(Shard(**one) for one in read.pop("shards"))
-        others = tuple(Shard(**one) for one in read.pop("others", ()))
+        shards = tuple(Shard(**shard) for shard in read.pop("shards"))
+        others = tuple(Shard(**shard) for shard in read.pop("others", ()))
         tensors = tuple(
-            TensorLocation(name=one["name"], shape=tuple(one["shape"]), file=one["file"])
-            for one in read.pop("tensors")
+            TensorLocation(name=tensor["name"], shape=tuple(tensor["shape"]), file=tensor["file"])
+            for tensor in read.pop("tensors")
         )
         manifest = CheckpointManifest(shards=shards, tensors=tensors, others=others, **read)
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
@@ -109,10 +109,10 @@ def read_manifest(folder: Path) -> CheckpointManifest | None:
 def _check_types(path: Path, manifest: CheckpointManifest) -> None:
     files = (*manifest.shards, *manifest.others)
     whole = isinstance(manifest.version, int) and all(
-        isinstance(one.num_bytes, int) for one in files
+        isinstance(file.num_bytes, int) for file in files
     )
     texts = [manifest.dtype, manifest.digest]
-    texts += [text for one in files for text in (one.file, one.xxh3)]
+    texts += [text for file in files for text in (file.file, file.xxh3)]
     if not whole or not all(isinstance(text, str) for text in texts):
         message = f"{path}: expected the manifest of a checkpoint, found fields of other types"
         raise ModelError(message)
@@ -202,5 +202,5 @@ def require_state_manifest(checkpoint: Path) -> StateManifest:
 
 def verify_state(checkpoint: Path, manifest: StateManifest) -> None:
     """Every file of the state is the one that was written; ModelError names the first other."""
-    files = (one for rank in manifest.ranks for one in rank)
+    files = (file for rank in manifest.ranks for file in rank)
     verify_files(checkpoint / OPTIMIZER, files)

@@ -335,7 +335,7 @@ def _halves(value: Floats, num_heads: int) -> Floats:
 def _tokenizer(file: Gguf) -> str:
     pieces: list[str] = file.fact("tokenizer.ggml.tokens")
     kinds: list[int] = file.fact("tokenizer.ggml.token_type")
-    merges = [tuple(one.split(" ")) for one in file.fact("tokenizer.ggml.merges")]
+    merges = [tuple(merge.split(" ")) for merge in file.fact("tokenizer.ggml.merges")]
     vocabulary = {piece: number for number, piece in enumerate(pieces)}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -347,7 +347,7 @@ def _tokenizer(file: Gguf) -> str:
     tokenizer.decoder = decoders.ByteLevel()
     special = [piece for piece, kind in zip(pieces, kinds, strict=True) if kind == _CONTROL_TOKEN]
     tokenizer.add_special_tokens(
-        [AddedToken(one, special=True, normalized=False) for one in special]
+        [AddedToken(piece, special=True, normalized=False) for piece in special]
     )
     return tokenizer.to_str()
 

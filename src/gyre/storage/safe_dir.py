@@ -275,10 +275,10 @@ def _made(at: int, name: str) -> int:
 def _entries(at: int) -> list[FolderEntry]:
     found = []
     with os.scandir(at) as listed:
-        for one in listed:
+        for item in listed:
             # What is gone by now was never there.
             with suppress(FileNotFoundError):
-                found.append(FolderEntry(name=one.name, status=one.stat(follow_symlinks=False)))
+                found.append(FolderEntry(name=item.name, status=item.stat(follow_symlinks=False)))
     return sorted(found, key=lambda entry: os.fsencode(entry.name))
 
 

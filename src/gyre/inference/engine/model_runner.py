@@ -244,13 +244,13 @@ def _joined(layer: nn.Module) -> _Layer:
 
 
 def _linear(*modules: Any) -> Apply:
-    return _packed([one.weight for one in modules], [one.bias for one in modules])
+    return _packed([module.weight for module in modules], [module.bias for module in modules])
 
 
 def _packed(weights: list[Tensor], biases: list[Tensor | None]) -> Apply:
     """A function that multiplies by the weights, one below the other."""
-    weight = torch.cat([one.detach() for one in weights])
-    there = [one.detach() for one in biases if one is not None]
+    weight = torch.cat([part.detach() for part in weights])
+    there = [part.detach() for part in biases if part is not None]
     bias = torch.cat(there) if there else None
     packed = torch.ops.mkldnn._reorder_linear_weight(weight, TYPICAL_ROWS)
     multiply = torch.ops.mkldnn._linear_pointwise.default
@@ -263,7 +263,7 @@ def _packed(weights: list[Tensor], biases: list[Tensor | None]) -> Apply:
 
 def _turned(heads: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
     """Heads (1, heads, T, head_dim) with their rotary positions."""
-    cosine, sine = (one.unsqueeze(1) for one in rotary)
+    cosine, sine = (part.unsqueeze(1) for part in rotary)
     left, right = heads.chunk(2, dim=-1)
     return heads * cosine + torch.cat((-right, left), dim=-1) * sine
 

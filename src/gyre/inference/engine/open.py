@@ -71,7 +71,7 @@ def device_of(asked: str | None) -> torch.device:
 
 
 def dtype_of(asked: str | None, place: torch.device) -> torch.dtype:
-    known = {str(one).removeprefix("torch."): one for one in (torch.float32, torch.bfloat16)}
+    known = {str(dtype).removeprefix("torch."): dtype for dtype in (torch.float32, torch.bfloat16)}
     if asked is None:
         return torch.bfloat16 if place.type == "cuda" else torch.float32
     if asked not in known:

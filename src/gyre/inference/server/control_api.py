@@ -163,8 +163,8 @@ class ControlApi:
         return {"success": True}
 
     async def abort_all(self) -> None:
-        for one in list(self._running):
-            await self._engine.cancel(one)
+        for request in list(self._running):
+            await self._engine.cancel(request)
 
     async def pause(self, body: bytes) -> dict[str, Any]:
         """Nothing is computed once this has been answered."""

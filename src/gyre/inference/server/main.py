@@ -188,9 +188,9 @@ def end_ids(folder: Path, tokenizer: TokenizerFile | None) -> Iterator[int]:
     """Ids that end a reply, as the model's files say; some files say none."""
     for name in ("generation_config.json", "config.json"):
         said = _json(folder / name).get("eos_token_id")
-        for one in said if isinstance(said, list) else [said]:
-            if isinstance(one, int):
-                yield one
+        for token_id in said if isinstance(said, list) else [said]:
+            if isinstance(token_id, int):
+                yield token_id
     token = _json(folder / "tokenizer_config.json").get("eos_token")
     spelled = token.get("content") if isinstance(token, dict) else token
     if tokenizer is not None and isinstance(spelled, str):
