@@ -57,7 +57,7 @@ async def _closing(main: Coroutine[Any, Any, T]) -> T:
 
 async def _end_tasks() -> None:
     loop = asyncio.get_running_loop()
-    # Whoever is cancelled may start others, to clean up.
+    # A task that is cancelled may start others, to clean up.
     while left := asyncio.all_tasks() - {asyncio.current_task()}:
         for task in left:
             task.cancel()
@@ -69,7 +69,7 @@ async def _end_tasks() -> None:
 
 
 class PipedProcess(Process):
-    """A process whose pipes can be closed, also where somebody else holds their other ends."""
+    """A process whose pipes can be closed, also where other processes hold their other ends."""
 
     def __init__(
         self,
@@ -103,12 +103,12 @@ class PipedProcess(Process):
         for number in range(3):
             pipe = self._pipes.get_pipe_transport(number)
             if pipe is not None and not pipe.is_closing():
-                # What nobody has read by now is read by nobody.
+                # What has not been read by now is dropped.
                 pipe.abort() if isinstance(pipe, asyncio.WriteTransport) else pipe.close()
         await self.wait()
         with suppress(ProcessLookupError):
             self._pipes.close()
-        # A pipe is closed one turn of the loop after it was told to, and its owner hears of it.
+        # A pipe closes one turn of the loop after `close`, and its callbacks run after that.
         for _ in range(3):
             await asyncio.sleep(0)
         self._is_closed = True
@@ -132,7 +132,7 @@ async def start_process(
     env: Mapping[str, str] | None = None,
     outlives_loop: bool = False,
 ) -> PipedProcess:
-    """In a session of its own; whoever starts it closes it, at the latest when the loop ends.
+    """In a session of its own; its owner closes it, at the latest when the loop ends.
 
     One that `outlives_loop`, which needs a loop of uvloop, is not ended then.
     """
@@ -199,7 +199,7 @@ class BackgroundTasks:
 
 
 class ChangeSignal:
-    """One place where changes are told, and waited for."""
+    """One place where changes are announced, and waited for."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -240,7 +240,7 @@ async def run_until(other: Coroutine[Any, Any, object], work: Coroutine[Any, Any
 
 
 class WaitTimer:
-    """Seconds in which at least one waited; whoever asks says what time it is."""
+    """Seconds in which at least one waited; the caller gives the time."""
 
     def __init__(self) -> None:
         self._num_waiting = 0

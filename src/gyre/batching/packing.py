@@ -139,7 +139,7 @@ PACKS_PER_CLAIM = 4
 """The claim budget in packs: enough to fill packs well, little enough to share out at the end."""
 
 LOOK_AHEAD = 64
-"""Executions that are considered for the room left in a pack; more hardly fill it better."""
+"""Executions that are considered for the tokens left in a pack; more hardly fill it better."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,7 +305,7 @@ def _fill(
     pack_tokens: int,
     claim_tokens: int,
 ) -> None:
-    """Adds executions to the room of one pack, the largest first."""
+    """Adds executions to the tokens left in one pack, the largest first."""
     held = forest.num_tokens(sketch.packs[at])
     small = [job for job in pending[:LOOK_AHEAD] if len(job.parts) == 1]
     # Largest by its own tokens: one that shares with the pack fits where a stranger does not.

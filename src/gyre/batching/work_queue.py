@@ -134,7 +134,7 @@ class MicroStepQueue(Generic[Work, Found]):
         return frozenset(self._cells[cell].done) if cell in self._cells else frozenset()
 
     def join(self, cell: int, now: float) -> tuple[int, ...]:
-        """The cell may claim; whatever it held before is lost with its former life."""
+        """The cell may claim; claims it held before its restart return to the queue."""
         returned = self.leave(cell)
         self._cells[cell] = _Cell(now)
         return returned

@@ -274,7 +274,7 @@ class ClusterConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingConfig:
-    """How tokens are drawn, whatever a harness asks for (SPEC 4.6)."""
+    """How tokens are drawn; what a harness asks for changes nothing (SPEC 4.6)."""
 
     temperature: NotNegative = _SAMPLING.temperature
     """What logits are divided by; 0 always takes the likeliest token."""

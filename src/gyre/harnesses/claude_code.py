@@ -14,7 +14,7 @@ from gyre.harnesses.program import AgentProgram, ContextWindow, Npm, of_version,
 from gyre.types.call_records import CallRole, Classification, Evidence
 
 LEAST_WINDOW = 100_000
-"""It takes a smaller window for this one, so that it is better told none: when a prompt does not
+"""It takes a smaller window for this one, so that it better gets none: when a prompt does not
 fit the proxy says so, and it compacts then."""
 PATIENCE_MS = 1_800_000
 _MODELS = (
@@ -34,7 +34,7 @@ _LIMITS_MS = (
 
 def _variables(window: ContextWindow) -> dict[str, str]:
     found = {
-        # As root it refuses to run without permissions asked, unless it is told of a sandbox.
+        # As root it refuses to run without permissions asked, unless a variable names a sandbox.
         "IS_SANDBOX": "1",
         "DISABLE_TELEMETRY": "1",
         "DISABLE_ERROR_REPORTING": "1",

@@ -29,7 +29,7 @@ _PIP = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
 
 
 def prepare(program: AgentProgram, version: str, root: Path) -> InstalledProgram:
-    """The version is installed, whole, whoever else installs it at the same time."""
+    """Installs the version, whole, also where another process does so at the same time."""
     found = find(program, version, root)
     if found is not None:
         return found

@@ -93,7 +93,7 @@ def classify(evidence: Evidence, subagents: Container[str]) -> Classification:
 
 
 def _role(evidence: Evidence, markers: Markers, *, is_subagent: bool) -> tuple[CallRole, bool]:
-    """The class, and whether a marker told it."""
+    """The class, and whether it follows from a marker."""
     if evidence.tools:
         return ("sub-agent" if is_subagent else "main"), True
     if evidence.system.startswith(markers.summary):

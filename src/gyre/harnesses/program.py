@@ -1,6 +1,6 @@
 """What describes an installable agent program; version markers.
 
-An agent program that can be installed: which package it is, how it is started, what it is told.
+An agent program that can be installed: its package, how it is started, and which settings it gets.
 
 A file beside this one describes each of them.
 """
@@ -36,7 +36,7 @@ LEAST_SHARE = 0.5
 """A conversation is not summed up before it fills so much, however long a reply may be."""
 
 EVERYWHERE: Mapping[str, str] = {"LANG": "C.UTF-8", "TERM": "dumb"}
-"""What every program is told, so that it says the same on every machine."""
+"""Variables of every program, so that it prints the same on every machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

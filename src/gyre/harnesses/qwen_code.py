@@ -2,8 +2,8 @@
 
 qwen-code: nothing on the wire names an agent, so the system text and the last request tell.
 
-Rule 1: a summary asked for under a system text of its own could be anybody's; it is taken for the
-main agent's and counted as unknown.
+Rule 1: a summary asked for under a system text of its own could be any agent's; it is taken for
+the main agent's and counted as unknown.
 """
 
 import json
@@ -99,7 +99,7 @@ def classify(evidence: Evidence, subagents: Container[str]) -> Classification:
 
 
 def _role(evidence: Evidence, markers: Markers) -> tuple[CallRole, bool]:
-    """The class, and whether a marker told it."""
+    """The class, and whether it follows from a marker."""
     system = evidence.system
     if system.startswith(markers.summary):
         return "main-summary", False

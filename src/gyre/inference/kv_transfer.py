@@ -87,7 +87,7 @@ class StagedCopier:
             for start in range(0, num_bytes, size)
         ]
         for copy in moves:
-            # All are waited for, because an error must leave nobody at work on the tensor.
+            # All are waited for, because an error must leave no thread at work on the tensor.
             copy.exception()
         for copy in moves:
             copy.result()
@@ -153,11 +153,11 @@ class KvStore(Protocol):
     def take(self, name: str) -> KVBlocks: ...
 
     def drop(self, name: str) -> None:
-        """Nobody needs what was put there under that name any more, if it is there at all."""
+        """Removes what was put there under that name, if it is there."""
         ...
 
     def clear(self) -> None:
-        """Nobody needs anything that this process has put there."""
+        """Removes everything that this process has put there."""
         ...
 
     def close(self) -> None:

@@ -5,13 +5,13 @@ What a journal consists of: a header, and facts with their place among all other
 The first frame is the header, every other one an entry: sequence, epoch, now, origin, kind, fact.
 Rule 1: sequence counts without gaps, epoch and now never go back, also across a resume.
 Rule 2: a kind the reader does not know is kept as it lies and may be skipped; what may not be
-skipped needs a new major format, and that is refused by whoever does not know it.
+skipped needs a new major format, which a reader that does not know it refuses.
 
 A journal as it grows, read on from where it was left.
 
 Rule 1: an entry is given once; a commit that is being written, or is torn, waits.
-Rule 2: a writer whose disk is full takes back what it could not write whole, and nobody reacted to
-it; whoever has read of it begins anew, and `generation` says so.
+Rule 2: a writer whose disk is full takes back what it could not write whole, before any component
+reacted to it; a reader that has read of it begins anew, and `generation` says so.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ class Header:
     shape: Mapping[str, Any]
     """The scheduler's shape in plain values."""
     notes: Mapping[str, Any] = field(default_factory=dict)
-    """Whatever else a reader may want, in plain values: versions, host, configuration."""
+    """What else a reader may want, in plain values: versions, host, configuration."""
     major: int = MAJOR
     minor: int = MINOR
 
@@ -123,7 +123,7 @@ class JournalContents:
     entries: tuple[JournalEntry, ...]
     sound_bytes: int
     torn_bytes: int
-    """Bytes of a last commit that was being written when its writer died; nobody reacted to it."""
+    """Bytes of a last commit that was being written when its writer died; no component reacted."""
 
     @property
     def num_unknown(self) -> int:

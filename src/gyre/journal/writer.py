@@ -186,7 +186,7 @@ class Journal:
         """Facts that were appended since the last commit and are in the file now, in one write.
 
         Raises OSError (a full disk) with the file as it was and the facts kept for the next
-        commit, and TakenOver where somebody else has written to the file.
+        commit, and TakenOver where another process has written to the file.
         """
         if not self._pending:
             return 0

@@ -316,7 +316,7 @@ class TileAttention:
 def _only(values: Tensor, keep: slice, rest: float) -> Tensor:
     """A copy in which the rows that are not kept are `rest`.
 
-    A log-sum-exp of infinity gives a query no weight anywhere, whatever keys it meets here.
+    A log-sum-exp of infinity gives a query no weight anywhere, with any keys it meets here.
     """
     found = torch.full_like(values, rest)
     found[keep] = values[keep]

@@ -73,7 +73,7 @@ def verified(folder: Path, *, with_optimizer: bool = False) -> Checkpoint:
 
 
 def _ignored(folder: Path, reason: str) -> None:
-    """Nobody asked."""
+    """The caller did not ask for reasons."""
 
 
 def newest(
@@ -138,7 +138,7 @@ def prune(
 
 
 def sweep(folder: Path) -> list[Path]:
-    """What a process left half made or half removed is gone; nobody may be writing meanwhile."""
+    """Removes what a process left half made or half removed; no process may write meanwhile."""
     places = [folder, *_versions(folder).values()]
     left = [path for place in places if place.is_dir() for path in place.glob(".*")]
     for path in left:

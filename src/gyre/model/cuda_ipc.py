@@ -1,6 +1,6 @@
 """Device memory shared between processes by CUDA IPC.
 
-A file for each loan, which its readers lock: whoever lends knows when nobody reads any more.
+A file for each loan, which its readers lock: the lender knows when the last reader is done.
 
 Rule 1: a reader whose lock was granted while the file had its name is waited for, however the loan
 ends; a process that is killed holds no lock.
@@ -52,11 +52,11 @@ class ReaderLocks:
             raise TransferError(f"{folder}: no room for a loan: {error}") from error
 
     def refuse(self) -> None:
-        """Whoever comes from now on is Outdated; a second time does nothing."""
+        """Readers that come from now on get ExposureGone; a second time does nothing."""
         self._path.unlink(missing_ok=True)
 
     def are_gone(self, within_s: float) -> bool:
-        """Whether nobody reads within that time; to be asked after `refuse`, until it is true."""
+        """Whether all readers end within that time; to be asked after `refuse` until it is true."""
         until_s = time.monotonic() + within_s
         while self._file is not None:
             try:
@@ -109,13 +109,13 @@ READERS_S = 10.0
 
 
 class IpcExport(Protocol):
-    """Tensors that others may read; nobody changes them before it has ended."""
+    """Tensors that other processes may read; their owner changes none before it has ended."""
 
     @property
     def lent(self) -> IpcHandle: ...
 
     def end(self) -> None:
-        """Whoever reads them from now on, or is at it, is told; a second time does nothing."""
+        """Readers now and later get ExposureGone; a second time does nothing."""
         ...
 
 
@@ -158,7 +158,7 @@ class CudaIpcMemory:
             try:
                 yield parts
             finally:
-                # Whatever the reader has begun is over before the memory is looked at, or leaves.
+                # All that the reader has begun is over before the memory is looked at, or leaves.
                 _settle(self._device)
             _check(stamp, lent)
 
@@ -171,7 +171,7 @@ class CudaIpcMemory:
         return self._folder
 
     def keep(self, loan: "CudaIpcExport") -> None:
-        """The loan has ended, and somebody does not let go of its memory."""
+        """The loan has ended, and a reader does not let go of its memory."""
         with self._lock:
             self._kept.append(loan)
 
@@ -223,7 +223,7 @@ class CudaIpcExport:
             self._memory.keep(self)
 
     def is_free(self, within_s: float) -> bool:
-        """Whether nobody has its memory open within that time, so that it is let go."""
+        """Whether all readers close its memory within that time, so that it is let go."""
         if not self._readers.are_gone(within_s):
             return False
         self._held = ()

@@ -16,7 +16,7 @@ FORMAT = 2
 READABLE = (1, 2)
 """Format 1 hashes the weights alone, and has no seal."""
 SEAL = "seal"
-"""Field with the hash of all others, so that a manifest, too, is told from any other."""
+"""Field with the hash of all others, so that no two manifests are taken for one."""
 _CHUNK_BYTES = 2**22
 
 

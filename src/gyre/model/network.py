@@ -13,7 +13,7 @@ IMPLEMENTATION = "gyre"
 
 
 class Attend(Protocol):
-    """Attention over whatever one pass sees: a pack, or a batch of calls with their caches."""
+    """Attention over what one pass sees: a pack, or a batch of calls with their caches."""
 
     def __call__(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float

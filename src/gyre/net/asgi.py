@@ -15,7 +15,7 @@ EVENTS = b"text/event-stream; charset=utf-8"
 
 
 class ClientGone(Exception):
-    """The client closed its connection; nobody is left to answer."""
+    """The client closed its connection before the answer was whole."""
 
 
 class Exchange:

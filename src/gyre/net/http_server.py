@@ -1,4 +1,4 @@
-"""A socket and a server for an ASGI application, which runs until its process is told to stop."""
+"""A socket and a server for an ASGI application, which runs until its process gets a signal."""
 
 import asyncio
 import signal
@@ -14,14 +14,14 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from gyre.types.errors import ConfigError
 
 STOP_S = 30
-"""How long requests in flight may take to end once the process is told to stop."""
+"""How long requests in flight may take to end once the process got SIGINT or SIGTERM."""
 IDLE_S = 75
 """How long a connection may say nothing that becomes a request."""
 GONE_S = 60.0
 """How long a client may take nothing of its reply, or not answer for its connection."""
 HEAD_BYTES = 2**18
-"""Of a request before its body, or after it; no client of ours comes near, and nobody need know a
-key to send them."""
+"""Of a request before its body, or after it; no client of ours comes near, and sending them needs
+no key."""
 HEAD_LINES = 256
 
 
@@ -80,7 +80,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        # Whoever writes after a write knows that the kernel has taken all of the first.
+        # A second write returns only after the kernel has taken all of the first.
         transport.set_write_buffer_limits(high=0)
         self._wait()
 
@@ -96,7 +96,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._unused_bytes > HEAD_BYTES:
             self.send_400_response(f"expected at most {HEAD_BYTES} bytes around a body")
         elif self._patience is None and (self.cycle is None or self.cycle.response_complete):
-            # Blank lines, or the rest of what was refused: nobody will answer it.
+            # Blank lines, or the rest of what was refused, which is never answered.
             self._wait()
 
     def on_message_begin(self) -> None:
@@ -144,7 +144,7 @@ def _server(app: Callable[..., Any]) -> _Server:
         access_log=False,
         server_header=False,
         date_header=False,
-        # A warning for each malformed request would let whoever sends them fill the disk.
+        # A warning for each malformed request would let a client fill the disk.
         log_level="error",
         timeout_keep_alive=IDLE_S,
         timeout_graceful_shutdown=STOP_S,
@@ -154,11 +154,11 @@ def _server(app: Callable[..., Any]) -> _Server:
 
 def told_to_stop() -> asyncio.Event:
     """Set by SIGINT or SIGTERM from now on."""
-    told = asyncio.Event()
+    stop_requested = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, told.set)
-    return told
+        loop.add_signal_handler(number, stop_requested.set)
+    return stop_requested
 
 
 @asynccontextmanager
@@ -182,12 +182,12 @@ async def serve_until_told(
 ) -> None:
     """Runs until SIGINT or SIGTERM; `stopping` is awaited while requests in flight end."""
     server = _server(app)
-    told = told_to_stop()
-    # After that, because whoever is told that it has started may tell it to stop at once.
+    stop_requested = told_to_stop()
+    # After that, because a process that learns of the start may send the signal at once.
     on_start()
 
     async def stop() -> None:
-        await told.wait()
+        await stop_requested.wait()
         server.should_exit = True
         if stopping is not None:
             await stopping()
@@ -195,5 +195,5 @@ async def serve_until_told(
     async with asyncio.TaskGroup() as group:
         waiting = group.create_task(stop())
         await server.serve([on])
-        if not told.is_set():
+        if not stop_requested.is_set():
             waiting.cancel()

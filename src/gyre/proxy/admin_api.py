@@ -129,7 +129,7 @@ class AdminApi:
         return {"id": execution.id, "key": key, "path": f"/exec/{execution.id}"}
 
     def _open_once(self, name: str) -> dict[str, Any]:
-        """A key is told once: whoever asks again because the answer was lost gets none."""
+        """Gives a key once: a client that asks again because the answer was lost gets none."""
         try:
             key = None if self._executions.exists(name) else self._executions.create(name)[1]
         except ConfigError as error:

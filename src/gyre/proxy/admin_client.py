@@ -13,7 +13,7 @@ TOKEN_FILE = "admin.token"
 PROXY = "proxy"
 """What the first, or only, process of a proxy is called."""
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Goes to the run's own proxy, whatever proxy the environment names for the web."""
+"""Goes to the run's own proxy, and never by a web proxy that the environment names."""
 
 
 def is_proxy(name: str) -> bool:

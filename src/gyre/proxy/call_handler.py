@@ -125,7 +125,7 @@ async def answer(
 ) -> None:
     """Generate the whole reply, record it, make it durable, send it, and note that it was sent.
 
-    Raises ClientGone when nobody is left to answer; other errors become the client's answer
+    Raises ClientGone when the client is gone; other errors become the client's answer
     upstream of this function as long as exchange.status is None.
     """
     ends = RequestGuard(exchange, execution)

@@ -49,7 +49,7 @@ class ProxyClient:
         return int((await self._ask("PUT", "routes", body))["moved"])
 
     async def wait_drained(self, engine: EngineName) -> dict[str, Any]:
-        """Counts since the proxy began, once the engine has no call and nobody needs its cache."""
+        """Counts since the proxy began, once the engine has no call and its cache is not needed."""
         found: dict[str, Any] = await self._ask("POST", f"engines/{engine}/vacated", {})
         return dict(found["counts"])
 
@@ -75,7 +75,7 @@ class ProxyClient:
         return int((await self._ask("GET", "status", None))["routes"])
 
     async def take_over(self, *, before: str, now: str) -> str:
-        """The fingerprint of its sources; from now on it obeys the second token alone."""
+        """The fingerprint of its sources; it now obeys only the controller with the second token."""
         found = await self._ask("POST", "take-over", {"token": now}, token=before)
         return str(found["version"])
 
@@ -129,7 +129,7 @@ ANSWER_S = 5.0
 
 
 class ShardedProxyClient:
-    """All shards; whoever asks them need not know how many there are."""
+    """All shards as one client: each request goes to the shard of its execution."""
 
     def __init__(self, shards: Sequence[ProxyClient]) -> None:
         self.shards = shards
@@ -147,7 +147,7 @@ class ShardedProxyClient:
         return self._of(execution).url_of(execution)
 
     async def wait_drained(self, engine: EngineName) -> dict[str, Any]:
-        """Numbers of all, once the engine has no call of any and nobody needs its cache."""
+        """Counts of all shards, once the engine has no call and no other needs its cache."""
         found: Counter[str] = Counter()
         for counts in await asyncio.gather(*(shard.wait_drained(engine) for shard in self.shards)):
             found.update({name: one for name, one in counts.items() if not isinstance(one, dict)})

@@ -182,7 +182,7 @@ class ExecutionRegistry:
     def seal(self, execution: ExecutionId) -> int:
         """Terminate: the key stops working and the log is final; how many calls are committed.
 
-        Of one that is terminated already the same number, for whoever missed the first answer.
+        Of one that is terminated already the same number, for a client that missed the answer.
         """
         try:
             one = self.get(execution)

@@ -54,7 +54,7 @@ class ProxyState(Protocol):
 
 
 class OrphanMonitor:
-    """Watches over a proxy for as long as nobody else does."""
+    """Ends the work of a proxy that has been without a controller for too long."""
 
     def __init__(self, folder: Path, asked: ProxyState, *, alone_s: float) -> None:
         """`folder` is the run's."""

@@ -33,7 +33,7 @@ _PROMETHEUS = b"text/plain; version=0.0.4; charset=utf-8"
 
 
 class Proxy:
-    """Routes every request to the policy, whatever model it names."""
+    """Answers agents' requests: finds dialect and execution, and has the policy reply to each."""
 
     def __init__(
         self,

@@ -3,7 +3,7 @@
 ChatML for models that no package knows: one closed turn per message, tools as Hermes does.
 
 Rule 1: a message's ids depend on nothing after it, so every prompt is a prefix of the next.
-Rule 2: thinking stays in history, and so does the empty thinking of a model told not to think.
+Rule 2: thinking stays in history, and so does the empty thinking of a model that shall not think.
 """
 
 import json

@@ -59,7 +59,7 @@ Thinking = Literal["all", "tool_cycle", "template"]
 """How long earlier thinking stays: always, until the next user turn, as the template says (T09)."""
 
 HARMONY_DATE = "2025-01-01"
-"""The day gpt-oss is told it is: today's would change tokens at midnight."""
+"""The date in gpt-oss's prompts: today's would change tokens at midnight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ def load_renderer(
 ) -> Renderer:
     """The renderer of a known model, of a folder, or of a tokenizer.json; raises ConfigError.
 
-    The family is the one given, or else told by the folder's name, by its config.json, or by its
+    The family is the one given, or else follows from the folder's name, its config.json, or its
     tokenizer having ChatML's tokens.
     """
     path = _tokenizer_file(model_folder(model))

@@ -2,7 +2,7 @@
 
 Outside text is marked, so that nothing it spells is taken for a special token (T23).
 
-Rule 1: a mark goes in after the first character of whatever spells a guarded token.
+Rule 1: a mark goes in after the first character of text that spells a guarded token.
 Rule 2: what the text itself holds of the marks' characters is escaped, and comes back exactly.
 Rule 3: a mark survives being written as a JSON or Python escape by a template.
 """
@@ -179,7 +179,7 @@ class PackageTokenizer:
         return known.tolist()
 
     def plain(self, text: str) -> list[int]:
-        """Ids of outside text: never an added one, whatever the text spells."""
+        """Ids of outside text: never an added one, also where the text spells it."""
         return self._plain.encode(encodable(text), add_special_tokens=False).ids
 
     def mark(self, text: str) -> str:

@@ -1,7 +1,7 @@
 """What an answer says of a state, whether there is another attempt, and what it all closes as.
 
 Rule 1: what is not a score is unresolved and never 0 (SPEC 6.3).
-Rule 2: only a placeholder stands for a 0 that nobody said, and only here is one made (SPEC 6.4).
+Rule 2: only a placeholder stands for a 0 that no evaluator gave, and is made only here (SPEC 6.4).
 """
 
 from collections.abc import Callable, Sequence
@@ -113,7 +113,7 @@ def closing(
 
 
 def _left_nothing(terminated: Terminated, committed_calls: int | None) -> bool:
-    """No policy call was committed and nothing is assessable, which was nobody's wish."""
+    """No policy call was committed and nothing is assessable, and the run did not cancel it."""
     if terminated.ending is Ending.CANCELLED:
         return False
     if committed_calls is None:

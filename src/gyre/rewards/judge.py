@@ -3,7 +3,7 @@
 A model that judges a workspace by a rubric: shown its files, or looking around by itself.
 
 Rule 1: nothing it says reaches the agent or its call log, so no critique is ever a target.
-Rule 2: what the workspace holds is material between marks that nobody could foresee.
+Rule 2: what the workspace holds is material between marks that no agent could foresee.
 """
 
 import asyncio
@@ -166,9 +166,9 @@ def _reply(answer: bytes) -> JudgeReply:
 
 MOST_LISTED = 2_000
 MOST_PATH_BYTES = 4096
-"""What lies deeper than a program can name is shown to nobody."""
+"""What lies deeper than a program can name is not in the judge's prompt."""
 LEFT_OUT = {".git", "node_modules", "__pycache__"}
-"""Folders that nobody judges."""
+"""Folders that are not judged."""
 ANY = "**"
 """In a pattern, any number of folders."""
 
@@ -204,7 +204,7 @@ class WorkspaceExcerpts:
         return ("\n".join(lines) or "(no file)") + more
 
     def read(self, name: str, start: int) -> str:
-        """A part of one file; or what is wrong, for whoever asked."""
+        """A part of one file; or what is wrong, for the judging model."""
         try:
             data = self._data(name, max(0, start), self.most_bytes)
         except (OSError, ValueError):
@@ -283,7 +283,7 @@ class _Pattern:
 
 
 def _named(path: str) -> str:
-    """As it can be sent to anybody."""
+    """As valid UTF-8, which JSON can hold."""
     return os.fsencode(path).decode(errors="replace")
 
 
@@ -446,7 +446,7 @@ def _finding(verdict: Mapping[str, Any]) -> Finding:
 
 
 def _answered(shown: WorkspaceExcerpts, call: object) -> dict[str, Any]:
-    """The result of a tool; what is wrong with the call is said to whoever made it."""
+    """The result of a tool; a wrong call is answered with what is wrong."""
     if not isinstance(call, dict):
         return {"role": "tool", "tool_call_id": "", "content": "expected a call of a tool"}
     asked = call.get("function")

@@ -75,7 +75,7 @@ class Engines:
         self._note(engine)
 
     def close(self, engine: EngineId) -> list[Assignee]:
-        """The engine takes nobody any more; those it had are stranded, and returned."""
+        """The engine takes no execution any more; those it had are stranded, and returned."""
         if not self._ready[engine]:
             return []
         self.capacity -= self._capacities[engine]
@@ -99,7 +99,7 @@ class Engines:
         self._recount()
 
     def report_calls(self, engine: EngineId, calls: int) -> None:
-        """An engine as busy as it should be takes nobody above its capacity."""
+        """An engine as busy as it should be takes no execution above its capacity."""
         if self._ready[engine]:
             self.limit -= self._allowed(engine)
             self._calls[engine] = calls

@@ -185,7 +185,7 @@ class ExecutionTable:
         if self._holds((event.group, event.member)):
             self._engines.unseat((event.group, event.member))
             self._held -= 1
-        # After the N-th counted reward all others are surplus, whatever they came to meanwhile.
+        # After the N-th counted reward all others are surplus, however they ended meanwhile.
         self._close(group, event.member, Outcome.SURPLUS if is_full else event.outcome)
         return group
 
@@ -217,7 +217,7 @@ class ExecutionTable:
         del self._groups[group.id]
 
     def settle(self, *, cells_away: int) -> Iterator[Command]:
-        """Seats whoever has none, then starts evaluations, then launches what fits."""
+        """Seats stranded executions, then starts evaluations, then launches what fits."""
         if self._engines.num_stranded:
             moves, evaluations = self.moves(self._engines.rehouse_stranded())
             if moves or evaluations:

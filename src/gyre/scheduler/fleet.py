@@ -93,7 +93,7 @@ class Fleet:
         if not self.cells.is_current(event.cell, event.transition):
             return []
         if state is CellState.ENTERING and not self.cells.has_core:
-            # It had nobody to take weights from, which is no failure of its own.
+            # It had no core to take weights from, which is no failure of its own.
             self._serve(event.cell)
             return []
         failed_too_often = self.cells.failed(event.cell)
@@ -143,7 +143,7 @@ class Fleet:
         return engines
 
     def published(self, version: int, *, silent: tuple[EngineId, ...]) -> list[Command]:
-        """Engines that have the weights serve; others are fenced and told to load them."""
+        """Engines that have the weights serve; others are fenced until they have loaded them."""
         has_it = self._asked.difference(silent)
         commands: list[Command] = []
         for engine in self._engines():

@@ -19,7 +19,7 @@ class LeaveReason(Enum):
     AFTER_PUBLICATION = "after-publication"
     """The core: it loads its own new weights and serves."""
     RESCUE = "rescue"
-    """Nobody serves: it loads the weights last published; a satellite's unreduced micro-steps
+    """No engine serves: it loads the weights last published; a satellite's unreduced micro-steps
     return to the queue, the core parks its gradient (SPEC 2.5)."""
 
 
@@ -200,7 +200,7 @@ class GroupAdmitted:
 
     group: GroupId
     estimate_s: float | None = None
-    """How long its executions may take, where somebody has an idea."""
+    """How long its executions may take, where an estimate exists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

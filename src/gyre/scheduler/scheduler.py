@@ -312,7 +312,7 @@ class Scheduler:
         was_publishing = self.burst.phase is Phase.PUBLISHING and self.cells.core is CellState.DEAD
         commands = self._fleet.recovered(event, published=self.burst.published)
         if event.cell == CORE and was_publishing:
-            # It died while it published, and nobody knows how far it came.
+            # It died while it published, and how far it came is unknown.
             commands += self._publish()
         return commands
 

@@ -2,7 +2,7 @@
 
 Rule 1: the dwell timer watches supply only, and restarts after each transition and at each batch
 start (SPEC 2.1).
-Rule 2: nobody enters while another switches, nor after the last update of a burst.
+Rule 2: no cell enters while another switches, nor after the last update of a burst.
 """
 
 from gyre.scheduler import rules
@@ -103,7 +103,7 @@ class TransitionPolicy:
     def _send(self, chosen: tuple[CellId, ...]) -> list[Command]:
         engines = self._fleet.engines
         commands: list[Command] = []
-        # All close before anyone is rehoused, so that nobody moves to a cell that leaves too.
+        # All close before any execution moves, so that none moves to a cell that leaves too.
         for cell, transition, displaced in list(self._fleet.enter(chosen)):
             engines.be_generous(self._fleet.num_away == 0)
             places = {} if self._shape.placement.pauses else engines.rehouse(displaced)
@@ -126,7 +126,7 @@ class TransitionPolicy:
             self._dark_since = now
 
     def _rescue(self, now: float) -> list[Command]:
-        """The last cell that joined goes home when nobody can serve (SPEC 2.5)."""
+        """The last cell that joined goes home when no engine can serve (SPEC 2.5)."""
         is_due = rules.has_dwelt(since=self._dark_since, dwell_s=self._shape.rescue_s, now=now)
         cell = self._fleet.cells.last_joined() if is_due else None
         if cell is None or self._fleet.cells.num_leaving:

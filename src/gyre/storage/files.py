@@ -26,7 +26,7 @@ def sync(path: Path) -> None:
 def replace(path: Path, data: bytes, *, is_secret: bool = False) -> None:
     """The file has these contents, durably; a reader sees them or the ones before, never a part.
 
-    A secret is for its owner alone, whatever the process lets others read.
+    Only its owner can read a secret, also where the process's umask lets others read.
     """
     beside = path.with_suffix(".writing")
     beside.unlink(missing_ok=True)
@@ -44,7 +44,7 @@ LOCK_FILE = "supervisor.lock"
 def take(folder: Path, *, whose: str = "supervisor") -> int:
     """A descriptor that holds the lock until it is closed, or the process is gone.
 
-    ConfigError if somebody else holds it.
+    ConfigError if another process holds it.
     """
     fd = os.open(folder / f"{whose}.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -57,7 +57,7 @@ def take(folder: Path, *, whose: str = "supervisor") -> int:
 
 
 def is_taken(folder: Path) -> bool:
-    """Asked without taking it, so that asking gets in nobody's way."""
+    """Asked without taking it, so that no process that takes it meanwhile is refused."""
     try:
         fd = os.open(folder / LOCK_FILE, os.O_RDWR)
     except FileNotFoundError:
@@ -76,7 +76,7 @@ def _whole(kind: int) -> bytes:
 
 T = TypeVar("T")
 RUN_FILE = "run.toml"
-"""In a run's folder: what all of it was told."""
+"""In a run's folder: its settings."""
 
 
 def write_plan(path: Path, plan: object) -> Path:

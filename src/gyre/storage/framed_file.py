@@ -105,7 +105,7 @@ def payload_at(data: bytes, at: int) -> bytes | None:
 
 
 def next_sound(data: bytes, start: int) -> int | None:
-    """Where the first sound frame from there on begins, whatever is before it.
+    """Where the first sound frame from there on begins, past any damage before it.
 
     Ids of tokens look like lengths, and the parts that they would be the lengths of overlap.
     """

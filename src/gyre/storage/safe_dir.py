@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 BORROWED = stat.S_ISUID | stat.S_ISGID
-"""Rights that a file lends to whoever runs it."""
+"""Rights that a file lends to the user who runs it."""
 MOST_LABEL_BYTES = 4096
 """Of a path that stands for itself, as long as any that programs can name."""
 MOST_STEPS_BACK = 10**5
@@ -181,7 +181,7 @@ def write(folder: Path, name: str, data: bytes) -> None:
 
 
 def remove(path: Path) -> None:
-    """It is gone, whatever programs did to permissions, and however deep they dug."""
+    """Removes it, also where programs took permissions away or made folders without end."""
     try:
         status = path.lstat()
     except FileNotFoundError:
@@ -197,7 +197,7 @@ def remove(path: Path) -> None:
 
 
 def permit(path: Path | str, least: int = stat.S_IRWXU, *, at: int | None = None) -> None:
-    """What is no link has at least these rights of its owner, who lends nobody his own."""
+    """What is no link gives its owner at least these rights, and lends no user another's."""
     mode = stat.S_IMODE(os.stat(path, dir_fd=at, follow_symlinks=False).st_mode)
     if mode != (wanted := (mode | least) & ~BORROWED):
         os.chmod(path, wanted, dir_fd=at)

@@ -102,7 +102,7 @@ def entries(folder: Path, *, shard: int = 0) -> Iterator[WalEntry]:
         message = f"{path}: not a commit journal: it does not begin with {MAGIC.decode()}"
         raise LogDamaged(message)
     at = len(MAGIC)
-    # Whatever follows a torn one was never acknowledged: a batch is synced before any reply of it.
+    # What follows a torn one was never acknowledged: a batch is synced before any reply of it.
     while (payload := payload_at(data, at)) is not None and len(payload) >= _WHERE.size:
         length, offset = _WHERE.unpack_from(payload)
         start = _WHERE.size + length

@@ -26,20 +26,20 @@ def task(data: Mapping[str, Any], *, where: str, folder: Path, name: str | None 
 
     With a name, that is its id, and `files` and `evaluation` are its folders where they exist.
     """
-    told: dict[str, Any] = {"files": None} | dict(data)
-    rule = told.get("evaluation")
+    table: dict[str, Any] = {"files": None} | dict(data)
+    rule = table.get("evaluation")
     if name is not None:
         _unsaid("id", data, where)
         _unsaid("files", data, where)
-        told |= {"id": name, "files": "files" if (folder / "files").is_dir() else None}
+        table |= {"id": name, "files": "files" if (folder / "files").is_dir() else None}
         if isinstance(rule, dict) and (folder / "evaluation").is_dir():
             _unsaid("files", rule, f"{where}: evaluation")
-            told["evaluation"] = rule = rule | {"files": "evaluation"}
-    _known(told, Task, where)
+            table["evaluation"] = rule = rule | {"files": "evaluation"}
+    _known(table, Task, where)
     if isinstance(rule, dict):
         _known(rule, EvaluationRule, f"{where}: evaluation")
     try:
-        found = msgspec.convert(told, Task)
+        found = msgspec.convert(table, Task)
     except msgspec.ValidationError as error:
         message = f"{where}: {error}"
         raise TaskError(message) from error

@@ -282,9 +282,9 @@ def _is_left_out(path: Path) -> bool:
 def _by_name(folder: Path) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for path in safe_paths.folders_with(folder, TASK_FILE, depth=2):
-        told = read_task_toml(path / TASK_FILE)
-        if told.task is not None:
-            found[told.task.name] = path
+        table = read_task_toml(path / TASK_FILE)
+        if table.task is not None:
+            found[table.task.name] = path
     return found
 
 
@@ -337,29 +337,29 @@ def read_task(folder: Path) -> Task:
     folder = folder.resolve()
     where = str(folder)
     safe_paths.check(folder, where)
-    told = read_task_toml(folder / TASK_FILE)
-    steps = tuple(_step(folder, told, step) for step in told.steps)
+    table = read_task_toml(folder / TASK_FILE)
+    steps = tuple(_step(folder, table, step) for step in table.steps)
     environment = folder / "environment"
     files = environment / "files"
-    portable = told.training.portable
-    if not portable and told.environment.docker_image is None and not environment.is_dir():
+    portable = table.training.portable
+    if not portable and table.environment.docker_image is None and not environment.is_dir():
         message = f"{where}: expected a folder environment, or environment.docker_image"
         raise TaskError(message)
     return Task(
-        id=folder.name if told.task is None else told.task.name,
+        id=folder.name if table.task is None else table.task.name,
         instruction=steps[0].instruction if steps else _instruction(folder),
         files=str(files) if portable and files.is_dir() else None,
         evaluation=steps[-1].evaluation
         if steps
-        else _evaluation(folder, None, told, told.verifier),
-        variables=_variables(told.environment.env, f"{where}: environment.env"),
-        metadata=told.words,
-        needs=_needs(environment, told.environment, portable=portable),
-        agent_s=_together(steps) if steps else told.agent.timeout_sec,
-        overall_s=told.training.overall_timeout_sec,
-        preserve=told.training.preserve,
+        else _evaluation(folder, None, table, table.verifier),
+        variables=_variables(table.environment.env, f"{where}: environment.env"),
+        metadata=table.words,
+        needs=_needs(environment, table.environment, portable=portable),
+        agent_s=_together(steps) if steps else table.agent.timeout_sec,
+        overall_s=table.training.overall_timeout_sec,
+        preserve=table.training.preserve,
         steps=steps,
-        steps_reward=told.multi_step_reward_strategy or "mean",
+        steps_reward=table.multi_step_reward_strategy or "mean",
         solution=_solution(folder),
     )
 
@@ -386,7 +386,7 @@ def _instruction(folder: Path) -> str:
 
 
 def _evaluation(
-    folder: Path, step: Path | None, told: TaskToml, verifier: VerifierTable
+    folder: Path, step: Path | None, table: TaskToml, verifier: VerifierTable
 ) -> EvaluationRule:
     """By tests/test.sh, whose exit status says nothing; a step's own files lie over the task's."""
     own = folder / "tests" if step is None else step / "tests"
@@ -394,7 +394,7 @@ def _evaluation(
     if not any((path / "test.sh").is_file() for path in tests):
         message = f"{own / 'test.sh'}: expected a file"
         raise TaskError(message)
-    ours = told.training
+    ours = table.training
     return EvaluationRule(
         argv=RUN_TESTS,
         score="reward",
@@ -407,26 +407,26 @@ def _evaluation(
         files_over=str(tests[1]) if len(tests) > 1 else None,
         files_at=TESTS_AT,
         results_at=RESULTS_AT,
-        variables=_variables(verifier.env or told.verifier.env, f"{folder}: verifier.env"),
+        variables=_variables(verifier.env or table.verifier.env, f"{folder}: verifier.env"),
         attempt_s=verifier.timeout_sec,
         attempts=ours.eval_retries + 1,
     )
 
 
-def _step(folder: Path, told: TaskToml, step: StepTable) -> TaskStep:
+def _step(folder: Path, table: TaskToml, step: StepTable) -> TaskStep:
     at = safe_paths.child(folder / "steps", step.name, f"{folder}: steps")
     if not at.is_dir() or at.parent != folder / "steps":
         message = f"{folder}: steps.{step.name}: expected a folder of that name in steps"
         raise TaskError(message)
     least, agent_s = step.min_reward, step.agent.timeout_sec
     if isinstance(least, int | float):
-        least = {told.training.reward_key: float(least)}
+        least = {table.training.reward_key: float(least)}
     return TaskStep(
         name=step.name,
         instruction=_instruction(at),
         files=str(at / "workdir") if (at / "workdir").is_dir() else None,
-        evaluation=_evaluation(folder, at, told, step.verifier),
-        agent_s=told.agent.timeout_sec if agent_s is None else agent_s,
+        evaluation=_evaluation(folder, at, table, step.verifier),
+        agent_s=table.agent.timeout_sec if agent_s is None else agent_s,
         least=least or {},
         solution=_solution(at),
     )
@@ -438,16 +438,16 @@ def _together(steps: Sequence[TaskStep]) -> float | None:
     return sum(known) if len(known) == len(steps) else None
 
 
-def _needs(folder: Path, told: EnvironmentTable, *, portable: bool) -> ResourceNeeds:
+def _needs(folder: Path, table: EnvironmentTable, *, portable: bool) -> ResourceNeeds:
     dockerfile = folder / "Dockerfile"
     return ResourceNeeds(
-        image=told.docker_image,
-        build=str(folder) if told.docker_image is None and dockerfile.is_file() else None,
-        build_s=told.build_timeout_sec,
-        workdir=told.workdir or _workdir(dockerfile),
-        cpus=told.cpus,
-        memory_mb=told.memory_mb,
-        storage_mb=told.storage_mb,
+        image=table.docker_image,
+        build=str(folder) if table.docker_image is None and dockerfile.is_file() else None,
+        build_s=table.build_timeout_sec,
+        workdir=table.workdir or _workdir(dockerfile),
+        cpus=table.cpus,
+        memory_mb=table.memory_mb,
+        storage_mb=table.storage_mb,
         portable=portable,
     )
 

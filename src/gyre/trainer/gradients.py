@@ -3,7 +3,7 @@
 Gradients as whole multiples of 2**-44, which add up to the same bits in any order (SPEC 3.6).
 
 Rule 1: a gradient is rounded once, when it comes out of its backward pass; sums are exact.
-Rule 2: a sum that could have wrapped or is no number is NotFinite before anybody gets it.
+Rule 2: a sum that could have wrapped or is no number is NotFinite before any caller gets it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -140,7 +140,7 @@ CELL_LIMIT = 2.0**54
 """How far from zero the sum of one cell may get: 1024 in units of the gradient."""
 
 TOTAL_LIMIT = 2.0**62
-"""The same for a sum over cells: 256 of them cannot wrap, whoever adds them up."""
+"""The same for a sum over cells: 256 of them cannot wrap, in any order."""
 
 
 class SumBounds:
@@ -240,7 +240,7 @@ class GradientSums:
     def flats(self) -> list[Tensor]:
         """To be reduced over cells in place, bucket by bucket; NotFinite for what is no sum."""
         self.check()
-        # Whoever has them may write to them, so from here on they are not known to be zero.
+        # The caller may write to them, so from here on they are not known to be zero.
         self._is_clear = False
         return self._buckets.flats
 
@@ -291,7 +291,7 @@ class GradientSums:
 
     @contextmanager
     def claim(self) -> Iterator[None]:
-        """Whatever is added inside counts only if the block ends well (SPEC 3.2).
+        """What is added inside counts only if the block ends well (SPEC 3.2).
 
         A copy is kept meanwhile, and not a second sum added at the end, because then the last
         bits would depend on which packs were claimed together (SPEC 3.6).

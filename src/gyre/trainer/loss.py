@@ -1,6 +1,6 @@
 """The loss of a step and its derivative by every target's log-probability (SPEC 8.1, 8.2).
 
-Everything is float64 on the CPU, whatever device the log-probabilities are on, so that the same
+Everything is float64 on the CPU, also for log-probabilities on a device, so that the same
 numbers give the same update everywhere. Sums of log-ratios are rounded once, so that no order of
 targets changes a pack's sum, and no order of packs their total. M is the targets of one pack.
 """
@@ -89,7 +89,7 @@ def loss_and_gradient(
     """A pack's part of the batch loss, and its derivative; raises NotFinite.
 
     `owners` says whose share each target is; `scores` are over all packs that hold targets of a
-    share; `num_executions` is B*N, whoever of them has tokens. A target's weight is 1/(L_i*B*N).
+    share; `num_executions` is B*N, those without tokens included. A target's weight is 1/(L_i*B*N).
 
     "gyre" is SPEC 8.2. "grpo" is the clipped surrogate of DeepSeekMath target by target, "gspo"
     that of Qwen with one ratio per sequence, both without KL; the policy that sampled is the old
@@ -199,7 +199,7 @@ def _measures(advantage: Tensor, clipped: Tensor, capped: Tensor, log_ratio: Ten
 
 
 def sum_of_ratios(log_ratios: Tensor) -> float:
-    """Of targets, as measures have it: a number, which a report can say, whatever was sampled."""
+    """Of targets, as measures have it: finite for any sample, so that a report can hold it."""
     return float(torch.exp(log_ratios.clamp(max=MOST_LOG_RATIO)).sum())
 
 
@@ -235,7 +235,7 @@ def _checked(
 
 
 def _check_scores(owner: Tensor, shares: Sequence[Share], scores: Sequence[Score]) -> None:
-    """Whoever has targets here has a finite score over all of its targets."""
+    """Each execution with targets here has a finite score over all of its targets."""
     if len(shares) != len(scores):
         raise InternalError(f"objective: {len(shares)} shares have {len(scores)} scores")
     for index in sorted(set(owner.tolist())):

@@ -33,7 +33,7 @@ class HasState(Protocol):
 
 
 class Snapshot:
-    """The copy, and the turn of whoever copies or changes the state."""
+    """The copy in main memory, and the lock of the threads that copy or change the state."""
 
     def __init__(self, trainer: HasState) -> None:
         self.stalled_s = 0.0
@@ -51,7 +51,7 @@ class Snapshot:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Nobody copies meanwhile."""
+        """No copy is made meanwhile."""
         began = perf_counter()
         with self._turn:
             self.stalled_s += perf_counter() - began

@@ -291,7 +291,7 @@ class Trainer:
         self._held.reload()
 
     def rewrite(self) -> None:
-        """The network's weights are the optimizer's, whatever was loaded into it meanwhile."""
+        """The network's weights are the optimizer's again, after others were loaded into it."""
         if self._adam is not None:
             self._adam.write_parameters()
 

@@ -73,7 +73,7 @@ class _Arena:
 
 
 class MooncakeTransport:
-    """One Transfer Engine; what it has registered can be read by whoever reaches its port."""
+    """One Transfer Engine; any process that reaches its port can read what it has registered."""
 
     def __init__(self, host: str, *, protocol: str = "tcp", devices: str = "") -> None:
         self._engine = TransferEngine()

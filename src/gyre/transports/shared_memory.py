@@ -17,7 +17,7 @@ class SharedTransport:
     """A file for each exposure, never changed once it has its name; its owner is its first word."""
 
     def __init__(self, folder: Path, *, owner: str) -> None:
-        """Whatever an earlier process of that name left there is gone."""
+        """Removes what an earlier process of that name left there."""
         self._folder = folder
         self._owner = owner
         self._held: set[str] = set()

@@ -1,7 +1,7 @@
 """Sockets without anything else: one request for each read, answered from the owner's memory.
 
 A request is the key, where to begin and how many bytes; the answer is one byte, OK or not, and
-then the bytes. Whoever has no key of an exposure learns nothing.
+then the bytes. A reader without the key of an exposure learns nothing.
 """
 
 import socket
@@ -145,7 +145,7 @@ class TcpTransport:
             _send(line, found)
 
     def _wanted(self, key: bytes, at: int, num_bytes: int) -> memoryview | None:
-        """Memory that stays as it is for as long as somebody sends it."""
+        """Memory that stays as it is for as long as a thread sends it."""
         with self._lock:
             held = self._held.get(key)
         if held is None or at + num_bytes > held.nbytes:

@@ -117,7 +117,7 @@ def fetch(
     given: Sequence[TensorBundle],
     wanted: Mapping[str, tuple[str, TensorSlice]],
 ) -> dict[str, TensorBytes]:
-    """By key of what is wanted: the box of the tensor of that name, from whoever holds it."""
+    """By key of what is wanted: the box of the tensor of that name, from its holders."""
     versions = {one.version for one in given}
     if len(versions) > 1:
         message = f"expected parts of one version, found {sorted(versions)}"

@@ -45,7 +45,7 @@ class Tool:
 
 
 Finish = Literal["stop", "tool_calls", "length", "abort"]
-"""Why a reply ended; "abort" means nobody was left to deliver it to."""
+"""Why a reply ended; "abort" means the harness was gone before it was delivered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

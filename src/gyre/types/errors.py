@@ -40,7 +40,7 @@ _HIDDEN = re.compile(
 def visible(text: str, most: int | None = None) -> str:
     """What a terminal would obey is spelled out; at most so many letters of it, with its end cut.
 
-    The result can be encoded, whatever the text held.
+    The result can be encoded, also where the text could not.
     """
     if most is not None and len(text) > most:
         text = f"{text[:most]}... ({len(text)} letters)"

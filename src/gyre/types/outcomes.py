@@ -39,7 +39,7 @@ class Status(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """What an execution left behind, which nobody changes any more."""
+    """What an execution left behind, frozen by its supervisor."""
 
     folder: str
     """Within the folder of its execution."""
@@ -49,7 +49,7 @@ class State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluatorAnswer:
-    """An evaluator's answer, before anybody has asked whether it is a score."""
+    """An evaluator's answer, before `rewards` has checked whether it is a score."""
 
     text: str
     evidence: tuple[str, ...] = ()

@@ -23,7 +23,7 @@ class Harness(Protocol):
     """An agent program."""
 
     def command(self, task: Task, endpoint: Endpoint) -> Command:
-        """How it is started on a task; the key is in no argument, because everybody sees those.
+        """How it is started on a task; the key is in no argument, because all processes see those.
 
         The usual variables for address and key are there already; these come on top.
         """

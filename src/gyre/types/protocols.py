@@ -12,7 +12,7 @@ from gyre.types.training import Claim, ClaimReport, Score, StepReport
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exposure:
-    """Bytes that a process holds; whoever has this can read them, for as long as they are held."""
+    """Bytes that a process holds; another process that has this can read them meanwhile."""
 
     kind: str
     """The transport by which they are read."""
@@ -157,7 +157,7 @@ class Renderer(Protocol):
     ) -> ParsedReply: ...
 
     def encode(self, text: str) -> list[int]:
-        """Ids of outside text: never a special id, whatever the text spells."""
+        """Ids of outside text: never a special id, also where the text spells one."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str: ...
@@ -172,8 +172,8 @@ class Engine(Protocol):
     def generate(self, ask: GenerateRequest) -> AsyncGenerator[Chunk, None]:
         """Chunks until one carries `finish`; raises EngineError otherwise.
 
-        Closing the iterator early aborts the request at the engine. Whatever was yielded before
-        an error counts as sampled.
+        Closing the iterator early aborts the request at the engine. Chunks that were yielded
+        before an error count as sampled.
         """
         ...
 
@@ -192,7 +192,7 @@ class KvMovable(Engine, Protocol):
     """
 
     async def pin(self, ask_id: str) -> PinnedKv:
-        """Keeps what is computed of an ask that is not over, whatever becomes of the ask."""
+        """Keeps what is computed of an unfinished ask, also after the ask has ended."""
         ...
 
     async def put(self, pin: int, name: str) -> StoredKv:
@@ -263,7 +263,7 @@ class Transport(Protocol):
         ...
 
     def withdraw(self, given: Exposure) -> None:
-        """Its memory is free, and whoever reads it is told so; a second time does nothing."""
+        """Frees its memory, and fails the processes that read it; a second time does nothing."""
         ...
 
     def close(self) -> None:
@@ -274,8 +274,8 @@ class Transport(Protocol):
 class Tracker(Protocol):
     """Where the metrics of one run go, for people to look at while it goes on.
 
-    It may raise whatever its library raises, and take its time: a run logs through one that
-    does neither, in a thread of its own.
+    It may raise what its library raises, and take its time: a run logs through `Trackers`, which
+    does neither and calls it in a thread of its own.
     """
 
     def log(self, values: Mapping[str, float], *, step: int) -> None:
@@ -299,7 +299,7 @@ class SpawnedProcess(Protocol):
     def is_over(self) -> bool: ...
 
     async def tell(self, line: bytes) -> None:
-        """A line for its standard input; OSError when nobody reads there any more."""
+        """A line for its standard input; OSError when the process has closed it."""
         ...
 
     def hang_up(self) -> None:
@@ -307,11 +307,11 @@ class SpawnedProcess(Protocol):
         ...
 
     def lines(self) -> AsyncIterator[bytes]:
-        """What it prints, line by line, until it and whoever shares its output close it."""
+        """What it prints, line by line, until every process that shares its output closed it."""
         ...
 
     async def wait(self) -> int:
-        """Its status; LOST when it is gone with its machine and nobody was told."""
+        """Its status; LOST when it went with its machine and its status is unknown."""
         ...
 
     async def close(self) -> None:
@@ -320,7 +320,7 @@ class SpawnedProcess(Protocol):
 
 
 LOST = -1
-"""In place of a status that nobody was told."""
+"""In place of a status that is unknown."""
 
 
 class Node(Protocol):
@@ -328,7 +328,7 @@ class Node(Protocol):
 
     @property
     def host(self) -> str:
-        """Address of what listens there, for everybody of the run."""
+        """Address of what listens there, for all processes of the run."""
         ...
 
     @property
@@ -349,7 +349,7 @@ class Node(Protocol):
         ...
 
     def signal(self, pid: int, number: int, *, group: bool = False) -> None:
-        """For a process there, or everybody of the group it leads; one that is gone is not told."""
+        """Signals a process there, or the whole group it leads; nothing happens if it is gone."""
         ...
 
     async def is_running(self, pid: int, log: str) -> bool:
@@ -357,7 +357,7 @@ class Node(Protocol):
         ...
 
     def signal_log_holder(self, log: str, number: int) -> None:
-        """The signal for whoever lives there and writes its errors there, if anybody does."""
+        """Signals the process of this node whose standard error is that file, if one lives."""
         ...
 
 
@@ -386,7 +386,7 @@ class Cluster(Protocol):
         ...
 
     def signal_log_holder(self, log: str, number: int) -> None:
-        """The signal for whoever writes its errors there, on whichever machine, if anybody does."""
+        """Signals the process whose standard error is that file, on any machine, if one lives."""
         ...
 
     async def close(self) -> None:

@@ -287,7 +287,7 @@ class UseMeasured:
 
 
 TOLD = "told"
-"""Why a run ended that somebody stopped; it can go on."""
+"""Why a run ended that `gyre stop` or a signal stopped; it can go on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

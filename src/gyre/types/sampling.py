@@ -7,7 +7,7 @@ from gyre.types.ids import EngineName
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How tokens are drawn; the training run fixes it, whatever a harness asks for (SPEC 4.6)."""
+    """How tokens are drawn: by the run's settings, not as a harness asks (SPEC 4.6)."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -99,7 +99,7 @@ class StoredKv:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinnedKv:
-    """Cached blocks that an engine keeps for somebody."""
+    """Cached blocks that an engine keeps until the proxy releases the pin."""
 
     pin: int
     """The engine's name for them."""

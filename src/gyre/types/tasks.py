@@ -18,7 +18,7 @@ Level = Literal[
 ]
 """One thing that is in force: what a program cannot see or reach, or cannot have more of.
 
-`memory`, `pids` and `disk` are bounded by somebody who looks and kills; `-cgroup` by the kernel.
+`memory`, `pids` and `disk` are bounded by a watchdog that kills; `-cgroup` by the kernel.
 """
 Keep = Literal["all", "scored", "unscored", "none"]
 """Whose frozen states stay on the disk when their executions are closed."""
@@ -68,7 +68,7 @@ class CountedTests:
     """Which tests of a report count, and what their number is divided by."""
 
     count: int | None = None
-    """How many there are, whatever the report holds; not set where they are named."""
+    """How many there are, also where the report holds others; not set where they are named."""
     fail_to_pass: tuple[str, ...] = ()
     """The score is the part of these that passes."""
     pass_to_pass: tuple[str, ...] = ()
@@ -77,7 +77,7 @@ class CountedTests:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rubric:
-    """What a judge is told to look for in the workspace."""
+    """What a judge looks for in the workspace."""
 
     text: str
     shows: tuple[str, ...] = ("**/*",)
@@ -132,7 +132,7 @@ class EvaluationRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceNeeds:
-    """What a task wants of the place it runs in; None: whatever the place gives."""
+    """What a task wants of the place it runs in; None: what the place gives."""
 
     image: str | None = None
     """Container image that it runs in."""
@@ -185,7 +185,7 @@ class Task:
     overall_s: float | None = None
     """How long agent and evaluation may take together, where the run allows more."""
     preserve: bool = False
-    """Whether what is left stays on disk, whatever the run does with others."""
+    """Whether what is left stays on disk, also where the run removes that of others."""
     steps: tuple[TaskStep, ...] = ()
     """Of a task with several; `evaluation` is then the last step's."""
     steps_reward: Literal["mean", "final"] = "mean"
@@ -208,7 +208,7 @@ class Command:
 
     argv: tuple[str, ...]
     variables: dict[str, str] = field(default_factory=dict, repr=False)
-    """Its environment, besides what the sandbox gives everybody; keys may be among them."""
+    """Its environment, besides what the sandbox gives all programs; keys may be among them."""
     home: dict[str, str] = field(default_factory=dict, repr=False)
     """Files that it finds in its home, by their paths there; keys may be among them."""
     layers: tuple[str, ...] = ()

@@ -370,7 +370,7 @@ class GyreEngine(SglangEngine):
     """One `gyre serve`."""
 
     def generate(self, ask: GenerateRequest) -> AsyncGenerator[Chunk, None]:
-        """Its log-probabilities are of the distribution drawn from, whatever top-p and top-k."""
+        """Its log-probabilities are of the distribution drawn from, with any top-p and top-k."""
         return self._generate(ask)
 
     async def pin(self, ask_id: str) -> PinnedKv:

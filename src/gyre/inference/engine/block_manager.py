@@ -1,6 +1,6 @@
 """Which cache block belongs to whom: references, reuse by content, and eviction of the oldest.
 
-Rule 1: a block is free, kept (nobody's, but findable) or referenced; only free ones are handed out.
+Rule 1: a block is free, kept (no call's, but findable) or referenced; only free ones are allocated.
 Rule 2: what is found under a digest was computed from exactly the tokens that the digest names.
 """
 
@@ -31,7 +31,7 @@ class BlockManager:
         self.num_blocks = num_blocks
         self._free = list(range(num_blocks - 1, -1, -1))
         self._kept: OrderedDict[int, None] = OrderedDict()
-        """Findable blocks that nobody references, longest unused first."""
+        """Findable blocks that no call references, longest unused first."""
         self._references: dict[int, int] = {}
         self._found: dict[Digest, int] = {}
         self._names: dict[int, Digest] = {}

@@ -216,7 +216,7 @@ class _Numbers:
     def bring(self, work: ForwardBatch, ids: Tensor | None = None) -> None:
         """The pass's calls, the shortest repeated up to the graph's number of calls."""
         self._hosts.reverse()
-        # Passes that sample nothing are waited for by nobody, so any number may be on their way.
+        # No thread waits for passes that sample nothing, so any number may be on their way.
         self._hosts[0].copied.synchronize()
         host = self._hosts[0].rows.numpy()
         num, width = work.blocks.shape
@@ -277,7 +277,7 @@ class GraphForward:
         self._spared: Counter[int] = Counter()
         """By size: passes that a larger graph has served."""
         self._met: set[Hashable] = set()
-        """What was captured before, so that its kernels are there whatever was forgotten since."""
+        """What was captured before, so that its kernels exist, also after its graph was dropped."""
         self._put_off = FailureBackoff(PUT_OFF_PASSES)
         self._pool: Any = None
         self._layer: Any = torch.compile(_layer, dynamic=True)

@@ -82,7 +82,7 @@ class InFlightPass:
     version: int
     """Of the weights that it was launched with."""
     drawn: SampledTokens | None
-    """None where nobody wants a token yet."""
+    """None where no call samples a token yet."""
 
 
 def draws_for(
@@ -203,7 +203,7 @@ class EngineCore:
 
     @torch.inference_mode()
     def step(self) -> list[Report]:
-        """One pass over whoever is due; nothing while paused, resting, or without room.
+        """One pass over the calls that are due; nothing while paused, offloaded, or without memory.
 
         Where the device computes by itself, the pass after it is launched before its tokens are
         looked at, on the tokens as they lie there. A call that turns out to have ended is then

@@ -44,7 +44,7 @@ class ForwardBatch:
 
 
 class Forward(Protocol):
-    """The network over a pass; holds on to the store and to whatever it derives from weights."""
+    """The network over a pass; holds on to the store and to all it derives from weights."""
 
     returns_early: bool
     """A call returns while the device computes, so the next pass is better launched meanwhile."""

@@ -12,7 +12,7 @@ CUDA_FRACTION = 0.9
 """Of the free device memory; the rest is for the tensors of a pass."""
 ID_BYTES = 4
 HOST_BYTES = 2 * 2**30
-"""Most that is taken on a CPU when nobody says how much."""
+"""Most that is taken on a CPU when the settings do not say how much."""
 
 
 def kv_bytes_per_token(shape: ModelDims, dtype: torch.dtype) -> int:
@@ -25,7 +25,7 @@ def carried_bytes(shape: ModelDims, num_tokens: int) -> int:
 
 
 def free_bytes(device: torch.device) -> int:
-    """For this process now: what nobody has, and what torch keeps and uses for nothing."""
+    """For this process now: memory no process has, and memory torch caches without using it."""
     held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return torch.cuda.mem_get_info(device)[0] + held
 
@@ -135,7 +135,7 @@ class KvCache:
         if self._values is not None:
             return
         try:
-            # Zeros, not whatever was there: masked slots are multiplied too, and 0 * NaN is NaN.
+            # Zeros, not what was there: masked slots are multiplied too, and 0 * NaN is NaN.
             self._values = torch.zeros(self._size, dtype=self._dtype, device=self._device)
         except RuntimeError as error:
             message = f"keys and values of {self.num_slots} tokens: no room for {self.num_bytes} B"

@@ -26,7 +26,7 @@ class PinnedBlocks:
         self._last = 0
 
     def pin_call(self, batch: BatchScheduler, call: SequenceState, version: int) -> Pin:
-        """Holds the full blocks that are computed of a call, whatever becomes of the call."""
+        """Holds the full blocks that are computed of a call, also after the call has ended."""
         blocks = call.blocks[: call.num_computed // self._store.block_tokens]
         return self._hold(batch, call.tokens, list(blocks), version)
 

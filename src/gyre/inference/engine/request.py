@@ -43,7 +43,7 @@ class Capacity:
     waiting: int
     blocks: int
     available_blocks: int
-    """Blocks that nobody holds; those with a findable prefix count, because they give way."""
+    """Blocks that no call holds; those with a findable prefix count, because they give way."""
     block_tokens: int
     context_tokens: int
     """Most tokens a call may have, prompt and output together."""

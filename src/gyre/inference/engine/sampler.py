@@ -89,7 +89,7 @@ def sample(logits_SV: Tensor, draws: BatchSampling) -> tuple[Tensor, Tensor]:
     Greedy rows are drawn from a point mass, so theirs is 0. One that is no distribution gives NaN.
     """
     temperature_S, top_p_S, top_k_S, uniform_S = draws.numbers.unbind(dim=1)
-    # In float64 where the model is, otherwise float32 whatever the model's type.
+    # In float64 where the model is, otherwise float32 for any type of the model.
     dtype = torch.promote_types(logits_SV.dtype, torch.float32)
     scaled_SV = logits_SV
     if draws.is_heated or draws.is_cut:

@@ -2,8 +2,8 @@
 
 Paged keys written, and read by one token each, with kernels of our own in Triton.
 
-Reading, each program takes one call's keys of one head once, whatever the number of queries that
-share it, and no slot beyond the call's last; where calls are few, several programs share one.
+Reading, each program takes one call's keys of one head once for all queries that share it, and no
+slot beyond the call's last; where calls are few, several programs share one.
 
 Sampling on CUDA that reads the logits once: a kernel of our own weighs stretches of them.
 

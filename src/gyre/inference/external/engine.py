@@ -3,7 +3,7 @@
 A server of another project as a cell's engine: asked and ordered as the embedded one is.
 
 Rule 1: weights change only here, while the server is paused, so that every token has one version.
-Rule 2: a server of whose weights nothing certain is known serves nobody until it is told others.
+Rule 2: a server whose weights are in doubt serves no call until it has loaded others.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class ExternalServerApi(Protocol):
     """One server; every method raises EngineError where it refuses or does not answer."""
 
     def generate(self, ask: GenerateRequest) -> AsyncGenerator[Chunk, None]:
-        """As of an engine; what it is told to end, it ends with a finish of "abort"."""
+        """As of an engine; after `abort` a call ends with a finish of "abort"."""
         ...
 
     async def answers(self) -> bool:
@@ -93,7 +93,7 @@ except ModuleNotFoundError as error:
 HEALTH_S = 4.0
 """A server that takes longer to say that it is up is not."""
 CANCEL_S = 10.0
-"""How long a call may take to end after its server was told to end it."""
+"""How long a call may take to end after `abort` was sent to its server."""
 
 
 class _Call:
@@ -131,7 +131,7 @@ class _Call:
             self._said.set()
 
     def end(self, error: BaseException | None) -> None:
-        """The server says no more; without an error and a finish it was told to be silent."""
+        """The server sends no more; without an error and a finish it was aborted."""
         if error is not None and not self.is_over:
             self.error = error
         self.take(Chunk(ids=[], logprobs=[], finish="abort"))
@@ -171,7 +171,7 @@ class ExternalEngine:
         self._resting = False
         self._closed = False
         self._doubt: str | None = None
-        """Why nobody knows which weights the server has."""
+        """Why it is unknown which weights the server has."""
 
     @property
     def name(self) -> EngineName:
@@ -216,7 +216,7 @@ class ExternalEngine:
                 await self._remote.abort(call.ask.id)
                 await asyncio.wait((call.task,))
         self._forget(call)
-        # Its end is told by a callback, which runs in the next turn of the loop.
+        # A callback ends the call, in the next turn of the loop.
         await asyncio.wait((call.task,))
         await asyncio.sleep(0)
         return tuple(chunk for chunk in call.chunks if chunk.ids or chunk.finish)
@@ -238,7 +238,7 @@ class ExternalEngine:
     ) -> None:
         """New weights in the network beside the trainer, and the same in the server (SPEC 2.4).
 
-        Files are compared with their manifest before anybody reads them, and the server names the
+        Files are compared with their manifest before they are loaded, and the server names the
         version afterwards. Running calls wait meanwhile, and go on. ModelError where names, shapes
         or numbers are wrong; the old weights then still serve.
         """
@@ -264,7 +264,7 @@ class ExternalEngine:
     async def offload(self, *, offload_weights: bool = False) -> None:
         """Calls end with "abort", and asks are refused until `wake`.
 
-        The weights go as well, because they are the server's own and nobody else's.
+        The weights go as well, because they are the server's own and not shared.
         """
         async with self._changing:
             self._refuse_dead()
@@ -337,7 +337,7 @@ class ExternalEngine:
         call.end(None if task.cancelled() else task.exception())
 
     def _forget(self, call: _Call) -> None:
-        """Closing its stream is how a server is told that nobody waits."""
+        """Closing its stream tells a server to compute no more for the call."""
         if self._calls.get(call.id) is call:
             del self._calls[call.id]
         if call.task is not None and not call.task.done():

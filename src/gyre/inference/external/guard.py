@@ -3,7 +3,7 @@
     python guarded.py FOLDER PROGRAM [ARGUMENT ...]
 
 It is a file of its own that imports nothing of Gyre, so that it costs no memory beside a server.
-Its standard input is a pipe that nobody writes to: it ends with the process that holds it.
+Its standard input is a pipe that stays empty: it ends with the process that holds it.
 """
 
 import os

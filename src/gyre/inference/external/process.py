@@ -20,7 +20,7 @@ from gyre.types.errors import ConfigError, EngineError
 POLL_S = 0.5
 """Pause between two looks at a server that starts."""
 END_S = 5.0
-"""How long it may take to end after it was told to."""
+"""How long it may take to end after SIGTERM."""
 GUARD = Path(__file__).with_name("guard.py")
 
 
@@ -87,11 +87,11 @@ class ServerChild:
             async with asyncio.timeout(END_S):
                 await self._process.wait()
         assert self._process.stdin is not None
-        # Whoever guards it ends what is left of it.
+        # The guard process ends what is left of it.
         self._process.stdin.close()
         await self._process.wait()
         await self._process.close()
-        # It is gone already, unless whoever guards it was killed as well.
+        # It is gone already, unless the guard process was killed as well.
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
@@ -118,7 +118,7 @@ class ServerSettings:
     engine: EngineConfig
     server: ServerConfig
     folder: Path
-    """The server's own, for nobody else to read."""
+    """The server's own, which no other user can read."""
     python: str
     """What runs it if the section names nothing."""
 
@@ -137,7 +137,7 @@ class ServerCommand:
 
 
 def vllm(wanted: ServerSettings) -> ServerCommand:
-    """It listens on a socket in its folder: most of its orders ask nobody for a key."""
+    """It listens on a socket in its folder: most of its requests need no key."""
     engine, server = wanted.engine, wanted.server
     socket = wanted.folder / "vllm"
     options = [
@@ -169,7 +169,7 @@ def vllm(wanted: ServerSettings) -> ServerCommand:
 
 
 def sglang(wanted: ServerSettings, *, port: int, key: str) -> ServerCommand:
-    """It has ports only, so that its orders ask for a key; a file tells it, which nobody reads."""
+    """It has ports only, so that its requests need a key, in a file no other user can read."""
     engine, server = wanted.engine, wanted.server
     told = wanted.folder / "sglang.yaml"
     told.touch(mode=0o600)

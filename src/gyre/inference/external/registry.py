@@ -61,7 +61,7 @@ async def open_served(opening: ServerLaunch, network: Network) -> ExternalEngine
 
 
 def private_folder() -> Path:
-    """A new one in memory where there is such a place, for nobody else to read."""
+    """A new one in memory where there is such a place, which no other user can read."""
     in_memory = Path("/dev/shm")
     return Path(mkdtemp(prefix="gyre-server-", dir=in_memory if in_memory.is_dir() else None))
 

@@ -45,7 +45,7 @@ class ContinuedRequest:
         self._num_requests = 0
         self._is_echoed = False
         self.is_wanted = True
-        """Whether anybody waits for more."""
+        """Whether the proxy waits for more."""
         self.is_cut = False
         """Whether its request was ended so that another can go on."""
         self.is_over = False
@@ -134,14 +134,14 @@ class WeightGroup:
             raise EngineError(f"weights for SGLang: not sent: {error}") from error
 
     def drop(self) -> None:
-        """Whoever waits in it fails now, not by time-out."""
+        """Processes that wait in it fail now, not by time-out."""
         self._group = None
 
 
 async def beside(act: Callable[[], None]) -> None:
-    """`act` has been done, in a thread that nobody waits for if it is given up.
+    """`act` has been done, in a thread that is left behind if the caller gives up.
 
-    A worker that was told nothing receives nothing, and then only time ends a broadcast.
+    A worker without a request receives nothing, and then only a time-out ends a broadcast.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
@@ -331,7 +331,7 @@ class SglangServerApi:
         await self._session.close()
 
     async def _has_turn(self, call: ContinuedRequest) -> bool:
-        """Whether anybody still waits for the call, once it may be asked."""
+        """Whether the proxy still waits for the call, once it may be asked."""
         async with self._changed:
             await self._changed.wait_for(lambda: not (self._is_paused and call.is_wanted))
         return call.is_wanted
@@ -378,7 +378,7 @@ class SglangServerApi:
                 beside(partial(group.send, [one for _, one in part])),
             )
         except EngineError:
-            # Nobody knows where its members stand; the next weights go through another.
+            # Where its members stand is unknown; the next weights go through another.
             group.drop()
             self._group = None
             raise

@@ -311,7 +311,7 @@ class VllmServerApi:
         await self._session.close()
 
     async def _flush(self, keep_kv: bool) -> None:
-        """Cached keys and values of the old weights answer nobody; running calls compute again."""
+        """No call uses cached keys and values of the old weights; running calls compute again."""
         if not keep_kv:
             await self._post("/reset_prefix_cache", query={"reset_running_requests": "true"})
 

@@ -203,7 +203,7 @@ class ControlApi:
 
     async def wake(self, body: bytes) -> dict[str, Any]:
         tags = read(body, _MEMORY).tags
-        # New weights can be loaded before that, so whoever names only weights loses nothing.
+        # New weights can be loaded before that, so a request for weights alone loses nothing.
         if tags is None or "kv_cache" in tags:
             await self._engine.wake()
         return {"success": True}
@@ -230,7 +230,7 @@ class ControlApi:
             blocks = await self._engine.export(self._named(asked.pin))
             name, num_bytes = await asyncio.to_thread(kv_store.put, blocks, asked.to)
         if pin.id not in self._pins:
-            # Let go meanwhile, by who did not wait any longer: nobody would ever drop them.
+            # Let go meanwhile, by a client that gave up waiting and will never drop them.
             await asyncio.to_thread(kv_store.drop, name)
             raise NotFound(f"pin {pin.id}: let go before its blocks were laid", where="pin")
         self._laid[pin.id] = name

@@ -33,7 +33,7 @@ JSON = b"application/json"
 PLAIN = b"text/plain; version=0.0.4; charset=utf-8"
 BYTES = b"application/octet-stream"
 LARGE_BYTES = 2**16
-"""Bodies beyond this are read beside the loop, so that they hold nobody up."""
+"""Bodies beyond this are read beside the loop, so that other requests do not wait."""
 PATIENCE_S = 20.0
 """How long one token may take before /health_generate says that none comes."""
 OPEN = ("/health", "/health_generate", "/metrics")

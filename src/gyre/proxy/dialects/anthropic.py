@@ -20,7 +20,7 @@ _STOP_REASONS: Mapping[Finish, str] = {
     "stop": "end_turn",
     "tool_calls": "tool_use",
     "length": "max_tokens",
-    # Nobody should read this one; if somebody does, the reply was cut.
+    # No harness should read this one; if one does, the reply was cut.
     "abort": "max_tokens",
 }
 _ERROR_TYPES: Mapping[int, str] = {

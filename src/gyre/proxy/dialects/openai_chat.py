@@ -17,7 +17,7 @@ _FINISH_REASONS: Mapping[Finish, str] = {
     "stop": "stop",
     "tool_calls": "tool_calls",
     "length": "length",
-    # Nobody should read this one; if somebody does, the reply was cut.
+    # No harness should read this one; if one does, the reply was cut.
     "abort": "length",
 }
 _ERROR_TYPES: Mapping[int, tuple[str, str | None]] = {
@@ -128,7 +128,7 @@ class OpenAIChat:
     name = "chat"
     conversation = "messages"
     coalesces = False
-    # A comment: chunks have no type, so that any chunk means something to somebody.
+    # A comment: chunks have no type, so that any chunk means something to some client.
     ping = b": ping\n\n"
 
     def split(self, body: bytes) -> ParsedRequest:
@@ -247,7 +247,7 @@ def told(error: RequestError, *, param: str) -> dict[str, str | None]:
 
 
 def _template(raw: msgspec.Raw) -> str:
-    """The same text for the same settings, in whatever order they were sent (M02)."""
+    """The same text for the same settings, in any order (M02)."""
     sent = base.present(raw)
     if sent is None:
         return ""

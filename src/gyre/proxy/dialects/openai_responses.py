@@ -65,7 +65,7 @@ def failure(code: str, message: str) -> bytes:
 
 
 def _is_cut(reply: Reply) -> bool:
-    # Nobody should read an aborted reply; if somebody does, it was cut.
+    # No harness should read an aborted reply; if one does, it was cut.
     return reply.finish in ("length", "abort")
 
 
@@ -140,7 +140,7 @@ def _items(reply: Reply, offers: Mapping[str, OfferedTool]) -> list[Item]:
 
 
 def _call_item(call: ToolCall, suffix: str, offer: OfferedTool | None) -> Item:
-    """A call of a tool that nobody offered is a function call: the client has words for it."""
+    """A call of a tool that was not offered is a function call: the client has words for it."""
     item: Item = {"call_id": call.id, "name": call.name if offer is None else offer.name}
     if offer is not None and offer.namespace is not None:
         item["namespace"] = offer.namespace

@@ -45,7 +45,7 @@ class CircuitBreaker:
         self._tried = self.trust is BreakerState.TRIAL
 
     def returned(self) -> None:
-        """A call has left the engine, whatever came of it."""
+        """A call has left the engine, with or without output."""
         self._tried = False
 
     def sampled(self) -> bool:

@@ -17,7 +17,7 @@ Cut = Literal["drain", "move", "hang", "stall"]
 """Why a stream was ended from this side: the engine leaves, the call is sent elsewhere, the engine
 is dead, or it is silent for too long."""
 ORDERED: frozenset[Cut] = frozenset(("drain", "move"))
-"""Cuts that are nobody's failure."""
+"""Cuts that are no failure of the engine."""
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class RoutedCall:
     attempts: int = 0
     engine_s: float = 0.0
     held_s: float = 0.0
-    """Seconds without an engine, which nobody is charged for (SPEC 6.1)."""
+    """Seconds without an engine, which no deadline counts (SPEC 6.1)."""
     progress_at: float
     """When it was accepted or last got a token."""
     heard_at: float = 0.0
@@ -210,7 +210,7 @@ class WaitingQueue:
         return len(self._waiters)
 
     def seat_at_once(self, call: RoutedCall) -> bool:
-        """Whether the call got a seat without waiting; nobody is overtaken."""
+        """Whether the call got a seat without waiting; no waiting call is overtaken."""
         if self._waiters:
             return False
         room = self._room_for(call)

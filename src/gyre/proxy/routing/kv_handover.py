@@ -69,7 +69,7 @@ class KvHandover:
             try:
                 found = await self._hand_over(pinned, name, f"{call.ask_id}-{pinned.held.pin}")
             except asyncio.CancelledError:
-                # Nobody wants the call any more: what is kept for it is dropped at its end.
+                # The client is gone, or its execution over: the call's end drops what is kept.
                 call.pinned = pinned
                 raise
         await self._forget(pinned)

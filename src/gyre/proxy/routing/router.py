@@ -73,7 +73,7 @@ class HeldTimer:
         return 0.0 if waits is None else waits.total_s(self._clock())
 
     def forget(self, execution: str) -> None:
-        """It is over; calls that still wait count for nobody."""
+        """It is over; the time of calls that still wait is not counted."""
         self._by_execution.pop(execution, None)
 
 
@@ -356,7 +356,7 @@ class Router:
         return False
 
     def _judge(self, call: RoutedCall, room: EngineSlots, error: EngineError) -> bool:
-        """What an engine's failure means for the call; raises it when nobody else may help."""
+        """What an engine's failure means for the call; raises it when no other engine may help."""
         if call.cut is not None:
             return self._ended(call, room)
         if isinstance(error, EngineDraining):

@@ -1,6 +1,6 @@
 """A request's history as units with digests; resume points of recent requests.
 
-Digests by which a message in a history finds its tokens, whatever the harness did to it.
+Digests by which a message in a history finds its tokens, also after a harness rewrote it.
 
 A sampled reply is known by its text and the ids of its tool calls, because harnesses rewrite the
 names and arguments they echo (SPEC 4.3, T12 to T16); where ids are unknown, by text and payload.
@@ -9,7 +9,7 @@ An input message is known by everything it says.
 Where an execution's last requests stood, so that the next one is matched from there on.
 
 A history is mostly the one before it with a little more at its end. Trails are a short cut only:
-whatever they skip has been matched before, and a request that leaves them is matched from the root.
+what they skip has been matched before, and a request that leaves them is matched from the root.
 
 A request's history as units to match, each wire message decoded at most once.
 

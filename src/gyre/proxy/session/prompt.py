@@ -2,7 +2,7 @@
 
 A request that cannot fit is refused before all of its text is encoded.
 
-Encoding takes a second for every megabyte, in which a proxy answers nobody else.
+Encoding takes a second for every megabyte, in which a proxy answers no other request.
 """
 
 from array import array
@@ -255,7 +255,7 @@ def associate(message: Message, known: dict[str, ToolCall]) -> Message:
 LIKELY_BYTES = 8
 """Of a token; new text with more than that for each token of the window is looked at in slices."""
 MOST_BYTES = 32
-"""Of a token on average, whatever the text; only runs of blanks have more."""
+"""Of a token on average, in any text; only runs of blanks have more."""
 SLICE_CHARS = 2**16
 
 

@@ -253,7 +253,7 @@ class Session:
             spans=output.spans,
             finish=output.finish,
             message=whole,
-            # A reply nobody received can only be confused with one that somebody did (T08).
+            # A reply no harness received can only be confused with one that a harness did (T08).
             keys=() if output.finish == "abort" else self._keys.reply(whole),
             role=pending.classified.role,
             harness=pending.classified.harness,

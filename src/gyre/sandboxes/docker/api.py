@@ -56,7 +56,7 @@ class UpgradedConnection:
             return b""
 
     def close(self) -> None:
-        """Whoever reads is told that this is the end."""
+        """Ends the stream for the thread that reads."""
         if self.connection.sock is not None:
             # The other side may have been first.
             with suppress(OSError):
@@ -110,7 +110,7 @@ class Daemon:
     def read(
         self, at: str, into: Callable[[http.client.HTTPResponse], None], **query: object
     ) -> None:
-        """The answer is read by somebody else, piece by piece."""
+        """`into` reads the answer, piece by piece."""
         connection = _Connection(self.path, ANSWER_S)
         try:
             answer = self._named("GET", at, lambda: _asked(connection, "GET", at, None, query, {}))

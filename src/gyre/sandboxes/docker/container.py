@@ -18,7 +18,7 @@ SOCKET = "/var/run/docker.sock"
 LABEL = "gyre.sandbox"
 HOME = f"/home/{NAME}"
 HOLD = "exec 3<&0; while :; do cat <&3 >/dev/null & wait $! && exit; done"
-"""The first process of a container: reaps orphans, and ends with its input, whoever it kills."""
+"""The first process of a container: reaps orphans, ends with its input, and ends all others."""
 FILTERING = (None, "runc", "crun")
 """Runtimes that put the daemon's filter of system calls before programs; others have their ways."""
 BOUNDS = {"nofile": (resource.RLIMIT_NOFILE, 2**16), "nproc": (resource.RLIMIT_NPROC, 2**15)}
@@ -122,7 +122,7 @@ class ContainerKind:
         """What holds the container back."""
         secured = ["no-new-privileges"]
         if self._has("selinux"):
-            # Folders of an execution bear the labels of whoever made them.
+            # Folders of an execution bear the labels of the process that made them.
             secured.append("label=disable")
         host: dict[str, Any] = {
             "NetworkMode": "none",
@@ -164,7 +164,7 @@ class ContainerKind:
 
     @property
     def _user(self) -> str:
-        """Whoever this process is on the machine, whose folders are mounted."""
+        """The user of this process, whose folders are mounted."""
         return "0:0" if self._has("rootless") else f"{os.geteuid()}:{os.getegid()}"
 
     @property

@@ -69,7 +69,7 @@ class ContainerProgram:
         self._pid = int((await self._inspect())["Pid"])
 
     async def wait(self) -> int:
-        """Its status, or minus the signal that ended it; SandboxError if nobody knows."""
+        """Its status, or minus the signal that ended it; SandboxError if both are unknown."""
         gone = asyncio.create_task(_gone(self._pid))
         cut = asyncio.create_task(self._is_cut.wait())
         try:
@@ -112,7 +112,7 @@ class ContainerProgram:
             self._first = self._carry(opened, loop)
         finally:
             self._kept.close_pipe()
-            # Nobody may be there to hear it any more.
+            # The loop may be closed already.
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(self._has_said.set)
                 loop.call_soon_threadsafe(self._is_cut.set)

@@ -18,7 +18,7 @@ from gyre.types.errors import SandboxError
 BUILT = "gyre-built"
 """Images that were built here are tagged with the hash of what they were built from."""
 UNREADABLE = (OSError, RecursionError, tarfile.TarError, http.client.HTTPException)
-"""What reading a folder of an image raises; folders in it may lie deeper than anybody names."""
+"""What reading a folder of an image raises; folders in it may lie deeper than a path can name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ def _merge(source: Path, target: Path) -> None:
 
 
 def _own(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
-    """As it is, inside, and owned by whoever unpacks it; devices and pipes are left out."""
+    """As it is, inside, and owned by this process's user; devices and pipes are left out."""
     if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
         return None
     kept = tarfile.tar_filter(member, path)

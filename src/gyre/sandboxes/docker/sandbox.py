@@ -1,7 +1,7 @@
 """Programs in containers of a daemon on this machine, which reach the proxy and nothing else.
 
-Rule 1: a container dies with the process that made it, because its first process ends when nobody
-holds its input any more; Podman goes on holding it, and what is left is found by its label.
+Rule 1: a container dies with the process that made it, because its first process ends when no
+process holds its input; Podman goes on holding it, and what is left is found by its label.
 Rule 2: what programs write outside workspace and home goes with the container.
 """
 
@@ -80,7 +80,7 @@ class DockerSandbox:
         most: Limits = NO_LIMITS,
         proxy: Upstream | None = None,
     ) -> None:
-        """`proxy`: programs reach it; None: they reach nobody."""
+        """`proxy`: programs reach it; None: they reach no address."""
         self._mark = mark
         self._container = container
         self._most = most
@@ -133,7 +133,7 @@ class DockerSandbox:
             raise InternalError(message)
         write_home(self._container.home, command.home)
         await self._sweep()
-        # In a task of its own, because a container must be known before anybody can give up.
+        # In a task of its own, so that the container is known before the caller is cancelled.
         self._starting = asyncio.create_task(self._start(command, Path(output), most_bytes))
         try:
             await asyncio.shield(self._starting)
@@ -171,7 +171,7 @@ class DockerSandbox:
             await self._end(self._running)
             self._running = None
             return
-        # A daemon that does not answer is named by whatever needs it next.
+        # A daemon that does not answer is named by the request that needs it next.
         with suppress(SandboxError):
             await self._sweep()
 
@@ -280,7 +280,7 @@ class DockerSandbox:
                     except DaemonRefusal as error:
                         if error.status == 404:
                             return
-                        # Somebody else removes it just now.
+                        # Another process removes it just now.
                         if error.status != 409:
                             raise
                     await asyncio.sleep(PAUSE_S)

@@ -1,8 +1,8 @@
 """Cells of one model sum their gradients at the first and take its weights, rank by rank.
 
 Rule 1: a group is a prefix of an order of cells; an epoch has one order, a failure begins another.
-Rule 2: nobody's own sum or weights change: a reduction in main memory overwrites what its senders
-hold, so scratch copies travel, and lent memory is only read (SPEC 3.3).
+Rule 2: no member's own sum or weights change: a reduction in main memory overwrites what its
+senders hold, so scratch copies travel, and lent memory is only read (SPEC 3.3).
 """
 
 from collections.abc import Iterator, Sequence
@@ -118,7 +118,7 @@ class CellComm:
             return list(sums)
         is_first = self._cell == members[0]
         line = self._entered(epoch, members)
-        # Nobody makes a copy of these that could be compared.
+        # No member makes a copy of these that could be compared.
         with _lending(memory, line, [] if is_first else sums, with_sums=False) as loan:
             _, *others = line.gather_words(_said(loan), len(members))
             total = list(sums)
@@ -144,7 +144,7 @@ class CellComm:
         return found
 
     def drop(self) -> None:
-        """Whoever waits for this cell fails now and not by time-out."""
+        """Cells that wait for this one fail now and not by time-out."""
         for line in self._lines.values():
             line.drop()
         self._lines.clear()
@@ -180,7 +180,7 @@ class CellComm:
 def _lending(
     memory: IpcMemory, line: CommGroup, tensors: Sequence[Tensor], *, with_sums: bool = True
 ) -> Iterator[IpcExport]:
-    """Members can read these until the block ends; one that fails keeps nobody waiting."""
+    """Members can read these until the block ends; one that fails leaves none waiting."""
     loan = None
     is_done = False
     try:

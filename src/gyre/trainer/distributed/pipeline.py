@@ -43,7 +43,7 @@ class MicroStep:
     shares: tuple[Share, ...]
     """Those of the claim, in the order that the pack's targets refer to."""
     num_executions: int
-    """B*N, whoever of them has tokens."""
+    """B*N, executions without tokens included."""
     scores: tuple[Score, ...] | None
     """Of each share over the whole claim; None asks for scores and trains nothing (SPEC 8.3)."""
 
@@ -178,7 +178,7 @@ def num_failure(report: Tensor) -> int:
 
 
 def result_from(report: Tensor, work: MicroStep) -> MicroStepResult:
-    """The result that another rank told in numbers."""
+    """The result that another rank sent as numbers."""
     _, loss, *rest = report.tolist()
     measures = dict(zip(_MEASURES, rest, strict=False))
     sums, counts = rest[len(_MEASURES) :: 2], rest[len(_MEASURES) + 1 :: 2]
@@ -240,7 +240,7 @@ class Pipeline:
     """This rank's part in the stream; the driver drives, all others follow.
 
     After a CellError that is no NotFinite the cell's lines are down and it must be built anew.
-    Whatever the error, what the batch has added to gradients is to be thrown away.
+    After any error, what the batch has added to gradients is to be thrown away.
     """
 
     def __init__(self, stage: PipelineStage, lines: RankComm, section: LossConfig) -> None:
@@ -251,7 +251,7 @@ class Pipeline:
         self._schedule = Schedule(self._place.stage, self._place.stages)
         self._in_flight: dict[int, _InFlight] = {}
         self._unreported: deque[MicroStep] = deque()
-        """Told to all and not yet finished; of the driver only."""
+        """Announced to all and not yet finished; of the driver only."""
         self._reports: deque[MicroStepResult | str] = deque()
         """Of the last stage's own, where the driver is it."""
 
@@ -394,7 +394,7 @@ class Pipeline:
             self._lines.back.send(before, place.stage - 1)
 
     def _weigh(self, work: MicroStep, made: PackedBatch, logprobs: Tensor) -> Tensor:
-        """The gradient of each log-probability; the driver is told what it comes from.
+        """The gradient of each log-probability; the driver gets what it comes from.
 
         After a failure it is zero, so that the stages before get what they wait for.
         """

@@ -1,4 +1,4 @@
-"""Which forward and backward passes a pipeline stage runs, told by the headers it hears."""
+"""Which forward and backward passes a pipeline stage runs, by the headers it receives."""
 
 from collections import deque
 from dataclasses import dataclass

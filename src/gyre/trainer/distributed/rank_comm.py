@@ -71,7 +71,7 @@ class RankPosition:
 def depth(stages: int) -> int:
     """Sends of one kind that may be under way at once.
 
-    One more than the micro-steps a pipeline holds; test_schedule shows that nobody waits for ever.
+    One more than the micro-steps a pipeline holds; test_schedule shows that no rank waits for ever.
     """
     return stages + 1
 
@@ -127,7 +127,7 @@ class CommGroup:
         return parts
 
     def drop(self) -> None:
-        """Peers that wait for us fail now; whatever else is asked of this line fails too."""
+        """Peers that wait for us fail now; later requests to this group fail too."""
         self._under_way.clear()
         self._group = None
 
@@ -202,7 +202,7 @@ class RankComm:
 
     @contextmanager
     def dropped_on_failure(self) -> Iterator[None]:
-        """Whatever ends the block early leaves no peer waiting."""
+        """An error or cancellation that ends the block early leaves no peer waiting."""
         succeeded = False
         try:
             yield
