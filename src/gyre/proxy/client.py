@@ -34,7 +34,7 @@ class ProxyClient:
         self._session = session
 
     async def open(self, execution: ExecutionId) -> str | None:
-        """A new execution's key; None if it exists, because its key is told once."""
+        """A new execution's key; None if it exists, because a key is given only once."""
         key: str | None = (await self._ask("PUT", f"executions/{execution}", {}))["key"]
         return key
 
@@ -135,7 +135,7 @@ class ShardedProxyClient:
         self.shards = shards
 
     async def open(self, execution: ExecutionId) -> str | None:
-        """A new execution's key; None if it exists, because its key is told once."""
+        """A new execution's key; None if it exists, because a key is given only once."""
         return await self._of(execution).open(execution)
 
     async def seal(self, execution: ExecutionId) -> SealedExecution:

@@ -120,7 +120,7 @@ class ExecutionRegistry:
         return is_name and self._path(ExecutionId(name)).exists()
 
     def create(self, name: str | None) -> tuple[ProxiedExecution, str]:
-        """A new execution and its secret key, which is told once and never written."""
+        """A new execution and its secret key, which is given once and never written."""
         execution = ExecutionId(name or self._new_name())
         if not _NAME.fullmatch(execution):
             message = f"execution id {execution!r}: expected letters, digits, '.', '_' or '-'"

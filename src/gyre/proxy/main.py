@@ -90,16 +90,16 @@ class OrphanMonitor:
     def _credit(self, held: Mapping[str, float], before: Mapping[str, float]) -> None:
         """Deadlines move on by what calls waited, also without a controller (SPEC 6.1).
 
-        What was told may be more than this proxy counts, because there was another before it.
+        The totals on the disk may be higher than this proxy's, because another ran before it.
         """
         for execution, held_s in held.items():
             folder = self._attempts / execution
-            told = read_told(folder)
-            all_s = max(held_s, told.held_s + held_s - before.get(execution, 0.0))
-            if all_s > told.held_s and folder.is_dir():
+            totals = read_told(folder)
+            all_s = max(held_s, totals.held_s + held_s - before.get(execution, 0.0))
+            if all_s > totals.held_s and folder.is_dir():
                 # A disk that is full now may take it the next time.
                 with suppress(OSError):
-                    write_proxy_totals(folder, replace(told, held_s=all_s))
+                    write_proxy_totals(folder, replace(totals, held_s=all_s))
 
 
 MANIFEST = "proxy.json"

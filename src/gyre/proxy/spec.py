@@ -13,7 +13,7 @@ from gyre.types.sampling import SamplingParams
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxySpec:
-    """Everything a proxy process is told."""
+    """The settings of one proxy process, which it reads from its spec file."""
 
     folder: Path
     model: str

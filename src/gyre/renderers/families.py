@@ -182,7 +182,7 @@ def package_renderer(
         raise ConfigError(message) from error
 
 
-def told(config: Any, name: str) -> list[str]:
+def changed_settings(config: Any, name: str) -> list[str]:
     """Settings in force that are not the family's defaults, beside how long thinking stays."""
     family = FAMILIES[name]
     implied = {"thinking_retention", family.keeps[0] if family.keeps is not None else ""}

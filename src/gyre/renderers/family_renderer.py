@@ -20,9 +20,9 @@ from gyre.renderers.families import (
     ParsedToolCall,
     Thinking,
     ToolCallParseStatus,
+    changed_settings,
     package_renderer,
     settings_of,
-    told,
 )
 from gyre.renderers.tokenizer import PackageTokenizer, encodable
 from gyre.renderers.tool_calls import as_json, read_call
@@ -246,7 +246,9 @@ class FamilyRenderer:
         self._inner: Any = package_renderer(name, tokens, settings)
         self._shapes = FamilyFormatter(self._family, tokens)
         self._stops = tuple(self._inner.get_stop_token_ids())
-        self._name = " ".join([name, f"thinking={thinking}", *told(self._inner.config, name)])
+        self._name = " ".join(
+            [name, f"thinking={thinking}", *changed_settings(self._inner.config, name)]
+        )
         self._openings = self._probe()
 
     @property

@@ -570,7 +570,7 @@ def test_an_execution_returns_to_its_engine_and_others_go_to_the_emptiest():
             for seat in seats:
                 router.release(seat)
             seats = [await router.accept(execution) for execution in "vwvx"]
-            return [seat.room.name for seat in seats]
+            return [seat.slots.name for seat in seats]
 
     assert ["b", "a", "b", "a"] == run(scenario)
 

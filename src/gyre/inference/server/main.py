@@ -1,4 +1,4 @@
-"""An engine process: model, tokenizer, loop and HTTP server, joined until it is told to stop."""
+"""An engine process: model, tokenizer, loop and HTTP server, joined until a signal stops it."""
 
 import json
 import secrets
@@ -28,7 +28,7 @@ from gyre.types.errors import ConfigError, ModelError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSpec:
-    """Everything an engine process is told."""
+    """The settings of one engine process."""
 
     model: str
     name: str | None
@@ -63,7 +63,7 @@ class TokenizerFile:
     def __init__(self, path: Path) -> None:
         data = _json(path)
         model = data.get("model")
-        # Checked beforehand, because the library's own errors cannot be told from any others.
+        # Checked beforehand, because the library's own errors look like any others.
         if not isinstance(model, dict) or "vocab" not in model:
             message = f"{path}: expected a tokenizer with a vocabulary"
             raise ModelError(message)

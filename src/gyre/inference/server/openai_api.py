@@ -84,7 +84,7 @@ class CompletionRequest:
             execution="",
         )
         self.is_stream = bool(asked.stream)
-        self.told = OutputStream(
+        self.output = OutputStream(
             self.ask,
             served.tokenizer,
             skip_special=asked.skip_special_tokens,
@@ -130,15 +130,15 @@ class CompletionRequest:
         }
 
     def _usage(self) -> Mapping[str, int]:
-        told = self.told
+        output = self.output
         return {
-            "prompt_tokens": told.num_prompt,
-            "completion_tokens": told.num_tokens,
-            "total_tokens": told.num_prompt + told.num_tokens,
+            "prompt_tokens": output.num_prompt,
+            "completion_tokens": output.num_tokens,
+            "total_tokens": output.num_prompt + output.num_tokens,
         }
 
     def _logprobs(self, piece: OutputPiece) -> Mapping[str, Any]:
-        tokens = [self.told.spelled(token) for token in piece.ids]
+        tokens = [self.output.spelled(token) for token in piece.ids]
         offsets = []
         for token in tokens:
             offsets.append(self._offset)

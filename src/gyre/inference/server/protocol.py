@@ -185,7 +185,7 @@ class ServedModel:
     model: str
     """As it was named when the server was started."""
     name: str
-    """As clients are told."""
+    """As clients read it."""
     context_tokens: int
     tokenizer: Tokenizer | None
     """None where the model's folder has none: prompts are then ids, and texts empty."""

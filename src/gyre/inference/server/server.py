@@ -66,7 +66,7 @@ class ApiRequest(Protocol):
 
     ask: GenerateRequest
     is_stream: bool
-    told: OutputStream
+    output: OutputStream
 
     def data(self, piece: OutputPiece) -> Mapping[str, Any]: ...
 
@@ -179,7 +179,7 @@ class Server:
             raise _unknown(exchange)
 
     async def _pin(self, exchange: HttpExchange, order: Order) -> None:
-        """A pin whose asker left before it was told of it is let go."""
+        """A pin whose client left before it got the answer is let go."""
         most_bytes = self._limits.body_bytes
         if exchange.path == "/kv/import":
             most_bytes = self._controls.most_import_bytes
@@ -226,11 +226,11 @@ class Server:
                     continue
                 if exchange.status is None:
                     await exchange.start(200, EVENTS)
-                await exchange.write(frame(telling.data(telling.told.take([chunk]))))
+                await exchange.write(frame(telling.data(telling.output.take([chunk]))))
         if telling.is_stream:
             await exchange.write(telling.tail(), last=True)
         else:
-            answered = telling.answer(telling.told.take(kept))
+            answered = telling.answer(telling.output.take(kept))
             await exchange.answer(200, encoded(answered))
 
     async def _chunks(self, ask: GenerateRequest) -> AsyncGenerator[Chunk, None]:

@@ -89,7 +89,7 @@ class SglangRequest:
             execution="",
         )
         self.is_stream = asked.stream
-        self.told = OutputStream(
+        self.output = OutputStream(
             self.ask,
             served.tokenizer,
             skip_special=params.skip_special_tokens,
@@ -99,14 +99,14 @@ class SglangRequest:
 
     def data(self, piece: OutputPiece) -> Mapping[str, Any]:
         """The piece as an event, or the whole output as an answer."""
-        told = self.told
+        output = self.output
         meta: dict[str, Any] = {
             "id": self.ask.id,
             "finish_reason": self._finish(piece),
-            "prompt_tokens": told.num_prompt,
-            "completion_tokens": told.num_tokens,
-            "weight_version": told.spans[-1].version if told.spans else None,
-            "weight_versions": told.spans,
+            "prompt_tokens": output.num_prompt,
+            "completion_tokens": output.num_tokens,
+            "weight_version": output.spans[-1].version if output.spans else None,
+            "weight_versions": output.spans,
         }
         if self._asked.return_logprob:
             pairs = zip(piece.logprobs, piece.ids, strict=True)
@@ -128,9 +128,9 @@ class SglangRequest:
             case None:
                 return None
             case "stop":
-                return {"type": "stop", "matched": self.told.matched}
+                return {"type": "stop", "matched": self.output.matched}
             case "length":
-                return {"type": "length", "length": self.told.num_tokens}
+                return {"type": "length", "length": self.output.num_tokens}
             case other:
                 return {"type": other, "message": "ended by an order"}
 

@@ -224,13 +224,13 @@ class OpenAIChat:
         return b"".join([*frames, b"data: [DONE]\n\n"])
 
     def error(self, error: RequestError) -> bytes:
-        return _ENCODER.encode({"error": told(error, param="messages")})
+        return _ENCODER.encode({"error": error_body(error, param="messages")})
 
     def error_event(self, error: RequestError) -> bytes:
-        return sse.unnamed({"error": told(error, param="messages")})
+        return sse.unnamed({"error": error_body(error, param="messages")})
 
 
-def told(error: RequestError, *, param: str) -> dict[str, str | None]:
+def error_body(error: RequestError, *, param: str) -> dict[str, str | None]:
     """An error in OpenAI's words; `param` is where an overlong conversation was sent."""
     kind, code = _ERROR_TYPES.get(
         error.status, ("server_error" if error.status >= 500 else "invalid_request_error", None)

@@ -41,16 +41,16 @@ def events(reply: Reply, offers: Mapping[str, OfferedTool]) -> bytes:
     """The same response as a stream, its events numbered from 0."""
     items = _items(reply, offers)
     start, end = _envelope(f"resp_{reply.id}", reply.model, reply.at), _response(reply, items)
-    told: list[dict[str, object]] = [
+    stream: list[dict[str, object]] = [
         {"type": "response.created", "response": start},
         {"type": "response.in_progress", "response": start},
     ]
     for index, item in enumerate(items):
-        told += _item_events(index, item)
-    told.append({"type": f"response.{end['status']}", "response": end})
+        stream += _item_events(index, item)
+    stream.append({"type": f"response.{end['status']}", "response": end})
     return b"".join(
         sse.named(str(event["type"]), event | {"sequence_number": number})
-        for number, event in enumerate(told)
+        for number, event in enumerate(stream)
     )
 
 
@@ -409,10 +409,10 @@ class OpenAIResponses:
         return events(replies[0], _names(wire))
 
     def error(self, error: RequestError) -> bytes:
-        return _ENCODER.encode({"error": openai_chat.told(error, param="input")})
+        return _ENCODER.encode({"error": openai_chat.error_body(error, param="input")})
 
     def error_event(self, error: RequestError) -> bytes:
-        words = openai_chat.told(error, param="input")
+        words = openai_chat.error_body(error, param="input")
         fallback = "server_error" if error.status >= 500 else "invalid_prompt"
         return failure(words["code"] or fallback, words["message"] or "")
 

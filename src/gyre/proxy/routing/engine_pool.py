@@ -36,7 +36,7 @@ class RoutedCall:
     """When it was accepted or last got a token."""
     heard_at: float = 0.0
     """When its engine last said anything."""
-    room: "EngineSlots | None" = None
+    slots: "EngineSlots | None" = None
     """Where it is seated."""
     last: EngineName | None
     """The engine it, or its execution, had before."""
@@ -91,7 +91,7 @@ class EngineStatus:
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class EngineSlots:
-    """One engine's seats."""
+    """One engine's slots, and the calls that hold them."""
 
     name: EngineName
     capacity: int
@@ -106,7 +106,7 @@ class EngineSlots:
         return not self.draining and self.breaker.trust is not BreakerState.OPEN
 
     @property
-    def has_room(self) -> bool:
+    def has_free_slot(self) -> bool:
         return not self.draining and self.breaker.admits and len(self.calls) < self.capacity
 
     def status(self) -> EngineStatus:
@@ -121,7 +121,7 @@ class EngineSlots:
     def assign(self, call: RoutedCall) -> None:
         self.calls.add(call)
         self.breaker.given()
-        call.room = self
+        call.slots = self
         call.last = self.name
 
     def sampled(self, num_tokens: int) -> bool:
@@ -132,23 +132,23 @@ class EngineSlots:
     def leave(self, call: RoutedCall) -> None:
         self.calls.discard(call)
         self.breaker.returned()
-        call.room = None
+        call.slots = None
 
 
 def choose(
-    rooms: Sequence[EngineSlots],
+    engine_slots: Sequence[EngineSlots],
     *,
     last: EngineName | None = None,
     failed_at: EngineName | None = None,
     refused_by: Collection[EngineName] = (),
 ) -> EngineSlots | None:
-    """The room for one call; ties go to the engine listed first."""
-    free = [room for room in rooms if room.has_room and room.name not in refused_by]
-    others = [room for room in free if room.name != failed_at]
-    for room in others:
-        if room.name == last:
-            return room
-    return min(others or free, key=lambda room: len(room.calls), default=None)
+    """The slots for one call; ties go to the engine listed first."""
+    free = [slots for slots in engine_slots if slots.has_free_slot and slots.name not in refused_by]
+    others = [slots for slots in free if slots.name != failed_at]
+    for slots in others:
+        if slots.name == last:
+            return slots
+    return min(others or free, key=lambda slots: len(slots.calls), default=None)
 
 
 class Routes:
@@ -183,13 +183,13 @@ class Routes:
                 self._engines[execution] = engine
         return True
 
-    def misplaced(self, rooms: Iterable[EngineSlots]) -> list[RoutedCall]:
+    def misplaced(self, engine_slots: Iterable[EngineSlots]) -> list[RoutedCall]:
         """Calls that are not where their execution belongs."""
         return [
             call
-            for room in rooms
-            for call in room.calls
-            if self.engine(call.execution) != room.name
+            for slots in engine_slots
+            for call in slots.calls
+            if self.engine(call.execution) != slots.name
         ]
 
 
@@ -199,12 +199,12 @@ Waiter = tuple[int, int, RoutedCall, "asyncio.Future[None]"]
 class WaitingQueue:
     """Calls without a seat; a call that comes back stands before those that came after it."""
 
-    def __init__(self, rooms: Sequence[EngineSlots], routes: Routes | None = None) -> None:
-        self._rooms = rooms
+    def __init__(self, engine_slots: Sequence[EngineSlots], routes: Routes | None = None) -> None:
+        self._slots = engine_slots
         self._routes = routes
         self._waiters: list[Waiter] = []
         self._ticks = itertools.count()
-        self._emptied = {room.name: asyncio.Event() for room in rooms}
+        self._emptied = {slots.name: asyncio.Event() for slots in engine_slots}
 
     def __len__(self) -> int:
         return len(self._waiters)
@@ -213,10 +213,10 @@ class WaitingQueue:
         """Whether the call got a seat without waiting; no waiting call is overtaken."""
         if self._waiters:
             return False
-        room = self._room_for(call)
-        if room is not None:
-            room.assign(call)
-        return room is not None
+        slots = self._slots_for(call)
+        if slots is not None:
+            slots.assign(call)
+        return slots is not None
 
     async def wait(self, call: RoutedCall, most_s: float) -> None:
         """Returns when the call has a seat, or most_s have passed, or both in one moment."""
@@ -240,50 +240,50 @@ class WaitingQueue:
                 # The caller is cancelled, and a seat given in the same moment must not be lost.
                 self.release(call)
 
-    async def wait_empty(self, room: EngineSlots, *, although_open: bool = False) -> None:
-        """Returns once the room has no calls, or takes new ones and that is not what was asked."""
-        while room.calls and (although_open or room.draining):
-            self._emptied[room.name].clear()
-            await self._emptied[room.name].wait()
+    async def wait_empty(self, slots: EngineSlots, *, although_open: bool = False) -> None:
+        """Returns once the engine has no calls, or takes new ones where it should be drained."""
+        while slots.calls and (although_open or slots.draining):
+            self._emptied[slots.name].clear()
+            await self._emptied[slots.name].wait()
 
-    def reopen(self, room: EngineSlots) -> None:
-        """The room takes calls again."""
-        room.draining = False
-        self._emptied[room.name].set()
+    def reopen(self, slots: EngineSlots) -> None:
+        """The engine takes calls again."""
+        slots.draining = False
+        self._emptied[slots.name].set()
         self.fill()
 
     def release(self, call: RoutedCall) -> None:
         """Gives the seat of a call back; nothing happens when it has none."""
-        room = call.room
-        if room is not None:
-            room.leave(call)
-            if not room.calls:
-                self._emptied[room.name].set()
+        slots = call.slots
+        if slots is not None:
+            slots.leave(call)
+            if not slots.calls:
+                self._emptied[slots.name].set()
             self.fill()
 
     def fill(self) -> None:
         """Seats waiting calls, oldest first, as long as there is room for them."""
         passed: list[Waiter] = []
-        while self._waiters and any(room.has_room for room in self._rooms):
+        while self._waiters and any(slots.has_free_slot for slots in self._slots):
             waiter = heapq.heappop(self._waiters)
             _, _, call, given = waiter
             if given.done():
                 continue
-            room = self._room_for(call)
-            if room is None:
+            slots = self._slots_for(call)
+            if slots is None:
                 passed.append(waiter)
             else:
-                room.assign(call)
+                slots.assign(call)
                 given.set_result(None)
         for waiter in passed:
             heapq.heappush(self._waiters, waiter)
 
-    def _room_for(self, call: RoutedCall) -> EngineSlots | None:
+    def _slots_for(self, call: RoutedCall) -> EngineSlots | None:
         if self._routes is None:
             return choose(
-                self._rooms, last=call.last, failed_at=call.failed_at, refused_by=call.refused_by
+                self._slots, last=call.last, failed_at=call.failed_at, refused_by=call.refused_by
             )
         routed = self._routes.engine(call.execution)
         return next(
-            (slots for slots in self._rooms if slots.name == routed and slots.has_room), None
+            (slots for slots in self._slots if slots.name == routed and slots.has_free_slot), None
         )

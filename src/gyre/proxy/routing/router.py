@@ -101,7 +101,7 @@ class Router:
         self._engines = {engine.name: engine for engine in engines}
         if len(self._engines) != len(engines):
             raise ConfigError(f"engines: a name occurs twice in {[e.name for e in engines]}")
-        self._rooms = {
+        self._slots = {
             name: EngineSlots(
                 name=name,
                 capacity=settings.capacity,
@@ -109,7 +109,7 @@ class Router:
             )
             for name in self._engines
         }
-        self._line = WaitingQueue(list(self._rooms.values()), routes)
+        self._line = WaitingQueue(list(self._slots.values()), routes)
         self._streams: dict[RoutedCall, EngineStream] = {}
         self._orders = itertools.count(1)
         self._homes: dict[str, EngineName] = {}
@@ -140,7 +140,7 @@ class Router:
 
     def engines(self) -> list[EngineStatus]:
         """Every engine as it stands, in the order listed."""
-        return [room.status() for room in self._rooms.values()]
+        return [slots.status() for slots in self._slots.values()]
 
     async def accept(self, execution: str) -> RoutedCall:
         """A call seated at an engine; raises Unavailable after hold_s without one.
@@ -188,11 +188,11 @@ class Router:
 
     async def drain(self, name: EngineName) -> None:
         """The engine gets no more calls, and those it has go on elsewhere; returns when empty."""
-        room = self._named(name)
-        room.draining = True
-        for call in list(room.calls):
+        slots = self._named(name)
+        slots.draining = True
+        for call in list(slots.calls):
             self._send_away(call, "drain")
-        await self._line.wait_empty(room)
+        await self._line.wait_empty(slots)
 
     def assign(self, version: int, changes: Mapping[str, EngineName | None]) -> int:
         """Executions get other engines, and their calls go on there; how many calls moved.
@@ -206,7 +206,7 @@ class Router:
                 self._named(name)
         if not self._routes.put(version, changes):
             return 0
-        moved = self._routes.misplaced(self._rooms.values())
+        moved = self._routes.misplaced(self._slots.values())
         for call in moved:
             self._send_away(call, "move")
         self._line.fill()
@@ -228,42 +228,42 @@ class Router:
 
     def _send_away(self, call: RoutedCall, reason: Cut) -> None:
         """Its blocks are pinned before the cut, where they can follow it."""
-        room = call.room
-        if room is None or call not in self._streams:
+        slots = call.slots
+        if slots is None or call not in self._streams:
             self.release(call)
-        elif reason == "move" and not call.moving and self._carrying.can(room.name):
+        elif reason == "move" and not call.moving and self._carrying.can(slots.name):
             call.moving = True
-            self._chores.start(self._move(call, room))
+            self._chores.start(self._move(call, slots))
         elif not call.moving:
             self._cut(call, reason)
 
-    async def _move(self, call: RoutedCall, room: EngineSlots) -> None:
-        await self._carrying.pin(call, room.name)
+    async def _move(self, call: RoutedCall, slots: EngineSlots) -> None:
+        await self._carrying.pin(call, slots.name)
         call.moving = False
-        if call in self._streams and call.room is room:
+        if call in self._streams and call.slots is slots:
             self._cut(call, "move")
         else:
             # It has ended meanwhile, or is on its way already.
             await self._carrying.drop(call)
 
     def _named(self, name: EngineName) -> EngineSlots:
-        if name not in self._rooms:
-            raise NotFound(f"no engine {name!r}; known are {', '.join(self._rooms)}")
-        return self._rooms[name]
+        if name not in self._slots:
+            raise NotFound(f"no engine {name!r}; known are {', '.join(self._slots)}")
+        return self._slots[name]
 
     async def _seated(self, call: RoutedCall) -> None:
         """Waits for a seat, behind the calls that came earlier."""
-        if call.room is None:
+        if call.slots is None:
             self._line.seat_at_once(call)
         with self.held.holding(call):
-            while call.room is None:
+            while call.slots is None:
                 left_s = call.progress_at + self._settings.hold_s - self._clock()
                 if left_s <= 0:
                     self.counts.unavailable += 1
                     raise Unavailable(f"no engine within {self._settings.hold_s:g} s; try again")
                 await self._line.wait(call, left_s)
         self._homes.pop(call.execution, None)
-        self._homes[call.execution] = call.room.name
+        self._homes[call.execution] = call.slots.name
         if len(self._homes) > MOST_REMEMBERED:
             del self._homes[next(iter(self._homes))]
 
@@ -275,39 +275,39 @@ class Router:
 
     async def _attempt(self, call: RoutedCall, input_ids: bytes) -> bool:
         """One engine is asked for the rest; whether to back off before the next is asked."""
-        room = call.room
-        if room is None:
+        slots = call.slots
+        if slots is None:
             raise InternalError("a call without a seat asks an engine")
         call.attempts += 1
         self.counts.attempts += 1
         self.counts.reroutes += call.attempts > 1
         held, began = None, self._clock()
         try:
-            held = await self._carried(call, room, input_ids)
+            held = await self._carried(call, slots, input_ids)
             began = self._clock()
-            await self._stream(call, room, input_ids)
-            return self._ended(call, room)
+            await self._stream(call, slots, input_ids)
+            return self._ended(call, slots)
         except EngineError as error:
-            return self._judge(call, room, error)
+            return self._judge(call, slots, error)
         finally:
             call.engine_s += self._clock() - began
             self.release(call)
             if held is not None:
-                self._chores.start(self._carrying.let_go(room.name, held))
+                self._chores.start(self._carrying.let_go(slots.name, held))
 
     async def _carried(
-        self, call: RoutedCall, room: EngineSlots, input_ids: bytes
+        self, call: RoutedCall, slots: EngineSlots, input_ids: bytes
     ) -> PinnedKv | None:
         """Blocks that followed a call to the engine it was sent to."""
         if call.cut != "move":
             return None
         with self.held.holding(call):
-            held = await self._carrying.carry(call, room.name)
+            held = await self._carrying.carry(call, slots.name)
         tokens = len(input_ids) // 4 + len(call.sampled.ids)
         self.counts.again_tokens += tokens - (0 if held is None else held.tokens)
         return held
 
-    async def _stream(self, call: RoutedCall, room: EngineSlots, input_ids: bytes) -> None:
+    async def _stream(self, call: RoutedCall, slots: EngineSlots, input_ids: bytes) -> None:
         """Takes chunks until one is the last, or the stream is cut from this side."""
         call.ask_id = f"{self._prefix}-{call.order:010x}-{call.attempts:06x}"
         ask = GenerateRequest(
@@ -321,11 +321,11 @@ class Router:
         call.cut = None
         try:
             async with asyncio.timeout(None) as scope:
-                watch = loop.call_later(self._settings.idle_s, self._look, call, room)
+                watch = loop.call_later(self._settings.idle_s, self._look, call, slots)
                 self._streams[call] = EngineStream(scope=scope, watch=watch)
-                async with aclosing(self._engines[room.name].generate(ask)) as chunks:
+                async with aclosing(self._engines[slots.name].generate(ask)) as chunks:
                     async for chunk in chunks:
-                        self._take(call, room, chunk)
+                        self._take(call, slots, chunk)
                         if chunk.finish is not None:
                             break
         except TimeoutError:
@@ -334,59 +334,59 @@ class Router:
         finally:
             self._streams.pop(call).watch.cancel()
 
-    def _take(self, call: RoutedCall, room: EngineSlots, chunk: Chunk) -> None:
+    def _take(self, call: RoutedCall, slots: EngineSlots, chunk: Chunk) -> None:
         call.heard_at = self._clock()
-        call.sampled.take(room.name, chunk)
+        call.sampled.take(slots.name, chunk)
         if chunk.ids:
             call.progress_at = call.heard_at
-            if room.sampled(len(chunk.ids)):
+            if slots.sampled(len(chunk.ids)):
                 self._line.fill()
 
-    def _ended(self, call: RoutedCall, room: EngineSlots) -> bool:
+    def _ended(self, call: RoutedCall, slots: EngineSlots) -> bool:
         """What a stream without an error came to."""
         if call.sampled.finish is not None:
-            room.breaker.finished()
+            slots.breaker.finished()
             return False
         if call.cut is None:
-            return self._failed(call, room, "abort")
-        call.failed_at = room.name
+            return self._failed(call, slots, "abort")
+        call.failed_at = slots.name
         self.counts.midway += call.cut == "move" and bool(call.sampled.ids)
         if call.cut not in ORDERED:
             self._count(call.cut)
         return False
 
-    def _judge(self, call: RoutedCall, room: EngineSlots, error: EngineError) -> bool:
+    def _judge(self, call: RoutedCall, slots: EngineSlots, error: EngineError) -> bool:
         """What an engine's failure means for the call; raises it when no other engine may help."""
         if call.cut is not None:
-            return self._ended(call, room)
+            return self._ended(call, slots)
         if isinstance(error, EngineDraining):
-            call.failed_at = room.name
+            call.failed_at = slots.name
             return True
         if error.retryable:
             refused = isinstance(error.__cause__, ConnectionRefusedError)
-            return self._failed(call, room, "refused" if refused else "error", at_once=refused)
+            return self._failed(call, slots, "refused" if refused else "error", at_once=refused)
         self._count("bad request")
-        call.refused_by.add(room.name)
-        others = (other for other in self._rooms.values() if other.name not in call.refused_by)
+        call.refused_by.add(slots.name)
+        others = (other for other in self._slots.values() if other.name not in call.refused_by)
         if self._routes is not None or not any(other.is_open for other in others):
             raise error
         return False
 
     def _failed(
-        self, call: RoutedCall, room: EngineSlots, kind: str, *, at_once: bool = False
+        self, call: RoutedCall, slots: EngineSlots, kind: str, *, at_once: bool = False
     ) -> bool:
         self._count(kind)
-        call.failed_at = room.name
-        self._distrust(room, at_once=at_once)
+        call.failed_at = slots.name
+        self._distrust(slots, at_once=at_once)
         return True
 
     def _count(self, kind: str) -> None:
         self.counts.failures[kind] = self.counts.failures.get(kind, 0) + 1
 
-    def _distrust(self, room: EngineSlots, *, at_once: bool) -> None:
-        if room.breaker.failed(at_once=at_once):
+    def _distrust(self, slots: EngineSlots, *, at_once: bool) -> None:
+        if slots.breaker.failed(at_once=at_once):
             self.counts.breaker_opens += 1
-            self._chores.start(self._probe(room))
+            self._chores.start(self._probe(slots))
 
     def _cut(self, call: RoutedCall, reason: Cut) -> None:
         """Ends the call's stream from this side; the call itself goes on."""
@@ -394,7 +394,7 @@ class Router:
             call.cut = reason
             self._streams[call].scope.reschedule(asyncio.get_running_loop().time())
 
-    def _look(self, call: RoutedCall, room: EngineSlots) -> None:
+    def _look(self, call: RoutedCall, slots: EngineSlots) -> None:
         """After a silence the engine is asked how it is; after a very long one the call moves.
 
         A healthy engine may have lost the call: half of hold_s is left to find another.
@@ -403,42 +403,42 @@ class Router:
         silent_s = self._clock() - call.heard_at
         if silent_s >= max(self._settings.hold_s / 2, idle_s):
             self._cut(call, "stall")
-            self._distrust(room, at_once=False)
+            self._distrust(slots, at_once=False)
             return
-        if silent_s >= idle_s and room.name not in self._inspected:
-            self._inspected.add(room.name)
-            self._chores.start(self._inspect(room))
+        if silent_s >= idle_s and slots.name not in self._inspected:
+            self._inspected.add(slots.name)
+            self._chores.start(self._inspect(slots))
         next_s = idle_s - silent_s if silent_s < idle_s else idle_s
         loop = asyncio.get_running_loop()
-        self._streams[call].watch = loop.call_later(next_s, self._look, call, room)
+        self._streams[call].watch = loop.call_later(next_s, self._look, call, slots)
 
-    async def _inspect(self, room: EngineSlots) -> None:
+    async def _inspect(self, slots: EngineSlots) -> None:
         """Moves the silent calls of an engine whose health does not answer either."""
         try:
-            healthy = await self._is_healthy(room)
+            healthy = await self._is_healthy(slots)
         finally:
-            self._inspected.discard(room.name)
+            self._inspected.discard(slots.name)
         quiet_since = self._clock() - self._settings.idle_s
         silent = [
-            call for call in room.calls if call in self._streams and call.heard_at <= quiet_since
+            call for call in slots.calls if call in self._streams and call.heard_at <= quiet_since
         ]
         if healthy or not silent:
             return
         for call in silent:
             self._cut(call, "hang")
-        self._distrust(room, at_once=True)
+        self._distrust(slots, at_once=True)
 
-    async def _probe(self, room: EngineSlots) -> None:
+    async def _probe(self, slots: EngineSlots) -> None:
         """Asks a broken engine from time to time, until it may be tried again."""
-        while not room.breaker.admits:
-            await asyncio.sleep(room.breaker.pause_s)
-            room.breaker.probed(await self._is_healthy(room))
+        while not slots.breaker.admits:
+            await asyncio.sleep(slots.breaker.pause_s)
+            slots.breaker.probed(await self._is_healthy(slots))
         self._line.fill()
 
-    async def _is_healthy(self, room: EngineSlots) -> bool:
+    async def _is_healthy(self, slots: EngineSlots) -> bool:
         # Half of idle_s, so that a hang is known one and a half idle_s after the last token.
         try:
             async with asyncio.timeout(self._settings.idle_s / 2):
-                return (await self._engines[room.name].health()).ready
+                return (await self._engines[slots.name].health()).ready
         except (EngineError, TimeoutError):
             return False
