@@ -157,7 +157,7 @@ MOST_LINE_BYTES = 2**16
 
 
 class BackgroundTasks:
-    """Tasks in one group; entered by their owner, cancelled when it leaves."""
+    """A group of asyncio tasks, all cancelled when their owner leaves the context."""
 
     def __init__(self) -> None:
         self._group: asyncio.TaskGroup | None = None
@@ -218,7 +218,7 @@ class ChangeSignal:
 
 
 class Interrupted(Exception):
-    """The other came first, and the work was given up."""
+    """The awaited event came before the work was done, so the work was cancelled."""
 
 
 async def run_until(other: Coroutine[Any, Any, object], work: Coroutine[Any, Any, T]) -> T:
@@ -240,7 +240,7 @@ async def run_until(other: Coroutine[Any, Any, object], work: Coroutine[Any, Any
 
 
 class WaitTimer:
-    """Seconds in which at least one waited; the caller gives the time."""
+    """Seconds in which at least one call waited; the caller gives the time."""
 
     def __init__(self) -> None:
         self._num_waiting = 0

@@ -24,7 +24,7 @@ class _Batch:
 
 
 class BatchAssembler(Generic[Kept, Work, Found]):
-    """A batch in the making, between the trajectory buffer and the queue (SPEC 3.4)."""
+    """Moves ready groups into the open batch, and their claims into the queue (SPEC 3.4)."""
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ Kept = TypeVar("Kept")
 
 
 class GroupStage(Enum):
-    """How far a group has come."""
+    """How far a group has come on its way to a step."""
 
     OPEN = "open"
     """Its executions close one by one."""
@@ -29,7 +29,7 @@ class GroupStage(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadyGroup(Generic[Kept]):
-    """A ready group, on its way to a batch."""
+    """A group whose executions are all closed, ready for a batch."""
 
     number: int
     version: int
@@ -42,7 +42,7 @@ class ReadyGroup(Generic[Kept]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BufferLedger:
-    """Groups by where they are (SPEC 10)."""
+    """Counts of groups by stage (SPEC 10)."""
 
     admitted: int
     trained: int

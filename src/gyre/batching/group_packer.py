@@ -19,7 +19,7 @@ from gyre.types.training import Claim
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosedExecution:
-    """What a closed execution leaves for the trainer."""
+    """The name and reward of a closed execution, whose rows come from its call log."""
 
     execution: ExecutionId
     reward: float
@@ -27,7 +27,7 @@ class ClosedExecution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedClaim:
-    """A claim as it travels, and what the controller says of it."""
+    """A claim as bytes for a cell, with the counts that the controller reports."""
 
     data: bytes
     num_executions: int
@@ -39,7 +39,7 @@ class EncodedClaim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedGroup:
-    """A group on its way to cells."""
+    """The claims of one group, and the counts that the controller reports."""
 
     claims: tuple[EncodedClaim, ...]
     num_trajectories: int
@@ -52,7 +52,7 @@ class PackedGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPacker:
-    """How groups of one run are made into claims."""
+    """Reads a group's call logs, selects trajectories, and packs them into claims."""
 
     folder: Path
     """The run's, where call logs are."""

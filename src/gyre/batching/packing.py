@@ -153,7 +153,7 @@ class AdmittedExecution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackingResult:
-    """What some executions became, and what their rows one by one would have cost."""
+    """The claims of some executions, and what their rows would cost without shared prefixes."""
 
     claims: tuple[Claim, ...]
     row_tokens: int

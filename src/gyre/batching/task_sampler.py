@@ -7,7 +7,7 @@ from gyre.types.errors import InternalError
 
 
 class TaskSampler:
-    """The order in which a set of queries is drawn."""
+    """Draws the next query: a seeded permutation per epoch, without those still in use."""
 
     def __init__(self, count: int, *, seed: int) -> None:
         if count < 1:

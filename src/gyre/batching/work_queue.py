@@ -24,7 +24,7 @@ CORE = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedClaim(Generic[Work, Found]):
-    """A claim to be queued."""
+    """A claim for the queue, with its scores where they are known."""
 
     work: Work
     num_scorings: int = 0
@@ -35,7 +35,7 @@ class QueuedClaim(Generic[Work, Found]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreLease(Generic[Work]):
-    """A cell is to score one part of a claim and train nothing."""
+    """A cell's lease to score one part of a claim, without training on it."""
 
     lease: int
     cell: int
@@ -46,7 +46,7 @@ class ScoreLease(Generic[Work]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainLease(Generic[Work, Found]):
-    """A cell is to add a claim's gradient to its own sum."""
+    """A cell's lease to add a claim's gradient to its own sum."""
 
     lease: int
     """Of this cell and this time only; a claim that returns is leased under another number."""
@@ -82,7 +82,7 @@ class _Cell:
 
 
 class MicroStepQueue(Generic[Work, Found]):
-    """The claims of one batch, and the cells that train on them."""
+    """The claims of one batch: which are waiting, leased to a cell, or in a cell's sum."""
 
     def __init__(self, *, lease_s: float) -> None:
         """A cell that is silent for `lease_s` is to be fenced."""

@@ -33,7 +33,7 @@ Writer = Callable[[Path, Iterable[ExecutionRows], Settings], None]
 
 @dataclass(slots=True)
 class Totals:
-    """What has gone by."""
+    """Counts of what has been exported so far."""
 
     executions: int = 0
     incomplete: int = 0

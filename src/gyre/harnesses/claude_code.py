@@ -68,7 +68,7 @@ NAME = "claude-code"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Markers:
-    """What tells one version's calls apart."""
+    """Texts by which one version's calls show their role."""
 
     summary: str
     """How a text block of the last user message begins when a summary is asked for."""

@@ -58,7 +58,7 @@ NAME = "codex"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Markers:
-    """Values of the turn metadata."""
+    """Values of the turn metadata that show a call's role."""
 
     turn: str
     """`request_kind` of an agent's own step."""

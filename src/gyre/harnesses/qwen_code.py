@@ -54,7 +54,7 @@ NAME = "qwen-code"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Markers:
-    """How texts begin."""
+    """How the texts begin that show a call's role."""
 
     main: str
     """The main agent's system text."""

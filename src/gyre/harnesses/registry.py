@@ -23,7 +23,7 @@ RECORD = "prepared.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstalledProgram:
-    """A program that can be started without a network."""
+    """An agent program that is installed, so that it starts without a network."""
 
     program: AgentProgram
     version: str

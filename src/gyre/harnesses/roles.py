@@ -16,7 +16,7 @@ from gyre.types.call_records import Classification, Evidence
 
 
 class RoleRules(Protocol):
-    """One harness's rules; a module is one."""
+    """How one harness's calls get their roles; each harness's module implements it."""
 
     @property
     def NAME(self) -> str: ...

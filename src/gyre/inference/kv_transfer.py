@@ -31,7 +31,7 @@ Move = Callable[[int, int], None]
 
 
 class StagedCopier:
-    """Threads that stay, each with pinned memory of its own to meet a device by."""
+    """Threads that copy between a device and files, each by pinned memory of its own."""
 
     def __init__(self, *, lanes: int = LANES, part_bytes: int = PART_BYTES) -> None:
         self._threads = ThreadPoolExecutor(lanes, thread_name_prefix="kv-copy")
@@ -144,7 +144,7 @@ _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 
 
 class KvStore(Protocol):
-    """Where engines lay cached blocks for each other; methods block."""
+    """Where an engine puts cached blocks so that another engine can take them; methods block."""
 
     def put(self, blocks: KVBlocks, name: str) -> tuple[str, int]:
         """What they are asked for by, which may not be the name that was wished for; bytes."""
@@ -349,7 +349,7 @@ _BUNDLE = msgspec.json.Decoder(TensorBundle)
 
 
 class TransportKvStore:
-    """Blocks stay with who put them until they are dropped; others read them meanwhile."""
+    """Blocks stay with the engine that put them; other engines read them by the transport."""
 
     def __init__(self, transport: Transport, *, kv_bytes: int) -> None:
         """More blocks than fit into these bytes no engine takes."""
@@ -416,7 +416,7 @@ _BY_NAME = {name: one for one, name in TYPES.items()}
 
 
 class CudaIpcKvStore:
-    """A store in device memory: blocks stay with who put them, and are copied by who takes them."""
+    """A store in device memory: blocks stay with the engine that put them, and a taker copies."""
 
     def __init__(
         self,

@@ -33,7 +33,7 @@ OLDEST = 1, 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """What is known of a run before anything happens in it."""
+    """The first frame of a journal: the run's name, seed, start and scheduler settings."""
 
     run: str
     """Its name."""
@@ -50,7 +50,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Who posted a fact, and its number among what they posted: the same one counts once."""
+    """Which process posted a fact, and its number there, so that one posted twice counts once."""
 
     source: str
     sequence: int
@@ -58,7 +58,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed:
-    """Another writer goes on with the run, in an epoch of its own."""
+    """A resumed controller goes on writing the journal, in an epoch of its own."""
 
     at: float
     """Seconds of the calendar."""

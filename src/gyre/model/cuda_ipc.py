@@ -42,7 +42,7 @@ LOOKS_S = 0.002
 
 
 class ReaderLocks:
-    """Those of one loan."""
+    """The lock file of one export, by which its owner knows whether processes still read it."""
 
     def __init__(self, folder: Path, key: str) -> None:
         self._path = _path(folder, key)
@@ -120,7 +120,7 @@ class IpcExport(Protocol):
 
 
 class IpcMemory(Protocol):
-    """How tensors are lent and borrowed; methods block, and may be called from any thread."""
+    """Exports tensors to other processes and reads theirs; methods block, from any thread."""
 
     def lend(self, tensors: Sequence[Tensor], *, with_sums: bool = True) -> IpcExport:
         """Without sums for those who read tensors where they lie, and have no copy to compare."""
@@ -132,7 +132,7 @@ class IpcMemory(Protocol):
 
 
 class CudaIpcMemory:
-    """That of one CUDA device; what was lent by another of the machine is read over their link."""
+    """IpcMemory of one CUDA device; exports of another device are read over the link of the two."""
 
     def __init__(self, device: torch.device, folder: Path) -> None:
         """In the folder, which all who lend and borrow share, readers say that they are there."""

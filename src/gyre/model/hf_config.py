@@ -44,7 +44,7 @@ _THETA = 10_000.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """A network that can be built here."""
+    """A model's config.json, checked: a network that Gyre can build."""
 
     where: str
     """The file it was read from, for messages."""

@@ -41,7 +41,7 @@ class TensorLocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointManifest:
-    """A checkpoint whose files can be told from any others."""
+    """The files and tensors of a checkpoint, each file with its hash."""
 
     format: int
     version: int
@@ -156,7 +156,7 @@ STATE_MANIFEST_FORMAT = 1
 
 
 class StateManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The state of an optimizer whose files can be told from any others."""
+    """The files of an optimizer's state, by rank, each with its hash."""
 
     format: int
     version: int

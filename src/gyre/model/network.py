@@ -41,7 +41,7 @@ AttentionInterface.register(IMPLEMENTATION, _attention)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelDims:
-    """The sizes that memory and arithmetic follow from."""
+    """Layers, heads and widths of a model, from which memory and arithmetic follow."""
 
     layers: int
     hidden: int

@@ -87,7 +87,7 @@ class _Entry:
 
 
 class Gguf:
-    """An open file; raises ModelError for what is no such file, cut short or of other types."""
+    """An open GGUF file; raises ModelError if it is none, cut short, or of other types."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

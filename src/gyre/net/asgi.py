@@ -19,7 +19,7 @@ class ClientGone(Exception):
 
 
 class Exchange:
-    """One request and its answer."""
+    """One HTTP request of an ASGI application, and its answer."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.method: str = scope["method"]

@@ -7,7 +7,7 @@ MOST_BYTES = 512 * 2**20
 
 
 class EventTooLong(ValueError):
-    """The stream does not end its event."""
+    """The stream sends too many bytes without the end of an event."""
 
 
 class SseParser:

@@ -20,14 +20,14 @@ RETRY_S = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealedExecution:
-    """An execution that is over at the proxy."""
+    """What a proxy had counted of an execution when it sealed the log."""
 
     committed_calls: int
     held_s: float
 
 
 class ProxyClient:
-    """One proxy; what it does not hear is said again until it does."""
+    """The controller's client of one proxy process; requests are repeated until they arrive."""
 
     def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
         self.url = url

@@ -43,7 +43,7 @@ LOOK_S = 5.0
 
 
 class ProxyState(Protocol):
-    """What a proxy knows of its controller, and of calls that wait."""
+    """Requests of the controller so far, and seconds that calls were held, for OrphanMonitor."""
 
     num_asked: int
     """Requests that a controller has made."""
@@ -54,7 +54,7 @@ class ProxyState(Protocol):
 
 
 class OrphanMonitor:
-    """Ends the work of a proxy that has been without a controller for too long."""
+    """Stops a proxy that has had no controller for too long."""
 
     def __init__(self, folder: Path, asked: ProxyState, *, alone_s: float) -> None:
         """`folder` is the run's."""
@@ -110,7 +110,7 @@ SEND_BYTES = 2**17
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningProxy:
-    """A proxy that takes calls."""
+    """The address, folder and keys of a proxy that has started."""
 
     url: str
     folder: Path

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True, kw_only=True)
 class RouterCounts:
-    """What has happened since the start."""
+    """The router's counts since the proxy started."""
 
     calls: int = 0
     attempts: int = 0

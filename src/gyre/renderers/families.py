@@ -64,7 +64,7 @@ HARMONY_DATE = "2025-01-01"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """What the adapter must know of one family's template."""
+    """Properties of one model family's chat template that the renderer depends on."""
 
     keeps: tuple[str, bool] | None = None
     """The template's own switch for earlier thinking, and its value that keeps it."""

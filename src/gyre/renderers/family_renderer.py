@@ -42,7 +42,7 @@ MOST_DEPTH = 64
 
 
 class FamilyFormatter:
-    """Writes conversations down for one family."""
+    """Turns messages into the form that one family's template takes."""
 
     def __init__(self, family: Family, tokens: PackageTokenizer) -> None:
         self._family = family
@@ -229,7 +229,7 @@ _WELL_FORMED = {
 
 
 class FamilyRenderer:
-    """One renderer of the package, its tokens owned message by message."""
+    """The Renderer protocol over one family of the `renderers` package."""
 
     def __init__(
         self,

@@ -30,7 +30,7 @@ MOST_REASON = 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluatorAttempt:
-    """An attempt that may be made."""
+    """An attempt at an assessment that the budget still allows: when, and for how long."""
 
     number: int
     pause_s: float

@@ -38,7 +38,7 @@ MOST_TEXT = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeReply:
-    """What the model said, and what it took."""
+    """The judging model's answer, with its tokens."""
 
     message: Mapping[str, Any]
     """As it goes back into the conversation."""
@@ -57,7 +57,7 @@ class JudgeReply:
 
 
 class ChatEndpoint:
-    """One model behind one address."""
+    """The judging model at one OpenAI-compatible address."""
 
     def __init__(self, url: str, *, model: str, key: str | None) -> None:
         parts = urlsplit(url)
@@ -175,7 +175,7 @@ ANY = "**"
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceExcerpts:
-    """A workspace; links are not followed."""
+    """Listings and parts of a workspace's files, for the judge; links are not followed."""
 
     folder: Path
     most_bytes: int
@@ -319,7 +319,7 @@ FENCE = "```"
 
 
 class Judge:
-    """One task's rubric before one model; `folder` gets what the model said."""
+    """Has a model score a workspace by one task's rubric; its answers are kept in `folder`."""
 
     def __init__(
         self,

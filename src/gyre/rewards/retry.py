@@ -20,7 +20,7 @@ NOTHING: Mapping[str, float] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssessedAttempt:
-    """An assessment, and whether what was said reaches what something waits for."""
+    """An assessment, and whether its score reaches the least that a next step needs."""
 
     assessment: Assessment
     is_enough: bool

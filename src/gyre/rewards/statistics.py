@@ -14,7 +14,7 @@ from gyre.types.outcomes import Outcome
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredExecution:
-    """One execution that has closed."""
+    """The outcome and score of one closed execution."""
 
     task: str
     outcome: Outcome
@@ -30,7 +30,7 @@ class ScoredExecution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mean:
-    """Over so many values; none of both without any, and no error of one alone."""
+    """A mean with its standard error; None without values, and no error of one value alone."""
 
     num: int
     mean: float | None
@@ -39,7 +39,7 @@ class Mean:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreStatistics:
-    """What a set of executions came to."""
+    """Outcomes and scores of a set of executions."""
 
     num_executions: int
     num_valid: int
@@ -56,7 +56,7 @@ class ScoreStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskStatistics:
-    """What the executions of one task came to."""
+    """Outcomes and scores of one task's executions."""
 
     task: str
     num_executions: int

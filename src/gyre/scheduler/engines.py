@@ -20,7 +20,7 @@ Assignee = tuple[GroupId, int] | EvaluationId
 
 
 class Engines:
-    """Seats of all engines; those that are not ready have none."""
+    """Which execution has a slot at which engine; an engine that is not ready has no slots."""
 
     def __init__(self, capacities: Iterable[int], *, overcommit: float) -> None:
         self._capacities = list(capacities)

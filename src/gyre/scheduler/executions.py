@@ -60,7 +60,7 @@ class Counters:
 
 
 class EvaluationQueue:
-    """Those that wait for a slot, in the order of request, and those that run (SPEC 6.6)."""
+    """Held-out evaluations: those that wait for a slot, in order, and those that run (SPEC 6.6)."""
 
     def __init__(self, slots: int) -> None:
         self._slots = slots

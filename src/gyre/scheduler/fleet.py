@@ -32,7 +32,7 @@ _HOME = (CellState.SERVING, CellState.WAITING, CellState.FENCED)
 
 
 class Fleet:
-    """All cells with their engines, and the standalone engines."""
+    """The state of all cells, of their engines, and of the standalone engines."""
 
     def __init__(self, shape: SchedulerConfig) -> None:
         self._serves = shape.placement.cells_serve

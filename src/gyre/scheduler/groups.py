@@ -9,7 +9,7 @@ from gyre.types.outcomes import Outcome
 
 
 class MemberStage(Enum):
-    """How far an execution has come."""
+    """How far an execution of a group has come."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -53,7 +53,7 @@ class OutstandingGroup:
 
 
 class OutcomeLedger:
-    """Two balances: what became of every group, and of every execution (SPEC 10)."""
+    """Counts what became of every group and of every execution (SPEC 10)."""
 
     def __init__(self, *, window: int) -> None:
         self.admitted = 0

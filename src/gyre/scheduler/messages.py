@@ -165,7 +165,7 @@ class RestartCell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRun:
-    """End the run; the scheduler says and hears nothing more."""
+    """End the run; the scheduler handles no event after this command."""
 
     reason: StopReason
 

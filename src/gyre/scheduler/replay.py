@@ -52,7 +52,7 @@ def shape_of(plain: Mapping[str, Any]) -> SchedulerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """A scheduler that has heard a recorded run, and what it ordered."""
+    """A scheduler that has handled a recorded run's events, and the commands it returned."""
 
     scheduler: Scheduler
     orders: tuple[tuple[Command, ...], ...]

@@ -49,7 +49,7 @@ from gyre.types.ids import CORE, GroupId
 
 
 class Scheduler:
-    """One run's decisions, from its start to its last publication."""
+    """Decides for one run: `handle` takes an event and the time, and returns commands."""
 
     def __init__(self, shape: SchedulerConfig) -> None:
         self.shape = shape

@@ -16,7 +16,7 @@ from gyre.types.ids import CellId
 
 
 class TransitionPolicy:
-    """Two timers and the checks they gate."""
+    """Decides when cells enter and leave training, by the dwell timer and the rescue timer."""
 
     def __init__(
         self, shape: SchedulerConfig, burst: Burst, fleet: Fleet, rollout: ExecutionTable

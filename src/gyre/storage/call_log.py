@@ -48,7 +48,7 @@ def frame(record: CallRecord) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallLogContents:
-    """What a log holds, and where its sound part ends."""
+    """The records of a call log, and where its sound part ends."""
 
     records: tuple[CallRecord, ...]
     sound_bytes: int

@@ -174,7 +174,7 @@ def locked(path: Path, *, create: bool) -> int | None:
 
 
 class FramedFile:
-    """The one writer of a file of frames."""
+    """A file of checksummed frames, opened by its one writer."""
 
     def __init__(self, path: Path, *, magic: bytes, sound_bytes: int = 0) -> None:
         """Goes on after the sound part and forgets what is behind it."""

@@ -25,7 +25,7 @@ _OWN = _FOLDER | os.O_NOFOLLOW
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderEntry:
-    """Something in a folder."""
+    """A file, folder or link in a folder, with its status."""
 
     name: str
     status: os.stat_result

@@ -41,7 +41,7 @@ class WalEntry:
 
 
 class WriteAheadLog:
-    """The journal of a run folder, or of a shard's part of it, open for one process at a time."""
+    """Makes the call logs of a run folder or shard durable; open for one process at a time."""
 
     def __init__(self, folder: Path, *, shard: int = 0) -> None:
         """Puts back what logs have lost, then starts empty; raises ConfigError when in use."""
@@ -151,7 +151,7 @@ WITHIN_S = 300.0
 
 
 class WalWriter:
-    """Carries records to the disk on a thread of its own, as many as have gathered at a time."""
+    """A thread that writes records of many call logs to the disk, all that gathered in one sync."""
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ from gyre.types.tasks import Task
 
 
 class ListedTasks:
-    """Tasks that are all there already, in their order."""
+    """Tasks of a sequence, in its order."""
 
     def __init__(self, tasks: Sequence[object], where: str) -> None:
         found = [task for task in tasks if isinstance(task, Task)]

@@ -214,7 +214,7 @@ DIGEST = re.compile(r"sha256:[a-f0-9]{64}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetTask:
-    """A task of a dataset."""
+    """One task in a dataset.toml."""
 
     name: str
     digest: str

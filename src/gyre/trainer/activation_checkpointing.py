@@ -26,7 +26,7 @@ _ATTENTION = {
 
 
 class ActivationCheckpointing(Enum):
-    """What a layer computes a second time, from little to much; memory goes the other way."""
+    """How much of a layer is recomputed in the backward pass; more takes less memory."""
 
     NOTHING = "nothing"
     DENSE = "dense"

@@ -20,7 +20,7 @@ BUCKET_VALUES = 2**26
 
 
 class Buckets:
-    """Zeros at first, in the order of `shapes`; every view shares memory with its flat tensor."""
+    """Gradient sums in a few flat tensors, with a view of one of them for each parameter."""
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ from gyre.types.errors import CheckpointError
 
 
 class HasState(Protocol):
-    """A trainer, as far as its state goes."""
+    """The part of a trainer that a snapshot copies."""
 
     network: Network
     version: int

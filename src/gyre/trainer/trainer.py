@@ -28,7 +28,7 @@ BACKWARD = 2.0
 
 
 class WorkMeter:
-    """Counts from its making on; every interval belongs to the pass that ends it."""
+    """Counts operations and seconds; the time between two passes counts for the later one."""
 
     def __init__(self, shape: ModelDims) -> None:
         self._shape = shape
@@ -102,7 +102,7 @@ def stepped(
 
 
 class DeviceState:
-    """What a trainer holds on its device: sums, an optimizer if it has one, and weights."""
+    """A trainer's device memory, which it can offload: sums, optimizer if it has one, weights."""
 
     def __init__(self, sums: GradientSums, adam: Adam | None, weights: OffloadableWeights) -> None:
         self._sums = sums

@@ -74,7 +74,7 @@ MOST_PATHS = 4
 
 @dataclass(slots=True)
 class Segment:
-    """A run of tokens that all paths through it share."""
+    """A run of tokens in the tree, shared by all paths that pass through it."""
 
     id: SegmentId
     parent: SegmentId
@@ -99,7 +99,7 @@ class Segment:
 
 @dataclass(slots=True)
 class CallNode:
-    """One call as the tree knows it."""
+    """One call in the tree: its segment, the call it builds on, its role and its reply."""
 
     id: CallId
     segment: SegmentId
@@ -142,7 +142,7 @@ class CallNode:
 
 @dataclass(slots=True)
 class Tree:
-    """Everything an execution's calls left behind, each token once."""
+    """The calls of one execution by the prefixes they share; each token is stored once."""
 
     opened: LogOpened | None = None
     sealed_at: float | None = None

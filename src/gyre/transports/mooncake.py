@@ -73,7 +73,7 @@ class _Arena:
 
 
 class MooncakeTransport:
-    """One Transfer Engine; any process that reaches its port can read what it has registered."""
+    """A transport by Mooncake's Transfer Engine; any process that reaches its port can read."""
 
     def __init__(self, host: str, *, protocol: str = "tcp", devices: str = "") -> None:
         self._engine = TransferEngine()

@@ -14,7 +14,7 @@ SUFFIX = ".exposed"
 
 
 class SharedTransport:
-    """A file for each exposure, never changed once it has its name; its owner is its first word."""
+    """A transport by shared memory: a file for each exposure, unchanged once it has its name."""
 
     def __init__(self, folder: Path, *, owner: str) -> None:
         """Removes what an earlier process of that name left there."""

@@ -26,7 +26,7 @@ REQUEST_S = 10.0
 
 
 class TcpTransport:
-    """A listening socket, and a thread for each reader."""
+    """A transport over sockets: one that listens, and a thread for each reader."""
 
     def __init__(self, host: str, *, timeout_s: float) -> None:
         """Others reach this process by that address."""

@@ -188,7 +188,7 @@ class _Whole(aiohttp.payload.BytesPayload):
 
 
 class EngineHttp:
-    """One engine's address, and how it is asked."""
+    """HTTP requests to one engine: sessions, errors, and streams."""
 
     def __init__(self, name: str, url: str, session: aiohttp.ClientSession) -> None:
         self.name = name

@@ -218,7 +218,7 @@ _log = logging.getLogger(__name__)
 
 
 class SglangEngine:
-    """One SGLang server."""
+    """Client of one SGLang server."""
 
     def __init__(
         self,
@@ -367,7 +367,7 @@ _PUT = msgspec.json.Decoder(_Put)
 
 
 class GyreEngine(SglangEngine):
-    """One `gyre serve`."""
+    """Client of one server of the built-in engine, `gyre serve` or a cell's."""
 
     def generate(self, ask: GenerateRequest) -> AsyncGenerator[Chunk, None]:
         """Its log-probabilities are of the distribution drawn from, with any top-p and top-k."""

@@ -63,7 +63,7 @@ def is_plain(sampling: SamplingParams) -> bool:
 
 
 class LogprobsMode:
-    """What one server was found to report; asked when first needed, and again after a failure."""
+    """Whether a server's log-probabilities are of the distribution it samples from, as probed."""
 
     def __init__(self, wire: EngineHttp) -> None:
         self._wire = wire
@@ -160,7 +160,7 @@ _WEIGHT_INFO = msgspec.json.Decoder(_WeightInfo)
 
 
 class VllmEngine:
-    """One vLLM server; it does not say which weights sampled a token of a completion."""
+    """Client of one vLLM server; it does not say which weights sampled a token of a completion."""
 
     def __init__(self, name: EngineName, url: str, session: aiohttp.ClientSession) -> None:
         self._name = name

@@ -57,7 +57,7 @@ class _Stream:
 
 
 class EmbeddedEngine:
-    """Runs orders and passes one after the other in one thread; every method may be awaited."""
+    """The built-in engine as an async Engine: one thread runs requests and passes of its core."""
 
     def __init__(self, name: str, loop: EngineCore) -> None:
         self._name = EngineName(name)

@@ -25,7 +25,7 @@ def extend_chain(
 
 
 class BlockManager:
-    """The blocks of one store, by number."""
+    """Allocates, shares and evicts the cache blocks of one KvCache, by number."""
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks

@@ -27,7 +27,7 @@ _live: LiveObjects["PagedBatch"] = LiveObjects()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecodeBatch:
-    """D calls that compute one token each, the first rows of their pass."""
+    """The D decoding calls of a pass, one token each; they are its first rows."""
 
     blocks: Tensor
     """(D, most), int32: each call's, in order, and then any."""
@@ -37,7 +37,7 @@ class DecodeBatch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PrefillBatch:
-    """Calls that compute several tokens each, the rows after those."""
+    """The prefilling calls of a pass, several tokens each; their rows follow the decoding ones."""
 
     queries: Tensor
     """(P + 1), int32: where each call's queries begin, counted from the first call's."""
@@ -184,7 +184,7 @@ class _Graph:
 
 
 class FailureBackoff:
-    """What failed, and is not tried again before it was wanted some times more."""
+    """Keeps what failed from being tried again before it was asked for some times more."""
 
     def __init__(self, times: int) -> None:
         self._times = times

@@ -72,7 +72,7 @@ class SampledTokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InFlightPass:
-    """A launched pass."""
+    """A forward pass that was launched and whose tokens were not read yet."""
 
     turn: ScheduledPass
     requests: list[Request]
@@ -103,7 +103,7 @@ MakeForward = Callable[[Network, KvCache], Forward]
 
 
 class EngineCore:
-    """Continuous batching over one network; not to be used by two threads at once."""
+    """Continuous batching over one network: add requests, step, take tokens; for one thread."""
 
     def __init__(
         self,

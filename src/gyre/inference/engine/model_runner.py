@@ -198,7 +198,7 @@ class _Layer:
 
 
 class FusedCpuLayers:
-    """Copies of the weights as they are now: made anew when those change."""
+    """The network's layers with fused projections for a CPU; fused anew when weights change."""
 
     def __init__(self, network: Network) -> None:
         self._shape = network.shape
@@ -269,7 +269,7 @@ def _turned(heads: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
 
 
 class PlainForward:
-    """Runs the network's own layers, or on a CPU their joined form, which is faster."""
+    """Runs a pass without CUDA graphs: the network's own layers, or on a CPU their fused form."""
 
     returns_early = False
 

@@ -16,7 +16,7 @@ from gyre.types.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedEngine:
-    """A loop that can be asked."""
+    """An engine core with its model loaded, its device, and the bytes of its cache."""
 
     loop: EngineCore
     device: torch.device

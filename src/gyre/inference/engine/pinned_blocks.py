@@ -18,7 +18,7 @@ class _Held:
 
 
 class PinnedBlocks:
-    """Who holds blocks without computing on them."""
+    """Pins: cache blocks that stay referenced while no call computes on them."""
 
     def __init__(self, store: KvCache) -> None:
         self._store = store

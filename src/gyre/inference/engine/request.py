@@ -16,7 +16,7 @@ from gyre.types.sampling import Chunk, GenerateRequest, SamplingParams
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestOutput:
-    """Tokens of one ask, or its end, or both."""
+    """New tokens of one request, or its end, or both."""
 
     id: str
     chunk: Chunk
@@ -24,7 +24,7 @@ class RequestOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestFailed:
-    """One ask is over without a finish; the others go on."""
+    """One request failed; the others go on."""
 
     id: str
     error: EngineError
@@ -35,7 +35,7 @@ Report = RequestOutput | RequestFailed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """How full an engine is, as it is and not as it would like to be."""
+    """How full an engine is: running and waiting calls, and free blocks."""
 
     running: int
     """Calls that are part of passes."""
@@ -78,7 +78,7 @@ UNDECODABLE = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """An admitted ask with its call."""
+    """A request that the engine has admitted, with its sequence state."""
 
     ask: GenerateRequest
     call: SequenceState

@@ -15,7 +15,7 @@ from gyre.inference.engine.block_manager import BlockManager, Digest, extend_cha
 
 @dataclass(slots=True, eq=False)
 class SequenceState:
-    """Tokens on their way through the engine, with the blocks that hold what is computed."""
+    """One call in the engine: its tokens, and the cache blocks of those that are computed."""
 
     id: str
     tokens: "array[int]"
@@ -34,7 +34,7 @@ class SequenceState:
 
 
 class ScheduledChunk(NamedTuple):
-    """What one call computes in a pass; there is one for every token, so it is made cheaply."""
+    """The tokens of one call that a pass computes; a tuple, because each pass makes many."""
 
     call: SequenceState
     start: int
@@ -47,7 +47,7 @@ class ScheduledChunk(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduledPass:
-    """The next pass; without parts there is nothing that can be computed now."""
+    """The chunks that the next pass computes; without chunks there is nothing to compute now."""
 
     parts: tuple[ScheduledChunk, ...]
     stepped_back: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ class ScheduledPass:
 
 
 class BatchScheduler:
-    """Calls in order of arrival, first those that run, then those that wait."""
+    """Decides which calls compute in the next pass: running ones first, then waiting ones."""
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerCapacity:
-    """How much a server holds, as it says itself."""
+    """A server's context length and cache blocks, as it reports them."""
 
     context_tokens: int
     """Most tokens a call may have, prompt and output together."""
@@ -139,7 +139,7 @@ class _Call:
 
 
 class ExternalEngine:
-    """One server in its own process, the network whose weights it has, and the calls it runs."""
+    """A cell's engine that is a vLLM or SGLang server in a process of its own."""
 
     def __init__(
         self,

@@ -103,7 +103,7 @@ PLUGIN_MODULE = "gyre_vllm_weights"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """What a cell wants of its server."""
+    """Model, device, sizes and folder with which a cell starts its server."""
 
     model: Path
     """A folder with configuration, weights and tokenizer."""

@@ -21,7 +21,7 @@ KINDS: tuple[ServerKind, ...] = ("vllm", "sglang")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLaunch:
-    """Which server, for whom, and with what."""
+    """Name, kind and settings of the server that a cell starts."""
 
     name: str
     kind: ServerKind

@@ -37,7 +37,7 @@ from gyre.types.sampling import Chunk, GenerateRequest
 
 
 class ContinuedRequest:
-    """What was asked, what was sampled for it so far, and the request that is under way."""
+    """One call over several requests, each of which goes on after what was sampled before."""
 
     def __init__(self, ask: GenerateRequest) -> None:
         self._ask = ask
@@ -102,7 +102,7 @@ Named = Sequence[tuple[str, Tensor]]
 
 
 class WeightGroup:
-    """One group with all workers of a server, known to them by its name."""
+    """A torch.distributed group of the cell and its server's workers, for new weights."""
 
     def __init__(self, name: str) -> None:
         """Workers find it at `port` from now on."""

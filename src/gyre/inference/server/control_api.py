@@ -28,7 +28,7 @@ COPIES = 4
 
 
 class ControllableEngine(Protocol):
-    """An engine that can be asked and ordered; every method may be awaited."""
+    """An engine with all that the control API does: pause, load, sleep, pin; methods are async."""
 
     def generate(self, ask: GenerateRequest) -> AsyncGenerator[Chunk, None]: ...
 
@@ -126,7 +126,7 @@ _TAKE_WANTED = msgspec.json.Decoder(TakeRequest)
 
 
 class ControlApi:
-    """Each order is a body in and an answer out."""
+    """Control requests to the engine: abort, pause, weights, memory, pins, cache blocks."""
 
     def __init__(
         self,

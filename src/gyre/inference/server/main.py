@@ -48,7 +48,7 @@ class ServerSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningServer:
-    """An engine that takes requests."""
+    """The address and limits of an engine process that has started."""
 
     url: str
     version: int

@@ -63,7 +63,7 @@ _COMPLETION = msgspec.json.Decoder(CompletionBody)
 
 
 class CompletionRequest:
-    """One request and how it is answered."""
+    """One request of OpenAI's completions, and how it is answered."""
 
     def __init__(self, body: bytes, served: ServedModel, fresh_id: str) -> None:
         asked = read(body, _COMPLETION)

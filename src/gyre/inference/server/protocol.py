@@ -102,7 +102,7 @@ class Detokenizer:
 
 
 class OutputStream:
-    """One output, piece by piece."""
+    """One request's output as clients get it: text and tokens, piece by piece."""
 
     def __init__(
         self,
@@ -180,7 +180,7 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
-    """What does not change while a server runs."""
+    """The served model's name, tokenizer and limits, which do not change while a server runs."""
 
     model: str
     """As it was named when the server was started."""

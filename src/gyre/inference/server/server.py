@@ -62,7 +62,7 @@ class HttpExchange(Protocol):
 
 
 class ApiRequest(Protocol):
-    """A request that some wire has read."""
+    """A parsed request of SGLang's or OpenAI's API."""
 
     ask: GenerateRequest
     is_stream: bool
@@ -80,7 +80,7 @@ Order = Callable[[bytes], Awaitable[Mapping[str, Any]]]
 
 
 class Server:
-    """Answers every exchange; what fails is said in the shape that both wires have for it."""
+    """Answers all HTTP requests to an engine: SGLang's API, OpenAI's, and control."""
 
     def __init__(
         self,

@@ -62,7 +62,7 @@ _GENERATE = msgspec.json.Decoder(GenerateBody)
 
 
 class SglangRequest:
-    """One request and how it is answered."""
+    """One request of SGLang's /generate, and how it is answered."""
 
     def __init__(self, body: bytes, served: ServedModel, fresh_id: str) -> None:
         asked = read(body, _GENERATE)

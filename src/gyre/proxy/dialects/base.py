@@ -21,7 +21,7 @@ from gyre.types.errors import RequestError, TooLarge
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedRequest:
-    """One request, its top level read and its bulk still bytes."""
+    """One request whose top level is parsed; messages and tools are still bytes."""
 
     model: str
     stream: bool

@@ -18,7 +18,7 @@ class BreakerState(Enum):
 
 
 class CircuitBreaker:
-    """The circuit of one engine; it has no clock, its owner waits and probes."""
+    """Whether one engine gets calls after failures; pure: the router waits and probes."""
 
     def __init__(self, *, break_after: int, probe_s: float) -> None:
         self._break_after = break_after

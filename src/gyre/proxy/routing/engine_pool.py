@@ -62,7 +62,7 @@ class RoutedCall:
 
 @dataclass(slots=True, kw_only=True)
 class EngineStream:
-    """What holds on to an engine's answer while it comes."""
+    """The time-out and the silence timer of one call's stream from an engine."""
 
     scope: asyncio.Timeout
     watch: asyncio.TimerHandle
@@ -78,7 +78,7 @@ class CallPin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStatus:
-    """One engine as the router sees it."""
+    """One engine's state and calls, as the proxy's status reports them."""
 
     name: EngineName
     state: str
@@ -152,7 +152,7 @@ def choose(
 
 
 class Routes:
-    """A table with a version, so that an order that comes late undoes nothing."""
+    """Which engine serves which execution, with a version, so that a late table is ignored."""
 
     def __init__(self) -> None:
         self.version = 0
@@ -197,7 +197,7 @@ Waiter = tuple[int, int, RoutedCall, "asyncio.Future[None]"]
 
 
 class WaitingQueue:
-    """Calls without a seat; a call that comes back stands before those that came after it."""
+    """Calls without a slot, in order of arrival; a call that comes back keeps its place."""
 
     def __init__(self, engine_slots: Sequence[EngineSlots], routes: Routes | None = None) -> None:
         self._slots = engine_slots

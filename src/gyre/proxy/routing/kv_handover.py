@@ -17,7 +17,7 @@ from gyre.types.sampling import PinnedKv
 
 
 class KvHandover:
-    """Hand-overs between the engines of one proxy."""
+    """Moves a call's cached blocks from one engine of a proxy to another."""
 
     def __init__(
         self, engines: Mapping[EngineName, Engine], counts: RouterCounts, *, kv_s: float

@@ -82,7 +82,7 @@ MOST_REMEMBERED = 65_536
 
 
 class Router:
-    """The engines of one proxy; entered by its owner, and its probes end with it."""
+    """Finds every call an engine: waits, retries, moves it; its probes end with its context."""
 
     def __init__(
         self,

@@ -37,7 +37,7 @@ KEY_BYTES = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchDigests:
-    """How one message of a history may be found under its parent segment."""
+    """The digests under which one message may be found below its parent segment."""
 
     sampled: tuple[bytes, ...]
     """As a sampled reply, the likeliest first: by its tool-call ids, then by their payloads; of
@@ -183,7 +183,7 @@ class ResumePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumption:
-    """The part of a new history that a trail already holds."""
+    """The part of a new history that a resume point already holds."""
 
     path: list[SegmentId]
     """The preface's segment and one per unit that is skipped."""
@@ -193,7 +193,7 @@ class Resumption:
 
 
 class ResumePoints:
-    """The last few trails of one execution."""
+    """The resume points of one execution's last few requests."""
 
     def __init__(self, *, fewest_units: int = FEWEST_UNITS) -> None:
         self._fewest_units = fewest_units
@@ -261,7 +261,7 @@ class Preface:
 
 @dataclass(slots=True)
 class HistoryUnit:
-    """Something that is matched as a whole, and where in the request it stands."""
+    """Messages of a history that are matched as one, and where they stand in the request."""
 
     role: Role
     keys: MatchDigests

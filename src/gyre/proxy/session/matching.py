@@ -16,7 +16,7 @@ TAIL_TOKENS = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixMatch:
-    """The part of a run that the tree already holds."""
+    """The path in the tree that a history matches, and the replies it proves received."""
 
     path: list[SegmentId]
     """The preface's segment and one per matched unit; shorter than the history or equal to it."""

@@ -24,7 +24,7 @@ from gyre.types.protocols import GENERATION, PREFACE, Renderer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """What an engine is to be sent: the path of `anchor`, then `inputs`, then `generation`."""
+    """The prompt of one call: the path of `anchor`, then `inputs`, then `generation`."""
 
     anchor: SegmentId
     """Deepest segment whose tokens are reused."""

@@ -46,7 +46,7 @@ PROBE_TOKENS = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PositionedRequest:
-    """A request that has its place in the tree and awaits its output."""
+    """A request that has its place in the tree and waits for its output."""
 
     prompt: Prompt
     preface: Preface

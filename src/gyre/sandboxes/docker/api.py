@@ -20,7 +20,7 @@ _Done = TypeVar("_Done")
 
 
 class DaemonRefusal(SandboxError):
-    """The daemon understood and says no."""
+    """The daemon answered a request with an error."""
 
     def __init__(self, message: str, *, status: int) -> None:
         # From 500 on it is the daemon's own trouble, which may pass.

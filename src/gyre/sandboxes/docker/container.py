@@ -29,7 +29,7 @@ HOLDERS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    """Of what containers are made, and what of this machine is put into them."""
+    """What containers of a sandbox are made of: an image or its build, folders, the runtime."""
 
     folder: Path
     """For files that are on their way."""

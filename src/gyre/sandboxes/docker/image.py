@@ -23,7 +23,7 @@ UNREADABLE = (OSError, RecursionError, tarfile.TarError, http.client.HTTPExcepti
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """What an execution needs to know of one."""
+    """An image's name, and the folder in it where programs begin."""
 
     name: str
     workdir: str | None

@@ -70,7 +70,7 @@ class RunningContainer:
 
 
 class DockerSandbox:
-    """Programs of one execution, one after the other, each in a container of its own."""
+    """The sandbox of one execution: each of its programs runs in a new container."""
 
     def __init__(
         self,

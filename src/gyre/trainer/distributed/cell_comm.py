@@ -51,7 +51,7 @@ class _Meeting(CommGroup):
 
 
 class CellComm:
-    """What one rank of one cell shares with the same rank of the others."""
+    """Reduces gradients and broadcasts weights between a rank and its peers in other cells."""
 
     def __init__(
         self,

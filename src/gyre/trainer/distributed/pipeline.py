@@ -54,7 +54,7 @@ class MicroStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroStepResult:
-    """What a micro-step came to."""
+    """The scores of one micro-step, and its loss where it was trained."""
 
     work: MicroStep
     scores: tuple[Score, ...]
@@ -206,7 +206,7 @@ def failure_from(text: Tensor) -> str:
 
 
 class StreamEnd(Enum):
-    """Why a stream stands still."""
+    """Why there is no next micro-step: none yet, or none any more."""
 
     PAUSED = auto()
     """There is no data; what is in flight stays."""
@@ -237,7 +237,7 @@ class _InFlight:
 
 
 class Pipeline:
-    """This rank's part in the stream; the driver drives, all others follow.
+    """One rank's part in the pipeline's stream; the driver takes micro-steps, the others follow.
 
     After a CellError that is no NotFinite the cell's lines are down and it must be built anew.
     After any error, what the batch has added to gradients is to be thrown away.

@@ -77,7 +77,7 @@ def depth(stages: int) -> int:
 
 
 class CommGroup:
-    """One group of ranks; any failure to reach one of them is a CellError that names the line."""
+    """One group of ranks; any failure to reach one of them is a CellError that names the group."""
 
     def __init__(self, name: str, make: Callable[[], Any], *, depth: int) -> None:
         self._name = name
@@ -153,7 +153,7 @@ class CommGroup:
 
 
 class RankComm:
-    """All lines of one rank; a failure on one is a failure of the cell."""
+    """All groups of one rank; a failure in one of them is a failure of the cell."""
 
     def __init__(
         self,
