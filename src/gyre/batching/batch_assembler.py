@@ -59,7 +59,7 @@ class BatchAssembler(Generic[Kept, Work, Found]):
         return self.is_closed and self._queue.is_reduced and self._queue.trains(CORE)
 
     def open(self, step: int) -> None:
-        """The batch of the step from version `step` begins; the one before it is over."""
+        """Begins the batch of the step from version `step`; the one before it is over."""
         if self._batch is not None:
             raise InternalError(f"batch {step}: batch {self._batch.step} is still open")
         self._batch = _Batch(step)
@@ -76,12 +76,12 @@ class BatchAssembler(Generic[Kept, Work, Found]):
         )
 
     def pull(self) -> ReadyGroup[Kept] | None:
-        """The oldest ready group, if one is wanted: it is assigned, and `pack` must follow."""
+        """Assigns and returns the oldest ready group, if one is wanted; `pack` must follow."""
         number = self._groups.oldest() if self.wants_group else None
         return None if number is None else self._take(number)
 
     def recall(self, number: int, step: int) -> None:
-        """A group was pulled in a former life of the run; `pack` must follow."""
+        """Assigns a group that was pulled before the controller's restart; `pack` must follow."""
         if self.step != step or not self.num_needed:
             raise InternalError(f"group {number}: recalled for step {step}, which wants none")
         self._take(number)
@@ -94,21 +94,21 @@ class BatchAssembler(Generic[Kept, Work, Found]):
         return self._groups.assigned_group(self._batch.unpacked)
 
     def pack(self, number: int, offers: Sequence[QueuedClaim[Work, Found]]) -> None:
-        """The claims that a pulled group became; a void group becomes none."""
+        """Queues the claims that a pulled group became; a void group becomes none."""
         if self._batch is None or self._batch.unpacked != number:
             raise InternalError(f"group {number}: packed without having been pulled")
         self._batch.waiting.popleft()
         self._queue.offer(offers)
 
     def stepped(self) -> tuple[ReadyGroup[Kept], ...]:
-        """The update is made: the batch's groups are consumed, and another batch may open."""
+        """Consumes the batch's groups after its update, so that another batch may open."""
         if not self.may_step:
             raise InternalError(f"batch {self.step}: stepped before all its claims were summed")
         self._queue.clear()
         return self._close()
 
     def recall_step(self) -> tuple[ReadyGroup[Kept], ...]:
-        """The update was made in a former life of the run."""
+        """Consumes the groups of an update that was made before the controller's restart."""
         if self._batch is None or self.num_needed:
             raise InternalError(f"batch {self.step}: {self.num_needed} groups short of its step")
         return self._close()

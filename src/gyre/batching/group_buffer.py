@@ -106,7 +106,7 @@ class GroupBuffer(Generic[Kept]):
         return None if entry is None else entry.stage
 
     def admit(self, number: int, *, version: int, size: int) -> None:
-        """A group of `size` executions, surplus included, dispatched under a published version."""
+        """Adds a group of `size` executions with surplus, dispatched under a published version."""
         if number in self._entries:
             raise InternalError(f"group {number}: admitted twice")
         if size < 1:
@@ -116,7 +116,7 @@ class GroupBuffer(Generic[Kept]):
         self._num_in[GroupStage.OPEN] += 1
 
     def close(self, number: int, member: int, kept: Kept | None) -> None:
-        """An execution has closed, and left this."""
+        """Keeps what a closed execution left."""
         entry = self._entry(number, GroupStage.OPEN)
         if member not in entry.open_members:
             raise InternalError(f"group {number}: execution {member} closed twice or is no member")
@@ -124,7 +124,7 @@ class GroupBuffer(Generic[Kept]):
         entry.kept[member] = kept
 
     def offer(self, number: int, *, is_void: bool) -> None:
-        """The group is ready, which it cannot be before all its executions closed (SPEC 6.5)."""
+        """Marks the group ready, which it cannot be before all its executions closed (SPEC 6.5)."""
         entry = self._entry(number, GroupStage.OPEN)
         if entry.open_members:
             waiting = ", ".join(map(str, sorted(entry.open_members)))
@@ -143,7 +143,7 @@ class GroupBuffer(Generic[Kept]):
         return None
 
     def assign(self, number: int) -> ReadyGroup[Kept]:
-        """A ready group becomes part of the batch in hand."""
+        """Makes a ready group part of the open batch."""
         entry = self._entry(number, GroupStage.READY)
         if self._ready[0][1] == number:
             heappop(self._ready)
@@ -152,11 +152,11 @@ class GroupBuffer(Generic[Kept]):
         return self._group(number, entry)
 
     def assigned_group(self, number: int) -> ReadyGroup[Kept]:
-        """A group of the batch in hand, once more."""
+        """A group of the open batch, once more."""
         return self._group(number, self._entry(number, GroupStage.ASSIGNED))
 
     def consume(self, step: int) -> tuple[ReadyGroup[Kept], ...]:
-        """The step from version `step` is taken: all assigned groups are consumed by it."""
+        """Consumes all assigned groups by the step from version `step`."""
         if step in self._steps:
             raise InternalError(f"step {step}: taken twice")
         self._steps[step] = tuple(self._assigned)

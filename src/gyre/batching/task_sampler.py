@@ -38,7 +38,7 @@ class TaskSampler:
         return drawn
 
     def done(self, query: int) -> None:
-        """A group of this query is consumed."""
+        """Notes that a group of this query is consumed."""
         if query not in self._outstanding:
             raise InternalError(f"query {query}: done, and not out")
         self._outstanding[query] -= 1

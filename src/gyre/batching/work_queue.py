@@ -134,13 +134,13 @@ class MicroStepQueue(Generic[Work, Found]):
         return frozenset(self._cells[cell].done) if cell in self._cells else frozenset()
 
     def join(self, cell: int, now: float) -> tuple[int, ...]:
-        """The cell may claim; claims it held before its restart return to the queue."""
+        """Lets the cell claim; claims it held before its restart return to the queue."""
         returned = self.leave(cell)
         self._cells[cell] = _Cell(now)
         return returned
 
     def leave(self, cell: int) -> tuple[int, ...]:
-        """The cell died, was fenced or went home: claims that return, all that it held.
+        """Removes a cell that died, was fenced or went home; returns the claims that it held.
 
         The core's sum holds what was reduced too, and goes with it.
         """
@@ -156,7 +156,7 @@ class MicroStepQueue(Generic[Work, Found]):
         return tuple(sorted(set(returned)))
 
     def park(self, cell: int) -> tuple[int, ...]:
-        """The cell keeps its sum and serves for a while; claims under way return (SPEC 2.5)."""
+        """Lets the cell keep its sum while it serves; claims under way return (SPEC 2.5)."""
         member = self._member(cell)
         returned = [self._return(lease) for lease in sorted(member.leases)]
         member.leases.clear()
@@ -164,26 +164,26 @@ class MicroStepQueue(Generic[Work, Found]):
         return tuple(sorted(returned))
 
     def resume(self, cell: int) -> None:
-        """A parked cell trains on with the sum it kept."""
+        """Lets a parked cell train on with the sum it kept."""
         self._member(cell)
         self._parked.discard(cell)
 
     def beat(self, cell: int, now: float) -> bool:
-        """The cell lives; False tells it that it is out, and its gradient worth nothing."""
+        """Notes that the cell lives; False if it has left, which makes its gradient worthless."""
         if cell not in self._cells:
             return False
         self._cells[cell].heard_at = max(now, self._cells[cell].heard_at)
         return True
 
     def fence(self, now: float) -> tuple[int, ...]:
-        """Cells that were silent too long; they have left."""
+        """Removes and returns the cells that were silent too long."""
         silent = [cell for cell, one in self._cells.items() if one.heard_at + self._lease_s <= now]
         for cell in silent:
             self.leave(cell)
         return tuple(sorted(silent))
 
     def offer(self, offers: Sequence[QueuedClaim[Work, Found]]) -> None:
-        """Claims join the batch, behind those already there."""
+        """Adds claims to the batch, behind those already there."""
         for offer in offers:
             claim = len(self._claims)
             made = _Claim(offer.work, offer.num_scorings, dict(enumerate(offer.scores)))
@@ -193,7 +193,7 @@ class MicroStepQueue(Generic[Work, Found]):
                 heappush(self._waiting, (claim, part))
 
     def claim(self, cell: int, now: float) -> Lease[Work, Found] | None:
-        """The first claim that waits, now with this cell; None when none waits.
+        """Leases the first claim that waits to this cell; None when none waits.
 
         A cell that may have been fenced asks `beat` first.
         """
@@ -220,7 +220,7 @@ class MicroStepQueue(Generic[Work, Found]):
         return granted
 
     def scored(self, lease: int, found: Found) -> bool:
-        """A part is scored, for good: weights are fixed; its last part releases the training."""
+        """Keeps a part's scores for good, as weights are fixed; the last part releases training."""
         granted = self._leased.get(lease)
         if granted is None:
             return False
@@ -246,7 +246,7 @@ class MicroStepQueue(Generic[Work, Found]):
         return True
 
     def hand_back(self, lease: int) -> bool:
-        """The cell could not do it and its sum is as it was before: the claim waits again."""
+        """Puts a claim back that the cell could not do, with its sum as it was before."""
         if lease not in self._leased:
             return False
         self._cells[self._leased[lease].cell].leases.remove(lease)
@@ -254,7 +254,7 @@ class MicroStepQueue(Generic[Work, Found]):
         return True
 
     def reduce(self, cell: int, leases: Collection[int]) -> bool:
-        """The cell's gradient, the sum over these leases, has arrived at the core.
+        """Notes that the cell's gradient, the sum over these leases, has arrived at the core.
 
         False means that it is not what the cell should hold and must not be added; nothing moved.
         """
@@ -270,7 +270,7 @@ class MicroStepQueue(Generic[Work, Found]):
         return True
 
     def clear(self) -> None:
-        """The batch is stepped; the cells stay for the next one."""
+        """Empties the queue after the step; the cells stay for the next batch."""
         self._claims.clear()
         self._waiting.clear()
         self._leased.clear()

@@ -175,7 +175,7 @@ async def _run_all(
     calls: list[RoutedCall],
     choices: int,
 ) -> list[Output]:
-    """One output per choice; only the first holds a seat beforehand, so that none waits for all."""
+    """One output per choice; only the first holds a slot beforehand, so that none waits for all."""
     ids = pending.prompt.ids.tobytes()
 
     async def another() -> Output:

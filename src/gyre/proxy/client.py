@@ -75,7 +75,7 @@ class ProxyClient:
         return int((await self._ask("GET", "status", None))["routes"])
 
     async def take_over(self, *, before: str, now: str) -> str:
-        """The fingerprint of its sources; it now obeys only the controller with the second token."""
+        """The fingerprint of its sources; it now answers only the second token."""
         found = await self._ask("POST", "take-over", {"token": now}, token=before)
         return str(found["version"])
 

@@ -84,14 +84,14 @@ class Cells:
         return cell in self._serving_only
 
     def become(self, cell: CellId, state: CellState) -> None:
-        """Ends any transition of the cell."""
+        """Sets the cell's state, and ends any transition of it."""
         self._counts[self._states[cell]] -= 1
         self._counts[state] += 1
         self._states[cell] = state
         self._transitions[cell] = None
 
     def begin(self, cell: CellId, state: CellState) -> int:
-        """A new transition, which makes answers to an older one outdated."""
+        """Begins a new transition, which makes answers to an older one outdated."""
         self.become(cell, state)
         number = self._next_transition
         self._next_transition += 1
@@ -109,7 +109,7 @@ class Cells:
         self._failures[cell] = 0
 
     def failed(self, cell: CellId) -> bool:
-        """Whether that was one failure in a row too many."""
+        """Counts a failed transition; whether it was one in a row too many."""
         self._failures[cell] += 1
         return self._failures[cell] >= STRIKES
 

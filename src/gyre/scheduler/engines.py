@@ -1,8 +1,8 @@
-"""Which engine serves which execution, and how much room there is.
+"""Which engine serves which execution, and how many slots are free.
 
-Rule 1: every running execution has a seat at one ready engine, or is stranded because its engine
+Rule 1: every running execution has a slot at one ready engine, or is stranded because its engine
 was lost.
-Rule 2: a new one goes to the engine with the most room, one that is moved to the highest number,
+Rule 2: a new one goes to the engine with most free slots, one that moves to the highest number,
 which stays in rollout longest (sec:elastic-execution).
 """
 
@@ -30,7 +30,7 @@ class Engines:
         self._calls: list[int | None] = [None] * len(self._capacities)
         self._where: dict[Assignee, EngineId] = {}
         self._stranded: dict[Assignee, None] = {}
-        self._by_room: list[tuple[int, int]] = []
+        self._by_free: list[tuple[int, int]] = []
         self._generous = True
         self.capacity = 0
         """C_R: executions that the ready engines are meant for (eq:rollout-capacity)."""
@@ -42,7 +42,7 @@ class Engines:
 
     @property
     def occupied(self) -> int:
-        """Seats taken, and executions that lost theirs."""
+        """Executions with a slot, and those that lost theirs."""
         return len(self._where) + len(self._stranded)
 
     @property
@@ -107,11 +107,11 @@ class Engines:
             self._note(engine)
 
     def assign(self, seat: Assignee) -> EngineId:
-        """Gives a place at the engine with the most room, the highest number among equals."""
-        while self._by_room:
-            room, negative = heappop(self._by_room)
+        """Gives a slot at the engine with the most free ones, the highest number among equals."""
+        while self._by_free:
+            free, negative = heappop(self._by_free)
             engine = EngineId(-negative)
-            if self._ready[engine] and -room == self._room(engine) > 0:
+            if self._ready[engine] and -free == self._num_free(engine) > 0:
                 self._take(seat, engine)
                 return engine
         raise InternalError(f"no engine has room for {seat}")
@@ -124,14 +124,14 @@ class Engines:
             self._note(engine)
 
     def rehouse(self, seats: Iterable[Assignee]) -> dict[Assignee, EngineId]:
-        """Places for the stranded, at the highest numbers first; some may find none."""
+        """Gives stranded executions slots, highest engine numbers first; some may get none."""
         found: dict[Assignee, EngineId] = {}
         waiting = iter(list(seats))
         for number in reversed(range(len(self._capacities))):
             engine = EngineId(number)
             if not self._ready[engine]:
                 continue
-            for _ in range(self._room(engine)):
+            for _ in range(self._num_free(engine)):
                 seat = next(waiting, None)
                 if seat is None:
                     return found
@@ -157,20 +157,20 @@ class Engines:
             return capacity
         return self._most[engine]
 
-    def _room(self, engine: EngineId) -> int:
+    def _num_free(self, engine: EngineId) -> int:
         return self._allowed(engine) - len(self._seats[engine])
 
     def _note(self, engine: EngineId) -> None:
-        """Entries that no longer tell the room are passed over when they come up."""
-        if self._ready[engine] and self._room(engine) > 0:
-            heappush(self._by_room, (-self._room(engine), -engine))
-        if len(self._by_room) > 8 * len(self._capacities) + 64:
+        """Notes the engine's free slots; outdated entries are skipped when they come up."""
+        if self._ready[engine] and self._num_free(engine) > 0:
+            heappush(self._by_free, (-self._num_free(engine), -engine))
+        if len(self._by_free) > 8 * len(self._capacities) + 64:
             self._recount()
 
     def _recount(self) -> None:
         ready = [EngineId(one) for one, is_ready in enumerate(self._ready) if is_ready]
         self.limit = sum(self._allowed(engine) for engine in ready)
-        self._by_room = [
-            (-self._room(engine), -engine) for engine in ready if self._room(engine) > 0
+        self._by_free = [
+            (-self._num_free(engine), -engine) for engine in ready if self._num_free(engine) > 0
         ]
-        heapify(self._by_room)
+        heapify(self._by_free)

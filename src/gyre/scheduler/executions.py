@@ -217,7 +217,7 @@ class ExecutionTable:
         del self._groups[group.id]
 
     def settle(self, *, cells_away: int) -> Iterator[Command]:
-        """Seats stranded executions, then starts evaluations, then launches what fits."""
+        """Gives stranded executions slots, then starts evaluations, then launches what fits."""
         if self._engines.num_stranded:
             moves, evaluations = self.moves(self._engines.rehouse_stranded())
             if moves or evaluations:
@@ -236,7 +236,7 @@ class ExecutionTable:
         yield from self._launch()
 
     def moves(self, places: dict[Assignee, EngineId]) -> Moves:
-        """As orders; a terminated execution that holds its slot makes no calls to be moved."""
+        """As commands; a terminated execution that holds its slot makes no calls to be moved."""
         moves = []
         evaluations = []
         for seat, engine in places.items():

@@ -1,4 +1,4 @@
-"""Cells and engines change hands: in and out of training, lost, fenced, returned.
+"""Cells and engines change their state: in and out of training, lost, fenced, returned.
 
 Rule 1: an engine is open exactly while its cell serves (a standalone one: while it is not fenced).
 Rule 2: a cell is asked again after a failed transition, twice; then a satellite only serves or is

@@ -91,7 +91,7 @@ class LaunchEvaluation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveExecutions:
-    """Route executions whose engine was lost to engines with room; a table write, no answer."""
+    """Route executions whose engine was lost to engines with free slots; needs no answer."""
 
     moves: tuple[Move, ...]
     evaluations: tuple[EvaluationMove, ...]

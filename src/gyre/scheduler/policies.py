@@ -30,7 +30,7 @@ class Boundary:
         return 0
 
     def standing_groups(self) -> int:
-        """Groups whose room is reserved although they are not admitted yet."""
+        """Groups whose slots are reserved although they are not admitted yet."""
         return 0
 
 

@@ -60,7 +60,7 @@ class Replay:
 
 
 def replay(shape: SchedulerConfig, events: Iterable[tuple[float, Event]]) -> Replay:
-    """The same orders as in the run, because they follow from events and their times alone."""
+    """The same commands as in the run, because they follow from events and their times alone."""
     scheduler = Scheduler(shape)
     orders = tuple(tuple(scheduler.handle(event, now)) for now, event in events)
     return Replay(scheduler=scheduler, orders=orders)

@@ -1,4 +1,4 @@
-"""How old groups are when they are trained, and the identity that their ages obey.
+"""How old groups are when they are trained, and the identity that holds for their ages.
 
 Rule 1: after every update, staleness of the consumed + age of the outstanding = survivors summed
 over updates + lag at admission, in integers; the lag is 0 under boundary dispatch (SPEC 1.4).
@@ -51,7 +51,7 @@ class Staleness:
         self.lag_at_admission += trainer_version - version
 
     def update(self, *, trainer_version: int, consumed: Iterable[int]) -> None:
-        """An update from this version consumed groups admitted under those versions."""
+        """Counts an update from this version that consumed groups admitted under those versions."""
         for version in consumed:
             self.histogram[trainer_version - version] += 1
             self.consumed += trainer_version - version

@@ -179,7 +179,7 @@ class Tree:
     # Records
 
     def apply(self, record: CallRecord) -> None:
-        """The tree after one more fact; facts come in the order of the log."""
+        """Adds one record to the tree; records come in the order of the log."""
         match record:
             case LogOpened():
                 self.opened = record

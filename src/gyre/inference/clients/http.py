@@ -61,7 +61,7 @@ def check_echo(engine: str, ids: Sequence[int] | None) -> None:
 
 
 def version(said: str | int | None) -> int | None:
-    """The weights version as a number; engines that were never told one say "default"."""
+    """The weights version as a number; engines that never got one say "default"."""
     if isinstance(said, str):
         is_number = said.isascii() and said.isdigit() and len(said) <= MOST_DIGITS
         return int(said) if is_number else None
@@ -240,7 +240,7 @@ class EngineHttp:
         try:
             yield
         except aiohttp.ClientConnectorError as error:
-            # From the system's own error, so that a refused connection can be told from others.
+            # From the system's own error, so that a refused connection differs from other failures.
             raise EngineError(f"engine {self.name}: {doing}: {error}") from error.os_error
         except (aiohttp.ClientError, OSError) as error:
             found = str(error) or type(error).__name__

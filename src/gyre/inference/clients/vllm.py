@@ -25,7 +25,7 @@ from gyre.types.sampling import Chunk, EngineHealth, GenerateRequest, SamplingPa
 RULED_OUT = -1_000.0
 """vLLM writes -9999 for a token that could not be drawn; a model's own values stay far above."""
 _PROBE = msgspec.json.encode(
-    # With top_k=1 a second token is impossible if the draw is told, and likely enough if not.
+    # With top_k=1 a second token is impossible if the draw is reported, and likely enough if not.
     {
         "prompt": [0],
         "max_tokens": 1,
@@ -177,7 +177,7 @@ class VllmEngine:
         sampled = 0
         try:
             tells_draw = await self._mode.tells_draw(ask.sampling)
-            # Closing the stream drops the connection, which is how vLLM is told to abort.
+            # Closing the stream drops the connection, which makes vLLM abort.
             async with aclosing(
                 self._wire.stream(
                     "/v1/completions", self._wire.body(_fields(ask), ids_as="prompt", ask=ask)

@@ -204,7 +204,7 @@ class EmbeddedEngine:
             self._send(list(self._streams))
 
     def _take(self, reports: Iterable[Report]) -> None:
-        """Puts reports with their streams; hands over what has ended or waited long enough."""
+        """Puts reports with their streams; sends those that have ended or waited long enough."""
         ended = []
         for report in reports:
             stream = self._streams.get(report.id)

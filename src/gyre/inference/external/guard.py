@@ -27,7 +27,7 @@ def end_with_input(folder: str) -> None:
 
 def main() -> None:
     _, folder, *command = sys.argv
-    # It is told with its group, and outlives the program so that it can clean up after it.
+    # The whole group gets the signal; this process outlives the program to clean up after it.
     signal.signal(signal.SIGTERM, lambda *_: None)
     program = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     threading.Thread(target=end_with_input, args=(folder,), daemon=True).start()

@@ -3,7 +3,7 @@
 SGLang as a cell's server: its native wire, and its orders in both generations of their API.
 
 From 0.5.23 on weights are received between `begin_weight_update` and `end_weight_update`; servers
-that do not know these paths are told to receive right away.
+that do not know these paths get the request to receive right away.
 
 Events name the weights that the server has when it tells tokens, not those that sampled them. So a
 pause ends all requests, and once it is over each call goes on with a new one.
@@ -182,7 +182,7 @@ def buckets(
 
 
 def described(named: Named) -> dict[str, list[Any]]:
-    """What SGLang is told of tensors before they come."""
+    """Names, types and shapes that SGLang gets before the tensors come."""
     return {
         "names": [name for name, _ in named],
         "dtypes": [str(one.dtype).removeprefix("torch.") for _, one in named],

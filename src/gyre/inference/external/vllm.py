@@ -3,7 +3,7 @@
 vLLM's stream of tokens read back: ids, log-probabilities, and whose weights sampled them.
 
 vLLM names versions when a request ends. While its weights have not changed since it began, they
-are known before that; what comes later is held back until the end has told.
+are known before that; what comes later is held back until the end.
 """
 
 import asyncio
@@ -102,7 +102,7 @@ class VllmStreamParser:
             yield from self._take(choice, event.prompt_token_ids, version)
 
     def last(self) -> Iterator[Chunk]:
-        """What the end has told; EngineError if there was none."""
+        """What the last event reports; EngineError if there was none."""
         if self._final is None:
             raise self._garbage("the stream ended without a finish reason")
         yield from self._final
@@ -160,7 +160,7 @@ class VllmStreamParser:
         return [http.version(one.version) for one in spans for _ in range(one.start, one.end)]
 
     def _check_said(self, told: Sequence[int | None]) -> None:
-        """What was handed on before the end had told was what the end tells."""
+        """Checks that tokens passed on before the end have the versions that the end reports."""
         said = [version for version, count in self._versions for _ in range(count)]
         if said != list(told[: self._said]):
             raise self._garbage("another version of tokens than it had when they came")

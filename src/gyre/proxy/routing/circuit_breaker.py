@@ -41,15 +41,15 @@ class CircuitBreaker:
         return float(self._probe_s * 2 ** min(self._setbacks, MOST_DOUBLINGS))
 
     def given(self) -> None:
-        """A call was given to the engine."""
+        """Notes that a call was given to the engine."""
         self._tried = self.trust is BreakerState.TRIAL
 
     def returned(self) -> None:
-        """A call has left the engine, with or without output."""
+        """Notes that a call has left the engine, with or without output."""
         self._tried = False
 
     def sampled(self) -> bool:
-        """The engine sampled tokens; whether that ends its trial and it may get more calls.
+        """Notes sampled tokens; whether that ends the engine's trial and it may get more calls.
 
         It stays one failure from being broken, until a call finishes.
         """
@@ -60,14 +60,14 @@ class CircuitBreaker:
         return True
 
     def finished(self) -> None:
-        """A call came to its proper end, which alone clears what went wrong before."""
+        """Notes that a call came to its proper end, which alone clears earlier failures."""
         if self.trust is not BreakerState.OPEN:
             self.trust = BreakerState.CLOSED
             self._failures = 0
             self._setbacks = 0
 
     def failed(self, *, at_once: bool = False) -> bool:
-        """A call failed; whether that broke the circuit, which it does `at_once` if so said."""
+        """Notes a failed call; whether that broke the circuit, at once if `at_once`."""
         if self.trust is BreakerState.OPEN:
             return False
         self._failures += 1
@@ -79,7 +79,7 @@ class CircuitBreaker:
         return True
 
     def probed(self, ready: bool) -> None:
-        """A probe of the broken engine was answered, or not."""
+        """Notes whether a probe of the broken engine was answered."""
         if self.trust is not BreakerState.OPEN:
             return
         if ready:

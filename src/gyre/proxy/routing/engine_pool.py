@@ -37,7 +37,7 @@ class RoutedCall:
     heard_at: float = 0.0
     """When its engine last said anything."""
     slots: "EngineSlots | None" = None
-    """Where it is seated."""
+    """The engine at which it has a slot."""
     last: EngineName | None
     """The engine it, or its execution, had before."""
     failed_at: EngineName | None = None
@@ -166,7 +166,7 @@ class Routes:
         return self._engines.get(execution)
 
     def put(self, version: int, changes: Mapping[str, EngineName | None]) -> bool:
-        """Routes that change, None for those that end; whether the order was new.
+        """Changes routes, None for those that end; whether the version was new.
 
         The order that was carried out last may come again; an older one is refused.
         """
@@ -209,8 +209,8 @@ class WaitingQueue:
     def __len__(self) -> int:
         return len(self._waiters)
 
-    def seat_at_once(self, call: RoutedCall) -> bool:
-        """Whether the call got a seat without waiting; no waiting call is overtaken."""
+    def assign_at_once(self, call: RoutedCall) -> bool:
+        """Whether the call got a slot without waiting; no waiting call is overtaken."""
         if self._waiters:
             return False
         slots = self._slots_for(call)
@@ -219,7 +219,7 @@ class WaitingQueue:
         return slots is not None
 
     async def wait(self, call: RoutedCall, most_s: float) -> None:
-        """Returns when the call has a seat, or most_s have passed, or both in one moment."""
+        """Returns when the call has a slot, or most_s have passed, or both in one moment."""
         given: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # The tick keeps two waits of one call apart, as calls have no order of their own.
         waiter = (call.order, next(self._ticks), call, given)
@@ -237,7 +237,7 @@ class WaitingQueue:
                 self._waiters.remove(waiter)
                 heapq.heapify(self._waiters)
             if not stays:
-                # The caller is cancelled, and a seat given in the same moment must not be lost.
+                # The caller is cancelled, and a slot given in the same moment must not be lost.
                 self.release(call)
 
     async def wait_empty(self, slots: EngineSlots, *, although_open: bool = False) -> None:
@@ -247,13 +247,13 @@ class WaitingQueue:
             await self._emptied[slots.name].wait()
 
     def reopen(self, slots: EngineSlots) -> None:
-        """The engine takes calls again."""
+        """Gives the engine calls again."""
         slots.draining = False
         self._emptied[slots.name].set()
         self.fill()
 
     def release(self, call: RoutedCall) -> None:
-        """Gives the seat of a call back; nothing happens when it has none."""
+        """Frees the slot of a call; nothing happens when it has none."""
         slots = call.slots
         if slots is not None:
             slots.leave(call)
@@ -262,7 +262,7 @@ class WaitingQueue:
             self.fill()
 
     def fill(self) -> None:
-        """Seats waiting calls, oldest first, as long as there is room for them."""
+        """Gives waiting calls slots, oldest first, as long as slots are free."""
         passed: list[Waiter] = []
         while self._waiters and any(slots.has_free_slot for slots in self._slots):
             waiter = heapq.heappop(self._waiters)

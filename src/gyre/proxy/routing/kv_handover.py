@@ -30,17 +30,17 @@ class KvHandover:
         self._let_go = asyncio.Event()
 
     async def wait_free(self, name: EngineName) -> None:
-        """No call that left needs anything of this engine any more."""
+        """Returns when no call that left needs this engine's cache any more."""
         while self._kept[name]:
             self._let_go.clear()
             await self._let_go.wait()
 
     def can(self, name: EngineName) -> bool:
-        """Whether blocks of this engine can be had."""
+        """Whether this engine's blocks can be moved."""
         return self._kv_s > 0 and isinstance(self._engines[name], KvMovable)
 
     async def pin(self, call: RoutedCall, name: EngineName) -> None:
-        """What the engine has computed of the call stays there for a while."""
+        """Has the engine keep what it has computed of the call for a while."""
         engine = self._engines[name]
         assert isinstance(engine, KvMovable)
         self._kept[name] += 1
@@ -58,7 +58,7 @@ class KvHandover:
                 self._free(name)
 
     async def carry(self, call: RoutedCall, name: EngineName) -> PinnedKv | None:
-        """The blocks are at this engine too, held there, and let go where they were."""
+        """Copies the blocks to this engine, pins them there, and releases the old pin."""
         pinned, call.pinned = call.pinned, None
         self._counts.lost_hand_overs += call.is_unpinned
         call.is_unpinned = False
@@ -76,7 +76,7 @@ class KvHandover:
         return found
 
     async def drop(self, call: RoutedCall) -> None:
-        """What an engine keeps for a call that does not need it is let go."""
+        """Releases what an engine keeps for a call that does not need it."""
         pinned, call.pinned = call.pinned, None
         if pinned is not None:
             await self._forget(pinned)

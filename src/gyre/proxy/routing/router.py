@@ -3,7 +3,7 @@
 Calls find engines and outlive them: held, moved and continued from the tokens they have.
 
 Rule 1: a token that was sampled is kept; a call ends once, with every token once (T07).
-Rule 2: nothing polls; a call waits for a seat, a drain for its last call, a probe for its pause.
+Rule 2: nothing polls; a call waits for a slot, a drain for its last call, a probe for its pause.
 Rule 3: a stream that makes progress is never cut, except to drain its engine or to move it.
 """
 
@@ -130,12 +130,12 @@ class Router:
 
     @property
     def waiting(self) -> int:
-        """Calls without a seat."""
+        """Calls without a slot."""
         return len(self._line)
 
     @property
     def routes_version(self) -> int:
-        """Of the order about routes that was carried out last."""
+        """The version of the newest route table."""
         return 0 if self._routes is None else self._routes.version
 
     def engines(self) -> list[EngineStatus]:
@@ -143,9 +143,9 @@ class Router:
         return [slots.status() for slots in self._slots.values()]
 
     async def accept(self, execution: str) -> RoutedCall:
-        """A call seated at an engine; raises Unavailable after hold_s without one.
+        """Gives the call a slot at an engine; raises Unavailable after hold_s without one.
 
-        The seat is kept until `generate` ends or `release` is called.
+        The slot is kept until `generate` ends or `release` is called.
         """
         if not self._chores.is_open:
             raise Unavailable("the proxy is not running")
@@ -156,11 +156,11 @@ class Router:
             last=self._homes.get(execution),
         )
         self.counts.calls += 1
-        await self._seated(call)
+        await self._assigned(call)
         return call
 
     def release(self, call: RoutedCall) -> None:
-        """Gives the seat of a call back; nothing happens when it has none."""
+        """Frees the slot of a call; nothing happens when it has none."""
         self._line.release(call)
 
     async def generate(
@@ -175,7 +175,7 @@ class Router:
         fruitless = 0
         try:
             while call.sampled.finish is None:
-                await self._seated(call)
+                await self._assigned(call)
                 known = len(call.sampled.ids)
                 pauses = await self._attempt(call, input_ids)
                 fruitless = 0 if len(call.sampled.ids) > known else fruitless + 1
@@ -187,7 +187,7 @@ class Router:
         return call.output_so_far()
 
     async def drain(self, name: EngineName) -> None:
-        """The engine gets no more calls, and those it has go on elsewhere; returns when empty."""
+        """Gives the engine no more calls, and moves those it has; returns when it has none."""
         slots = self._named(name)
         slots.draining = True
         for call in list(slots.calls):
@@ -195,7 +195,7 @@ class Router:
         await self._line.wait_empty(slots)
 
     def assign(self, version: int, changes: Mapping[str, EngineName | None]) -> int:
-        """Executions get other engines, and their calls go on there; how many calls moved.
+        """Gives executions other engines, and moves their calls there; how many calls moved.
 
         None takes an execution's engine away. Nothing is changed by an order that is refused.
         """
@@ -218,11 +218,11 @@ class Router:
         await self._carrying.wait_free(name)
 
     def resume(self, name: EngineName) -> None:
-        """The engine takes calls again."""
+        """Gives the engine calls again."""
         self._line.reopen(self._named(name))
 
     def set_address(self, engine: Engine) -> None:
-        """One that is known by its name is elsewhere; what it had in flight ended with it."""
+        """Sets the new address of a restarted engine; what it had in flight ended with it."""
         self._named(engine.name)
         self._engines[engine.name] = engine
 
@@ -251,10 +251,10 @@ class Router:
             raise NotFound(f"no engine {name!r}; known are {', '.join(self._slots)}")
         return self._slots[name]
 
-    async def _seated(self, call: RoutedCall) -> None:
-        """Waits for a seat, behind the calls that came earlier."""
+    async def _assigned(self, call: RoutedCall) -> None:
+        """Waits for a slot, behind the calls that came earlier."""
         if call.slots is None:
-            self._line.seat_at_once(call)
+            self._line.assign_at_once(call)
         with self.held.holding(call):
             while call.slots is None:
                 left_s = call.progress_at + self._settings.hold_s - self._clock()

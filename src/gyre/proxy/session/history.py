@@ -200,7 +200,7 @@ class ResumePoints:
         self._trails: deque[ResumePoint] = deque(maxlen=MOST_TRAILS)
 
     def keep(self, trail: ResumePoint) -> None:
-        """The newest trail; one that it continues is dropped."""
+        """Keeps the newest resume point; one that it continues is dropped."""
         if len(trail.path) <= self._fewest_units:
             return
         for old in self._trails:
@@ -211,7 +211,7 @@ class ResumePoints:
         self._trails.append(trail)
 
     def resume(self, scope: tuple[str, bytes], hashes: bytes) -> Resumption | None:
-        """The longest beginning of this history that any trail holds."""
+        """The longest beginning of this history that any resume point holds."""
         best: tuple[int, ResumePoint] | None = None
         for trail in self._trails:
             if trail.mark.scope != scope:
@@ -319,7 +319,7 @@ class RequestHistory:
         return self._fresh[first - self._num_known :]
 
     def fresh(self) -> Sequence[HistoryUnit]:
-        """The units that no trail holds."""
+        """The units that no resume point holds."""
         return self._fresh
 
     def messages(self, unit: HistoryUnit) -> list[Message]:

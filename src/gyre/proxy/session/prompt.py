@@ -38,7 +38,7 @@ class Prompt:
 
 
 def compose(tree: Tree, history: RequestHistory, place: PrefixMatch, renderer: Renderer) -> Prompt:
-    """The exact prompt of a run whose last unit is no assistant message."""
+    """The exact prompt of a history whose last unit is no assistant message."""
     at = place.last_sampled(tree)
     pieces: list[list[int]] | None = None
     start, trim, generation = ROOT, 0, list[int]()

@@ -103,7 +103,7 @@ class Session:
         self._pending: dict[CallId, PositionedRequest] = {}
 
     def apply(self, record: CallRecord) -> None:
-        """One more fact, live or read back from the log."""
+        """Adds one more record, live or read back from the log."""
         self.tree.apply(record)
         if isinstance(record, CallClosed):
             self._keep_trail(record)
@@ -212,7 +212,7 @@ class Session:
     # Recording
 
     def open_call(self, pending: PositionedRequest, at: float) -> CallOpened:
-        """The fact that this request goes to an engine; takes the next call id."""
+        """The record that this request goes to an engine; takes the next call id."""
         call = CallId(self._next)
         self._next += 1
         return CallOpened(
