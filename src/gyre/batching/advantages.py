@@ -1,4 +1,4 @@
-"""Rewards of a group become advantages (SPEC 8.1)."""
+"""Group-relative advantages from the rewards of a group (SPEC 8.1)."""
 
 from collections.abc import Sequence
 from fractions import Fraction

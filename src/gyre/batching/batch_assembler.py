@@ -1,4 +1,4 @@
-"""The packing buffer: ready groups enter the batch one at a time, when cells run out of claims."""
+"""The packing buffer: takes ready groups into the batch one by one, as cells run out of claims."""
 
 from collections import deque
 from collections.abc import Sequence

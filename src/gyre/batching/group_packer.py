@@ -1,4 +1,4 @@
-"""A pulled group becomes claims: sealed logs to trees, trees to drawn rows, rows to packs."""
+"""Turns a pulled group into claims: logs to trees, trees to selected rows, rows to packs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

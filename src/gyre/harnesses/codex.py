@@ -1,4 +1,4 @@
-"""The same for Codex."""
+"""Everything Gyre knows of Codex: install, launch, call roles."""
 
 import re
 from collections.abc import Container, Mapping

@@ -1,4 +1,4 @@
-"""Programs that say whose call it is and what for, in headers of their own: scripts, mostly.
+"""Call roles from headers that a program sends itself, as scripts do.
 
 Rule 1: either of `x-gyre-role` and `x-gyre-agent` declares a call; other programs send neither.
 Rule 2: without a role, a call that names its agent is a sub-agent's.

@@ -1,4 +1,4 @@
-"""The same for mini-swe-agent."""
+"""Everything Gyre knows of mini-swe-agent: install, launch, call roles."""
 
 from collections.abc import Container
 

@@ -1,4 +1,4 @@
-"""The same for opencode."""
+"""Everything Gyre knows of opencode: install, launch, call roles."""
 
 import json
 import re

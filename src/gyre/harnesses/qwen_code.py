@@ -1,4 +1,4 @@
-"""The same for qwen-code.
+"""Everything Gyre knows of qwen-code: install, launch, call roles.
 
 qwen-code: nothing on the wire names an agent, so the system text and the last request tell.
 

@@ -1,4 +1,4 @@
-"""A network becomes a folder of weights: whole or absent, and a model to other tools as well."""
+"""Writes a network's weights to a folder, whole or not at all, in the format of other tools."""
 
 import json
 import shutil

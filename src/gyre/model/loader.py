@@ -1,4 +1,4 @@
-"""A name or a folder becomes a network, without a hub and without running code from the folder."""
+"""Loads a network by name or folder, without a hub and without running code from the folder."""
 
 import logging
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A pack as tensors on a device, with the chains that its depth-first order consists of.
+"""A pack as tensors on a device, with the chains of its depth-first order.
 
 T tokens, padding included; M targets.
 """

@@ -1,4 +1,4 @@
-"""The little HTTP a proxy needs over ASGI: whole bodies in, bodies or event streams out."""
+"""HTTP over ASGI as servers of a run need it: whole bodies in, bodies or event streams out."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping

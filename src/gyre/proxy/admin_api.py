@@ -1,4 +1,4 @@
-"""The proxy's own controls: executions, routes and engines, and how things stand."""
+"""The proxy's control requests: open and seal executions, routes, engines, status."""
 
 import hmac
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""Talks to a running proxy's controls, found through its run folder."""
+"""Sends control requests to a running proxy, found through its run folder."""
 
 import json
 import urllib.error

@@ -1,4 +1,4 @@
-"""ProxyClient: the controller's view, over all shards."""
+"""The controller's client of a proxy: one process, or all shards."""
 
 import asyncio
 from collections import Counter

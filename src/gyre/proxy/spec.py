@@ -1,4 +1,4 @@
-"""Everything a proxy process is started with."""
+"""The settings that a proxy process is started with."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""A model's folder becomes the renderer that its family needs."""
+"""Finds the renderer for a model: by its folder's name, its config, or its tokenizer."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What an answer says of a state, whether there is another attempt, and what it all closes as.
+"""What an evaluator's answer means, whether there is another attempt, and the final outcome.
 
 Rule 1: what is not a score is unresolved and never 0 (SPEC 6.3).
 Rule 2: only a placeholder stands for a 0 that no evaluator gave, and is made only here (SPEC 6.4).

@@ -1,4 +1,4 @@
-"""An evaluator is asked about one frozen state until it says something, within a budget."""
+"""Asks an evaluator about one frozen state until it answers validly, within a budget."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence

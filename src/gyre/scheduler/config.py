@@ -1,4 +1,4 @@
-"""The shape of a run, fixed before it starts, and everything that can be wrong with it."""
+"""The scheduler's settings: sizes and policies of a run, checked before it starts."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field

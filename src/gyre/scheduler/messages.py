@@ -1,4 +1,4 @@
-"""What the scheduler hears (past tense) and what it orders (imperative); plain values only."""
+"""Events that the scheduler takes (past tense) and commands that it returns (imperative)."""
 
 from dataclasses import dataclass
 from enum import Enum

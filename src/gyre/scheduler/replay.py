@@ -1,4 +1,4 @@
-"""A recorded run again: its shape from plain values, its events through a fresh scheduler."""
+"""Replays a recorded run: its settings from plain values, its events through a new scheduler."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields

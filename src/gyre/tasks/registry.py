@@ -1,4 +1,4 @@
-"""A source of tasks from what a run file or a command line says of it."""
+"""Opens the task source that a run file or a command line names."""
 
 from pathlib import Path
 from typing import assert_never

@@ -1,4 +1,4 @@
-"""The Trainer port over a trainer of our own, on one device of this process."""
+"""The CellTrainer protocol over Gyre's own trainer, on one device of this process."""
 
 from pathlib import Path
 

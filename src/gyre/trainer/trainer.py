@@ -1,4 +1,4 @@
-"""Trainer on one device: score, train, step, rest, restore; FLOP meter."""
+"""Trainer on one device: score, train, step, offload, reload; FLOP meter."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""A run as it lies on the disk: its call logs, and the tree that each of them makes."""
+"""Reads a run's call logs from the disk, and builds the tree of each execution."""
 
 from dataclasses import dataclass
 from pathlib import Path

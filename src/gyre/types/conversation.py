@@ -1,4 +1,4 @@
-"""A conversation with the dialects taken off: messages, tools, and the reply to them."""
+"""A conversation in the same form for every dialect: messages, tools, and the reply."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -1,4 +1,4 @@
-"""How an execution ends, what it left behind is worth, and the facts that say so (SPEC 6)."""
+"""How an execution ends, how its workspace is assessed, and the facts of both (SPEC 6)."""
 
 from dataclasses import dataclass
 from enum import Enum

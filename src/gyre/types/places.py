@@ -1,4 +1,4 @@
-"""The ports around one execution: its task, agent program, sandbox and judge.
+"""The protocols around one execution: task source, harness, sandbox and evaluator.
 
 They stand apart because a supervisor needs these alone, and there is one for every execution.
 """

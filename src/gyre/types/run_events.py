@@ -1,4 +1,4 @@
-"""What a live run's journal holds beside the scheduler's own events: facts for people and reports.
+"""Events that a controller journals beside the scheduler's: for resume, reports and dashboard.
 
 Times that are called `at` are nowhere here: every entry of a journal has its own.
 """

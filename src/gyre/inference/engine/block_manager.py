@@ -1,4 +1,4 @@
-"""Which cache block belongs to whom: references, reuse by content, and eviction of the oldest.
+"""Which calls reference which cache block; reuse by content, and eviction of the oldest.
 
 Rule 1: a block is free, kept (no call's, but findable) or referenced; only free ones are allocated.
 Rule 2: what is found under a digest was computed from exactly the tokens that the digest names.

@@ -1,4 +1,4 @@
-"""One pass over the network: some tokens of some calls in, logits of those that want a next out."""
+"""One pass over the network: tokens of calls in, logits of the calls that sample out."""
 
 from array import array
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A model becomes a loop: device and type chosen, weights loaded, memory taken."""
+"""Opens an engine core: chooses device and type, loads the weights, allocates the cache."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Who computes what in the next pass: calls wait, run in chunks, and step back for memory.
+"""Which calls compute in the next pass: they wait, run in chunks, or are preempted for memory.
 
 Rule 1: calls that sample go on in every pass, however long the prompts beside them are.
 Rule 2: memory goes to the oldest call; the youngest steps back and computes again later.

@@ -1,4 +1,4 @@
-"""A cell's server is started and put behind the orders that an engine takes."""
+"""Starts a cell's vLLM or SGLang server, and returns it as an engine."""
 
 import secrets
 import socket

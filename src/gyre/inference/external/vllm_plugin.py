@@ -1,4 +1,4 @@
-"""Weights from a cell's memory into vLLM: a plug-in for its transfers, run by its own interpreter.
+"""A plug-in of vLLM that loads weights from a cell's memory; vLLM's interpreter runs it.
 
 vLLM imports it as `gyre_vllm_weights`, from a folder beside its own, and nothing else of Gyre.
 """

@@ -1,4 +1,4 @@
-"""Orders to a served engine: pause, new weights, rest and wake, and cached blocks in and out."""
+"""Control requests to a served engine: pause, weights, sleep and wake, cached blocks in and out."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence

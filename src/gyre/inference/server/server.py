@@ -1,4 +1,4 @@
-"""The engine over HTTP: SGLang's paths and OpenAI's completions, its controls and its counts."""
+"""The engine over HTTP: SGLang's paths, OpenAI's completions, control requests and metrics."""
 
 import asyncio
 import hmac

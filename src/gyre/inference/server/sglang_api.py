@@ -1,4 +1,4 @@
-"""SGLang's own wire: /generate in token ids, each event with only what is new."""
+"""SGLang's /generate in token ids, each event with only what is new."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Whether an engine may be given calls, judged by what its last calls and probes came to."""
+"""Whether an engine may get calls, judged by its last calls and probes."""
 
 from enum import Enum
 

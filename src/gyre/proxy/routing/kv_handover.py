@@ -1,4 +1,4 @@
-"""Cached blocks follow the calls that move; what cannot be had in time is computed again.
+"""Moves cached blocks with the calls that move; what does not come in time is computed again.
 
 Rule 1: blocks are pinned before the call is cancelled, and let go after the destination has them
 or kv_s have passed (SPEC 2.3).

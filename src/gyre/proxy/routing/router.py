@@ -1,4 +1,4 @@
-"""Calls find engines, wait, move and continue.
+"""Finds every call an engine: calls wait, are sent, move, and continue elsewhere.
 
 Calls find engines and outlive them: held, moved and continued from the tokens they have.
 

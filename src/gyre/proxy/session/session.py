@@ -1,4 +1,4 @@
-"""One execution's conversation with its engines: a state machine that never talks to either.
+"""The state machine of one execution's calls: requests to prompts, outputs to replies; no I/O.
 
 Rule 1: `position` changes nothing; what happened is a record, and `apply` is the only way in.
 Rule 2: a call's parent is the one captured when it was positioned, however long it ran (M15).

@@ -1,4 +1,4 @@
-"""Of what a container is made and what holds it back, in the words of the daemon."""
+"""The request that creates a container: image, mounts, user, limits and security options."""
 
 import os
 import resource

@@ -1,4 +1,4 @@
-"""A program run inside a container that stands already, and what it prints."""
+"""Runs a program in a container that runs already, and keeps what it prints."""
 
 import asyncio
 import os

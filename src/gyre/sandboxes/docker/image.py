@@ -1,4 +1,4 @@
-"""Images that containers are made of: looked up, built from a folder, and read."""
+"""Images of containers: looked up, built from a folder, and read."""
 
 import fcntl
 import hashlib

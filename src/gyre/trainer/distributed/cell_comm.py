@@ -1,4 +1,4 @@
-"""Cells of one model sum their gradients at the first and take its weights, rank by rank.
+"""Sums the gradients of cells at the first of them, and broadcasts its weights, rank by rank.
 
 Rule 1: a group is a prefix of an order of cells; an epoch has one order, a failure begins another.
 Rule 2: no member's own sum or weights change: a reduction in main memory overwrites what its

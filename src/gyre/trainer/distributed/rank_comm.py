@@ -1,4 +1,4 @@
-"""What the ranks of one cell send each other, and how the silence of one becomes an error.
+"""Messages between the ranks of one cell, and the error when one of them does not answer.
 
 Rule 1: a send never waits for its receiver unless `depth` sends before it are still under way.
 Rule 2: activations, gradients and control each have groups of their own, because NCCL runs what
