@@ -65,7 +65,7 @@ def test_a_step_has_what_happened_since_the_one_before():
     metrics = RunMetrics(found)
     facts = (PACKED, claim(), REWARD, claim(claim=1), step(), step(1, reward=None))
     for now, fact in enumerate(facts):
-        metrics.heard(float(now), fact)
+        metrics.record(float(now), fact)
 
     (first, values), (second, after) = found.logs
     assert (1, 2) == (first, second)
@@ -89,7 +89,7 @@ def test_a_resumed_run_logs_what_is_new_and_its_work_once():
     cut_off = [(1.0, PACKED), (2.0, claim()), (3.0, step()), (5.0, claim())]
     metrics = RunMetrics(found, before=cut_off)
     for now, fact in ((6.0, PACKED), (7.0, claim()), (9.0, step())):
-        metrics.heard(now, fact)
+        metrics.record(now, fact)
 
     ((number, values),) = found.logs
     assert (1, 6.0, 70.0, 10.0) == (
@@ -102,8 +102,8 @@ def test_what_is_not_known_is_not_logged():
     """A missing reward is not 0, nor is the gap of a claim without targets."""
     found = Logged()
     metrics = RunMetrics(found)
-    metrics.heard(0.5, claim(measures=NOTHING))
-    metrics.heard(1.0, step(reward=None))
+    metrics.record(0.5, claim(measures=NOTHING))
+    metrics.record(1.0, step(reward=None))
     absent = {"reward", "objective/mean_ratio", "objective/max_gap", "executions/mean_s"}
 
     assert absent.isdisjoint(found.logs[0][1])
@@ -112,12 +112,12 @@ def test_what_is_not_known_is_not_logged():
 def test_publications_and_transitions_have_their_times():
     found = Logged()
     metrics = RunMetrics(found)
-    metrics.heard(0.0, step(3))
-    metrics.heard(
+    metrics.record(0.0, step(3))
+    metrics.record(
         1.0, WeightsPublished(version=4, digest="d", save_s=0.5, load_s=0.25, num_bytes=64)
     )
     for into in (True, False):
-        metrics.heard(
+        metrics.record(
             2.0,
             TransitionTimed(cell=1, transition=2, into_training=into, phases={"a": 0.5, "b": 1.5}),
         )
@@ -132,7 +132,7 @@ def test_publications_and_transitions_have_their_times():
 def test_the_step_that_comes_next_is_the_one_after_all_that_were_logged():
     found = Logged()
     facts = [(0.0, PACKED), (1.0, step()), (2.0, step(1)), (3.0, REWARD)]
-    RunMetrics(found, before=facts).heard(4.0, step(2))
+    RunMetrics(found, before=facts).record(4.0, step(2))
 
     assert [next_step(facts)] == [number for number, _ in found.logs]
     assert 1 == next_step([(0.0, PACKED)])

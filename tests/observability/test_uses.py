@@ -99,7 +99,7 @@ def measured(events):
 
 def story_of(facts):
     history = RunHistory(SMALL.shape)
-    history.heard_all(facts)
+    history.record_all(facts)
     return history
 
 
@@ -163,10 +163,10 @@ def line(board):
 
 def test_a_terminal_has_one_line_of_it_that_fits(measured, events):
     board = RunBoard(SMALL.shape)
-    board.heard_all(measured)
+    board.record_all(measured)
     (found,) = line(board)
     plain = RunBoard(SMALL.shape)
-    plain.heard_all(events)
+    plain.record_all(events)
 
     assert "8.0 cores, devices 50%" in found
     assert " serving" in found or " training" in found
@@ -177,7 +177,7 @@ def test_a_terminal_has_one_line_of_it_that_fits(measured, events):
 
 def test_board_and_story_share_it_alike(measured):
     board = RunBoard(SMALL.shape)
-    board.heard_all(measured)
+    board.record_all(measured)
     last = story_of(measured).uses[-1]
 
     assert {who: pytest.approx(last.cores(who)) for who in (*ROLES, *OTHERS)} == {
@@ -190,7 +190,7 @@ def test_standalone_engines_count_in_a_terminal_too():
     shape = replace(SMALL.shape, standalone_capacities=(16,))
     board, history = RunBoard(shape), RunHistory(shape)
     for one in (board, history):
-        one.heard_all([(0.0, RunStarted()), (10.0, fact(c0=20.0, c4=30.0))])
+        one.record_all([(0.0, RunStarted()), (10.0, fact(c0=20.0, c4=30.0))])
 
     assert 5.0 == board.use.cores("serving") == history.uses[0].cores("serving")
     assert board.use.all_cores == history.uses[0].all_cores

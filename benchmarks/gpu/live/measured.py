@@ -28,7 +28,7 @@ def sample(ran: Ran, folder: Path) -> dict[str, Any]:
     header = ran.reading.header
     assert header is not None
     history = RunHistory(shape_of(header.shape))
-    history.heard_all((one.now, one.event) for one in ran.reading.entries)
+    history.record_all((one.now, one.event) for one in ran.reading.entries)
     ((began, _),) = ran.reading.facts((RunStarted,))
     last = max(now for now, _ in ran.reading.facts((StepTaken,)))
     return {

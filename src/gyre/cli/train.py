@@ -63,13 +63,13 @@ def trained(run: Any, *, resumes: bool = False) -> int:
     board = RunBoard(run.shape, name=name)
     before = heard_so_far(run) if resumes else []
     for now, fact in before:
-        board.heard(now, fact)
+        board.record(now, fact)
     progress = Progress(sys.stdout, board, colour=colour)
     folder_of(run).mkdir(parents=True, exist_ok=True, mode=0o700)
     trackers = tracked(run, before=before if resumes else None)
     try:
         with _page(folder_of(run)):
-            listeners = [progress.heard, RunMetrics(trackers, before=before).heard]
+            listeners = [progress.record, RunMetrics(trackers, before=before).record]
             reason = train(run, resumes=resumes, listeners=listeners, tick=progress.tick)
     finally:
         progress.clear()

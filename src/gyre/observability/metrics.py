@@ -45,10 +45,10 @@ class RunMetrics:
         self._packed: dict[int, GroupPacked] = {}
         self._ran_s: list[float] = []
         for now, fact in before:
-            self.heard(now, fact)
+            self.record(now, fact)
         self._tracker = tracker
 
-    def heard(self, now: float, fact: Any) -> None:
+    def record(self, now: float, fact: Any) -> None:
         match fact:
             case ClaimTrained():
                 self._claims[fact.claim] = fact

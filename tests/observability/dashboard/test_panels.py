@@ -29,7 +29,7 @@ from gyre.types.training import Measures
 
 def story_of(facts, one=SMALL):
     history = RunHistory(one.shape)
-    history.heard_all(facts)
+    history.record_all(facts)
     return history
 
 
@@ -312,7 +312,7 @@ def test_news_is_what_was_not_told_before(facts):
     history, newest = RunHistory(SMALL.shape), NewsCursor()
     told_of = []
     for at, (now, fact) in enumerate(facts):
-        history.heard(now, fact)
+        history.record(now, fact)
         if at % 500 == 0:
             told_of += newest.lines(history)
     told_of += newest.lines(history)

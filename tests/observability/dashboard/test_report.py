@@ -69,7 +69,7 @@ def extras(end_s):
 
 def run_of(facts, *, label="small", **fields):
     history = RunHistory(SMALL.shape)
-    history.heard_all(facts)
+    history.record_all(facts)
     fields = {"ended": "finished", "seed": 0} | fields
     return ReportRun(label=label, history=history, panels=panels_of(history), **fields)
 
@@ -109,7 +109,7 @@ def test_what_is_counted_is_all_of_it_however_few_rows_are_drawn(events):
     middle = len(facts) // 2
     away = [(facts[middle][0], ProxyRestarted(seconds=2.0))] * 250
     history = RunHistory(SMALL.shape)
-    history.heard_all([*facts[:middle], *away, *facts[middle:]])
+    history.record_all([*facts[:middle], *away, *facts[middle:]])
     few = ViewWindow(at_s=history.now_s, from_s=0.0, to_s=history.now_s, points=10)
     run = ReportRun(label="small", history=history, panels=panels(history, few, PANELS))
     found = dict(in_numbers([run]).rows)

@@ -90,7 +90,7 @@ def test_those_that_are_read_stay_the_same_while_others_come_and_close(place, mo
         run.history = RunHistory(SMALL.shape)
         sizes = TreeSizes(run)
         for begin in range(0, len(facts), 40):
-            run.history.heard_all(facts[begin : begin + 40])
+            run.history.record_all(facts[begin : begin + 40])
             sizes.panel()
             await sizes.wait_read()
         return sizes.panel()

@@ -54,7 +54,7 @@ def small(**changes):
 
 def story_of(one, facts):
     history = RunHistory(one.shape)
-    history.heard_all(facts)
+    history.record_all(facts)
     return history
 
 
@@ -192,7 +192,7 @@ def test_facts_that_come_twice_count_once():
 
 def test_story_and_board_tell_the_same(history):
     board = RunBoard(SMALL.shape)
-    board.heard_all(told(simulated(SMALL)[1]))
+    board.record_all(told(simulated(SMALL)[1]))
 
     assert [board.spans(cell) for cell in range(4)] == [
         list(history.fleet.spans(cell, 0.0, history.now_s)) for cell in range(4)
@@ -265,7 +265,7 @@ def test_every_fact_that_tells_of_a_fault_is_among_them():
         Resumed(at=1.0),
     ]
     history = RunHistory(SMALL.shape)
-    history.heard_all([(0.0, RunStarted()), *((10.0, one) for one in facts)])
+    history.record_all([(0.0, RunStarted()), *((10.0, one) for one in facts)])
     found = {
         one.kind: (one.at_s, one.mended_at_s, one.cell, one.engine) for one in history.faults.rows
     }
@@ -294,7 +294,7 @@ def test_a_name_that_changes_is_the_last_one():
     ]
     history = RunHistory(SMALL.shape)
     first = next(iter(simulated(SMALL)[1]))
-    history.heard_all([first, *facts])
+    history.record_all([first, *facts])
 
     assert ["a", "b-02", "c-09"] == [one.name for one in history.work.members(0)[:3]]
     assert ("t", 0.5) == (history.work.queries[0].task, history.work.attempt(0, 2).score)

@@ -53,7 +53,7 @@ def seen(one, *, facts=None):
     """The record of a run, and a board that was told of it."""
     record, events = simulated(one)
     board = RunBoard(one.shape)
-    board.heard_all(facts(events) if facts else events)
+    board.record_all(facts(events) if facts else events)
     return record, board
 
 
@@ -62,7 +62,7 @@ def test_every_number_is_the_scheduler_s_after_every_event(name):
     _, events = simulated(SCENES[name])
     board, scheduler = RunBoard(SCENES[name].shape), Scheduler(SCENES[name].shape)
     for now, event in events:
-        board.heard(now, event)
+        board.record(now, event)
         scheduler.handle(event, now)
 
         assert scheduler.waterlevel == board.waterlevel
@@ -154,12 +154,12 @@ def test_what_is_said_again_after_a_resume_counts_once():
         for board, many in ((once, 1), (again, 2)):
             for _ in range(many):
                 if isinstance(event, StepTaken) and event.step == board.version:
-                    board.heard(now, packed(0, event.step))
-                    board.heard(now, trained(event.step, 0, 0))
-                    board.heard(now, made(event.step, {0: 1}))
-                board.heard(now, timed(0, 7, into_training=True))
-                board.heard(now, event)
-            board.heard(now, Resumed(at=1.0))
+                    board.record(now, packed(0, event.step))
+                    board.record(now, trained(event.step, 0, 0))
+                    board.record(now, made(event.step, {0: 1}))
+                board.record(now, timed(0, 7, into_training=True))
+                board.record(now, event)
+            board.record(now, Resumed(at=1.0))
 
     assert once.tally == again.tally
     assert once.steps == again.steps
@@ -169,8 +169,8 @@ def test_what_is_said_again_after_a_resume_counts_once():
 def test_the_report_of_an_update_that_was_never_taken_belongs_to_no_step():
     _, events = simulated(scenario(steps=2))
     board = RunBoard(scenario(steps=2).shape)
-    board.heard(0.0, made(5, {0: 100}))
-    board.heard_all(events)
+    board.record(0.0, made(5, {0: 100}))
+    board.record_all(events)
 
     assert [None, None] == [one.made for one in board.steps]
     assert 0 == board.tally.claims.total()
@@ -181,7 +181,7 @@ def test_the_time_left_is_that_of_the_steps_left():
     board = RunBoard(scenario(steps=4).shape)
     found = []
     for now, event in events:
-        board.heard(now, event)
+        board.record(now, event)
         if isinstance(event, StepTaken):
             found.append(board.left_s(now))
     step_s = record.steps[-1].at_s / 4
@@ -194,8 +194,8 @@ def test_nobody_knows_the_time_left_before_the_first_step_or_of_a_run_without_an
     _, events = simulated(SMALL)
     first = next(at for at, (_, event) in enumerate(events) if isinstance(event, StepTaken))
     board, endless = RunBoard(SMALL.shape), RunBoard(replace(SMALL.shape, steps=None))
-    board.heard_all(events[:first])
-    endless.heard_all(events[: first + 1])
+    board.record_all(events[:first])
+    endless.record_all(events[: first + 1])
 
     assert (0, None) == (board.version, board.left_s(board.now))
     assert (1, None) == (endless.version, endless.left_s(endless.now))
@@ -205,7 +205,7 @@ def test_a_step_that_takes_longer_than_others_is_about_to_end():
     _, events = simulated(scenario(steps=4))
     board = RunBoard(scenario(steps=4).shape)
     for now, event in events:
-        board.heard(now, event)
+        board.record(now, event)
         if isinstance(event, StepTaken):
             break
 
@@ -216,7 +216,7 @@ def test_rewards_are_seen_before_a_step_uses_them():
     board = RunBoard(SMALL.shape)
     for now, fact in told(simulated(SMALL)[1]):
         before = len(board.scores_since)
-        board.heard(now, fact)
+        board.record(now, fact)
         if isinstance(fact, StepTaken):
             break
 
@@ -226,9 +226,9 @@ def test_rewards_are_seen_before_a_step_uses_them():
 
 def test_levels_are_bounded_and_cover_the_run():
     many = RunBoard(SMALL.shape)
-    many.heard(0.0, RunStarted())
+    many.record(0.0, RunStarted())
     for second in range(3 * MOST_LEVELS):
-        many.heard(float(second), RunStarted())
+        many.record(float(second), RunStarted())
 
     assert len(many.levels) < MOST_LEVELS
     assert 0.0 == many.levels[0].at_s
@@ -237,10 +237,10 @@ def test_levels_are_bounded_and_cover_the_run():
 
 def test_a_fact_that_cannot_be_is_refused_and_changes_nothing():
     board = RunBoard(SMALL.shape)
-    board.heard(0.0, RunStarted())
+    board.record(0.0, RunStarted())
 
     with pytest.raises(InternalError, match="not open"):
-        board.heard(9.0, StepTaken(step=0))
+        board.record(9.0, StepTaken(step=0))
     assert (0.0, 0, []) == (board.now, board.version, board.steps)
     assert {CellState.SERVING} == set(board.states)
 
@@ -248,7 +248,7 @@ def test_a_fact_that_cannot_be_is_refused_and_changes_nothing():
 def test_a_board_that_is_told_the_same_shows_the_same():
     _, events = simulated(SMALL)
     board = RunBoard(SMALL.shape)
-    board.heard_all(events)
+    board.record_all(events)
 
     assert replay(SMALL.shape, events).scheduler.staleness.histogram == (
         board.scheduler.staleness.histogram

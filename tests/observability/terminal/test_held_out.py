@@ -63,10 +63,10 @@ def drawn(board):
 
 def test_a_board_keeps_rounds_by_version_and_scores_until_their_round():
     board = RunBoard(SHAPE)
-    board.heard_all([(0.0, RunStarted()), (1.0, scored(0)), (1.0, scored(0)), (1.0, scored(1))])
+    board.record_all([(0.0, RunStarted()), (1.0, scored(0)), (1.0, scored(0)), (1.0, scored(1))])
 
     assert [0, 1] == list(board.held_out_since)
-    board.heard_all([(2.0, whole(0)), (2.0, whole(0)), (3.0, scored(2, version=3))])
+    board.record_all([(2.0, whole(0)), (2.0, whole(0)), (3.0, scored(2, version=3))])
     assert {0: whole(0)} == board.held_out
     assert [2] == list(board.held_out_since)
 
@@ -98,7 +98,7 @@ def test_a_stream_has_a_line_for_each_round():
     stream = io.StringIO()
     progress = Progress(stream, RunBoard(SHAPE))
     for fact in (RunStarted(), scored(0), whole(0), whole(0), scored(1, version=3)):
-        progress.heard(1.0, fact)
+        progress.record(1.0, fact)
 
     lines = [line for line in stream.getvalue().splitlines() if "held-out" in line]
     assert ["held-out 0.500 +- 0.125 at version 0"] == [line.split("  ")[-1] for line in lines]
@@ -109,7 +109,7 @@ def test_a_stream_has_a_line_for_each_round():
 
 def story_of(*facts):
     history = RunHistory(SHAPE)
-    history.heard_all([(0.0, RunStarted()), *facts])
+    history.record_all([(0.0, RunStarted()), *facts])
     return history
 
 
@@ -178,8 +178,8 @@ def test_one_that_began_anew_is_listed_under_the_name_that_was_scored():
 def test_a_tracker_has_the_score_at_its_version():
     tracker = MemoryTracker()
     metrics = RunMetrics(tracker)
-    metrics.heard(1.0, whole(6))
-    metrics.heard(2.0, whole(9, mean=None, error=None, valid=0))
+    metrics.record(1.0, whole(6))
+    metrics.record(2.0, whole(9, mean=None, error=None, valid=0))
 
     assert [
         ("evaluation/score", 6, 0.5),

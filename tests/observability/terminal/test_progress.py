@@ -61,7 +61,7 @@ def facts():
 def shown(stream, facts, **how):
     progress = Progress(stream, RunBoard(SMALL.shape, name="quickstart"), **how)
     for now, fact in facts:
-        progress.heard(now, fact)
+        progress.record(now, fact)
     return progress
 
 
@@ -96,7 +96,7 @@ def test_the_block_says_where_the_run_is(facts):
 def test_a_terminal_is_left_alone_until_it_is_time(facts):
     screen = Screen()
     progress = Progress(screen, RunBoard(SMALL.shape))
-    progress.heard(0.0, RunStarted())
+    progress.record(0.0, RunStarted())
     first = len(screen.getvalue())
     progress.tick(REDRAW_S / 2)
 
@@ -109,7 +109,7 @@ def test_the_end_is_shown_at_once_with_its_reason(facts):
     screen = Screen()
     progress = shown(screen, facts[:-1], colour=False)
     assert "finished" in screen.lines[0]
-    progress.heard(facts[-1][0], RunEnded(reason="stopped by hand"))
+    progress.record(facts[-1][0], RunEnded(reason="stopped by hand"))
 
     assert "stopped by hand" in screen.lines[0]
 
@@ -143,7 +143,7 @@ def test_a_block_fits_into_the_terminal(facts, size):
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, width, 0, 0))
     with os.fdopen(theirs, "w", encoding="utf-8") as stream:
         progress = Progress(stream, RunBoard(SMALL.shape, name="quickstart"), colour=False)
-        progress.heard(*facts[0])
+        progress.record(*facts[0])
         drawn = os.read(ours, 65536).decode().replace("\r\n", "\n")
     os.close(ours)
     rows = ESCAPE.sub("", drawn).split("\n")[:-1]
@@ -157,7 +157,7 @@ def test_a_block_that_a_narrower_terminal_wrapped_is_erased_whole(facts):
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 80, 0, 0))
     with os.fdopen(theirs, "w", encoding="utf-8") as stream:
         progress = Progress(stream, RunBoard(SMALL.shape, name="q"), colour=False)
-        progress.heard(*facts[0])
+        progress.record(*facts[0])
         rows = ESCAPE.sub("", os.read(ours, 65536).decode()).split("\r\n")[:-1]
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 30, 0, 0))
         progress.tick(10.0)
@@ -186,11 +186,11 @@ def test_a_file_gets_a_line_for_each_step_and_publication(facts):
 def test_a_run_that_goes_on_says_only_what_is_new(facts):
     board = RunBoard(SMALL.shape)
     half = len(facts) // 2
-    board.heard_all(facts[:half])
+    board.record_all(facts[:half])
     file = io.StringIO()
     progress = Progress(file, board)
     for now, fact in facts[half:]:
-        progress.heard(now, fact)
+        progress.record(now, fact)
 
     assert "step  6/12" in file.getvalue().splitlines()[0]
     assert "step  5/12" not in file.getvalue()
@@ -213,7 +213,7 @@ def test_a_stream_that_is_gone_does_not_stop_the_run(facts):
     progress = Progress(closed, RunBoard(SMALL.shape))
     closed.close()
     for now, fact in facts:
-        progress.heard(now, fact)
+        progress.record(now, fact)
 
     assert 12 == progress.board.version
 
@@ -232,7 +232,7 @@ def test_a_pipe_that_nobody_reads_any_more_does_not_stop_the_run(facts):
 def test_many_cells_and_long_names_stay_within_the_width():
     shape = replace(SMALL.shape, num_cells=500)
     board = RunBoard(shape, name="a name\x1b[31m that is far too long for its column")
-    board.heard(0.0, RunStarted())
+    board.record(0.0, RunStarted())
     lines = printed(block(board, 1e7), width=WIDTH, colour=False)
 
     assert all(columns(line) <= WIDTH for line in lines)

@@ -159,7 +159,7 @@ def test_faults_are_those_that_the_page_has(tmp_path):
     late = [(now + 31.0, TimerFired())]
     facts = [*events[: until + 1], *lost, *late]
     history = RunHistory(one.shape)
-    history.heard_all(facts)
+    history.record_all(facts)
     write(tmp_path / "journal", header_of(one, started_at=5.0), facts, kinds=JOURNAL_EVENTS)
     looking = RunStatusView(tmp_path)
     looking.catch_up()

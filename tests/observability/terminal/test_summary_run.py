@@ -62,7 +62,7 @@ def test_nothing_is_wider_than_the_page(page, reading):
 def test_every_cell_has_a_row_that_says_what_it_did(page):
     _, events = simulated(SMALL)
     board = RunBoard(SMALL.shape)
-    board.heard_all(events)
+    board.record_all(events)
     drawn = {label: row(page, "Cells", label) for label in ("core", "cell 1", "cell 2", "cell 3")}
 
     for cell, text in enumerate(drawn.values()):
@@ -168,8 +168,8 @@ def test_continuous_dispatch_is_predicted_by_its_own_formula(tmp_path):
 
 def test_many_cells_share_rows():
     board = RunBoard(replace(SMALL.shape, num_cells=100))
-    board.heard(0.0, RunStarted())
-    board.heard(10.0, RunStarted())
+    board.record(0.0, RunStarted())
+    board.record(10.0, RunStarted())
     lines = timeline(board, width=WIDTH)
 
     assert lines[0].startswith("cells 0-4 ")

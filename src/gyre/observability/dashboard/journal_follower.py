@@ -164,7 +164,7 @@ class FollowedRun:
         for at, entry in enumerate(entries):
             if at and at % AT_ONCE == 0:
                 await asyncio.sleep(0)
-            self.history.heard(entry.now, entry.event)
+            self.history.record(entry.now, entry.event)
             self.sequence += 1
 
 

@@ -183,7 +183,7 @@ class CellHistory:
                         EngineOccupancy(now, load, last.seat_s + taken * (now - last.at_s))
                     )
 
-    def told(self, now: float, fact: object) -> None:
+    def record_fact(self, now: float, fact: object) -> None:
         match fact:
             case ClaimTrained(step=step, claim=claim, cell=cell, seconds=seconds):
                 if 0 <= cell < self.num_cells and self._is_new("claim", step, claim, cell):

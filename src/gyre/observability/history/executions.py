@@ -67,7 +67,7 @@ class HeldOutHistory:
     def __init__(self) -> None:
         self.rows: dict[int, EvaluationRecord] = {}
 
-    def heard(self, now: float, event: Event, *, published: int) -> None:
+    def record_event(self, now: float, event: Event, *, published: int) -> None:
         match event:
             case EvaluationRequested(evaluation=number):
                 self.rows.setdefault(number, EvaluationRecord(number, now, published))
@@ -77,7 +77,7 @@ class HeldOutHistory:
             case _:
                 pass
 
-    def ordered(self, now: float, order: Command) -> None:
+    def record_command(self, now: float, order: Command) -> None:
         match order:
             case LaunchEvaluation(evaluation=number, engine=engine) if number in self.rows:
                 self.rows[number].launched_s, self.rows[number].engine = now, engine
@@ -88,7 +88,7 @@ class HeldOutHistory:
             case _:
                 pass
 
-    def told(self, now: float, fact: object) -> None:
+    def record_fact(self, now: float, fact: object) -> None:
         match fact:
             case EvaluationScored(evaluation=number, version=version):
                 one = self.rows.setdefault(number, EvaluationRecord(number, now, version))
@@ -188,7 +188,7 @@ class ExecutionHistory:
 
     # What the scheduler hears and orders
 
-    def heard(self, now: float, event: Event) -> None:
+    def record_event(self, now: float, event: Event) -> None:
         match event:
             case ExecutionTerminated():
                 self._end(now, self.attempt(event.group, event.member), event.ending)
@@ -201,7 +201,7 @@ class ExecutionHistory:
             case _:
                 pass
 
-    def ordered(self, now: float, order: Command) -> None:
+    def record_command(self, now: float, order: Command) -> None:
         match order:
             case AdmitGroup(group=group, version=version, size=size):
                 self.queries.append(GroupRecord(group, version, now))
@@ -219,7 +219,7 @@ class ExecutionHistory:
             case _:
                 pass
 
-    def told(self, fact: object) -> None:
+    def record_fact(self, fact: object) -> None:
         """Facts for people; of a group that was never dispatched there is nothing to keep."""
         match fact:
             case GroupDrawn(group=group, task=task, executions=names) if self._knows(group):

@@ -56,7 +56,7 @@ class FaultHistory:
     def until(self, at_s: float) -> Iterator[RunFault]:
         return (one for one in self.rows if one.at_s <= at_s)
 
-    def heard(self, now: float, event: Event, scheduler: Scheduler) -> None:
+    def record_event(self, now: float, event: Event, scheduler: Scheduler) -> None:
         """What the scheduler has heard too; an engine that it did not fence was not missed."""
         match event:
             case CellDied(cell=cell):
@@ -80,7 +80,7 @@ class FaultHistory:
             case _:
                 pass
 
-    def ordered(self, now: float, order: Command) -> None:
+    def record_command(self, now: float, order: Command) -> None:
         match order:
             case LeaveTraining(cell=cell, reason=LeaveReason.RESCUE):
                 text = f"nobody served, and cell {cell} was called home"
@@ -88,8 +88,8 @@ class FaultHistory:
             case _:
                 pass
 
-    def told(self, now: float, fact: object) -> None:
-        if (found := _told(now, fact)) is not None:
+    def record_fact(self, now: float, fact: object) -> None:
+        if (found := _fault_of(now, fact)) is not None:
             self.rows.append(found)
 
     def _lose(self, now: float, engine: EngineId, text: str, scheduler: Scheduler) -> None:
@@ -112,7 +112,7 @@ class FaultHistory:
             fault.mended_at_s = now
 
 
-def _told(now: float, fact: object) -> RunFault | None:
+def _fault_of(now: float, fact: object) -> RunFault | None:
     """Facts for people that speak of a fault; those that say how long it took end with it."""
     match fact:
         case EngineSlow(engine=engine, token_s=token_s, peers_token_s=peers_s):

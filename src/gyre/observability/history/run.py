@@ -102,17 +102,17 @@ class RunHistory:
         """What was measured of processors and devices."""
         self.levels: list[RunCounts] = [self._level(0.0)]
 
-    def heard(self, now: float, fact: object) -> None:
+    def record(self, now: float, fact: object) -> None:
         """Takes in the next fact of the journal; raises InternalError where it cannot be."""
         if type(fact) in _EVENTS:
-            self._event(now, fact)  # type: ignore[arg-type]
+            self._record_event(now, fact)  # type: ignore[arg-type]
         else:
-            self._told(now, fact)
+            self._record_fact(now, fact)
         self.now_s = max(self.now_s, now)
 
-    def heard_all(self, facts: Iterable[tuple[float, object]]) -> None:
+    def record_all(self, facts: Iterable[tuple[float, object]]) -> None:
         for now, fact in facts:
-            self.heard(now, fact)
+            self.record(now, fact)
 
     def level_at(self, at_s: float) -> RunCounts:
         """The counts at a moment, after all that happened in it."""
@@ -129,17 +129,17 @@ class RunHistory:
     def is_over(self) -> bool:
         return self.ended is not None or self.scheduler.stopped is not None
 
-    def _event(self, now: float, event: Event) -> None:
+    def _record_event(self, now: float, event: Event) -> None:
         scheduler = self.scheduler
         version, published = scheduler.burst.version, scheduler.burst.published
         void = scheduler.ledger.void
         orders = scheduler.handle(event, now)
         self.is_started = True
-        self.work.heard(now, event)
-        self.held_out.heard(now, event, published=published)
-        self.faults.heard(now, event, scheduler)
+        self.work.record_event(now, event)
+        self.held_out.record_event(now, event, published=published)
+        self.faults.record_event(now, event, scheduler)
         for order in orders:
-            self._ordered(now, order)
+            self._record_command(now, order)
         self.fleet.note(now)
         if scheduler.burst.version > version:
             self.steps.taken(now, scheduler, num_void=scheduler.ledger.void - void)
@@ -149,10 +149,10 @@ class RunHistory:
         self._note_phase(now)
         self._note_level(now)
 
-    def _ordered(self, now: float, order: Command) -> None:
-        self.work.ordered(now, order)
-        self.held_out.ordered(now, order)
-        self.faults.ordered(now, order)
+    def _record_command(self, now: float, order: Command) -> None:
+        self.work.record_command(now, order)
+        self.held_out.record_command(now, order)
+        self.faults.record_command(now, order)
         match order:
             case EnterTraining(cell=cell):
                 self.entered.append((now, cell))
@@ -161,12 +161,12 @@ class RunHistory:
             case _:
                 pass
 
-    def _told(self, now: float, fact: object) -> None:
-        self.work.told(fact)
-        self.held_out.told(now, fact)
-        self.fleet.told(now, fact)
-        self.steps.told(now, fact)
-        self.faults.told(now, fact)
+    def _record_fact(self, now: float, fact: object) -> None:
+        self.work.record_fact(fact)
+        self.held_out.record_fact(now, fact)
+        self.fleet.record_fact(now, fact)
+        self.steps.record_fact(now, fact)
+        self.faults.record_fact(now, fact)
         match fact:
             case UseMeasured() if fact.seconds > 0:
                 num = len(self.fleet.capacities)

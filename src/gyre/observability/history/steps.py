@@ -99,7 +99,7 @@ class StepHistory:
         self._claims: dict[int, ClaimTrained] = {}
         self._ages: Counter[int] = Counter()
 
-    def told(self, now: float, fact: object) -> None:
+    def record_fact(self, now: float, fact: object) -> None:
         match fact:
             case StepMade():
                 self._made = fact

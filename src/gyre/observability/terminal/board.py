@@ -87,19 +87,19 @@ class RunBoard:
 
     # What is told
 
-    def heard(self, now: float, fact: object) -> None:
+    def record(self, now: float, fact: object) -> None:
         """Takes in the next fact of the journal; raises InternalError where it cannot be."""
         if isinstance(fact, Event):
-            self._event(now, fact)
+            self._record_event(now, fact)
         else:
-            self._told(now, fact)
+            self._record_fact(now, fact)
         self.now = max(self.now, now)
 
-    def heard_all(self, facts: Iterable[tuple[float, object]]) -> None:
+    def record_all(self, facts: Iterable[tuple[float, object]]) -> None:
         for now, fact in facts:
-            self.heard(now, fact)
+            self.record(now, fact)
 
-    def _event(self, now: float, event: Event) -> None:
+    def _record_event(self, now: float, event: Event) -> None:
         scheduler = self.scheduler
         version, terminated = self.version, scheduler.counters.terminated
         ages, groups = scheduler.staleness.consumed, scheduler.staleness.histogram.total()
@@ -123,7 +123,7 @@ class RunBoard:
             self._step(now, (scheduler.staleness.consumed - ages) / consumed, training)
         self._note_level(now)
 
-    def _told(self, now: float, fact: object) -> None:
+    def _record_fact(self, now: float, fact: object) -> None:
         match fact:
             case RewardGiven(score=score) if score is not None:
                 self._scores[fact.group, fact.member] = score

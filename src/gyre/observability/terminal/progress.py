@@ -61,9 +61,9 @@ class Progress:
         self._has_begun = False
         self._ending = ""
 
-    def heard(self, now: float, fact: object) -> None:
+    def record(self, now: float, fact: object) -> None:
         """The board hears it, and it is shown if it is time to."""
-        self.board.heard(now, fact)
+        self.board.record(now, fact)
         if self._is_terminal:
             self._redraw(now, is_due=self._ends())
         else:

@@ -72,17 +72,17 @@ class RunStatusView:
     def _note(self, now: float, fact: object) -> None:
         assert self.board is not None
         if not isinstance(fact, Event):
-            self.faults.told(now, fact)
+            self.faults.record_fact(now, fact)
             return
-        self.faults.heard(now, fact, self.board.scheduler)
+        self.faults.record_event(now, fact, self.board.scheduler)
         for order in self.board.orders:
-            self.faults.ordered(now, order)
+            self.faults.record_command(now, order)
 
     def catch_up(self) -> RunBoard:
         """The board with all of it; raises ConfigError where nothing is recorded."""
         for now, fact in self.news():
             assert self.board is not None
-            self.board.heard(now, fact)
+            self.board.record(now, fact)
         if self.board is None:
             raise ConfigError(f"{self._following.path}: nothing is recorded yet")
         return self.board
@@ -143,9 +143,9 @@ def follow(
             heard_s = clock_s()
             if progress is None or progress.board is not looking.board:
                 assert looking.board is not None
-                looking.board.heard(now, fact)
+                looking.board.record(now, fact)
             else:
-                progress.heard(now, fact)
+                progress.record(now, fact)
         board = looking.board
         if board is not None and (progress is None or progress.board is not board):
             progress = Progress(stream, board, colour=colour)

@@ -60,7 +60,7 @@ def summary(
     board = RunBoard(shape_of(header.shape), name=header.run)
     notes = list(_notes(reading))
     try:
-        board.heard_all((one.now, one.event) for one in reading.entries)
+        board.record_all((one.now, one.event) for one in reading.entries)
     except InternalError as error:
         notes.append(f"the journal's facts make no run after {spoken(board.now)}: {error}")
     notes += _unbalanced(reading)
