@@ -9,7 +9,7 @@ from tests.waiting import PATIENCE_S
 
 from gyre.proxy import main
 from gyre.proxy.main import OrphanMonitor
-from gyre.rollout.spec import TOLD_FILE, ProxyTotals, read_told, write_proxy_totals
+from gyre.rollout.spec import TOLD_FILE, ProxyTotals, read_proxy_totals, write_proxy_totals
 
 NAME = "g00000-00"
 LONG_S = 1000.0
@@ -85,7 +85,7 @@ def credited(left, *, told, counts, has_controller=False):
                 await calls.looked_at()
                 calls.held_s = held_s
             await calls.looked_at()
-        return read_told(folder).held_s
+        return read_proxy_totals(folder).held_s
 
     return asyncio.run(scenario())
 
@@ -116,7 +116,7 @@ def test_a_disk_that_is_full_does_not_end_it(left):
             calls.held_s = 7.0
             await calls.looked_at()
             (folder / TOLD_FILE).rmdir()
-            while read_told(folder).held_s != 7.0:
+            while read_proxy_totals(folder).held_s != 7.0:
                 await calls.looked_at(1)
 
     asyncio.run(scenario())

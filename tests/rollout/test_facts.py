@@ -8,7 +8,7 @@ from gyre.rollout import facts
 from gyre.rollout import facts as outcome
 from gyre.rollout.execution import Execution
 from gyre.rollout.facts import FACTS_FILE, FactsFile
-from gyre.rollout.spec import ProxyTotals, read_told, write_proxy_totals
+from gyre.rollout.spec import ProxyTotals, read_proxy_totals, write_proxy_totals
 from gyre.types.errors import LogDamaged
 from gyre.types.outcomes import (
     Assessed,
@@ -135,10 +135,10 @@ def test_an_outcome_of_another_format_is_named(tmp_path):
 
 
 def test_what_is_told_is_heard_and_garbage_is_not(tmp_path):
-    assert ProxyTotals() == read_told(tmp_path)
+    assert ProxyTotals() == read_proxy_totals(tmp_path)
     write_proxy_totals(tmp_path, ProxyTotals(held_s=2.5, committed_calls=3))
-    assert ProxyTotals(held_s=2.5, committed_calls=3) == read_told(tmp_path)
+    assert ProxyTotals(held_s=2.5, committed_calls=3) == read_proxy_totals(tmp_path)
     write_proxy_totals(tmp_path, ProxyTotals(held_s=math.inf))
-    assert ProxyTotals() == read_told(tmp_path)
+    assert ProxyTotals() == read_proxy_totals(tmp_path)
     (tmp_path / "told.json").write_text("{")
-    assert ProxyTotals() == read_told(tmp_path)
+    assert ProxyTotals() == read_proxy_totals(tmp_path)

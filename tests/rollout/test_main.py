@@ -25,7 +25,7 @@ from tests.waiting import PATIENCE_S, wait_until
 from gyre.rollout import facts as outcome
 from gyre.rollout.facts import FactsFile
 from gyre.rollout.heartbeat import BEAT_FILE, BEAT_S, Heartbeat, last_spent_s
-from gyre.rollout.main import Secrets, SupervisorProcess, all_told
+from gyre.rollout.main import Secrets, SupervisorProcess, all_proxy_totals
 from gyre.rollout.spec import ProxyTotals, write_order, write_proxy_totals
 from gyre.rollout.workspace import content_hash
 from gyre.sandboxes.proxy_relay import Upstream
@@ -110,7 +110,7 @@ def test_a_supervisor_outlives_its_parent_and_another_reader_sees_the_outcome(tm
 import os, signal, sys
 from pathlib import Path
 from tests.controller.executions.supervised import order, start
-from gyre.rollout.main import Secrets, all_told
+from gyre.rollout.main import Secrets, all_proxy_totals
 start(Path(sys.argv[1]), order("echo one > work; until test -e go; do :; done"), Secrets(key="k"))
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -379,7 +379,7 @@ def test_time_without_a_proxy_is_not_charged_either(tmp_path):
         await again.wait()
         now[0] = 4.0
         write_proxy_totals(tmp_path, ProxyTotals(held_s=3.0))
-        found = all_told(tmp_path, proxy)
+        found = all_proxy_totals(tmp_path, proxy)
         came.set()
         await waiting
         return found
@@ -396,7 +396,7 @@ def test_time_without_a_proxy_is_not_charged_by_the_next_supervisor(tmp_path, mo
         file.append(fact, at=0.0)
     file.close()
     Heartbeat(tmp_path).charge(lambda: before_s - BEAT_S)
-    with closing(SupervisorProcess(tmp_path, order(HALF), Secrets(), teller=None)) as one:
+    with closing(SupervisorProcess(tmp_path, order(HALF), Secrets(), reporter=None)) as one:
         found = one.spent_s()
 
     assert before_s <= found + waited_s < before_s + PATIENCE_S

@@ -75,7 +75,13 @@ def terminated(folder, sandbox, *, cancelled=False):
 
     async def work():
         one = Supervisor(
-            order, folder, execution, sandbox=sandbox, clock=Clock(), say=say, told=ProxyTotals
+            order,
+            folder,
+            execution,
+            sandbox=sandbox,
+            clock=Clock(),
+            record=say,
+            proxy_totals=ProxyTotals,
         )
         if cancelled:
             one.cancelled.set()

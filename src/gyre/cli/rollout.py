@@ -103,11 +103,11 @@ def execute(plan: Any, *, tasks: str, command: str) -> int:
         print(f"gyre {command}: {total} executions in {plan.folder}")
         print(f"  starting a proxy before {what}", flush=True)
 
-    def told(one: EvalResult) -> None:
+    def report(one: EvalResult) -> None:
         done.append(one)
         print(safe(line(one, num_done=len(done), total=total)), flush=True)
 
-    results, is_whole = roll_out(plan, begun=begun, told=told)
+    results, is_whole = roll_out(plan, begun=begun, report=report)
     found = summed_up(plan, results, tasks=tasks, is_whole=is_whole).spread
     print("\n".join(["", *map(safe, page(found))]))
     if not is_whole:

@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
 
     found: list[CheckedTask] = []
 
-    def told(one: CheckedTask) -> None:
+    def report(one: CheckedTask) -> None:
         found.append(one)
         scores = "  ".join(f"{way.way} {_score(way.score)}" for way in one.ways)
         print(
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
                 print(f"  {way.way}: {safe(way.problem)}")
                 print("".join(f"    | {safe(line)}\n" for line in way.said), end="", flush=True)
 
-    check_tasks(section_for(args.tasks), SandboxConfig(kind=args.sandbox), told)
+    check_tasks(section_for(args.tasks), SandboxConfig(kind=args.sandbox), report)
     unsolved = sum(one.ways[1:] == () != one.ways for one in found)
     wrong = sum(not one.is_sound for one in found)
     print(f"{_tasks(len(found))}: {f'{wrong} to be mended' if wrong else 'sound'}")

@@ -106,7 +106,7 @@ def result_of(folder: Path, one: SupervisedExecution, closed: Closed) -> EvalRes
         highest=one.task.evaluation.highest,
         ran_s=terminated.elapsed_s,
         reason=closed.reason,
-        calls=one.told.committed_calls or 0,
+        calls=one.proxy_totals.committed_calls or 0,
         versions=versions_of(folder, one.name),
     )
 

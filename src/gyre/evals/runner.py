@@ -147,8 +147,8 @@ READY_S = 300.0
 class EvalRunner:
     """One rollout, from its first process to its last."""
 
-    def __init__(self, plan: EvalSpec, *, told: Callable[[EvalResult], None]) -> None:
-        """`told` hears of every execution that has closed."""
+    def __init__(self, plan: EvalSpec, *, report: Callable[[EvalResult], None]) -> None:
+        """Calls `report` with the result of every execution that has closed."""
         self._plan = plan
         self._config = plan.config
         harness_for(plan.config)
@@ -157,7 +157,7 @@ class EvalRunner:
         for task in self._tasks:
             # What cannot be ordered is refused before anything is started.
             order_for(plan.config, ExecutionId(""), task, url="", facts_url="")
-        self._told = told
+        self._report = report
         self._token = secrets.token_urlsafe(32)
         self._facts_token = secrets.token_urlsafe(32)
         self._slots = asyncio.Semaphore(plan.concurrency)
@@ -182,12 +182,12 @@ class EvalRunner:
 
     async def work(self) -> list[EvalResult]:
         """What became of the executions: all of them, unless it was told to stop."""
-        told = told_to_stop()
+        stop_requested = told_to_stop()
         async with AsyncExitStack() as stack:
             self._places = await self._prepared(stack)
             self._results = stack.enter_context(EvalResults(self._places.run))
             for one in self._results.all:
-                self._told(one)
+                self._report(one)
             if self.is_whole:
                 return self._results.all
             headers = {"Authorization": f"Bearer {self._token}"}
@@ -200,7 +200,7 @@ class EvalRunner:
             fork_client = await ForkClient.open("gyre.rollout.main", self._places.log("nursery"))
             stack.push_async_callback(fork_client.close)
             proxy = await self._start(stack)
-            await self._execute(proxy, fork_client, told)
+            await self._execute(proxy, fork_client, stop_requested)
         if self._problem is not None:
             raise ConfigError(self._problem)
         return self._results.all
@@ -236,11 +236,11 @@ class EvalRunner:
             client = await self._start_engine(stack)
             window = min(window, await client.context_tokens())
             engines, key = (f"gyre={client.url}",), self._places.token
-        told = proxy_plan(self._config, self._places, engines=engines, context_tokens=window)
-        told = replace_fields(told, routed=False, engine_key=key)
-        # What the window came to is what agent programs are told.
-        self._config = replace_fields(self._config, proxy=told.proxy)
-        path = write_plan(self._places.plan("proxy"), told)
+        spec = proxy_plan(self._config, self._places, engines=engines, context_tokens=window)
+        spec = replace_fields(spec, routed=False, engine_key=key)
+        # What the window came to is what agent programs get.
+        self._config = replace_fields(self._config, proxy=spec.proxy)
+        path = write_plan(self._places.plan("proxy"), spec)
         log = self._places.log("proxy")
         process = await LoggedProcess.start("proxy", ("-m", "gyre.proxy.main", str(path)), log)
         stack.push_async_callback(process.stop)
@@ -283,7 +283,7 @@ class EvalRunner:
     # The executions
 
     async def _execute(
-        self, proxy: ShardedProxyClient, fork_client: ForkClient, told: asyncio.Event
+        self, proxy: ShardedProxyClient, fork_client: ForkClient, stop_requested: asyncio.Event
     ) -> None:
         on = listener(HOST, 0)
         facts_url = f"http://{HOST}:{on.getsockname()[1]}{PATH}"
@@ -300,20 +300,20 @@ class EvalRunner:
             lost=self._lost,
         )
         try:
-            async with serving(FactsServer(self._facts_token, self._supervisors.heard), on):
+            async with serving(FactsServer(self._facts_token, self._supervisors.receive), on):
                 try:
-                    await self._until_over(told)
+                    await self._until_over(stop_requested)
                 finally:
                     await self._supervisors.end()
         finally:
             on.close()
 
-    async def _until_over(self, told: asyncio.Event) -> None:
+    async def _until_over(self, stop_requested: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as self._group:
             always = [self._group.create_task(self._watch(*one)) for one in self._watched]
             always.append(self._group.create_task(self._supervisors.look_after()))
             always.append(self._group.create_task(self._launch_all()))
-            waits = [asyncio.create_task(one.wait()) for one in (told, self._over)]
+            waits = [asyncio.create_task(one.wait()) for one in (stop_requested, self._over)]
             try:
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -353,7 +353,7 @@ class EvalRunner:
         found = await asyncio.to_thread(result_of, self._places.run, one, fact)
         self._supervisors.forget(one.name)
         self._results.add(found)
-        self._told(found)
+        self._report(found)
         if self.is_whole:
             self._over.set()
 
@@ -375,13 +375,13 @@ def roll_out(
     plan: EvalSpec,
     *,
     begun: Callable[[int], None],
-    told: Callable[[EvalResult], None],
+    report: Callable[[EvalResult], None],
 ) -> tuple[list[EvalResult], bool]:
     """What became of the executions, and whether that is all of them."""
     check(sandbox_for(plan.config.sandbox))
 
     async def work() -> tuple[list[EvalResult], bool]:
-        rollout = EvalRunner(plan, told=told)
+        rollout = EvalRunner(plan, report=report)
         begun(rollout.num_executions)
         found = await rollout.work()
         return found, len(found) == rollout.num_executions
@@ -432,7 +432,7 @@ def due(config: RunConfig, run: Path) -> EvalSpec | None:
 
 def measured(plan: EvalSpec) -> EvalSummary:
     """What they come to, also kept in the folder of that evaluation; one begun before goes on."""
-    results, is_whole = roll_out(plan, begun=lambda number: None, told=lambda one: None)
+    results, is_whole = roll_out(plan, begun=lambda number: None, report=lambda one: None)
     what = "held-out tasks, behind the last publication"
     return summed_up(plan, results, tasks=what, is_whole=is_whole)
 

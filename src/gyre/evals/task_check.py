@@ -67,19 +67,22 @@ class CheckedTask:
 
 
 def check_tasks(
-    section: TasksConfig, sandbox: SandboxConfig, told: Callable[[CheckedTask], None]
+    section: TasksConfig, sandbox: SandboxConfig, report: Callable[[CheckedTask], None]
 ) -> None:
-    """`told` hears of every task of a source, in its order; TaskError for what cannot be read."""
+    """Calls `report` with every task of a source in order; TaskError if one cannot be read."""
     source = open_tasks(section, sandbox=sandbox.kind)
     tasks = [source.get(index) for index in range(len(source))]
     check(sandbox_for(sandbox))
 
     with tempfile.TemporaryDirectory(prefix="gyre-", ignore_cleanup_errors=True) as folder:
-        run_loop(_try_all(tasks, sandbox, Path(folder), told))
+        run_loop(_try_all(tasks, sandbox, Path(folder), report))
 
 
 async def _try_all(
-    tasks: Sequence[Task], sandbox: SandboxConfig, folder: Path, told: Callable[[CheckedTask], None]
+    tasks: Sequence[Task],
+    sandbox: SandboxConfig,
+    folder: Path,
+    report: Callable[[CheckedTask], None],
 ) -> None:
     """As many ways at once as there are cores."""
     fork_client = await ForkClient.open("gyre.rollout.main", folder / "nursery.log")
@@ -95,7 +98,7 @@ async def _try_all(
     ]
     try:
         for task, ways in zip(tasks, running, strict=True):
-            told(CheckedTask(task=task, ways=tuple(await asyncio.gather(*ways))))
+            report(CheckedTask(task=task, ways=tuple(await asyncio.gather(*ways))))
     finally:
         left = [one for ways in running for one in ways]
         for one in left:
@@ -149,8 +152,8 @@ def _scripted(step: TaskStep, solution: str | None, way: str) -> TaskStep:
 async def _try(fork_client: ForkClient, order: ExecutionSpec, folder: Path, way: str) -> TaskCheck:
     path = write_order(folder, order)
     # Nobody is asked with this key; a supervisor starts nothing without one.
-    told = json.dumps(asdict(Secrets(key="none")))
-    child = await fork_client.fork(way, [str(path)], log=folder / LOG_FILE, told=told)
+    secrets = json.dumps(asdict(Secrets(key="none")))
+    child = await fork_client.fork(way, [str(path)], log=folder / LOG_FILE, told=secrets)
     try:
         await child.wait()
     finally:

@@ -31,7 +31,7 @@ from gyre.proxy.routing.router import Router
 from gyre.proxy.server import Proxy
 from gyre.proxy.spec import ProxySpec, _moved, engines_of
 from gyre.renderers.registry import load_renderer
-from gyre.rollout.spec import read_told, write_proxy_totals
+from gyre.rollout.spec import read_proxy_totals, write_proxy_totals
 from gyre.storage.files import read_key, read_plan
 from gyre.storage.files import replace as replace_file
 from gyre.storage.wal import WalWriter, WriteAheadLog
@@ -94,7 +94,7 @@ class OrphanMonitor:
         """
         for execution, held_s in held.items():
             folder = self._attempts / execution
-            totals = read_told(folder)
+            totals = read_proxy_totals(folder)
             all_s = max(held_s, totals.held_s + held_s - before.get(execution, 0.0))
             if all_s > totals.held_s and folder.is_dir():
                 # A disk that is full now may take it the next time.

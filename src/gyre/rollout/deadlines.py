@@ -33,7 +33,7 @@ class Deadlines:
         steps: Sequence[TaskStep],
         *,
         clock: Clock,
-        told: Callable[[], ProxyTotals],
+        proxy_totals: Callable[[], ProxyTotals],
         spent_s: float | None,
     ) -> None:
         """`spent_s` is what earlier supervisors have counted; None where nobody wrote it down."""
@@ -41,7 +41,7 @@ class Deadlines:
         self._execution = execution
         self._steps = steps
         self._clock = clock
-        self._told = told
+        self._proxy_totals = proxy_totals
         self._deadlines = DeadlineTimes(agent_s=order.agent_s, overall_s=order.overall_s)
         self._step_at_most_s = math.inf
         self._held_before_s = 0.0
@@ -55,7 +55,7 @@ class Deadlines:
     def begin(self) -> None:
         """A step has started: what it may take at most is known."""
         step = self._steps[self._execution.step]
-        self._held_before_s = self._told().held_s
+        self._held_before_s = self._proxy_totals().held_s
         self._step_at_most_s = math.inf if step.agent_s is None else step.agent_s
         if len(self._steps) > 1:
             # An attempt at a score has its time behind the agent, or half of what is left.
@@ -65,7 +65,7 @@ class Deadlines:
 
     def overall_left_s(self) -> float:
         """Of the overall budget; one of which nobody knows what is spent begins anew."""
-        self._deadlines.hold(self._told().held_s)
+        self._deadlines.hold(self._proxy_totals().held_s)
         return self._deadlines.overall_at(0.0) - self.spent_s()
 
     def spent_s(self) -> float:
@@ -77,7 +77,7 @@ class Deadlines:
 
     def agent_left_s(self) -> float:
         """Of what all steps may take together."""
-        self._deadlines.hold(self._told().held_s)
+        self._deadlines.hold(self._proxy_totals().held_s)
         spent_s = sum(ended.elapsed_s or 0.0 for ended in self._execution.steps)
         if self._execution.is_running:
             spent_s += self.step_s() or 0.0
@@ -104,7 +104,7 @@ class Deadlines:
         return None if launched is None else self._clock.now() - launched
 
     def _own_left_s(self) -> float:
-        held_s = max(0.0, self._told().held_s - self._held_before_s)
+        held_s = max(0.0, self._proxy_totals().held_s - self._held_before_s)
         return self._step_at_most_s + held_s - (self.step_s() or 0.0)
 
     def _at(self, started: Launched | StepStarted | None) -> float | None:

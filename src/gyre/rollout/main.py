@@ -31,7 +31,7 @@ from gyre.rollout.execution import Execution, ExecutionStage, steps_of, worth
 from gyre.rollout.fact_reporter import FactReporter
 from gyre.rollout.facts import FactsFile
 from gyre.rollout.heartbeat import Heartbeat, last_spent_s
-from gyre.rollout.spec import ExecutionSpec, ProxyTotals, read_order, read_told
+from gyre.rollout.spec import ExecutionSpec, ProxyTotals, read_order, read_proxy_totals
 from gyre.rollout.supervisor import Supervisor
 from gyre.sandboxes.local.sandbox import warm as warm_sandboxes
 from gyre.sandboxes.process_tree import adopt_orphans
@@ -48,7 +48,7 @@ ORDERS = {signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Secrets:
-    """What a supervisor is told on its standard input, and nobody can read from the disk."""
+    """What a supervisor reads from its standard input; no file holds it."""
 
     key: str = field(default="", repr=False)
     """The execution's own, for its harness (SPEC 4.7)."""
@@ -70,16 +70,16 @@ class SupervisorProcess:
     """One execution, from wherever its facts say it stands to its closure."""
 
     def __init__(
-        self, folder: Path, order: ExecutionSpec, told: Secrets, teller: FactReporter
+        self, folder: Path, order: ExecutionSpec, known: Secrets, reporter: FactReporter
     ) -> None:
         self._folder = folder
         self._order = order
-        self._secrets = told
-        self._teller = teller
+        self._secrets = known
+        self._reporter = reporter
         self._facts = FactsFile(folder)
-        known = [entry.fact for entry in self._facts.entries]
+        facts = [entry.fact for entry in self._facts.entries]
         self._execution = Execution(
-            order.execution, order.task.id, known, worth=lambda scores: worth(order.task, scores)
+            order.execution, order.task.id, facts, worth=lambda scores: worth(order.task, scores)
         )
         prepared = self._execution.prepared
         self._mark = secrets.token_hex(16) if prepared is None else prepared.mark
@@ -94,8 +94,8 @@ class SupervisorProcess:
             self._execution,
             sandbox=self._sandbox,
             clock=MonotonicClock(boot=boot),
-            say=self._say,
-            told=lambda: all_told(folder, self._proxy),
+            record=self._record,
+            proxy_totals=lambda: all_proxy_totals(folder, self._proxy),
             spent_s=last_spent_s(folder),
         )
         self._harness = CommandHarness(
@@ -114,7 +114,7 @@ class SupervisorProcess:
         """The execution is closed and its outcome file says so, unless the run is stopped."""
         self._take_orders()
         for entry in self._facts.entries:
-            self._teller.report(entry)
+            self._reporter.report(entry)
         if self._execution.stage is ExecutionStage.CLOSED:
             facts.write(self._folder, self._execution.record)
             self._tidy()
@@ -131,13 +131,13 @@ class SupervisorProcess:
                 await self._supervisor.advance(self._mark, self._command)
         if not await self._is_assessed():
             return
-        self._say(
+        self._record(
             closing(
                 self._execution.terminated,
                 self._execution.assessments,
                 worth=lambda: worth(self._order.task, self._execution.scores),
                 is_surplus=self._surplus.is_set(),
-                committed_calls=read_told(self._folder).committed_calls,
+                committed_calls=read_proxy_totals(self._folder).committed_calls,
                 counts_placeholders=self._order.counts_placeholders,
             )
         )
@@ -178,13 +178,13 @@ class SupervisorProcess:
         loop.add_signal_handler(signal.SIGHUP, lambda: None)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ORDERS)
 
-    def _say(self, fact: Fact) -> None:
+    def _record(self, fact: Fact) -> None:
         """The fact is durable, and then told; one that cannot be written ends this process."""
         self._execution.apply(fact)
         entry = self._facts.append(fact, at=time.time())
         if isinstance(fact, Terminated | Closed):
             facts.write(self._folder, self._execution.record)
-        self._teller.report(entry)
+        self._reporter.report(entry)
 
     def _command(self, step: TaskStep) -> Command:
         if not self._secrets.key:
@@ -204,17 +204,17 @@ class SupervisorProcess:
         if self._stopped.is_set():
             return False
         assessed = asyncio.create_task(self._assess())
-        told = [asyncio.create_task(one.wait()) for one in (self._surplus, self._stopped)]
+        ends = [asyncio.create_task(one.wait()) for one in (self._surplus, self._stopped)]
         try:
-            await asyncio.wait({assessed, *told}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({assessed, *ends}, return_when=asyncio.FIRST_COMPLETED)
             if assessed.done():
                 assessed.result()
                 return True
             return self._surplus.is_set()
         finally:
-            for task in (assessed, *told):
+            for task in (assessed, *ends):
                 task.cancel()
-            await asyncio.gather(assessed, *told, return_exceptions=True)
+            await asyncio.gather(assessed, *ends, return_exceptions=True)
 
     async def _assess(self) -> None:
         """The state that waits for it, by the rule of its step."""
@@ -237,37 +237,37 @@ class SupervisorProcess:
             least=step.least,
         ):
             if self._execution.terminated is None:
-                self._say(
+                self._record(
                     StepAssessed(step=number, assessment=one.assessment, is_enough=one.is_enough)
                 )
             else:
-                self._say(Assessed(assessment=one.assessment))
+                self._record(Assessed(assessment=one.assessment))
 
 
-def all_told(folder: Path, proxy: Upstream) -> ProxyTotals:
+def all_proxy_totals(folder: Path, proxy: Upstream) -> ProxyTotals:
     """With the time in which there was no proxy that could have counted it (SPEC 6.1)."""
-    told = read_told(folder)
-    return replace(told, held_s=told.held_s + proxy.waited_s)
+    totals = read_proxy_totals(folder)
+    return replace(totals, held_s=totals.held_s + proxy.waited_s)
 
 
 def warm() -> None:
-    """What every supervisor needs and none changes is there before any is born."""
+    """What every supervisor needs and none changes is there before any is forked."""
     warm_sandboxes()
 
 
-def run_forked(arguments: Sequence[str], told: str) -> int:
+def run_forked(arguments: Sequence[str], secret: str) -> int:
     """The process's whole life."""
     os.umask(0o077)
     try:
         path = _order_file(arguments)
         order = read_order(path)
-        known = msgspec.json.decode(told or "{}", type=Secrets)
+        known = msgspec.json.decode(secret or "{}", type=Secrets)
         adopt_orphans()
         with (
-            FactReporter(order.facts_url, known.token, order.execution) as teller,
+            FactReporter(order.facts_url, known.token, order.execution) as reporter,
             Heartbeat(path.parent) as beating,
         ):
-            run_loop(_supervise(path.parent, order, known, teller, beating))
+            run_loop(_supervise(path.parent, order, known, reporter, beating))
     except (ConfigError, BoundaryError, LogDamaged, msgspec.MsgspecError, OSError) as error:
         sys.stderr.write(f"gyre supervise: {type(error).__name__}: {error}\n")
         return 2 if isinstance(error, ConfigError) else 1
@@ -292,11 +292,11 @@ def _order_file(arguments: Sequence[str]) -> Path:
 
 
 async def _supervise(
-    folder: Path, order: ExecutionSpec, told: Secrets, teller: FactReporter, beating: Heartbeat
+    folder: Path, order: ExecutionSpec, known: Secrets, reporter: FactReporter, beating: Heartbeat
 ) -> None:
     turning = asyncio.create_task(beating.turn())
     try:
-        supervision = SupervisorProcess(folder, order, told, teller)
+        supervision = SupervisorProcess(folder, order, known, reporter)
         try:
             beating.charge(supervision.spent_s)
             await supervision.work()

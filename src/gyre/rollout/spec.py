@@ -82,12 +82,12 @@ def read_order(path: Path) -> ExecutionSpec:
     return order
 
 
-def write_proxy_totals(folder: Path, told: ProxyTotals) -> None:
+def write_proxy_totals(folder: Path, totals: ProxyTotals) -> None:
     """The supervisor reads it when a deadline comes, and when it closes the execution."""
-    replace(folder / TOLD_FILE, msgspec.json.encode(told))
+    replace(folder / TOLD_FILE, msgspec.json.encode(totals))
 
 
-def read_told(folder: Path) -> ProxyTotals:
+def read_proxy_totals(folder: Path) -> ProxyTotals:
     """What was told last; nothing, if nothing was or it cannot be read."""
     try:
         return msgspec.json.decode((folder / TOLD_FILE).read_bytes(), type=ProxyTotals)

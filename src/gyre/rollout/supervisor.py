@@ -51,8 +51,8 @@ class Supervisor:
         *,
         sandbox: Sandbox,
         clock: Clock,
-        say: Callable[[Fact], None],
-        told: Callable[[], ProxyTotals],
+        record: Callable[[Fact], None],
+        proxy_totals: Callable[[], ProxyTotals],
         spent_s: float | None = None,
     ) -> None:
         """`spent_s` is what its earlier supervisors wrote down of its overall budget, if any."""
@@ -61,10 +61,10 @@ class Supervisor:
         self._execution = execution
         self._sandbox = sandbox
         self._clock = clock
-        self._say = say
+        self._record = record
         self._steps = steps_of(order.task)
         self._times = Deadlines(
-            order, execution, self._steps, clock=clock, told=told, spent_s=spent_s
+            order, execution, self._steps, clock=clock, proxy_totals=proxy_totals, spent_s=spent_s
         )
         stacks = order.sandbox.kind == "local"
         self.workspaces = [
@@ -114,9 +114,9 @@ class Supervisor:
         # Fact before the start, because nothing must ever be launched twice.
         now_s, boot = self._clock.now(), self._clock.boot
         if number == 0:
-            self._say(Launched(monotonic_s=now_s, boot=boot))
+            self._record(Launched(monotonic_s=now_s, boot=boot))
         else:
-            self._say(StepStarted(step=number, monotonic_s=now_s, boot=boot))
+            self._record(StepStarted(step=number, monotonic_s=now_s, boot=boot))
         self._times.begin()
         await self._run(step, wanted)
 
@@ -188,7 +188,7 @@ class Supervisor:
         await self._sandbox.prepare(str(workspace.live))
         levels = self._levels()
         if is_new:
-            self._say(Prepared(mark=mark, levels=levels))
+            self._record(Prepared(mark=mark, levels=levels))
 
     async def _until_done(self, part: Callable[[], Awaitable[None]]) -> None:
         """A part of the launch, tried again while that may help and nobody wants it to end."""
@@ -245,7 +245,7 @@ class Supervisor:
             self._terminated(ending, reason, whole_s, state)
             return
         reason = visible(reason, MOST_REASON)
-        self._say(
+        self._record(
             StepEnded(step=number, ending=ending, reason=reason, elapsed_s=elapsed_s, state=state)
         )
 
@@ -253,7 +253,7 @@ class Supervisor:
         self, ending: Ending, reason: str, elapsed_s: float | None, state: State | None
     ) -> None:
         said = visible(reason, MOST_REASON)
-        self._say(Terminated(ending=ending, reason=said, elapsed_s=elapsed_s, state=state))
+        self._record(Terminated(ending=ending, reason=said, elapsed_s=elapsed_s, state=state))
 
     def _not_started(self, reason: str) -> None:
         """Behind a step, what was done says nothing of the one that could not be."""

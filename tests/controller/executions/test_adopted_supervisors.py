@@ -14,7 +14,7 @@ from gyre.controller.executions.supervisors import SILENT_S, HeldTime, Superviso
 from gyre.proxy.client import SealedExecution
 from gyre.rollout.facts import FACTS_FILE, FactEntry, FactsFile
 from gyre.rollout.heartbeat import BEAT_FILE
-from gyre.rollout.spec import ProxyTotals, read_told, write_order, write_proxy_totals
+from gyre.rollout.spec import ProxyTotals, read_proxy_totals, write_order, write_proxy_totals
 from gyre.storage import files
 from gyre.types.outcomes import Closed, Ending, Launched, Outcome, Prepared, Terminated
 
@@ -89,14 +89,14 @@ class Scene:
             self.fork_server,
             order_of=lambda name, task, url: order("true"),
             facts_token="t",
-            terminated=self._hear,
-            closed=self._hear,
+            terminated=self._record,
+            closed=self._record,
             spawn=self._spawn,
             lost=lambda one, reason: self.lost.append((one.name, reason)),
             clock=lambda: self.now,
         )
 
-    async def _hear(self, one, fact):
+    async def _record(self, one, fact):
         self.heard.append(fact)
 
     def _spawn(self, work):
@@ -156,9 +156,9 @@ def test_what_is_posted_and_read_from_the_disk_counts_once(scene):
         one.left(PREPARED, LAUNCHED, ENDED)
         held = files.take(one.folder)
         await one.adopt()
-        await one.supervisors.heard(NAME, FactEntry(sequence=2, at=0.0, fact=ENDED))
+        await one.supervisors.receive(NAME, FactEntry(sequence=2, at=0.0, fact=ENDED))
         one.left(VALID)
-        await one.supervisors.heard(NAME, FactEntry(sequence=3, at=0.0, fact=VALID))
+        await one.supervisors.receive(NAME, FactEntry(sequence=3, at=0.0, fact=VALID))
         await one.look(2)
         os.close(held)
 
@@ -304,7 +304,7 @@ def test_what_it_was_told_before_is_not_taken_back_by_a_new_proxy(scene):
         await one.look()
         os.close(held)
 
-    assert 57.0 == read_told(scene(scenario).folder).held_s
+    assert 57.0 == read_proxy_totals(scene(scenario).folder).held_s
 
 
 def test_seconds_of_one_proxy_after_another_add_up():

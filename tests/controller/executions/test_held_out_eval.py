@@ -18,7 +18,7 @@ from gyre.controller.executions.held_out_eval import HeldOutEval, name_of
 from gyre.controller.executions.supervisors import MOST_REVIVALS
 from gyre.proxy.client import SealedExecution
 from gyre.rollout.facts import FactEntry, FactsFile
-from gyre.rollout.spec import ExecutionSpec, read_order, read_told, write_order
+from gyre.rollout.spec import ExecutionSpec, read_order, read_proxy_totals, write_order
 from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.messages import (
     EvaluationEnded,
@@ -158,11 +158,11 @@ class Scene:
             last=SHAPE.steps,
             order_of=self._order_of,
             facts_token="token",
-            hear=self.hear,
+            record=self.record,
             spawn=self._spawn,
         )
 
-    def hear(self, fact):
+    def record(self, fact):
         self._inbox.append(fact)
 
     def _spawn(self, work):
@@ -218,7 +218,7 @@ class Scene:
         self.evaluations.noticed(0.0, fact)
 
     async def begin(self):
-        self.hear(RunStarted())
+        self.record(RunStarted())
         await self.settle()
 
     async def publish(self, version):
@@ -230,7 +230,7 @@ class Scene:
         """Both facts are posted, each twice."""
         name = name_of(number)
         for at, fact in enumerate([ENDED, ENDED, closed, closed]):
-            await self.evaluations.heard(name, FactEntry(sequence=at // 2, at=0.0, fact=fact))
+            await self.evaluations.receive(name, FactEntry(sequence=at // 2, at=0.0, fact=fact))
         await self.settle()
 
     def of(self, kind):
@@ -267,7 +267,7 @@ def test_a_slot_is_free_when_the_harness_has_ended(scene):
     async def scenario(one):
         await one.begin()
         entry = FactEntry(sequence=0, at=0.0, fact=ENDED)
-        await one.evaluations.heard(name_of(1), entry)
+        await one.evaluations.receive(name_of(1), entry)
         assert ["eval-000001"] == one.proxy.sealed
         await one.settle()
 
@@ -276,8 +276,8 @@ def test_a_slot_is_free_when_the_harness_has_ended(scene):
     assert [EvaluationEnded(evaluation=1)] == found.of(EvaluationEnded)
     assert [0, 1, 2] == found.launched
     assert [] == found.of(EvaluationScored)
-    assert {"eval-000000", "eval-000002"} == set(found.evaluations.seats)
-    told = read_told(found.folder / "attempts" / "eval-000001")
+    assert {"eval-000000", "eval-000002"} == set(found.evaluations.assignments)
+    told = read_proxy_totals(found.folder / "attempts" / "eval-000001")
     assert (0.5, 3) == (told.held_s, told.committed_calls)
 
 
@@ -300,7 +300,7 @@ def test_a_round_has_the_mean_of_the_valid_and_its_standard_error(scene):
     assert 0.5 == pytest.approx(whole.mean)
     assert 0.5 / sqrt(3) == pytest.approx(whole.standard_error)
     assert 0 == found.scheduler.num_evaluations
-    assert {} == found.evaluations.seats
+    assert {} == found.evaluations.assignments
 
 
 @pytest.mark.parametrize(
@@ -322,7 +322,7 @@ def test_rounds_come_every_so_many_publications_with_new_numbers(scene):
         await one.close(0)
         for version in (1, 2, 2, 3, 4, 5, 6):
             await one.publish(version)
-            for number in sorted(one.evaluations.seats):
+            for number in sorted(one.evaluations.assignments):
                 await one.close(int(number.removeprefix("eval-")))
 
     found = scene(scenario, tasks=1, every=2)
@@ -361,7 +361,7 @@ def test_seats_follow_the_scheduler_s_moves_while_an_evaluation_runs(scene):
 
     found = scene(scenario, tasks=2)
 
-    assert {"eval-000001": 7} == found.evaluations.seats
+    assert {"eval-000001": 7} == found.evaluations.assignments
 
 
 def test_facts_that_were_not_posted_are_read_from_the_disk(scene):
@@ -372,7 +372,7 @@ def test_facts_that_were_not_posted_are_read_from_the_disk(scene):
             file.append(fact, at=0.0)
         entry = file.append(VALID, at=0.0)
         file.close()
-        await one.evaluations.heard(name_of(0), entry)
+        await one.evaluations.receive(name_of(0), entry)
         await one.settle()
 
     found = scene(scenario, tasks=1)
@@ -385,7 +385,7 @@ def test_facts_of_other_executions_are_passed_over(scene):
     async def scenario(one):
         await one.begin()
         entry = FactEntry(sequence=0, at=0.0, fact=ENDED)
-        await one.evaluations.heard("g00000-00", entry)
+        await one.evaluations.receive("g00000-00", entry)
 
     assert [] == scene(scenario).of(EvaluationEnded)
 
@@ -460,7 +460,7 @@ def test_deadlines_are_told_what_calls_waited(scene):
 
     found = scene(scenario, tasks=1)
 
-    assert 30.0 == read_told(found.folder / "attempts" / "eval-000000").held_s
+    assert 30.0 == read_proxy_totals(found.folder / "attempts" / "eval-000000").held_s
 
 
 @pytest.mark.parametrize(("for_good", "told"), [(True, signal.SIGUSR1), (False, signal.SIGUSR2)])
@@ -481,7 +481,7 @@ def test_what_is_unfinished_is_told_whether_the_run_is_over_or_only_stopped(scen
 
 def test_an_evaluation_that_is_about_to_be_started_is_not(scene):
     async def scenario(one):
-        one.hear(RunStarted())
+        one.record(RunStarted())
         one.take_all()
         await one.evaluations.end()
         await one.settle()
@@ -497,7 +497,7 @@ def test_an_evaluation_that_is_just_being_started_is_cancelled_too(scene):
 
     async def scenario(one):
         one.fork_server.gate.clear()
-        one.hear(RunStarted())
+        one.record(RunStarted())
         one.take_all()
         await one.fork_server.asked.wait()
         one.abandon()
@@ -564,7 +564,7 @@ def test_a_round_that_an_earlier_controller_left_open_goes_on(scene):
         again.scheduler = one.scheduler
         again.evaluations.recall([*history_of(one), Published(version=1, silent=())])
         await again.settle()
-        assert {"eval-000001", "eval-000002"} == set(again.evaluations.seats)
+        assert {"eval-000001", "eval-000002"} == set(again.evaluations.assignments)
         for number in (1, 2):
             await again.close(number)
         one.again = again
@@ -605,11 +605,11 @@ def test_an_evaluation_that_was_ended_with_its_run_begins_anew(scene, before, no
             ]
         )
         await one.settle_but_deciding()
-        seats.append(dict(one.evaluations.seats))
+        seats.append(dict(one.evaluations.assignments))
         one.evaluations.move([EvaluationMove(evaluation=0, engine=EngineId(2))])
-        seats.append(dict(one.evaluations.seats))
+        seats.append(dict(one.evaluations.assignments))
         for at, fact in enumerate([ENDED, VALID]):
-            await one.evaluations.heard(now, FactEntry(sequence=at, at=0.0, fact=fact))
+            await one.evaluations.receive(now, FactEntry(sequence=at, at=0.0, fact=fact))
         await one.settle_but_deciding()
 
     found = scene(scenario, tasks=1)

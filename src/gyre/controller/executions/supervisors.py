@@ -30,7 +30,7 @@ from gyre.rollout.spec import (
     ORDER_FILE,
     ExecutionSpec,
     ProxyTotals,
-    read_told,
+    read_proxy_totals,
     write_order,
     write_proxy_totals,
 )
@@ -123,7 +123,7 @@ class SupervisedExecution:
     was_terminated: bool = False
     """An earlier controller heard so and wrote it down."""
     key: str = field(default="", repr=False)
-    num_heard: int = 0
+    next_sequence: int = 0
     read_bytes: int | None = None
     """Of its facts, when they were last read where they lie."""
     num_revivals: int = 0
@@ -131,7 +131,7 @@ class SupervisedExecution:
     """Its harness was launched; another supervisor needs no key for what is left."""
     terminated: Terminated | None = None
     closed: Closed | None = None
-    told: ProxyTotals = field(default_factory=ProxyTotals)
+    proxy_totals: ProxyTotals = field(default_factory=ProxyTotals)
     held: HeldTime = field(default_factory=HeldTime)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     beat: int | None = None
@@ -159,7 +159,7 @@ class SupervisedExecution:
             return False
         if beat != self.beat:
             self.beat = beat
-            self.silence.heard(now)
+            self.silence.answered(now)
         return self.silence.is_over(now)
 
     def kill(self) -> None:
@@ -281,15 +281,15 @@ class Supervisors:
         """Its supervisor has said everything and ends by itself."""
         del self._all[name]
 
-    async def heard(self, name: ExecutionId, entry: FactEntry) -> None:
+    async def receive(self, name: ExecutionId, entry: FactEntry) -> None:
         """A fact was posted; one that was missed before it is read from the disk."""
         one = self._all.get(name)
         if one is None:
             return
         async with one.lock:
-            if entry.sequence > one.num_heard:
+            if entry.sequence > one.next_sequence:
                 await self._catch_up(one, upto=entry.sequence)
-            if entry.sequence == one.num_heard:
+            if entry.sequence == one.next_sequence:
                 await self._apply(one, entry)
 
     async def look_after(self) -> None:
@@ -334,8 +334,8 @@ class Supervisors:
             await self._begin(one)
             return
         one.is_adopted = True
-        one.told = await asyncio.to_thread(read_told, one.folder)
-        one.held = HeldTime(one.told.held_s)
+        one.proxy_totals = await asyncio.to_thread(read_proxy_totals, one.folder)
+        one.held = HeldTime(one.proxy_totals.held_s)
         await self._listen(one)
         if one.closed is None and one.is_cancelled:
             one.surplus()
@@ -432,14 +432,14 @@ class Supervisors:
 
     async def _supervise(self, one: SupervisedExecution) -> None:
         """A supervisor, which goes on from whatever the execution's facts say."""
-        told = Secrets(key=one.key, token=self._facts_token)
+        keys = Secrets(key=one.key, token=self._facts_token)
         # Not given up with whoever waits, because a process that nobody knows would go on.
         one.fork = asyncio.create_task(
             self._fork_client.fork(
                 one.name,
                 [str(one.folder / ORDER_FILE)],
                 log=one.folder / LOG_FILE,
-                told=json.dumps(asdict(told)),
+                told=json.dumps(asdict(keys)),
                 lasts=True,
             )
         )
@@ -454,7 +454,7 @@ class Supervisors:
         ended = Terminated(ending=ending, reason=reason, elapsed_s=None, state=None)
         over: list[Fact] = [Closed(outcome=outcome, score=None, reason=reason)]
         for fact in over if one.terminated is not None else [ended, *over]:
-            await self._apply(one, FactEntry(sequence=one.num_heard, at=0.0, fact=fact))
+            await self._apply(one, FactEntry(sequence=one.next_sequence, at=0.0, fact=fact))
 
     async def _revive(self, one: SupervisedExecution) -> None:
         """What its supervisor said last is heard, and another goes on if it was not the end."""
@@ -480,11 +480,11 @@ class Supervisors:
         for entry in await asyncio.to_thread(facts.read, one.folder):
             if one.closed is not None:
                 return
-            if entry.sequence >= one.num_heard and (upto is None or entry.sequence < upto):
+            if entry.sequence >= one.next_sequence and (upto is None or entry.sequence < upto):
                 await self._apply(one, entry)
 
     async def _apply(self, one: SupervisedExecution, entry: FactEntry) -> None:
-        one.num_heard = entry.sequence + 1
+        one.next_sequence = entry.sequence + 1
         match entry.fact:
             case Launched():
                 one.has_run = True
@@ -508,9 +508,9 @@ class Supervisors:
             return
         sealed = await self._seal(one)
         held_s = one.held.counted(sealed.held_s)
-        one.told = ProxyTotals(held_s=held_s, committed_calls=sealed.committed_calls)
+        one.proxy_totals = ProxyTotals(held_s=held_s, committed_calls=sealed.committed_calls)
         if one.folder.exists():
-            await asyncio.to_thread(write_proxy_totals, one.folder, one.told)
+            await asyncio.to_thread(write_proxy_totals, one.folder, one.proxy_totals)
         one.terminated = fact
         await self._terminated(one, fact)
 
@@ -531,9 +531,9 @@ class Supervisors:
             if one is None or one.terminated is not None or not one.is_supervised:
                 continue
             held_s = one.held.counted(held_s)
-            if held_s > one.told.held_s + POLL_S:
-                one.told = ProxyTotals(held_s=held_s)
-                await asyncio.to_thread(write_proxy_totals, one.folder, one.told)
+            if held_s > one.proxy_totals.held_s + POLL_S:
+                one.proxy_totals = ProxyTotals(held_s=held_s)
+                await asyncio.to_thread(write_proxy_totals, one.folder, one.proxy_totals)
 
 
 SupervisorsOf = Callable[
