@@ -86,10 +86,10 @@ def _terminated(self, event, real=ExecutionTable.terminated):
         self.counters.terminated = before
 
 
-@bug("a fact is heard as often as it is posted", "I7", of=(Supervisors, "heard"))
-async def _heard(self, name, entry, real=Supervisors.heard):
+@bug("a fact is heard as often as it is posted", "I7", of=(Supervisors, "receive"))
+async def _heard(self, name, entry, real=Supervisors.receive):
     one = self._all.get(name)
-    if one is not None and entry.sequence < one.num_heard:
+    if one is not None and entry.sequence < one.next_sequence:
         async with one.lock:
             await self._apply(one, entry)
     await real(self, name, entry)
@@ -250,10 +250,10 @@ async def _hall_leave(self, cell, *, parks=False, real=TrainingCoordinator.leave
 @bug("routes are told once", "I10", "I6", of=(RouteTable, "work"))
 async def _work(self):
     await self._changed.wait()
-    changes = self._changes()
+    changes = {execution: self._wanted.get(execution) for execution in self._unsent}
     self._version += 1
     await self._proxy.assign(self._version, changes)
-    self._told.update(changes)
+    self._sent.update(changes)
     self._flushed.set()
 
 

@@ -126,7 +126,7 @@ def test_whoever_stands_still_again_and_again_asks_several_times_before_it_ends_
 def test_silence_is_counted_from_the_first_question_and_anew_from_every_word():
     silence = SilenceTimer(MOST_S)
     found = [silence.is_over(one) for one in (1000.0, 1000.0 + MOST_S - 1, 1000.0 + MOST_S)]
-    silence.heard(2000.0)
+    silence.answered(2000.0)
 
     assert [False, False, True] == found
     assert not silence.is_over(2000.0 + MOST_S - 1)
@@ -134,7 +134,7 @@ def test_silence_is_counted_from_the_first_question_and_anew_from_every_word():
 
 def test_time_in_which_nobody_asked_counts_for_no_more_than_one_question():
     silence = SilenceTimer(MOST_S, questions=4)
-    silence.heard(0.0)
+    silence.answered(0.0)
     paused = silence.is_over(LONG_S)
     awake = [silence.is_over(LONG_S + after_s) for after_s in (10.0, 20.0, 30.0, 44.0, 45.0)]
 

@@ -58,7 +58,7 @@ class Run:
         async with aiohttp.ClientSession(headers=headers) as session:
             made = ProxyProcess(self.places, session, note_pid=self._note_pid)
             yield made
-            await self._hear([made])
+            await self._record([made])
 
     @asynccontextmanager
     async def controlled_shards(self, token):
@@ -66,9 +66,9 @@ class Run:
         async with aiohttp.ClientSession(headers=headers) as session:
             made = ProxyProcesses(self.places, session, note_pid=self._note_pid, shards=self.shards)
             yield made
-            await self._hear(made._all)
+            await self._record(made._all)
 
-    async def _hear(self, proxies):
+    async def _record(self, proxies):
         """Children that another controller has ended: while there is a loop that can be told."""
         for shard, one in enumerate(proxies):
             process = getattr(one, "_process", None)

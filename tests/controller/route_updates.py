@@ -56,15 +56,15 @@ class Evaluations:
     """Seats as held-out evaluations keep them."""
 
     def __init__(self):
-        self.seats = ChangeTrackingDict()
+        self.assignments = ChangeTrackingDict()
 
     def launch(self, order):
-        self.seats[evaluation_name(order.evaluation)] = order.engine
+        self.assignments[evaluation_name(order.evaluation)] = order.engine
 
     def move(self, moves):
         for one in moves:
-            if (name := evaluation_name(one.evaluation)) in self.seats:
-                self.seats[name] = one.engine
+            if (name := evaluation_name(one.evaluation)) in self.assignments:
+                self.assignments[name] = one.engine
 
     def noticed(self, now, fact):
         pass
@@ -83,7 +83,7 @@ def engine_name(engine):
 
 def attempts_in(folder, tasks):
     return GroupExecutions(
-        folder, Tasks(tasks), TaskSampler(tasks, seed=3), Supervisors, hear=lambda fact: None
+        folder, Tasks(tasks), TaskSampler(tasks, seed=3), Supervisors, record=lambda fact: None
     )
 
 
@@ -138,7 +138,7 @@ class Routed(World):
                     finish(self.attempts.supervisors.terminated(one, ENDED))
                     del self.seats.running[name]
             case EvaluationEnded(evaluation=number):
-                self.evaluations.seats.pop(evaluation_name(number), None)
+                self.evaluations.assignments.pop(evaluation_name(number), None)
                 self.seats.evaluations.pop(evaluation_name(number), None)
 
     def compare(self):

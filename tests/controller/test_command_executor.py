@@ -101,7 +101,7 @@ def overlooked_moves(monkeypatch):
 def forgotten_after_a_death(monkeypatch):
     def again(self):
         self._life += 1
-        self._told.clear()
+        self._sent.clear()
 
     monkeypatch.setattr(RouteTable, "again", again)
 
@@ -109,11 +109,11 @@ def forgotten_after_a_death(monkeypatch):
 def believed_for_good(monkeypatch):
     """What was told counts as what is wanted, also if that has changed meanwhile."""
 
-    def has_told(self, changes):
-        self._told.update(changes)
-        self._untold.clear()
+    def note_sent(self, changes):
+        self._sent.update(changes)
+        self._unsent.clear()
 
-    monkeypatch.setattr(RouteTable, "_has_told", has_told)
+    monkeypatch.setattr(RouteTable, "_note_sent", note_sent)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def test_one_that_dies_is_started_again_at_its_address_and_everybody_hears(run):
     async def scenario(first):
         await first.start(run.plan)
         url, pid, heard, came = first.client.url, run.pid, [], asyncio.Event()
-        watching = asyncio.create_task(first.watch(hear=heard.append, again=came.set))
+        watching = asyncio.create_task(first.watch(record=heard.append, again=came.set))
         os.kill(pid, signal.SIGKILL)
         await came.wait()
         version = await first.client.routes_version()

@@ -78,7 +78,7 @@ def test_one_that_dies_comes_back_at_its_address_and_the_others_do_not_notice(ru
         urls, pids = [one.url for one in proxies.shards], [run.pid_of(0), run.pid_of(1)]
         await proxies.open(FIRST)
         await proxies.shards[0].assign(7, {FIRST: None})
-        watching = asyncio.create_task(shards.watch(hear=heard.append, again=came.put_nowait))
+        watching = asyncio.create_task(shards.watch(record=heard.append, again=came.put_nowait))
         os.kill(pids[1], signal.SIGKILL)
         shard = await came.get()
         versions = [await one.routes_version() for one in proxies.shards]

@@ -93,7 +93,7 @@ class Live:
             tasks or Tasks(),
             self.queries,
             Supervisors,
-            hear=self.inbox.append,
+            record=self.inbox.append,
         )
 
     @property

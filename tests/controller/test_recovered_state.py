@@ -117,7 +117,7 @@ def test_after_every_event_what_is_owed_is_known_from_the_events_alone(placement
         for world in disturbed(seed, placement=placement):
             found = RecoveredState(world.shape) if found is None else found
             for event, now, _ in world.log[heard:]:
-                found.hear(event, now)
+                found.record(event, now)
             heard = len(world.log)
             if world.stopped is None:
                 assert owed_by(world) == owed(found)
@@ -162,13 +162,13 @@ def test_of_steps_that_a_checkpoint_covers_nothing_is_kept():
 
 def started(**changes):
     found = RecoveredState(shape(**changes))
-    found.hear(RunStarted(), 0.0)
+    found.record(RunStarted(), 0.0)
     return found
 
 
 def admitted(found, *groups):
     for group in groups:
-        found.hear(GroupAdmitted(group=group), 0.0)
+        found.record(GroupAdmitted(group=group), 0.0)
     return found
 
 
@@ -180,7 +180,7 @@ def test_a_journal_without_a_first_event_is_of_a_run_that_has_not_begun():
 
 def test_a_query_that_was_drawn_and_not_admitted_is_known():
     found = started()
-    found.hear(GroupDrawn(group=0, position=0, task="t", executions=("a", "b")), 0.0)
+    found.record(GroupDrawn(group=0, position=0, task="t", executions=("a", "b")), 0.0)
 
     assert ("t", False) == (found.groups[0].task, found.groups[0].is_answered)
 
@@ -189,11 +189,11 @@ def test_scores_are_those_that_were_given_and_a_missing_one_stays_missing():
     found = admitted(started(), 0, 1)
     for member, score in ((0, 0.0), (1, None)):
         ended = ExecutionTerminated(group=0, member=member, ending=Ending.COMPLETED)
-        found.hear(ended, 1.0)
+        found.record(ended, 1.0)
         name = f"g00000-{member:02d}"
         reward = RewardGiven(group=0, member=member, execution=name, score=score, ran_s=1.0)
-        found.hear(reward, 1.0)
-    found.hear(ExecutionClosed(group=0, member=0, outcome=Outcome.VALID), 1.0)
+        found.record(reward, 1.0)
+    found.record(ExecutionClosed(group=0, member=0, outcome=Outcome.VALID), 1.0)
     zero, missing = found.groups[0].members
 
     assert (0.0, Outcome.VALID) == (zero.score, zero.outcome)
@@ -203,14 +203,14 @@ def test_scores_are_those_that_were_given_and_a_missing_one_stays_missing():
 def test_a_new_name_stays_with_its_member():
     found = admitted(started(), 0, 1)
     new = ExecutionRelaunched(group=0, member=1, execution="g00000.1-01", reason="lost")
-    found.hear(new, 1.0)
+    found.record(new, 1.0)
 
     assert [None, "g00000.1-01"] == [one.name for one in found.groups[0].members]
 
 
 def test_facts_and_orders_of_evaluation_come_in_their_order():
     found = admitted(started(evaluation_slots=1), 0, 1)
-    found.hear(EvaluationRequested(evaluation=0), 1.0)
+    found.record(EvaluationRequested(evaluation=0), 1.0)
 
     kinds = [type(one) for one in found.evaluating]
     assert [RunStarted, EvaluationRequested, LaunchEvaluation] == kinds
@@ -223,7 +223,7 @@ def test_the_digest_is_that_of_what_is_published_and_not_of_what_was_about_to_be
     found = recover(world.shape, events_of(world))
     for version, digest in ((2, "a"), (4, "b")):
         told = WeightsPublished(version=version, digest=digest, save_s=0, load_s=0, num_bytes=1)
-        found.hear(told, world.now)
+        found.record(told, world.now)
 
     assert (2, "a") == (found.published, found.digest)
 
@@ -232,7 +232,7 @@ def test_a_step_that_was_made_and_not_taken_is_still_open():
     world = next(one for one in disturbed(3) if one.may_step)
     found = recover(world.shape, events_of(world))
     step = world.books.open_step
-    found.hear(
+    found.record(
         StepMade(
             step=step,
             loss=0.0,
@@ -254,7 +254,7 @@ def test_a_step_that_was_made_and_not_taken_is_still_open():
 def test_executions_whose_calls_were_damaged_are_known_again():
     """A step that is taken again has them as little as it had then."""
     found = RecoveredState(shape(steps=2))
-    found.hear(RunStarted(), 0.0)
-    found.hear(CallsDamaged(group=0, execution="g00000-01", reason="a checksum differs"), 1.0)
+    found.record(RunStarted(), 0.0)
+    found.record(CallsDamaged(group=0, execution="g00000-01", reason="a checksum differs"), 1.0)
 
     assert {"g00000-01"} == found.damaged

@@ -142,12 +142,12 @@ def test_it_is_measured_again_and_again(tmp_path):
     async def two():
         came = asyncio.Event()
 
-        def hear(fact):
+        def record(fact):
             heard.append(fact)
             if len(heard) == 2:
                 came.set()
 
-        work = ResourceSampler(first_s=0.01).work(lambda: roots, hear=hear, clock=lambda: 0.0)
+        work = ResourceSampler(first_s=0.01).work(lambda: roots, record=record, clock=lambda: 0.0)
         task = asyncio.create_task(work)
         await came.wait()
         task.cancel()

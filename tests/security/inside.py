@@ -100,7 +100,7 @@ async def inside(folder: Path, *, taken_over=None):
     """
     heard: list = []
 
-    async def hear(execution, entry):
+    async def record(execution, entry):
         heard.append((execution, entry))
 
     commit = WalWriter(WriteAheadLog(folder))
@@ -128,7 +128,7 @@ async def inside(folder: Path, *, taken_over=None):
             application = Proxy(executions, desk, admin, model="m", limits=limits)
             yield Inside(
                 proxy=Client(application),
-                desk=Client(FactsServer(TOKEN, hear)),
+                desk=Client(FactsServer(TOKEN, record)),
                 engine=engine,
                 cell=Client(Cell(engine.server, orders, TOKEN)),
                 executions=executions,

@@ -24,20 +24,20 @@ class SilenceTimer:
         share of all."""
         self._most_s = most_s
         self._share_s = most_s / questions
-        self._heard_at: float | None = None
+        self._answered_at: float | None = None
         self._asked_at = 0.0
 
-    def heard(self, now: float) -> None:
-        self._heard_at = self._asked_at = now
+    def answered(self, now: float) -> None:
+        self._answered_at = self._asked_at = now
 
     def is_over(self, now: float) -> bool:
         """Asked, and nothing heard: it has lasted too long."""
-        if self._heard_at is None:
-            self.heard(now)
+        if self._answered_at is None:
+            self.answered(now)
             return self._most_s <= 0
-        self._heard_at += max(0.0, now - self._asked_at - self._share_s)
+        self._answered_at += max(0.0, now - self._asked_at - self._share_s)
         self._asked_at = now
-        return now - self._heard_at >= self._most_s
+        return now - self._answered_at >= self._most_s
 
 
 def ending(status: int, *, was_silent: bool) -> str:
@@ -65,7 +65,7 @@ async def wait_or_kill_if_silent(
     It is asked every so often, and whatever it answers shows that it lives. Whether it was made to.
     """
     silence, was_silent = SilenceTimer(most_s, questions=QUESTIONS), False
-    silence.heard(clock())
+    silence.answered(clock())
     gone = asyncio.ensure_future(ended())
     try:
         while not gone.done():
@@ -73,7 +73,7 @@ async def wait_or_kill_if_silent(
             if gone.done():
                 break
             if await answers():
-                silence.heard(clock())
+                silence.answered(clock())
             elif silence.is_over(clock()) and not gone.done():
                 was_silent = True
                 await kill()

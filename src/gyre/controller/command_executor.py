@@ -42,7 +42,7 @@ class CommandExecutor:
         scheduler: Scheduler,
         attempts: GroupExecutions,
         coordinator: TrainingCoordinator,
-        switching: RoleTransitions,
+        transitions: RoleTransitions,
         routes: RouteTables,
         *,
         evaluations: HeldOutEval | None,
@@ -53,12 +53,12 @@ class CommandExecutor:
         self._scheduler = scheduler
         self._attempts = attempts
         self._coordinator = coordinator
-        self._switching = switching
+        self._transitions = transitions
         self._routes = routes
         self._evaluations = evaluations
         self._spawn = spawn
         self._stop = stop
-        self._seats = ChangeTrackingDict[tuple[GroupId, int], EngineId]()
+        self._assignments = ChangeTrackingDict[tuple[GroupId, int], EngineId]()
         """Of launched members, until their group is offered."""
         self._num_turns = 0
         """Of engines, when routes followed them last."""
@@ -68,7 +68,7 @@ class CommandExecutor:
         for group in groups:
             number = group.admitted.group
             for member, engine in group.running:
-                self._seats[number, member] = engine
+                self._assignments[number, member] = engine
 
     def noticed(self, now: float, fact: Any) -> None:
         """A fact is in the journal, and whoever acts because of it does so."""
@@ -99,14 +99,14 @@ class CommandExecutor:
     def _changed(self) -> dict[ExecutionId, EngineId | None]:
         """Seats of executions that have begun, moved or ended since; None of those that ended."""
         running = self._attempts.running
-        moved = (self._attempts.name_at(*place) for place in self._seats.changed())
+        moved = (self._attempts.name_at(*place) for place in self._assignments.changed())
         found: dict[ExecutionId, EngineId | None] = {}
         for name in (*running.changed(), *(one for one in moved if one is not None)):
             place = running.get(name)
-            found[name] = None if place is None else self._seats[place]
+            found[name] = None if place is None else self._assignments[place]
         if self._evaluations is not None:
-            seats = self._evaluations.seats
-            found |= {name: seats.get(name) for name in seats.changed()}
+            assignments = self._evaluations.assignments
+            found |= {name: assignments.get(name) for name in assignments.changed()}
         return found
 
     def _obey(self, command: Command) -> None:
@@ -115,7 +115,7 @@ class CommandExecutor:
                 self._coordinator.admit(group, version=version, size=size)
                 self._attempts.admit(command)
             case LaunchExecution(group=group, member=member, engine=engine):
-                self._seats[group, member] = engine
+                self._assignments[group, member] = engine
                 self._attempts.launch(command)
             case CancelExecution():
                 self._attempts.cancel(command)
@@ -125,7 +125,7 @@ class CommandExecutor:
                 size = self._scheduler.shape.group_size
                 self._coordinator.offer(command, self._attempts.take(group, size))
                 for member in range(size):
-                    self._seats.pop((group, member), None)
+                    self._assignments.pop((group, member), None)
             case OpenBatch(step=step):
                 self._coordinator.open(step)
             case StopRun(reason=reason):
@@ -139,26 +139,26 @@ class CommandExecutor:
     def _obey_for_cells(
         self, command: EnterTraining | LeaveTraining | Publish | LoadWeights | RestartCell
     ) -> None:
-        switching = self._switching
+        transitions = self._transitions
         match command:
             case EnterTraining():
                 self._move(command.moves, command.evaluations)
-                switching.ordered(command)
-                self._spawn(switching.enter(command))
+                transitions.ordered(command)
+                self._spawn(transitions.enter(command))
             case LeaveTraining():
-                switching.ordered(command)
-                self._spawn(switching.leave(command))
+                transitions.ordered(command)
+                self._spawn(transitions.leave(command))
             case Publish():
-                self._spawn(switching.publish(command))
+                self._spawn(transitions.publish(command))
             case LoadWeights():
-                self._spawn(switching.load(command))
+                self._spawn(transitions.load(command))
             case RestartCell(cell=cell):
-                self._spawn(switching.revive(cell))
+                self._spawn(transitions.revive(cell))
             case _:
                 assert_never(command)
 
     def _move(self, moves: Sequence[Move], evaluations: Sequence[EvaluationMove]) -> None:
         for one in moves:
-            self._seats[one.group, one.member] = one.engine
+            self._assignments[one.group, one.member] = one.engine
         if self._evaluations is not None:
             self._evaluations.move(evaluations)

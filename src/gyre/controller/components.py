@@ -42,7 +42,7 @@ class TrainingComponents:
         cell_processes: CellProcesses,
         shape: SchedulerConfig,
         *,
-        hear: Callable[[Any], None],
+        record: Callable[[Any], None],
         settled: Callable[[], Awaitable[None]],
         clock: Callable[[], float],
         spawn: Spawn,
@@ -55,13 +55,13 @@ class TrainingComponents:
         self._cells_serve = shape.placement.cells_serve
         self._publish_s = schedule.publish_s
         self._offers = config.transport.kind in ("tcp", "mooncake")
-        self._hear = hear = report_death_once(hear, cell_processes.cells)
+        self._record = record = report_death_once(record, cell_processes.cells)
         self._settled = settled
         self.coordinator = TrainingCoordinator(
             cell_processes.cells,
-            terms_of(config, shape),
+            settings_of(config, shape),
             packer=packer_for(config, cell_processes.places),
-            hear=hear,
+            record=record,
             settled=settled,
             stepped=lambda version: self.checkpointer.begin(version),
             clock=clock,
@@ -71,11 +71,11 @@ class TrainingComponents:
             cell_processes.cells,
             folder=cell_processes.places.checkpoints,
             section=config.checkpoint,
-            hear=hear,
+            record=record,
             covered=self.coordinator.forget,
             spawn=spawn,
         )
-        self.watch = HealthMonitor(
+        self.health = HealthMonitor(
             cell_processes.cells,
             self.coordinator,
             num_cells=cell_processes.num_cells,
@@ -83,18 +83,18 @@ class TrainingComponents:
             drain_s=schedule.publish_s + schedule.lease_s,
             ended=cell_processes.ended,
             end=cell_processes.end,
-            hear=hear,
+            record=record,
             clock=clock,
             spawn=spawn,
         )
-        self.reviving = CellRestarter(
+        self.restarter = CellRestarter(
             cell_processes.cells,
             cell_processes,
             self.coordinator,
             self.checkpointer,
             lease_s=schedule.lease_s,
-            hear=hear,
-            watch=self.watch.follow,
+            record=record,
+            watch=self.health.follow,
             clock=clock,
         )
 
@@ -107,22 +107,22 @@ class TrainingComponents:
         is_home: Callable[[int], bool],
     ) -> RoleTransitions:
         """Roles can change; what everybody begins with is a version like any other."""
-        self.watch.is_home = is_home
+        self.health.is_home = is_home
         if published is None:
             published, _ = await self.checkpointer.saved(0)
         self.checkpointer.publish(published)
         self.checkpointer.acknowledged(published.version)
-        self.watch.paces = SlowEngineDetector(self._cells, proxy, hear=self._hear)
+        self.health.slow_engines = SlowEngineDetector(self._cells, proxy, record=self._record)
         return RoleTransitions(
             self._cells,
             self.coordinator,
             routes,
             proxy,
             self.checkpointer,
-            self.reviving,
+            self.restarter,
             publish_s=self._publish_s,
             offers=self._offers,
-            hear=self._hear,
+            record=self._record,
             settled=self._settled,
         )
 
@@ -136,10 +136,10 @@ class TrainingComponents:
         if not self._cells_serve:
             enters = (self._cells[one].enter() for one in order)
             entered.update(enumerate(await asyncio.gather(*enters, return_exceptions=True)))
-        self._hear(RunStarted())
+        self._record(RunStarted())
         for cell, answer in entered.items():
             if isinstance(answer, BaseException):
-                self._hear(CellDied(cell=CellId(cell)))
+                self._record(CellDied(cell=CellId(cell)))
             else:
                 self.coordinator.join(cell)
         self.follow()
@@ -147,10 +147,10 @@ class TrainingComponents:
     def follow(self) -> None:
         """Every process is watched from now on."""
         for cell in self._cells:
-            self.watch.follow(cell)
+            self.health.follow(cell)
 
 
-def terms_of(config: RunConfig, shape: SchedulerConfig) -> TrainingSettings:
+def settings_of(config: RunConfig, shape: SchedulerConfig) -> TrainingSettings:
     return TrainingSettings(
         groups_per_batch=shape.groups_per_batch,
         batch_executions=shape.groups_per_batch * shape.executions_per_group,
@@ -162,19 +162,19 @@ def terms_of(config: RunConfig, shape: SchedulerConfig) -> TrainingSettings:
 
 
 def report_death_once(
-    hear: Callable[[Any], None], cells: Mapping[int, CellClient]
+    record: Callable[[Any], None], cells: Mapping[int, CellClient]
 ) -> Callable[[Any], None]:
     """Several notice that a process is gone, and the first of them is heard."""
-    told: dict[int, CellClient] = {}
+    reported: dict[int, CellClient] = {}
 
-    def heard(fact: Any) -> None:
+    def record_once(fact: Any) -> None:
         if isinstance(fact, CellDied):
-            if told.get(fact.cell) is cells[fact.cell]:
+            if reported.get(fact.cell) is cells[fact.cell]:
                 return
-            told[fact.cell] = cells[fact.cell]
-        hear(fact)
+            reported[fact.cell] = cells[fact.cell]
+        record(fact)
 
-    return heard
+    return record_once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +186,7 @@ class Components:
     attempts: GroupExecutions
     evaluations: HeldOutEval | None
     """None where nothing is held out."""
-    switching: RoleTransitions
+    transitions: RoleTransitions
     executor: CommandExecutor
 
     @property
@@ -204,7 +204,7 @@ class Components:
 class ControllerContext:
     """What the parts are told of the controller they belong to."""
 
-    hear: Callable[[Any], None]
+    record: Callable[[Any], None]
     settled: Callable[[], Awaitable[None]]
     """Waits until all that was heard has been decided on."""
     clock: Callable[[], float]
@@ -220,7 +220,7 @@ class ComponentBuilder:
         cell_processes: CellProcesses,
         proxy: ShardedProxyClient,
         shape: SchedulerConfig,
-        around: ControllerContext,
+        context: ControllerContext,
         *,
         facts_endpoint: FactsEndpoint,
         tasks: TaskSource,
@@ -229,7 +229,7 @@ class ComponentBuilder:
         self._cell_processes = cell_processes
         self._proxy = proxy
         self._shape = shape
-        self._around = around
+        self._context = context
         self._facts_endpoint = facts_endpoint
         self._tasks = tasks
         self._held_out = held_out
@@ -241,19 +241,19 @@ class ComponentBuilder:
 
         The proxy has carried out orders about routes up to this one, and refuses older ones.
         """
-        cells, around = self._cell_processes.cells, self._around
+        cells, context = self._cell_processes.cells, self._context
         training_components = TrainingComponents(
             self._cell_processes,
             self._shape,
-            hear=around.hear,
-            settled=around.settled,
-            clock=around.clock,
-            spawn=around.spawn,
+            record=context.record,
+            settled=context.settled,
+            clock=context.clock,
+            spawn=context.spawn,
         )
         routes = RouteTables(
             self._proxy.shards, lambda engine: cells[engine].engine, version=routes_version
         )
-        switching = await training_components.open(
+        transitions = await training_components.open(
             routes, self._proxy, published, is_home=scheduler.is_home
         )
         attempts, evaluations = self._attempts(), self._evaluations()
@@ -261,18 +261,18 @@ class ComponentBuilder:
             scheduler,
             attempts,
             training_components.coordinator,
-            switching,
+            transitions,
             routes,
             evaluations=evaluations,
-            spawn=around.spawn,
-            stop=around.stop,
+            spawn=context.spawn,
+            stop=context.stop,
         )
         return Components(
             training_components=training_components,
             routes=routes,
             attempts=attempts,
             evaluations=evaluations,
-            switching=switching,
+            transitions=transitions,
             executor=executor,
         )
 
@@ -288,10 +288,10 @@ class ComponentBuilder:
                 facts_token=self._facts_endpoint.token,
                 terminated=terminated,
                 closed=closed,
-                spawn=self._around.spawn,
+                spawn=self._context.spawn,
                 lost=lost,
             ),
-            hear=self._around.hear,
+            record=self._context.record,
         )
 
     def _evaluations(self) -> HeldOutEval | None:
@@ -307,8 +307,8 @@ class ComponentBuilder:
             last=config.schedule.steps,
             order_of=self._order_of(),
             facts_token=self._facts_endpoint.token,
-            hear=self._around.hear,
-            spawn=self._around.spawn,
+            record=self._context.record,
+            spawn=self._context.spawn,
         )
 
     def _order_of(self) -> OrderOf:

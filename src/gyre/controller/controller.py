@@ -64,7 +64,7 @@ class Controller:
         listeners: Sequence[Listener] = (),
         tick: Callable[[float], None] | None = None,
         decided: Decided | None = None,
-        using: ResourceSampler | None = None,
+        usage: ResourceSampler | None = None,
     ) -> None:
         """`tick` is called about once a second with the time of the run; `using` measures what
         the run uses, where somebody wants to know."""
@@ -73,7 +73,7 @@ class Controller:
         self._listeners = listeners
         self._tick = tick
         self._decided = decided
-        self._using = using
+        self._usage = usage
         # Refused here and not at the first launch.
         harness_for(run.config)
         kind = run.config.sandbox.kind
@@ -88,8 +88,8 @@ class Controller:
         self._cells = self._cell_processes.cells
         self._spawned: set[asyncio.Task[None]] = set()
         self._facts_endpoint: FactsEndpoint
-        self._proxying: ProxyProcesses
-        self._host: RunLoop
+        self._proxies: ProxyProcesses
+        self._run_loop: RunLoop
         self._group: asyncio.TaskGroup
         self._stopped: asyncio.Future[StopReason | None]
         self._has_begun = False
@@ -98,11 +98,11 @@ class Controller:
     async def work(self) -> StopReason | None:
         """Why the run ended; None when it was told to."""
         self._stopped = asyncio.get_running_loop().create_future()
-        told = told_to_stop()
+        stop_requested = told_to_stop()
         try:
             async with AsyncExitStack() as stack:
                 stack.push(self._say_what_is_left)
-                return await self._work(stack, told)
+                return await self._work(stack, stop_requested)
         except BaseExceptionGroup as group:
             raise _named(group) from group
 
@@ -114,7 +114,9 @@ class Controller:
         if not isinstance(named, TakenOver):
             named.add_note(_left(self._places.run))
 
-    async def _work(self, stack: AsyncExitStack, told: asyncio.Event) -> StopReason | None:
+    async def _work(
+        self, stack: AsyncExitStack, stop_requested: asyncio.Event
+    ) -> StopReason | None:
         try:
             self._cell_processes.prepare(stack)
             journal, reading = self._open_journal()
@@ -135,9 +137,9 @@ class Controller:
             return found.scheduler.stopped
         try:
             # Told before anything works, it need not wait for what takes minutes to start.
-            await run_until(told.wait(), self._start(stack, found, before))
-            on = self._open_desk(stack)
-            return await self._host_run(journal, found, since, told, on)
+            await run_until(stop_requested.wait(), self._start(stack, found, before))
+            on = self._open_facts_server(stack)
+            return await self._run_scheduler(journal, found, since, stop_requested, on)
         except Interrupted:
             self._is_over = True
             # Nobody has taken up what an earlier controller left, and it ends as by any stop.
@@ -150,20 +152,20 @@ class Controller:
         """Every process that a run begins with, or goes on with."""
         await self._cell_processes.open(stack)
         shards = self._config.proxy.shards
-        self._proxying = ProxyProcesses(
+        self._proxies = ProxyProcesses(
             self._places,
             self._cell_processes.session,
             note_pid=self._cell_processes.note_pid,
             shards=shards,
         )
-        self._cell_processes.moved = self._proxying.set_address
+        self._cell_processes.moved = self._proxies.set_address
         plans = None if found is None else recorded_plans(self._places, shards)
         if found is None or plans is None:
             await self._cell_processes.start(stack)
             await self._start_proxy(stack)
         else:
             plans = [self._reached(one) for one in plans]
-            await self._proxying.take_over(plans, before=before, now=_text(self._places.token))
+            await self._proxies.take_over(plans, before=before, now=_text(self._places.token))
             stack.push_async_callback(self._stop_proxy)
             self._cell_processes.config = replace(self._config, proxy=plans[0].proxy)
             self._cell_processes.recall(
@@ -225,7 +227,7 @@ class Controller:
         plan = self._reached(plan)
         # What the window came to is what agent programs are told.
         self._cell_processes.config = replace(self._config, proxy=plan.proxy)
-        await self._proxying.start(plan)
+        await self._proxies.start(plan)
         stack.push_async_callback(self._stop_proxy)
 
     def _reached(self, plan: ProxySpec) -> ProxySpec:
@@ -237,16 +239,16 @@ class Controller:
 
     async def _stop_proxy(self) -> None:
         if self._leaves_nothing:
-            await self._proxying.stop()
+            await self._proxies.stop()
 
     @property
     def _leaves_nothing(self) -> bool:
         """Nobody has to go on with what there is."""
         return self._is_over or not self._has_begun
 
-    def _open_desk(self, stack: AsyncExitStack) -> socket:
+    def _open_facts_server(self, stack: AsyncExitStack) -> socket:
         """Where it was, so that supervisors find it; else they are read from the disk."""
-        found = facts_server.whereabouts(self._places.facts_endpoint)
+        found = facts_server.recorded_endpoint(self._places.facts_endpoint)
         try:
             on = listener(self._cell_processes.cluster.here.host, found.port)
         except ConfigError:
@@ -258,16 +260,16 @@ class Controller:
 
     # The run
 
-    async def _host_run(
+    async def _run_scheduler(
         self,
         journal: Journal,
         found: RecoveredState | None,
         since: int,
-        told: asyncio.Event,
+        stop_requested: asyncio.Event,
         on: socket,
     ) -> StopReason | None:
         scheduler = Scheduler(self._run.shape) if found is None else found.scheduler
-        self._host = RunLoop(
+        self._run_loop = RunLoop(
             scheduler,
             journal,
             execute=lambda commands: parts.executor.execute(commands),
@@ -275,17 +277,17 @@ class Controller:
             decided=self._decided,
         )
         published = None if found is None else resume.published(found, self._places)
-        parts = await run_until(told.wait(), self._joined(scheduler, published))
+        parts = await run_until(stop_requested.wait(), self._joined(scheduler, published))
         if found is not None:
             resume.restore(found, since, parts)
 
-        async def heard(execution: ExecutionId, entry: FactEntry) -> None:
+        async def receive(execution: ExecutionId, entry: FactEntry) -> None:
             for one in parts.executions:
-                await one.heard(execution, entry)
+                await one.receive(execution, entry)
 
-        async with serving(FactsServer(self._facts_endpoint.token, heard), on):
+        async with serving(FactsServer(self._facts_endpoint.token, receive), on):
             try:
-                return await self._until_over(told, parts, found)
+                return await self._until_over(stop_requested, parts, found)
             finally:
                 if self._leaves_nothing:
                     # One that is told to stop may be resumed, and any other end is for good.
@@ -293,22 +295,24 @@ class Controller:
                     await asyncio.gather(*(one.end(for_good=for_good) for one in parts.executions))
 
     async def _joined(self, scheduler: Scheduler, published: Checkpoint | None) -> Components:
-        versions = await self._proxying.ask(lambda proxy: proxy.routes_version())
-        return await self._joining().parts(scheduler, published, routes_version=max(versions))
+        versions = await self._proxies.ask(lambda proxy: proxy.routes_version())
+        return await self._component_builder().parts(
+            scheduler, published, routes_version=max(versions)
+        )
 
-    def _joining(self) -> ComponentBuilder:
-        around = ControllerContext(
-            hear=self._hear,
-            settled=self._host.settled,
-            clock=lambda: self._host.now,
+    def _component_builder(self) -> ComponentBuilder:
+        context = ControllerContext(
+            record=self._record,
+            settled=self._run_loop.settled,
+            clock=lambda: self._run_loop.now,
             spawn=self._spawn,
             stop=self._stop,
         )
         return ComponentBuilder(
             self._cell_processes,
-            self._proxying.client,
+            self._proxies.client,
             self._run.shape,
-            around,
+            context,
             facts_endpoint=self._facts_endpoint,
             tasks=self._tasks,
             held_out=self._held_out,
@@ -316,32 +320,39 @@ class Controller:
 
     async def _until_over(
         self,
-        told: asyncio.Event,
+        stop_requested: asyncio.Event,
         parts: Components,
         found: RecoveredState | None,
     ) -> StopReason | None:
-        work = [self._host.work(), parts.coordinator.work(), parts.routes.work(), self._tick_on()]
+        work = [
+            self._run_loop.work(),
+            parts.coordinator.work(),
+            parts.routes.work(),
+            self._tick_on(),
+        ]
         work += [one.look_after() for one in parts.executions]
-        work.append(self._proxying.watch(hear=self._hear, again=parts.routes.again))
-        if self._using is not None:
-            measuring = self._using.work(self._roots, hear=self._hear, clock=lambda: self._host.now)
+        work.append(self._proxies.watch(record=self._record, again=parts.routes.again))
+        if self._usage is not None:
+            measuring = self._usage.work(
+                self._roots, record=self._record, clock=lambda: self._run_loop.now
+            )
             work.append(measuring)
         async with asyncio.TaskGroup() as self._group:
             always = [self._group.create_task(one) for one in work]
             if found is None:
                 with suppress(Interrupted):
-                    await run_until(told.wait(), parts.training_components.begin())
+                    await run_until(stop_requested.wait(), parts.training_components.begin())
             else:
-                resume.continue_run(found, parts, hear=self._hear, spawn=self._spawn)
+                resume.continue_run(found, parts, record=self._record, spawn=self._spawn)
             self._has_begun = True
-            always.append(self._group.create_task(parts.training_components.watch.work()))
-            always.append(self._group.create_task(self._wait_to_be_told(told)))
+            always.append(self._group.create_task(parts.training_components.health.work()))
+            always.append(self._group.create_task(self._wait_for_stop(stop_requested)))
             reason = await self._stopped
-            self._hear(RunEnded(reason=TOLD if reason is None else reason.value))
+            self._record(RunEnded(reason=TOLD if reason is None else reason.value))
             # A disk that takes no more keeps nobody from stopping a run.
             with suppress(TimeoutError):
                 async with asyncio.timeout(SETTLE_S if reason is None else None):
-                    await self._host.settled()
+                    await self._run_loop.settled()
             self._is_over = True
             for task in (*always, *self._spawned):
                 task.cancel()
@@ -353,18 +364,18 @@ class Controller:
         while True:
             await asyncio.sleep(BEAT_S)
             if self._tick is not None:
-                self._tick(self._host.now)
+                self._tick(self._run_loop.now)
 
     def _roots(self) -> ProcessRoots:
         return ProcessRoots(
             cells=self._cell_processes.pids,
-            proxies=self._proxying.pids,
+            proxies=self._proxies.pids,
             fork_clients=self._cell_processes.supervisors.pids,
             attempts=self._places.attempts,
         )
 
-    def _hear(self, fact: Any) -> None:
-        self._host.record(fact)
+    def _record(self, fact: Any) -> None:
+        self._run_loop.record(fact)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = self._group.create_task(work)
@@ -372,8 +383,8 @@ class Controller:
         task.add_done_callback(self._spawned.discard)
         return task
 
-    async def _wait_to_be_told(self, told: asyncio.Event) -> None:
-        await told.wait()
+    async def _wait_for_stop(self, stop_requested: asyncio.Event) -> None:
+        await stop_requested.wait()
         self._stop(None)
 
     def _stop(self, reason: StopReason | None) -> None:

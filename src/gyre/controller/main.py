@@ -71,7 +71,7 @@ def train(
         resumes=resumes,
         listeners=listeners,
         tick=tick,
-        using=ResourceSampler.found(),
+        usage=ResourceSampler.found(),
     )
     return run_loop(controller.work(), loop_factory=uvloop.new_event_loop)
 

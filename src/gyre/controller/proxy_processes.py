@@ -97,7 +97,7 @@ class ProxyProcess:
             await found.kill()
             await self._start_again(until=until)
 
-    async def watch(self, *, hear: Callable[[Any], None], again: Callable[[], None]) -> None:
+    async def watch(self, *, record: Callable[[Any], None], again: Callable[[], None]) -> None:
         """Whenever it ends it is started again, and `again` is called for what it has forgotten."""
         loop = asyncio.get_running_loop()
         while True:
@@ -107,7 +107,7 @@ class ProxyProcess:
             await self._start_again(until=began + GIVE_UP_S)
             # Others hold the client that there was; its address is the same.
             self.client = client
-            hear(ProxyRestarted(seconds=loop.time() - began))
+            record(ProxyRestarted(seconds=loop.time() - began))
             again()
 
     def _note_death(self, now: float) -> None:
@@ -119,15 +119,15 @@ class ProxyProcess:
 
     async def _start_again(self, *, until: float) -> None:
         """A full disk, or a port that is just being left, is waited for, and people are told."""
-        loop, pause_s, told = asyncio.get_running_loop(), RETRY_FIRST_S, ""
+        loop, pause_s, reported = asyncio.get_running_loop(), RETRY_FIRST_S, ""
         while True:
             try:
                 await self._start(self.plan)
             except (ConfigError, OSError) as error:
                 if loop.time() >= until:
                     raise
-                if (why := await asyncio.to_thread(self._why_not, error)) != told:
-                    told = why
+                if (why := await asyncio.to_thread(self._why_not, error)) != reported:
+                    reported = why
                     self._alarm(f"{why}; tried again for {until - loop.time():.0f} s")
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, RETRY_MOST_S)
@@ -257,14 +257,15 @@ class ProxyProcesses:
     async def take_over(self, plans: Sequence[ProxySpec], *, before: str, now: str) -> None:
         """The processes that an earlier controller left, or new ones in their places."""
         await _all(
-            one.take_over(told, before=before, now=now)
-            for one, told in zip(self._all, plans, strict=True)
+            one.take_over(plan, before=before, now=now)
+            for one, plan in zip(self._all, plans, strict=True)
         )
 
-    async def watch(self, *, hear: Callable[[Any], None], again: Callable[[int], None]) -> None:
+    async def watch(self, *, record: Callable[[Any], None], again: Callable[[int], None]) -> None:
         """Whichever ends is started again, and `again` is called with its number."""
         await _all(
-            one.watch(hear=hear, again=partial(again, shard)) for shard, one in enumerate(self._all)
+            one.watch(record=record, again=partial(again, shard))
+            for shard, one in enumerate(self._all)
         )
 
     async def ask(self, question: Callable[[ProxyClient], Coroutine[Any, Any, T]]) -> list[T]:

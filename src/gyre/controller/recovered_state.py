@@ -154,7 +154,7 @@ class RecoveredState:
         """Groups whose executions have not all closed, in the order of their numbers."""
         return (one for one in self.groups.values() if one.offered is None)
 
-    def hear(self, fact: Any, now: float) -> None:
+    def record(self, fact: Any, now: float) -> None:
         """The next entry of the journal."""
         if isinstance(fact, _OF_EVALUATION):
             self.evaluating.append(fact)
@@ -258,5 +258,5 @@ def recover(
     """The run that these facts, with their times, are the journal of."""
     found = RecoveredState(shape, since=since)
     for now, fact in facts:
-        found.hear(fact, now)
+        found.record(fact, now)
     return found

@@ -154,14 +154,14 @@ class ResourceSampler:
         self,
         roots: Callable[[], ProcessRoots],
         *,
-        hear: Callable[[UseMeasured], None],
+        record: Callable[[UseMeasured], None],
         clock: Callable[[], float],
     ) -> None:
         """Measures until it is cancelled; the first time what there was before the run began."""
         await asyncio.to_thread(self.measured, roots())
         while True:
             await asyncio.sleep(pause_s(clock(), self._first_s))
-            hear(await asyncio.to_thread(self.measured, roots()))
+            record(await asyncio.to_thread(self.measured, roots()))
 
     def measured(self, roots: ProcessRoots) -> UseMeasured:
         """Since the last time, or since the processes began."""

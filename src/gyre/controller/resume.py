@@ -49,7 +49,7 @@ def restore(found: RecoveredState, since: int, parts: Components) -> None:
 
 
 def continue_run(
-    found: RecoveredState, parts: Components, *, hear: Callable[[Any], None], spawn: Spawn
+    found: RecoveredState, parts: Components, *, record: Callable[[Any], None], spawn: Spawn
 ) -> None:
     """What was under way goes on; what was ordered and not answered is done now."""
     scheduler = found.scheduler
@@ -57,15 +57,15 @@ def continue_run(
     # First, so that nothing is launched on engines that are not there.
     for cell in map(CellId, range(len(cells))):
         if cells.state(cell) is CellState.DEAD:
-            spawn(parts.switching.revive(cell))
+            spawn(parts.transitions.revive(cell))
         else:
-            hear(CellDied(cell=cell))
+            record(CellDied(cell=cell))
     for engine in map(EngineId, range(len(cells), len(engines))):
         if engines.is_ready(engine):
-            hear(EngineLost(engine=engine))
+            record(EngineLost(engine=engine))
         else:
             order = LoadWeights(engine=engine, version=found.published)
-            spawn(parts.switching.load(order))
+            spawn(parts.transitions.load(order))
     for group in found.outstanding:
         parts.attempts.resume(group)
     if parts.evaluations is not None:

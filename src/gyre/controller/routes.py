@@ -55,14 +55,14 @@ class RouteTable:
         self._proxy = proxy
         self._name_of = name_of
         self._version = version
-        self._seats: dict[ExecutionId, int] = {}
+        self._assignments: dict[ExecutionId, int] = {}
         self._at: dict[int, dict[ExecutionId, None]] = {}
         """Executions of every engine that has any."""
         self._ready: dict[int, bool] = {}
         """The same engines, as they were seen last."""
         self._wanted: dict[ExecutionId, EngineName | None] = {}
-        self._told: dict[ExecutionId, EngineName | None] = {}
-        self._untold: dict[ExecutionId, None] = {}
+        self._sent: dict[ExecutionId, EngineName | None] = {}
+        self._unsent: dict[ExecutionId, None] = {}
         """Of whom something else is wanted than was told."""
         self._life = 0
         """Of the proxy; another begins with `again`."""
@@ -73,7 +73,7 @@ class RouteTable:
 
     def want(
         self,
-        seats: Mapping[ExecutionId, int | None],
+        assignments: Mapping[ExecutionId, int | None],
         is_ready: Callable[[int], bool],
         *,
         turned: bool = False,
@@ -83,9 +83,9 @@ class RouteTable:
         `turned` says that engines may be ready that were not, or no more. A flush follows if any
         route is another than the proxy was told.
         """
-        changed = dict.fromkeys(seats)
-        for execution, engine in seats.items():
-            self._seat(execution, engine, is_ready)
+        changed = dict.fromkeys(assignments)
+        for execution, engine in assignments.items():
+            self._assign(execution, engine, is_ready)
         if turned:
             for engine in self._turned(is_ready):
                 changed |= self._at[engine]
@@ -96,8 +96,8 @@ class RouteTable:
     def again(self) -> None:
         """The proxy is another process, which was told nothing yet."""
         self._life += 1
-        self._told.clear()
-        self._untold = {one: None for one, engine in self._wanted.items() if engine is not None}
+        self._sent.clear()
+        self._unsent = {one: None for one, engine in self._wanted.items() if engine is not None}
         self._wake()
 
     async def flushed(self) -> None:
@@ -109,33 +109,33 @@ class RouteTable:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            while self._untold:
-                changes = {execution: self._wanted.get(execution) for execution in self._untold}
+            while self._unsent:
+                changes = {execution: self._wanted.get(execution) for execution in self._unsent}
                 self._version += 1
                 life = self._life
                 self.num_moved += await self._proxy.assign(self._version, changes)
                 if life == self._life:
-                    self._has_told(changes)
+                    self._note_sent(changes)
             self._flushed.set()
 
-    def _has_told(self, changes: Mapping[ExecutionId, EngineName | None]) -> None:
+    def _note_sent(self, changes: Mapping[ExecutionId, EngineName | None]) -> None:
         for execution, engine in changes.items():
             if engine is None and execution not in self._wanted:
-                self._told.pop(execution, None)
+                self._sent.pop(execution, None)
             else:
-                self._told[execution] = engine
+                self._sent[execution] = engine
             self._compare(execution)
 
-    def _seat(
+    def _assign(
         self, execution: ExecutionId, engine: int | None, is_ready: Callable[[int], bool]
     ) -> None:
-        before = self._seats.pop(execution, None)
+        before = self._assignments.pop(execution, None)
         if before is not None:
             del self._at[before][execution]
             if not self._at[before]:
                 del self._at[before], self._ready[before]
         if engine is not None:
-            self._seats[execution] = engine
+            self._assignments[execution] = engine
             self._at.setdefault(engine, {})[execution] = None
             self._ready.setdefault(engine, is_ready(engine))
 
@@ -149,7 +149,7 @@ class RouteTable:
         return found
 
     def _want(self, execution: ExecutionId) -> None:
-        engine = self._seats.get(execution)
+        engine = self._assignments.get(execution)
         if engine is None:
             self._wanted.pop(execution, None)
         else:
@@ -158,15 +158,15 @@ class RouteTable:
 
     def _compare(self, execution: ExecutionId) -> None:
         """One that was never told of needs no order to have no engine."""
-        told, wanted = self._told.get(execution), self._wanted.get(execution)
-        has_ended = execution in self._told and execution not in self._wanted
-        if told != wanted or has_ended:
-            self._untold[execution] = None
+        sent, wanted = self._sent.get(execution), self._wanted.get(execution)
+        has_ended = execution in self._sent and execution not in self._wanted
+        if sent != wanted or has_ended:
+            self._unsent[execution] = None
         else:
-            self._untold.pop(execution, None)
+            self._unsent.pop(execution, None)
 
     def _wake(self) -> None:
-        if self._untold:
+        if self._unsent:
             self._flushed.clear()
             self._changed.set()
 
@@ -189,14 +189,14 @@ class RouteTables:
 
     def want(
         self,
-        seats: Mapping[ExecutionId, int | None],
+        assignments: Mapping[ExecutionId, int | None],
         is_ready: Callable[[int], bool],
         *,
         turned: bool = False,
     ) -> None:
         """Each shard hears of its own executions, and all of engines that may have turned."""
         parts: list[dict[ExecutionId, int | None]] = [{} for _ in self._tables]
-        for execution, engine in seats.items():
+        for execution, engine in assignments.items():
             parts[shard_of(execution, len(parts))][execution] = engine
         for table, part in zip(self._tables, parts, strict=True):
             if part or turned:

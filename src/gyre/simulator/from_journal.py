@@ -150,7 +150,7 @@ class RecordedTimes:
         self._cell_s = 0.0
         self._num_training = self._count_training()
 
-    def hear(self, event: Event, now: float) -> None:
+    def record(self, event: Event, now: float) -> None:
         self._cell_s += self._num_training * (now - self.end_s)
         self.end_s = now
         orders = self._scheduler.handle(event, now)
@@ -276,7 +276,7 @@ def times(shape: SchedulerConfig, events: Iterable[tuple[float, Event]]) -> Reco
     """Of a whole run."""
     found = RecordedTimes(shape)
     for now, event in events:
-        found.hear(event, now)
+        found.record(event, now)
     return found
 
 

@@ -122,10 +122,10 @@ class World:
                 self._trainer.join(cell)
         for cell in self._scheduler.cells:
             self._plan_death(cell)
-        self._hear(RunStarted())
+        self._handle(RunStarted())
         while not self._is_over:
             if self._inbox:
-                self._hear(self._inbox.popleft())
+                self._handle(self._inbox.popleft())
             elif len(self._agenda):
                 action = self._agenda.take()
                 self._books.pass_to(self._agenda.now)
@@ -141,7 +141,7 @@ class World:
 
     # What is told
 
-    def _hear(self, event: Event) -> None:
+    def _handle(self, event: Event) -> None:
         now = self._agenda.now
         commands = self._scheduler.handle(event, now)
         if self._log is not None:

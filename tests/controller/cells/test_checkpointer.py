@@ -29,7 +29,7 @@ class Scene:
             self.cells,
             folder=folder,
             section=CheckpointConfig(keep=2, every=every),
-            hear=self.heard.append,
+            record=self.heard.append,
             covered=self.covered.append,
             spawn=self.spawn,
         )

@@ -51,7 +51,7 @@ class Scene:
             drain_s=DRAIN_S,
             ended=self.wait,
             end=self.end,
-            hear=self.heard.append,
+            record=self.heard.append,
             clock=lambda: self.now,
             spawn=self.spawn,
         )

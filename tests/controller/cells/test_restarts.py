@@ -98,7 +98,7 @@ class Scene:
             Hall(self.cell_processes.done),
             Keeper(self.cell_processes.done, newest),
             lease_s=60.0,
-            hear=self.heard.append,
+            record=self.heard.append,
             watch=lambda cell: None,
             clock=lambda: 0.0,
             pause=self.pause,

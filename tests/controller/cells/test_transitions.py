@@ -124,7 +124,7 @@ class Scene:
             self.cells,
             terms,
             packer=packer,
-            hear=self.heard.append,
+            record=self.heard.append,
             settled=self.settled,
             stepped=lambda version: None,
             clock=lambda: 0.0,
@@ -139,7 +139,7 @@ class Scene:
             self.reviving,
             publish_s=0.2,
             offers=offers,
-            hear=self.heard.append,
+            record=self.heard.append,
             settled=self.settled,
         )
 

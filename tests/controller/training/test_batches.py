@@ -53,7 +53,7 @@ async def taken(packer, recalled=()):
     """One step with one group of the executions `a` and `b`; what was heard comes too."""
     heard, queue = [], Queue(lease_s=TERMS.lease_s)
     queue.join(CORE, 0.0)
-    batches = Batches(queue, TERMS, packer=packer, hear=heard.append, news=ChangeSignal())
+    batches = Batches(queue, TERMS, packer=packer, record=heard.append, changes=ChangeSignal())
     batches.recall_damaged(recalled)
     batches.admit(0, version=0, size=2)
     kept = {number: ClosedExecution(execution=name, reward=1.0) for number, name in enumerate("ab")}

@@ -55,7 +55,7 @@ def fenced(cell, order):
 
     def happens(scene):
         async def hang():
-            scene.hear(CellDied(cell=cell))
+            scene.record(CellDied(cell=cell))
             await scene.cells[cell].hung.wait()
 
         fault(cell, order, hang)(scene)
@@ -90,7 +90,7 @@ class Scene:
             self.cells,
             terms,
             packer=pack,
-            hear=self.hear,
+            record=self.record,
             settled=self.settled,
             stepped=self.versions.append,
             clock=asyncio.get_running_loop().time,
@@ -102,7 +102,7 @@ class Scene:
         self.tasks.append(task)
         return task
 
-    def hear(self, fact):
+    def record(self, fact):
         self.heard.append(fact)
         if isinstance(fact, CellDied) and fact.cell not in self.restarted:
             self.restarted.append(fact.cell)
@@ -201,7 +201,7 @@ def test_a_core_that_is_lost_between_its_step_and_the_sharing_leaves_nobody_with
 
         def lost():
             if scene.facts(StepTaken) and CORE not in scene.restarted:
-                scene.hear(CellDied(cell=CORE))
+                scene.record(CellDied(cell=CORE))
 
         scene.meanwhile = lost
 
@@ -419,7 +419,7 @@ def test_a_core_that_is_lost_while_an_update_waits_for_a_pull_takes_no_step():
         async def meanwhile():
             while len(scene.facts(ClaimTrained)) < 4:
                 await asyncio.sleep(0)
-            scene.hear(CellDied(cell=CORE))
+            scene.record(CellDied(cell=CORE))
 
         async def pulls():
             await scene.coordinator.pull(2, wanted=lambda: True)

@@ -34,7 +34,7 @@ class Checkpointer:
         *,
         folder: Path,
         section: CheckpointConfig,
-        hear: Callable[[Any], None],
+        record: Callable[[Any], None],
         covered: Callable[[int], None],
         spawn: Spawn,
     ) -> None:
@@ -42,7 +42,7 @@ class Checkpointer:
         self._cells = cells
         self._folder = folder
         self._section = section
-        self._hear = hear
+        self._record = record
         self._covered = covered
         self._spawn = spawn
         self._in_use: Counter[int] = Counter()
@@ -106,7 +106,7 @@ class Checkpointer:
         async with self._tidying:
             newest = await asyncio.to_thread(found)
         for version, reason in aside:
-            self._hear(CheckpointRefused(version=version, reason=reason))
+            self._record(CheckpointRefused(version=version, reason=reason))
         return newest
 
     @contextmanager
@@ -135,29 +135,29 @@ class Checkpointer:
         except CellGone:
             return  # Which is noticed by whoever watches the core.
         except CellError as error:
-            self._hear(CheckpointFailed(version=version, reason=str(error)))
+            self._record(CheckpointFailed(version=version, reason=str(error)))
             return
         await self._is_made(version, saved)
 
     async def _insist(
         self, version: int, write: Callable[[CellClient, Path], Any]
     ) -> SavedCheckpoint:
-        told = None
+        reported = None
         while True:
             try:
                 saved: SavedCheckpoint = await write(self._cells[CORE], self._path(version))
             except CheckpointError as error:
                 if not error.retryable:
                     raise
-                if str(error) != told:
-                    told = str(error)
-                    self._hear(CheckpointFailed(version=version, reason=told))
+                if str(error) != reported:
+                    reported = str(error)
+                    self._record(CheckpointFailed(version=version, reason=reported))
                 await asyncio.sleep(RETRY_S)
             else:
                 return saved
 
     async def _is_made(self, version: int, saved: SavedCheckpoint) -> None:
-        self._hear(
+        self._record(
             CheckpointMade(
                 version=version,
                 digest=saved.digest,

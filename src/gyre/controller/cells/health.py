@@ -98,11 +98,11 @@ class SlowEngineDetector:
         cells: Mapping[int, CellClient],
         proxy: ShardedProxyClient,
         *,
-        hear: Callable[[Any], None],
+        record: Callable[[Any], None],
     ) -> None:
         self._cells = cells
         self._proxy = proxy
-        self._hear = hear
+        self._record = record
         self._paces = TokenRates()
 
     async def work(self) -> None:
@@ -113,7 +113,7 @@ class SlowEngineDetector:
             names: dict[EngineName, int] = {one.engine: cell for cell, one in self._cells.items()}
             found = {names[name]: one for name, one in work.items() if name in names}
             for fact in self._paces.look(clock(), found):
-                self._hear(fact)
+                self._record(fact)
 
 
 BEAT_S = 1.0
@@ -135,7 +135,7 @@ class HealthMonitor:
         drain_s: float,
         ended: Callable[[int], Awaitable[bool]],
         end: Callable[[int], Coroutine[Any, Any, None]],
-        hear: Callable[[Any], None],
+        record: Callable[[Any], None],
         clock: Callable[[], float],
         spawn: Spawn,
     ) -> None:
@@ -150,17 +150,17 @@ class HealthMonitor:
         self._drain_s = drain_s
         self._ended = ended
         self._end = end
-        self._hear = hear
+        self._record = record
         self._clock = clock
         self._spawn = spawn
         self._heard_at: dict[CellClient, float] = {}
         self._ready_at: dict[CellClient, float] = {}
-        self._told: set[CellClient] = set()
+        self._reported: set[CellClient] = set()
         """Whose engine is known to be lost."""
         self._gone: set[CellClient] = set()
         self._draining: dict[CellClient, SilenceTimer] = {}
         """Engines that are not ready and should be."""
-        self.paces: SlowEngineDetector
+        self.slow_engines: SlowEngineDetector
         self.is_home: Callable[[int], bool]
         """Whether the scheduler has the cell's engine, or the standalone one, for serving."""
 
@@ -173,7 +173,7 @@ class HealthMonitor:
     async def work(self) -> None:
         """Asks on and on, and looks at the paces of engines meanwhile."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self.paces.work())
+            group.create_task(self.slow_engines.work())
             while True:
                 await asyncio.sleep(BEAT_S)
                 await self.ask()
@@ -190,7 +190,7 @@ class HealthMonitor:
                 self._coordinator.beat(cell)
             if is_ready or self._coordinator.trains(cell):
                 self._ready_at[client] = now
-                self._told.discard(client)
+                self._reported.discard(client)
             if is_ready or self._coordinator.trains(cell) or not self.is_home(cell):
                 self._draining.pop(client, None)
             else:
@@ -198,7 +198,7 @@ class HealthMonitor:
             if self._cells[cell] is client:
                 self._judge(cell, client, now)
         for cell in self._coordinator.silent():
-            self._hear(CellDied(cell=CellId(cell)))
+            self._record(CellDied(cell=CellId(cell)))
 
     async def _beat(self, client: CellClient) -> bool | None:
         """Whether its engine is ready; None without an answer."""
@@ -215,9 +215,12 @@ class HealthMonitor:
         is_silent = now - self._heard_at[client] >= self._lease_s
         if is_silent or (drained is not None and drained.is_over(now)):
             self._lost(cell, client)
-        elif now - self._ready_at.setdefault(client, now) >= SILENT_S and client not in self._told:
-            self._told.add(client)
-            self._hear(EngineLost(engine=EngineId(cell)))
+        elif (
+            now - self._ready_at.setdefault(client, now) >= SILENT_S
+            and client not in self._reported
+        ):
+            self._reported.add(client)
+            self._record(EngineLost(engine=EngineId(cell)))
 
     async def _follow(self, cell: int, client: CellClient) -> None:
         if await self._ended(cell):
@@ -229,15 +232,15 @@ class HealthMonitor:
             return
         self._gone.add(client)
         if cell < self._num_cells:
-            self._hear(CellDied(cell=CellId(cell)))
+            self._record(CellDied(cell=CellId(cell)))
         else:
             # Whoever loads weights into it finds it gone, and starts another.
             self._spawn(self._end(cell))
-            self._hear(EngineLost(engine=EngineId(cell)))
+            self._record(EngineLost(engine=EngineId(cell)))
 
     def _forget(self, present: set[CellClient]) -> None:
         for known in (self._heard_at, self._ready_at, self._draining):
             for client in known.keys() - present:
                 del known[client]
-        self._told &= present
+        self._reported &= present
         self._gone &= present

@@ -174,16 +174,16 @@ class CellProcesses:
     ) -> CellClient:
         folder = None if checkpoint is None else checkpoint.folder
         nodes = self.config.cluster.cell_nodes if cell < self.num_cells else 1
-        spot = await self.cluster.cell(cell, nodes=nodes)
+        node = await self.cluster.cell(cell, nodes=nodes)
         plan = replace(
             self._plan(cell),
             checkpoint=folder,
-            host=spot.host,
-            port=_port(before, spot.host),
-            doors=tuple(spot.doors),
+            host=node.host,
+            port=_port(before, node.host),
+            doors=tuple(node.doors),
         )
         path = write_plan(self.places.plan(plan.name), plan)
-        fork_client = await self._fork_client.at(spot)
+        fork_client = await self._fork_client.at(node)
         process = await fork_client.fork(plan.name, [str(path)], log=self.places.log(plan.name))
         self._processes[cell] = process
         self.note_pid(plan.name, process.pid)

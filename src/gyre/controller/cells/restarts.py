@@ -74,7 +74,7 @@ class CellRestarter:
         checkpointer: Checkpointer,
         *,
         lease_s: float,
-        hear: Callable[[Any], None],
+        record: Callable[[Any], None],
         watch: Callable[[int], None],
         clock: Callable[[], float],
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -85,7 +85,7 @@ class CellRestarter:
         self._coordinator = coordinator
         self._checkpointer = checkpointer
         self._lease_s = lease_s
-        self._hear = hear
+        self._record = record
         self.watch = watch
         self._clock = clock
         self._pause = pause
@@ -138,7 +138,7 @@ class CellRestarter:
             client = await self._cell_processes.start_again(cell, first)
         self._cells[cell] = client
         health = await client.health()
-        self._hear(
+        self._record(
             CellRestarted(
                 cell=cell,
                 attempt=self._restarts.attempt(cell),

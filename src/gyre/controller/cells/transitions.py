@@ -61,11 +61,11 @@ class RoleTransitions:
         routes: RouteTables,
         proxy: ShardedProxyClient,
         checkpointer: Checkpointer,
-        reviving: CellRestarter,
+        restarter: CellRestarter,
         *,
         publish_s: float,
         offers: bool,
-        hear: Callable[[Any], None],
+        record: Callable[[Any], None],
         settled: Callable[[], Awaitable[None]],
     ) -> None:
         """`settled` waits until the journal has all that was heard.
@@ -77,10 +77,10 @@ class RoleTransitions:
         self._routes = routes
         self._proxy = proxy
         self._checkpointer = checkpointer
-        self._reviving = reviving
+        self._restarter = restarter
         self._publish_s = publish_s
         self._offers = offers
-        self._hear = hear
+        self._record = record
         self._settled = settled
         self._order: dict[int, int] = {}
         """By cell, the transition it was ordered last."""
@@ -128,7 +128,7 @@ class RoleTransitions:
             finally:
                 self._note(command, phases, moved, into_training=True)
             if self._is_current(command):
-                self._hear(CellTraining(cell=cell, transition=command.transition))
+                self._record(CellTraining(cell=cell, transition=command.transition))
                 self._coordinator.join(cell)
 
     async def leave(self, command: LeaveTraining) -> None:
@@ -148,11 +148,11 @@ class RoleTransitions:
                 self._died(cell, client)
                 return
             except CellError:
-                self._hear(TransitionFailed(cell=cell, transition=command.transition))
+                self._record(TransitionFailed(cell=cell, transition=command.transition))
                 return
             finally:
                 self._note(command, phases, {}, into_training=False)
-            self._hear(CellServing(cell=cell, transition=command.transition))
+            self._record(CellServing(cell=cell, transition=command.transition))
 
     async def publish(self, command: Publish) -> None:
         """Durable weights, then every engine acknowledges their digest (SPEC 2.4)."""
@@ -174,7 +174,7 @@ class RoleTransitions:
         silent = tuple(
             engine for engine, took in zip(command.engines, taken, strict=True) if not took
         )
-        self._hear(
+        self._record(
             WeightsPublished(
                 version=command.version,
                 digest=new.digest,
@@ -183,7 +183,7 @@ class RoleTransitions:
                 num_bytes=saved.num_bytes,
             )
         )
-        self._hear(Published(version=command.version, silent=silent))
+        self._record(Published(version=command.version, silent=silent))
         await self._settled()
         self._checkpointer.acknowledged(command.version)
         await self._checkpointer.prune()
@@ -196,9 +196,9 @@ class RoleTransitions:
         since = clock()
         while self._cells[engine] is client and self._checkpointer.published.version == version:
             if await self._takes(engine):
-                self._hear(EngineReturned(engine=engine, version=version))
+                self._record(EngineReturned(engine=engine, version=version))
                 return
-            if self._reviving.is_hopeless(engine, clock() - since):
+            if self._restarter.is_hopeless(engine, clock() - since):
                 await self._replace(engine, client)
                 return
             await asyncio.sleep(RETRY_S)
@@ -207,27 +207,27 @@ class RoleTransitions:
         """A dead cell's processes are started again; it is home, with what is published."""
         self._coordinator.lost(cell)
         # An order that it hangs in ends with it, and whoever waits for that gives up the lock.
-        await self._reviving.end(cell)
+        await self._restarter.end(cell)
         async with self._lock(cell):
-            version = await self._reviving.revived(cell)
-            self._hear(CellRecovered(cell=CellId(cell), version=version))
-            self._reviving.watch(cell)
+            version = await self._restarter.revived(cell)
+            self._record(CellRecovered(cell=CellId(cell), version=version))
+            self._restarter.watch(cell)
 
     async def _replace(self, engine: EngineId, client: CellClient) -> None:
         """Another process takes the place of an engine that takes no weights."""
-        if self._reviving.is_cell(engine):
+        if self._restarter.is_cell(engine):
             self._died(engine, client)
             return
         async with self._lock(engine):
             if self._cells[engine] is not client:
                 return  # Another order has led to another process, and answers for both.
-            version = await self._reviving.revived(engine)
-            self._hear(EngineReturned(engine=engine, version=version))
-            self._reviving.watch(engine)
+            version = await self._restarter.revived(engine)
+            self._record(EngineReturned(engine=engine, version=version))
+            self._restarter.watch(engine)
 
     def _died(self, cell: int, client: CellClient) -> None:
         if self._cells[cell] is client:
-            self._hear(CellDied(cell=CellId(cell)))
+            self._record(CellDied(cell=CellId(cell)))
 
     async def _back_home(self, command: EnterTraining) -> None:
         """A cell that could not enter is back where the transition found it."""
@@ -239,7 +239,7 @@ class RoleTransitions:
             self._died(command.cell, client)
             return
         transition = command.transition
-        self._hear(TransitionFailed(cell=command.cell, transition=transition))
+        self._record(TransitionFailed(cell=command.cell, transition=transition))
 
     async def _takes(self, engine: EngineId) -> bool:
         try:
@@ -298,7 +298,7 @@ class RoleTransitions:
         *,
         into_training: bool,
     ) -> None:
-        self._hear(
+        self._record(
             TransitionTimed(
                 cell=command.cell,
                 transition=command.transition,

@@ -29,7 +29,7 @@ class FactsEndpoint(msgspec.Struct, frozen=True):
     token: str
 
 
-def whereabouts(path: Path) -> FactsEndpoint:
+def recorded_endpoint(path: Path) -> FactsEndpoint:
     """Those of an earlier controller, or new ones: any port, and a token of their own."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=FactsEndpoint)
@@ -46,12 +46,12 @@ class FactsServer:
     """Takes facts from whoever shows the token."""
 
     def __init__(
-        self, token: str, heard: Callable[[ExecutionId, FactEntry], Awaitable[None]]
+        self, token: str, receive: Callable[[ExecutionId, FactEntry], Awaitable[None]]
     ) -> None:
         if not token:
             raise ConfigError("the token of facts is empty, and anybody could post them")
         self._token = token
-        self._heard = heard
+        self._receive = receive
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -77,5 +77,5 @@ class FactsServer:
             entry = decode(body)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise RequestError(str(error)) from error
-        await self._heard(ExecutionId(named.execution), entry)
+        await self._receive(ExecutionId(named.execution), entry)
         await exchange.answer(200, b"{}")

@@ -61,7 +61,7 @@ class HeldOutEval:
         last: int | None,
         order_of: OrderOf,
         facts_token: str,
-        hear: Callable[[Any], None],
+        record: Callable[[Any], None],
         spawn: Spawn,
     ) -> None:
         """`last` is the version that the run ends with, which nothing can be launched under."""
@@ -70,11 +70,11 @@ class HeldOutEval:
         self._tasks = [tasks.get(index) for index in range(len(tasks))]
         self._every = every
         self._last = last
-        self._hear = hear
+        self._record = record
         self._numbers: dict[ExecutionId, EvaluationId] = {}
         self._names: dict[EvaluationId, ExecutionId] = {}
         """The same, the other way round."""
-        self.seats = ChangeTrackingDict[ExecutionId, EngineId]()
+        self.assignments = ChangeTrackingDict[ExecutionId, EngineId]()
         """Engines of those that are launched and not terminated."""
         self._round: _Round | None = None
         self._is_due = False
@@ -101,19 +101,19 @@ class HeldOutEval:
     def launch(self, command: LaunchEvaluation) -> None:
         number, name = command.evaluation, name_of(command.evaluation)
         self._name(number, name)
-        self.seats[name] = command.engine
+        self.assignments[name] = command.engine
         self._supervisors.launch(name, self._task(number), self._place(name))
 
     def move(self, moves: Sequence[EvaluationMove]) -> None:
         """One that has ended since has no calls to be moved."""
         for one in moves:
             name = self._names.get(one.evaluation)
-            if name is not None and name in self.seats:
-                self.seats[name] = one.engine
+            if name is not None and name in self.assignments:
+                self.assignments[name] = one.engine
 
-    async def heard(self, execution: ExecutionId, entry: FactEntry) -> None:
+    async def receive(self, execution: ExecutionId, entry: FactEntry) -> None:
         """A supervisor posted a fact; those of other executions are passed over."""
-        await self._supervisors.heard(execution, entry)
+        await self._supervisors.receive(execution, entry)
 
     async def look_after(self) -> None:
         """Looks again and again."""
@@ -163,12 +163,12 @@ class HeldOutEval:
             return
         for number in sorted(self._round.open):
             if number not in asked:
-                self._hear(EvaluationRequested(evaluation=number))
+                self._record(EvaluationRequested(evaluation=number))
             elif number in launched:
                 name = self._newest(number)
                 self._name(number, name)
                 if number not in ended:
-                    self.seats[name] = launched[number]
+                    self.assignments[name] = launched[number]
                 self._supervisors.adopt(
                     name, self._task(number), self._place(name), is_terminated=number in ended
                 )
@@ -191,7 +191,7 @@ class HeldOutEval:
             return
         self._is_due = False
         for number in self._open(self._next):
-            self._hear(EvaluationRequested(evaluation=number))
+            self._record(EvaluationRequested(evaluation=number))
 
     def _open(self, first: int) -> list[EvaluationId]:
         """The numbers of a new round."""
@@ -208,7 +208,7 @@ class HeldOutEval:
     def _close_round(self) -> None:
         """If nothing of it is open."""
         if self._round is not None and not self._round.open:
-            self._hear(_summed(self._round, len(self._tasks)))
+            self._record(_summed(self._round, len(self._tasks)))
             self._round = None
             self._begin()
 
@@ -231,18 +231,18 @@ class HeldOutEval:
 
     def _lost(self, one: SupervisedExecution, reason: str) -> None:
         """The same again, under a name that has neither a log nor a folder, on the same engine."""
-        number, engine = self._numbers.pop(one.name), self.seats.pop(one.name)
+        number, engine = self._numbers.pop(one.name), self.assignments.pop(one.name)
         name = next_name(one.name)
         self._name(number, name)
-        self.seats[name] = engine
+        self.assignments[name] = engine
         self._supervisors.launch(name, one.task, self._place(name))
         # No event follows from it, and its calls need a route under the new name.
-        self._hear(TimerFired())
+        self._record(TimerFired())
 
     async def _terminated(self, one: SupervisedExecution, fact: Terminated) -> None:
         """Its slot is free, because judging needs no engine (SPEC 1.3)."""
-        del self.seats[one.name]
-        self._hear(EvaluationEnded(evaluation=self._numbers[one.name]))
+        del self.assignments[one.name]
+        self._record(EvaluationEnded(evaluation=self._numbers[one.name]))
 
     async def _closed(self, one: SupervisedExecution, fact: Closed) -> None:
         versions = await asyncio.to_thread(versions_of, self._folder, one.name)
@@ -252,7 +252,7 @@ class HeldOutEval:
         assert self._round is not None
         score, version = _score(fact), self._round.version
         self._count(number, score)
-        self._hear(
+        self._record(
             EvaluationScored(
                 evaluation=number,
                 execution=one.name,

@@ -38,20 +38,22 @@ class Batches:
     def __init__(
         self,
         queue: Queue,
-        terms: TrainingSettings,
+        settings: TrainingSettings,
         *,
         packer: Callable[[ReadyGroup[ClosedExecution]], PackedGroup],
-        hear: Callable[[Any], None],
-        news: ChangeSignal,
+        record: Callable[[Any], None],
+        changes: ChangeSignal,
     ) -> None:
         self._queue = queue
-        self._batch_executions = terms.batch_executions
-        self._scored_first = terms.scored_first
+        self._batch_executions = settings.batch_executions
+        self._scored_first = settings.scored_first
         self._packer = packer
-        self._hear = hear
-        self._news = news
+        self._record = record
+        self._changes = changes
         self._groups: GroupBuffer[ClosedExecution] = GroupBuffer()
-        self._packing = BatchAssembler(self._groups, queue, groups_per_batch=terms.groups_per_batch)
+        self._packing = BatchAssembler(
+            self._groups, queue, groups_per_batch=settings.groups_per_batch
+        )
         self._scores: dict[tuple[int, tuple[str, ...]], Found] = {}
         """Of claims that were scored before this process began, by step and executions."""
         self._norms: dict[int, float] = {}
@@ -70,11 +72,11 @@ class Batches:
             counts = member in command.members
             self._groups.close(command.group, member, one if counts else None)
         self._groups.offer(command.group, is_void=command.is_void)
-        self._news.tell()
+        self._changes.tell()
 
     def open(self, step: int) -> None:
         self._packing.open(step)
-        self._news.tell()
+        self._changes.tell()
 
     @property
     def step(self) -> int:
@@ -100,14 +102,14 @@ class Batches:
     def pull(self) -> None:
         group = self._packing.pull()
         assert group is not None
-        self._hear(GroupAssigned(group=GroupId(group.number), step=self.step))
+        self._record(GroupAssigned(group=GroupId(group.number), step=self.step))
 
     async def pack(self) -> None:
         """A group that was pulled becomes claims."""
         group, step = self._packing.unpacked, self.step
         assert group is not None
         made = await asyncio.to_thread(self._packer, group)
-        self._hear(
+        self._record(
             GroupPacked(
                 group=group.number,
                 step=step,
@@ -121,10 +123,10 @@ class Batches:
         for execution, reason in made.damaged.items():
             # A group is packed again by who resumes its batch, and its damage is told once.
             if execution not in self._damaged:
-                self._hear(CallsDamaged(group=group.number, execution=execution, reason=reason))
+                self._record(CallsDamaged(group=group.number, execution=execution, reason=reason))
         self._damaged |= made.damaged.keys()
         self._packing.pack(group.number, [self._offer(one) for one in made.claims])
-        self._news.tell()
+        self._changes.tell()
 
     def _offer(self, claim: EncodedClaim) -> QueuedClaim[EncodedClaim, Found]:
         is_scored = self._is_scored_first(claim)
@@ -194,7 +196,9 @@ class Batches:
                 lease += 1
         norm = (await core.step(step)).gradient_norm
         is_equal = norm == self._norms.get(step, norm)
-        self._hear(StepReplayed(step=step, num_claims=lease, gradient_norm=norm, is_equal=is_equal))
+        self._record(
+            StepReplayed(step=step, num_claims=lease, gradient_norm=norm, is_equal=is_equal)
+        )
         return is_equal
 
     def _is_scored_first(self, claim: EncodedClaim) -> bool:

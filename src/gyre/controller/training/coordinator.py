@@ -31,10 +31,12 @@ GrantedLease = Lease[EncodedClaim, Found]
 class ClaimRunner:
     """What became of each claim so far."""
 
-    def __init__(self, queue: Queue, *, batch_executions: int, hear: Callable[[Any], None]) -> None:
+    def __init__(
+        self, queue: Queue, *, batch_executions: int, record: Callable[[Any], None]
+    ) -> None:
         self._queue = queue
         self._batch_executions = batch_executions
-        self._hear = hear
+        self._record = record
         self._failures: Counter[int] = Counter()
         self._losses: dict[int, float] = {}
         """One that is done twice counts once."""
@@ -53,7 +55,7 @@ class ClaimRunner:
         if isinstance(granted, ScoreLease):
             found = await client.score(claim.data)
             if self._queue.scored(granted.lease, found):
-                self._hear(
+                self._record(
                     ClaimScored(
                         step=step,
                         claim=granted.claim,
@@ -73,7 +75,7 @@ class ClaimRunner:
         if not self._queue.done(granted.lease):
             return
         self._losses[granted.claim] = report.loss
-        self._hear(
+        self._record(
             ClaimTrained(
                 step=step,
                 claim=granted.claim,
@@ -106,10 +108,10 @@ class TrainingCoordinator:
     def __init__(
         self,
         cells: Mapping[int, CellClient],
-        terms: TrainingSettings,
+        settings: TrainingSettings,
         *,
         packer: Callable[[ReadyGroup[ClosedExecution]], PackedGroup],
-        hear: Callable[[Any], None],
+        record: Callable[[Any], None],
         settled: Callable[[], Awaitable[None]],
         stepped: Callable[[int], None],
         clock: Callable[[], float],
@@ -117,22 +119,26 @@ class TrainingCoordinator:
     ) -> None:
         """`stepped` is told every version of the weights once the journal has its step."""
         self._cells = cells
-        self._join_s = terms.join_s
-        self._hear = hear
+        self._join_s = settings.join_s
+        self._record = record
         self._settled = settled
         self._stepped = stepped
         self._clock = clock
         self._spawn = spawn
-        self._news = ChangeSignal()
-        self._queue: Queue = MicroStepQueue(lease_s=terms.lease_s)
-        self._batches = Batches(self._queue, terms, packer=packer, hear=hear, news=self._news)
-        self._claims = ClaimRunner(self._queue, batch_executions=terms.batch_executions, hear=hear)
+        self._changes = ChangeSignal()
+        self._queue: Queue = MicroStepQueue(lease_s=settings.lease_s)
+        self._batches = Batches(
+            self._queue, settings, packer=packer, record=record, changes=self._changes
+        )
+        self._claims = ClaimRunner(
+            self._queue, batch_executions=settings.batch_executions, record=record
+        )
         self._updates = Updater(
             cells,
             self._queue,
-            group_s=terms.group_s,
+            group_s=settings.group_s,
             outdated=self._outdated,
-            hear=hear,
+            record=record,
             settled=settled,
         )
         self._updating = False
@@ -221,7 +227,7 @@ class TrainingCoordinator:
                 continue
             finally:
                 self._pulling.discard(cell)
-                self._news.tell()
+                self._changes.tell()
             if not self._updating and exposed.version == self.version:
                 return wanted()
         return False
@@ -237,7 +243,7 @@ class TrainingCoordinator:
 
     async def between_updates(self) -> None:
         """Nobody joins before it is known what became of an update."""
-        await self._news.until(lambda: not self._updating)
+        await self._changes.until(lambda: not self._updating)
 
     def join(self, cell: int) -> None:
         """The cell may claim; a core that was parked goes on with the sum it kept."""
@@ -251,7 +257,7 @@ class TrainingCoordinator:
         if worker is None or worker.done() or client is not self._cells[cell]:
             client = self._cells[cell]
             self._workers[cell] = client, self._spawn(self._work(cell, client))
-        self._news.tell()
+        self._changes.tell()
 
     def going(self, cell: int) -> None:
         """The cell is ordered home; `leave` follows."""
@@ -262,17 +268,17 @@ class TrainingCoordinator:
         await self.between_updates()
         if parks:
             # What it has in hand may complete the batch, and then its sum is stepped first.
-            await self._news.until(lambda: not self._busy[cell] and not self._updating)
+            await self._changes.until(lambda: not self._busy[cell] and not self._updating)
             if self._queue.trains(cell):
                 self._queue.park(cell)
                 self._parked.add(cell)
         else:
             self._parked.discard(cell)
             self._queue.leave(cell)
-            self._news.tell()
-            await self._news.until(lambda: not self._busy[cell])
+            self._changes.tell()
+            await self._changes.until(lambda: not self._busy[cell])
             self._behind.discard(cell)
-        self._news.tell()
+        self._changes.tell()
 
     def lost(self, cell: int) -> None:
         """The cell died: what it held returns."""
@@ -280,7 +286,7 @@ class TrainingCoordinator:
         self._behind.discard(cell)
         self._gone.intersection_update(self._cells.values())
         self._updates.lost(cell)
-        self._news.tell()
+        self._changes.tell()
 
     def trains(self, cell: int) -> bool:
         return self._queue.trains(cell)
@@ -298,12 +304,12 @@ class TrainingCoordinator:
             if cell != CORE and self._queue.trains(cell):
                 self._queue.join(cell, self._clock())
                 self._behind.add(cell)
-        self._news.tell()
+        self._changes.tell()
 
     def _died(self, cell: int, client: CellClient) -> None:
         if self._is_here(cell, client):
             self._gone.add(client)
-            self._hear(CellDied(cell=CellId(cell)))
+            self._record(CellDied(cell=CellId(cell)))
 
     @property
     def _has_core(self) -> bool:
@@ -318,7 +324,9 @@ class TrainingCoordinator:
         """Pulls groups and takes steps for as long as the run lasts."""
         batches = self._batches
         while True:
-            await self._news.until(lambda: batches.may_pack or batches.may_pull or batches.may_step)
+            await self._changes.until(
+                lambda: batches.may_pack or batches.may_pull or batches.may_step
+            )
             if batches.may_pull:
                 batches.pull()
             if batches.may_pack:
@@ -336,7 +344,7 @@ class TrainingCoordinator:
             if self._may_claim(cell) and self._busy[cell] < most:
                 lease = self._queue.claim(cell, self._clock())
             if lease is None:
-                await self._news.next()
+                await self._changes.next()
                 continue
             self._busy[cell] += 1
             self._spawn(self._carry_out(cell, client, lease))
@@ -368,7 +376,7 @@ class TrainingCoordinator:
             self._refusals.pop(cell, None)
         finally:
             self._busy[cell] -= 1
-            self._news.tell()
+            self._changes.tell()
 
     async def _carry_out(self, cell: int, client: CellClient, granted: GrantedLease) -> None:
         try:
@@ -379,7 +387,7 @@ class TrainingCoordinator:
             self._claims.refused(granted, error)
         finally:
             self._busy[cell] -= 1
-            self._news.tell()
+            self._changes.tell()
 
     # The update
 
@@ -408,12 +416,12 @@ class TrainingCoordinator:
                 self._outdated(stay)
         finally:
             self._updating = False
-            self._news.tell()
+            self._changes.tell()
 
     def _note(self, step: int, made: UpdateResult) -> None:
         report = made.report
         reward = self._batches.stepped(step, gradient_norm=report.gradient_norm)
-        self._hear(
+        self._record(
             StepMade(
                 step=step,
                 loss=self._claims.loss,
@@ -426,12 +434,12 @@ class TrainingCoordinator:
                 reduced_bytes=made.reduced_bytes,
             )
         )
-        self._hear(StepTaken(step=step))
+        self._record(StepTaken(step=step))
 
     async def _wait_for_pulls(self) -> None:
         """Up to join_s; whoever is later takes the weights after the update (SPEC 3.1)."""
         try:
             async with asyncio.timeout(self._join_s):
-                await self._news.until(lambda: not self._pulling)
+                await self._changes.until(lambda: not self._pulling)
         except TimeoutError:
             pass

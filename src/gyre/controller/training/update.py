@@ -48,7 +48,7 @@ class Updater:
         *,
         group_s: float,
         outdated: Callable[[Iterable[int]], None],
-        hear: Callable[[Any], None],
+        record: Callable[[Any], None],
         settled: Callable[[], Awaitable[None]],
     ) -> None:
         """`group_s`: how long the others are waited for once one member has answered.
@@ -59,7 +59,7 @@ class Updater:
         self._queue = queue
         self._group_s = group_s
         self._outdated = outdated
-        self._hear = hear
+        self._record = record
         self._settled = settled
         self._num_failures = 0
         """In a row, with every cell alive."""
@@ -176,7 +176,7 @@ class Updater:
         self._num_failures = 0 if gone else self._num_failures + 1
         for cell in gone:
             if self._asked[cell] is self._cells[cell]:
-                self._hear(CellDied(cell=CellId(cell)))
+                self._record(CellDied(cell=CellId(cell)))
         await self._settled()
         for error in others:
             if not isinstance(error, CellError) or self._num_failures >= MOST_FAILURES:
