@@ -1,4 +1,4 @@
-"""Orders of the scheduler handed to whoever carries them out, and routes kept as they follow."""
+"""Hands each scheduler command to the component that executes it, and keeps routes current."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, assert_never
@@ -35,7 +35,7 @@ from gyre.types.run_events import ExecutionRelaunched
 
 
 class CommandExecutor:
-    """Everything that acts; decides nothing."""
+    """Has scheduler commands executed by the controller's components; it decides nothing."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class CommandExecutor:
                 self._assignments[number, member] = engine
 
     def noticed(self, now: float, fact: Any) -> None:
-        """A fact is in the journal, and whoever acts because of it does so."""
+        """A fact is in the journal; the components that act because of it do so."""
         self._attempts.noticed(now, fact)
         if self._evaluations is not None:
             self._evaluations.noticed(now, fact)
@@ -86,7 +86,7 @@ class CommandExecutor:
         self._follow()
 
     def _follow(self) -> None:
-        """Routes follow whatever has changed; what has not costs nothing, however much there is."""
+        """Routes follow what has changed; what has not costs nothing, however much there is."""
         engines = self._scheduler.engines
         turned = engines.num_turns != self._num_turns
         self._num_turns = engines.num_turns
@@ -97,11 +97,14 @@ class CommandExecutor:
         )
 
     def _changed(self) -> dict[ExecutionId, EngineId | None]:
-        """Seats of executions that have begun, moved or ended since; None of those that ended."""
+        """Engines of executions that have begun, moved or ended since; None for one that ended."""
         running = self._attempts.running
         moved = (self._attempts.name_at(*place) for place in self._assignments.changed())
         found: dict[ExecutionId, EngineId | None] = {}
-        for name in (*running.changed(), *(one for one in moved if one is not None)):
+        for name in (
+            *running.changed(),
+            *(execution for execution in moved if execution is not None),
+        ):
             place = running.get(name)
             found[name] = None if place is None else self._assignments[place]
         if self._evaluations is not None:
@@ -158,7 +161,7 @@ class CommandExecutor:
                 assert_never(command)
 
     def _move(self, moves: Sequence[Move], evaluations: Sequence[EvaluationMove]) -> None:
-        for one in moves:
-            self._assignments[one.group, one.member] = one.engine
+        for move in moves:
+            self._assignments[move.group, move.member] = move.engine
         if self._evaluations is not None:
             self._evaluations.move(evaluations)

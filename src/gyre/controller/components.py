@@ -106,7 +106,7 @@ class TrainingComponents:
         *,
         is_home: Callable[[int], bool],
     ) -> RoleTransitions:
-        """Roles can change; what everybody begins with is a version like any other."""
+        """Roles can change; the weights that all cells begin with are a version like any other."""
         self.health.is_home = is_home
         if published is None:
             published, _ = await self.checkpointer.saved(0)
@@ -130,11 +130,11 @@ class TrainingComponents:
         """The run starts; cells that never serve train from now on (SPEC 9)."""
         order = list(range(self._num_cells))
         # Groups of cells are built before they are needed; one that cannot be is built then.
-        meets = (self._cells[one].form_groups(0, order) for one in order)
+        meets = (self._cells[cell].form_groups(0, order) for cell in order)
         await asyncio.gather(*meets, return_exceptions=True)
         entered: dict[int, object] = {}
         if not self._cells_serve:
-            enters = (self._cells[one].enter() for one in order)
+            enters = (self._cells[cell].enter() for cell in order)
             entered.update(enumerate(await asyncio.gather(*enters, return_exceptions=True)))
         self._record(RunStarted())
         for cell, answer in entered.items():
@@ -164,7 +164,7 @@ def settings_of(config: RunConfig, shape: SchedulerConfig) -> TrainingSettings:
 def report_death_once(
     record: Callable[[Any], None], cells: Mapping[int, CellClient]
 ) -> Callable[[Any], None]:
-    """Several notice that a process is gone, and the first of them is heard."""
+    """Several components notice that a process is gone; only the first report is recorded."""
     reported: dict[int, CellClient] = {}
 
     def record_once(fact: Any) -> None:
@@ -179,7 +179,7 @@ def report_death_once(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Components:
-    """Everybody who acts."""
+    """The controller's components, wired: each carries out some of the scheduler's commands."""
 
     training_components: TrainingComponents
     routes: RouteTables
@@ -195,25 +195,25 @@ class Components:
 
     @property
     def executions(self) -> list[Supervisors | HeldOutEval]:
-        """Who looks after executions."""
+        """The components that look after executions."""
         found: list[Supervisors | HeldOutEval] = [self.attempts.supervisors]
         return found if self.evaluations is None else [*found, self.evaluations]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerContext:
-    """What the parts are told of the controller they belong to."""
+    """What components know of the controller they belong to."""
 
     record: Callable[[Any], None]
     settled: Callable[[], Awaitable[None]]
-    """Waits until all that was heard has been decided on."""
+    """Waits until all recorded facts have been decided on."""
     clock: Callable[[], float]
     spawn: Spawn
     stop: Callable[[StopReason], None]
 
 
 class ComponentBuilder:
-    """Makes the parts of one run, each knowing the others that it needs."""
+    """Makes the components of one run and gives each the others that it needs."""
 
     def __init__(
         self,

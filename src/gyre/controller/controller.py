@@ -1,6 +1,6 @@
 """The controller: starts every process of a run, hosts the scheduler, and ends what it started.
 
-Rule 1: a run that is over, or told to stop, leaves no process; one that fails leaves its
+Rule 1: a run that is over, or asked to stop, leaves no process; one that fails leaves its
 executions and its proxy to the controller that resumes it.
 """
 
@@ -47,9 +47,9 @@ from gyre.types.run_events import RUN_EVENTS, TOLD, RunEnded
 JOURNAL_EVENTS = (*EVENTS, *RUN_EVENTS)
 """What a live run's journal holds."""
 BEAT_S = 1.0
-"""How often people hear that somebody is here."""
+"""How often `tick` is called."""
 SETTLE_S = 10.0
-"""How long the journal may take to hear that a run is told to stop."""
+"""How long the journal may take to record the end of a run that is asked to stop."""
 
 
 class Controller:
@@ -66,8 +66,8 @@ class Controller:
         decided: Decided | None = None,
         usage: ResourceSampler | None = None,
     ) -> None:
-        """`tick` is called about once a second with the time of the run; `using` measures what
-        the run uses, where somebody wants to know."""
+        """`tick` is called about once a second with the time of the run; `usage` measures what
+        the run uses, unless it is None."""
         self._run = run
         self._resumes = resumes
         self._listeners = listeners
@@ -96,7 +96,7 @@ class Controller:
         self._is_over = False
 
     async def work(self) -> StopReason | None:
-        """Why the run ended; None when it was told to."""
+        """Why the run ended; None if it was asked to stop."""
         self._stopped = asyncio.get_running_loop().create_future()
         stop_requested = told_to_stop()
         try:
@@ -142,7 +142,7 @@ class Controller:
             return await self._run_scheduler(journal, found, since, stop_requested, on)
         except Interrupted:
             self._is_over = True
-            # Nobody has taken up what an earlier controller left, and it ends as by any stop.
+            # This controller has not taken up what an earlier one left; it ends as by any stop.
             await stop.end_all(self._places, self._config.cluster, self._config.run.name)
             return None
 
@@ -164,12 +164,12 @@ class Controller:
             await self._cell_processes.start(stack)
             await self._start_proxy(stack)
         else:
-            plans = [self._reached(one) for one in plans]
+            plans = [self._reached(plan) for plan in plans]
             await self._proxies.take_over(plans, before=before, now=_text(self._places.token))
             stack.push_async_callback(self._stop_proxy)
             self._cell_processes.config = replace(self._config, proxy=plans[0].proxy)
             self._cell_processes.recall(
-                stack, [(one.name, one.url) for one in engines_of(plans[0])]
+                stack, [(engine.name, engine.url) for engine in engines_of(plans[0])]
             )
 
     @property
@@ -204,9 +204,9 @@ class Controller:
         if reading is None:
             return None, 0
         whole = [
-            one.version
-            for one in checkpoint_store.listed(self._places.checkpoints)
-            if one.has_optimizer
+            checkpoint.version
+            for checkpoint in checkpoint_store.listed(self._places.checkpoints)
+            if checkpoint.has_optimizer
         ]
         # The one before the last, because the last may turn out to be damaged.
         since = whole[-2] if len(whole) > 1 else 0
@@ -217,15 +217,15 @@ class Controller:
 
     async def _start_proxy(self, stack: AsyncExitStack) -> None:
         cells = self._cells.values()
-        window = min(await asyncio.gather(*(one.context_tokens() for one in cells)))
+        window = min(await asyncio.gather(*(cell.context_tokens() for cell in cells)))
         plan = proxy_plan(
             self._config,
             self._places,
-            engines=tuple(f"gyre={one.url}" for one in cells),
+            engines=tuple(f"gyre={cell.url}" for cell in cells),
             context_tokens=window,
         )
         plan = self._reached(plan)
-        # What the window came to is what agent programs are told.
+        # Agent programs get the window as the cells report it.
         self._cell_processes.config = replace(self._config, proxy=plan.proxy)
         await self._proxies.start(plan)
         stack.push_async_callback(self._stop_proxy)
@@ -243,7 +243,7 @@ class Controller:
 
     @property
     def _leaves_nothing(self) -> bool:
-        """Nobody has to go on with what there is."""
+        """No later controller has to go on with the executions and proxies there are."""
         return self._is_over or not self._has_begun
 
     def _open_facts_server(self, stack: AsyncExitStack) -> socket:
@@ -282,17 +282,19 @@ class Controller:
             resume.restore(found, since, parts)
 
         async def receive(execution: ExecutionId, entry: FactEntry) -> None:
-            for one in parts.executions:
-                await one.receive(execution, entry)
+            for supervisors in parts.executions:
+                await supervisors.receive(execution, entry)
 
         async with serving(FactsServer(self._facts_endpoint.token, receive), on):
             try:
                 return await self._until_over(stop_requested, parts, found)
             finally:
                 if self._leaves_nothing:
-                    # One that is told to stop may be resumed, and any other end is for good.
+                    # A run that is asked to stop may be resumed, and any other end is for good.
                     for_good = self._stopped.done() and self._stopped.result() is not None
-                    await asyncio.gather(*(one.end(for_good=for_good) for one in parts.executions))
+                    await asyncio.gather(
+                        *(supervisors.end(for_good=for_good) for supervisors in parts.executions)
+                    )
 
     async def _joined(self, scheduler: Scheduler, published: Checkpoint | None) -> Components:
         versions = await self._proxies.ask(lambda proxy: proxy.routes_version())
@@ -330,7 +332,7 @@ class Controller:
             parts.routes.work(),
             self._tick_on(),
         ]
-        work += [one.look_after() for one in parts.executions]
+        work += [supervisors.look_after() for supervisors in parts.executions]
         work.append(self._proxies.watch(record=self._record, again=parts.routes.again))
         if self._usage is not None:
             measuring = self._usage.work(
@@ -338,7 +340,7 @@ class Controller:
             )
             work.append(measuring)
         async with asyncio.TaskGroup() as self._group:
-            always = [self._group.create_task(one) for one in work]
+            always = [self._group.create_task(service) for service in work]
             if found is None:
                 with suppress(Interrupted):
                     await run_until(stop_requested.wait(), parts.training_components.begin())
@@ -349,7 +351,7 @@ class Controller:
             always.append(self._group.create_task(self._wait_for_stop(stop_requested)))
             reason = await self._stopped
             self._record(RunEnded(reason=TOLD if reason is None else reason.value))
-            # A disk that takes no more keeps nobody from stopping a run.
+            # A full disk does not keep a user from stopping a run.
             with suppress(TimeoutError):
                 async with asyncio.timeout(SETTLE_S if reason is None else None):
                     await self._run_loop.settled()
@@ -394,15 +396,15 @@ class Controller:
 
 def _named(error: BaseException) -> BaseException:
     """The first failure of a group that has a name of ours, or what there is as it is."""
-    for one in error.exceptions if isinstance(error, BaseExceptionGroup) else ():
-        found = _named(one)
+    for exception in error.exceptions if isinstance(error, BaseExceptionGroup) else ():
+        found = _named(exception)
         if isinstance(found, GyreError):
             return found
     return error
 
 
 def _left(folder: Path) -> str:
-    """What follows from an end that is nobody's will."""
+    """What a user can do after the controller failed."""
     return (
         f"  executions and the proxy go on without it: gyre resume {folder} goes on with them, "
         f"gyre stop {folder} ends them"

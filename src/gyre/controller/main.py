@@ -29,7 +29,7 @@ DEVICES = Path("/dev")
 def check_layout(loaded: LoadedConfig, *, resumes: bool = False) -> None:
     """Raises ConfigError with everything that does not fit; ModelError for a model that is none.
 
-    A run that resumes goes on with the sampling it began with, and people are told what that means.
+    A run that resumes goes on with the sampling it began with, and a warning says what that means.
     """
     config = loaded.config
     fields = read_description(model_folder(config.model.name)).fields
@@ -52,7 +52,7 @@ def check_layout(loaded: LoadedConfig, *, resumes: bool = False) -> None:
 
 def num_devices(folder: Path = DEVICES) -> int:
     """CUDA devices of this machine; asked of the kernel, because torch is not loaded here."""
-    return sum(one.name.removeprefix("nvidia").isdigit() for one in folder.glob("nvidia*"))
+    return sum(path.name.removeprefix("nvidia").isdigit() for path in folder.glob("nvidia*"))
 
 
 def train(
@@ -62,7 +62,7 @@ def train(
     listeners: Sequence[Listener] = (),
     tick: Callable[[float], None] | None = None,
 ) -> StopReason | None:
-    """Why the run ended; None when it was told to. It goes on where it was if it `resumes`."""
+    """Why the run ended; None if it was asked to stop. With `resumes` it goes on where it was."""
     check_layout(run.loaded, resumes=resumes)
     check(sandbox_for(run.config.sandbox))
     controller = Controller(

@@ -57,7 +57,7 @@ class ProxyProcess:
         shard: int = 0,
         alarm: Callable[[str], None] = warn,
     ) -> None:
-        """`alarm` tells people at once why it does not start."""
+        """`alarm` is called at once with the reason why it does not start."""
         self._name = named(PROXY, shard)
         self._shard = shard
         self._places = places
@@ -118,7 +118,7 @@ class ProxyProcess:
         self._deaths.append(now)
 
     async def _start_again(self, *, until: float) -> None:
-        """A full disk, or a port that is just being left, is waited for, and people are told."""
+        """Waits, with an alarm, for a full disk or a port that is just being left."""
         loop, pause_s, reported = asyncio.get_running_loop(), RETRY_FIRST_S, ""
         while True:
             try:
@@ -135,7 +135,7 @@ class ProxyProcess:
                 return
 
     def _why_not(self, error: Exception) -> str:
-        """In a line, with whoever has its port."""
+        """In a line, with the process that has its port."""
         last = str(error).strip().splitlines()[-1:]
         port = self.plan.proxy.port
         holder = holder_of_port(port) if port else None
@@ -143,7 +143,7 @@ class ProxyProcess:
         return f"the {self._name} does not start: {''.join(last)}{taken}"
 
     async def ask(self, question: Callable[[ProxyClient], Coroutine[Any, Any, T]]) -> T:
-        """Its answer, before anybody watches it: one that dies meanwhile is started again."""
+        """Its answer, before `watch` runs: one that dies meanwhile is started again."""
         while True:
             with suppress(Interrupted):
                 return await run_until(self._until_gone(), question(self.client))
@@ -153,7 +153,7 @@ class ProxyProcess:
     async def _until_gone(self) -> None:
         process, client = self._process, self.client
         if await supervise_until_gone(process.wait, lambda: client.answers(ANSWER_S), process.kill):
-            # Its log ends in the middle, and nobody else would say why.
+            # Its log ends in the middle and does not say why.
             self._alarm(f"the {self._name} {not_heard()}: another takes its place")
 
     @property
@@ -178,13 +178,13 @@ class ProxyProcess:
         try:
             self.client = ProxyClient(await process.ready(READY_S), self._session)
         except (ConfigError, asyncio.CancelledError):
-            # Also where whoever waits for it is told to stop: nobody else would end it.
+            # Also when this task is cancelled: no other one would end the process.
             await process.stop()
             raise
 
     @property
     def _has_moved(self) -> bool:
-        """Whoever runs knows its files by a folder that is not the run's any more."""
+        """The running proxy knows its files by a folder that is not the run's any more."""
         known = read_plan(self._places.plan(self._name), ProxySpec).folder
         return known.resolve() != self._places.run.resolve()
 
@@ -198,7 +198,7 @@ class ProxyProcess:
 
 
 def recorded_plan(places: RunDir, shard: int = 0) -> ProxySpec | None:
-    """What the proxy of an earlier controller was told; None if it never had one.
+    """The spec of an earlier controller's proxy; None if it never had one.
 
     Its files are where the run's folder is now.
     """
@@ -211,7 +211,7 @@ def recorded_plan(places: RunDir, shard: int = 0) -> ProxySpec | None:
 
 
 async def _obeys(client: ProxyClient, *, before: str, now: str) -> bool:
-    """Not one that hangs, never heard of the token that was written down last, or is of another
+    """Not one that hangs, does not know the token that was written last, or is of another
     Gyre, which may have learnt to answer otherwise since."""
     try:
         async with asyncio.timeout(ANSWER_S):
@@ -237,11 +237,11 @@ class ProxyProcesses:
 
     @property
     def client(self) -> ShardedProxyClient:
-        return ShardedProxyClient([one.client for one in self._all])
+        return ShardedProxyClient([shard.client for shard in self._all])
 
     @property
     def pids(self) -> list[int]:
-        return [one.pid for one in self._all]
+        return [shard.pid for shard in self._all]
 
     async def start(self, plan: ProxySpec) -> None:
         """New processes; either all of them take calls, or none is left."""
@@ -269,15 +269,15 @@ class ProxyProcesses:
         )
 
     async def ask(self, question: Callable[[ProxyClient], Coroutine[Any, Any, T]]) -> list[T]:
-        """What each answers, before anybody watches them."""
-        return await _all(one.ask(question) for one in self._all)
+        """What each shard answers, before `watch` runs."""
+        return await _all(shard.ask(question) for shard in self._all)
 
     async def set_address(self, engine: EngineName, url: str) -> None:
         """The engine is asked there from now on, by all of them."""
-        await _all(one.set_address(engine, url) for one in self._all)
+        await _all(shard.set_address(engine, url) for shard in self._all)
 
     async def stop(self) -> None:
-        await _all(one.stop() for one in self._all)
+        await _all(shard.stop() for shard in self._all)
 
 
 def shard_plan(plan: ProxySpec, shard: int) -> ProxySpec:
@@ -289,9 +289,9 @@ def shard_plan(plan: ProxySpec, shard: int) -> ProxySpec:
 
 
 def recorded_plans(places: RunDir, shards: int) -> list[ProxySpec] | None:
-    """What the shards of an earlier controller were told; None if it never had all of them."""
+    """The specs of an earlier controller's shards; None if it never had all of them."""
     found = [recorded_plan(places, shard) for shard in range(shards)]
-    known = [one for one in found if one is not None]
+    known = [plan for plan in found if plan is not None]
     return known if len(known) == shards else None
 
 

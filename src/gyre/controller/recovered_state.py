@@ -1,7 +1,7 @@
-"""What a recorded run had come to: its scheduler, and what whoever acts must know to go on.
+"""What a recorded run had come to: its scheduler, and what the components need to go on.
 
 Rule 1: facts go in, and the orders that follow from them; nothing is decided or done here.
-Rule 2: what was ordered and not answered is found as such, because nobody else remembers it.
+Rule 2: what was ordered and not answered is found as such, because only the journal has it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -80,7 +80,7 @@ class RecoveredGroup:
     admitted: AdmitGroup
     members: list[RecoveredExecution]
     task: str | None = None
-    """None where nobody wrote down which one was drawn."""
+    """None where the journal does not say which one was drawn."""
     is_answered: bool = False
     """Whether the order that admitted it was."""
     offered: OfferGroup | None = None
@@ -152,7 +152,7 @@ class RecoveredState:
     @property
     def outstanding(self) -> Iterator[RecoveredGroup]:
         """Groups whose executions have not all closed, in the order of their numbers."""
-        return (one for one in self.groups.values() if one.offered is None)
+        return (group for group in self.groups.values() if group.offered is None)
 
     def record(self, fact: Any, now: float) -> None:
         """The next entry of the journal."""
@@ -247,7 +247,7 @@ class RecoveredState:
                 pass
 
     def _member(self, group: int, member: int) -> RecoveredExecution | None:
-        """None of a group that is covered by a checkpoint: what comes late says nothing new."""
+        """None of a group that a checkpoint covers: a late fact of it is known already."""
         found = self.groups.get(GroupId(group))
         return None if found is None else found.members[member]
 

@@ -2,7 +2,7 @@
 
 What a run uses, measured every few seconds for its journal: processors, and accelerators.
 
-Rule 1: measuring disturbs nobody: it is done beside the loop, less often the longer a run lasts,
+Rule 1: measuring delays nothing: it is done beside the loop, less often the longer a run lasts,
 and what cannot be read is left out.
 """
 
@@ -78,7 +78,9 @@ class Devices:
             busy=nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
             used_bytes=memory.used,
             total_bytes=memory.total,
-            pids=frozenset(one.pid for one in nvml.nvmlDeviceGetComputeRunningProcesses(handle)),
+            pids=frozenset(
+                process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+            ),
         )
 
 
@@ -92,10 +94,10 @@ def use_of(
     In a container the driver does not know their numbers, and the files that they have `held`
     open tell, which /proc knows.
     """
-    mine = [one for one in devices if not one.pids.isdisjoint(pids)]
+    mine = [device for device in devices if not device.pids.isdisjoint(pids)]
     if not mine and devices:
         files = {name for pid in pids for name in (held or held_open)(pid)}
-        mine = [one for one in devices if f"/dev/nvidia{one.minor}" in files]
+        mine = [device for device in devices if f"/dev/nvidia{device.minor}" in files]
     if not mine:
         return None
     return DeviceUse(
@@ -109,9 +111,9 @@ def held_open(pid: int) -> list[str]:
     """Files that a process has open."""
     found = []
     with suppress(OSError):
-        for one in Path(f"/proc/{pid}/fd").iterdir():
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
             with suppress(OSError):
-                found.append(str(one.readlink()))
+                found.append(str(descriptor.readlink()))
     return found
 
 
@@ -147,7 +149,7 @@ class ResourceSampler:
 
     @classmethod
     def found(cls) -> "ResourceSampler":
-        """With whatever this machine can tell."""
+        """A sampler of all that this machine can measure."""
         return cls(Devices.found())
 
     async def work(
@@ -172,7 +174,7 @@ class ResourceSampler:
         return UseMeasured(
             seconds=seconds,
             cells=self._of_cells(table, roots.cells),
-            # Supervisors that an earlier controller started are nobody's children.
+            # Supervisors that an earlier controller started are no children of this one.
             executions_s=self._executions.took(
                 table, {*roots.fork_clients, *_adopted(table, roots)}
             )
@@ -204,7 +206,7 @@ def pause_s(now_s: float, first_s: float = FIRST_S) -> float:
 def _adopted(table: ProcessTable, roots: ProcessRoots) -> list[int]:
     ours = {os.getpid(), *roots.cells.values()}
     for root in (*roots.fork_clients, *roots.proxies):
-        ours |= {one.pid for one in table.under(root)}
+        ours |= {process.pid for process in table.under(root)}
     return [pid for pid in table.leaders(ours) if _logs_under(pid, roots.attempts)]
 
 
@@ -222,6 +224,7 @@ def _by_cell(
     if not devices:
         return {}
     found = {
-        cell: use_of(devices, {one.pid for one in table.under(pid)}) for cell, pid in pids.items()
+        cell: use_of(devices, {process.pid for process in table.under(pid)})
+        for cell, pid in pids.items()
     }
     return {cell: use for cell, use in found.items() if use is not None}

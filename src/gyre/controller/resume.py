@@ -24,7 +24,7 @@ from gyre.types.ids import CellId, EngineId
 
 
 def restore(found: RecoveredState, since: int, parts: Components) -> None:
-    """Everybody knows what they knew, from the version on that a checkpoint covers."""
+    """Gives every component its recovered state, from the version that a checkpoint covers."""
     coordinator = parts.coordinator
     left = parts.attempts.recall(found)
     parts.executor.recall(found.outstanding)
@@ -75,9 +75,9 @@ def continue_run(
 def published(found: RecoveredState, places: RunDir) -> Checkpoint:
     """The weights that engines served last; ConfigError if they are not there any more."""
     version = found.published
-    for one in checkpoint_store.listed(places.checkpoints):
-        if one.version == version and found.digest in (None, one.digest):
-            return one
+    for checkpoint in checkpoint_store.listed(places.checkpoints):
+        if checkpoint.version == version and found.digest in (None, checkpoint.digest):
+            return checkpoint
     message = f"{places.checkpoints}: expected version {version}, which engines served last"
     raise ConfigError(message if found.digest is None else f"{message}, digest {found.digest}")
 
@@ -95,5 +95,5 @@ async def kill_leftovers(places: RunDir, *, proxy: bool) -> int:
         text = path.read_text()
         if text.isdecimal() and holds_log(int(text), log):
             left.append(AdoptedProcess(path.name, int(text), log))
-    await asyncio.gather(*(one.kill() for one in left))
+    await asyncio.gather(*(process.kill() for process in left))
     return len(left)

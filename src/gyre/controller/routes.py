@@ -12,7 +12,7 @@ V = TypeVar("V")
 
 
 class ChangeTrackingDict(MutableMapping[K, V]):
-    """One reader asks `changed`, and is told of each change once."""
+    """A dict whose one reader gets each changed key once, from `changed`."""
 
     def __init__(self) -> None:
         self._held: dict[K, V] = {}
@@ -43,7 +43,7 @@ class ChangeTrackingDict(MutableMapping[K, V]):
 
 
 class RouteTable:
-    """What a shard of the proxy was told last, and what it should be told (SPEC 2.3).
+    """The routes that a proxy shard was sent last, and those it should have (SPEC 2.3).
 
     Only what changes is looked at, so that an event costs the same however many executions run.
     """
@@ -63,7 +63,7 @@ class RouteTable:
         self._wanted: dict[ExecutionId, EngineName | None] = {}
         self._sent: dict[ExecutionId, EngineName | None] = {}
         self._unsent: dict[ExecutionId, None] = {}
-        """Of whom something else is wanted than was told."""
+        """Executions whose wanted route is another than the one that was sent."""
         self._life = 0
         """Of the proxy; another begins with `again`."""
         self._changed = asyncio.Event()
@@ -81,7 +81,7 @@ class RouteTable:
         """Engines of executions that have begun, moved or, with None, ended.
 
         `turned` says that engines may be ready that were not, or no more. A flush follows if any
-        route is another than the proxy was told.
+        route is another than the one that was sent.
         """
         changed = dict.fromkeys(assignments)
         for execution, engine in assignments.items():
@@ -94,18 +94,18 @@ class RouteTable:
         self._wake()
 
     def again(self) -> None:
-        """The proxy is another process, which was told nothing yet."""
+        """The proxy is another process, which has no routes yet."""
         self._life += 1
         self._sent.clear()
         self._unsent = {one: None for one, engine in self._wanted.items() if engine is not None}
         self._wake()
 
     async def flushed(self) -> None:
-        """The proxy obeys what is wanted now."""
+        """The proxy has the routes that are wanted now."""
         await self._flushed.wait()
 
     async def work(self) -> None:
-        """Tells the proxy, one order at a time, for as long as the run lasts."""
+        """Sends routes to the proxy, one request at a time, for as long as the run lasts."""
         while True:
             await self._changed.wait()
             self._changed.clear()
@@ -157,7 +157,7 @@ class RouteTable:
         self._compare(execution)
 
     def _compare(self, execution: ExecutionId) -> None:
-        """One that was never told of needs no order to have no engine."""
+        """An execution that was never sent needs no request to have no engine."""
         sent, wanted = self._sent.get(execution), self._wanted.get(execution)
         has_ended = execution in self._sent and execution not in self._wanted
         if sent != wanted or has_ended:
@@ -172,7 +172,7 @@ class RouteTable:
 
 
 class RouteTables:
-    """Those of all shards; each is told by itself, so that none waits for another."""
+    """The route tables of all shards; each is sent by itself, so that none waits for another."""
 
     def __init__(
         self,
@@ -181,11 +181,11 @@ class RouteTables:
         *,
         version: int = 0,
     ) -> None:
-        self._tables = [RouteTable(one, name_of, version=version) for one in shards]
+        self._tables = [RouteTable(shard, name_of, version=version) for shard in shards]
 
     @property
     def num_moved(self) -> int:
-        return sum(one.num_moved for one in self._tables)
+        return sum(table.num_moved for table in self._tables)
 
     def want(
         self,
@@ -194,7 +194,7 @@ class RouteTables:
         *,
         turned: bool = False,
     ) -> None:
-        """Each shard hears of its own executions, and all of engines that may have turned."""
+        """Each shard gets its own executions; all shards look at engines that may have turned."""
         parts: list[dict[ExecutionId, int | None]] = [{} for _ in self._tables]
         for execution, engine in assignments.items():
             parts[shard_of(execution, len(parts))][execution] = engine
@@ -203,16 +203,16 @@ class RouteTables:
                 table.want(part, is_ready, turned=turned)
 
     def again(self, shard: int) -> None:
-        """The shard is another process, which was told nothing yet."""
+        """The shard is another process, which has no routes yet."""
         self._tables[shard].again()
 
     async def flushed(self) -> None:
-        """All of them obey what is wanted now."""
+        """All shards have the routes that are wanted now."""
         for table in self._tables:
             await table.flushed()
 
     async def work(self) -> None:
-        """Tells them, for as long as the run lasts."""
+        """Sends routes to all shards, for as long as the run lasts."""
         async with asyncio.TaskGroup() as group:
             for table in self._tables:
                 group.create_task(table.work())

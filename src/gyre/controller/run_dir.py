@@ -30,7 +30,7 @@ class RunDir:
 
     @property
     def file(self) -> Path:
-        """What the run was told, every default written out."""
+        """The run file, every default written out."""
         return self.run / RUN_FILE
 
     @property
@@ -40,7 +40,7 @@ class RunDir:
 
     @property
     def shares(self) -> Path:
-        """Says where in memory its processes share things."""
+        """Names the folder in memory that its processes share."""
         return self.run / "share"
 
     @property
@@ -60,7 +60,7 @@ class RunDir:
         return self.run / "pids"
 
     def pid(self, name: str) -> Path:
-        """Holds the process id of whoever has that name now."""
+        """Holds the id of the process that has that name now."""
         return self.pids / name
 
     def log(self, name: str) -> Path:
@@ -75,7 +75,7 @@ PREFIX = "gyre-"
 def opened(run: Path, stack: AsyncExitStack, *, in_memory: bool = True) -> RunDir:
     """A run's places with a share of their own, which goes with the stack.
 
-    It is noted before it is there, so that whoever goes on removes what could not be removed here.
+    It is noted before it is there, so that a later controller removes what this one could not.
     Not in memory, it lies in the run's folder, because processes of other machines see that.
     """
     run.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -89,7 +89,7 @@ def opened(run: Path, stack: AsyncExitStack, *, in_memory: bool = True) -> RunDi
 
 
 def remove_earlier(places: RunDir) -> None:
-    """Those of whoever was killed before, if any; only for who alone works on the run."""
+    """Removes shares of controllers that were killed; only the one that holds the run may."""
     for share in _noted(places):
         if share.name.startswith(PREFIX) and share != places.share:
             shutil.rmtree(share, ignore_errors=True)
@@ -104,4 +104,4 @@ def _noted(places: RunDir) -> list[Path]:
 
 
 def _note(places: RunDir, shares: list[Path]) -> None:
-    replace(places.shares, "".join(f"{one}\n" for one in shares).encode())
+    replace(places.shares, "".join(f"{share}\n" for share in shares).encode())

@@ -1,7 +1,7 @@
-"""The live host of the scheduler: what is heard is journaled, then decided on, then carried out.
+"""The scheduler's live loop: journals each fact, asks the scheduler, has its commands executed.
 
-Rule 1: nobody reacts to a fact before it is in the journal; a full disk makes everybody wait.
-Rule 2: the host decides nothing; the same journal through a fresh scheduler gives the same orders.
+Rule 1: a listener sees a fact after it is in the journal; a full disk makes the whole run wait.
+Rule 2: the loop decides nothing; the same journal gives a fresh scheduler's same commands.
 """
 
 import asyncio
@@ -20,13 +20,13 @@ RETRY_S = 1.0
 """Pause before a disk that took nothing is tried again."""
 
 Listener = Callable[[float, Any], None]
-"""Hears every fact of the journal with its time, once it is there."""
+"""Called with every fact of the journal and its time, once it is there."""
 Decided = Callable[[float, Any, Sequence[Command]], None]
-"""Hears every event with its time and what was ordered because of it."""
+"""Called with the time of every event, the event, and the commands that follow from it."""
 
 
 def warn(message: str) -> None:
-    """Where nobody else listens."""
+    """The alarm of a run loop that is given none."""
     sys.stderr.write(f"gyre: {message}\n")
     sys.stderr.flush()
 
@@ -46,7 +46,7 @@ class RunLoop:
     ) -> None:
         """`execute` starts what is ordered after an event, if anything is, and returns at once.
 
-        `alarm` tells people at once what they must mend before the run can go on.
+        `alarm` says at once what a user must mend before the run can go on.
         """
         self.scheduler = scheduler
         self._journal = journal
@@ -75,11 +75,11 @@ class RunLoop:
         self._came.set()
 
     async def settled(self) -> None:
-        """All that was heard so far has been decided on, and its orders are under way."""
+        """All recorded facts have been decided on, and the resulting commands are under way."""
         await self._idle.wait()
 
     async def work(self) -> None:
-        """Hears and decides until it is cancelled."""
+        """Takes recorded facts and has them decided on until it is cancelled."""
         try:
             while True:
                 await self._came.wait()

@@ -39,7 +39,7 @@ SETTINGS = "settings"
 GONE_S = 30.0
 """How long a killed process may take to be gone."""
 STOP_S = 120.0
-"""How long one that is told to stop may take: it ends its executions first."""
+"""How long a controller that is asked to stop may take: it ends its executions first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ def standing(folder: Path) -> RunStatus | None:
 
 
 def recorded(folder: Path, overrides: Iterable[str] = ()) -> RunFile:
-    """The run of a folder, with values given beside what it was told; refused if they matter."""
+    """The run of a folder, with values given beside its run file; refused if they matter."""
     path = folder / RUN_FILE
     if not path.exists():
         raise ConfigError(f"{folder}: expected the folder of a run, with its {RUN_FILE}")
@@ -125,16 +125,16 @@ def settings_of(config: RunConfig) -> dict[str, str]:
 
 
 def _plain(value: Any) -> Any:
-    """The same for values that mean the same, in whatever order or kind of list they come."""
+    """The same for values that mean the same, in any order of keys and kind of list."""
     if isinstance(value, Mapping):
         return {key: _plain(value[key]) for key in sorted(value)}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     return value
 
 
 def _may_change(path: str) -> bool:
-    return any(path == one or path.startswith(f"{one}.") for one in MAY_CHANGE)
+    return any(path == pattern or path.startswith(f"{pattern}.") for pattern in MAY_CHANGE)
 
 
 def changes(before: RunConfig, now: RunConfig) -> Iterator[str]:
@@ -146,7 +146,7 @@ def changes(before: RunConfig, now: RunConfig) -> Iterator[str]:
 
 
 def require_no_writer(folder: Path, *, take_over: bool) -> None:
-    """Nobody writes the run's journal; whoever does is ended if that is wanted.
+    """No process writes the run's journal; with `take_over` the one that does is killed.
 
     A process that is stopped or hangs keeps the journal, so that two never write it.
     """
@@ -163,9 +163,9 @@ def require_no_writer(folder: Path, *, take_over: bool) -> None:
 
 
 def end_controller(folder: Path, tell: Callable[[str], None]) -> None:
-    """Whoever works on the run hears what Ctrl-C says, and has ended.
+    """Stops the run's controller as Ctrl-C does, and waits for its end.
 
-    `tell` says who is waited for. ConfigError if that is nobody of this machine.
+    `tell` is called with a line that names its process. ConfigError if it is on another machine.
     """
     path = path_of(folder)
     pid = lock_holder(path)
@@ -177,7 +177,7 @@ def end_controller(folder: Path, tell: Callable[[str], None]) -> None:
     tell(f"process {pid} is told to stop; it has {STOP_S:.0f} s to end its executions")
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
-        # One that was suspended, by Ctrl-Z for instance, would hear it only when it goes on.
+        # One that was suspended, by Ctrl-Z for instance, would act on it only when it goes on.
         os.kill(pid, signal.SIGCONT)
     if not _is_gone(path, pid, STOP_S):
         message = f"{path}: process {pid} was told to stop, and works on; "
@@ -205,8 +205,8 @@ def _is_gone(path: Path, pid: int, within_s: float) -> bool:
 
 
 def _leaves(section: Any, above: str = "") -> Iterator[tuple[str, Any]]:
-    for one in fields(section):
-        value, path = getattr(section, one.name), f"{above}{one.name}"
+    for field in fields(section):
+        value, path = getattr(section, field.name), f"{above}{field.name}"
         if is_dataclass(value):
             yield from _leaves(value, f"{path}.")
         else:

@@ -1,4 +1,4 @@
-"""A run is stopped from outside: whoever works on it, its executions, its proxy and its cells.
+"""Stops a run from outside: its controller, its executions, its proxy and its cells.
 
 Rule 1: nothing is lost by it; what was interrupted begins anew when the run is resumed.
 """
@@ -31,7 +31,7 @@ def stop(folder: Path, tell: Callable[[str], None]) -> int:
     end_controller(folder, tell)
     places = RunDir(run=folder.absolute(), share=folder)
     if not places.file.is_file():
-        # Whatever became of it, what runs on this machine can be ended.
+        # Without its run file, what runs on this machine can still be ended.
         return run_loop(end_all(places, ClusterConfig(), ""))
     try:
         config = read_run(places.file).config
@@ -43,17 +43,17 @@ def stop(folder: Path, tell: Callable[[str], None]) -> int:
 
 async def end_all(places: RunDir, section: ClusterConfig, run: str) -> int:
     """The same for a run that has no controller, or whose controller is about to end."""
-    found = [one for one in sorted(places.attempts.glob("*/")) if is_taken(one)]
+    found = [attempt for attempt in sorted(places.attempts.glob("*/")) if is_taken(attempt)]
     # Of others than this machine only what lasts can be left, and that are supervisors.
     asked = section if found else ClusterConfig()
     cluster = await open_cluster(asked, run=run, folder=places.run, key_file=places.token)
     try:
-        await asyncio.gather(*(_end(one, cluster) for one in found))
+        await asyncio.gather(*(_end(attempt, cluster) for attempt in found))
     finally:
         await cluster.close()
     # The proxy last, so that programs that are being ended see no call fail.
     num_others = await resume.kill_leftovers(places, proxy=True)
-    if stuck := [one.name for one in found if is_taken(one)]:
+    if stuck := [attempt.name for attempt in found if is_taken(attempt)]:
         raise ConfigError(f"{places.run}: could not be ended: {', '.join(stuck)}")
     return len(found) + num_others
 

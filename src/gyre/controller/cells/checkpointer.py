@@ -1,7 +1,7 @@
 """Checkpoints of a run as they are made: after its steps, beside the training, as few as will do.
 
 Rule 1: none is ordered before the journal has the step that made its weights.
-Rule 2: what is published, what somebody reads and what a core could begin from stays.
+Rule 2: what is published, what a cell reads and what a core could begin from stays.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ class Checkpointer:
         covered: Callable[[int], None],
         spawn: Spawn,
     ) -> None:
-        """`covered` is told from which version on steps may still have to be replayed."""
+        """`covered` is called with the version from which on steps may have to be replayed."""
         self._cells = cells
         self._folder = folder
         self._section = section
@@ -47,7 +47,7 @@ class Checkpointer:
         self._spawn = spawn
         self._in_use: Counter[int] = Counter()
         self._tidying = asyncio.Lock()
-        """Whoever removes files is alone."""
+        """Held while checkpoints are removed, which one task does at a time."""
         self._whole: list[int] = []
         """Versions with the optimizer's state, as they became durable."""
         self.published: Checkpoint
@@ -69,14 +69,14 @@ class Checkpointer:
             self._spawn(self._try(version))
 
     async def made(self, version: int) -> None:
-        """The core's state of this version is durable, whatever it takes."""
+        """The core's state of this version is durable; it is tried until it is."""
         saved = await self._insist(
             version, lambda core, path: core.checkpoint(path, version=version)
         )
         await self._is_made(version, saved)
 
     async def saved(self, version: int) -> tuple[Checkpoint, SavedCheckpoint]:
-        """The core's weights of this version are durable, whatever it takes."""
+        """The core's weights of this version are durable; it is tried until they are."""
         saved = await self._insist(version, lambda core, path: core.save(path, version=version))
         found = Checkpoint(
             version=version,
@@ -111,7 +111,7 @@ class Checkpointer:
 
     @contextmanager
     def using(self, version: int) -> Iterator[None]:
-        """Somebody reads this version, which stays meanwhile."""
+        """A context in which a cell reads this version, so that it is not removed."""
         self._in_use[version] += 1
         try:
             yield
@@ -133,7 +133,7 @@ class Checkpointer:
         try:
             saved = await self._cells[CORE].checkpoint(self._path(version), version=version)
         except CellGone:
-            return  # Which is noticed by whoever watches the core.
+            return  # Which the health monitor notices.
         except CellError as error:
             self._record(CheckpointFailed(version=version, reason=str(error)))
             return

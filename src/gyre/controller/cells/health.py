@@ -4,8 +4,8 @@ Who does not answer: processes that end, cells that fall silent, engines that st
 
 Rule 1: silence costs an engine its calls after SILENT_S, its process after a lease (SPEC 3.2).
 Rule 2: an engine that is home and says it is not ready for longer than any load takes costs its
-process too, because it would refuse every call, and whoever waits for it would wait forever.
-Rule 3: nothing is said twice of one process.
+process too, because it would refuse every call, and its transition would wait forever.
+Rule 3: nothing is recorded twice of one process.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class TokenRates:
         self._slow: set[int] = set()
 
     def look(self, now: float, found: Mapping[int, tuple[int, int]]) -> list[EngineSlow]:
-        """By engine: calls in flight, and tokens so far; those that are slow, each said once."""
+        """By engine: calls in flight, and tokens so far; slow ones, each recorded once."""
         if self._looked_at is None:
             self._since = now
         else:
@@ -179,7 +179,7 @@ class HealthMonitor:
                 await self.ask()
 
     async def ask(self) -> None:
-        """Everybody once, and what follows from the answers."""
+        """Asks every cell once, and acts on the answers."""
         clients = dict(self._cells)
         answers = await asyncio.gather(*(self._beat(one) for one in clients.values()))
         now = self._clock()
@@ -210,7 +210,7 @@ class HealthMonitor:
 
     def _judge(self, cell: int, client: CellClient, now: float) -> None:
         if client not in self._heard_at:
-            return  # Its process is yet to start, and whoever starts it knows how it is.
+            return  # Its process is yet to start, and the restarter knows how it is.
         drained = self._draining.get(client)
         is_silent = now - self._heard_at[client] >= self._lease_s
         if is_silent or (drained is not None and drained.is_over(now)):
@@ -234,7 +234,7 @@ class HealthMonitor:
         if cell < self._num_cells:
             self._record(CellDied(cell=CellId(cell)))
         else:
-            # Whoever loads weights into it finds it gone, and starts another.
+            # The transition that loads weights into it finds it gone, and restarts it.
             self._spawn(self._end(cell))
             self._record(EngineLost(engine=EngineId(cell)))
 

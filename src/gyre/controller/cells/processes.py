@@ -30,11 +30,11 @@ from gyre.types.protocols import Cluster
 READY_S = 300.0
 """How long a process may take to be ready: large weights are read."""
 END_S = 5.0
-"""How long the end of a process that was killed may take to be heard of."""
+"""How long the end of a killed process may take to be reported."""
 
 
 class CellProcesses:
-    """Everybody who works on one run, but its proxy and the supervisors of its executions."""
+    """The cell processes of one run, and the fork servers that start cells and supervisors."""
 
     def __init__(self, config: RunConfig, folder: Path) -> None:
         self.config = config
@@ -56,7 +56,7 @@ class CellProcesses:
         self.places = run_dir.opened(self.folder, stack, in_memory=in_memory)
 
     async def open(self, stack: AsyncExitStack) -> None:
-        """A new token, so that nobody obeys an earlier controller, and who can start the others."""
+        """Makes a new token, so that no process obeys an earlier controller; opens fork servers."""
         token = secrets.token_urlsafe(32)
         files.replace(self.places.token, token.encode(), is_secret=True)
         self.session = await stack.enter_async_context(
@@ -102,7 +102,7 @@ class CellProcesses:
         try:
             clients = await asyncio.gather(*starts)
         finally:
-            # After a failure nobody goes on starting what the stack is about to end.
+            # After a failure no cell may go on starting, because the stack is about to end them.
             for one in starts:
                 one.cancel()
             await asyncio.gather(*starts, return_exceptions=True)
@@ -115,7 +115,7 @@ class CellProcesses:
             self.cells[cell] = CellClient(cell, url, self.session, engine=name)
 
     def _stop_with(self, stack: AsyncExitStack) -> None:
-        """Whatever runs by then ends with the stack."""
+        """Cells that run when the stack closes end with it."""
         stack.push_async_callback(self._stop_cells)
 
     @property
@@ -134,7 +134,7 @@ class CellProcesses:
         }
 
     def log(self, cell: int) -> Path:
-        """What the cell's processes have to say."""
+        """The log of the cell's processes."""
         return self.places.log(self._plan(cell).name)
 
     def is_over(self, cell: int) -> bool:
@@ -150,7 +150,7 @@ class CellProcesses:
     async def start_again(self, cell: int, checkpoint: Checkpoint | None) -> CellClient:
         """Another process, at the address by which the proxy and its routes know the cell.
 
-        On another machine it keeps its name, and whoever asks its engine is told the new address.
+        On another machine it keeps its name, and the proxy is sent its engine's new address.
         """
         before = self.cells[cell]
         client = await self._start_cell(cell, checkpoint, before=before)
@@ -198,7 +198,9 @@ class CellProcesses:
         return READY_S + cells.server_start_s
 
     async def _stop_cells(self) -> None:
-        stops: list[Coroutine[Any, Any, None]] = [one.stop() for one in self._processes.values()]
+        stops: list[Coroutine[Any, Any, None]] = [
+            process.stop() for process in self._processes.values()
+        ]
         await asyncio.gather(*stops)
 
     def note_pid(self, name: str, pid: int) -> None:

@@ -1,4 +1,4 @@
-"""A process in the place of one that is gone: started, brought up to date, and shown to be so."""
+"""Restarts dead cells with back-off, and brings their weights up to date."""
 
 import asyncio
 from collections import Counter

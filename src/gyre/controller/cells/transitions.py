@@ -68,7 +68,7 @@ class RoleTransitions:
         record: Callable[[Any], None],
         settled: Callable[[], Awaitable[None]],
     ) -> None:
-        """`settled` waits until the journal has all that was heard.
+        """`settled` waits until the journal has all recorded facts.
 
         Where the core offers weights, engines of other cells read them from its memory.
         """
@@ -90,7 +90,7 @@ class RoleTransitions:
         self._counts: dict[str, int] = dict.fromkeys(COUNTED, 0)
 
     def ordered(self, command: EnterTraining | LeaveTraining) -> None:
-        """Said at once, so that whatever is under way for the cell knows that it is outdated."""
+        """Noted at once, so that a transition under way for the cell finds itself outdated."""
         self._order[command.cell] = command.transition
         if isinstance(command, LeaveTraining):
             self._coordinator.going(command.cell)
@@ -206,7 +206,7 @@ class RoleTransitions:
     async def revive(self, cell: int) -> None:
         """A dead cell's processes are started again; it is home, with what is published."""
         self._coordinator.lost(cell)
-        # An order that it hangs in ends with it, and whoever waits for that gives up the lock.
+        # An order that it hangs in ends with it, and the task that waits gives up the lock.
         await self._restarter.end(cell)
         async with self._lock(cell):
             version = await self._restarter.revived(cell)

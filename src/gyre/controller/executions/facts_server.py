@@ -38,12 +38,12 @@ def recorded_endpoint(path: Path) -> FactsEndpoint:
 
 
 def note(path: Path, found: FactsEndpoint) -> None:
-    """For the next controller, and nobody else's eyes."""
+    """Writes it for the next controller, readable by the user alone."""
     replace(path, msgspec.json.encode(found), is_secret=True)
 
 
 class FactsServer:
-    """Takes facts from whoever shows the token."""
+    """Takes facts from supervisors, which show the token."""
 
     def __init__(
         self, token: str, receive: Callable[[ExecutionId, FactEntry], Awaitable[None]]

@@ -67,7 +67,7 @@ class GroupExecutions:
         self.running = ChangeTrackingDict[ExecutionId, tuple[GroupId, int]]()
         """Those that are launched and not terminated."""
         self._surplus: set[ExecutionId] = set()
-        """Those that were cancelled, whatever they come to (SPEC 6.5)."""
+        """Those that were cancelled, however they end (SPEC 6.5)."""
         self._renamed: set[ExecutionId] = set()
         """Those that begin anew once their new names are written down."""
         self._rewarded: set[ExecutionId] = set()
@@ -174,7 +174,7 @@ class GroupExecutions:
                 self._rewarded.add(name)
 
     def resume(self, group: RecoveredGroup) -> None:
-        """Executions that are not closed go on, and an order that nobody answered is answered."""
+        """Executions that are not closed go on; a command without an answer is answered."""
         number = group.admitted.group
         if not group.is_answered:
             if group.task is None:

@@ -120,7 +120,7 @@ class HeldOutEval:
         await self._supervisors.look_after()
 
     async def look(self) -> None:
-        """Dead supervisors are revived, and the others told how long calls were held."""
+        """Revives dead supervisors, and writes the others how long calls were held."""
         await self._supervisors.look()
 
     async def end(self, *, for_good: bool = False) -> None:
@@ -132,16 +132,16 @@ class HeldOutEval:
         launched: dict[EvaluationId, EngineId] = {}
         ended: set[EvaluationId] = set()
         asked: set[EvaluationId] = set()
-        for one in history:
-            self._is_due = self._notices(one) or self._is_due
-            match one:
+        for fact in history:
+            self._is_due = self._notices(fact) or self._is_due
+            match fact:
                 case EvaluationRequested(evaluation=number):
                     asked.add(number)
                     if self._round is None:
                         self._is_due = False
                         self._open(number)
                 case LaunchEvaluation() | EvaluationMove():
-                    launched[one.evaluation] = one.engine
+                    launched[fact.evaluation] = fact.engine
                 case EvaluationEnded(evaluation=number):
                     ended.add(number)
                 case EvaluationScored(evaluation=number, score=score):

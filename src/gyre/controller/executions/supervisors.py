@@ -1,9 +1,9 @@
 """Supervisor processes: start, adopt, revive, listen.
 
-Executions under supervisors: started, heard of by their facts, revived, ended with the run.
+Executions under supervisors: started, followed by their facts, revived, ended with the run.
 
 Rule 1: an execution's facts are taken in order, each once, however often they are posted.
-Rule 2: its key is closed and its log final before anybody hears that it is terminated.
+Rule 2: its key is closed and its log final before its termination is recorded.
 Rule 3: a supervisor of an earlier controller goes on undisturbed; no harness is started twice.
 """
 
@@ -41,7 +41,7 @@ from gyre.types.outcomes import Closed, Ending, Fact, Launched, Outcome, Termina
 from gyre.types.tasks import Task
 
 LOOK_S = 0.1
-"""How often it is looked whether a supervisor that is nobody's child has ended."""
+"""How often an adopted supervisor, which is no child of this process, is looked for."""
 
 SILENT_S = 120.0
 """A supervisor that shows for so long not that it lives counts as dead; it does every few."""
@@ -66,7 +66,7 @@ class HeldTime:
 
 
 def unheard() -> SilenceTimer:
-    """Of a supervisor; after a pause of everybody it has time to show that it lives."""
+    """Of a supervisor; after a pause of the whole machine it has time to show that it lives."""
     return SilenceTimer(SILENT_S, questions=QUESTIONS)
 
 
@@ -77,7 +77,7 @@ class ProcessSignaller(Protocol):
 
 
 def signal_supervisor(folder: Path, number: signal.Signals, by: ProcessSignaller) -> None:
-    """For the supervisor of an execution's folder that is nobody's child, if it lives."""
+    """Signals the adopted supervisor of an execution's folder, if it lives."""
     if is_taken(folder):
         by.signal_log_holder(str(folder / LOG_FILE), number)
 
@@ -91,7 +91,7 @@ async def end(folder: Path, within_s: float, by: ProcessSignaller) -> None:
     """The same one has ended, by itself if it does so in time."""
     if not await _has_ended(folder, within_s):
         signal_supervisor(folder, signal.SIGKILL, by)
-        # On another machine that takes a while, and whoever carries the order must not go before.
+        # On another machine that takes a while, and its node agent must not go before.
         await _has_ended(folder, KILL_S)
 
 
@@ -113,15 +113,15 @@ class SupervisedExecution:
     folder: Path
     task: Task
     by: ProcessSignaller
-    """Reaches its supervisor, where that is nobody's child."""
+    """Signals its supervisor where that is no child of this controller."""
     fork: "asyncio.Task[ForkedProcess] | None" = None
     """Of its supervisor; the last one, where it was revived."""
     is_cancelled: bool = False
     """It is surplus, or the run is over."""
     is_adopted: bool = False
-    """An earlier controller launched it; its supervisor is nobody's child, or has died."""
+    """An earlier controller launched it; its supervisor is that one's child, or has died."""
     was_terminated: bool = False
-    """An earlier controller heard so and wrote it down."""
+    """An earlier controller recorded its termination."""
     key: str = field(default="", repr=False)
     next_sequence: int = 0
     read_bytes: int | None = None
@@ -140,7 +140,7 @@ class SupervisedExecution:
 
     @property
     def is_lost(self) -> bool:
-        """Its supervisor has ended, or could not be born again."""
+        """Its supervisor has ended, or could not be forked again."""
         if self.fork is None:
             return self.is_adopted and not is_taken(self.folder)
         if not self.fork.done():
@@ -149,7 +149,7 @@ class SupervisedExecution:
 
     @property
     def is_supervised(self) -> bool:
-        """Somebody reads what it is told."""
+        """It has a supervisor process, which reads its proxy totals."""
         return self.process is not None or (self.fork is None and self.is_adopted)
 
     def is_hung(self, now: float) -> bool:
@@ -171,14 +171,14 @@ class SupervisedExecution:
             signal_supervisor(self.folder, signal.SIGKILL, self.by)
 
     def surplus(self) -> None:
-        """Its supervisor, if there is one, hears that it should end unassessed."""
+        """Signals its supervisor, if there is one, to end it unassessed."""
         if self.process is not None:
             self.process.signal(signal.SIGUSR1)
         elif self.is_adopted and self.fork is None:
             signal_supervisor(self.folder, signal.SIGUSR1, self.by)
 
     def stop(self) -> None:
-        """Its supervisor hears that the run is stopped, and may be resumed."""
+        """Signals its supervisor that the run is stopped, and may be resumed."""
         if self.process is not None:
             self.process.signal(signal.SIGUSR2)
         elif self.is_adopted and self.fork is None:
@@ -193,7 +193,7 @@ class SupervisedExecution:
 
     @property
     def process(self) -> ForkedProcess | None:
-        """Its supervisor, once that is born."""
+        """Its supervisor, once that is forked."""
         if self.fork is None or not self.fork.done() or self.fork.exception() is not None:
             return None
         return self.fork.result()
@@ -204,14 +204,14 @@ MOST_STARTING = 4
 MOST_REVIVALS = 3
 """Times that a dead supervisor is started again; then its execution is excluded."""
 POLL_S = 1.0
-"""How often dead supervisors are looked for, and held calls told about."""
+"""How often dead supervisors are looked for, and proxy totals written for the others."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 END_S = 10.0
 """How long executions may take to end with the run."""
 
 
 OrderOf = Callable[[ExecutionId, Task, str], ExecutionSpec]
-"""Name, task and address become what a supervisor is told."""
+"""Makes the spec of an execution from its name, its task and the proxy's address."""
 
 
 class Supervisors:
@@ -230,10 +230,10 @@ class Supervisors:
         lost: Callable[[SupervisedExecution, str], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`terminated` and `closed` hear of each execution once, in this order.
+        """`terminated` and `closed` are called once for each execution, in this order.
 
-        `lost` hears of one that never ran, or was ended with an earlier controller, and why; it is
-        forgotten here. Without it such an execution is excluded.
+        `lost` is called, with the reason, for one that never ran or was ended with an earlier
+        controller; it is forgotten here. Without it such an execution is excluded.
         """
         self._proxy = proxy
         self._fork_client = fork_client
@@ -263,8 +263,8 @@ class Supervisors:
     ) -> None:
         """One that an earlier controller launched, or was about to.
 
-        It is heard of as if it were our own, but not of what is known: that it was cancelled, and
-        that it terminated.
+        It is reported as if it were our own, except for what is recorded already: that it was
+        cancelled, and that it terminated.
         """
         one = SupervisedExecution(name, folder, task, self._fork_client, is_cancelled=is_cancelled)
         one.was_terminated = is_terminated
@@ -278,7 +278,7 @@ class Supervisors:
         one.surplus()
 
     def forget(self, name: ExecutionId) -> None:
-        """Its supervisor has said everything and ends by itself."""
+        """Its supervisor has posted its last fact and ends by itself."""
         del self._all[name]
 
     async def receive(self, name: ExecutionId, entry: FactEntry) -> None:
@@ -293,20 +293,20 @@ class Supervisors:
                 await self._apply(one, entry)
 
     async def look_after(self) -> None:
-        """Supervisors that died or hang are started again, and told how long calls were held."""
+        """Revives supervisors that died or hang; tells the others how long calls were held."""
         while True:
             await asyncio.sleep(POLL_S)
             await self.look()
 
     async def look(self) -> None:
         """Once."""
-        for one in list(self._all.values()):
-            if one.closed is None and one.is_lost:
-                await self._revive(one)
-            elif one.closed is None and one.is_hung(self._clock()):
-                one.kill()
-            elif one.closed is None and one.is_adopted:
-                await self._listen(one)
+        for execution in list(self._all.values()):
+            if execution.closed is None and execution.is_lost:
+                await self._revive(execution)
+            elif execution.closed is None and execution.is_hung(self._clock()):
+                execution.kill()
+            elif execution.closed is None and execution.is_adopted:
+                await self._listen(execution)
         await self._tell_held()
 
     async def end(self, *, for_good: bool = False) -> None:
@@ -314,22 +314,22 @@ class Supervisors:
 
         What has ended and is not assessed yet can be when the run is resumed, unless it is over.
         """
-        forks = [one.fork for one in self._all.values() if one.fork is not None]
+        forks = [execution.fork for execution in self._all.values() if execution.fork is not None]
         if forks:
             # A process that is just being forked may have nothing else left to wait for it.
             await asyncio.wait(forks, timeout=END_S)
-        for one in self._all.values():
-            one.is_cancelled = True
+        for execution in self._all.values():
+            execution.is_cancelled = True
             if not for_good:
-                one.stop()
-            elif one.terminated is None:
-                one.surplus()
-        await asyncio.gather(*(one.end(END_S) for one in self._all.values()))
+                execution.stop()
+            elif execution.terminated is None:
+                execution.surplus()
+        await asyncio.gather(*(execution.end(END_S) for execution in self._all.values()))
 
     # Of earlier controllers
 
     async def _take_up(self, one: SupervisedExecution) -> None:
-        """Whatever became of it while nobody listened is heard, and then what follows."""
+        """Takes the facts that were written while no controller ran, and then those that follow."""
         if not (one.folder / ORDER_FILE).exists():
             await self._begin(one)
             return
@@ -341,7 +341,7 @@ class Supervisors:
             one.surplus()
 
     async def _begin(self, one: SupervisedExecution) -> None:
-        """It was never started; if that was heard of already, only how it closed is missing."""
+        """It was never started; if that is recorded already, only how it closed is missing."""
         if not one.was_terminated:
             await self._start(one)
             return
@@ -354,7 +354,7 @@ class Supervisors:
     async def _listen(self, one: SupervisedExecution) -> None:
         """Facts that were not posted, or not here, are read where they lie.
 
-        An order names the address of whoever wrote it, and a revived supervisor posts there too.
+        A spec names the address of the controller that wrote it; a revived supervisor posts there.
         """
         try:
             size = (one.folder / facts.FACTS_FILE).stat().st_size
@@ -424,16 +424,16 @@ class Supervisors:
             await self._give_up(one, Ending.CANCELLED, Outcome.SURPLUS, reason)
 
     async def _try_to_supervise(self, one: SupervisedExecution) -> None:
-        """A fork server may die while it is asked: then nobody knows yet whether there is one."""
+        """A fork server may die while it is asked: then it is unknown whether a supervisor runs."""
         try:
             await self._supervise(one)
         except ConfigError:
             one.fork, one.is_adopted = None, True
 
     async def _supervise(self, one: SupervisedExecution) -> None:
-        """A supervisor, which goes on from whatever the execution's facts say."""
+        """Forks a supervisor, which goes on from where the execution's facts end."""
         keys = Secrets(key=one.key, token=self._facts_token)
-        # Not given up with whoever waits, because a process that nobody knows would go on.
+        # Not cancelled with this coroutine, because the forked process would go on unknown.
         one.fork = asyncio.create_task(
             self._fork_client.fork(
                 one.name,
@@ -450,14 +450,14 @@ class Supervisors:
     async def _give_up(
         self, one: SupervisedExecution, ending: Ending, outcome: Outcome, reason: str
     ) -> None:
-        """Nobody else will say how it ended."""
+        """Records the end of an execution that no supervisor will report."""
         ended = Terminated(ending=ending, reason=reason, elapsed_s=None, state=None)
         over: list[Fact] = [Closed(outcome=outcome, score=None, reason=reason)]
         for fact in over if one.terminated is not None else [ended, *over]:
             await self._apply(one, FactEntry(sequence=one.next_sequence, at=0.0, fact=fact))
 
     async def _revive(self, one: SupervisedExecution) -> None:
-        """What its supervisor said last is heard, and another goes on if it was not the end."""
+        """Takes its supervisor's last facts; another goes on if they were not the end."""
         async with one.lock:
             try:
                 await self._catch_up(one)
@@ -524,7 +524,7 @@ class Supervisors:
     async def _tell_held(self) -> None:
         """Deadlines move on by what calls waited (SPEC 6.1).
 
-        Also asked when nothing runs, because a proxy that nobody asks takes itself for left alone.
+        Also asked when nothing runs, because a proxy that is not asked counts its run as abandoned.
         """
         for name, held_s in (await self._proxy.held()).items():
             one = self._all.get(ExecutionId(name))
@@ -544,4 +544,4 @@ SupervisorsOf = Callable[
     ],
     Supervisors,
 ]
-"""Supervisors whose executions are heard of by these: terminated, closed, lost."""
+"""Makes supervisors with these callbacks: terminated, closed, lost."""

@@ -121,11 +121,11 @@ class Batches:
             )
         )
         for execution, reason in made.damaged.items():
-            # A group is packed again by who resumes its batch, and its damage is told once.
+            # A resumed controller packs a group again, and its damage is recorded once.
             if execution not in self._damaged:
                 self._record(CallsDamaged(group=group.number, execution=execution, reason=reason))
         self._damaged |= made.damaged.keys()
-        self._packing.pack(group.number, [self._offer(one) for one in made.claims])
+        self._packing.pack(group.number, [self._offer(claim) for claim in made.claims])
         self._changes.tell()
 
     def _offer(self, claim: EncodedClaim) -> QueuedClaim[EncodedClaim, Found]:
@@ -156,7 +156,7 @@ class Batches:
 
     def recall_damaged(self, executions: Iterable[str]) -> None:
         """Their logs could not be read before this process began: no step has them."""
-        self._damaged |= {ExecutionId(one) for one in executions}
+        self._damaged |= {ExecutionId(execution) for execution in executions}
 
     def recall_step(self, step: int, *, gradient_norm: float | None) -> None:
         """The step was taken before this process began."""
@@ -183,7 +183,9 @@ class Batches:
         for group in self._groups.consumed_by(step):
             made = await asyncio.to_thread(self._packer, group)
             if since := made.damaged.keys() - self._damaged:
-                named = "; ".join(f"{one}: {made.damaged[one]}" for one in sorted(since))
+                named = "; ".join(
+                    f"{execution}: {made.damaged[execution]}" for execution in sorted(since)
+                )
                 raise LogDamaged(f"step {step} cannot be made again as it was: {named}")
             for claim in made.claims:
                 is_scored = self._is_scored_first(claim)

@@ -3,7 +3,7 @@
 Where cells train: groups become claims, cells do them, and every full batch becomes a step.
 
 Rule 1: groups, leases and sums go through the buffers of batching/, which the simulator uses too.
-Rule 2: while an update is under way nobody claims, joins, pulls or leaves (SPEC 3.1, 3.3).
+Rule 2: while an update is under way no cell claims, joins, pulls or leaves (SPEC 3.1, 3.3).
 """
 
 import asyncio
@@ -117,7 +117,7 @@ class TrainingCoordinator:
         clock: Callable[[], float],
         spawn: Spawn,
     ) -> None:
-        """`stepped` is told every version of the weights once the journal has its step."""
+        """`stepped` is called with every version of the weights once the journal has its step."""
         self._cells = cells
         self._join_s = settings.join_s
         self._record = record
@@ -242,7 +242,7 @@ class TrainingCoordinator:
             raise CellError(message) from error
 
     async def between_updates(self) -> None:
-        """Nobody joins before it is known what became of an update."""
+        """Returns when no update is under way: a cell joins only then."""
         await self._changes.until(lambda: not self._updating)
 
     def join(self, cell: int) -> None:
@@ -295,7 +295,7 @@ class TrainingCoordinator:
         self._queue.beat(cell, self._clock())
 
     def silent(self) -> tuple[int, ...]:
-        """Cells that were not heard of for too long; they have left."""
+        """Cells whose leases ran out; they have left."""
         return () if self._updates.is_summing else self._queue.fence(self._clock())
 
     def _outdated(self, cells: Iterable[int]) -> None:
@@ -399,7 +399,7 @@ class TrainingCoordinator:
             if not self._batches.may_step:
                 return  # The core, or what a satellite held, was lost meanwhile.
             step = self._batches.step
-            members = [one for one in self._queue.cells if one not in self._behind]
+            members = [cell for cell in self._queue.cells if cell not in self._behind]
             core = self._cells[CORE]
             made = await self._updates.update(members, step)
             if made is None:
@@ -408,11 +408,15 @@ class TrainingCoordinator:
             # Those that are sent home now take no weights from here (SPEC 3.3).
             await self._settled()
             self._stepped(self.version)
-            stay = [one for one in members if self._queue.trains(one) and one not in self._going]
+            stay = [
+                member
+                for member in members
+                if self._queue.trains(member) and member not in self._going
+            ]
             if core is self._cells[CORE] and CORE in stay:
                 await self._updates.broadcast_weights(stay, self.version)
             else:
-                # Whoever stepped gives them nothing any more; their weights are of before the step.
+                # The core that stepped is gone and sends no weights; theirs are of before the step.
                 self._outdated(stay)
         finally:
             self._updating = False
@@ -437,7 +441,7 @@ class TrainingCoordinator:
         self._record(StepTaken(step=step))
 
     async def _wait_for_pulls(self) -> None:
-        """Up to join_s; whoever is later takes the weights after the update (SPEC 3.1)."""
+        """Up to join_s; a cell that is later takes the weights after the update (SPEC 3.1)."""
         try:
             async with asyncio.timeout(self._join_s):
                 await self._changes.until(lambda: not self._pulling)

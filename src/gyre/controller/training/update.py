@@ -1,6 +1,6 @@
 """The update: sums meet at the core, it steps, and satellites that stay take the new weights.
 
-Rule 1: the core's word decides: what it has summed is in its sum, whatever became of the senders.
+Rule 1: the core's report decides: what it has summed is in its sum, even if a sender has died.
 Rule 2: a member that does not answer in time is given up, and the others meet in another epoch.
 """
 
@@ -23,7 +23,7 @@ Queue = MicroStepQueue[EncodedClaim, Found]
 MOST_FAILURES = 3
 """Times that a thing may fail with every cell alive; then the run stops with its name."""
 PATIENCE = 10
-"""Times that `group_s` may pass before anybody answers; whoever steps alone may take long."""
+"""Times that `group_s` may pass before a cell answers; a core that steps alone may take long."""
 T = TypeVar("T")
 
 
@@ -53,7 +53,7 @@ class Updater:
     ) -> None:
         """`group_s`: how long the others are waited for once one member has answered.
 
-        `outdated` is told of satellites whose sums or weights are worth nothing any more.
+        `outdated` is called with satellites whose sums or weights are worth nothing any more.
         """
         self._cells = cells
         self._queue = queue
@@ -80,7 +80,7 @@ class Updater:
 
     @property
     def is_summing(self) -> bool:
-        """Nobody knows now whether what a satellite held is at the core."""
+        """It is unknown whether the core has the sum of each satellite."""
         return self._lost is not None
 
     async def update(self, members: Sequence[int], step: int) -> UpdateResult | None:
@@ -131,11 +131,11 @@ class Updater:
             lost, self._lost = self._lost, None
             for cell in lost:
                 self._queue.leave(cell)
-        if any(isinstance(one, BaseException) for one in answers.values()):
+        if any(isinstance(answer, BaseException) for answer in answers.values()):
             await self._after_failure(answers)
         if not has_sum:
             return None
-        return sum(one for one in answers.values() if isinstance(one, int))
+        return sum(answer for answer in answers.values() if isinstance(answer, int))
 
     async def _stepped(self, step: int) -> StepReport | None:
         """None if the core died, and with it all that was summed."""
@@ -146,7 +146,7 @@ class Updater:
             return None
         if isinstance(report, BaseException):
             raise report
-        # A core that was given up meanwhile has stepped for nobody.
+        # The step of a core that was given up meanwhile does not count.
         return report if self._is_summed else None
 
     async def _together(
@@ -172,7 +172,7 @@ class Updater:
         """Cells that are gone have died; others meet in another epoch, or their error ends it."""
         self.epoch += 1
         gone = [cell for cell, one in answers.items() if isinstance(one, CellGone)]
-        others = [one for one in answers.values() if isinstance(one, BaseException)]
+        others = [answer for answer in answers.values() if isinstance(answer, BaseException)]
         self._num_failures = 0 if gone else self._num_failures + 1
         for cell in gone:
             if self._asked[cell] is self._cells[cell]:
