@@ -96,7 +96,7 @@ class Agent:
         return {"type": "tool_result", "tool_use_id": use["id"], "content": text[:MOST_OUTPUT]}
 
     def call(self, name: str, given: dict[str, Any]) -> str:
-        if name not in [one["name"] for one in self.tools]:
+        if name not in [tool["name"] for tool in self.tools]:
             return f"there is no tool {name}"
         if name == "run_command":
             command = ["sh", "-c", f"exec 2>&1 </dev/null; {given['command']}"]

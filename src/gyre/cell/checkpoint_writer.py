@@ -256,4 +256,4 @@ def as_checkpoint_error() -> Iterator[None]:
 
 
 def _bytes(files: Sequence[Shard]) -> int:
-    return sum(one.num_bytes for one in files)
+    return sum(file.num_bytes for file in files)

@@ -23,7 +23,7 @@ class ExposedWeights:
     @property
     def num_bytes(self) -> int:
         there = 0 if self.lent is None else self.lent.num_bytes
-        return there + sum(one.num_bytes for one in self.parts)
+        return there + sum(part.num_bytes for part in self.parts)
 
 
 class LeaveRequest(msgspec.Struct, forbid_unknown_fields=True):

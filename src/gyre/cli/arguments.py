@@ -28,8 +28,8 @@ def is_given(args: argparse.Namespace, name: object) -> bool:
     if not isinstance(name, str | bytes):
         return False
     path = _whole(name.decode(errors="surrogateescape") if isinstance(name, bytes) else name)
-    given = {_whole(one) for one in _texts(vars(args).values()) if one}
-    return any(one in given for one in (path, *path.parents))
+    given = {_whole(text) for text in _texts(vars(args).values()) if text}
+    return any(folder in given for folder in (path, *path.parents))
 
 
 def _texts(values: Iterable[Any]) -> Iterator[str]:

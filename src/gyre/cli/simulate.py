@@ -165,7 +165,7 @@ def _recorded(args: argparse.Namespace) -> _Source:
     place = args.from_journal
     found = recorded(read(path_of(place) if place.is_dir() else place, kinds=EVENTS))
     # There is no file, so that the first word is a value too.
-    overrides = [one for one in (args.config, *args.overrides) if one is not None]
+    overrides = [path for path in (args.config, *args.overrides) if path is not None]
     return _Source(
         where=str(place), tables=found.tables, overrides=overrides, notes=tuple(found.notes)
     )
@@ -237,7 +237,7 @@ def _side_by_side(
     # A process starts with the first work for it, and ignores what this one ignores then.
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        waiting = [pool.submit(simulate, one, _say_nothing) for one in runs]
+        waiting = [pool.submit(simulate, run, _say_nothing) for run in runs]
     finally:
         signal.signal(signal.SIGINT, before)
     try:

@@ -48,8 +48,8 @@ def run(args: argparse.Namespace) -> int:
                 print("".join(f"    | {safe(line)}\n" for line in way.said), end="", flush=True)
 
     check_tasks(section_for(args.tasks), SandboxConfig(kind=args.sandbox), report)
-    unsolved = sum(one.ways[1:] == () != one.ways for one in found)
-    wrong = sum(not one.is_sound for one in found)
+    unsolved = sum(task.ways[1:] == () != task.ways for task in found)
+    wrong = sum(not task.is_sound for task in found)
     print(f"{_tasks(len(found))}: {f'{wrong} to be mended' if wrong else 'sound'}")
     if unsolved:
         print(f"{_tasks(unsolved)} without a solution, so nobody knows what the most is")

@@ -113,8 +113,10 @@ def result_of(folder: Path, one: SupervisedExecution, closed: Closed) -> EvalRes
 
 def spread_of(results: Sequence[EvalResult]) -> ScoreStatistics:
     return score_statistics(
-        ScoredExecution(task=one.task, outcome=one.outcome, score=one.score, highest=one.highest)
-        for one in results
+        ScoredExecution(
+            task=result.task, outcome=result.outcome, score=result.score, highest=result.highest
+        )
+        for result in results
     )
 
 
@@ -128,7 +130,7 @@ def summed_up(
         tasks=tasks,
         members=plan.members,
         is_whole=is_whole,
-        versions=tuple(sorted({number for one in results for number in one.versions})),
+        versions=tuple(sorted({number for result in results for number in result.versions})),
         spread=spread_of(sorted(results, key=lambda one: one.execution)),
     )
     replace(plan.folder / SUMMARY_FILE, msgspec.json.encode(summary))
@@ -166,17 +168,17 @@ def page(found: ScoreStatistics) -> Iterator[str]:
     if found.any_passed is not None and found.num_executions > tasks:
         yield f"  passed by any  {found.any_passed:.3f}"
     yield ""
-    width = max((len(_cut(one.task)) for one in found.tasks), default=0)
-    for one in found.tasks[:MOST_TASKS]:
-        passed = f"{one.num_passed}/{one.num_executions} passed"
-        yield f"  {_cut(one.task):<{width}}  {_mean(one.score):<20}  {passed}"
+    width = max((len(_cut(task.task)) for task in found.tasks), default=0)
+    for task in found.tasks[:MOST_TASKS]:
+        passed = f"{task.num_passed}/{task.num_executions} passed"
+        yield f"  {_cut(task.task):<{width}}  {_mean(task.score):<20}  {passed}"
     if tasks > MOST_TASKS:
         yield f"  ... {tasks - MOST_TASKS} more"
 
 
 def counts(results: Sequence[EvalResult]) -> str:
     """How many closed as what."""
-    found = [(one, sum(result.outcome is one for result in results)) for one in Outcome]
+    found = [(outcome, sum(result.outcome is outcome for result in results)) for outcome in Outcome]
     return ", ".join(f"{number} {one.value}" for one, number in found if number)
 
 

@@ -186,8 +186,8 @@ class EvalRunner:
         async with AsyncExitStack() as stack:
             self._places = await self._prepared(stack)
             self._results = stack.enter_context(EvalResults(self._places.run))
-            for one in self._results.all:
-                self._report(one)
+            for result in self._results.all:
+                self._report(result)
             if self.is_whole:
                 return self._results.all
             headers = {"Authorization": f"Bearer {self._token}"}
@@ -313,7 +313,7 @@ class EvalRunner:
             always = [self._group.create_task(self._watch(*one)) for one in self._watched]
             always.append(self._group.create_task(self._supervisors.look_after()))
             always.append(self._group.create_task(self._launch_all()))
-            waits = [asyncio.create_task(one.wait()) for one in (stop_requested, self._over)]
+            waits = [asyncio.create_task(event.wait()) for event in (stop_requested, self._over)]
             try:
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -322,7 +322,7 @@ class EvalRunner:
 
     async def _launch_all(self) -> None:
         """Group after group, as fast as places become free; what was begun before comes first."""
-        done = {slot_of(one.execution) for one in self._results.all}
+        done = {slot_of(result.execution) for result in self._results.all}
         slots = [
             (group, member)
             for group in range(len(self._tasks))

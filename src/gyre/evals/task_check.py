@@ -63,7 +63,7 @@ class CheckedTask:
 
     @property
     def is_sound(self) -> bool:
-        return all(one.problem is None for one in self.ways)
+        return all(way.problem is None for way in self.ways)
 
 
 def check_tasks(
@@ -101,8 +101,8 @@ async def _try_all(
             report(CheckedTask(task=task, ways=tuple(await asyncio.gather(*ways))))
     finally:
         left = [one for ways in running for one in ways]
-        for one in left:
-            one.cancel()
+        for running_check in left:
+            running_check.cancel()
         await asyncio.gather(*left, return_exceptions=True)
         await fork_client.close()
 
@@ -117,7 +117,11 @@ def ways_of(task: Task) -> list[str]:
 
 def _solutions(task: Task) -> list[str]:
     """Folders of the task's scripts and of its steps'."""
-    return [one for one in (task.solution, *(step.solution for step in task.steps)) if one]
+    return [
+        solution
+        for solution in (task.solution, *(step.solution for step in task.steps))
+        if solution
+    ]
 
 
 def _order(task: Task, way: str, sandbox: SandboxConfig) -> ExecutionSpec:

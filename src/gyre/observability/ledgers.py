@@ -70,7 +70,7 @@ def ledgers(reading: JournalContents) -> RunLedgers | None:
     """Of everything up to the journal's last entry; None of a journal without a header."""
     if reading.header is None:
         return None
-    return ledgers_of(shape_of(reading.header.shape), (one.event for one in reading.entries))
+    return ledgers_of(shape_of(reading.header.shape), (entry.event for entry in reading.entries))
 
 
 def ledgers_of(shape: SchedulerConfig, facts: Iterable[object]) -> RunLedgers:

@@ -79,9 +79,9 @@ class RunMetrics:
                 pass
 
     def _of_step(self, fact: StepMade, now: float) -> dict[str, float]:
-        measures = [one.measures for one in self._claims.values() if one.step == fact.step]
-        packed = [one for one in self._packed.values() if one.step == fact.step]
-        targets = sum(one.num_targets for one in measures)
+        measures = [claim.measures for claim in self._claims.values() if claim.step == fact.step]
+        packed = [group for group in self._packed.values() if group.step == fact.step]
+        targets = sum(measure.num_targets for measure in measures)
         found: dict[str, float | None] = {
             "reward": fact.reward,
             "loss": fact.loss,
@@ -91,20 +91,21 @@ class RunMetrics:
             "step/reduce_s": fact.reduce_s,
             "step/update_s": fact.step_s,
             "step/cells": float(len(fact.claims)),
-            "step/tokens": float(sum(one.num_tokens for one in packed)),
+            "step/tokens": float(sum(group.num_tokens for group in packed)),
             "step/targets": float(targets),
-            "objective/mean_ratio": _ratio(sum(one.sum_ratio for one in measures), targets),
-            "objective/capped": _ratio(sum(one.num_capped for one in measures), targets),
+            "objective/mean_ratio": _ratio(sum(measure.sum_ratio for measure in measures), targets),
+            "objective/capped": _ratio(sum(measure.num_capped for measure in measures), targets),
             "objective/raised_clipped": _ratio(
-                sum(one.num_raised_clipped for one in measures),
-                sum(one.num_raised for one in measures),
+                sum(measure.num_raised_clipped for measure in measures),
+                sum(measure.num_raised for measure in measures),
             ),
             "objective/lowered_clipped": _ratio(
-                sum(one.num_lowered_clipped for one in measures),
-                sum(one.num_lowered for one in measures),
+                sum(measure.num_lowered_clipped for measure in measures),
+                sum(measure.num_lowered for measure in measures),
             ),
             "objective/max_gap": max(
-                (one.max_gap for one in measures if one.max_gap is not None), default=None
+                (measure.max_gap for measure in measures if measure.max_gap is not None),
+                default=None,
             ),
             "executions/mean_s": _ratio(sum(self._ran_s), len(self._ran_s)),
         }

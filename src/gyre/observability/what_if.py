@@ -78,7 +78,7 @@ def _best_split(elastic: Scenario | UnfitPlacement) -> SimulatedPlacement:
     splits = dict(_splits(elastic, halves))
     mark = " (best)" if len(splits) > 1 else ""
     rows = [_simulated("async", one, how=how + mark) for how, one in splits.items()]
-    finished = [one for one in rows if one.minutes is not None]
+    finished = [row for row in rows if row.minutes is not None]
     return min(finished, key=lambda one: one.minutes or 0.0, default=rows[0])
 
 

@@ -139,14 +139,14 @@ class Execution:
     @property
     def assessments(self) -> tuple[Assessment, ...]:
         """Those of the step that was started last, whose state is the one that is kept."""
-        judged = (one.assessment for one in self._judged if one.step == self.step)
+        judged = (fact.assessment for fact in self._judged if fact.step == self.step)
         return (*judged, *self._assessed)
 
     @property
     def scores(self) -> dict[int, float]:
         """Of every step that has a valid assessment."""
-        found = [(one.step, one.assessment.score) for one in self._judged]
-        found += [(self.step, one.score) for one in self._assessed]
+        found = [(fact.step, fact.assessment.score) for fact in self._judged]
+        found += [(self.step, assessment.score) for assessment in self._assessed]
         return {step: score for step, score in found if score is not None}
 
     @property

@@ -227,7 +227,7 @@ class SupervisorProcess:
         workspace = self._supervisor.workspace
         sandbox = judging_sandbox(order, self._mark, workspace)
         evaluator = evaluator_for(order, sandbox, self._supervisor.folder_of(number))
-        async for one in attempts(
+        async for attempt in attempts(
             evaluator,
             step.evaluation,
             state,
@@ -238,10 +238,12 @@ class SupervisorProcess:
         ):
             if self._execution.terminated is None:
                 self._record(
-                    StepAssessed(step=number, assessment=one.assessment, is_enough=one.is_enough)
+                    StepAssessed(
+                        step=number, assessment=attempt.assessment, is_enough=attempt.is_enough
+                    )
                 )
             else:
-                self._record(Assessed(assessment=one.assessment))
+                self._record(Assessed(assessment=attempt.assessment))
 
 
 def all_proxy_totals(folder: Path, proxy: Upstream) -> ProxyTotals:

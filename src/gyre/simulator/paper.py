@@ -128,7 +128,7 @@ def compared(setting: PaperSetting, *, staleness: float) -> dict[str, Scenario]:
     return {name: setting.scenario(row) for name, row in rows.items()}
 
 
-_SETTINGS = {one.name: one for one in (NL2REPO, DEEPSWE, TERMINALBENCH, NL2REPO_MAX)}
+_SETTINGS = {workload.name: workload for workload in (NL2REPO, DEEPSWE, TERMINALBENCH, NL2REPO_MAX)}
 
 PAPER: dict[str, Scenario] = {
     name: _SETTINGS[row.machines.name].scenario(row) for name, row in PRESETS.items()

@@ -186,7 +186,7 @@ def pairs(staleness: Fraction, *, batch: int) -> tuple[tuple[Fraction, int], ...
         part = 2 * batch
         below = _nearest(range(floor(staleness * part), -1, -1), part, batch)
         above = _nearest(range(ceil(staleness * part), ceil(staleness * part) + part), part, batch)
-        near = [f"{float(one):g}" for one in (below, above) if one is not None]
+        near = [f"{float(bound):g}" for bound in (below, above) if bound is not None]
         raise ConfigError(
             f"staleness: no phi with phi * {batch} whole and no mu give "
             f"{float(staleness):g}; nearest: {' or '.join(near)}"
@@ -276,7 +276,7 @@ def _named(option: Option) -> str:
 
 def _nearest(parts: range, part: int, batch: int) -> Fraction | None:
     targets = (Fraction(one, part) for one in parts)
-    return next((one for one in targets if any(_settings(one, batch))), None)
+    return next((target for target in targets if any(_settings(target, batch))), None)
 
 
 def _settings(staleness: Fraction, batch: int) -> Iterator[bool]:
@@ -304,7 +304,7 @@ def lines(scenario: Scenario, advice: Advice, notes: Sequence[str]) -> list[str]
     """A table with a star at the option to use, and why."""
     shape = scenario.shape
     best = advice.best
-    rows = [HEADING, *(_row(one, is_best=one is best) for one in advice.options)]
+    rows = [HEADING, *(_row(option, is_best=option is best) for option in advice.options)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     use = (
         f"use phi {best.extra_dispatch:g} and mu {best.steps_per_burst} on "
@@ -326,7 +326,7 @@ def as_json(advice: Advice, notes: Sequence[str]) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "staleness": advice.staleness,
-        "options": [asdict(one) | {"best": one is advice.best} for one in advice.options],
+        "options": [asdict(option) | {"best": option is advice.best} for option in advice.options],
         "reason": advice.reason,
         "notes": list(notes),
     }

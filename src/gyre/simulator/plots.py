@@ -64,9 +64,9 @@ def _roles(axes: Axes, record: SimulationResult, *, standalone: int) -> None:
     for cell, intervals in enumerate(record.roles):
         for role, colour in COLOURS.items():
             spans = [
-                (one.start_s / HOUR_S, (one.end_s - one.start_s) / HOUR_S)
-                for one in intervals
-                if one.role is role
+                (interval.start_s / HOUR_S, (interval.end_s - interval.start_s) / HOUR_S)
+                for interval in intervals
+                if interval.role is role
             ]
             if spans:
                 axes.broken_barh(spans, (cell - 0.45, 0.9), facecolors=colour)
@@ -79,7 +79,7 @@ def _roles(axes: Axes, record: SimulationResult, *, standalone: int) -> None:
     axes.set_ylim(lines - 0.5, -0.5)
     axes.set_ylabel("cell, then standalone" if standalone else "cell")
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    met = {one.role for intervals in record.roles for one in intervals}
+    met = {interval.role for intervals in record.roles for interval in intervals}
     met |= {Role.ROLLOUT} if standalone else set()
     shown = [
         Patch(color=colour, label=role.value) for role, colour in COLOURS.items() if role in met
@@ -88,11 +88,11 @@ def _roles(axes: Axes, record: SimulationResult, *, standalone: int) -> None:
 
 
 def _levels(axes: Axes, record: SimulationResult) -> None:
-    hours = [one.at_s / HOUR_S for one in record.levels]
+    hours = [level.at_s / HOUR_S for level in record.levels]
     drawn = {
-        "waterlevel": ([one.waterlevel for one in record.levels], "#1d3557"),
-        "running": ([one.running for one in record.levels], "#2a9d8f"),
-        "capacity": ([one.capacity for one in record.levels], "#d1495b"),
+        "waterlevel": ([level.waterlevel for level in record.levels], "#1d3557"),
+        "running": ([level.running for level in record.levels], "#2a9d8f"),
+        "capacity": ([level.capacity for level in record.levels], "#d1495b"),
     }
     for label, (values, colour) in drawn.items():
         axes.step(hours, values, where="post", label=label, color=colour, linewidth=1.0)
@@ -102,8 +102,8 @@ def _levels(axes: Axes, record: SimulationResult) -> None:
 
 
 def _ready(axes: Axes, record: SimulationResult) -> None:
-    hours = [one.at_s / HOUR_S for one in record.levels]
-    ready = [one.num_ready for one in record.levels]
+    hours = [level.at_s / HOUR_S for level in record.levels]
+    ready = [level.num_ready for level in record.levels]
     axes.fill_between(hours, ready, step="post", color="#8d99ae")
     axes.set_ylim(bottom=0)
     axes.set_ylabel("ready groups")

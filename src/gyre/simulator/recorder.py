@@ -206,14 +206,16 @@ class SimulationRecorder:
     def admit(self, group: GroupId, version: int, executions: Sequence[SimulatedExecution]) -> None:
         scenario = self._scenario
         deadlines = scenario.workload.deadlines
-        courses = [one.course(deadlines) for one in executions]
+        courses = [execution.course(deadlines) for execution in executions]
         holds = scenario.shape.evaluation_holds_slot
         training = scenario.costs.training
         alone = 1 - scenario.workload.decode.share
         self._groups[group] = _Group(
             version=version,
-            slot_s=sum(one.total_s if holds else one.rollout_s for one in courses),
-            longest_s=max(one.rollout_s * alone + one.closing.evaluation_s for one in courses),
+            slot_s=sum(course.total_s if holds else course.rollout_s for course in courses),
+            longest_s=max(
+                course.rollout_s * alone + course.closing.evaluation_s for course in courses
+            ),
             training_s=sum(
                 training.seconds(size, nodes=scenario.nodes_per_cell)
                 for size in sizes(executions, per_claim=len(executions))
@@ -266,7 +268,7 @@ class SimulationRecorder:
             stopped=stopped,
             end_s=self._now,
             steps=tuple(self._steps),
-            roles=tuple(tuple(one) for one in self._roles),
+            roles=tuple(tuple(intervals) for intervals in self._roles),
             levels=(*self._levels, self._level()),
             node_s=self._node_time(busy_s),
             staleness=self.phases.report(self._scenario.shape, self._scheduler.staleness),

@@ -61,8 +61,8 @@ def timeline(
         )
         rows[f"alone {standalone}"] = served
     drawn = "".join(rows.values())
-    rows["steps"] = "".join(_step_sign(record, *one) for one in slices)
-    peak = max((one.waterlevel for one in record.levels), default=0)
+    rows["steps"] = "".join(_step_sign(record, *slice_) for slice_ in slices)
+    peak = max((level.waterlevel for level in record.levels), default=0)
     rows["waterlevel"] = _water(record, peak, slices)
     lines = [f"{label:<{margin}}{row}".rstrip() for label, row in rows.items()]
     legend = _legend(drawn, peak, margin=margin, width=width)
@@ -89,10 +89,10 @@ def _row(cells: Sequence[Sequence[RoleInterval]], *, end_s: float, num: int) -> 
         return ""
     spent: list[dict[Role, float]] = [defaultdict(float) for _ in range(num)]
     slice_s = end_s / num
-    for one in chain(*cells):
-        for at in range(int(one.start_s / slice_s), min(num, ceil(one.end_s / slice_s))):
-            inside_s = min(one.end_s, (at + 1) * slice_s) - max(one.start_s, at * slice_s)
-            spent[at][one.role] += max(0.0, inside_s)
+    for span in chain(*cells):
+        for at in range(int(span.start_s / slice_s), min(num, ceil(span.end_s / slice_s))):
+            inside_s = min(span.end_s, (at + 1) * slice_s) - max(span.start_s, at * slice_s)
+            spent[at][span.role] += max(0.0, inside_s)
     # The first of the roles in their order, where two share a slice evenly.
     return "".join(
         SIGNS[max(Role, key=lambda role: roles[role])] if roles else " " for roles in spent
@@ -100,13 +100,13 @@ def _row(cells: Sequence[Sequence[RoleInterval]], *, end_s: float, num: int) -> 
 
 
 def _step_sign(record: SimulationResult, start_s: float, end_s: float) -> str:
-    taken = sum(start_s < one.at_s <= end_s for one in record.steps)
+    taken = sum(start_s < step.at_s <= end_s for step in record.steps)
     return " " if not taken else STEP if taken == 1 else str(min(taken, 9))
 
 
 def _water(record: SimulationResult, peak: int, slices: Sequence[tuple[float, float]]) -> str:
     """The waterlevel in the middle of each slice; whatever is above 0 can be seen."""
-    times = [one.at_s for one in record.levels]
+    times = [level.at_s for level in record.levels]
     signs = []
     for start_s, end_s in slices:
         middle_s = (start_s + end_s) / 2
@@ -151,23 +151,25 @@ class ScenarioRuns:
 
     @property
     def hours(self) -> "MeanAndSpread":
-        return MeanAndSpread.of([one.hours for one in self.records])
+        return MeanAndSpread.of([record.hours for record in self.records])
 
     @property
     def staleness(self) -> float | None:
-        found = [one.staleness.mean for one in self.records if one.staleness.mean is not None]
+        found = [
+            record.staleness.mean for record in self.records if record.staleness.mean is not None
+        ]
         return fmean(found) if found else None
 
     @property
     def busy_share(self) -> float:
-        return fmean(one.node_s.busy_share for one in self.records)
+        return fmean(record.node_s.busy_share for record in self.records)
 
     @property
     def bound_h(self) -> float:
         """The higher of both bounds, for the batches that each run made; mean over seeds."""
-        return fmean(max(one.bounds.packing_s, one.bounds.latency_s) for one in self.records) / (
-            HOUR_S
-        )
+        return fmean(
+            max(record.bounds.packing_s, record.bounds.latency_s) for record in self.records
+        ) / (HOUR_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,8 +245,8 @@ def _numbers(record: SimulationResult) -> Iterator[tuple[str, str]]:
     spent = record.node_s
     if spent.total:
         shares = {
-            one.name.replace("_", " "): getattr(spent, one.name) / spent.total
-            for one in fields(spent)
+            field.name.replace("_", " "): getattr(spent, field.name) / spent.total
+            for field in fields(spent)
         }
         yield "nodes", ", ".join(f"{name} {share:.1%}" for name, share in list(shares.items())[:3])
         yield "", ", ".join(f"{name} {share:.1%}" for name, share in list(shares.items())[3:])
@@ -306,19 +308,19 @@ def _steps(steps: Sequence[SimulatedStep]) -> list[str]:
 
 def beside(rans: Sequence[ScenarioRuns]) -> list[str]:
     """Several scenarios, a line each, the first being what the others are measured by."""
-    width = max(len("hours"), *(len(str(one.hours)) for one in rans))
-    name = max(len(one.name) for one in rans)
+    width = max(len("hours"), *(len(str(ran.hours)) for ran in rans))
+    name = max(len(ran.name) for ran in rans)
     heading = f"  {'':<{name}}  {'hours':>{width}}  speed  bound h  staleness  busy"
     lines = [heading]
-    for one in rans:
-        speed = rans[0].hours.mean / one.hours.mean if one.hours.mean else 0.0
-        staleness = "-" if one.staleness is None else f"{one.staleness:.2f}"
+    for ran in rans:
+        speed = rans[0].hours.mean / ran.hours.mean if ran.hours.mean else 0.0
+        staleness = "-" if ran.staleness is None else f"{ran.staleness:.2f}"
         lines.append(
-            f"  {one.name:<{name}}  {one.hours!s:>{width}}  {speed:>4.2f}x  {one.bound_h:>7.2f}  "
-            f"{staleness:>9}  {one.busy_share:>4.0%}{_unfinished(one)}"
+            f"  {ran.name:<{name}}  {ran.hours!s:>{width}}  {speed:>4.2f}x  {ran.bound_h:>7.2f}  "
+            f"{staleness:>9}  {ran.busy_share:>4.0%}{_unfinished(ran)}"
         )
     lines.append("")
-    lines += [f"  {one.name:<{name}}  {'; '.join(_machines(one.scenario))}" for one in rans]
+    lines += [f"  {ran.name:<{name}}  {'; '.join(_machines(ran.scenario))}" for ran in rans]
     return lines
 
 
@@ -347,11 +349,11 @@ def as_json(rans: Sequence[ScenarioRuns]) -> dict[str, Any]:
         "format": FORMAT,
         "scenarios": [
             {
-                "name": one.name,
-                "hours": plain(one.hours),
-                "records": [record_json(record) for record in one.records],
+                "name": ran.name,
+                "hours": plain(ran.hours),
+                "records": [record_json(record) for record in ran.records],
             }
-            for one in rans
+            for ran in rans
         ],
     }
 
@@ -370,7 +372,7 @@ def record_json(record: SimulationResult) -> dict[str, Any]:
 def plain(value: Any) -> Any:
     """Dataclasses as objects, tuples as lists, members of an enumeration by their value."""
     if is_dataclass(value):
-        return {one.name: plain(getattr(value, one.name)) for one in fields(value)}
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, tuple | list):

@@ -118,7 +118,11 @@ class PaperScenarios:
 
     @property
     def runs(self) -> list[Scenario]:
-        return [replace(one, seed=seed) for one in self.scenarios.values() for seed in self.seeds]
+        return [
+            replace(scenario, seed=seed)
+            for scenario in self.scenarios.values()
+            for seed in self.seeds
+        ]
 
     def report(self, records: Sequence[SimulationResult]) -> "PaperReport":
         """From what `runs` left, in their order."""

@@ -53,7 +53,11 @@ class SimulationRequest:
     def runs(self) -> list[Scenario]:
         """Every variant with every seed, counted from its own."""
         seeds = range(self.num_seeds)
-        return [replace(one, seed=one.seed + at) for one in self.variants.values() for at in seeds]
+        return [
+            replace(variant, seed=variant.seed + at)
+            for variant in self.variants.values()
+            for at in seeds
+        ]
 
     def ran(self, records: Sequence[SimulationResult]) -> list[ScenarioRuns]:
         """Records of `runs`, in their order, by variant."""
@@ -85,7 +89,7 @@ def asked(
     return SimulationRequest(
         variants=possible | {name: POLICIES[name](given) for name in policies},
         num_seeds=num_seeds,
-        refused=tuple(f"{one.name}: not possible here: {one.reason}" for one in refused),
+        refused=tuple(f"{policy.name}: not possible here: {policy.reason}" for policy in refused),
     )
 
 

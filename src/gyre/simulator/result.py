@@ -194,13 +194,13 @@ class SimulationResult:
 
     def role_at(self, cell: int, at_s: float) -> Role:
         intervals = self.roles[cell]
-        place = bisect_left([one.end_s for one in intervals], at_s)
+        place = bisect_left([interval.end_s for interval in intervals], at_s)
         return intervals[min(place, len(intervals) - 1)].role
 
     def training_share(self, cell: int) -> float:
         """Part of the run that a cell was in training."""
         spent = sum(
-            one.end_s - one.start_s for one in self.roles[cell] if one.role is Role.TRAINING
+            span.end_s - span.start_s for span in self.roles[cell] if span.role is Role.TRAINING
         )
         return spent / self.end_s if self.end_s else 0.0
 

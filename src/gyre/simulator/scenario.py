@@ -291,7 +291,7 @@ class _Reading:
         """Paths of values that are not what they should be, and so not missing."""
         known = {*_TOP, *_SECTIONS}
         self._top = self._checked("", {k: v for k, v in tables.items() if k not in _SECTIONS}, _TOP)
-        self.mistakes = [one.replace(_known(_TOP), _known(known)) for one in self.mistakes]
+        self.mistakes = [mistake.replace(_known(_TOP), _known(known)) for mistake in self.mistakes]
         self._sections: dict[str, dict[str, Any]] = {}
         for name, kinds in _SECTIONS.items():
             found = tables.get(name, {})
@@ -470,6 +470,6 @@ def _known(names: Mapping[str, _Kind] | set[str]) -> str:
 
 
 def _required(made: Callable[..., Any]) -> Iterator[str]:
-    for one in fields(made):  # type: ignore[arg-type]
-        if one.default is MISSING and one.default_factory is MISSING:
-            yield one.name
+    for parameter in fields(made):  # type: ignore[arg-type]
+        if parameter.default is MISSING and parameter.default_factory is MISSING:
+            yield parameter.name

@@ -124,7 +124,7 @@ class SimulatedTrainer:
 
     def busy_until(self, now: float) -> float:
         """Time spent on claims, those under way included."""
-        return self.busy_s + sum(now - one.since_s for one in self._claimed.values())
+        return self.busy_s + sum(now - claim.since_s for claim in self._claimed.values())
 
     def _feed(self) -> None:
         """Cells claim while there are claims, and groups are pulled while they are wanted."""
@@ -139,7 +139,7 @@ class SimulatedTrainer:
             step = self._packing.step
             assert step is not None
             self._tell(GroupAssigned(group=GroupId(group.number), step=step))
-            kept = [one for one in group.kept if one is not None]
+            kept = [execution for execution in group.kept if execution is not None]
             works = () if group.is_void else sizes(kept, per_claim=self._per_claim)
             self._packing.pack(group.number, [QueuedClaim(work=work) for work in works])
         if self._packing.is_closed and self._queue.is_done and CORE in self._joined:

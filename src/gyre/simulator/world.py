@@ -254,7 +254,7 @@ class World:
             return None
         normal = np.random.default_rng([self._scenario.seed, group, _ESTIMATES]).standard_normal()
         error = exp(self._scenario.estimates.sigma * float(normal))
-        return median(one.work_s for one in drawn) * error
+        return median(execution.work_s for execution in drawn) * error
 
     def _ended(self, running: RunningExecution, charged_s: float, ending: Ending) -> None:
         group, member = running.key
@@ -283,8 +283,8 @@ class World:
 
     def _move(self, command: MoveExecutions | EnterTraining) -> None:
         self._books.counts["executions_moved"] += len(command.moves)
-        for one in command.moves:
-            self._serving.move((one.group, one.member), one.engine)
+        for move in command.moves:
+            self._serving.move((move.group, move.member), move.engine)
 
     def _offer(self, command: OfferGroup) -> None:
         drawn = self._drawn.pop(command.group)

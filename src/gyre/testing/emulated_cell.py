@@ -169,9 +169,9 @@ def _measures(claim: Claim) -> Measures:
     return Measures(
         num_targets=num_targets,
         num_capped=0,
-        num_raised=sum(one.num_targets for one in claim.shares if one.advantage > 0),
+        num_raised=sum(share.num_targets for share in claim.shares if share.advantage > 0),
         num_raised_clipped=0,
-        num_lowered=sum(one.num_targets for one in claim.shares if one.advantage < 0),
+        num_lowered=sum(share.num_targets for share in claim.shares if share.advantage < 0),
         num_lowered_clipped=0,
         sum_ratio=float(num_targets),
         max_gap=0.0 if num_targets else None,

@@ -247,8 +247,8 @@ class TimedEngine:
         """
         self._refuse_closed()
         self._resting = True
-        for one in list(self._calls.values()):
-            self._end(one)
+        for call in list(self._calls.values()):
+            self._end(call)
         self._computed.clear()
 
     async def wake(self) -> None:
@@ -347,8 +347,8 @@ class TimedEngine:
     def _being_computed(self) -> set[bytes]:
         """Blocks of prompts that are not computed yet."""
         # Not of calls that compute again: one whose reader is away would hold up the others.
-        new = [one for one in self._running if not (one.is_prefilled or one.request.num_output)]
-        calls = [one.request.call for one in new]
+        new = [call for call in self._running if not (call.is_prefilled or call.request.num_output)]
+        calls = [call.request.call for call in new]
         return {digest for call in calls for digest in call.chain[call.num_named :]}
 
     def _prefill(self, one: TimedCall) -> None:
@@ -373,14 +373,14 @@ class TimedEngine:
 
     def _recompute(self) -> None:
         """Nothing counts as computed any more, and running calls begin with that."""
-        self._computed.forget(self._root(), [one.request.call for one in self._calls.values()])
+        self._computed.forget(self._root(), [call.request.call for call in self._calls.values()])
         now_s = self._clock.now_s()
-        for one in self._running:
-            if one.is_prefilled:
-                one.pending_s = max(0.0, one.due_s - now_s)
-            one.is_prefilled = False
-            one.due_s = now_s + self._pace.prefill_takes_s(one.request.call.num_missing)
-            one.woken.set()
+        for call in self._running:
+            if call.is_prefilled:
+                call.pending_s = max(0.0, call.due_s - now_s)
+            call.is_prefilled = False
+            call.due_s = now_s + self._pace.prefill_takes_s(call.request.call.num_missing)
+            call.woken.set()
         self._begin_calls()
 
     def _end(self, one: TimedCall) -> None:
@@ -395,8 +395,8 @@ class TimedEngine:
         self._begin_calls()
 
     def _wake_calls(self) -> None:
-        for one in self._calls.values():
-            one.woken.set()
+        for call in self._calls.values():
+            call.woken.set()
 
     def _root(self) -> bytes:
         # Counted besides the version, because weights may be loaded twice under one number.

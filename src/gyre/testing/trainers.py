@@ -140,7 +140,7 @@ class ScriptedTrainer:
         gaps: list[list[float]] = [[] for _ in claim.shares]
         for label, sampled, owner in _targets(claim.packs):
             gaps[owner].append(logprobs[label] - sampled)
-        return tuple(Score(sum_log_ratio=fsum(one), count=len(one)) for one in gaps)
+        return tuple(Score(sum_log_ratio=fsum(gap), count=len(gap)) for gap in gaps)
 
 
 class _Weighed:

@@ -129,7 +129,7 @@ class MicroStepStream:
         found = dict.fromkeys(piece.of for piece in (*self._taken, *self._waiting))
         self._taken.clear()
         self._waiting.clear()
-        return [one for one in found if not one.done.done()]
+        return [claim for claim in found if not claim.done.done()]
 
     def _loss(self, piece: _Piece) -> float:
         """Of a pack without a gradient, which passed forward only."""
@@ -328,8 +328,8 @@ class Driver:
             self._inbox.clear()
             self._acting = None
         failure = self.failure
-        for one in left:
+        for claim in left:
             # Somebody may have answered it at the last moment.
             with suppress(InvalidStateError):
-                one.done.set_exception(failure or CellGone("the cell ends"))
+                claim.done.set_exception(failure or CellGone("the cell ends"))
             failure = CellGone(f"the cell is lost: {self.failure}")

@@ -40,7 +40,7 @@ class GatheredCopies:
     def copy(self, version: int, *, weights_only: bool) -> None:
         """All of it, whichever is asked for: parts of weights are laid from whole copies."""
         answers = self._rank_group.all(protocol.CopyCommand(version=version))
-        self._copied_s = max(one.copied_s for one in answers)
+        self._copied_s = max(answer.copied_s for answer in answers)
 
     def weights(self) -> Callable[[], Named]:
         parts = []
@@ -57,7 +57,7 @@ class GatheredCopies:
             protocol.WriteOptimizerCommand(folder=str(folder)), for_ever=True
         )
         return WrittenState(
-            num_steps=answers[0].num_steps, ranks=tuple(one.files for one in answers)
+            num_steps=answers[0].num_steps, ranks=tuple(answer.files for answer in answers)
         )
 
     def cost(self) -> CopyCost:
@@ -76,7 +76,7 @@ def joined(
 
 
 def _whole(name: str, parts: Sequence[Mapping[str, Tensor]], shape: torch.Size) -> Tensor:
-    held = [one[name] for one in parts if name in one]
+    held = [part[name] for part in parts if name in part]
     if held and held[0].shape == shape:
         return held[0]
     if held and held[0].dim() == len(shape):
@@ -193,7 +193,7 @@ class MultiRankWorker:
             answers = self._rank_group.agreed(order)
             if members[0] == self._plan.cell:
                 self._driver.held.update(lease for held in leases.values() for lease in held)
-            return sum(one.num_bytes for one in answers)
+            return sum(answer.num_bytes for answer in answers)
 
         return self._driver.do(act)
 
@@ -229,9 +229,9 @@ class MultiRankWorker:
             version = self.version
             if self._exposed is None or self._exposed.version != version:
                 answers = self._rank_group.all(protocol.ExposeCommand())
-                if {version} != {one.version for one in answers}:
+                if {version} != {answer.version for answer in answers}:
                     raise ExposureGone("the weights changed while they were exposed")
-                parts = tuple(one.bundle for one in answers if one.bundle is not None)
+                parts = tuple(answer.bundle for answer in answers if answer.bundle is not None)
                 self._exposed = ExposedWeights(version=version, parts=parts)
             return self._exposed
 
@@ -268,14 +268,14 @@ class MultiRankWorker:
         shape, packs = self._network.shape, claim.packs
         multiple = CUDA_MULTIPLE_TOKENS if self._network.device.type == "cuda" else 1
         flops = [
-            shape.forward_flops(one.num_tokens, one.num_targets, one.num_pairs) for one in packs
+            shape.forward_flops(pack.num_tokens, pack.num_targets, pack.num_pairs) for pack in packs
         ]
         return Work(
             num_packs=len(packs),
             num_skipped=found.num_skipped,
-            num_tokens=sum(one.num_tokens for one in packs),
-            num_padding=sum(-one.num_tokens % multiple for one in packs),
-            num_targets=sum(one.num_targets for one in packs),
+            num_tokens=sum(pack.num_tokens for pack in packs),
+            num_padding=sum(-pack.num_tokens % multiple for pack in packs),
+            num_targets=sum(pack.num_targets for pack in packs),
             model_flops=sum(flops) * (1 + BACKWARD),
             # Passes of both kinds overlap over the stages, so all of the time stands here.
             forward_s=found.seconds,

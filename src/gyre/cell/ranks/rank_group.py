@@ -142,7 +142,9 @@ class RankGroup:
     def stream(self) -> None:
         """The followers listen to micro-steps until the stream is closed."""
         if self._streaming is None:
-            self._streaming = [one.ask(protocol.StreamCommand()) for one in self._followers]
+            self._streaming = [
+                follower.ask(protocol.StreamCommand()) for follower in self._followers
+            ]
 
     def streamed(self) -> None:
         """The driver has closed the stream, and so has everybody."""
@@ -155,7 +157,7 @@ class RankGroup:
 
         What a disk may hold up is waited for as long as it takes.
         """
-        asked = [one.ask(order) for one in self._followers]
+        asked = [follower.ask(order) for follower in self._followers]
         failures: list[GyreError] = []
         answers = []
         try:
@@ -197,8 +199,8 @@ class RankGroup:
 
     def end(self) -> None:
         """The other ranks have ended, and nobody waits for this one."""
-        for one in self._followers:
-            one.end()
+        for follower in self._followers:
+            follower.end()
         self.part.drop()
 
     def _answer(self, asked: "Future[RankReply]") -> RankReply:

@@ -68,7 +68,7 @@ def history(
         "run": _run(run, view),
         "shape": plain_shape(run.history.shape),
         "moment": moment(run.history, view.at_s),
-        "panels": panels(run.history, view, [one for one in names if one in PANELS]) | own,
+        "panels": panels(run.history, view, [name for name in names if name in PANELS]) | own,
     }
 
 
@@ -187,7 +187,7 @@ def _panels(query: Query) -> list[str]:
     names = [*PANELS, *OWN_PANELS]
     if "panels" not in query:
         return names
-    asked = [one for one in query["panels"].split(",") if one]
+    asked = [panel for panel in query["panels"].split(",") if panel]
     if unknown := [one for one in asked if one not in names]:
         raise RequestError(f"panels: no {unknown[0]}; there are {', '.join(names)}")
     return list(dict.fromkeys(asked))

@@ -233,7 +233,7 @@ def leavings(attempt: Path) -> Plain | None:
         "harness": list(order.harness),
         "agent_s": order.agent_s,
         "overall_s": order.overall_s,
-        "facts": [{"at": one.at, "fact": type(one.fact).__name__} for one in entries],
+        "facts": [{"at": entry.at, "fact": type(entry.fact).__name__} for entry in entries],
         **_outcome(outcome.read_outcome(attempt)),
         "assessments": _assessments(entries),
         "output": _end_of(attempt / OUTPUT_FILE),

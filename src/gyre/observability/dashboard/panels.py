@@ -74,7 +74,7 @@ def _held_s(level: RunCounts) -> float:
 def groups(history: RunHistory, view: ViewWindow) -> dict[str, list[Any]]:
     """Outstanding groups by how far they are."""
     rows = _levels(history, view, attrgetter("running_groups"), attrgetter("ready"))
-    states = {one: attrgetter(f"{one}_groups") for one in ("queued", "running", "assessing")}
+    states = {name: attrgetter(f"{name}_groups") for name in ("queued", "running", "assessing")}
     return columns(rows, {"at_s": _at} | states | named("ready", "assigned"))
 
 
@@ -98,7 +98,7 @@ def use(history: RunHistory, view: ViewWindow) -> dict[str, Any]:
         "roles": list(ROLES),
         "others": list(OTHERS),
         "is_measured": bool(rows),
-        "has_devices": any(one.busy is not None for one in rows),
+        "has_devices": any(row.busy is not None for row in rows),
         "over_time": _over_time(rows, most=view.points),
         "cells": [
             {"cell": cell, "roles": _plain(summed.get(cell, {}))} for cell in range(num_cells)
@@ -154,7 +154,7 @@ def _plain(parts: Mapping[str, RoleUsage]) -> dict[str, dict[str, float | None]]
 
 
 def _beside(rows: Sequence[UsageSample], who: str) -> dict[str, float | None]:
-    mine = [one for one in rows if who in one.others]
+    mine = [row for row in rows if who in row.others]
     seconds = sum(one.seconds for one in mine)
     cpu_s = sum(one.others[who] for one in mine)
     return {
@@ -165,7 +165,7 @@ def _beside(rows: Sequence[UsageSample], who: str) -> dict[str, float | None]:
 
 
 MOST_FAULTS = 200
-ENDINGS = tuple(one.value for one in Ending)
+ENDINGS = tuple(ending.value for ending in Ending)
 
 
 def durations(history: RunHistory, view: ViewWindow) -> dict[str, Any]:

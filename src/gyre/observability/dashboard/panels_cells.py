@@ -132,11 +132,11 @@ def roles(history: RunHistory, view: ViewWindow) -> dict[str, Any]:
     num_cells = history.shape.num_cells
     least_s = (view.to_s - view.from_s) / max(1, view.points)
     drawn = [
-        _joined(list(history.fleet.spans(one, view.from_s, view.to_s)), least_s, view.points)
-        for one in range(len(history.fleet.capacities))
+        _joined(list(history.fleet.spans(engine, view.from_s, view.to_s)), least_s, view.points)
+        for engine in range(len(history.fleet.capacities))
     ]
     return {
-        "states": [one.value for one in CellState],
+        "states": [state.value for state in CellState],
         "cells": [
             {
                 "cell": cell,
@@ -155,7 +155,7 @@ def roles(history: RunHistory, view: ViewWindow) -> dict[str, Any]:
 
 def _joined(spans: Sequence[CellSpan], least_s: float, most: int) -> list[list[Any]]:
     if len(spans) <= most:
-        return [[one.start_s, one.end_s, one.state.value] for one in spans]
+        return [[span.start_s, span.end_s, span.state.value] for span in spans]
     found: list[list[Any]] = []
     for those in _seen(spans, least_s):
         state = _mostly(those).value
@@ -169,15 +169,15 @@ def _joined(spans: Sequence[CellSpan], least_s: float, most: int) -> list[list[A
 def _seen(spans: Sequence[CellSpan], least_s: float) -> Iterator[list[CellSpan]]:
     """Those that can be seen alone, and short ones together as soon as they can."""
     short: list[CellSpan] = []
-    for one in spans:
-        if one.end_s - one.start_s >= least_s:
+    for span in spans:
+        if span.end_s - span.start_s >= least_s:
             if short:
                 yield short
-            yield [one]
+            yield [span]
             short = []
             continue
-        short.append(one)
-        if one.end_s - short[0].start_s >= least_s:
+        short.append(span)
+        if span.end_s - short[0].start_s >= least_s:
             yield short
             short = []
     if short:
@@ -186,14 +186,14 @@ def _seen(spans: Sequence[CellSpan], least_s: float) -> Iterator[list[CellSpan]]
 
 def _mostly(spans: Sequence[CellSpan]) -> CellState:
     spent: defaultdict[CellState, float] = defaultdict(float)
-    for one in spans:
-        spent[one.state] += one.end_s - one.start_s
+    for span in spans:
+        spent[span.state] += span.end_s - span.start_s
     return max(spent, key=spent.__getitem__)
 
 
 def _training_share(history: RunHistory, cell: int, view: ViewWindow) -> float | None:
     spans = history.fleet.spans(cell, view.from_s, view.to_s)
-    spent = sum(one.end_s - one.start_s for one in spans if one.state is CellState.TRAINING)
+    spent = sum(span.end_s - span.start_s for span in spans if span.state is CellState.TRAINING)
     whole = view.to_s - view.from_s
     return spent / whole if whole > 0 else None
 
@@ -206,7 +206,7 @@ def idle(history: RunHistory, view: ViewWindow) -> dict[str, Any]:
     account = Account(history, edges)
     num_cells = history.shape.num_cells
     return {
-        "causes": [one.value for one in CAUSES],
+        "causes": [cause.value for cause in CAUSES],
         "cells": [{"cell": cell, "seconds": account.of(cell)} for cell in range(num_cells)],
         "engines": [
             {"engine": engine, "seconds": account.of(engine)}
@@ -216,14 +216,18 @@ def idle(history: RunHistory, view: ViewWindow) -> dict[str, Any]:
         "over_time": {
             "at_s": edges[:-1],
             "until_s": edges[-1],
-            "seconds": {one.value: account.by_slice(one) for one in CAUSES},
+            "seconds": {cause.value: account.by_slice(cause) for cause in CAUSES},
         },
     }
 
 
 def transitions(history: RunHistory, view: ViewWindow) -> dict[str, Any]:
     """Changes of role, and what each phase of them took on average."""
-    rows = [one for one in history.fleet.transitions if view.from_s <= one.at_s <= view.to_s]
+    rows = [
+        transition
+        for transition in history.fleet.transitions
+        if view.from_s <= transition.at_s <= view.to_s
+    ]
     values: dict[str, Callable[[TimedTransition], Any]] = {
         "at_s": lambda one: one.at_s,
         "cell": lambda one: one.fact.cell,
@@ -233,15 +237,15 @@ def transitions(history: RunHistory, view: ViewWindow) -> dict[str, Any]:
     return {
         "rows": columns(rows[-view.points :], values),
         "phases": {
-            "into": _phases(one for one in rows if one.fact.into_training),
-            "home": _phases(one for one in rows if not one.fact.into_training),
+            "into": _phases(row for row in rows if row.fact.into_training),
+            "home": _phases(row for row in rows if not row.fact.into_training),
         },
     }
 
 
 def _phases(rows: Iterable[TimedTransition]) -> dict[str, float]:
     found: dict[str, list[float]] = {}
-    for one in rows:
-        for phase, seconds in one.fact.phases.items():
+    for row in rows:
+        for phase, seconds in row.fact.phases.items():
             found.setdefault(phase, []).append(seconds)
     return {phase: fmean(seconds) for phase, seconds in found.items()}

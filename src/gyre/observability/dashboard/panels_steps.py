@@ -19,7 +19,7 @@ from gyre.types.run_events import WeightsPublished
 def admission_phase(history: RunHistory, at_s: float) -> float | None:
     """alpha: part of the interval between publications that had passed when groups were admitted,
     over intervals that have ended (app:dispatch-metrics)."""
-    published = [0.0, *(one.at_s for one in history.publications_until(at_s))]
+    published = [0.0, *(publication.at_s for publication in history.publications_until(at_s))]
     phases = []
     for query in history.work.queries:
         place = bisect_right(published, query.admitted_s)
@@ -58,14 +58,17 @@ def _inside(part: str, name: str) -> Callable[[StepRecord], Any]:
 STEP: dict[str, Callable[[StepRecord], Any]] = {
     "step": attrgetter("number"),
     **named("at_s", "took_s", "staleness", "num_training", "num_void", "claim_s"),
-    **{one: _inside("made", one) for one in ("reward", "loss", "gradient_norm", "is_clipped")},
+    **{name: _inside("made", name) for name in ("reward", "loss", "gradient_norm", "is_clipped")},
     "num_claims": lambda one: None if one.made is None else sum(one.made.claims.values()),
     "reduce_s": _inside("made", "reduce_s"),
     "update_s": _inside("made", "step_s"),
-    **{one: _inside("packed", one) for one in ("trajectories", "tokens", "row_tokens", "targets")},
     **{
-        one: _inside("objective", one)
-        for one in (
+        name: _inside("packed", name)
+        for name in ("trajectories", "tokens", "row_tokens", "targets")
+    },
+    **{
+        name: _inside("objective", name)
+        for name in (
             "mean_ratio",
             "capped",
             "raised_clipped",
@@ -93,9 +96,9 @@ def evaluation(history: RunHistory, view: ViewWindow) -> dict[str, list[Any]]:
 def publications(history: RunHistory, view: ViewWindow) -> dict[str, list[Any]]:
     """Every publication; what it took is known where a journal has facts for people."""
     told = {
-        one.fact.version: one.fact
-        for one in until(history.steps.publications, view.at_s)
-        if isinstance(one.fact, WeightsPublished)
+        publication.fact.version: publication.fact
+        for publication in until(history.steps.publications, view.at_s)
+        if isinstance(publication.fact, WeightsPublished)
     }
 
     def of_fact(name: str) -> Callable[[Publication], Any]:
@@ -116,8 +119,8 @@ def staleness(history: RunHistory, view: ViewWindow) -> dict[str, Any]:
     """Ages of consumed groups beside what dispatch alone decides (SPEC 1.4)."""
     shape, taken = history.shape, history.steps.until(view.at_s)
     ages: Counter[int] = Counter()
-    for one in taken:
-        ages.update(dict(one.ages))
+    for step in taken:
+        ages.update(dict(step.ages))
     expected = in_order(shape, steps=len(taken))
     is_whole = len(taken) == shape.steps and history.scheduler.stopped is StopReason.FINISHED
     whole = in_a_whole_run(shape) if is_whole else None
@@ -149,8 +152,8 @@ def _pairs(ages: Mapping[int, int]) -> list[list[int]]:
 def _published(history: RunHistory, at_s: float) -> Staleness:
     """Ready groups at publications, as a prediction is made from them."""
     found = Staleness()
-    for one in history.publications_until(at_s):
-        found.publish(ready=one.ready)
+    for publication in history.publications_until(at_s):
+        found.publish(ready=publication.ready)
     return found
 
 
@@ -161,5 +164,5 @@ def _identity(taken: Sequence[StepRecord]) -> dict[str, Any]:
         "outstanding": found.outstanding,
         "survivors": found.survivors,
         "lag": found.lag,
-        "holds": all(one.identity.holds for one in taken),
+        "holds": all(step.identity.holds for step in taken),
     }

@@ -145,7 +145,7 @@ def columns(
     rows: Sequence[Row], values: Mapping[str, Callable[[Row], Any]]
 ) -> dict[str, list[Any]]:
     """Rows as one list for each name."""
-    return {name: [value(one) for one in rows] for name, value in values.items()}
+    return {name: [value(row) for row in rows] for name, value in values.items()}
 
 
 def named(*names: str) -> dict[str, Callable[[Any], Any]]:
@@ -182,10 +182,10 @@ def trees(
     """The panel: a histogram of each number, by how executions ended."""
     found = list(sizes)
     return {"num_read": len(found), "num_closed": num_closed} | {
-        one.name: histogram(
-            ((float(getattr(tree, one.name)), kind) for tree, kind in found),
+        field.name: histogram(
+            ((float(getattr(tree, field.name)), kind) for tree, kind in found),
             kinds=kinds,
             rounded=round_up_count,
         )
-        for one in fields(TreeSize)
+        for field in fields(TreeSize)
     }

@@ -153,7 +153,7 @@ class DashboardServer:
         """Made when they are first asked for: a run that begins has not said all it will."""
         self._opening = asyncio.Lock()
         self._sizes = {one: TreeSizes(run) for one, run in runs.items() if run.folder is not None}
-        self._files = {one.name: one for one in folder.iterdir() if one.suffix in KINDS}
+        self._files = {path.name: path for path in folder.iterdir() if path.suffix in KINDS}
         self._stopping = asyncio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -328,7 +328,7 @@ def _cookie_name(host: str) -> str:
 
 def _cookie(header: str, name: str) -> str | None:
     """Beside it may be anything, because other programs of this machine leave cookies too."""
-    pairs = (one.partition("=") for one in header.split(";"))
+    pairs = (cookie.partition("=") for cookie in header.split(";"))
     return next((value.strip() for key, _, value in pairs if key.strip() == name), None)
 
 
@@ -361,7 +361,7 @@ async def _show(runs: dict[str, FollowedRun], port: int, on_start: Callable[[str
         stack.callback(on.close)
         link = f"http://{HOST}:{on.getsockname()[1]}/?key={key}"
         async with asyncio.TaskGroup() as group:
-            following = [group.create_task(one.follow()) for one in runs.values()]
+            following = [group.create_task(run.follow()) for run in runs.values()]
             await serve_until_told(page, on, on_start=lambda: on_start(link), stopping=page.stop)
             for task in following:
                 task.cancel()

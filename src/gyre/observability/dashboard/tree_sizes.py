@@ -69,9 +69,11 @@ class TreeSizes:
         """Closed executions among those that are looked at."""
         assert self._run.history is not None
         return [
-            (one.name, one.ending.value, one.closed_s)
-            for one in evenly_spaced(self._run.history.work.attempts, most=MOST_TREES)
-            if one.closed_s is not None and one.name is not None and one.ending is not None
+            (attempt.name, attempt.ending.value, attempt.closed_s)
+            for attempt in evenly_spaced(self._run.history.work.attempts, most=MOST_TREES)
+            if attempt.closed_s is not None
+            and attempt.name is not None
+            and attempt.ending is not None
         ]
 
     def _size(self, name: str) -> TreeSize | None:

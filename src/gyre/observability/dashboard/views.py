@@ -69,7 +69,7 @@ def listed(history: RunHistory, asked: ListingQuery) -> dict[str, Any]:
 def _among(history: RunHistory, asked: ListingQuery) -> Iterator[One]:
     """Those that were there at the moment."""
     if asked.held_out:
-        yield from (one for one in history.held_out.rows.values() if one.asked_s <= asked.at_s)
+        yield from (row for row in history.held_out.rows.values() if row.asked_s <= asked.at_s)
         return
     work = history.work
     among = work.attempts if asked.group is None else work.members(asked.group)
@@ -334,12 +334,12 @@ class NewsCursor:
     def _found(self, history: RunHistory) -> Iterator[tuple[float, str]]:
         for step in history.steps.rows[self.steps :]:
             yield step.at_s, _step(step)
-        for one in history.steps.publications[self.publications :]:
-            yield one.at_s, _published(one)
-        for one in history.steps.checkpoints[self.checkpoints :]:
-            yield one.at_s, _kept(one)
-        for one in history.steps.rounds[self.rounds :]:
-            yield one.at_s, _scored(one)
+        for publication in history.steps.publications[self.publications :]:
+            yield publication.at_s, _published(publication)
+        for checkpoint in history.steps.checkpoints[self.checkpoints :]:
+            yield checkpoint.at_s, _kept(checkpoint)
+        for evaluation_round in history.steps.rounds[self.rounds :]:
+            yield evaluation_round.at_s, _scored(evaluation_round)
         for fault in history.faults.rows[self.faults :]:
             yield fault.at_s, fault.text
 

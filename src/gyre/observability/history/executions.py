@@ -82,9 +82,9 @@ class HeldOutHistory:
             case LaunchEvaluation(evaluation=number, engine=engine) if number in self.rows:
                 self.rows[number].launched_s, self.rows[number].engine = now, engine
             case EnterTraining(evaluations=moves) | MoveExecutions(evaluations=moves):
-                for one in moves:
-                    if one.evaluation in self.rows:
-                        self.rows[one.evaluation].engine = one.engine
+                for move in moves:
+                    if move.evaluation in self.rows:
+                        self.rows[move.evaluation].engine = move.engine
             case _:
                 pass
 
@@ -173,9 +173,13 @@ class ExecutionHistory:
     """Those that were launched and have ended."""
     longest: list[ExecutionDuration] = field(default_factory=list)
     """Of each group the longest execution, once all have ended; timed out if any did."""
-    closed: dict[Outcome, list[float]] = field(default_factory=lambda: {one: [] for one in Outcome})
+    closed: dict[Outcome, list[float]] = field(
+        default_factory=lambda: {outcome: [] for outcome in Outcome}
+    )
     """When executions closed, by what they closed as."""
-    ended: dict[Ending, list[float]] = field(default_factory=lambda: {one: [] for one in Ending})
+    ended: dict[Ending, list[float]] = field(
+        default_factory=lambda: {ending: [] for ending in Ending}
+    )
     _counted: dict[int, int] = field(default_factory=dict)
     """Rewards that count, of groups that are not ready yet."""
 
@@ -212,8 +216,8 @@ class ExecutionHistory:
                 attempt.launched_s, attempt.engine = now, engine
                 self._launch(self.queries[group])
             case EnterTraining(moves=moves) | MoveExecutions(moves=moves):
-                for one in moves:
-                    self.attempt(one.group, one.member).engine = one.engine
+                for move in moves:
+                    self.attempt(move.group, move.member).engine = move.engine
             case OfferGroup(group=group, is_void=is_void):
                 self._ready(now, self.queries[group], is_void)
             case _:
@@ -261,12 +265,12 @@ class ExecutionHistory:
     def _all_ended(self, now: float, query: GroupRecord) -> None:
         self.states.running -= 1
         self.states.assessing += 1
-        ran = [one for one in self.members(query.number) if one.ran_s is not None]
+        ran = [member for member in self.members(query.number) if member.ran_s is not None]
         if ran:
-            is_late = any(one.ending is Ending.TIMED_OUT for one in ran)
+            is_late = any(attempt.ending is Ending.TIMED_OUT for attempt in ran)
             ending = Ending.TIMED_OUT if is_late else Ending.COMPLETED
             self.longest.append(
-                ExecutionDuration(now, max(one.ran_s or 0.0 for one in ran), ending)
+                ExecutionDuration(now, max(attempt.ran_s or 0.0 for attempt in ran), ending)
             )
 
     def _close(self, now: float, attempt: ExecutionRecord, outcome: Outcome) -> None:
@@ -282,10 +286,10 @@ class ExecutionHistory:
 
     def _ready(self, now: float, query: GroupRecord, is_void: bool) -> None:
         """Members that a full group never launched closed with it (SPEC 6.5)."""
-        for one in self.members(query.number):
-            if one.closed_s is None:
-                self._end(now, one, Ending.CANCELLED)
-                self._close(now, one, Outcome.SURPLUS)
+        for member in self.members(query.number):
+            if member.closed_s is None:
+                self._end(now, member, Ending.CANCELLED)
+                self._close(now, member, Outcome.SURPLUS)
         self._counted.pop(query.number, None)
         self.states.assessing -= 1
         query.ready_s, query.is_void = now, is_void

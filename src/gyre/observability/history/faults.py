@@ -54,7 +54,7 @@ class FaultHistory:
         self._open: dict[tuple[str, int], RunFault] = {}
 
     def until(self, at_s: float) -> Iterator[RunFault]:
-        return (one for one in self.rows if one.at_s <= at_s)
+        return (row for row in self.rows if row.at_s <= at_s)
 
     def record_event(self, now: float, event: Event, scheduler: Scheduler) -> None:
         """What the scheduler has heard too; an engine that it did not fence was not missed."""

@@ -124,8 +124,8 @@ class StepHistory:
         version = scheduler.burst.version
         ages = Counter(scheduler.staleness.histogram)
         made = self._made if self._made is not None and self._made.step == version - 1 else None
-        packed = [one for one in self._packed.values() if one.step == version - 1]
-        claims = [one for one in self._claims.values() if one.step == version - 1]
+        packed = [group for group in self._packed.values() if group.step == version - 1]
+        claims = [claim for claim in self._claims.values() if claim.step == version - 1]
         cells = scheduler.cells
         self.rows.append(
             StepRecord(
@@ -133,13 +133,13 @@ class StepHistory:
                 at_s=now,
                 took_s=now - (self.rows[-1].at_s if self.rows else 0.0),
                 ages=tuple(sorted((ages - self._ages).items())),
-                num_training=sum(cells.state(one) is CellState.TRAINING for one in cells),
+                num_training=sum(cells.state(cell) is CellState.TRAINING for cell in cells),
                 num_void=num_void,
                 identity=scheduler.staleness.identity(version),
                 made=made,
                 packed=_packed(packed) if packed else None,
                 objective=_objective(claims) if claims else None,
-                claim_s=sum(one.seconds for one in claims) if claims else None,
+                claim_s=sum(claim.seconds for claim in claims) if claims else None,
             )
         )
         self._ages = ages
@@ -161,26 +161,26 @@ def _at(row: StepRecord | TimedFact) -> float:
 
 def _packed(groups: list[GroupPacked]) -> PackTotals:
     return PackTotals(
-        trajectories=sum(one.num_trajectories for one in groups),
-        tokens=sum(one.num_tokens for one in groups),
-        row_tokens=sum(one.row_tokens for one in groups),
-        targets=sum(one.num_targets for one in groups),
+        trajectories=sum(group.num_trajectories for group in groups),
+        tokens=sum(group.num_tokens for group in groups),
+        row_tokens=sum(group.row_tokens for group in groups),
+        targets=sum(group.num_targets for group in groups),
     )
 
 
 def _objective(claims: list[ClaimTrained]) -> LossTotals:
-    measures = [one.measures for one in claims]
-    targets = sum(one.num_targets for one in measures)
-    raised = sum(one.num_raised for one in measures)
-    lowered = sum(one.num_lowered for one in measures)
-    clipped = sum(one.num_raised_clipped + one.num_lowered_clipped for one in measures)
-    gaps = [one.max_gap for one in measures if one.max_gap is not None]
+    measures = [claim.measures for claim in claims]
+    targets = sum(measure.num_targets for measure in measures)
+    raised = sum(measure.num_raised for measure in measures)
+    lowered = sum(measure.num_lowered for measure in measures)
+    clipped = sum(measure.num_raised_clipped + measure.num_lowered_clipped for measure in measures)
+    gaps = [measure.max_gap for measure in measures if measure.max_gap is not None]
     return LossTotals(
         num_targets=targets,
-        mean_ratio=_part(sum(one.sum_ratio for one in measures), targets),
-        capped=_part(sum(one.num_capped for one in measures), targets),
-        raised_clipped=_part(sum(one.num_raised_clipped for one in measures), raised),
-        lowered_clipped=_part(sum(one.num_lowered_clipped for one in measures), lowered),
+        mean_ratio=_part(sum(measure.sum_ratio for measure in measures), targets),
+        capped=_part(sum(measure.num_capped for measure in measures), targets),
+        raised_clipped=_part(sum(measure.num_raised_clipped for measure in measures), raised),
+        lowered_clipped=_part(sum(measure.num_lowered_clipped for measure in measures), lowered),
         clipped=_part(clipped, targets),
         max_gap=max(gaps, default=None),
     )

@@ -66,7 +66,7 @@ def call_data(
         "closed_at": node.closed_at,
         "spans": [asdict(span) for span in node.spans],
         "has_text": vocabulary is not None,
-        "messages": [reader.told(tree.segments[one]) for one in share.segments[:-1]],
+        "messages": [reader.told(tree.segments[segment]) for segment in share.segments[:-1]],
         "reply": reader.said(node, drawn.admitted.get(node.id)),
     }
 

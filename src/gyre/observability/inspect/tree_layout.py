@@ -224,7 +224,9 @@ class _Boxes:
     def _chain(self, chain: Chain, number: int, parent: int, preface: SegmentId) -> Plain:
         first, last = chain.calls[0], chain.calls[-1]
         # The first call under a preface brought it along; here it has a box of its own.
-        own = [one for share in chain.shares for one in share.segments if one != preface]
+        own = [
+            segment for share in chain.shares for segment in share.segments if segment != preface
+        ]
         brought = self._tree.segments[preface].length * (preface in chain.shares[0].segments)
         admitted = [self._drawn.admitted.get(node.id) for node in chain.calls]
         taken = [one for one in admitted if one is not None]

@@ -173,7 +173,7 @@ def facts(loaded: LoadedExecution) -> dict[str, Any]:
         "nodes": [_node(node, added[node.id]) for node in tree.calls.values()],
         "failures": {str(call): record.reason for call, record in tree.failed.items()},
         "unfinished_calls": sorted(tree.unfinished),
-        "candidates": [asdict(one) for one in candidates(tree, loaded.execution)],
+        "candidates": [asdict(candidate) for candidate in candidates(tree, loaded.execution)],
     }
 
 

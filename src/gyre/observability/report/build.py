@@ -42,7 +42,7 @@ PARTS: tuple[ReportPart, ...] = (
     FAULTS,
 )
 """In the order of the page."""
-PICTURES = frozenset(f"{one.name}.png" for one in PARTS)
+PICTURES = frozenset(f"{part.name}.png" for part in PARTS)
 
 
 def files(told: Sequence[ReportRun], parts: Sequence[ReportPart] = PARTS) -> dict[str, bytes]:
@@ -113,7 +113,7 @@ def _compared(run: FollowedRun) -> tuple[SimulatedPlacement, ...]:
 
 def refuse_other(folder: Path) -> None:
     """Raises ConfigError where something lies that is no report."""
-    nearest = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+    nearest = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
     if not nearest.is_dir():
         raise ConfigError(f"{nearest}: expected a folder, found a file")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / NUMBERS).is_file():

@@ -261,15 +261,15 @@ def _idle_tables(run: ReportRun) -> list[ReportTable]:
 
 def _faults(runs: Sequence[ReportRun]) -> Figure:
     kinds = [sorted(run.panels["faults"]["counts"]) for run in runs]
-    heights = [0.3 * max(1, len(one)) + 0.1 for one in kinds]
+    heights = [0.3 * max(1, len(kind)) + 0.1 for kind in kinds]
     made = figure(sum(heights) + 0.5 * len(runs) + 0.5)
     grid = list(made.subplots(len(runs), 1, squeeze=False, height_ratios=heights)[:, 0])
     units = time_axes(grid, [run.end_s for run in runs])
     for axes, run, named, unit_s in zip(grid, runs, kinds, units, strict=True):
-        for one in run.panels["faults"]["rows"]:
-            place, at = named.index(one["kind"]), one["at_s"] / unit_s
-            if one["repaired_s"] is not None:
-                until = at + one["repaired_s"] / unit_s
+        for fault in run.panels["faults"]["rows"]:
+            place, at = named.index(fault["kind"]), fault["at_s"] / unit_s
+            if fault["repaired_s"] is not None:
+                until = at + fault["repaired_s"] / unit_s
                 axes.plot([at, until], [place] * 2, color=colour(MENDED), linewidth=5, alpha=0.7)
             axes.plot(at, place, "x", color=colour("crashed"), markersize=6)
         axes.set_yticks(range(len(named)), named)
@@ -287,7 +287,7 @@ def _faults(runs: Sequence[ReportRun]) -> Figure:
 def _faults_says(run: ReportRun) -> str:
     found = run.panels["faults"]
     mended = [
-        one.mended_at_s - one.at_s for one in run.history.faults.rows if one.mended_at_s is not None
+        row.mended_at_s - row.at_s for row in run.history.faults.rows if row.mended_at_s is not None
     ]
     named = ", ".join(f"{number} {kind}" for kind, number in sorted(found["counts"].items()))
     text = f"{many(sum(found['counts'].values()), 'fault')}: {named}"
@@ -305,12 +305,12 @@ def _faults_tables(run: ReportRun) -> list[ReportTable]:
             head=["what", "in words", "at", "mended after"],
             rows=[
                 [
-                    one["kind"],
-                    one["text"],
-                    spoken(one["at_s"]),
-                    "" if one["repaired_s"] is None else spoken(one["repaired_s"]),
+                    row["kind"],
+                    row["text"],
+                    spoken(row["at_s"]),
+                    "" if row["repaired_s"] is None else spoken(row["repaired_s"]),
                 ]
-                for one in rows[-MOST_LISTED:]
+                for row in rows[-MOST_LISTED:]
             ],
             num_words=2,
         )

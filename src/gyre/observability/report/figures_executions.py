@@ -252,7 +252,7 @@ def _trees(runs: Sequence[ReportRun]) -> Figure:
 
 def _trees_says(run: ReportRun) -> str:
     assert run.trees is not None
-    tokens, leaves, tools = (run.trees[one] for one in ("tokens", "leaves", "tool_calls"))
+    tokens, leaves, tools = (run.trees[name] for name in ("tokens", "leaves", "tool_calls"))
     read = many(run.trees["num_read"], "tree")
     return (
         f"{read} of {many(run.trees['num_closed'], 'closed execution')}: "
@@ -365,14 +365,14 @@ def _levels(axes: Axes, run: ReportRun, unit_s: float) -> None:
 
 def _water_says(run: ReportRun) -> str:
     levels = run.history.levels
-    spans = zip(levels, [*(one.at_s for one in levels[1:]), run.end_s], strict=True)
+    spans = zip(levels, [*(level.at_s for level in levels[1:]), run.end_s], strict=True)
     below_s = sum(
         until_s - one.at_s
         for one, until_s in spans
         if one.waterlevel <= one.capacity - run.history.shape.cell_capacity
     )
-    peak = max(one.waterlevel for one in levels)
-    full = max(one.capacity for one in levels)
+    peak = max(level.waterlevel for level in levels)
+    full = max(level.capacity for level in levels)
     return (
         f"The waterlevel reaches {peak:,} executions against a capacity of up to {full:,}; for "
         f"{below_s / run.end_s:.0%} of the time it is at the admission line or below, where a cell "
@@ -407,8 +407,12 @@ def _groups(runs: Sequence[ReportRun]) -> Figure:
 def _groups_says(run: ReportRun) -> str:
     last = run.history.levels[-1]
     most = max(
-        one.queued_groups + one.running_groups + one.assessing_groups + one.ready + one.assigned
-        for one in run.history.levels
+        level.queued_groups
+        + level.running_groups
+        + level.assessing_groups
+        + level.ready
+        + level.assigned
+        for level in run.history.levels
     )
     return (
         f"At most {most:,} groups were outstanding at once; in the end {last.trained:,} were "

@@ -84,8 +84,8 @@ def _reward(runs: Sequence[ReportRun]) -> Figure:
     if measured:
         _rounds(axes[1], runs)
     if runs[0].place is not None:
-        for one in axes:
-            legend(one, most=2)
+        for axis in axes:
+            legend(axis, most=2)
     return made
 
 
@@ -245,7 +245,7 @@ def _steps_tables(
 
     def tables(run: ReportRun) -> list[ReportTable]:
         steps = run.panels["steps"]
-        shown = [one for one in columns if _has(run, one[0])]
+        shown = [column for column in columns if _has(run, column[0])]
         rows = [
             [str(step), *(how(steps[name][at]) for name, _, how in shown)]
             for at, step in enumerate(steps["step"])
@@ -393,7 +393,10 @@ RECORDED = "as recorded"
 
 
 def minutes_of(run: ReportRun, placement: str) -> float | None:
-    return next((one.minutes for one in run.compared if one.placement == placement), None)
+    return next(
+        (comparison.minutes for comparison in run.compared if comparison.placement == placement),
+        None,
+    )
 
 
 def ratio(run: ReportRun, placement: str) -> float | None:
@@ -404,7 +407,9 @@ def ratio(run: ReportRun, placement: str) -> float | None:
 
 def _steps(run: ReportRun) -> int | None:
     """That were simulated."""
-    return next((one.steps for one in run.compared if one.steps is not None), None)
+    return next(
+        (comparison.steps for comparison in run.compared if comparison.steps is not None), None
+    )
 
 
 def live_minutes(run: ReportRun) -> float | None:
@@ -415,7 +420,11 @@ def live_minutes(run: ReportRun) -> float | None:
 
 
 def _bars(run: ReportRun) -> list[tuple[str, float]]:
-    found = [(one.placement, one.minutes) for one in run.compared if one.minutes is not None]
+    found = [
+        (comparison.placement, comparison.minutes)
+        for comparison in run.compared
+        if comparison.minutes is not None
+    ]
     live = live_minutes(run)
     return found if live is None else [*found, (RECORDED, live)]
 
@@ -468,13 +477,13 @@ def _says(run: ReportRun) -> str:
 
 
 def _why_not(run: ReportRun) -> str:
-    found = [f"{one.placement}: {one.how}" for one in run.compared]
+    found = [f"{comparison.placement}: {comparison.how}" for comparison in run.compared]
     return "; ".join(found) or "its journal does not make a run to its end"
 
 
 def _tables(run: ReportRun) -> list[ReportTable]:
     elastic = minutes_of(run, ELASTIC)
-    rows = [_row(one, elastic) for one in run.compared]
+    rows = [_row(comparison, elastic) for comparison in run.compared]
     if (live := live_minutes(run)) is not None:
         rows.append(_row(SimulatedPlacement(placement=RECORDED, how="", minutes=live), elastic))
     head = ["placement", "pace, or why there is no time", "time", "ratio", "staleness"]

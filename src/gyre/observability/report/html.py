@@ -25,13 +25,13 @@ _VARIABLE = re.compile(r"var\((--x[0-9a-f]{6})\)")
 def page(runs: Sequence[ReportRun], drawn: Mapping[str, str], parts: Sequence[ReportPart]) -> str:
     """All of it; `drawn` has the picture of each part that there is anything to draw of."""
     names = " · ".join(run.label for run in runs)
-    shown = [one for one in parts if one.name in drawn]
+    shown = [part for part in parts if part.name in drawn]
     body = [
         *_head(runs),
         *_contents(shown),
         *_numbers(runs),
         *(line for one in shown for line in _section(one, runs, drawn[one.name])),
-        *_foot(runs[0], [one for one in parts if one.name not in drawn]),
+        *_foot(runs[0], [part for part in parts if part.name not in drawn]),
     ]
     return "\n".join(
         [
@@ -107,8 +107,8 @@ def _shape(run: ReportRun) -> str:
 def _contents(parts: Sequence[ReportPart]) -> Iterator[str]:
     yield '<nav aria-label="Contents"><ul>'
     yield '<li><a href="#numbers">In numbers</a></li>'
-    for one in parts:
-        yield f'<li><a href="#{one.name}">{escape(one.title)}</a></li>'
+    for part in parts:
+        yield f'<li><a href="#{part.name}">{escape(part.title)}</a></li>'
     yield "</ul></nav>"
     yield "<main>"
 

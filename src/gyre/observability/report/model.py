@@ -61,7 +61,7 @@ def panels_of(history: RunHistory, *, num_runs: int = 1) -> dict[str, Any]:
 
 def beside_each_other(runs: Sequence[ReportRun]) -> list[ReportRun]:
     """The same runs in their places; those that share a name have a number behind it."""
-    names = [cut(safe(one.label), WIDEST_LABEL) for one in runs]
+    names = [cut(safe(run.label), WIDEST_LABEL) for run in runs]
     shared = {name for name, many in Counter(names).items() if many > 1}
     seen: Counter[str] = Counter()
     found = []

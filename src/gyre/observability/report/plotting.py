@@ -16,7 +16,7 @@ from gyre.observability.terminal.colors import colour, palette
 
 WIDTH_IN = 9.0
 DOTS_PER_INCH = 160
-INK, FAINT, GRID, AXIS = (palette()[f"c-{one}"] for one in ("ink", "ink-2", "grid", "axis"))
+INK, FAINT, GRID, AXIS = (palette()[f"c-{name}"] for name in ("ink", "ink-2", "grid", "axis"))
 GROUND = palette()["panel"]
 HATCHES = {
     "entering": "/////",
@@ -236,4 +236,4 @@ def percent(axes: Axes, *, x: bool = False) -> None:
 
 def numbers(values: Sequence[float | None]) -> list[float]:
     """Absent ones as gaps of a curve."""
-    return [float("nan") if one is None else float(one) for one in values]
+    return [float("nan") if value is None else float(value) for value in values]

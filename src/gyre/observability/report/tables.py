@@ -67,7 +67,7 @@ def _part(*causes: str) -> Callable[[ReportRun], float | None]:
         found = run.panels["idle"]
         by_cause = dict(zip(found["causes"], found["total"], strict=True))
         whole = sum(by_cause.values())
-        return sum(by_cause[one] for one in causes) / whole if whole else None
+        return sum(by_cause[cause] for cause in causes) / whole if whole else None
 
     return part
 
@@ -78,7 +78,7 @@ def _uncomputed(run: ReportRun) -> float | None:
 
 
 def _switch_s(run: ReportRun) -> float | None:
-    found = [sum(one.fact.phases.values()) for one in run.history.fleet.transitions]
+    found = [sum(transition.fact.phases.values()) for transition in run.history.fleet.transitions]
     return fmean(found) if found else None
 
 
@@ -166,7 +166,7 @@ def in_numbers(runs: Sequence[ReportRun]) -> ReportTable:
     rows = []
     for quantity in QUANTITIES:
         values = [quantity.of(run) for run in runs]
-        if any(one is not None for one in values):
+        if any(value is not None for value in values):
             rows.append([quantity.name, *_cells(quantity, values)])
     head = [""]
     for place, run in enumerate(runs):
@@ -238,8 +238,8 @@ def _plain(run: ReportRun) -> dict[str, Any]:
         "end_s": run.end_s,
         "shape": plain_shape(run.history.shape),
         "moment": moment(run.history, run.end_s),
-        "numbers": {one.name: one.of(run) for one in QUANTITIES},
-        "compared": [asdict(one) for one in run.compared],
+        "numbers": {quantity.name: quantity.of(run) for quantity in QUANTITIES},
+        "compared": [asdict(comparison) for comparison in run.compared],
         "panels": dict(run.panels) | {"trees": run.trees},
     }
 

@@ -257,10 +257,10 @@ class RunBoard:
         yield CellSpan(
             start_s=max(self._since_s[cell], since_s), end_s=until_s, state=self._states[cell]
         )
-        for one in reversed(self._spans[cell]):
-            if one.end_s <= since_s:
+        for span in reversed(self._spans[cell]):
+            if span.end_s <= since_s:
                 return
-            yield CellSpan(start_s=max(one.start_s, since_s), end_s=one.end_s, state=one.state)
+            yield CellSpan(start_s=max(span.start_s, since_s), end_s=span.end_s, state=span.state)
 
     @property
     def waterlevel(self) -> int:
@@ -300,7 +300,7 @@ class RunBoard:
     @property
     def rewards(self) -> list[float]:
         """Of steps that have one, in order."""
-        return [one.reward for one in self.steps if one.reward is not None]
+        return [step.reward for step in self.steps if step.reward is not None]
 
     @property
     def scores_since(self) -> tuple[float, ...]:

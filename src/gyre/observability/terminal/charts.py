@@ -28,7 +28,7 @@ def curve(values: Sequence[tuple[int, float]], *, width: int) -> list[str]:
     room = width - margin
     means = squeezed(found, room)
     wide = max(1, min(WIDEST_BAR, room // len(means)))
-    columns = [_column(one, low, high) for one in means]
+    columns = [_column(mean, low, high) for mean in means]
     lines = []
     for row in range(ROWS):
         mark = {0: marks[0], ROWS - 1: marks[1]}.get(row, "")
@@ -86,7 +86,7 @@ def timeline(board: RunBoard, *, width: int) -> list[str]:
         serving = ROLES[CellState.SERVING][0]
         lines.append(f"{f'alone {alone}':<{margin}}{serving * room}")
     lines.append(f"{'steps':<{margin}}{_steps(board, room)}".rstrip())
-    peak = max((one.waterlevel for one in board.levels), default=0)
+    peak = max((level.waterlevel for level in board.levels), default=0)
     lines.append(f"{'waterlevel':<{margin}}{_water(board, peak, room)}".rstrip())
     lines.append(f"{'':<{margin}}0{spoken(end_s):>{room - 1}}")
     return [*lines, *_legend(drawn, peak, margin=margin, width=width)]
@@ -109,10 +109,10 @@ def _row(cells: Sequence[Sequence[CellSpan]], *, end_s: float, room: int) -> str
     """For each slice the state that most of its cells' time went to."""
     spent: list[dict[CellState, float]] = [defaultdict(float) for _ in range(room)]
     slice_s = end_s / room
-    for one in chain(*cells):
-        for at in range(int(one.start_s / slice_s), min(room, ceil(one.end_s / slice_s))):
-            inside_s = min(one.end_s, (at + 1) * slice_s) - max(one.start_s, at * slice_s)
-            spent[at][one.state] += max(0.0, inside_s)
+    for span in chain(*cells):
+        for at in range(int(span.start_s / slice_s), min(room, ceil(span.end_s / slice_s))):
+            inside_s = min(span.end_s, (at + 1) * slice_s) - max(span.start_s, at * slice_s)
+            spent[at][span.state] += max(0.0, inside_s)
     # The first of the states in their order, where two share a slice evenly.
     return "".join(
         ROLES[max(ROLES, key=lambda state: states[state])][0] if states else GAP for states in spent
@@ -120,14 +120,14 @@ def _row(cells: Sequence[Sequence[CellSpan]], *, end_s: float, room: int) -> str
 
 
 def _training_s(cells: Sequence[Sequence[CellSpan]]) -> float:
-    spans = (one for one in chain(*cells) if one.state is CellState.TRAINING)
-    return sum(one.end_s - one.start_s for one in spans)
+    spans = (span for span in chain(*cells) if span.state is CellState.TRAINING)
+    return sum(span.end_s - span.start_s for span in spans)
 
 
 def _steps(board: RunBoard, room: int) -> str:
     taken = [0] * room
-    for one in board.steps:
-        taken[min(room - 1, max(0, ceil(one.at_s / board.now * room) - 1))] += 1
+    for step in board.steps:
+        taken[min(room - 1, max(0, ceil(step.at_s / board.now * room) - 1))] += 1
     return "".join(GAP if many == 0 else STEP if many == 1 else str(min(many, 9)) for many in taken)
 
 

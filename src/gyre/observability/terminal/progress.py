@@ -96,7 +96,7 @@ class Progress:
     def _back(self, width: int | None = None) -> str:
         """To where the block begins, with all below it erased; narrow terminals wrapped it."""
         width = room(self._stream)[0] if width is None else width
-        rows = sum(max(1, -(-one // width)) for one in self._drawn)
+        rows = sum(max(1, -(-num_columns // width)) for num_columns in self._drawn)
         return f"\x1b[{rows}F\x1b[J" if rows else ""
 
     def _write(self, text: str) -> None:

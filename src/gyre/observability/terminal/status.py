@@ -113,7 +113,7 @@ def screen(
     if board.shape.num_cells <= MOST_CELLS and board.now > 0:
         lines += ["", *(cut(line, width) for line in timeline(board, width=width))]
     if faults := looking.faults.rows:
-        shown = [_fault(one, width) for one in faults[-MOST_FAULTS:]]
+        shown = [_fault(fault, width) for fault in faults[-MOST_FAULTS:]]
         lines += ["", many(len(faults), "fault"), *shown]
     return [spelled(line, encoding) for line in lines], stands.status
 

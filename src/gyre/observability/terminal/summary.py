@@ -60,7 +60,7 @@ def summary(
     board = RunBoard(shape_of(header.shape), name=header.run)
     notes = list(_notes(reading))
     try:
-        board.record_all((one.now, one.event) for one in reading.entries)
+        board.record_all((entry.now, entry.event) for entry in reading.entries)
     except InternalError as error:
         notes.append(f"the journal's facts make no run after {spoken(board.now)}: {error}")
     notes += _unbalanced(reading)
@@ -123,7 +123,7 @@ def _ending(board: RunBoard) -> str:
 
 
 def _rewards(board: RunBoard) -> list[str]:
-    found = [(one.number, one.reward) for one in board.steps if one.reward is not None]
+    found = [(step.number, step.reward) for step in board.steps if step.reward is not None]
     return curve(found, width=WIDTH - 2)
 
 
@@ -163,7 +163,7 @@ def _identity(board: RunBoard) -> str:
     found = board.identity
     lag = f" + {found.lag:,} lag" if found.lag else ""
     sums = f"{found.consumed:,} consumed + {found.outstanding:,} outstanding"
-    broken = [one.number for one in board.steps if not one.identity.holds]
+    broken = [step.number for step in board.steps if not step.identity.holds]
     held = f"BROKEN at step {broken[0]}" if broken else "exact at every step"
     return f"{sums} = {found.survivors:,} survivors{lag}; {held}"
 
@@ -190,17 +190,17 @@ def _work(board: RunBoard) -> Iterator[str]:
     if ended := _counted(tally.endings):
         yield from _row("executions", f"{ended}; closed: {_counted(board.outcomes) or 'none'}")
     if board.steps:
-        took = [one.took_s for one in board.steps]
+        took = [step.took_s for step in board.steps]
         longest = max(board.steps, key=lambda one: one.took_s)
         text = f"{spoken(fmean(took))} each, longest {spoken(longest.took_s)} (step "
         yield from _row("steps", f"{text}{longest.number})")
-    if made := [one.made for one in board.steps if one.made is not None]:
-        reduced = sized(sum(one.reduced_bytes for one in made))
+    if made := [step.made for step in board.steps if step.made is not None]:
+        reduced = sized(sum(step.reduced_bytes for step in made))
         yield from _row(
             "updates",
-            f"{spoken(fmean(one.step_s for one in made))} each and "
-            f"{spoken(fmean(one.reduce_s for one in made))} of summing; {reduced} of gradients, "
-            f"{sum(one.is_clipped for one in made)} clipped",
+            f"{spoken(fmean(step.step_s for step in made))} each and "
+            f"{spoken(fmean(step.reduce_s for step in made))} of summing; {reduced} of gradients, "
+            f"{sum(step.is_clipped for step in made)} clipped",
         )
     if tally.row_tokens:
         saved = 1 - tally.tokens / tally.row_tokens
@@ -212,9 +212,9 @@ def _work(board: RunBoard) -> Iterator[str]:
     if published := list(board.publications.values()):
         yield from _row(
             "publications",
-            f"{len(published)}, {sized(fmean(one.num_bytes for one in published))} each; "
-            f"saved in {spoken(fmean(one.save_s for one in published))}, "
-            f"loaded in {spoken(fmean(one.load_s for one in published))}",
+            f"{len(published)}, {sized(fmean(row.num_bytes for row in published))} each; "
+            f"saved in {spoken(fmean(row.save_s for row in published))}, "
+            f"loaded in {spoken(fmean(row.load_s for row in published))}",
         )
 
 
@@ -260,7 +260,11 @@ def _transitions(board: RunBoard) -> Iterator[str]:
         ("in", CellState.ENTERING, True),
         ("home", CellState.LEAVING, False),
     ):
-        timed = [one for one in board.transitions.values() if one.into_training is into]
+        timed = [
+            transition
+            for transition in board.transitions.values()
+            if transition.into_training is into
+        ]
         spans = [
             span.end_s - span.start_s
             for cell in range(board.shape.num_cells)
@@ -277,8 +281,8 @@ def _transitions(board: RunBoard) -> Iterator[str]:
 def _phases(timed: Sequence[TransitionTimed]) -> str:
     """Mean seconds by phase, in the order in which they come."""
     spent: dict[str, list[float]] = defaultdict(list)
-    for one in timed:
-        for phase, seconds in one.phases.items():
+    for transition in timed:
+        for phase, seconds in transition.phases.items():
             spent[phase].append(seconds)
     return ", ".join(f"{safe(phase)} {spoken(fmean(each))}" for phase, each in spent.items())
 
@@ -286,8 +290,8 @@ def _phases(timed: Sequence[TransitionTimed]) -> str:
 def _moved(board: RunBoard) -> Iterator[str]:
     """Sums over transitions, where there are any; what is in bytes is said in bytes."""
     total: dict[str, int] = defaultdict(int)
-    for one in board.transitions.values():
-        for what, number in one.moved.items():
+    for transition in board.transitions.values():
+        for what, number in transition.moved.items():
             total[what] += number
     for what, number in total.items():
         name = safe(what)
@@ -306,11 +310,11 @@ def _moved(board: RunBoard) -> Iterator[str]:
 def _saved(board: RunBoard, rows: Sequence[SimulatedPlacement]) -> Iterator[str]:
     if not rows:
         return
-    elastic = next((one.minutes for one in rows if one.placement == ELASTIC), None)
+    elastic = next((row.minutes for row in rows if row.placement == ELASTIC), None)
     yield f"{'placement':<10}{'minutes':>8}  {'ratio':>6}  {'staleness':>9}  how"
-    for one in rows:
-        yield from _table_row(one, elastic)
-    steps = next((one.steps for one in rows if one.steps is not None), None)
+    for row in rows:
+        yield from _table_row(row, elastic)
+    steps = next((row.steps for row in rows if row.steps is not None), None)
     if steps is not None and len(board.steps) >= steps:
         live = SimulatedPlacement(
             placement="live",
@@ -325,11 +329,11 @@ def _saved(board: RunBoard, rows: Sequence[SimulatedPlacement]) -> Iterator[str]
 
 def beside(rows: Sequence[SimulatedPlacement], elastic: float) -> Iterator[str]:
     """How much less time Elastic takes than each other placement that finished."""
-    for one in rows:
-        if one.minutes and one.placement != ELASTIC:
-            part = 1 - elastic / one.minutes
+    for row in rows:
+        if row.minutes and row.placement != ELASTIC:
+            part = 1 - elastic / row.minutes
             compared = f"{part:.0%} less" if part >= 0 else f"{-part:.0%} more"
-            yield f"{compared} time than {one.placement}"
+            yield f"{compared} time than {row.placement}"
 
 
 def _table_row(one: SimulatedPlacement, elastic: float | None) -> Iterator[str]:
@@ -342,7 +346,7 @@ def _table_row(one: SimulatedPlacement, elastic: float | None) -> Iterator[str]:
 
 
 def _notes(reading: JournalContents) -> Iterator[str]:
-    if resumed := sum(isinstance(one.event, Resumed) for one in reading.entries):
+    if resumed := sum(isinstance(entry.event, Resumed) for entry in reading.entries):
         yield f"the run was resumed {'once' if resumed == 1 else f'{resumed} times'}"
     if reading.torn_bytes:
         yield f"the journal's last {reading.torn_bytes} bytes are torn and were left out"
@@ -352,6 +356,8 @@ def _notes(reading: JournalContents) -> Iterator[str]:
 
 def _unbalanced(reading: JournalContents) -> list[str]:
     found = ledgers(reading)
-    faults = [] if found is None else [f"the ledgers do not balance: {one}" for one in found.faults]
+    faults = (
+        [] if found is None else [f"the ledgers do not balance: {fault}" for fault in found.faults]
+    )
     rest = len(faults) - MOST_FAULTS
     return faults if rest <= 0 else [*faults[:MOST_FAULTS], f"and {many(rest, 'such fault')} more"]

@@ -57,7 +57,7 @@ def spark(values: Sequence[float], *, width: int) -> str:
     """A line of bars, one for a value or for the mean of a few, the lowest to the highest."""
     means = squeezed(values, width)
     low, high = min(means, default=0.0), max(means, default=0.0)
-    return "".join(EIGHTHS[eighth(one, low, high)] for one in means)
+    return "".join(EIGHTHS[eighth(mean, low, high)] for mean in means)
 
 
 def eighth(value: float, low: float, high: float) -> int:
