@@ -5,8 +5,8 @@ but for `expose`, `save` and `checkpoint`, which read what no claim changes and 
 one (SPEC 3.1).
 Rule 2: an engine that computes with the trainer's own network reads no file for weights that are in
 it already; they are known by their version and their digest, both.
-Rule 3: an engine takes weights one after the other and never older ones, because whoever ordered a
-load may have given it up; and none while the trainer has the network.
+Rule 3: an engine takes weights one after the other and never older ones, because the controller
+may have given up an earlier load; and none while the trainer has the network.
 """
 
 import asyncio
@@ -80,7 +80,7 @@ class CellApi:
         self._network = network
         self._learning = learning
         self._loading = asyncio.Lock()
-        """Whoever changes the engine's weights, or whose they are, is alone."""
+        """Held while the engine's weights change, or which half of the cell has them."""
         self._loaded_version = 0
         self._to_load: list[int] = []
         """Versions that its engine was ordered to load and has not, yet or at all."""

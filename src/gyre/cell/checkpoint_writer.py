@@ -1,6 +1,6 @@
 """Checkpoints written beside training.
 
-A cell's checkpoints: written one at a time, weights first, beside whatever the cell does.
+A cell's checkpoints: written one at a time, weights first, while the cell serves or trains.
 
 Rule 1: a folder that is there is whole, and is never changed.
 Rule 2: an error leaves what was there before, and costs the trainer nothing.

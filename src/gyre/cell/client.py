@@ -18,9 +18,9 @@ from gyre.types.ids import EngineName
 from gyre.types.training import ClaimReport, Score, StepReport
 
 HEALTH_S = 5.0
-"""A cell that takes longer to say how it is does not answer."""
+"""A cell whose health takes longer does not answer."""
 ORDER_S = 900.0
-"""A cell that takes longer over an order never ends it, however well it says it is."""
+"""A cell that takes longer over an order never ends it, even if its health is good."""
 WRITES = ("save", "checkpoint")
 """Orders that a disk may hold up, and that are waited for as long as the cell answers others."""
 T = TypeVar("T")
@@ -84,7 +84,7 @@ class CellClient:
                 return self._decoded("health", answer.status, await answer.read(), CellHealth)
 
     async def claims_at_once(self) -> int:
-        """Claims that it works on together; one of a cell that does not say."""
+        """Claims that it works on together; 1 for a cell that does not report it."""
         try:
             return (await self.health()).claims_at_once
         except CellError:

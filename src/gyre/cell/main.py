@@ -126,7 +126,7 @@ async def open_engine(
     if plan.serves_with in SERVERS:
         opening = _opening(plan, network)
         with ExitStack() as undo:
-            # A server that never began leaves its folder, and what it was to be told in it.
+            # A server that never began leaves its folder, with its settings.
             undo.callback(rmtree, opening.wanted.folder, ignore_errors=True)
             served = await open_served(opening, network)
             undo.pop_all()
@@ -171,7 +171,7 @@ def open_network(plan: CellSpec) -> Network:
     is_shared = plan.serves_with not in SERVERS or (plan.trains and not plan.has_own_weights)
     if is_shared:
         return planned_network(plan)
-    # The server has the device, and whoever trains has weights of its own.
+    # The server has the device, and the trainer has weights of its own.
     dtype = str(dtype_of(plan.dtype, device_of(plan.device))).removeprefix("torch.")
     return planned_network(replace(plan, device="cpu", dtype=dtype))
 
@@ -203,7 +203,7 @@ def open_learning(plan: CellSpec, network: Network, transport: Transport) -> Tra
             kind = plan.trainer.kind
             message = f"cells.trainer: expected none for cells of {plan.ranks} ranks of {kind}"
             raise ConfigError(message)
-        # As if it were told to end: calls in flight end with the tokens they have.
+        # As at a SIGTERM: calls in flight end with the tokens they have.
         return open_ranked(plan, network, on_failure=lambda: os.kill(os.getpid(), signal.SIGTERM))
     memory = open_memory(plan, network)
     between = CellComm(plan.store, cell=plan.cell, timeout_s=plan.timeout_s, memory=memory)
@@ -276,7 +276,7 @@ async def serve(plan: CellSpec, on_start: Callable[[str], None]) -> None:
     folder = model_folder(plan.source)
     path = folder / "tokenizer.json"
     tokenizer = TokenizerFile(path) if path.is_file() else None
-    # First, because what it lacks is told at once, and a server takes minutes to start.
+    # First, because its ConfigErrors come at once, and a server takes minutes to start.
     transport = open_transport(plan.transport, owner=plan.name, host=plan.host, share=plan.share)
     engine = await open_engine(plan, network, tokenizer)
     learning = open_learning(plan, network, transport)
@@ -320,13 +320,13 @@ async def serve(plan: CellSpec, on_start: Callable[[str], None]) -> None:
 
 
 def live(arguments: Sequence[str], ready: Callable[[str], None]) -> int:
-    """The process's whole life; `ready` is told where it takes orders."""
+    """The process's whole life; `ready` is called with the address of its API."""
     if len(arguments) != 1:
         sys.stderr.write("gyre cell: expected one argument, the file with its plan\n")
         return 2
     try:
         plan = read_plan(Path(arguments[0]), CellSpec)
-        # Else groups listen wherever the name of this machine leads, and ask nobody for a key.
+        # Else process groups listen where the name of this machine leads, without asking for a key.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_of(plan.host))
         run_loop(serve(plan, ready), loop_factory=uvloop.new_event_loop)
     except GyreError as error:

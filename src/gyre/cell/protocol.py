@@ -1,4 +1,4 @@
-"""What a controller and a cell say to each other, as typed bodies; light, because both read it."""
+"""Requests of a controller to a cell, and their answers, as typed bodies without torch."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ class ExposedWeights:
 
     version: int
     parts: tuple[TensorBundle, ...] = ()
-    """By rank; whoever takes them puts together what it needs of all of them."""
+    """By rank; the cell that takes them puts together what it needs of all of them."""
     lent: IpcHandle | None = None
     """In place of parts: where they lie on a device, in the order of their names."""
 

@@ -1,4 +1,4 @@
-"""Everything a cell process is told, in one file: model, sections, its place among the cells."""
+"""What a cell process is started with, in one file: model, sections, its place among cells."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +34,7 @@ class CellSpec:
     threads: int | None
     """Of its arithmetic; None: as torch decides."""
     key_file: Path
-    """Whoever asks shows this key."""
+    """Requests to the cell show this key."""
     share: Path
     """Folder in memory: weights and cached blocks of this machine's cells."""
     store: Path
@@ -79,7 +79,7 @@ class CellSpec:
 
     @property
     def has_own_weights(self) -> bool:
-        """Whether whoever trains computes on other weights than the embedded engine."""
+        """Whether the trainer computes on other weights than the embedded engine."""
         return self.ranks > 1 or self.trainer.kind == "megatron"
 
     def node_agent_of(self, rank: int) -> str | None:

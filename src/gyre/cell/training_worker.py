@@ -106,7 +106,7 @@ class SingleRankWorker:
         return self._trainer.version
 
     def reload(self) -> None:
-        """The trainer has its memory, and the network its weights, whatever an engine loaded."""
+        """The trainer has its memory, and the network its weights, in place of the engine's."""
         with self._snapshot.changing():
             self._trainer.reload()
             self._trainer.rewrite()
@@ -160,7 +160,7 @@ class SingleRankWorker:
         return report
 
     def broadcast_weights(self, epoch: int, members: Sequence[int], version: int) -> None:
-        """Everybody has the first member's weights, which are of this version."""
+        """Every member has the first member's weights, which are of this version."""
         named = sorted(self._trainer.network.module.named_parameters())
         found = self._between.broadcast_weights(epoch, members, [one for _, one in named])
         if members[0] != self._cell:

@@ -33,7 +33,7 @@ SPLIT_VALUES = 2**16
 
 
 def whole_cuts(shapes: Shapes) -> Cuts:
-    """Of somebody who has all of a model."""
+    """The cuts of a rank that has all of a model."""
     return {name: (name, TensorSlice.all_of(shape)) for name, shape in shapes.items()}
 
 
@@ -90,7 +90,7 @@ def exposed_in_lanes(
 
 
 def withdraw(transport: Transport, parts: Sequence[TensorBundle]) -> None:
-    """Nobody can have these any more."""
+    """No cell can read these any more."""
     for one in parts:
         transport.withdraw(one.exposure)
 
@@ -103,7 +103,7 @@ def fetched(
     version: int,
     device: torch.device | None = None,
 ) -> dict[str, Tensor]:
-    """This rank's tensors of that version, from whoever holds which part of them.
+    """This rank's tensors of that version, from the ranks that hold parts of them.
 
     They are on the device that is named, and else in main memory.
     """
@@ -158,7 +158,7 @@ def _lanes(cuts: Cuts) -> list[dict[str, _Box]]:
 def _room(
     transport: Transport, given: Sequence[TensorBundle], cuts: Cuts, device: torch.device | None
 ) -> dict[str, Tensor]:
-    """Empty tensors in the types that their holders say; of what nobody holds there is none."""
+    """Empty tensors in the types that their holders say; none for what no rank holds."""
     sheets = [read_sheet_of(transport, one) for one in given]
     types = {name: laid.dtype for sheet in sheets for name, laid in sheet.tensors.items()}
     return {
@@ -229,7 +229,7 @@ class WeightPublisher:
         with self._lock:
             version, before = self._trainer.version, self._exposed
             if self._is_resting and self._memory is not None:
-                # The network is the engine's now, whatever version the trainer has.
+                # The network is the engine's now, and the trainer's version is not in it.
                 raise ExposureGone("the trainer rests: its weights are not on the device")
             if before is not None and before.version == version:
                 return before
@@ -242,7 +242,7 @@ class WeightPublisher:
             return made
 
     def offload(self) -> None:
-        """What is lent of the device's memory is free; nobody takes weights of one that rests."""
+        """Ends the loan of device memory; no cell takes weights of a trainer that rests."""
         with self._lock:
             self._is_resting = True
             self._end_loan()

@@ -14,7 +14,7 @@ from gyre.types.errors import ConfigError
 from gyre.types.protocols import LOST, Cluster, Node, SpawnedProcess
 
 STOP_S = 15.0
-"""How long a process may take to end after it was told to."""
+"""How long a process may take to end after SIGTERM."""
 TAIL_BYTES = 2_000
 
 
@@ -52,7 +52,7 @@ class ForkedProcess:
             self.spot.signal(self.pid, number)
 
     async def stop(self, within_s: float = STOP_S) -> None:
-        """It is told to end, and made to if it does not; so is everything it started."""
+        """Ends it by SIGTERM, and after `within_s` by SIGKILL, with everything it started."""
         self.signal(signal.SIGTERM)
         await self.end(within_s)
 
@@ -80,16 +80,16 @@ class ForkedProcess:
 
 
 class ProcessForker(Protocol):
-    """Who brings processes into the world, somewhere."""
+    """Forks processes, on this machine or another."""
 
     async def fork(
         self, name: str, arguments: Sequence[str], *, log: Path, told: str = "", lasts: bool = False
     ) -> ForkedProcess:
-        """A new process, which outlives this one if it lasts; `told` is seen by nobody else."""
+        """A new process, which outlives this one if `lasts`; `told` reaches it by a pipe alone."""
         ...
 
     def signal_log_holder(self, log: str, number: int) -> None:
-        """The signal for one that was born of another, earlier, and is known by its log."""
+        """Signals a process of an earlier fork server, which is known by its log."""
         ...
 
 
@@ -113,7 +113,7 @@ class ForkClient:
         self._requests = itertools.count()
         self._process: SpawnedProcess
         self._processes: list[SpawnedProcess] = []
-        """All there were: children of one that was killed may still speak through its output."""
+        """All there were: children of one that was killed may still write to its output."""
         self._asked: dict[int, asyncio.Future[ForkedProcess]]
         self._listening: asyncio.Task[None]
         self._listen_to(process)
@@ -122,7 +122,7 @@ class ForkClient:
     async def open(
         cls, module: str, log: Path, *, at: Node | None = None, dies_with_parent: bool = False
     ) -> "ForkClient":
-        """Here, unless it is elsewhere; with `dies_with_parent` others end with it."""
+        """Starts a fork server, here or at a node; with `dies_with_parent` its children end with it."""
         spot = LocalNode() if at is None else at
         return cls(
             module,
@@ -145,7 +145,7 @@ class ForkClient:
     async def fork(
         self, name: str, arguments: Sequence[str], *, log: Path, told: str = "", lasts: bool = False
     ) -> ForkedProcess:
-        """A new process, which outlives this one if it lasts; `told` is seen by nobody else."""
+        """A new process, which outlives this one if `lasts`; `told` reaches it by a pipe alone."""
         log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         async with self._opening:
             if self.is_over:
@@ -174,7 +174,7 @@ class ForkClient:
         self._spot.signal_log_holder(log, number)
 
     async def close(self) -> None:
-        """No more processes; those that do not last are told to end."""
+        """Ends the fork server; processes that do not outlive it get SIGTERM."""
         self._process.hang_up()
         try:
             async with asyncio.timeout(STOP_S):
@@ -197,19 +197,19 @@ class ForkClient:
     async def _listen(
         self, process: SpawnedProcess, asked: dict[int, asyncio.Future[ForkedProcess]]
     ) -> None:
-        """Until the process ends; then nobody else tells of the ends of its children."""
+        """Takes answers until the process ends; then the ends of its children are looked for."""
         children: dict[int, ForkedProcess] = {}
         async for line in process.lines():
             answer = json.loads(line)
             pid = answer["pid"]
             if pid not in children:
-                # It may be its own first word, spoken before its parent tells of it.
+                # A child's own first line may come before its parent's line about it.
                 children[pid] = ForkedProcess(pid, self._spot)
             child = children[pid]
             child.heard(answer)
             if "request" in answer:
                 given = asked.pop(answer["request"])
-                if not given.done():  # Whoever asked may have been cancelled meanwhile.
+                if not given.done():  # The task that asked may have been cancelled meanwhile.
                     given.set_result(child)
             if "ended" in answer:
                 del children[pid]
@@ -230,7 +230,7 @@ async def _fork_server(
 
 
 async def _followed(child: ForkedProcess) -> None:
-    """The end of a process whose parent, who would have told of it, is gone."""
+    """Looks for the end of a process whose fork server, which reports ends, is gone."""
     if child.log is not None:
         while await child.spot.is_running(child.pid, str(child.log)):
             await asyncio.sleep(LOOK_S)
@@ -238,7 +238,7 @@ async def _followed(child: ForkedProcess) -> None:
 
 
 class ForkClients:
-    """Opened as they are needed; those of a spot that is lost are forgotten."""
+    """The fork clients of a cluster's nodes, opened as needed; those of lost nodes are dropped."""
 
     def __init__(self, module: str, cluster: Cluster, log: Path) -> None:
         self._module = module
@@ -268,7 +268,7 @@ class ForkClients:
     async def fork(
         self, name: str, arguments: Sequence[str], *, log: Path, told: str = "", lasts: bool = False
     ) -> ForkedProcess:
-        """One more, where executions are."""
+        """A new process on a node that the cluster picks for executions."""
         fork_client = await self.at(await self._cluster.agents())
         return await fork_client.fork(name, arguments, log=log, told=told, lasts=lasts)
 

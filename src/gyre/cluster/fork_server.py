@@ -1,11 +1,11 @@
-"""A process that has imported what many others need, and forks them when it is asked to.
+"""A process that has imported a module and forks, on request, processes that run it.
 
     python -m gyre.cluster.fork_server MODULE [--tied]
 
 Requests are lines of JSON on its standard input, answers lines of JSON on its standard output.
-Every child is a session of its own, runs MODULE's `born(arguments, told)`, and lives on when this
-process ends, unless it is one that should not; such a one that is tied does not live on when this
-process is killed either. Nothing here has threads, so that forking is safe.
+Every child is a session of its own and runs MODULE's `run_forked(arguments, secret)`. A child whose
+request says `lasts` lives on when this process ends; with --tied the others are killed even when
+this process is killed. Nothing here has threads, so that forking is safe.
 """
 
 import ctypes
@@ -23,14 +23,14 @@ from pathlib import Path
 from typing import Any
 
 ForkedMain = Callable[[Sequence[str], str], int]
-"""A process's whole life: its arguments and what it is told in secret, to its exit status."""
+"""A process's whole life: its arguments and its secret input, to its exit status."""
 _LINE = 65_536
 PR_SET_PDEATHSIG = 1
 TIED = "--tied"
 
 
 class ForkServer:
-    """Forks on request and says when a child has ended."""
+    """Forks children on request and reports their ends."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class ForkServer:
         self._read, self._write = os.pipe()
 
     def work(self) -> None:
-        """Until nobody can ask any more."""
+        """Serves requests until the client closes standard input."""
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         os.set_blocking(self._write, False)
@@ -107,14 +107,14 @@ class ForkServer:
                 os.dup2(nothing.fileno(), 0)
                 os.dup2(log.fileno(), 2)
                 if asked["lasts"]:
-                    # Whoever listens must see an end, although this process lives on.
+                    # The client must see an end of output, although this process lives on.
                     os.dup2(log.fileno(), 1)
             status = self._born(asked["arguments"], asked["told"])
         except SystemExit as ended:
             status = ended.code if isinstance(ended.code, int) else 1
         finally:
             if sys.exc_info()[0] is not None:
-                # Nobody above this will, because the process ends here.
+                # No caller will print it, because the process ends here.
                 traceback.print_exc()
             sys.stderr.flush()
             # Not sys.exit, because what the parent registered to be done at its end is its own.
@@ -122,14 +122,14 @@ class ForkServer:
 
 
 def say(answer: Mapping[str, Any]) -> None:
-    """One line, written whole, because children say theirs to the same reader."""
+    """One line, written whole, because children write theirs to the same reader."""
     os.write(1, json.dumps(answer).encode() + b"\n")
 
 
 def ready(url: str) -> None:
-    """Said by a child that takes requests now; all else that it says is for its log."""
+    """Sent by a child that takes requests now; its further output goes to its log."""
     say({"pid": os.getpid(), "ready": url})
-    # Whoever listens must see the fork server's end, although this process lives on.
+    # The client must see the fork server's end, although this process lives on.
     os.dup2(2, 1)
 
 
@@ -142,9 +142,9 @@ def _end_with(parent: int) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     name, *how = arguments
-    # Whoever started it may have left copies of the three, which children would hold on to.
+    # The parent may have left copies of the three open, which children would hold on to.
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-    # All of it lasts: no search for garbage goes through it, here or in a child, where each page
+    # All of it stays: no search for garbage goes through it, here or in a child, where each page
     # that a search touches would be copied.
     gc.disable()
     module = importlib.import_module(name)

@@ -1,7 +1,7 @@
-"""A process that lives and says nothing for too long counts as dead (FAULTS, I10).
+"""A process that lives and does not answer for too long counts as dead (FAULTS, I10).
 
-Rule 1: time in which nobody asked says little: a pause of everybody, or of whoever asks alone, ends
-with a question that had no chance of an answer.
+Rule 1: time in which no question was asked says little: a pause of the machine, or of the process
+that asks, ends with a question that had no chance of an answer.
 """
 
 import asyncio
@@ -12,12 +12,12 @@ BEAT_S, SILENT_S = 5.0, 60.0
 QUESTIONS = 4
 """In vain, at the least, before a process that may have been paused is ended.
 
-One may have been asked, and another have run out of time, while whoever asked stood still.
+One may have been asked, and another have run out of time, while the asking process stood still.
 """
 
 
 class SilenceTimer:
-    """For how long somebody has not been heard of, counted from when that was first asked."""
+    """For how long a process has not answered, counted from the first question."""
 
     def __init__(self, most_s: float, *, questions: int = 1) -> None:
         """`questions`: it takes so many, because no time between two counts for more than its
@@ -31,7 +31,7 @@ class SilenceTimer:
         self._answered_at = self._asked_at = now
 
     def is_over(self, now: float) -> bool:
-        """Asked, and nothing heard: it has lasted too long."""
+        """A question had no answer; whether the silence has lasted too long."""
         if self._answered_at is None:
             self.answered(now)
             return self._most_s <= 0
@@ -62,7 +62,7 @@ async def wait_or_kill_if_silent(
 ) -> bool:
     """Until a process has ended, which is made to if it does not answer for so long.
 
-    It is asked every so often, and whatever it answers shows that it lives. Whether it was made to.
+    It is asked every `every_s`, and any answer shows that it lives. Returns whether it was killed.
     """
     silence, was_silent = SilenceTimer(most_s, questions=QUESTIONS), False
     silence.answered(clock())
@@ -89,7 +89,7 @@ async def supervise_until_gone(
     answers: Callable[[], Awaitable[bool]],
     kill: Callable[[], Awaitable[None]],
 ) -> bool:
-    """The same by the loop's clock, with the patience that every process is given."""
+    """The same by the loop's clock, with the times that all processes share."""
     clock = asyncio.get_running_loop().time
     return await wait_or_kill_if_silent(
         ended, answers, kill, most_s=SILENT_S, every_s=BEAT_S, clock=clock

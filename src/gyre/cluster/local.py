@@ -1,4 +1,4 @@
-"""A cluster of one machine, this one: everything starts here, and everybody listens here alone."""
+"""A cluster of one machine, this one: processes start here and listen on its loopback address."""
 
 import os
 import signal
@@ -104,7 +104,7 @@ class LocalNode:
 
 
 class LocalCluster:
-    """Every spot is the same."""
+    """All nodes are this one."""
 
     is_shared = True
 

@@ -4,7 +4,7 @@ A program on another node as if it were a child here: what it hears and says pas
 
 python -m gyre.cluster.node_agent HOST:PORT KEYFILE ARGUMENT...
 
-There is a door on that node, which starts Python with the arguments for whoever shows the key.
+A server on that node starts Python with the arguments for a client that shows the key.
 What it reports as errors goes into the file that this process's errors go into. Its input ends with
 this process, and this process ends with its output.
 """
@@ -50,7 +50,7 @@ def interface_of(host: str) -> str:
 
 PIECE_BYTES = 65_536
 ASK_S = 10.0
-"""How long whoever knocks may take to say what for."""
+"""How long a client may take to send its request."""
 END_S = 5.0
 """How long a program may take to end after nothing more comes from its driver."""
 
@@ -72,7 +72,7 @@ class NodeAgentServer:
         return port
 
     async def close(self) -> None:
-        """Nobody is let in any more, and all who were have left."""
+        """Takes no more clients, and waits until those it has are gone."""
         self._server.close()
         await asyncio.gather(*self._guests)
         await self._server.wait_closed()
@@ -84,7 +84,7 @@ class NodeAgentServer:
 
     async def _let_in(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            # Whoever knocks may say anything, or nothing.
+            # A client may send anything, or nothing.
             with suppress(OSError, ValueError, TypeError, KeyError, TimeoutError):
                 async with asyncio.timeout(ASK_S):
                     asked = json.loads(await reader.readline())
@@ -186,10 +186,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 class NodeAgent:
-    """One node, or the part of it that is kept for a cell; all that it hears and says is plain.
+    """An actor on one node, or on a cell's part of it, that starts and signals processes there.
 
-    It lives in an actor and has nothing that a restart would need: whoever it started for a cell
-    ends with it, and executions go on without it.
+    Its arguments and results are plain values. It has no state that a restart would need: ranks
+    that it started for a cell end with it, and executions go on without it.
     """
 
     def __init__(self) -> None:
@@ -206,12 +206,12 @@ class NodeAgent:
             return False
 
     async def door(self, host: str, key_file: str) -> int:
-        """The port of a door through which a cell's driver starts its ranks here."""
+        """The port of a server through which a cell's driver starts its ranks here."""
         self._door = NodeAgentServer(host, Path(key_file))
         return await self._door.open()
 
     async def stay(self) -> None:
-        """Whoever waits for it hears of this actor's end, and of nothing else."""
+        """Never returns: a call of it fails when this actor ends."""
         await asyncio.Event().wait()
 
     async def spawn(self, argv: Sequence[str], log: str, folder: str) -> int | str:
@@ -227,7 +227,7 @@ class NodeAgent:
         return process.pid
 
     async def tell(self, pid: int, line: str) -> bool:
-        """Whether somebody still reads there."""
+        """Whether the process still reads its input."""
         try:
             await self._started[pid].tell(line.encode())
         except OSError:

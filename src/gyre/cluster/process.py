@@ -12,10 +12,10 @@ from gyre.types.protocols import Node, SpawnedProcess
 
 READY = b"ready "
 STOP_S = 15.0
-"""How long a process may take to end after it was told to."""
+"""How long a process may take to end after SIGTERM."""
 TAIL_BYTES = 2_000
 LOOK_S = 0.1
-"""How often a process that is nobody's child is looked for."""
+"""How often an adopted process, which is no child of this one, is looked for."""
 
 
 class LoggedProcess:
@@ -90,7 +90,7 @@ class AdoptedProcess:
         self._log = log
 
     async def wait(self) -> int | None:
-        """Until it has ended; nobody but its parent can know with which status."""
+        """Until it has ended; only its parent can know with which status."""
         while holds_log(self.pid, self._log):
             await asyncio.sleep(LOOK_S)
         return None

@@ -2,8 +2,8 @@
 
 Seconds of processors by processes and all that they started, read from /proc.
 
-Rule 1: a process that has ended counts with whoever waited for it, so that nothing is lost and
-nothing counts twice.
+Rule 1: a process that has ended counts with the parent that waited for it, so that nothing is
+lost and nothing counts twice.
 """
 
 import os
@@ -23,7 +23,7 @@ def holds_log(pid: int, log: Path) -> bool:
 
 
 def holder_of(log: Path) -> int | None:
-    """Whoever lives and writes its errors there; all processes are asked."""
+    """The living process that writes its errors there, found among all processes."""
     pids = (int(one.name) for one in Path("/proc").iterdir() if one.name.isdecimal())
     return next((pid for pid in pids if leads(pid) and holds_log(pid, log)), None)
 

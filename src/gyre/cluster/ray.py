@@ -38,7 +38,7 @@ from gyre.types.protocols import LOST, Node
 
 
 class RayProcess:
-    """A process that a spot's steward started."""
+    """A process that a node's agent started."""
 
     def __init__(self, pid: int, spot: "RayNode") -> None:
         self.pid = pid
@@ -130,9 +130,9 @@ class RayNode:
             self.steward.order.remote(log, int(number))
 
     def end(self) -> None:
-        """Nothing can be started there any more, and nobody is asked anything.
+        """Nothing can be started there any more, and its actors are not called again.
 
-        Whoever asks an actor after the last of them begins a cluster of one's own with it.
+        A call of an actor after the last of them would begin a cluster of its own.
         """
         self._has_ended = True
         for steward in (self.steward, *self.others):
@@ -235,7 +235,7 @@ class RayCluster:
         """
         await self._list()
         if self._beginning:
-            # Whoever waits may be told to end, and the stewards come all the same.
+            # The waiting task may be cancelled, and the node agents start all the same.
             await asyncio.wait(self._beginning.values())
 
     def _free(self) -> list[RayNode]:
@@ -405,7 +405,7 @@ async def opened(section: ClusterConfig, *, run: str, folder: Path, key_file: Pa
 
 
 def _check_auth() -> None:
-    """Said and not guessed, because whoever may start actors may start anything."""
+    """Refuses a cluster whose authentication is not set, because actors may run any program."""
     mode = os.environ.get(MODE)
     if mode not in ("token", "disabled"):
         raise ConfigError(

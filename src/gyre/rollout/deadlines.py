@@ -1,7 +1,7 @@
 """How long the agent, the step it is at, and everything may still take, from the facts so far.
 
 Rule 1: time in which a call was held or a step was judged is not charged to the agent.
-Rule 2: time in which no supervisor lived is charged to nobody: a run may be stopped for days.
+Rule 2: time in which no supervisor lived is not charged: a run may be stopped for days.
 """
 
 import math
@@ -36,7 +36,7 @@ class Deadlines:
         proxy_totals: Callable[[], ProxyTotals],
         spent_s: float | None,
     ) -> None:
-        """`spent_s` is what earlier supervisors have counted; None where nobody wrote it down."""
+        """`spent_s` is what earlier supervisors have counted; None where none wrote it down."""
         self._order = order
         self._execution = execution
         self._steps = steps
@@ -64,7 +64,7 @@ class Deadlines:
             self._step_at_most_s = min(self._step_at_most_s, latest_s)
 
     def overall_left_s(self) -> float:
-        """Of the overall budget; one of which nobody knows what is spent begins anew."""
+        """Seconds left of the overall budget; a budget whose use is unknown begins anew."""
         self._deadlines.hold(self._proxy_totals().held_s)
         return self._deadlines.overall_at(0.0) - self.spent_s()
 
@@ -84,7 +84,7 @@ class Deadlines:
         return self._deadlines.agent_at(0.0) - spent_s
 
     def step_left_s(self) -> float:
-        """Until the agent has to end, for whatever reason."""
+        """Until the agent has to end, by its own, the step's or the overall deadline."""
         return min(self.agent_left_s(), self._own_left_s())
 
     def whose_is_over(self) -> str:

@@ -29,7 +29,7 @@ from gyre.types.tasks import Command, Level, Limits, SandboxSpec
 
 
 class UnavailableEvaluator:
-    """Stands where no evaluator can be had, and says why."""
+    """An evaluator that fails with a reason, where none can be made."""
 
     name = "nobody"
 
@@ -41,7 +41,7 @@ class UnavailableEvaluator:
 
 
 def evaluator_for(order: ExecutionSpec, sandbox: Sandbox, folder: Path) -> Evaluator:
-    """Whoever judges what the execution leaves."""
+    """The evaluator that assesses what the execution leaves."""
     if order.task.evaluation.rubric is not None:
         return _judge(order, folder)
     return CommandEvaluator(
@@ -97,7 +97,7 @@ def agent_sandbox(
 
 
 def judging_sandbox(order: ExecutionSpec, mark: str, workspace: Workspace) -> Sandbox:
-    """For a command that assesses; it reaches nobody, and has a home of its own.
+    """For a command that assesses; it has no network, and a home of its own.
 
     The agent may have left things in the other one.
     """

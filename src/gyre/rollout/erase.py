@@ -42,7 +42,7 @@ def erase(run: Path, names: Sequence[str]) -> None:
 
 
 def _over(run: Path, name: str) -> LogOpened:
-    """The first record of an execution's log, which nobody will add to."""
+    """The first record of an execution's log, which no proxy will add to."""
     path = call_log.path_of(run, name)
     if "/" in name or not path.is_file():
         message = f"{run}: no execution {name}"

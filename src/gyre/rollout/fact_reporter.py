@@ -15,12 +15,12 @@ from gyre.types.ids import ExecutionId
 RETRY_FIRST_S = 0.1
 RETRY_MOST_S = 5.0
 LAST_S = 5.0
-"""How long is tried after the last fact; whoever missed it reads the facts file."""
+"""How long is tried after the last fact; a controller that missed it reads the facts file."""
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class FactReporter:
-    """Posts in a thread of its own, so that nobody waits for who listens; a context."""
+    """A context that posts facts in a thread, so that the supervisor waits for no controller."""
 
     def __init__(self, url: str | None, token: str, execution: ExecutionId) -> None:
         self._url = url
@@ -32,7 +32,7 @@ class FactReporter:
         self._thread = threading.Thread(target=self._work, daemon=True)
 
     def report(self, entry: FactEntry) -> None:
-        """It is posted in its turn; a listener knows by its sequence what it has heard already."""
+        """Posts it in its turn; the controller knows by its sequence whether it has it already."""
         if self._url is not None:
             self._entries.put(entry)
 

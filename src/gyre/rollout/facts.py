@@ -2,7 +2,7 @@
 
 The facts of one execution, one JSON line each, appended to a file that is the truth of it.
 
-Rule 1: a fact is on the disk before anybody acts on it.
+Rule 1: a fact is on the disk before the supervisor or the controller acts on it.
 Rule 2: a last line that its writer died over is no fact, and is cut off by the next writer.
 """
 
@@ -45,7 +45,7 @@ _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactEntry:
-    """A fact with its place; whoever hears it twice knows it by its sequence."""
+    """A fact with its place; the controller knows by its sequence that it came twice."""
 
     sequence: int
     """Counted from 0 within the execution."""

@@ -2,9 +2,9 @@
 
 Rule 1: the file is touched by a thread, because copies of large workspaces hold up all else.
 Rule 2: it is touched no more once the supervisor's loop has stood still for longer than any copy.
-Rule 3: it says what is spent of the overall budget, because whoever goes on after days charges
-nothing for them; what dies without a word is charged to its next beat, so that nobody who is killed
-again and again goes on forever (SPEC 6.1).
+Rule 3: it says what is spent of the overall budget, because a supervisor that goes on after days
+does not charge them; one that dies is charged up to its next beat, so that an execution whose
+supervisor is killed again and again does not go on forever (SPEC 6.1).
 """
 
 import asyncio
@@ -26,7 +26,7 @@ STUCK_S = 1800.0
 
 
 class Heartbeat:
-    """Touches the file for as long as this lasts; a context."""
+    """A context that touches the heartbeat file, from a thread, until it is left."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / BEAT_FILE
@@ -73,7 +73,7 @@ class Heartbeat:
             self.beat(time.monotonic())
 
     def _write(self, until_next_s: float) -> None:
-        # A full disk is no reason to be taken for dead; once it is there it needs no more room,
+        # A full disk is no reason to be taken for dead; once it is there it needs no more space,
         # because what it says is always of the same length.
         with suppress(OSError):
             file = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600)

@@ -2,10 +2,10 @@
 
     python -m gyre.rollout.main FOLDER/order.json < secrets
 
-It has a session of its own and outlives whoever started it; started again after a death it goes on
+It has a session of its own and outlives its controller; started again after a death it goes on
 from the facts. SIGTERM cancels the harness; SIGUSR1 cancels it as surplus, which is not assessed.
 SIGUSR2 says that the run is stopped and may be resumed: a harness that runs is cancelled, one that
-has ended keeps what it did, and whoever resumes has it assessed.
+has ended keeps what it did, and the controller that resumes has it assessed.
 """
 
 import asyncio
@@ -107,7 +107,7 @@ class SupervisorProcess:
 
     def spent_s(self) -> float:
         """Of the overall budget, without what programs waited for a proxy: only the relay of this
-        supervisor has counted that, and whoever follows could not leave it out."""
+        supervisor has counted that, and a later supervisor could not leave it out."""
         return self._supervisor.spent_s() - self._proxy.waited_s
 
     async def work(self) -> None:
@@ -179,7 +179,7 @@ class SupervisorProcess:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ORDERS)
 
     def _record(self, fact: Fact) -> None:
-        """The fact is durable, and then told; one that cannot be written ends this process."""
+        """The fact is durable, and then posted; one that cannot be written ends this process."""
         self._execution.apply(fact)
         entry = self._facts.append(fact, at=time.time())
         if isinstance(fact, Terminated | Closed):
@@ -247,7 +247,7 @@ class SupervisorProcess:
 
 
 def all_proxy_totals(folder: Path, proxy: Upstream) -> ProxyTotals:
-    """With the time in which there was no proxy that could have counted it (SPEC 6.1)."""
+    """The proxy's totals, with the time in which no proxy ran to count it (SPEC 6.1)."""
     totals = read_proxy_totals(folder)
     return replace(totals, held_s=totals.held_s + proxy.waited_s)
 

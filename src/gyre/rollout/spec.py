@@ -1,4 +1,4 @@
-"""What a supervisor is told: in its order file, and later by two numbers that grow."""
+"""A supervisor's input: its order file, and the proxy's totals, two numbers that grow."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +31,7 @@ class ExecutionSpec:
     home: dict[str, str] = field(default_factory=dict)
     """Files in the agent program's home, by their paths there, filled in as variables are."""
     layers: tuple[str, ...] = ()
-    """Folders that the agent program reads, whatever else its sandbox hides."""
+    """Folders that the agent program reads although its sandbox hides others."""
     agent_s: float
     """How long the harness may run."""
     overall_s: float
@@ -53,12 +53,12 @@ class ExecutionSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyTotals:
-    """What only others know of a running execution."""
+    """What the proxy knows of a running execution, and its supervisor needs."""
 
     held_s: float = 0.0
     """Time its calls were held with no engine, which it is not charged for (SPEC 6.1)."""
     committed_calls: int | None = None
-    """None: nobody has said."""
+    """None: the proxy has not reported it."""
 
 
 def write_order(folder: Path, order: ExecutionSpec) -> Path:
@@ -88,7 +88,7 @@ def write_proxy_totals(folder: Path, totals: ProxyTotals) -> None:
 
 
 def read_proxy_totals(folder: Path) -> ProxyTotals:
-    """What was told last; nothing, if nothing was or it cannot be read."""
+    """The totals that were written last; zero if none were or they cannot be read."""
     try:
         return msgspec.json.decode((folder / TOLD_FILE).read_bytes(), type=ProxyTotals)
     except (OSError, msgspec.MsgspecError):

@@ -73,7 +73,7 @@ class Supervisor:
         ]
         """Of each step."""
         self.cancelled = asyncio.Event()
-        """Set by whoever wants the harness to end."""
+        """Set when the execution is cancelled: its harness ends."""
 
     @property
     def workspace(self) -> Workspace:
@@ -124,7 +124,7 @@ class Supervisor:
         """Behind a step that was judged: the next one is due, or it is terminated here.
 
         Without its key it is as if it had been cancelled, and keeps nothing that could be scored,
-        because nobody can say what the next step would have come to.
+        because it is unknown what the next step would have come to.
         """
         ended = self._execution.steps[-1]
         over = why_over(
@@ -191,7 +191,7 @@ class Supervisor:
             self._record(Prepared(mark=mark, levels=levels))
 
     async def _until_done(self, part: Callable[[], Awaitable[None]]) -> None:
-        """A part of the launch, tried again while that may help and nobody wants it to end."""
+        """A part of the launch, tried again while that may help and it is not cancelled."""
         for number in range(1, MOST_TRIES + 1):
             try:
                 await part()

@@ -129,7 +129,7 @@ class Workspace:
             self._clear()
 
     def tidy(self, *, keeps: bool) -> None:
-        """What nobody needs of a closed execution is gone, its state too unless it is kept."""
+        """Removes what a closed execution does not need, and its state unless it is kept."""
         self._clear()
         with suppress(OSError):
             safe_dir.remove(self.place)
@@ -228,7 +228,7 @@ def seal(folder: Path) -> None:
 
 
 def unlock(folder: Path) -> None:
-    """Everything in it can be read by its owner, who lends nobody his rights; no other change."""
+    """Everything in it can be read by its owner, without set-id bits; no other change."""
     for visit in safe_dir.visits(folder, opens=True):
         for entry in visit.entries:
             if entry.is_file:

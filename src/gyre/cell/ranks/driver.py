@@ -2,7 +2,7 @@
 
 Claims of a cell as one stream of micro-steps, in the order in which they came (SPEC 3.5).
 
-Rule 1: a claim that is trained is scored before, here or by whoever sent it (SPEC 8.3).
+Rule 1: a claim that is trained is scored before, here or by another cell (SPEC 8.3).
 Rule 2: what can be trained goes before what comes after it.
 
 The thread that drives a cell's pipeline: claims stream, orders come between two streams.
@@ -69,7 +69,7 @@ class _Piece:
 
 
 class MicroStepStream:
-    """The source of a pipeline that pauses when nothing is there and closes when it is told to."""
+    """The source of a pipeline that pauses while it is empty and closes once `is_closing`."""
 
     def __init__(
         self, section: LossConfig, more: Callable[[], PendingClaim | None], held: set[int]
@@ -242,7 +242,7 @@ class Driver:
         self._on_failure()
 
     def end(self) -> None:
-        """Whoever still waits gets an error; the thread is over, or will never matter."""
+        """Claims that are waited for fail; the driver's thread ends or is given up."""
         with self._came:
             self.failure = self.failure or CellGone("the cell ends")
             self._came.notify()
@@ -329,7 +329,7 @@ class Driver:
             self._acting = None
         failure = self.failure
         for claim in left:
-            # Somebody may have answered it at the last moment.
+            # The driver's thread may have answered it at the last moment.
             with suppress(InvalidStateError):
                 claim.done.set_exception(failure or CellGone("the cell ends"))
             failure = CellGone(f"the cell is lost: {self.failure}")

@@ -122,7 +122,7 @@ class _Follower:
                 self._orders.put(asked)
         self._orders.put(None)
         self._beside.put(None)
-        # The driver is gone; whatever is under way here for long is of no use to anybody.
+        # The driver is gone; work that is still under way here is of no use.
         if not self._is_over.wait(LAST_S):
             os._exit(0)
 
@@ -161,7 +161,7 @@ def main(arguments: Sequence[str]) -> int:
     if len(arguments) != 3:
         sys.stderr.write("gyre rank: expected the file with its plan, a rank and a store\n")
         return 2
-    # Whatever a library prints must not be taken for an answer.
+    # What a library prints must not be taken for an answer.
     answers = os.fdopen(os.dup(1), "wb")
     says = _Says(answers)
     os.dup2(2, 1)

@@ -212,7 +212,7 @@ class MultiRankWorker:
         return self._driver.do(act)
 
     def broadcast_weights(self, epoch: int, members: Sequence[int], version: int) -> None:
-        """Everybody has the first member's weights, which are of this version."""
+        """Every member has the first member's weights, which are of this version."""
 
         def act() -> None:
             self._rank_group.agreed(
@@ -257,7 +257,7 @@ class MultiRankWorker:
         return self._saving.checkpoint(folder, self.version if version is None else version)
 
     def drop(self) -> None:
-        """The other ranks have ended, and nobody waits for this one."""
+        """The other ranks have ended, and no call waits for this one."""
         self._driver.end()
 
     def _claimed(self, one: PendingClaim) -> ClaimResult:
@@ -317,7 +317,7 @@ def open_ranked(
         ranked = MultiRankWorker(plan, rank_group, network, on_failure=on_failure)
         stack.pop_all()
     made.append(ranked)
-    # One that ended before anybody listened has not been noticed otherwise.
+    # The end of a rank that ended before this worker was made has not been noticed otherwise.
     for what in ended:
         ranked.ended(what)
     return ranked

@@ -33,14 +33,14 @@ class FormGroupsCommand(msgspec.Struct, tag=True, forbid_unknown_fields=True):
 
 
 class ReduceCommand(msgspec.Struct, tag=True, forbid_unknown_fields=True):
-    """Sums go to the first member, which has theirs only when it is told to take it."""
+    """Sums go to the first member, which adds them when a later order commits them."""
 
     epoch: int
     members: list[int]
 
 
 class BroadcastCommand(msgspec.Struct, tag=True, forbid_unknown_fields=True):
-    """The first member's weights go to the others, which have them when they are told to."""
+    """The first member's weights go to the others, which use them once a later order commits."""
 
     epoch: int
     members: list[int]
@@ -48,7 +48,7 @@ class BroadcastCommand(msgspec.Struct, tag=True, forbid_unknown_fields=True):
 
 
 class PullCommand(msgspec.Struct, tag=True, forbid_unknown_fields=True):
-    """Weights that another cell exposed are read; this rank has them when it is told to."""
+    """Weights that another cell exposed are read; a later order has this rank use them."""
 
     parts: list[TensorBundle]
     version: int
@@ -117,7 +117,7 @@ class RankRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class RankReply(msgspec.Struct):
-    """What came of an order; whatever does not concern it is absent."""
+    """What came of an order; fields that do not concern it are absent."""
 
     number: int
     version: int
@@ -138,4 +138,4 @@ class RankReply(msgspec.Struct):
 
 
 READY = 0
-"""Number of the answer that nobody asked for: the rank has its weights."""
+"""Number of the answer that comes without an order: the rank has its weights."""

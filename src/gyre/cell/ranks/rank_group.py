@@ -32,7 +32,7 @@ class RankProcess:
         on_end: Callable[[str], None],
         through: Sequence[str] = (),
     ) -> None:
-        """`on_end` is called in another thread, with what happened, unless it was told to end.
+        """`on_end` is called in another thread, with what happened, unless `end` was called.
 
         `through` is a program that has it started on another node, and stands for it here.
         """
@@ -147,7 +147,7 @@ class RankGroup:
             ]
 
     def streamed(self) -> None:
-        """The driver has closed the stream, and so has everybody."""
+        """The driver has closed the stream, and so have all followers."""
         streaming, self._streaming = self._streaming, None
         for one in streaming or ():
             self._answer(one)
@@ -198,7 +198,7 @@ class RankGroup:
         return answers
 
     def end(self) -> None:
-        """The other ranks have ended, and nobody waits for this one."""
+        """The other ranks have ended, and no call waits for this one."""
         for follower in self._followers:
             follower.end()
         self.part.drop()

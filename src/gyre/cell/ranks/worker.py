@@ -118,7 +118,7 @@ class RankWorker:
         return answer
 
     def drop(self) -> None:
-        """Whoever waits for this rank fails now."""
+        """A thread that waits in one of this rank's process groups fails now."""
         self.lines.drop()
         self._between.drop()
         self._transport.close()
