@@ -1,4 +1,4 @@
-"""Stop a run: whoever works on it, or what it left when its controller ended by itself."""
+"""Stop a run: its controller, or what that left when it ended by itself."""
 
 import argparse
 from pathlib import Path

@@ -26,5 +26,5 @@ def run(args: argparse.Namespace) -> int:
             sleep=time.sleep,
         )
     except KeyboardInterrupt:
-        # Whoever has seen enough says so like that.
+        # The user ends the display like that.
         return 0

@@ -95,7 +95,7 @@ def tracked(run: Any, *, before: Sequence[tuple[float, Any]] | None) -> Any:
 
 @contextmanager
 def _page(folder: Path) -> Iterator[None]:
-    """Somebody at a terminal has a page of the run while it goes, and its link."""
+    """A user at a terminal has a page of the run while it goes, and its link."""
     import sys
 
     from gyre.observability.dashboard.server import shown_beside
@@ -159,7 +159,7 @@ def _measured(run: Any) -> str | None:
 
 
 def _agreed() -> bool:
-    """Somebody at a terminal says so."""
+    """A user at a terminal says so."""
     import sys
 
     if not (sys.stdin.isatty() and sys.stdout.isatty()):

@@ -117,7 +117,7 @@ def rollout_config(asked: EvalArguments, *, where: str, model: str) -> RunConfig
     cells = given.get("cells")
     tables["model"] = {**tables.get("model", {}), "name": model}
     tables["tasks"] = asdict(section_for(asked.tasks))
-    # One process, whatever the run has of which this is the file.
+    # One process, even if the file is of a run that has several.
     tables["proxy"] = {"port": 0, **tables.get("proxy", {}), "shards": 1}
     # What a run has to say and a rollout has no use for.
     tables["schedule"] = {"groups_per_batch": 1, "executions_per_group": 2}

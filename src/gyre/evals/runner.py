@@ -7,7 +7,7 @@ Rule 1: a rollout goes on only with what it began with, or its numbers would be 
 Executions without training: groups of a set of tasks, from the first launch to the last score.
 
 Rule 1: an execution holds its place from launch to termination, and until it is closed if asked to.
-Rule 2: whatever way this ends, nothing that it started runs on; killed, it leaves supervisors.
+Rule 2: however this ends, nothing that it started runs on; killed, it leaves supervisors.
 Rule 3: in a folder of an earlier rollout it goes on: what has closed stays, what runs is adopted,
 what was ended with it begins anew, and the rest is launched.
 
@@ -181,7 +181,7 @@ class EvalRunner:
         return len(self._results.all) == self.num_executions
 
     async def work(self) -> list[EvalResult]:
-        """What became of the executions: all of them, unless it was told to stop."""
+        """What became of the executions: all of them, unless it was asked to stop."""
         stop_requested = told_to_stop()
         async with AsyncExitStack() as stack:
             self._places = await self._prepared(stack)
@@ -238,7 +238,7 @@ class EvalRunner:
             engines, key = (f"gyre={client.url}",), self._places.token
         spec = proxy_plan(self._config, self._places, engines=engines, context_tokens=window)
         spec = replace_fields(spec, routed=False, engine_key=key)
-        # What the window came to is what agent programs get.
+        # Agent programs get the window as the engines report it.
         self._config = replace_fields(self._config, proxy=spec.proxy)
         path = write_plan(self._places.plan("proxy"), spec)
         log = self._places.log("proxy")
@@ -349,7 +349,7 @@ class EvalRunner:
         if self._config.schedule.evaluation_holds_slot:
             self._slots.release()
         if fact.outcome is Outcome.SURPLUS:
-            return  # It was told to end with everything else.
+            return  # It ends with everything else.
         found = await asyncio.to_thread(result_of, self._places.run, one, fact)
         self._supervisors.forget(one.name)
         self._results.add(found)

@@ -155,7 +155,7 @@ def _scripted(step: TaskStep, solution: str | None, way: str) -> TaskStep:
 
 async def _try(fork_client: ForkClient, order: ExecutionSpec, folder: Path, way: str) -> TaskCheck:
     path = write_order(folder, order)
-    # Nobody is asked with this key; a supervisor starts nothing without one.
+    # No proxy takes this key; a supervisor starts nothing without one.
     secrets = json.dumps(asdict(Secrets(key="none")))
     child = await fork_client.fork(way, [str(path)], log=folder / LOG_FILE, told=secrets)
     try:
@@ -208,7 +208,7 @@ def _said(folder: Path) -> tuple[str, ...]:
 
 
 def _end_of(folder: Path, name: str) -> str:
-    """Nothing of what cannot be read: whoever wrote it may have shut it."""
+    """An empty text for what cannot be read: the script that wrote it may have shut it."""
     try:
         with os.fdopen(safe_dir.opened(folder, name), "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - SAID_BYTES))

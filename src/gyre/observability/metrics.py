@@ -15,7 +15,7 @@ from gyre.types.run_events import (
 
 
 class MetricsSink(Protocol):
-    """Whoever takes numbers."""
+    """Takes the metrics of a step: a tracker, or a test's list."""
 
     def log(self, values: Mapping[str, float], *, step: int) -> None: ...
 

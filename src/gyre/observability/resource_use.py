@@ -36,7 +36,7 @@ class RoleUsage:
     device_s: float = 0.0
     """Seconds in which its device was busy."""
     device_of_s: float = 0.0
-    """Seconds of the role in which somebody looked at the device."""
+    """Seconds of the role in which its device was measured."""
 
     def add(self, other: "RoleUsage") -> None:
         self.seconds += other.seconds
@@ -51,7 +51,7 @@ class RoleUsage:
 
     @property
     def busy(self) -> float | None:
-        """Part of the time in which the device worked; None where nobody looked."""
+        """Part of the time in which the device worked; None where it was not measured."""
         return self.device_s / self.device_of_s if self.device_of_s else None
 
 
@@ -88,7 +88,7 @@ class UsageSample:
 
     @property
     def all_cores(self) -> float:
-        """Of everybody together."""
+        """Of all processes together."""
         of_cells = sum(part.cpu_s for part in self.roles.values())
         return (of_cells + sum(self.others.values())) / self.seconds
 

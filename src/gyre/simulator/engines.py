@@ -110,7 +110,7 @@ class SimulatedEngines:
         deadlines: SimulatedDeadlines,
         ended: Callable[[RunningExecution, float, Ending], None],
     ) -> None:
-        """`ended` hears of a harness that ended by itself or by its deadline, and after how long
+        """`ended` is called when a harness ends by itself or by its deadline, with how long it ran
         on engines."""
         self._agenda = agenda
         self._decode = decode
@@ -143,7 +143,7 @@ class SimulatedEngines:
             self._sit(running, engine)
 
     def strand(self, engine: EngineId) -> None:
-        """The engine serves no more: whoever is there stands still."""
+        """The engine serves no more: its executions stand still."""
         for _, seat, running in sorted(self._engines[engine].due, key=lambda one: one[1]):
             if running.seat == seat:
                 self._rise(running)

@@ -105,7 +105,7 @@ def _step_sign(record: SimulationResult, start_s: float, end_s: float) -> str:
 
 
 def _water(record: SimulationResult, peak: int, slices: Sequence[tuple[float, float]]) -> str:
-    """The waterlevel in the middle of each slice; whatever is above 0 can be seen."""
+    """The waterlevel in the middle of each slice; a level above 0 can always be seen."""
     times = [level.at_s for level in record.levels]
     signs = []
     for start_s, end_s in slices:

@@ -1,4 +1,4 @@
-"""What somebody asks to be simulated: one scenario, others beside it, and all of their seeds."""
+"""A request to the simulator: one scenario, others beside it, and all of their seeds."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -94,7 +94,7 @@ def asked(
 
 
 class _Told(list[Entry]):
-    """What a scheduler hears, with a word at every step."""
+    """An event log that reports its run's progress at every step."""
 
     def __init__(self, scenario: Scenario, say: Say, *, is_kept: bool) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class _Told(list[Entry]):
 
 
 def simulated(scenario: Scenario, say: Say) -> SimulationResult:
-    """A run that says how far it is at each of its steps."""
+    """A simulated run that reports its progress at each of its steps."""
     return run(scenario, log=EventLog(entries=_Told(scenario, say, is_kept=False)))
 
 

@@ -59,7 +59,7 @@ class SimulatedStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedLevel:
-    """Demand and room at one time."""
+    """Demand and capacity at one time."""
 
     at_s: float
     waterlevel: int
@@ -140,7 +140,7 @@ class SimulatedCounts:
     """How often things happened."""
 
     events: int = 0
-    """Told to the scheduler."""
+    """Handled by the scheduler."""
     commands: int = 0
     """Given by it."""
     groups_admitted: int = 0

@@ -3,7 +3,7 @@
 Made-up or recorded work: what executions take, how they end, and when a reward is there.
 
 Rule 1: an execution's work depends on seed, group and member alone, so that two policies meet
-the same work in whatever order they ask; drift then scales it by the step of admission.
+the same work in any order in which they ask; drift then scales it by the step of admission.
 """
 
 from collections.abc import Sequence

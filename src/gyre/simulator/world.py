@@ -1,4 +1,4 @@
-"""The virtual-time host: hears what happens, asks the scheduler, and makes its orders happen.
+"""The run in virtual time: takes simulated events, asks the scheduler, executes its commands.
 
 Rule 1: the scheduler is the live run's own; the world decides nothing but how long things take.
 Rule 2: the same scenario gives the same record.
@@ -63,7 +63,7 @@ _ESTIMATES, _FAULTS = 101, 102
 
 @dataclass(slots=True)
 class EventLog:
-    """All that a scheduler was told and what it ordered, for a replay."""
+    """All events that a scheduler handled and its commands, for a replay."""
 
     entries: list[tuple[float, Event, tuple[Command, ...]]] = field(default_factory=list)
 
@@ -86,7 +86,7 @@ class World:
         self._agenda = EventQueue()
         self._scheduler = Scheduler(scenario.shape)
         self._inbox: deque[Event] = deque()
-        """What has happened now and was not told yet."""
+        """Events of this moment that the scheduler has not handled yet."""
         self._books = SimulationRecorder(scenario, self._scheduler)
         self._trainer = SimulatedTrainer(self._agenda, scenario, self._inbox.append)
         shape = scenario.shape
@@ -139,7 +139,7 @@ class World:
             busy_s=self._trainer.busy_until(self._agenda.now),
         )
 
-    # What is told
+    # Events
 
     def _handle(self, event: Event) -> None:
         now = self._agenda.now

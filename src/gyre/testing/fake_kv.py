@@ -51,7 +51,7 @@ class FakeKvCache:
 
     @classmethod
     def of(cls, section: EngineConfig, context_tokens: int, root: Digest) -> Self:
-        """With room for what the section says, or for as many calls as it runs."""
+        """Of the size that the section says, or for as many calls as it runs."""
         block_tokens = BLOCK_TOKENS if section.block_tokens is None else section.block_tokens
         most = section.capacity * context_tokens
         tokens = most if section.kv_tokens is None else section.kv_tokens
@@ -62,7 +62,7 @@ class FakeKvCache:
 
     @property
     def num_tokens(self) -> int:
-        """Those there is room for."""
+        """Those there is space for."""
         return self.num_blocks * self.block_tokens
 
     @property
@@ -75,7 +75,7 @@ class FakeKvCache:
         return findable[len(self._cache.find(findable)) :]
 
     def begin(self, call: SequenceState, num_tokens: int) -> bool:
-        """Whether there is room for so many tokens; then the call has it, and what was found."""
+        """Whether so many tokens fit; then the call has their blocks, and those found."""
         found = self._cache.find(self._findable(call))
         wanted = -(-num_tokens // self.block_tokens) - len(found)
         if wanted > self._cache.num_available - self._cache.num_kept_of(found):
@@ -134,7 +134,7 @@ class FakeKvCache:
     def take_in(self, given: KVBlocks, version: int) -> Pin:
         """Whole blocks of what is given are findable and pinned.
 
-        EngineError for what other weights computed, or nobody: values that are not the tokens' own.
+        EngineError for values that are not the tokens' own: other weights computed them, or none.
         """
         tokens = array("i")
         tokens.frombytes(given.token_ids)

@@ -18,7 +18,7 @@ HOST = "127.0.0.1"
 
 
 def held_port() -> socket.socket:
-    """Bound and not listening: whoever connects is refused, and nobody else is given the port.
+    """Bound and not listening: a connection is refused, and no other process gets the port.
 
     A server that may reuse addresses listens on it nevertheless, and its successor after it.
     """

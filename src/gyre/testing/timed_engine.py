@@ -276,7 +276,7 @@ class TimedEngine:
         try:
             pin = self._computed.take_in(given, self._version)
         except BoundaryError as error:
-            # Whoever carries them computes again instead, so that only this line tells of it.
+            # The router has the call computed again instead, so that only this line shows it.
             self._ledger.refused(str(error), self._version)
             raise
         self._ledger.imported(pin.num_tokens, self._version)
@@ -326,7 +326,7 @@ class TimedEngine:
                 return
 
     def _begin_calls(self) -> None:
-        """Calls that wait run, oldest first, as far as there is room."""
+        """Calls that wait run, oldest first, as far as their tokens fit."""
         if self._clock.is_paused or self._resting:
             return
         for one in list(self._waiting):
@@ -384,7 +384,7 @@ class TimedEngine:
         self._begin_calls()
 
     def _end(self, one: TimedCall) -> None:
-        """The call is over and its room free; once for each call."""
+        """The call is over and its tokens are free; once for each call."""
         if one.is_over:
             return
         one.is_over = True

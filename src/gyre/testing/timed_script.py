@@ -25,7 +25,7 @@ from gyre.types.sampling import Chunk
 
 
 def refuse_unknown(options: Mapping[str, str], known: Collection[str]) -> None:
-    """Raises ConfigError that names the first option nobody would read."""
+    """Raises ConfigError that names the first option that is not known."""
     for key in options:
         if key not in known:
             message = f"{key}: unknown option; known here: {', '.join(sorted(known))}"

@@ -101,7 +101,7 @@ def executions(watched: Mapping[str, FollowedRun], query: Query) -> dict[str, An
 
 
 def news(run: FollowedRun, newest: NewsCursor) -> dict[str, Any]:
-    """A run as it is now, and what somebody has not been told of it."""
+    """A run as it is now, and what is new of it since the cursor."""
     found = run.history
     return {
         "run": run.key,

@@ -2,7 +2,7 @@
 
 How two folders differ: files that came, went or changed, in unified lines and within limits.
 
-Rule 1: what lies there was written by programs that nobody vouches for, so links are not followed,
+Rule 1: what lies there was written by agent programs and is not trusted: links are not followed,
 nothing but plain files is opened, and no file or listing is read beyond a limit.
 """
 
@@ -299,7 +299,7 @@ def _end_of(path: Path) -> Plain | None:
 
 
 MOST_KEPT = 4
-"""Trees that are kept, because whoever reads one asks for its calls one by one."""
+"""Trees that are kept, because a page that shows one asks for its calls one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,8 +312,8 @@ class _Kept:
 class RunTrees:
     """Every execution of one run folder, in plain values.
 
-    Whatever is asked for by a name that the run does not have raises ConfigError, and a log that
-    cannot be read LogDamaged. All of it may be asked from several threads.
+    A name that the run does not have raises ConfigError, and a log that cannot be read
+    LogDamaged. All of it may be asked from several threads.
     """
 
     def __init__(self, folder: Path) -> None:

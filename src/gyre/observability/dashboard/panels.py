@@ -37,7 +37,7 @@ _at: Callable[[RunCounts], float] = attrgetter("at_s")
 
 
 def water(history: RunHistory, view: ViewWindow) -> dict[str, list[Any]]:
-    """Demand, room, and the line under which a cell may leave rollout (SPEC 2.1)."""
+    """Demand, capacity, and the line under which a cell may leave rollout (SPEC 2.1)."""
     rows = _levels(history, view, attrgetter("waterlevel"), attrgetter("capacity"))
     cell = history.shape.cell_capacity
     return columns(

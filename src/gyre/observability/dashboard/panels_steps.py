@@ -82,7 +82,7 @@ STEP: dict[str, Callable[[StepRecord], Any]] = {
 
 
 def steps(history: RunHistory, view: ViewWindow) -> dict[str, list[Any]]:
-    """Every update up to the moment, whatever the window: learning is seen as a whole."""
+    """Every update up to the moment, also outside the window: learning is seen as a whole."""
     return columns(history.steps.until(view.at_s), STEP)
 
 

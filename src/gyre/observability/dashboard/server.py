@@ -6,8 +6,8 @@ Rule 1: a page that cannot be shown is no reason not to train.
 
 The page that shows runs, as an ASGI application: its files, what it asks for, and news.
 
-Rule 1: it is for whoever was given the link; a key that the link carries becomes a cookie, because
-trees hold what agents read and wrote.
+Rule 1: only a browser that was given the link may read it: the key in the link becomes a cookie,
+because trees hold what agents read and wrote.
 Rule 2: it answers only to names of this machine, so that no page of the web can reach it through a
 name of its own.
 """
@@ -134,7 +134,7 @@ class _Damaged(RequestError):
 
 
 class DashboardServer:
-    """Answers whoever has the key; a `stop` ends the streams of news."""
+    """Answers browsers that have the key; `stop` ends the streams of news."""
 
     def __init__(
         self,
@@ -371,7 +371,7 @@ PIECE_BYTES = 4096
 
 
 def main(folder: Path) -> None:
-    """Shows a run that is about to begin, until whoever holds the other end of stdin is gone."""
+    """Shows a run that is about to begin, until the command that started this closes stdin."""
 
     def look() -> None:
         if not os.read(stdin, 2**16):

@@ -1,6 +1,6 @@
 """Sizes of a run's trees, read from its call logs in the background, one after the other.
 
-Rule 1: nothing is read before somebody looks, and of a long run only so many, spread over it.
+Rule 1: nothing is read before a page asks, and of a long run only so many, spread over it.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class TreeSizes:
         return known | {"is_reading": bool(missing)}
 
     async def wait_read(self) -> None:
-        """Returns when all was read that somebody looked for."""
+        """Returns when all trees that a page asked for are read."""
         if self._reading is not None:
             await self._reading
 

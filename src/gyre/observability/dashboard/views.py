@@ -298,12 +298,12 @@ def _unsupplied(
 
 
 def _left_s(history: RunHistory, level: RunCounts, at_s: float) -> float | None:
-    """Until the last step, if all that are left take the mean time; None where nobody knows."""
+    """Until the last step, if all that are left take the mean time; None if that is unknown."""
     steps = history.steps.until(at_s)
     if history.shape.steps is None or not steps:
         return None
     mean_s = steps[-1].at_s / len(steps)
-    # A step that takes longer than the mean is about to end, as far as anybody knows.
+    # A step that takes longer than the mean is taken to be about to end.
     since_s = min(at_s - steps[-1].at_s, mean_s)
     return max(0.0, (history.shape.steps - level.version) * mean_s - since_s)
 
@@ -313,7 +313,7 @@ MOST_LINES = 50
 
 @dataclass(slots=True)
 class NewsCursor:
-    """How much of a run somebody has been told."""
+    """How much of a run one page has been sent."""
 
     steps: int = 0
     publications: int = 0

@@ -25,7 +25,7 @@ class CellSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemandLevel:
-    """Demand and room at one time."""
+    """Demand and capacity at one time."""
 
     at_s: float
     waterlevel: int
@@ -99,7 +99,7 @@ class Intervals:
 
     def inside(self, since_s: float, until_s: float) -> float:
         """Seconds within the window; stretches that lie over each other count each."""
-        # Whatever ends later than this began behind the window.
+        # Intervals that end later than this began behind the window.
         first = bisect_right(self._ends, since_s)
         last = bisect_right(self._ends, until_s + self._longest_s)
         return sum(

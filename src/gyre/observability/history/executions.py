@@ -190,7 +190,7 @@ class ExecutionHistory:
         size = self.shape.group_size
         return self.attempts[group * size : (group + 1) * size]
 
-    # What the scheduler hears and orders
+    # The scheduler's events and commands
 
     def record_event(self, now: float, event: Event) -> None:
         match event:

@@ -57,7 +57,7 @@ class FaultHistory:
         return (row for row in self.rows if row.at_s <= at_s)
 
     def record_event(self, now: float, event: Event, scheduler: Scheduler) -> None:
-        """What the scheduler has heard too; an engine that it did not fence was not missed."""
+        """An event that the scheduler has handled; an engine that is not fenced was not missed."""
         match event:
             case CellDied(cell=cell):
                 self._break(

@@ -187,7 +187,7 @@ class RunHistory:
             self.publishing_since_s = None
 
     def _note_level(self, now: float) -> None:
-        """A row for whatever changed; of several in one moment the last is what it came to."""
+        """A row where counts changed; of several rows in one moment only the last stays."""
         level = self._level(now)
         last = self.levels[-1]
         if last[1:] == level[1:]:

@@ -160,7 +160,7 @@ def _histograms(
 
 
 def _open_end(axes: Axes, edges: Sequence[float], heights: Sequence[int]) -> None:
-    """The last bin takes in whatever is longer."""
+    """Marks that the last bin takes in all longer values."""
     axes.annotate(
         "≥",
         ((edges[-1] + edges[-2]) / 2, heights[-1]),

@@ -37,7 +37,7 @@ class ReportRun:
     """Sizes of trees; None where no call logs are kept."""
     compared: Sequence[SimulatedPlacement] = ()
     state: str = "ended"
-    """ended, running, or silent where nobody works on it."""
+    """ended, running, or silent where it has no controller."""
     ended: str | None = None
     """Why it is over."""
     problem: str | None = None

@@ -82,7 +82,7 @@ _COLOUR = re.compile(r"#[0-9a-f]{6}\b")
 
 @contextmanager
 def settings() -> Iterator[None]:
-    """Within it pictures are made as the report has them, whatever the user's own settings are."""
+    """A context in which pictures have the report's settings, and not the user's own."""
     with mpl.rc_context(), warnings.catch_warnings():
         # A name may have letters that the font has not; the page spells it with others.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
@@ -195,7 +195,7 @@ def time_axes(grid: Sequence[Axes], lengths_s: Sequence[float]) -> list[float]:
 
 
 def from_zero(axes: Axes) -> None:
-    """The whole of a quantity is seen, with room above its highest value."""
+    """The whole of a quantity is seen, with space above its highest value."""
     axes.set_ylim(0, axes.get_ylim()[1] * 1.04)
 
 

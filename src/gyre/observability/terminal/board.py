@@ -1,4 +1,4 @@
-"""What a run looks like to whoever watches it, from the facts of its journal one by one.
+"""A run as the terminal shows it, from the facts of its journal one by one.
 
 Rule 1: the scheduler's state is learnt by telling its events to another scheduler, so that the
 board cannot disagree with the run.
@@ -85,7 +85,7 @@ class RunBoard:
         self._trained: dict[int, ClaimTrained] = {}
         self._scores: dict[tuple[int, int], float] = {}
 
-    # What is told
+    # Facts
 
     def record(self, now: float, fact: object) -> None:
         """Takes in the next fact of the journal; raises InternalError where it cannot be."""
@@ -331,11 +331,11 @@ class RunBoard:
         return self.steps[-1].at_s / len(self.steps) if self.steps else None
 
     def left_s(self, now: float) -> float | None:
-        """Until the last step, if all that are left take the mean time; None where nobody knows."""
+        """Until the last step, if all that are left take the mean time; None if that is unknown."""
         if self.shape.steps is None or self.step_s is None:
             return None
         since_s = max(0.0, now - self.steps[-1].at_s)
-        # A step that takes longer than the mean is about to end, as far as anybody knows.
+        # A step that takes longer than the mean is taken to be about to end.
         left = self.shape.steps - self.version
         return max(0.0, left * self.step_s - min(since_s, self.step_s))
 

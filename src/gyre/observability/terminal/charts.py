@@ -14,7 +14,7 @@ from gyre.types.ids import CORE
 
 ROWS = 6
 WIDEST_BAR = 4
-"""Columns of one step, where there is room for more."""
+"""Columns of one step, where more would fit."""
 
 
 def curve(values: Sequence[tuple[int, float]], *, width: int) -> list[str]:
@@ -49,7 +49,7 @@ def _floor(values: Sequence[float]) -> float:
 
 
 def _column(value: float, low: float, high: float) -> str:
-    """From below; whatever is there can be seen."""
+    """From below; a value above the lowest can always be seen."""
     part = 0.0 if high <= low else (value - low) / (high - low)
     whole, rest = divmod(max(1, round(part * ROWS * 8)), 8)
     drawn = EIGHTHS[-1] * whole + (EIGHTHS[rest - 1] if rest else "")
@@ -132,7 +132,7 @@ def _steps(board: RunBoard, room: int) -> str:
 
 
 def _water(board: RunBoard, peak: int, room: int) -> str:
-    """The level in the middle of each slice; whatever is above 0 can be seen."""
+    """The level in the middle of each slice; a level above 0 can always be seen."""
     signs = GAP + EIGHTHS
     times = [one.at_s for one in board.levels]
     drawn = ""

@@ -26,7 +26,7 @@ ELLIPSIS = "…"
 
 
 def wants_colour(stream: TextIO) -> bool:
-    """A terminal that can, of somebody who has not said otherwise."""
+    """A terminal with colours, unless the environment forbids them."""
     dull = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return stream.isatty() and not dull
 

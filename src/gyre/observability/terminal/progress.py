@@ -62,7 +62,7 @@ class Progress:
         self._ending = ""
 
     def record(self, now: float, fact: object) -> None:
-        """The board hears it, and it is shown if it is time to."""
+        """Records the fact on the board, and redraws if it is time to."""
         self.board.record(now, fact)
         if self._is_terminal:
             self._redraw(now, is_due=self._ends())
@@ -324,7 +324,7 @@ def _cores(use: UsageSample) -> str:
 
 
 def _by_role(use: UsageSample) -> str:
-    """Whoever uses most, and no more of them than fit."""
+    """The roles that use most, and no more of them than fit."""
     cores = {who: use.cores(who) or 0.0 for who in (*ROLES_OF_USE, *OTHERS)}
     said = ""
     for who in sorted(cores, key=lambda who: -cores[who]):

@@ -32,7 +32,7 @@ class StatusSummary:
     """How a run stands, in a few words and as an exit status."""
 
     status: int
-    """0: it runs, or has taken all its steps; 1: it stopped itself; 3: nobody works on it."""
+    """0: it runs, or has taken all its steps; 1: it stopped itself; 3: it has no controller."""
     text: str
 
 
@@ -66,7 +66,7 @@ class RunStatusView:
             )
         for entry in entries:
             yield entry.now, entry.event
-            # After whoever was given it has told the board, because what is a fault depends on it.
+            # After the caller has recorded it on the board, because what is a fault depends on it.
             self._note(entry.now, entry.event)
 
     def _note(self, now: float, fact: object) -> None:
@@ -132,7 +132,7 @@ def follow(
     clock_s: Callable[[], float],
     sleep: Callable[[float], None],
 ) -> int:
-    """Shows a run until it is over or nobody works on it any more; returns its exit status."""
+    """Shows a run until it is over or has no controller any more; returns its exit status."""
     looking = RunStatusView(place)
     progress: Progress | None = None
     heard_s = clock_s()

@@ -182,7 +182,7 @@ def open_trackers(
     settings: Mapping[str, str | int | float | bool] | None = None,
     resumed_at: int | None = None,
 ) -> Trackers:
-    """A library that is not installed is a ConfigError; whatever fails later is a warning."""
+    """A library that is not installed is a ConfigError; a later failure is a warning."""
     modules = {kind: _module(kind) for kind in section.kinds}
     if not modules:
         return Trackers({})

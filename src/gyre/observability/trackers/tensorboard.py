@@ -1,7 +1,7 @@
 """TensorBoard event files, in the folder `tensorboard` of the run's folder.
 
 tensorboardX's event writer is used without its queue: a thread empties it, and when the thread
-dies of a full disk, whoever logs waits for ever. Values become float32, as the format has it.
+dies of a full disk, a call that logs waits for ever. Values become float32, as the format has it.
 """
 
 import secrets
