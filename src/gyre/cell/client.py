@@ -88,7 +88,7 @@ class CellClient:
         try:
             return (await self.health()).claims_at_once
         except CellError:
-            return 1  # Which will tell whether it is gone, or only slow to say how it is.
+            return 1  # A claim will show whether it is gone, or only slow to answer.
 
     async def context_tokens(self) -> int:
         """Most tokens of one call."""

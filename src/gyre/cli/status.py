@@ -23,11 +23,11 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         return _plain(args.run)
     from gyre.observability.terminal.colors import wants_colour
-    from gyre.observability.terminal.progress import room
+    from gyre.observability.terminal.progress import terminal_size
     from gyre.observability.terminal.status import screen
 
     colour = wants_colour(sys.stdout)
-    width, _ = room(sys.stdout)
+    width, _ = terminal_size(sys.stdout)
     lines, status = screen(args.run, colour=colour, encoding=sys.stdout.encoding, width=width)
     print(*lines, sep="\n")
     return status

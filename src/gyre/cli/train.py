@@ -78,7 +78,7 @@ def trained(run: Any, *, resumes: bool = False) -> int:
 
 
 def tracked(run: Any, *, before: Sequence[tuple[float, Any]] | None) -> Any:
-    """The run's trackers, told what it was started with; `before` is what a resumed one did."""
+    """The run's trackers, with its settings; `before` is what a resumed run did."""
     from gyre.config.toml import settings_of
     from gyre.controller.main import folder_of
     from gyre.observability.metrics import next_step
@@ -110,7 +110,7 @@ def _page(folder: Path) -> Iterator[None]:
 
 
 def shown(run: Any, reason: object) -> int:
-    """The summary of a run that is over, or was told to stop.
+    """The summary of a run that is over, or was asked to stop.
 
     The weights that a finished one ends with are measured first, if that is due and was not done.
     """

@@ -41,7 +41,7 @@ class SilenceTimer:
 
 
 def ending(status: int, *, was_silent: bool) -> str:
-    """How a process came to its end, for people; its own log cannot say that it was made to."""
+    """How a process ended, for a message; its own log cannot say that it was killed."""
     said = f"ended with status {status}"
     return f"{said}, because it {not_heard()}" if was_silent else said
 

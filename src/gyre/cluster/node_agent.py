@@ -1,6 +1,6 @@
 """Starts processes on another node for a remote parent.
 
-A program on another node as if it were a child here: what it hears and says passes through.
+A program on another node as if it were a child here: its input and output pass through.
 
 python -m gyre.cluster.node_agent HOST:PORT KEYFILE ARGUMENT...
 
@@ -107,7 +107,7 @@ class NodeAgentServer:
             around = {"GLOO_SOCKET_IFNAME": interface_of(self._host)}
             process = await self._here.spawn(argv, log=log, environment=around)
         except (ConfigError, OSError) as error:
-            # There it is looked for, because the driver only hears an end.
+            # There it is looked for, because the driver only learns of an end.
             with Path(log).open("a") as file:
                 file.write(f"gyre far: {self._host}: {error}\n")
             return
@@ -136,7 +136,7 @@ async def _inward(reader: asyncio.StreamReader, process: LocalProcess) -> None:
 
 
 class _Outward:
-    """What this process hears goes there, in a thread, until there is no more or it is closed."""
+    """Copies this process's input there, in a thread, until it ends or is closed."""
 
     def __init__(self, there: socket.socket) -> None:
         self._there = there

@@ -1,4 +1,4 @@
-"""Processes of a run: started with a plan, heard when they are ready, ended with the run."""
+"""Processes of a run: started with a spec, waited for until ready, ended with the run."""
 
 import asyncio
 import signal

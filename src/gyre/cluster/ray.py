@@ -85,7 +85,7 @@ class RayProcess:
 
 
 class RayNode:
-    """A steward on its node, and those on the other nodes of a cell that is on several."""
+    """The agent of a node, and those of the other nodes of a cell that is on several."""
 
     def __init__(
         self, steward: Any, host: str, *, others: Sequence[Any] = (), doors: Sequence[str] = ()
@@ -161,7 +161,7 @@ MODE, TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
 SEEN = "cluster.seen"
 """File of the run's folder that every node must find there."""
 START_S = 60.0
-"""How long an actor may take to begin on a node that has room for it."""
+"""How long an actor may take to begin on a node that has resources for it."""
 LIST_S = 5.0
 """How often it is asked which nodes there are, at most."""
 
@@ -189,7 +189,7 @@ class RayCluster:
         self._listed_at: float | None = None
         self._listing = asyncio.Lock()
         self._beginning: dict[str, asyncio.Task[None]] = {}
-        """Nodes that are new, and whose stewards are on their way."""
+        """New nodes whose agents are starting."""
         self._num_agents = 0
 
     async def cell(self, cell: int, *, nodes: int = 1) -> Node:
@@ -229,7 +229,7 @@ class RayCluster:
             spot.signal_log_holder(log, number)
 
     async def look(self) -> None:
-        """A steward stands on each node that is there now, but those that are not fit for it.
+        """An agent runs on each node that is there now, but those that are not fit for it.
 
         One that does not answer is about to leave, or is busy and asked again.
         """
@@ -244,7 +244,7 @@ class RayCluster:
         return [one for name, one in found if name in self._for_agents and not one.is_lost]
 
     async def _list(self) -> None:
-        """Stewards are on their way to nodes that are new."""
+        """Starts agents on new nodes."""
         async with self._listing:
             now = asyncio.get_running_loop().time()
             if self._listed_at is not None and now < self._listed_at + LIST_S:
@@ -295,9 +295,9 @@ class RayCluster:
         return wanted is None or wanted in node["Resources"]
 
     async def _kept(self, cell: int, nodes: int) -> tuple[PlacementGroup, RayNode]:
-        """Room for one cell, a bundle on each of its nodes, and a steward in each."""
+        """Reserves one cell's resources: a bundle on each of its nodes, and an agent in each."""
         bundles, place_s = [self._bundle()] * nodes, self._section.place_s
-        # On one node there is one bundle; several may share a node where that has room for two.
+        # On one node there is one bundle; several may share a node where two fit.
         strategy = "STRICT_PACK" if nodes == 1 else "PACK"
         # A name for people; another each time, because the one before may not be gone yet.
         name = f"{self._run}-cell-{cell}-{secrets.token_hex(4)}"
@@ -316,7 +316,7 @@ class RayCluster:
         return group, spot
 
     async def _in(self, cell: int, group: PlacementGroup, stack: ExitStack) -> RayNode:
-        """Stewards of a group's bundles, sorted by node so that ranks next to each other share."""
+        """Agents of a group's bundles, sorted by node so that neighbouring ranks share one."""
         table = await asyncio.to_thread(placement_group_table, group)
         places = {int(index): node for index, node in table["bundles_to_node_id"].items()}
         hosts = {one["NodeID"]: one["NodeManagerAddress"] for one in await _nodes()}
@@ -356,7 +356,7 @@ class RayCluster:
         return await self._spot(host, strategy, {})
 
     async def _spot(self, host: str, strategy: Any, bundle: dict[str, float]) -> RayNode:
-        """Its steward has all of its bundle, so that what it starts sees the GPUs of its own."""
+        """Its agent has all of its bundle, so that what it starts sees the bundle's GPUs."""
         amounts = dict(bundle)
         actor = ray.remote(NodeAgent).options(
             num_cpus=amounts.pop("CPU", 0.0),
@@ -382,7 +382,7 @@ class RayCluster:
 
 
 async def opened(section: ClusterConfig, *, run: str, folder: Path, key_file: Path) -> RayCluster:
-    """Connected, with a steward on every node; ConfigError where that cannot be."""
+    """Connects, with an agent on every node; ConfigError where that cannot be."""
     _check_auth()
     try:
         # Not in the main thread, where Ray would take signals that are meant for the controller.

@@ -136,7 +136,7 @@ class Controller:
         if found is not None and is_over:
             return found.scheduler.stopped
         try:
-            # Told before anything works, it need not wait for what takes minutes to start.
+            # A stop that comes this early need not wait for what takes minutes to start.
             await run_until(stop_requested.wait(), self._start(stack, found, before))
             on = self._open_facts_server(stack)
             return await self._run_scheduler(journal, found, since, stop_requested, on)

@@ -34,7 +34,7 @@ class Device:
     used_bytes: int
     total_bytes: int
     pids: frozenset[int]
-    """Of processes that compute on it; a container is not told."""
+    """Of processes that compute on it; in a container they are not known."""
 
 
 class Devices:

@@ -73,7 +73,7 @@ PREFIX = "gyre-"
 
 
 def opened(run: Path, stack: AsyncExitStack, *, in_memory: bool = True) -> RunDir:
-    """A run's places with a share of their own, which goes with the stack.
+    """The paths of a run, with a folder in memory that is removed with the stack.
 
     It is noted before it is there, so that a later controller removes what this one could not.
     Not in memory, it lies in the run's folder, because processes of other machines see that.

@@ -69,7 +69,7 @@ class RunLoop:
         return max(self._base_s + self._loop.time(), self._journal.now)
 
     def record(self, fact: Any) -> None:
-        """An event for the scheduler, or a fact for people, in the order in which they come."""
+        """Takes an event for the scheduler, or a run event, in the order in which they come."""
         self._inbox.append(fact)
         self._idle.clear()
         self._came.set()

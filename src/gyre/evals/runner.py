@@ -321,7 +321,7 @@ class EvalRunner:
                     task.cancel()
 
     async def _launch_all(self) -> None:
-        """Group after group, as fast as places become free; what was begun before comes first."""
+        """Group after group, as fast as slots become free; what was begun before comes first."""
         done = {slot_of(result.execution) for result in self._results.all}
         slots = [
             (group, member)

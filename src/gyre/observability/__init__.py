@@ -1,1 +1,1 @@
-"""What people see of a run."""
+"""A run's history, dashboard, report, terminal views and trackers, from its journal."""

@@ -141,9 +141,9 @@ class _Count:
         self._once(self._outcomes, which, outcome, "outcome")
         score = self._scores.get(which)
         if which in self._scores and (score is not None) != (outcome is Outcome.VALID):
-            told = "no reward" if score is None else f"reward {score:g}"
+            reward = "no reward" if score is None else f"reward {score:g}"
             self._faults.append(
-                f"execution {member} of group {group} closed as {outcome.value} with {told}"
+                f"execution {member} of group {group} closed as {outcome.value} with {reward}"
             )
 
     def _assigned(self, group: int, step: int) -> None:

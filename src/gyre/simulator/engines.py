@@ -56,7 +56,7 @@ class RunningExecution:
     left_s: float
     """Work to do at rate 1, as of when it was last without an engine."""
     engine: EngineId | None = None
-    seat: int = 0
+    assignment: int = 0
     """Numbers its stay at an engine; what was planned for another stay is void."""
     seated_s: float = 0.0
     due_s: float = 0.0
@@ -91,8 +91,8 @@ class _Engine:
 
     def first_due(self) -> RunningExecution | None:
         while self.due:
-            _, seat, running = self.due[0]
-            if running.seat == seat:
+            _, assignment, running = self.due[0]
+            if running.assignment == assignment:
                 return running
             heappop(self.due)
         return None
@@ -121,7 +121,7 @@ class SimulatedEngines:
             for engine in self._engines:
                 engine.rate = 1.0
         self._running: dict[Key, RunningExecution] = {}
-        self._num_seats = 0
+        self._num_assignments = 0
 
     @property
     def num_running(self) -> int:
@@ -144,8 +144,8 @@ class SimulatedEngines:
 
     def strand(self, engine: EngineId) -> None:
         """The engine serves no more: its executions stand still."""
-        for _, seat, running in sorted(self._engines[engine].due, key=lambda one: one[1]):
-            if running.seat == seat:
+        for _, assignment, running in sorted(self._engines[engine].due, key=lambda one: one[1]):
+            if running.assignment == assignment:
                 self._rise(running)
 
     def cancel(self, key: Key) -> bool:
@@ -163,15 +163,15 @@ class SimulatedEngines:
     def _sit(self, running: RunningExecution, number: EngineId) -> None:
         now = self._agenda.now
         engine = self._engines[number]
-        self._num_seats += 1
-        running.engine, running.seat, running.seated_s = number, self._num_seats, now
+        self._num_assignments += 1
+        running.engine, running.assignment, running.seated_s = number, self._num_assignments, now
         self._load(engine, 1)
         running.due_s = engine.reading(now) + running.left_s
-        heappush(engine.due, (running.due_s, running.seat, running))
+        heappush(engine.due, (running.due_s, running.assignment, running))
         self._plan(engine)
         if not self._is_steady:
             left_s = self._deadlines.harness_s - running.charged_s
-            self._agenda.after(left_s, partial(self._time_out, running, running.seat))
+            self._agenda.after(left_s, partial(self._time_out, running, running.assignment))
 
     def _rise(self, running: RunningExecution) -> None:
         if running.engine is None:
@@ -180,7 +180,7 @@ class SimulatedEngines:
         engine = self._engines[running.engine]
         running.left_s = max(0.0, running.due_s - engine.reading(now))
         running.charged_s += now - running.seated_s
-        running.engine, running.seat = None, 0
+        running.engine, running.assignment = None, 0
         self._load(engine, -1)
         self._plan(engine)
 
@@ -209,8 +209,8 @@ class SimulatedEngines:
             self._end(first, first.drawn.ending)
         self._plan(engine)
 
-    def _time_out(self, running: RunningExecution, seat: int) -> None:
-        if running.seat == seat:
+    def _time_out(self, running: RunningExecution, assignment: int) -> None:
+        if running.assignment == assignment:
             self._end(running, Ending.TIMED_OUT)
 
     def _end(self, running: RunningExecution, ending: Ending) -> None:

@@ -93,7 +93,7 @@ def asked(
     )
 
 
-class _Told(list[Entry]):
+class _ReportingLog(list[Entry]):
     """An event log that reports its run's progress at every step."""
 
     def __init__(self, scenario: Scenario, say: Say, *, is_kept: bool) -> None:
@@ -112,11 +112,11 @@ class _Told(list[Entry]):
 
 def simulated(scenario: Scenario, say: Say) -> SimulationResult:
     """A simulated run that reports its progress at each of its steps."""
-    return run(scenario, log=EventLog(entries=_Told(scenario, say, is_kept=False)))
+    return run(scenario, log=EventLog(entries=_ReportingLog(scenario, say, is_kept=False)))
 
 
 def journaled(scenario: Scenario, say: Say) -> tuple[SimulationResult, list[tuple[float, Event]]]:
     """The same, with its events and their times."""
-    told = _Told(scenario, say, is_kept=True)
-    record = run(scenario, log=EventLog(entries=told))
-    return record, [(now, event) for now, event, _ in told]
+    entries = _ReportingLog(scenario, say, is_kept=True)
+    record = run(scenario, log=EventLog(entries=entries))
+    return record, [(now, event) for now, event, _ in entries]

@@ -36,12 +36,12 @@ class SimulatedTrainer:
     """The trajectory buffer, the packing buffer, the queue, and the cells that claim from it."""
 
     def __init__(
-        self, agenda: EventQueue, scenario: Scenario, tell: Callable[[Event], None]
+        self, agenda: EventQueue, scenario: Scenario, post: Callable[[Event], None]
     ) -> None:
         self._agenda = agenda
         self._scenario = scenario
         self._costs = scenario.costs
-        self._tell = tell
+        self._post = post
         self._groups: GroupBuffer[SimulatedExecution] = GroupBuffer()
         self._queue: MicroStepQueue[ClaimSize, None] = MicroStepQueue(lease_s=inf)
         self._packing = BatchAssembler(
@@ -138,7 +138,7 @@ class SimulatedTrainer:
                 break
             step = self._packing.step
             assert step is not None
-            self._tell(GroupAssigned(group=GroupId(group.number), step=step))
+            self._post(GroupAssigned(group=GroupId(group.number), step=step))
             kept = [execution for execution in group.kept if execution is not None]
             works = () if group.is_void else sizes(kept, per_claim=self._per_claim)
             self._packing.pack(group.number, [QueuedClaim(work=work) for work in works])
@@ -205,7 +205,7 @@ class SimulatedTrainer:
         self._update = None
         self.num_cells_of_step = len(self._took_part)
         self._packing.stepped()
-        self._tell(StepTaken(step=step))
+        self._post(StepTaken(step=step))
         late, self._late = self._late, {}
         for cell, then in late.items():
             self._begin_pull(cell, then)

@@ -64,15 +64,15 @@ class EngineWire(Protocol):
     def event(
         self,
         asked: WireRequest,
-        told: WireProgress,
+        progress: WireProgress,
         start: int,
         finish: str | None,
         fault: FaultKind | None,
     ) -> bytes:
-        """The tokens told from `start` on, as one event, spoiled as the fault says."""
+        """The tokens sent from `start` on, as one event, spoiled as the fault says."""
         ...
 
-    def tail(self, asked: WireRequest, told: WireProgress) -> bytes:
+    def tail(self, asked: WireRequest, progress: WireProgress) -> bytes:
         """What follows the last event."""
         ...
 
@@ -92,8 +92,8 @@ def _echo(asked: WireRequest, fault: FaultKind | None) -> list[int]:
     return echo
 
 
-def _values(told: WireProgress, start: int, fault: FaultKind | None) -> list[float]:
-    values = told.plan.logprobs[start : len(told.versions)]
+def _values(progress: WireProgress, start: int, fault: FaultKind | None) -> list[float]:
+    values = progress.plan.logprobs[start : len(progress.versions)]
     if fault == "nan":
         return [float("nan"), *values[1:]]
     return values[1:] if fault == "lengths" else values
@@ -126,22 +126,22 @@ class SglangWire:
     def event(
         self,
         asked: WireRequest,
-        told: WireProgress,
+        progress: WireProgress,
         start: int,
         finish: str | None,
         fault: FaultKind | None,
     ) -> bytes:
-        end = len(told.versions)
+        end = len(progress.versions)
         first = start if self._incremental else 0
-        ids = told.plan.ids[first:end]
-        values = told.plan.logprobs[first:start] + _values(told, start, fault)
+        ids = progress.plan.ids[first:end]
+        values = progress.plan.logprobs[first:start] + _values(progress, start, fault)
         meta: dict[str, Any] = {
             "id": asked.id,
             "finish_reason": None if finish is None else {"type": finish},
             "prompt_tokens": len(asked.input_ids) // 4,
-            "weight_version": str(told.versions[-1] if told.versions else 0),
+            "weight_version": str(progress.versions[-1] if progress.versions else 0),
             "completion_tokens": end,
-            "weight_versions": _spans(told.versions),
+            "weight_versions": _spans(progress.versions),
         }
         if asked.wants_logprobs and fault != "no logprobs":
             triples = zip(values, ids, strict=fault != "lengths")
@@ -153,7 +153,7 @@ class SglangWire:
             data["prompt_token_ids"] = _echo(asked, fault)
         return _event(data, fault)
 
-    def tail(self, asked: WireRequest, told: WireProgress) -> bytes:
+    def tail(self, asked: WireRequest, progress: WireProgress) -> bytes:
         return DONE
 
     def about(self, version: int) -> Mapping[str, Any]:
@@ -180,26 +180,26 @@ class VllmWire:
     def event(
         self,
         asked: WireRequest,
-        told: WireProgress,
+        progress: WireProgress,
         start: int,
         finish: str | None,
         fault: FaultKind | None,
     ) -> bytes:
-        ids = told.plan.ids[start : len(told.versions)]
+        ids = progress.plan.ids[start : len(progress.versions)]
         choice: dict[str, Any] = {"index": 0, "text": "x" * len(ids), "finish_reason": finish}
         if fault != "no ids":
             choice["token_ids"] = ids
         if asked.wants_logprobs and fault != "no logprobs":
-            choice["logprobs"] = {"token_logprobs": _values(told, start, fault)}
-        if asked.wants_echo and not told.echoed:
-            told.echoed = True
+            choice["logprobs"] = {"token_logprobs": _values(progress, start, fault)}
+        if asked.wants_echo and not progress.echoed:
+            progress.echoed = True
             choice["prompt_token_ids"] = _echo(asked, fault)
         return _event({"id": f"cmpl-{asked.id}", "model": "scripted", "choices": [choice]}, fault)
 
-    def tail(self, asked: WireRequest, told: WireProgress) -> bytes:
+    def tail(self, asked: WireRequest, progress: WireProgress) -> bytes:
         usage = {
             "prompt_tokens": len(asked.input_ids) // 4,
-            "completion_tokens": len(told.versions),
+            "completion_tokens": len(progress.versions),
         }
         return _event({"choices": [], "usage": usage}, None) + DONE
 
@@ -330,11 +330,11 @@ class ScriptedServer:
         receive: Receive,
         send: Send,
     ) -> None:
-        """The answer, told until it ends, is aborted, or the client is gone."""
+        """Streams the answer until it ends, is aborted, or the client is gone."""
         stop = self._running[asked.id] = asyncio.Event()
         watch = asyncio.create_task(_disconnected(receive, stop))
         try:
-            await self._tell(asked, WireProgress(plan=plan), fault, stop, send)
+            await self._stream(asked, WireProgress(plan=plan), fault, stop, send)
         finally:
             watch.cancel()
             del self._running[asked.id]
@@ -343,15 +343,15 @@ class ScriptedServer:
                     self._aborted.append(asked.id)
                     self._changed.notify_all()
 
-    async def _tell(
+    async def _stream(
         self,
         asked: WireRequest,
-        told: WireProgress,
+        progress: WireProgress,
         fault: EngineFault | None,
         stop: asyncio.Event,
         send: Send,
     ) -> None:
-        plan = told.plan
+        plan = progress.plan
         kind = None if fault is None else fault.kind
         cuts = kind not in (None, "no logprobs", "echo")
         count = min(len(plan.ids), fault.after) if fault is not None and cuts else len(plan.ids)
@@ -359,26 +359,26 @@ class ScriptedServer:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         for start in range(0, count, self._chunk_tokens) or ([] if cuts else [0]):
             if await self._pause(stop):
-                await self._end(send, self._wire.event(asked, told, start, "abort", None))
+                await self._end(send, self._wire.event(asked, progress, start, "abort", None))
                 return
             end = min(start + self._chunk_tokens, count)
-            told.versions += [self._version] * (end - start)
+            progress.versions += [self._version] * (end - start)
             finish = plan.finish if end == count and not cuts else None
             quirk = None if cuts else kind
-            await _more(send, self._wire.event(asked, told, start, finish, quirk))
+            await _more(send, self._wire.event(asked, progress, start, finish, quirk))
         if cuts and fault is not None:
-            await self._fail(asked, told, fault, stop, send)
-        await self._end(send, self._wire.tail(asked, told))
+            await self._fail(asked, progress, fault, stop, send)
+        await self._end(send, self._wire.tail(asked, progress))
 
     async def _fail(
         self,
         asked: WireRequest,
-        told: WireProgress,
+        progress: WireProgress,
         fault: EngineFault,
         stop: asyncio.Event,
         send: Send,
     ) -> None:
-        start = len(told.versions)
+        start = len(progress.versions)
         if fault.kind == "die":
             raise ConnectionCut
         if fault.kind in ("hang", "stall"):
@@ -387,11 +387,11 @@ class ScriptedServer:
                 self._changed.notify_all()
             await stop.wait()
         elif fault.kind == "abort":
-            await _more(send, self._wire.event(asked, told, start, "abort", None))
+            await _more(send, self._wire.event(asked, progress, start, "abort", None))
         else:
-            end = min(start + self._chunk_tokens, len(told.plan.ids))
-            told.versions += [self._version] * (end - start)
-            await _more(send, self._wire.event(asked, told, start, None, fault.kind))
+            end = min(start + self._chunk_tokens, len(progress.plan.ids))
+            progress.versions += [self._version] * (end - start)
+            await _more(send, self._wire.event(asked, progress, start, None, fault.kind))
 
     async def _pause(self, stop: asyncio.Event) -> bool:
         """Whether the request was stopped before the next tokens were due."""

@@ -7,8 +7,7 @@ of turns, or `{"members": [turns, ...]}`: the number at the end of the execution
 the address (/exec/NAME), says which of them is its own. A turn is a call whose reply takes
 `reply_s` and has `words`, or at most `tokens`, if they are given, and then a tool that takes
 `tool_s` and answers with `tool_words`. Each reply becomes a line of replies.txt in the working
-directory. It ends with 0, with 1 if a call failed, and with 2 if it was told nothing that it can
-do.
+directory. It ends with 0, with 1 if a call failed, and with 2 if its instruction cannot be done.
 """
 
 import json

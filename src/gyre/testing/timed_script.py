@@ -201,10 +201,10 @@ class TimedCall:
 
     def say(self, version: int) -> Chunk:
         """The next tokens of the reply, ended where the ask or the script says."""
-        told, plan = self.request.num_output, self.plan
+        first, plan = self.request.num_output, self.plan
         ids: list[int] = []
         finish = None
-        for at in range(told, min(told + self.chunk_tokens, len(plan.ids))):
+        for at in range(first, min(first + self.chunk_tokens, len(plan.ids))):
             finish = self.request.take(plan.ids[at], plan.logprobs[at], version).finish
             ids.append(plan.ids[at])
             if finish is not None:
@@ -214,10 +214,10 @@ class TimedCall:
         prompt = self.request.call.tokens[: self.request.num_prompt]
         return Chunk(
             ids=ids,
-            logprobs=plan.logprobs[told : told + len(ids)],
+            logprobs=plan.logprobs[first : first + len(ids)],
             version=version,
             finish=finish,
-            prompt_ids=None if told else prompt.tolist(),
+            prompt_ids=None if first else prompt.tolist(),
         )
 
     async def wait(self, within_s: float | None = None) -> None:

@@ -1,4 +1,4 @@
-"""A tracker that keeps what it is told, and fails or waits on demand."""
+"""A tracker that keeps what is logged, and fails or waits on demand."""
 
 import threading
 from collections.abc import Mapping

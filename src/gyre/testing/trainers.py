@@ -10,7 +10,7 @@ from gyre.types.errors import CellError, InternalError, NotFinite, OutOfMemory
 from gyre.types.training import Claim, ClaimReport, Measures, Pack, Score, Share, StepReport, Work
 
 Fault = Literal["out of memory", "not finite", "lost"]
-"""What goes wrong with a call: no room, a value that is no number, or the cell is gone."""
+"""What goes wrong with a call: no memory, a value that is no number, or the cell is gone."""
 
 OBJECTIVE = LossConfig()
 

@@ -1,4 +1,4 @@
-"""What the driver of a cell tells its other ranks, and what they answer, as lines of JSON."""
+"""Commands of a cell's driver to its other ranks, and their replies, as lines of JSON."""
 
 from typing import TypeAlias
 

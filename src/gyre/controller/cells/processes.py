@@ -46,7 +46,7 @@ class CellProcesses:
         self.supervisors: ForkClients
         self.folder = folder.absolute()
         self.moved: Callable[[EngineName, str], Awaitable[None]]
-        """Told where an engine is from now on, which its cell began to serve on another machine."""
+        """Called with an engine's new address, when its cell is started on another machine."""
         self._fork_client: ForkClients
         self._processes: dict[int, ForkedProcess] = {}
 

@@ -83,7 +83,7 @@ def signal_supervisor(folder: Path, number: signal.Signals, by: ProcessSignaller
 
 
 def stop(folder: Path, by: ProcessSignaller) -> None:
-    """The same one hears that its run is stopped, and may be resumed."""
+    """Signals the same supervisor that its run is stopped, and may be resumed."""
     signal_supervisor(folder, signal.SIGUSR2, by)
 
 

@@ -39,9 +39,9 @@ Change = Literal["added", "removed", "changed"]
 MOST_ENTRIES = 20_000
 """Files and folders that are looked at on either side."""
 MOST_FILES = 500
-"""Files that are told of."""
+"""Files that are listed."""
 MOST_BYTES = 256 * 1024
-"""A larger file is told by its size, and known to be unchanged by its time."""
+"""A larger file is shown by its size, and known to be unchanged by its time."""
 MOST_LINES = 4_000
 """Lines of all files together; a longer file is not compared line by line."""
 CONTEXT_LINES = 3
@@ -68,7 +68,7 @@ class Differences:
 
     files: tuple[Difference, ...]
     num_left_out: int
-    """Files that differ and are not told of."""
+    """Files that differ and are not listed."""
     is_cut: bool
     """Whether one of the folders holds more than was looked at."""
 
@@ -86,7 +86,7 @@ def differences(before: Path | None, after: Path) -> Differences:
     old, old_cut = ({}, False) if before is None else _listed(before)
     new, new_cut = _listed(after)
     found: list[Difference] = []
-    room, num_left_out = MOST_LINES, 0
+    lines_left, num_left_out = MOST_LINES, 0
     for path in sorted(old.keys() | new.keys()):
         one, other = old.get(path), new.get(path)
         if one is not None and other is not None and _is_same(one, other):
@@ -94,8 +94,8 @@ def differences(before: Path | None, after: Path) -> Differences:
         if len(found) == MOST_FILES:
             num_left_out += 1
             continue
-        found.append(_difference(path, one, other, room))
-        room -= len(found[-1].lines or ())
+        found.append(_difference(path, one, other, lines_left))
+        lines_left -= len(found[-1].lines or ())
     return Differences(files=tuple(found), num_left_out=num_left_out, is_cut=old_cut or new_cut)
 
 
@@ -112,7 +112,7 @@ def _listed(folder: Path) -> tuple[dict[str, _Entry], bool]:
 
 
 def _walked(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """What its programs have shut, or laid deeper than a path can say, is not told."""
+    """Leaves out what its programs have shut, or laid deeper than a path can say."""
     waiting = [folder]
     while waiting:
         try:
@@ -146,13 +146,13 @@ def _is_same(one: _Entry, other: _Entry) -> bool:
     return _read(one) == _read(other)
 
 
-def _difference(path: str, one: _Entry | None, other: _Entry | None, room: int) -> Difference:
+def _difference(path: str, one: _Entry | None, other: _Entry | None, lines_left: int) -> Difference:
     change: Change = "changed"
     if one is None:
         change = "added"
     elif other is None:
         change = "removed"
-    lines, note = _lines(one, other, room)
+    lines, note = _lines(one, other, lines_left)
     return Difference(
         path=path,
         change=change,
@@ -164,7 +164,7 @@ def _difference(path: str, one: _Entry | None, other: _Entry | None, room: int) 
 
 
 def _lines(
-    one: _Entry | None, other: _Entry | None, room: int
+    one: _Entry | None, other: _Entry | None, lines_left: int
 ) -> tuple[tuple[str, ...] | None, str | None]:
     for entry in (other, one):
         if entry is not None and (note := _unreadable(entry)) is not None:
@@ -175,7 +175,7 @@ def _lines(
         if text is None:
             return None, "not text"
         sides.append(text.splitlines())
-    if sum(map(len, sides)) > room:
+    if sum(map(len, sides)) > lines_left:
         return None, "more lines than are shown"
     before, after = sides
     compared = difflib.unified_diff(before, after, lineterm="", n=CONTEXT_LINES)
@@ -376,7 +376,7 @@ def _name(execution: str) -> str:
 
 
 def _rule_of(folder: Path) -> SelectionRule:
-    """Seed and J_max as the run was told; without its file what a run has that is told nothing."""
+    """Seed and J_max of the run file; without it, their defaults."""
     run, draw = RunInfoConfig(), SelectionConfig()
     if (folder / RUN_FILE).is_file():
         sections = load_file(folder / RUN_FILE).sections

@@ -20,7 +20,7 @@ LOOK_S = 0.25
 ALIVE_S = 1.0
 """How often it is asked who writes it."""
 AT_ONCE = 1000
-"""Entries that are told before others have their turn."""
+"""Entries that are recorded before other tasks have their turn."""
 KEYS = "abcdefgh"
 """Names of runs in addresses."""
 
@@ -51,9 +51,9 @@ class FollowedRun:
         self.history: RunHistory | None = None
         """None before the journal has a header."""
         self.sequence = 0
-        """Entries told."""
+        """Entries recorded."""
         self.problem: str | None = None
-        """Why nothing is told any more."""
+        """Why no more entries are recorded."""
         self._changed = asyncio.Condition()
         self._read = asyncio.Event()
 
@@ -115,7 +115,7 @@ class FollowedRun:
         return path is not None and path.is_file()
 
     async def wait_read(self) -> None:
-        """Returns when all was told that the journal held at first."""
+        """Returns when all that the journal held at first is recorded."""
         await self._read.wait()
 
     async def wait_news(self, mark: Mark) -> None:
@@ -130,12 +130,12 @@ class FollowedRun:
             await asyncio.sleep(LOOK_S)
 
     async def look(self) -> None:
-        """All that the journal holds is told, unless it makes no run."""
+        """Records all that the journal holds, unless it makes no run."""
         before = self.mark
         self._ask()
         if self.problem is None:
             try:
-                await self._tell()
+                await self._take_news()
             except (ConfigError, LogDamaged, InternalError) as error:
                 self.problem = str(error)
         self._read.set()
@@ -150,7 +150,7 @@ class FollowedRun:
             self._asked_s = now
             self._has_writer = lock_holder(self._following.path) is not None
 
-    async def _tell(self) -> None:
+    async def _take_news(self) -> None:
         if self._waits and not self._following.path.exists():
             return
         self._waits = False

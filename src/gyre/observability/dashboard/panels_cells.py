@@ -23,7 +23,7 @@ class Cause(Enum):
     """What time went to."""
 
     SERVING = "serving"
-    """Engines at home, by the part of their seats that was taken."""
+    """Engines at home, by the part of their capacity that was taken."""
     EMPTY = "empty seats"
     TRAINING = "training"
     """Claims and updates."""

@@ -94,15 +94,15 @@ def evaluation(history: RunHistory, view: ViewWindow) -> dict[str, list[Any]]:
 
 
 def publications(history: RunHistory, view: ViewWindow) -> dict[str, list[Any]]:
-    """Every publication; what it took is known where a journal has facts for people."""
-    told = {
+    """Every publication; what it took is known where a journal has run events."""
+    facts = {
         publication.fact.version: publication.fact
         for publication in until(history.steps.publications, view.at_s)
         if isinstance(publication.fact, WeightsPublished)
     }
 
     def of_fact(name: str) -> Callable[[Publication], Any]:
-        return lambda one: getattr(told.get(one.version), name, None)
+        return lambda one: getattr(facts.get(one.version), name, None)
 
     values = {name: of_fact(name) for name in ("save_s", "load_s", "num_bytes")}
     return columns(history.publications_until(view.at_s), named("version", "at_s") | values)

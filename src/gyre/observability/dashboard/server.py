@@ -273,7 +273,7 @@ class DashboardServer:
             asyncio.create_task(exchange.gone()),
             asyncio.create_task(self._stopping.wait()),
             asyncio.create_task(_ping(exchange)),
-            *(asyncio.create_task(self._tell(exchange, run)) for run in self._runs.values()),
+            *(asyncio.create_task(self._send_news(exchange, run)) for run in self._runs.values()),
         ]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -285,7 +285,7 @@ class DashboardServer:
             task.result()
         await exchange.write(b"", last=True)
 
-    async def _tell(self, exchange: Exchange, run: FollowedRun) -> None:
+    async def _send_news(self, exchange: Exchange, run: FollowedRun) -> None:
         newest = NewsCursor()
         history = run.history
         while True:

@@ -47,7 +47,7 @@ class StepSummary:
     """Cells in training when it was taken."""
     identity: Identity
     made: StepMade | None
-    """None in a journal without facts for people."""
+    """None in a journal without run events."""
 
     @property
     def reward(self) -> float | None:
@@ -125,7 +125,7 @@ class EngineOccupancy(NamedTuple):
     at_s: float
     load: int
     seat_s: float
-    """Sum over the time before: seats taken, as far as the engine is meant to have them."""
+    """Sum over the time before: executions there, up to the capacity it is meant to have."""
 
 
 class TimedTransition(NamedTuple):
@@ -234,7 +234,7 @@ class CellHistory:
         return self._seats_at(engine, at_s).load
 
     def seat_s(self, engine: int, at_s: float) -> float:
-        """Sum of seats taken over all time before."""
+        """Sum of executions, up to its capacity, over all time before."""
         last = self._seats_at(engine, at_s)
         taken = min(last.load, self.capacities[engine])
         return last.seat_s + taken * max(0.0, at_s - last.at_s)

@@ -107,7 +107,7 @@ class ExecutionRecord:
     group: int
     member: int
     name: str | None = None
-    """None in a journal without facts for people."""
+    """None in a journal without run events."""
     engine: int | None = None
     """Where its calls go, or went last."""
     launched_s: float | None = None
@@ -224,7 +224,7 @@ class ExecutionHistory:
                 pass
 
     def record_fact(self, fact: object) -> None:
-        """Facts for people; of a group that was never dispatched there is nothing to keep."""
+        """Records a run event; of a group that was never dispatched there is nothing to keep."""
         match fact:
             case GroupDrawn(group=group, task=task, executions=names) if self._knows(group):
                 self.queries[group].task = task

@@ -47,7 +47,7 @@ class RunFault:
 
 
 class FaultHistory:
-    """All of them, in the order in which they were told."""
+    """All faults, in the order in which they were recorded."""
 
     def __init__(self) -> None:
         self.rows: list[RunFault] = []
@@ -113,7 +113,7 @@ class FaultHistory:
 
 
 def _fault_of(now: float, fact: object) -> RunFault | None:
-    """Facts for people that speak of a fault; those that say how long it took end with it."""
+    """The fault that a run event reports, if any; one with a duration ends with the event."""
     match fact:
         case EngineSlow(engine=engine, token_s=token_s, peers_token_s=peers_s):
             text = f"engine {engine} takes {token_s:.3g} s for a token, its peers {peers_s:.3g} s"

@@ -63,7 +63,7 @@ class StepRecord:
     num_void: int
     identity: Identity
     made: StepMade | None
-    """None in a journal without facts for people."""
+    """None in a journal without run events."""
     packed: PackTotals | None
     objective: LossTotals | None
     claim_s: float | None
@@ -120,7 +120,7 @@ class StepHistory:
                 pass
 
     def taken(self, now: float, scheduler: Scheduler, *, num_void: int) -> None:
-        """An update was taken; what was told of it came before."""
+        """An update was taken; run events about it came before."""
         version = scheduler.burst.version
         ages = Counter(scheduler.staleness.histogram)
         made = self._made if self._made is not None and self._made.step == version - 1 else None

@@ -16,7 +16,7 @@ Provenance = Literal["policy", "harness", "tool", "template"]
 Decode = Callable[[Sequence[int]], str]
 
 MOST_TOKENS = 20_000
-"""Tokens of one message that are told; of more, the first and the last half of as many."""
+"""Tokens of one message that are sent; of more, the first and the last half of as many."""
 UNDECIDED = "\ufffd"
 """What a decoder says while the bytes of a character are not all there."""
 MOST_UNDECIDED = 8
@@ -36,7 +36,7 @@ class Vocabulary:
 def call_data(
     loaded: LoadedExecution, call: int, rule: SelectionRule, *, vocabulary: Vocabulary | None
 ) -> Plain:
-    """What a call was newly told and what it said, in plain values; ConfigError without it.
+    """A call's new messages and its reply, in plain values; ConfigError without it.
 
     Without a vocabulary messages have no text, except the reply, which is kept as text as well.
     """
@@ -66,8 +66,10 @@ def call_data(
         "closed_at": node.closed_at,
         "spans": [asdict(span) for span in node.spans],
         "has_text": vocabulary is not None,
-        "messages": [reader.told(tree.segments[segment]) for segment in share.segments[:-1]],
-        "reply": reader.said(node, drawn.admitted.get(node.id)),
+        "messages": [
+            reader.prompt_message(tree.segments[segment]) for segment in share.segments[:-1]
+        ],
+        "reply": reader.reply(node, drawn.admitted.get(node.id)),
     }
 
 
@@ -78,7 +80,7 @@ class _Reader:
         self._tree = loaded.tree
         self._vocabulary = vocabulary
 
-    def told(self, segment: Segment) -> Plain:
+    def prompt_message(self, segment: Segment) -> Plain:
         """A message of the harness: runs of tokens that came from one place."""
         ids = self._tree.tokens(segment.id).tolist()
         source: Provenance = "tool" if segment.label == "tool" else "harness"
@@ -107,7 +109,7 @@ class _Reader:
     def _is_special(self, token: int) -> bool:
         return self._vocabulary is not None and token in self._vocabulary.special
 
-    def said(self, node: CallNode, admitted: TrainedTokens | None) -> Plain:
+    def reply(self, node: CallNode, admitted: TrainedTokens | None) -> Plain:
         """The generation prompt, and each sampled token with what was recorded of it."""
         tree, segment = self._tree, self._tree.segments[node.segment]
         prompt = tree.tokens(node.segment)[: segment.prompt].tolist()

@@ -117,7 +117,7 @@ def _extends(parent: CallNode, child: CallNode) -> bool:
 
 
 QUOTE_CHARS = 240
-"""How much of a box's first and last reply is told with the tree."""
+"""How much of a box's first and last reply is sent with the tree."""
 
 Plain = dict[str, Any]
 

@@ -22,7 +22,7 @@ from gyre.types.ids import ExecutionId, SegmentId
 Decode = Callable[[Sequence[int]], str]
 
 TEXT_COLUMNS = 100
-"""How much of a message is shown where no terminal says how much there is room for."""
+"""How much of a message is shown where no terminal gives its width."""
 TEXT_TOKENS = 400
 AGENT_COLUMNS = 14
 
@@ -217,17 +217,17 @@ def _padded(at: int, text: str, width: int) -> str:
 
 
 def _texts(tree: Tree, chain: Chain, view: TreeViewOptions) -> Iterator[tuple[Piece, ...]]:
-    """What each call was newly told, and what it said."""
+    """Each call's new messages, and its reply."""
     for node, share in zip(chain.calls, chain.shares, strict=True):
         if view.decode is not None:
             for segment in share.segments[:-1]:
                 yield _quoted(
-                    node, tree.segments[segment].label, _told(tree, segment, view.decode), view
+                    node, tree.segments[segment].label, _text_of(tree, segment, view.decode), view
                 )
         yield _quoted(node, "reply", said(node.message), view)
 
 
-def _told(tree: Tree, segment: SegmentId, decode: Decode) -> str:
+def _text_of(tree: Tree, segment: SegmentId, decode: Decode) -> str:
     ids = tree.tokens(segment)[:TEXT_TOKENS].tolist()
     return decode(ids)
 

@@ -45,9 +45,9 @@ PARTS: tuple[ReportPart, ...] = (
 PICTURES = frozenset(f"{part.name}.png" for part in PARTS)
 
 
-def files(told: Sequence[ReportRun], parts: Sequence[ReportPart] = PARTS) -> dict[str, bytes]:
+def files(reports: Sequence[ReportRun], parts: Sequence[ReportPart] = PARTS) -> dict[str, bytes]:
     """Of one run or several; the same journals give the same bytes."""
-    runs = beside_each_other(told)
+    runs = beside_each_other(reports)
     found: dict[str, bytes] = {}
     drawn: dict[str, str] = {}
     for part in parts:
@@ -66,10 +66,10 @@ def files(told: Sequence[ReportRun], parts: Sequence[ReportPart] = PARTS) -> dic
 def reported(places: Sequence[Path], say: Callable[[str], None]) -> list[ReportRun]:
     """Every run up to the last fact of its journal; raises ConfigError where one has none."""
     runs = watched(list(places)).values()
-    return [_told(run, say, num_runs=len(runs)) for run in runs]
+    return [_report_of(run, say, num_runs=len(runs)) for run in runs]
 
 
-def _told(run: FollowedRun, say: Callable[[str], None], *, num_runs: int) -> ReportRun:
+def _report_of(run: FollowedRun, say: Callable[[str], None], *, num_runs: int) -> ReportRun:
     say(f"{run.place}: reading")
     trees = run_loop(_read(run))
     history = run.history
@@ -93,7 +93,7 @@ def _told(run: FollowedRun, say: Callable[[str], None], *, num_runs: int) -> Rep
 
 
 async def _read(run: FollowedRun) -> dict[str, Any] | None:
-    """All that the journal holds is told; returns what the trees of its executions are like."""
+    """Reads the whole journal; returns the sizes of its executions' trees."""
     await run.look()
     if run.history is None or run.folder is None:
         return None

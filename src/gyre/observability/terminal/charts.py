@@ -25,9 +25,9 @@ def curve(values: Sequence[tuple[int, float]], *, width: int) -> list[str]:
     low, high = _floor(found), max(found)
     marks = [f"{high:.3f}", f"{low:.3f}"]
     margin = max(map(len, marks)) + 2
-    room = width - margin
-    means = squeezed(found, room)
-    wide = max(1, min(WIDEST_BAR, room // len(means)))
+    num_columns = width - margin
+    means = squeezed(found, num_columns)
+    wide = max(1, min(WIDEST_BAR, num_columns // len(means)))
     columns = [_column(mean, low, high) for mean in means]
     lines = []
     for row in range(ROWS):
@@ -74,21 +74,21 @@ def timeline(board: RunBoard, *, width: int) -> list[str]:
         return []
     named = _named(board.shape.num_cells)
     margin = max(len("waterlevel"), *map(len, named)) + 2
-    room = max(8, width - margin - _SHARE)
+    num_columns = max(8, width - margin - _SHARE)
     lines, drawn = [], ""
     for name, cells in named.items():
         spans = [board.spans(cell) for cell in cells]
-        row = _row(spans, end_s=end_s, room=room)
+        row = _row(spans, end_s=end_s, num_columns=num_columns)
         drawn += row
         share = _training_s(spans) / (end_s * len(cells))
         lines.append(f"{name:<{margin}}{row}{share:>{_SHARE}.0%}")
     if alone := len(board.shape.standalone_capacities):
         serving = ROLES[CellState.SERVING][0]
-        lines.append(f"{f'alone {alone}':<{margin}}{serving * room}")
-    lines.append(f"{'steps':<{margin}}{_steps(board, room)}".rstrip())
+        lines.append(f"{f'alone {alone}':<{margin}}{serving * num_columns}")
+    lines.append(f"{'steps':<{margin}}{_steps(board, num_columns)}".rstrip())
     peak = max((level.waterlevel for level in board.levels), default=0)
-    lines.append(f"{'waterlevel':<{margin}}{_water(board, peak, room)}".rstrip())
-    lines.append(f"{'':<{margin}}0{spoken(end_s):>{room - 1}}")
+    lines.append(f"{'waterlevel':<{margin}}{_water(board, peak, num_columns)}".rstrip())
+    lines.append(f"{'':<{margin}}0{spoken(end_s):>{num_columns - 1}}")
     return [*lines, *_legend(drawn, peak, margin=margin, width=width)]
 
 
@@ -105,12 +105,12 @@ def _name(cells: range) -> str:
     return "core" if cells[0] == CORE else f"cell {cells[0]}"
 
 
-def _row(cells: Sequence[Sequence[CellSpan]], *, end_s: float, room: int) -> str:
+def _row(cells: Sequence[Sequence[CellSpan]], *, end_s: float, num_columns: int) -> str:
     """For each slice the state that most of its cells' time went to."""
-    spent: list[dict[CellState, float]] = [defaultdict(float) for _ in range(room)]
-    slice_s = end_s / room
+    spent: list[dict[CellState, float]] = [defaultdict(float) for _ in range(num_columns)]
+    slice_s = end_s / num_columns
     for span in chain(*cells):
-        for at in range(int(span.start_s / slice_s), min(room, ceil(span.end_s / slice_s))):
+        for at in range(int(span.start_s / slice_s), min(num_columns, ceil(span.end_s / slice_s))):
             inside_s = min(span.end_s, (at + 1) * slice_s) - max(span.start_s, at * slice_s)
             spent[at][span.state] += max(0.0, inside_s)
     # The first of the states in their order, where two share a slice evenly.
@@ -124,20 +124,20 @@ def _training_s(cells: Sequence[Sequence[CellSpan]]) -> float:
     return sum(span.end_s - span.start_s for span in spans)
 
 
-def _steps(board: RunBoard, room: int) -> str:
-    taken = [0] * room
+def _steps(board: RunBoard, num_columns: int) -> str:
+    taken = [0] * num_columns
     for step in board.steps:
-        taken[min(room - 1, max(0, ceil(step.at_s / board.now * room) - 1))] += 1
+        taken[min(num_columns - 1, max(0, ceil(step.at_s / board.now * num_columns) - 1))] += 1
     return "".join(GAP if many == 0 else STEP if many == 1 else str(min(many, 9)) for many in taken)
 
 
-def _water(board: RunBoard, peak: int, room: int) -> str:
+def _water(board: RunBoard, peak: int, num_columns: int) -> str:
     """The level in the middle of each slice; a level above 0 can always be seen."""
     signs = GAP + EIGHTHS
     times = [one.at_s for one in board.levels]
     drawn = ""
-    for at in range(room):
-        place = bisect_right(times, board.now * (at + 0.5) / room) - 1
+    for at in range(num_columns):
+        place = bisect_right(times, board.now * (at + 0.5) / num_columns) - 1
         level = board.levels[place].waterlevel if place >= 0 else 0
         drawn += signs[-(-level * (len(signs) - 1) // max(1, peak))]
     return drawn

@@ -47,11 +47,11 @@ def cut(text: str, width: int) -> str:
     return text if columns(text) <= width else _beginning(text, width - 1) + ELLIPSIS
 
 
-def _beginning(text: str, room: int) -> str:
+def _beginning(text: str, space: int) -> str:
     kept = ""
     for char in text:
-        room -= columns(char)
-        if room < 0:
+        space -= columns(char)
+        if space < 0:
             break
         kept += char
     return kept
@@ -68,12 +68,12 @@ def fit(line: Line, width: int | None) -> list[Piece]:
     if width is None or sum(columns(text) for text, _ in pieces) <= width:
         return pieces
     fitted: list[Piece] = []
-    room = width - 1
+    space = width - 1
     for text, style in pieces:
-        if columns(text) > room:
-            return [*fitted, (_beginning(text, room) + ELLIPSIS, style)]
+        if columns(text) > space:
+            return [*fitted, (_beginning(text, space) + ELLIPSIS, style)]
         fitted.append((text, style))
-        room -= columns(text)
+        space -= columns(text)
     return fitted
 
 

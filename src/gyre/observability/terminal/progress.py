@@ -87,7 +87,7 @@ class Progress:
         if self._is_mute or (soon and not is_due):
             return
         self._drawn_s = now
-        width, height = room(self._stream)
+        width, height = terminal_size(self._stream)
         lines = [fit(line, width) for line in block(self.board, now)][: max(1, height - 1)]
         painted = [f"{paint(line, colour=self._colour)}\n" for line in lines]
         self._write(self._back(width) + spelled("".join(painted), self._stream.encoding))
@@ -95,7 +95,7 @@ class Progress:
 
     def _back(self, width: int | None = None) -> str:
         """To where the block begins, with all below it erased; narrow terminals wrapped it."""
-        width = room(self._stream)[0] if width is None else width
+        width = terminal_size(self._stream)[0] if width is None else width
         rows = sum(max(1, -(-num_columns // width)) for num_columns in self._drawn)
         return f"\x1b[{rows}F\x1b[J" if rows else ""
 
@@ -139,7 +139,7 @@ class Progress:
         self._write(spelled(line, self._stream.encoding) + "\n")
 
 
-def room(stream: TextIO) -> tuple[int, int]:
+def terminal_size(stream: TextIO) -> tuple[int, int]:
     """Columns to use of where a stream goes, and lines there are."""
     try:
         found = os.get_terminal_size(stream.fileno())
@@ -244,8 +244,8 @@ def _of(number: int, steps: int | None) -> str:
 
 def _cells(board: RunBoard) -> Iterator[Piece]:
     """A sign for each cell, core first; those that do the same side by side in one piece."""
-    room = PICTURE - 2
-    shown = board.states[:room]
+    most = PICTURE - 2
+    shown = board.states[:most]
     gap = GAP if len(shown) <= SPACED_CELLS else ""
     for state, together in groupby(shown):
         sign, _, style = ROLES[state]
@@ -259,7 +259,7 @@ def _roles(board: RunBoard) -> str:
 
 
 def _water(board: RunBoard) -> Iterator[Piece]:
-    """Of all seats: those taken, those free, and those away with their cells."""
+    """Of all capacity: what is taken, what is free, and what is away with its cells."""
     whole, width = board.full_capacity, PICTURE - 2
     taken = min(board.running, board.capacity)
     picture = bar(

@@ -14,7 +14,7 @@ from gyre.observability.history.faults import FaultHistory, RunFault
 from gyre.observability.terminal.board import JOURNAL_EVENTS, RunBoard
 from gyre.observability.terminal.charts import timeline
 from gyre.observability.terminal.colors import cut, printed, safe
-from gyre.observability.terminal.progress import WIDTH, Progress, block, ending, room
+from gyre.observability.terminal.progress import WIDTH, Progress, block, ending, terminal_size
 from gyre.observability.terminal.text import clock, many, spelled, spoken
 from gyre.scheduler.messages import Event, StopReason
 from gyre.scheduler.replay import shape_of
@@ -52,8 +52,10 @@ class RunStatusView:
         self.faults = FaultHistory()
 
     def news(self) -> Iterator[tuple[float, object]]:
-        """Facts since the last time, each to be told to `board` before the next is asked for; it
-        is another one where they are all there are."""
+        """Facts since the last time, each to be recorded on `board` before the next is asked for.
+
+        The board is another one where the facts are all there are.
+        """
         entries = self._following.news()
         header = self._following.header
         if header is None:
@@ -159,6 +161,6 @@ def follow(
 def _leave(looking: RunStatusView, stream: TextIO) -> int:
     stands = looking.stands()
     name = looking.place.name if looking.board is None else looking.board.name
-    line = cut(safe(f"{name}: {stands.text}"), room(stream)[0])
+    line = cut(safe(f"{name}: {stands.text}"), terminal_size(stream)[0])
     print(spelled(line, stream.encoding), file=stream)
     return stands.status
