@@ -91,13 +91,13 @@ def test_orders_that_lead_to_events_are_followed_to_their_end(tmp_path):
     async def live():
         with journal(tmp_path / "journal") as written:
 
-            def obey(orders):
+            def execute(orders):
                 for one in orders:
                     heard.append(one)
                     if isinstance(one, AdmitGroup):
                         host.record(GroupAdmitted(group=one.group))
 
-            host = RunLoop(Scheduler(SHAPE), written, execute=obey)
+            host = RunLoop(Scheduler(SHAPE), written, execute=execute)
             working = asyncio.create_task(host.work())
             host.record(RunStarted())
             await host.settled()
@@ -160,14 +160,14 @@ def test_a_full_disk_stops_everything_until_there_is_room_again(tmp_path, monkey
     monkeypatch.setattr("gyre.controller.run_loop.RETRY_S", 0.01)
     path, alarms, obeyed, seen = tmp_path / "journal", [], [], []
 
-    def obey(commands):
+    def execute(commands):
         seen.append([one.event for one in read(path, kinds=JOURNAL_EVENTS).entries])
         obeyed.extend(commands)
 
     async def live():
         with journal(path) as written:
             disk = FullDisk(written, refusals=3)
-            host = RunLoop(Scheduler(SHAPE), disk, execute=obey, alarm=alarms.append)
+            host = RunLoop(Scheduler(SHAPE), disk, execute=execute, alarm=alarms.append)
             working = asyncio.create_task(host.work())
             host.record(RunStarted())
             await host.settled()

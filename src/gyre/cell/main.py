@@ -335,7 +335,7 @@ def live(arguments: Sequence[str], ready: Callable[[str], None]) -> int:
     return 0
 
 
-def run_forked(arguments: Sequence[str], told: str) -> int:
+def run_forked(arguments: Sequence[str], secret: str) -> int:
     """The same in a process that a fork server forked."""
     return live(arguments, fork_server.ready)
 

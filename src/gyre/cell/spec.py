@@ -89,8 +89,8 @@ class CellSpec:
 
     def host_of(self, rank: int) -> str:
         """Address of the machine that a rank is on."""
-        door = self.node_agent_of(rank)
-        return self.host if door is None else door.rpartition(":")[0]
+        node_agent = self.node_agent_of(rank)
+        return self.host if node_agent is None else node_agent.rpartition(":")[0]
 
     def local_rank(self, rank: int) -> int:
         """Which it is among the ranks of its node, from 0."""

@@ -122,7 +122,7 @@ class ForkClient:
     async def open(
         cls, module: str, log: Path, *, at: Node | None = None, dies_with_parent: bool = False
     ) -> "ForkClient":
-        """Starts a fork server, here or `at` a node; `dies_with_parent`: its children end with it."""
+        """Starts a fork server, here or at a node; see `fork` for which children end with it."""
         spot = LocalNode() if at is None else at
         return cls(
             module,

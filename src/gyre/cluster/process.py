@@ -21,21 +21,21 @@ LOOK_S = 0.1
 class LoggedProcess:
     """One process with a log of its own, in a session of its own."""
 
-    def __init__(self, name: str, process: SpawnedProcess, log: Path, spot: Node) -> None:
+    def __init__(self, name: str, process: SpawnedProcess, log: Path, node: Node) -> None:
         self.name = name
         self._process = process
         self._log = log
-        self._spot = spot
+        self._node = node
 
     @classmethod
     async def start(
         cls, name: str, arguments: Sequence[str], log: Path, *, at: Node | None = None
     ) -> "LoggedProcess":
         """A Python program of this installation, `-m MODULE ARGUMENT...`; here, unless it says."""
-        spot = LocalNode() if at is None else at
-        process = await spot.spawn(arguments, log=str(log))
+        node = LocalNode() if at is None else at
+        process = await node.spawn(arguments, log=str(log))
         process.hang_up()
-        return cls(name, process, log, spot)
+        return cls(name, process, log, node)
 
     @property
     def pid(self) -> int:
@@ -61,19 +61,19 @@ class LoggedProcess:
     async def stop(self) -> None:
         """It is told to end, and made to if it does not; so is everything it started."""
         if not self._process.is_over:
-            self._spot.signal(self.pid, signal.SIGTERM)
+            self._node.signal(self.pid, signal.SIGTERM)
             try:
                 async with asyncio.timeout(STOP_S):
                     await self._process.wait()
             except TimeoutError:
-                self._spot.signal(self.pid, signal.SIGKILL)
+                self._node.signal(self.pid, signal.SIGKILL)
                 await self._process.wait()
-        self._spot.signal(self.pid, signal.SIGKILL, group=True)
+        self._node.signal(self.pid, signal.SIGKILL, group=True)
         await self._process.close()
 
     async def kill(self) -> None:
         """It is gone, and so is everything it started."""
-        self._spot.signal(self.pid, signal.SIGKILL, group=True)
+        self._node.signal(self.pid, signal.SIGKILL, group=True)
         await self._process.wait()
         await self._process.close()
 

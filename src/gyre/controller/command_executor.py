@@ -82,7 +82,7 @@ class CommandExecutor:
     def execute(self, commands: Sequence[Command]) -> None:
         """Called after every event, also when it led to no order: engines may be ready since."""
         for command in commands:
-            self._obey(command)
+            self._execute(command)
         self._follow()
 
     def _follow(self) -> None:
@@ -112,7 +112,7 @@ class CommandExecutor:
             found |= {name: assignments.get(name) for name in assignments.changed()}
         return found
 
-    def _obey(self, command: Command) -> None:
+    def _execute(self, command: Command) -> None:
         match command:
             case AdmitGroup(group=group, version=version, size=size):
                 self._coordinator.admit(group, version=version, size=size)
@@ -137,9 +137,9 @@ class CommandExecutor:
                 assert self._evaluations is not None
                 self._evaluations.launch(command)
             case _:
-                self._obey_for_cells(command)
+                self._execute_for_cell(command)
 
-    def _obey_for_cells(
+    def _execute_for_cell(
         self, command: EnterTraining | LeaveTraining | Publish | LoadWeights | RestartCell
     ) -> None:
         transitions = self._transitions

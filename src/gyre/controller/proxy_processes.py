@@ -247,11 +247,11 @@ class ProxyProcesses:
         """New processes; either all of them take calls, or none is left."""
         starts = [one.start(shard_plan(plan, shard)) for shard, one in enumerate(self._all)]
         ended = await asyncio.gather(*starts, return_exceptions=True)
-        errors = [one for one in ended if one is not None]
+        errors = [failure for failure in ended if failure is not None]
         if errors:
             # Whichever failed has ended by itself.
             started = [one for one, error in zip(self._all, ended, strict=True) if error is None]
-            await asyncio.gather(*(one.stop() for one in started))
+            await asyncio.gather(*(shard.stop() for shard in started))
             raise errors[0]
 
     async def take_over(self, plans: Sequence[ProxySpec], *, before: str, now: str) -> None:
@@ -298,5 +298,5 @@ def recorded_plans(places: RunDir, shards: int) -> list[ProxySpec] | None:
 async def _all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Of each what it returned; the first that fails ends the others."""
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one) for one in work]
+        tasks = [group.create_task(coroutine) for coroutine in work]
     return [task.result() for task in tasks]

@@ -101,9 +101,9 @@ def use_of(
     if not mine:
         return None
     return DeviceUse(
-        busy=sum(one.busy for one in mine) / len(mine),
-        used_bytes=sum(one.used_bytes for one in mine),
-        total_bytes=sum(one.total_bytes for one in mine),
+        busy=sum(device.busy for device in mine) / len(mine),
+        used_bytes=sum(device.used_bytes for device in mine),
+        total_bytes=sum(device.total_bytes for device in mine),
     )
 
 

@@ -310,7 +310,7 @@ class EvalRunner:
 
     async def _until_over(self, stop_requested: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as self._group:
-            always = [self._group.create_task(self._watch(*one)) for one in self._watched]
+            always = [self._group.create_task(self._watch(*watch)) for watch in self._watched]
             always.append(self._group.create_task(self._supervisors.look_after()))
             always.append(self._group.create_task(self._launch_all()))
             waits = [asyncio.create_task(event.wait()) for event in (stop_requested, self._over)]

@@ -35,7 +35,7 @@ UNTOUCHED = "untouched"
 SOLVED = "solve.sh"
 NOTHING = "/dev/null"
 """The script of a way that does nothing in a step."""
-NOBODY = "http://127.0.0.1:9"
+NO_MODEL = "http://127.0.0.1:9"
 """Stands for the model's address, which no script of a task has a use for."""
 DEADLINES = DeadlinesConfig(agent_s=600.0, overall_s=1200.0)
 SAID_BYTES = 2_000
@@ -100,7 +100,7 @@ async def _try_all(
         for task, ways in zip(tasks, running, strict=True):
             report(CheckedTask(task=task, ways=tuple(await asyncio.gather(*ways))))
     finally:
-        left = [one for ways in running for one in ways]
+        left = [running_check for ways in running for running_check in ways]
         for running_check in left:
             running_check.cancel()
         await asyncio.gather(*left, return_exceptions=True)
@@ -138,7 +138,7 @@ def _order(task: Task, way: str, sandbox: SandboxConfig) -> ExecutionSpec:
             evaluation=replace(task.evaluation, attempts=1),
             steps=steps,
         ),
-        url=NOBODY,
+        url=NO_MODEL,
         harness=("bash", "{instruction}"),
         variables={},
         agent_s=agent_s,

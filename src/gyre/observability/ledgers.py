@@ -154,7 +154,7 @@ class _Count:
             self._step_of[group] = step
             self._batches.setdefault(step, []).append(group)
             size = self._shape.group_size
-            if missing := sum((group, one) not in self._outcomes for one in range(size)):
+            if missing := sum((group, member) not in self._outcomes for member in range(size)):
                 self._faults.append(f"group {group} went into step {step} with {missing} open")
 
     def _stepped(self, step: int) -> None:

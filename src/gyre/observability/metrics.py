@@ -20,7 +20,7 @@ class MetricsSink(Protocol):
     def log(self, values: Mapping[str, float], *, step: int) -> None: ...
 
 
-class _Nobody:
+class _NoTracker:
     def log(self, values: Mapping[str, float], *, step: int) -> None:
         pass
 
@@ -38,7 +38,7 @@ class RunMetrics:
 
     def __init__(self, tracker: MetricsSink, *, before: Iterable[tuple[float, Any]] = ()) -> None:
         """`before` are facts with their times that were logged already."""
-        self._tracker: MetricsSink = _Nobody()
+        self._tracker: MetricsSink = _NoTracker()
         self._step = 0
         self._stepped_s = 0.0
         self._claims: dict[int, ClaimTrained] = {}

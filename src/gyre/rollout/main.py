@@ -204,7 +204,7 @@ class SupervisorProcess:
         if self._stopped.is_set():
             return False
         assessed = asyncio.create_task(self._assess())
-        ends = [asyncio.create_task(one.wait()) for one in (self._surplus, self._stopped)]
+        ends = [asyncio.create_task(event.wait()) for event in (self._surplus, self._stopped)]
         try:
             await asyncio.wait({assessed, *ends}, return_when=asyncio.FIRST_COMPLETED)
             if assessed.done():

@@ -275,7 +275,7 @@ def _named(option: Option) -> str:
 
 
 def _nearest(parts: range, part: int, batch: int) -> Fraction | None:
-    targets = (Fraction(one, part) for one in parts)
+    targets = (Fraction(numerator, part) for numerator in parts)
     return next((target for target in targets if any(_settings(target, batch))), None)
 
 

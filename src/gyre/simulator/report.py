@@ -291,14 +291,14 @@ def _steps(steps: Sequence[SimulatedStep]) -> list[str]:
     for at in range(0, len(steps), many):
         part = steps[at : at + many]
         name = f"{part[0].number}-{part[-1].number}" if len(part) > 1 else f"{part[0].number}"
-        ages = [(age, groups) for one in part for age, groups in one.staleness]
+        ages = [(age, groups) for step in part for age, groups in step.staleness]
         groups = sum(groups for _, groups in ages)
         mean = sum(age * groups for age, groups in ages) / groups if groups else 0.0
-        idle_s = sum(one.idle_cell_s for one in part)
-        spent_s = idle_s + sum(one.training_cell_s for one in part)
+        idle_s = sum(step.idle_cell_s for step in part)
+        spent_s = idle_s + sum(step.training_cell_s for step in part)
         idle = idle_s / spent_s if spent_s else 0.0
-        took_h = fmean(one.took_s for one in part) / HOUR_S
-        cells = fmean(one.num_cells for one in part)
+        took_h = fmean(step.took_s for step in part) / HOUR_S
+        cells = fmean(step.num_cells for step in part)
         lines.append(
             f"  {name:<8} {part[-1].at_s / HOUR_S:>6.2f}   {took_h:>6.2f}   {mean:>9.2f}   "
             f"{cells:>5.1f}   {idle:>13.0%}"
@@ -376,7 +376,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, tuple | list):
-        return [plain(one) for one in value]
+        return [plain(item) for item in value]
     return value
 
 

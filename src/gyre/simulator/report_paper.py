@@ -184,7 +184,7 @@ class PaperReport:
                     CalibrationRow(
                         name=name,
                         published_h=published_h,
-                        simulated_h=tuple(one.hours for one in runs["table", name]),
+                        simulated_h=tuple(record.hours for record in runs["table", name]),
                         is_fitted=name in FITTED,
                     )
                     for name, published_h in ABLATION_H.items()
@@ -248,7 +248,7 @@ def _speed_ups(runs: Mapping[Key, Sequence[SimulationResult]]) -> Iterator[Speed
     for setting, staleness in LONG:
         where = _where(setting, staleness)
         hours = {
-            name: MeanAndSpread.of([one.hours for one in runs["long", where, name]]).mean
+            name: MeanAndSpread.of([record.hours for record in runs["long", where, name]]).mean
             for name in ("gyre", "async", "colocate")
         }
         ranges = {"async": _published(setting).over_async}
@@ -335,7 +335,7 @@ def _policies(policies: Sequence[PolicyRow]) -> list[str]:
     lines = [
         f"Beyond the paper, on {BASE}, and where a part of decoding slows down under load",
         "                                         faster, by that part",
-        "        hours          staleness  bound" + "".join(f"  {one:>5g}" for one in SHARES),
+        "        hours          staleness  bound" + "".join(f"  {share:>5g}" for share in SHARES),
     ]
     for number, one in enumerate(policies, start=1):
         staleness = "-" if one.staleness is None else f"{one.staleness:.2f}"

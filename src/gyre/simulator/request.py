@@ -84,7 +84,7 @@ def asked(
     if unknown := [name for name in policies if name not in POLICIES]:
         raise ConfigError(f"--policy {unknown[0]}: unknown; known: {'; '.join(POLICIES)}")
     found = placements(given) if compares else {given.name: given}
-    refused = [one for one in found.values() if isinstance(one, UnfitPlacement)]
+    refused = [policy for policy in found.values() if isinstance(policy, UnfitPlacement)]
     possible = {name: one for name, one in found.items() if not isinstance(one, UnfitPlacement)}
     return SimulationRequest(
         variants=possible | {name: POLICIES[name](given) for name in policies},

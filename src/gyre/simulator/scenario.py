@@ -168,7 +168,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _is_list(value: Any, inner: Callable[[Any], bool]) -> bool:
-    return isinstance(value, list) and all(inner(one) for one in value)
+    return isinstance(value, list) and all(inner(item) for item in value)
 
 
 _WHOLE = _Kind("a whole number", _is_whole, f" of at most {MOST:g}")

@@ -151,11 +151,13 @@ def _pooled(shape: SchedulerConfig) -> SchedulerConfig:
     if not isinstance(shape.placement, Async):
         return shape
     alone = shape.standalone_capacities
-    joined = sum(one == shape.cell_capacity for one in alone)
+    joined = sum(capacity == shape.cell_capacity for capacity in alone)
     return replace(
         shape,
         num_cells=shape.num_cells + joined,
-        standalone_capacities=tuple(one for one in alone if one != shape.cell_capacity),
+        standalone_capacities=tuple(
+            capacity for capacity in alone if capacity != shape.cell_capacity
+        ),
         placement=Elastic(),
     )
 

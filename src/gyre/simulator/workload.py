@@ -337,7 +337,9 @@ def sizes(executions: Sequence[SimulatedExecution], *, per_claim: int) -> tuple[
         raise ConfigError(f"executions per claim: at least 1, not {per_claim}")
     parts = [executions[at : at + per_claim] for at in range(0, len(executions), per_claim)]
     return tuple(
-        ClaimSize(groups=len(part) / len(executions), tokens=sum(one.tokens for one in part))
+        ClaimSize(
+            groups=len(part) / len(executions), tokens=sum(execution.tokens for execution in part)
+        )
         for part in parts
     )
 
@@ -378,7 +380,7 @@ class Costs:
 
     def __post_init__(self) -> None:
         times = (self.into_training_s, self.out_of_training_s, self.pull_s, self.update_s)
-        if not all(isfinite(one) and one >= 0 for one in (*times, self.publication_s)):
+        if not all(isfinite(value) and value >= 0 for value in (*times, self.publication_s)):
             raise ConfigError(f"costs: finite and not below 0, not {self}")
 
 

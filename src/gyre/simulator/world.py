@@ -150,7 +150,7 @@ class World:
         self._books.counts["commands"] += len(commands)
         self._note(event)
         for command in commands:
-            self._obey(command)
+            self._execute(command)
         self._books.note_level()
         self._plan_wake()
 
@@ -198,7 +198,7 @@ class World:
 
     # What is ordered
 
-    def _obey(self, command: Command) -> None:
+    def _execute(self, command: Command) -> None:
         match command:
             case AdmitGroup():
                 self._admit(command)

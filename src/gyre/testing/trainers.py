@@ -170,7 +170,7 @@ class _Weighed:
             self.gaps.append(now - sampled)
             sign = "raised" if share.advantage > 0 else "lowered"
             self.counts.update([sign] + ["capped"] * capped + [f"{sign} clipped"] * clipped[owner])
-        of_label = [sum(one) for one in slopes]
+        of_label = [sum(values) for values in slopes]
         total = sum(of_label)
         self.gradient = [
             slope - exp(now) * total for slope, now in zip(of_label, logprobs, strict=True)

@@ -96,7 +96,9 @@ class MicroStepStream:
                 num_executions=one.num_executions,
                 scores=one.scores if piece.trains else None,
             )
-        releases = any(one.of.lease is not None and one.of.scores is None for one in self._taken)
+        releases = any(
+            piece.of.lease is not None and piece.of.scores is None for piece in self._taken
+        )
         return StreamEnd.CLOSED if self.is_closing and not releases else StreamEnd.PAUSED
 
     def offer(self, one: PendingClaim) -> None:

@@ -84,7 +84,7 @@ def _whole(name: str, parts: Sequence[Mapping[str, Tensor]], shape: torch.Size) 
         whole = torch.cat(held, cut[0]) if len(cut) == 1 else None
         if whole is not None and whole.shape == shape:
             return whole
-    found = [tuple(one.shape) for one in held]
+    found = [tuple(tensor.shape) for tensor in held]
     message = f"{name}: expected parts of shape {tuple(shape)}, found {found}"
     raise CheckpointError(message, retryable=False)
 
@@ -303,8 +303,8 @@ def open_ranked(
         for rank in range(1, plan.ranks):
             far = (
                 ()
-                if (door := plan.node_agent_of(rank)) is None
-                else (*FAR, door, str(plan.key_file))
+                if (node_agent := plan.node_agent_of(rank)) is None
+                else (*FAR, node_agent, str(plan.key_file))
             )
             follower = RankProcess(path, rank, store, through=far, on_end=on_end)
             stack.callback(follower.end)

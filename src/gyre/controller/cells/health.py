@@ -181,7 +181,7 @@ class HealthMonitor:
     async def ask(self) -> None:
         """Asks every cell once, and acts on the answers."""
         clients = dict(self._cells)
-        answers = await asyncio.gather(*(self._beat(one) for one in clients.values()))
+        answers = await asyncio.gather(*(self._beat(cell) for cell in clients.values()))
         now = self._clock()
         self._forget(set(clients.values()))
         for (cell, client), is_ready in zip(clients.items(), answers, strict=True):

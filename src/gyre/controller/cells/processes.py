@@ -103,8 +103,8 @@ class CellProcesses:
             clients = await asyncio.gather(*starts)
         finally:
             # After a failure no cell may go on starting, because the stack is about to end them.
-            for one in starts:
-                one.cancel()
+            for task in starts:
+                task.cancel()
             await asyncio.gather(*starts, return_exceptions=True)
         self.cells.update(enumerate(clients))
 

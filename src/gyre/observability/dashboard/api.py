@@ -38,12 +38,12 @@ def runs(watched: Mapping[str, FollowedRun]) -> dict[str, Any]:
         "format": FORMAT,
         "runs": [
             {
-                "key": one.key,
-                "name": one.name,
-                "place": str(one.place),
-                "is_simulated": one.is_simulated,
+                "key": run.key,
+                "name": run.name,
+                "place": str(run.place),
+                "is_simulated": run.is_simulated,
             }
-            for one in watched.values()
+            for run in watched.values()
         ],
     }
 
@@ -172,7 +172,7 @@ def _choice(query: Query, name: str, kind: type[Chosen]) -> Chosen | None:
     try:
         return kind(query[name])
     except ValueError as error:
-        values = ", ".join(one.value for one in kind)
+        values = ", ".join(member.value for member in kind)
         raise RequestError(f"{name}: expected one of {values}") from error
 
 
@@ -188,7 +188,7 @@ def _panels(query: Query) -> list[str]:
     if "panels" not in query:
         return names
     asked = [panel for panel in query["panels"].split(",") if panel]
-    if unknown := [one for one in asked if one not in names]:
+    if unknown := [name for name in asked if name not in names]:
         raise RequestError(f"panels: no {unknown[0]}; there are {', '.join(names)}")
     return list(dict.fromkeys(asked))
 

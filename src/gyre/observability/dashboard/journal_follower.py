@@ -108,7 +108,7 @@ class FollowedRun:
     def is_held_out(self, execution: str) -> bool:
         """Whether it is one of held-out evaluation, which nothing is trained on."""
         held_out = () if self.history is None else self.history.held_out.rows.values()
-        return any(one.name == execution for one in held_out)
+        return any(evaluation.name == execution for evaluation in held_out)
 
     def has_tree(self, execution: str | None) -> bool:
         path = None if execution is None else self.log_of(execution)

@@ -129,10 +129,10 @@ def latest(history: RunHistory, at_s: float) -> dict[str, Any] | None:
 def _over_time(rows: Sequence[UsageSample], *, most: int) -> dict[str, Any]:
     kept = thinned(rows, _use_at, [attrgetter("all_cores")], most=most)
     return {
-        "from_s": [one.from_s for one in kept],
-        "at_s": [one.at_s for one in kept],
-        "cores": {who: [one.cores(who) for one in kept] for who in (*ROLES, *OTHERS)},
-        "busy": {role: [one.role(role).busy for one in kept] for role in ROLES},
+        "from_s": [sample.from_s for sample in kept],
+        "at_s": [sample.at_s for sample in kept],
+        "cores": {who: [sample.cores(who) for sample in kept] for who in (*ROLES, *OTHERS)},
+        "busy": {role: [sample.role(role).busy for sample in kept] for role in ROLES},
     }
 
 
@@ -155,8 +155,8 @@ def _plain(parts: Mapping[str, RoleUsage]) -> dict[str, dict[str, float | None]]
 
 def _beside(rows: Sequence[UsageSample], who: str) -> dict[str, float | None]:
     mine = [row for row in rows if who in row.others]
-    seconds = sum(one.seconds for one in mine)
-    cpu_s = sum(one.others[who] for one in mine)
+    seconds = sum(sample.seconds for sample in mine)
+    cpu_s = sum(sample.others[who] for sample in mine)
     return {
         "seconds": seconds,
         "cpu_s": cpu_s if mine else None,
@@ -176,10 +176,15 @@ def durations(history: RunHistory, view: ViewWindow) -> dict[str, Any]:
     late = Ending.TIMED_OUT
     return {
         "executions": histogram(
-            ((one.seconds, one.ending.value) for one in ran), kinds=ENDINGS, rounded=round_up_time
+            ((duration.seconds, duration.ending.value) for duration in ran),
+            kinds=ENDINGS,
+            rounded=round_up_time,
         ),
         "queries": histogram(
-            ((one.seconds, late.value if one.ending is late else "all") for one in longest),
+            (
+                (duration.seconds, late.value if duration.ending is late else "all")
+                for duration in longest
+            ),
             kinds=("all", late.value),
             rounded=round_up_time,
         ),
@@ -189,21 +194,21 @@ def durations(history: RunHistory, view: ViewWindow) -> dict[str, Any]:
 def faults(history: RunHistory, view: ViewWindow) -> dict[str, Any]:
     """What went wrong up to the moment."""
     found = list(history.faults.until(view.at_s))
-    shown = [one for one in found if one.at_s >= view.from_s][-MOST_FAULTS:]
+    shown = [fault for fault in found if fault.at_s >= view.from_s][-MOST_FAULTS:]
     return {
-        "counts": dict(Counter(one.kind for one in found)),
+        "counts": dict(Counter(fault.kind for fault in found)),
         "rows": [
             {
-                "at_s": one.at_s,
-                "kind": one.kind,
-                "text": one.text,
-                "cell": one.cell,
-                "engine": one.engine,
-                "repaired_s": one.mended_at_s - one.at_s
-                if one.mended_at_s is not None and one.mended_at_s <= view.at_s
+                "at_s": fault.at_s,
+                "kind": fault.kind,
+                "text": fault.text,
+                "cell": fault.cell,
+                "engine": fault.engine,
+                "repaired_s": fault.mended_at_s - fault.at_s
+                if fault.mended_at_s is not None and fault.mended_at_s <= view.at_s
                 else None,
             }
-            for one in shown
+            for fault in shown
         ],
     }
 

@@ -202,7 +202,7 @@ def idle(history: RunHistory, view: ViewWindow) -> dict[str, Any]:
     """Where the time of all cells and engines went."""
     whole = view.to_s - view.from_s
     slices = min(SLICES, view.points) if whole > 0 else 1
-    edges = [view.from_s + whole * one / slices for one in range(slices + 1)]
+    edges = [view.from_s + whole * index / slices for index in range(slices + 1)]
     account = Account(history, edges)
     num_cells = history.shape.num_cells
     return {

@@ -23,7 +23,9 @@ def round_up(width: float) -> float:
     if width <= 0:
         return 1.0
     unit = 10.0 ** floor(log10(width))
-    return next((one * unit for one in (1, 2, 5) if width <= one * unit * (1 + 1e-9)), 10 * unit)
+    return next(
+        (factor * unit for factor in (1, 2, 5) if width <= factor * unit * (1 + 1e-9)), 10 * unit
+    )
 
 
 def round_up_count(width: float) -> float:
@@ -38,7 +40,7 @@ def round_up_time(seconds: float) -> float:
         return round_up(seconds)
     if seconds > longest:
         return longest * round_up(seconds / longest)
-    return next(one for one in _CLOCK if seconds <= one * (1 + 1e-9))
+    return next(step_s for step_s in _CLOCK if seconds <= step_s * (1 + 1e-9))
 
 
 def histogram(
@@ -64,7 +66,7 @@ def histogram(
     width = rounded(quantile(sizes, ALMOST_ALL) / (BINS - 1))
     num_bins = min(BINS, floor(sizes[-1] / width) + 1)
     # So that tenths stay tenths.
-    edges = [round(width * one, 9) for one in range(num_bins + 1)]
+    edges = [round(width * index, 9) for index in range(num_bins + 1)]
     counts = {kind: [0] * num_bins for kind in kinds}
     for size, kind in found:
         counts[kind][min(num_bins - 1, bisect_right(edges, size) - 1)] += 1
@@ -122,9 +124,9 @@ def thinned(
             found = {first, last - 1}
             inside = range(first, last)
             for value in values:
-                column = [value(rows[one]) for one in inside]
+                column = [value(rows[index]) for index in inside]
                 found |= {first + column.index(min(column)), first + column.index(max(column))}
-            kept += (rows[one] for one in sorted(found))
+            kept += (rows[index] for index in sorted(found))
         first = last
     return kept
 

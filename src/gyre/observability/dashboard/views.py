@@ -54,16 +54,16 @@ def listed(history: RunHistory, asked: ListingQuery) -> dict[str, Any]:
     """How many there are of them, and the rows of one page."""
     at_s = asked.at_s
     found = [
-        one
-        for one in _among(history, asked)
-        if (asked.ending is None or _ending(one, at_s) is asked.ending)
-        and (asked.outcome is None or _outcome(one, at_s) is asked.outcome)
+        attempt
+        for attempt in _among(history, asked)
+        if (asked.ending is None or _ending(attempt, at_s) is asked.ending)
+        and (asked.outcome is None or _outcome(attempt, at_s) is asked.outcome)
     ]
     if asked.order != "group":
         order = ORDERS[asked.order]
         found.sort(key=lambda one: order(one, at_s))
     page = found[asked.offset : asked.offset + min(asked.limit, MOST_ROWS)]
-    return {"total": len(found), "rows": [_row(history, one, at_s) for one in page]}
+    return {"total": len(found), "rows": [_row(history, attempt, at_s) for attempt in page]}
 
 
 def _among(history: RunHistory, asked: ListingQuery) -> Iterator[One]:
@@ -73,7 +73,9 @@ def _among(history: RunHistory, asked: ListingQuery) -> Iterator[One]:
         return
     work = history.work
     among = work.attempts if asked.group is None else work.members(asked.group)
-    yield from (one for one in among if work.queries[one.group].admitted_s <= asked.at_s)
+    yield from (
+        attempt for attempt in among if work.queries[attempt.group].admitted_s <= asked.at_s
+    )
 
 
 def _row(history: RunHistory, one: One, at_s: float) -> dict[str, Any]:

@@ -103,8 +103,8 @@ class Intervals:
         first = bisect_right(self._ends, since_s)
         last = bisect_right(self._ends, until_s + self._longest_s)
         return sum(
-            max(0.0, min(self._ends[one], until_s) - max(self._begins[one], since_s))
-            for one in range(first, last)
+            max(0.0, min(self._ends[index], until_s) - max(self._begins[index], since_s))
+            for index in range(first, last)
         )
 
 

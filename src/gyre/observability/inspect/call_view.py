@@ -118,7 +118,7 @@ class _Reader:
         logprobs = None
         if node.logprobs_start is not None:
             values = tree.output_logprobs(node.id)[: len(shown)].tolist()
-            logprobs = [round(one, 4) if isfinite(one) else None for one in values]
+            logprobs = [round(value, 4) if isfinite(value) else None for value in values]
         decode = None if self._vocabulary is None else self._vocabulary.decode
         return {
             "segment": segment.id,

@@ -95,7 +95,7 @@ class _Grower:
             found.append(
                 Chain(
                     calls=tuple(run),
-                    shares=tuple(self._shares[one.id] for one in run),
+                    shares=tuple(self._shares[node.id] for node in run),
                     sides=tuple(self.trunk(side) for side in sides),
                 )
             )
@@ -229,7 +229,7 @@ class _Boxes:
         ]
         brought = self._tree.segments[preface].length * (preface in chain.shares[0].segments)
         admitted = [self._drawn.admitted.get(node.id) for node in chain.calls]
-        taken = [one for one in admitted if one is not None]
+        taken = [trained for trained in admitted if trained is not None]
         return {
             "id": number,
             "parent": parent,
@@ -249,8 +249,8 @@ class _Boxes:
             "new_tokens": chain.new_tokens - brought,
             "output_tokens": chain.output_tokens,
             "path_tokens": self._tree.segments[last.segment].end,
-            "targets": sum(one.num_tokens for one in taken),
-            "draws": sorted({one.draw for one in taken}),
+            "targets": sum(trained.num_tokens for trained in taken),
+            "draws": sorted({trained.draw for trained in taken}),
             "is_leaf": last.id in self._leaves,
             "drawn": self._places.get(last.id),
             "versions": sorted(_versions(chain)),

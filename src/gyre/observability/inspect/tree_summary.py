@@ -117,7 +117,7 @@ def shares(tree: Tree) -> dict[CallId, CallShare]:
         new = [tree.segments[segment] for segment in own]
         kept = tree.segments[new[0].parent].end - new[0].trim
         found[node.id] = CallShare(
-            segments=tuple(one.id for one in new),
+            segments=tuple(segment.id for segment in new),
             shared_tokens=kept,
             new_tokens=new[-1].end - node.num_output - kept,
             output_tokens=node.num_output,

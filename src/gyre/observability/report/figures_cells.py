@@ -51,13 +51,15 @@ def _rows(run: ReportRun) -> list[tuple[str, list[list[Any]], float | None]]:
     found = run.panels["roles"]
     cells = [
         (
-            f"cell {one['cell']}, core" if one["kind"] == "core" else f"cell {one['cell']}",
-            one["spans"],
-            one["training_share"],
+            f"cell {cell['cell']}, core" if cell["kind"] == "core" else f"cell {cell['cell']}",
+            cell["spans"],
+            cell["training_share"],
         )
-        for one in found["cells"]
+        for cell in found["cells"]
     ]
-    return cells + [(f"engine {one['engine']}", one["spans"], None) for one in found["engines"]]
+    return cells + [
+        (f"engine {engine['engine']}", engine["spans"], None) for engine in found["engines"]
+    ]
 
 
 def _rows_in(run: ReportRun) -> float:
@@ -100,8 +102,8 @@ def _roles(axes: Axes, run: ReportRun, unit_s: float) -> None:
     stride = -(-len(rows) // MOST_NAMED_ROWS)
     axes.set_yticks(range(0, len(rows), stride), [name for name, _, _ in rows[::stride]])
     met = {state for _, spans, _ in rows for _, _, state in spans}
-    states = [one for one in run.panels["roles"]["states"] if one in met]
-    legend(axes, [*(Patch(label=one, **filled(one)) for one in states), *marks])
+    states = [state for state in run.panels["roles"]["states"] if state in met]
+    legend(axes, [*(Patch(label=state, **filled(state)) for state in states), *marks])
 
 
 def _marks(axes: Axes, run: ReportRun, unit_s: float) -> Iterator[Line2D]:
@@ -163,8 +165,8 @@ def _parts(run: ReportRun, seconds: Sequence[float] | None = None) -> dict[str, 
 def _by_cell(run: ReportRun) -> dict[str, dict[str, float]]:
     """Of each cell and engine where there are few, and of all."""
     found = run.panels["idle"]
-    rows = {f"cell {one['cell']}": one["seconds"] for one in found["cells"]}
-    rows |= {f"engine {one['engine']}": one["seconds"] for one in found["engines"]}
+    rows = {f"cell {cell['cell']}": cell["seconds"] for cell in found["cells"]}
+    rows |= {f"engine {engine['engine']}": engine["seconds"] for engine in found["engines"]}
     if len(rows) > MOST_NAMED_ROWS:
         rows = {}
     return {name: _parts(run, one) for name, one in (rows | {"all": found["total"]}).items()}
@@ -227,8 +229,8 @@ def _idle_tables(run: ReportRun) -> list[ReportTable]:
     found = run.panels["idle"]
     met = [place for place, spent in enumerate(found["total"]) if spent > 0]
     named = [
-        *((f"cell {one['cell']}", one["seconds"]) for one in found["cells"]),
-        *((f"engine {one['engine']}", one["seconds"]) for one in found["engines"]),
+        *((f"cell {cell['cell']}", cell["seconds"]) for cell in found["cells"]),
+        *((f"engine {engine['engine']}", engine["seconds"]) for engine in found["engines"]),
         ("all", found["total"]),
     ]
     by_cause = ReportTable(
@@ -372,7 +374,7 @@ def _cores(axes: Axes, run: ReportRun, unit_s: float) -> None:
     lower = [0.0] * len(over["at_s"])
     handles = []
     for who in (*found["roles"], *found["others"]):
-        spent = [0.0 if one is None else one for one in over["cores"][who]]
+        spent = [0.0 if cores is None else cores for cores in over["cores"][who]]
         if any(spent):
             upper = [below + one for below, one in zip(lower, spent, strict=True)]
             axes.stairs(upper, edges, baseline=lower, fill=True, **filled(who))
@@ -388,7 +390,7 @@ def _busy(axes: Axes, run: ReportRun, unit_s: float) -> None:
     at = [at_s / unit_s for at_s in over["at_s"]]
     for role in found["roles"]:
         busy = over["busy"][role]
-        if any(one is not None for one in busy):
+        if any(value is not None for value in busy):
             shade = filled(role)["facecolor"]
             known = [(when, one) for when, one in zip(at, busy, strict=True) if one is not None]
             axes.plot(*zip(*known, strict=True), color=shade, label=role)
@@ -417,8 +419,8 @@ def _says(run: ReportRun) -> str:
 def _tables(run: ReportRun) -> list[ReportTable]:
     found = run.panels["use"]
     named = [
-        *((f"cell {one['cell']}", one["roles"]) for one in found["cells"]),
-        *((f"engine {one['engine']}", one["roles"]) for one in found["engines"]),
+        *((f"cell {cell['cell']}", cell["roles"]) for cell in found["cells"]),
+        *((f"engine {engine['engine']}", engine["roles"]) for engine in found["engines"]),
         ("all", found["total"]),
     ]
     rows = [

@@ -141,7 +141,7 @@ def _histograms(
     width = (found["edges"][1] - found["edges"][0]) / scale
     # A bar of one whole number stands on it.
     shift = width / 2 if is_whole and width == 1 else 0.0
-    edges = [one / scale - shift for one in found["edges"]]
+    edges = [edge / scale - shift for edge in found["edges"]]
     lower = [0] * (len(edges) - 1)
     kinds = sorted(found["counts"], key=lambda one: one == LATE)
     handles = []

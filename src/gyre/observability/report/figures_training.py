@@ -68,7 +68,7 @@ def _by_step(axes: Axes) -> None:
 
 
 def _column(run: ReportRun, name: str) -> list[float]:
-    return [one for one in run.panels["steps"][name] if one is not None]
+    return [value for value in run.panels["steps"][name] if value is not None]
 
 
 # Reward and evaluation
@@ -92,11 +92,11 @@ def _reward(runs: Sequence[ReportRun]) -> Figure:
 def _rounds(axes: Axes, runs: Sequence[ReportRun]) -> None:
     for run in runs:
         found = run.panels["evaluation"]
-        if any(one is not None for one in found["mean"]):
+        if any(mean is not None for mean in found["mean"]):
             axes.errorbar(
                 found["version"],
                 numbers(found["mean"]),
-                yerr=[0.0 if one is None else one for one in found["standard_error"]],
+                yerr=[0.0 if error is None else error for error in found["standard_error"]],
                 capsize=2.5,
                 label=run.label,
                 **run_line(run.place, "evaluation"),
@@ -136,7 +136,7 @@ def _reward_tables(run: ReportRun) -> list[ReportTable]:
         return []
     names = ("version", "mean", "standard_error", "num_valid", "num_tasks")
     rows = [
-        [str(row[0]), *(number(one) for one in row[1:])]
+        [str(row[0]), *(number(value) for value in row[1:])]
         for row in zip(*(found[name] for name in names), strict=True)
     ]
     head = ["version", "mean score", "standard error", "valid", "tasks"]
@@ -160,7 +160,7 @@ _MEASURES = [name for name, _, _ in (*_OBJECTIVE, *_CLIPPED)]
 
 
 def _objective(runs: Sequence[ReportRun]) -> Figure:
-    shown = [one for one in _OBJECTIVE if any(_has(run, one[0]) for run in runs)]
+    shown = [column for column in _OBJECTIVE if any(_has(run, column[0]) for run in runs)]
     is_clipped = any(_has(run, name) for run in runs for name, _, _ in _CLIPPED)
     num = len(shown) + is_clipped
     made = figure(2.1 * -(-num // ACROSS) + 0.15)
@@ -227,7 +227,7 @@ def _objective_says(run: ReportRun) -> str:
     if found := _column(run, "loss"):
         parts.append(f"the loss of the last step is {found[-1]:.4g}")
     if found := _column(run, "gradient_norm"):
-        clipped = sum(bool(one) for one in run.panels["steps"]["is_clipped"])
+        clipped = sum(bool(is_clipped) for is_clipped in run.panels["steps"]["is_clipped"])
         parts.append(
             f"the gradient norm is between {min(found):.3g} and {max(found):.3g}, clipped at "
             f"{many(clipped, 'step')}"
@@ -279,7 +279,10 @@ def _took(axes: Axes, runs: Sequence[ReportRun]) -> None:
     longest = [max(run.panels["steps"]["took_s"]) for run in runs]
     unit_s, unit = unit_of(max(longest))
     for run in runs:
-        steps, took = run.panels["steps"], [one / unit_s for one in run.panels["steps"]["took_s"]]
+        steps, took = (
+            run.panels["steps"],
+            [took_s / unit_s for took_s in run.panels["steps"]["took_s"]],
+        )
         if run.place is None and len(took) <= MOST_BARS:
             axes.bar(steps["step"], took, width=0.8, **filled("step time"))
             axes.set_xlim(0.4, len(took) + 0.6)
@@ -297,7 +300,7 @@ def _passes(axes: Axes, runs: Sequence[ReportRun]) -> None:
     unit_s, unit = unit_of(max(max(_column(run, "claim_s"), default=0.0) for run in runs))
     for run in runs:
         steps = run.panels["steps"]
-        spent = [None if one is None else one / unit_s for one in steps["claim_s"]]
+        spent = [None if claim_s is None else claim_s / unit_s for claim_s in steps["claim_s"]]
         look = run_line(run.place, "step time") | run_dots(run.place, len(spent))
         axes.plot(steps["step"], numbers(spent), label=run.label, **look)
     from_zero(axes)
@@ -434,7 +437,7 @@ def _saved(runs: Sequence[ReportRun]) -> Figure:
     made = figure(sum(heights) + 0.42 * len(runs) + 0.45)
     grid = list(made.subplots(len(runs), 1, squeeze=False, height_ratios=heights)[:, 0])
     longest_s = [max(minutes for _, minutes in _bars(run)) * MINUTE_S for run in runs]
-    units = time_axes(grid, [one * FOR_NUMBERS for one in longest_s])
+    units = time_axes(grid, [hours_s * FOR_NUMBERS for hours_s in longest_s])
     for axes, run, unit_s in zip(grid, runs, units, strict=True):
         _run(axes, run, unit_s / MINUTE_S)
         axes.set_title(f"{run.label}: time to step {_steps(run)}")

@@ -30,7 +30,7 @@ def page(runs: Sequence[ReportRun], drawn: Mapping[str, str], parts: Sequence[Re
         *_head(runs),
         *_contents(shown),
         *_numbers(runs),
-        *(line for one in shown for line in _section(one, runs, drawn[one.name])),
+        *(line for part in shown for line in _section(part, runs, drawn[part.name])),
         *_foot(runs[0], [part for part in parts if part.name not in drawn]),
     ]
     return "\n".join(
@@ -58,7 +58,7 @@ def _style(drawn: Mapping[str, str]) -> str:
     light, dark = palette("light"), palette("dark")
     sheet = STYLE.read_text()
     named = sorted(set(re.findall(r"var\(--([\w-]+)\)", sheet)) & set(light))
-    used = {name for one in drawn.values() for name in _VARIABLE.findall(one)}
+    used = {name for drawing in drawn.values() for name in _VARIABLE.findall(drawing)}
     lines = [f"  --{name}: light-dark({light[name]}, {dark[name]});" for name in named]
     lines += [
         f"  {variable}: light-dark({colour}, {shade});"
@@ -182,8 +182,8 @@ def _foot(run: ReportRun, missing: Sequence[ReportPart]) -> Iterator[str]:
     yield "<footer>"
     if missing:
         yield "<p>Not drawn:</p><ul>"
-        for one in missing:
-            yield f"<li>{escape(one.title)}: {escape(one.why_not(run))}</li>"
+        for part in missing:
+            yield f"<li>{escape(part.title)}: {escape(part.why_not(run))}</li>"
         yield "</ul>"
     yield (
         "<p>Beside this page: each picture as a PNG, all that was drawn in "

@@ -52,11 +52,11 @@ def _last(column: str) -> Callable[[ReportRun], float | None]:
 
 
 def _column(run: ReportRun, name: str) -> Iterator[float]:
-    return (one for one in run.panels["steps"][name] if one is not None)
+    return (value for value in run.panels["steps"][name] if value is not None)
 
 
 def _score(run: ReportRun) -> float | None:
-    found = [one for one in run.panels["evaluation"]["mean"] if one is not None]
+    found = [mean for mean in run.panels["evaluation"]["mean"] if mean is not None]
     return found[-1] if found else None
 
 
@@ -256,7 +256,7 @@ def _finite(found: Any) -> Any:
         case dict():
             return {key: _finite(value) for key, value in found.items()}
         case list() | tuple():
-            return [_finite(one) for one in found]
+            return [_finite(item) for item in found]
         case _:
             return found
 
@@ -270,5 +270,5 @@ def steps_csv(runs: Sequence[ReportRun]) -> str:
     for run in runs:
         steps = run.panels["steps"]
         for row in zip(*(steps[name] for name in names), strict=True):
-            writer.writerow([run.label, *("" if one is None else one for one in row)])
+            writer.writerow([run.label, *("" if value is None else value for value in row)])
     return held.getvalue()

@@ -99,7 +99,7 @@ _COLOUR = re.compile(r"--(?P<name>[\w-]+): light-dark\((?P<light>#\w{6}), (?P<da
 @cache
 def palette(theme: Theme = "light") -> dict[str, str]:
     """Every colour of a theme as #rrggbb, by its variable: c-training, ground, run colours..."""
-    return {one["name"]: one[theme] for one in _COLOUR.finditer(SHEET.read_text())}
+    return {found["name"]: found[theme] for found in _COLOUR.finditer(SHEET.read_text())}
 
 
 def colour(word: str, theme: Theme = "light") -> str:

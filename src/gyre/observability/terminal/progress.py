@@ -208,7 +208,7 @@ def block(board: RunBoard, now: float) -> Iterator[Line]:
         (_reward(board), None),
     )
     if shape.evaluation_slots:
-        scores = [one.mean for one in board.held_out.values() if one.mean is not None]
+        scores = [result.mean for result in board.held_out.values() if result.mean is not None]
         picture = spark(scores, width=PICTURE - 2)
         yield _line("held-out", [(picture, "magenta")], (held_out(board), None))
     yield _line("staleness", [(_staleness(board), None)], (_switches(board), None))
