@@ -1,4 +1,4 @@
-"""What a controller may order of a cell, as typed bodies, and how the cell carries it out.
+"""The HTTP API of a cell: a controller's orders as typed bodies, and how the cell executes them.
 
 Rule 1: orders of the training half run one after the other, as many claims together as it takes,
 but for `expose`, `save` and `checkpoint`, which read what no claim changes and must not wait for
@@ -61,7 +61,7 @@ T = TypeVar("T")
 
 
 class CellApi:
-    """A cell's controls; a standalone engine has no training half."""
+    """Executes a controller's orders on a cell; a standalone engine has no training half."""
 
     def __init__(
         self,

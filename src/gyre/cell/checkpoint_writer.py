@@ -86,7 +86,7 @@ def _check_layout(checkpoint: Path, manifest: StateManifest, *, stages: int, sha
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenState:
-    """An optimizer's state in files."""
+    """The files of an optimizer's state."""
 
     num_steps: int
     ranks: tuple[tuple[Shard, ...], ...]
@@ -94,14 +94,14 @@ class WrittenState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyCost:
-    """Of the last copy."""
+    """Seconds of the last copy into main memory: how long training stalled, and all of it."""
 
     stalled_s: float = 0.0
     copied_s: float = 0.0
 
 
 class StateCopies(Protocol):
-    """The state of all ranks of a cell, as copies that stay until the next."""
+    """Copies of the state of all ranks of a cell, which stay until the next are made."""
 
     def copy(self, version: int, *, weights_only: bool) -> None:
         """At least what was asked for."""
@@ -117,7 +117,7 @@ class StateCopies(Protocol):
 
 
 class SingleRankCopies:
-    """The copies of a cell of one rank."""
+    """The copy of the state of a cell of one rank."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -137,7 +137,7 @@ class SingleRankCopies:
 
 
 class CheckpointWriter:
-    """Whose turn it is to write; methods are called from any thread and return when it is done."""
+    """Writes one checkpoint at a time; its methods block, and any thread may call them."""
 
     def __init__(
         self, copies: StateCopies, network: Network, *, stages: int = 1, shards: int = 1

@@ -34,7 +34,7 @@ class LoadedWeights(msgspec.Struct):
 
 
 class CellHealth(msgspec.Struct):
-    """How a cell is."""
+    """A cell's answer to a health poll."""
 
     engine_ready: bool
     engine_version: int | None

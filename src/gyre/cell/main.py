@@ -74,7 +74,7 @@ SERVERS: dict[str, ServerKind] = {kind: kind for kind in KINDS}
 
 
 class CellApplication:
-    """Orders to the cell under /cell/, everything else to its engine; all of it needs the key."""
+    """Routes /cell/ requests to the cell's API and all others to its engine; all need the key."""
 
     def __init__(self, server: Server, orders: CellApi, key: str) -> None:
         self._server = server

@@ -27,7 +27,7 @@ Leases = Mapping[int, Collection[int]]
 
 
 class TrainingWorker(Protocol):
-    """What a cell's orders ask of its training half, however many ranks it has.
+    """The training half of a cell, for any number of ranks, as the cell's API calls it.
 
     Methods may be called from as many threads as it takes claims at once, and one more; `expose`,
     `save` and `checkpoint` from any beside them.
@@ -78,7 +78,7 @@ class TrainingWorker(Protocol):
 
 
 class SingleRankWorker:
-    """A trainer on one device, what its sum holds, and the ways to other cells."""
+    """The training half of a cell of one rank: a trainer, its accumulated leases, its peers."""
 
     claims_at_once = 1
     shares_network = True

@@ -174,7 +174,7 @@ def _tensor(part: TensorBytes) -> Tensor:
 
 
 class CheckpointPublisher:
-    """One checkpoint at a time; the one before it is withdrawn."""
+    """Exposes the weights of one checkpoint at a time; the one before it is withdrawn."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -201,7 +201,7 @@ class CheckpointPublisher:
 
 
 class HasWeights(Protocol):
-    """A trainer, as far as its weights go."""
+    """The part of a trainer that reads and writes weights."""
 
     network: Network
     version: int
@@ -211,7 +211,7 @@ class HasWeights(Protocol):
 
 
 class WeightPublisher:
-    """One version at a time, in a copy: in main memory, or on the device where cells lend that."""
+    """Exposes the trainer's weights, one version at a time, in main memory or on a lent device."""
 
     def __init__(self, trainer: HasWeights, transport: Transport, memory: IpcMemory | None) -> None:
         self._trainer = trainer

@@ -19,7 +19,7 @@ TAIL_BYTES = 2_000
 
 
 class ForkedProcess:
-    """One process, in a session of its own."""
+    """A process that a fork server made, in a session of its own."""
 
     def __init__(self, pid: int, spot: Node) -> None:
         self.pid = pid
@@ -94,7 +94,7 @@ class ProcessForker(Protocol):
 
 
 class ForkClient:
-    """One fork server: a module imported once, and as many processes of it as are wanted.
+    """The client of one fork server, which imports a module once and forks processes of it.
 
     It may be killed: the next fork opens another, and those forked before live on, unless they
     are tied to it and should not last.

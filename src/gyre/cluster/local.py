@@ -104,7 +104,7 @@ class LocalNode:
 
 
 class LocalCluster:
-    """All nodes are this one."""
+    """The cluster of one machine: all its nodes are this one."""
 
     is_shared = True
 

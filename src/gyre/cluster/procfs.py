@@ -143,7 +143,7 @@ class ProcessTable:
 
 
 class ProcessMeter:
-    """What a process and all below it took from one reading to the next."""
+    """Processor seconds of a process and all below it, from one reading to the next."""
 
     def __init__(self) -> None:
         self._last: tuple[tuple[int, int], float] | None = None
@@ -164,7 +164,7 @@ class ProcessMeter:
 
 
 class ProcessMeters:
-    """The same of several, whose number changes."""
+    """Processor seconds of several processes and all below them, whose number changes."""
 
     def __init__(self) -> None:
         self._meters: dict[int, ProcessMeter] = {}

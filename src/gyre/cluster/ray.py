@@ -1,4 +1,4 @@
-"""Ray: a placement group per cell.
+"""The Ray cluster: a placement group per cell, and a node agent on every node.
 
 A cluster of Ray: a placement group for each cell, and a small actor wherever processes start.
 
@@ -85,7 +85,7 @@ class RayProcess:
 
 
 class RayNode:
-    """The agent of a node, and those of the other nodes of a cell that is on several."""
+    """A node of a Ray cluster: its agent, and those of a cell's other nodes."""
 
     def __init__(
         self, steward: Any, host: str, *, others: Sequence[Any] = (), doors: Sequence[str] = ()

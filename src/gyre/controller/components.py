@@ -35,7 +35,7 @@ from gyre.types.tasks import Task
 
 
 class TrainingComponents:
-    """One run's training coordinator with what keeps its weights and cells alive."""
+    """The training coordinator with the checkpointer, the health monitor and the restarter."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What a run file means for each process of its run: cells, proxy and executions."""
+"""Derives from a run file the specs of its processes: cells, proxy and executions."""
 
 import os
 from dataclasses import replace

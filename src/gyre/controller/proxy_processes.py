@@ -46,7 +46,7 @@ MOST_DEATHS, DEATHS_S = 10, 60.0
 
 
 class ProxyProcess:
-    """One run's proxy, or a shard of it, whichever process it is now."""
+    """One proxy shard of a run, whose process is started again when it ends."""
 
     def __init__(
         self,
@@ -221,7 +221,7 @@ async def _obeys(client: ProxyClient, *, before: str, now: str) -> bool:
 
 
 class ProxyProcesses:
-    """All shards of one run, whichever processes they are now."""
+    """All proxy shards of one run."""
 
     def __init__(
         self,

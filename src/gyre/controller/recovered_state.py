@@ -95,7 +95,7 @@ class RecoveredGroup:
 
 @dataclass(slots=True)
 class RecoveredStep:
-    """A batch, with its groups in the order in which it pulled them."""
+    """A batch as the journal leaves it, with its groups in the order in which it pulled them."""
 
     groups: list[GroupId] = field(default_factory=list)
     scores: dict[tuple[str, ...], tuple[Score, ...]] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class RecoveredStep:
 
 @dataclass(frozen=True, slots=True)
 class ConsumedGroups:
-    """Groups of a step that was taken."""
+    """The groups of a step that was taken."""
 
     groups: tuple[GroupId, ...]
 

@@ -26,7 +26,7 @@ except ModuleNotFoundError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One accelerator at one moment."""
+    """Use of one accelerator at one moment."""
 
     minor: int
     """Its number among the machine's, as in /dev/nvidia0."""
@@ -38,7 +38,7 @@ class Device:
 
 
 class Devices:
-    """All that this machine has."""
+    """Reads the use of all accelerators of this machine."""
 
     def __init__(self, nvml: Any) -> None:
         """`nvml` has the functions of pynvml, and was begun."""
@@ -124,7 +124,7 @@ PART = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessRoots:
-    """Processes of a run on this machine by their numbers; all they started counts with them."""
+    """Process ids of a run on this machine; all that they started counts with them."""
 
     cells: Mapping[int, int]
     proxies: Collection[int]
@@ -135,7 +135,7 @@ class ProcessRoots:
 
 
 class ResourceSampler:
-    """Everything that one controller measures."""
+    """Measures the processors and accelerators that a run uses, for one controller."""
 
     def __init__(self, devices: Devices | None = None, *, first_s: float = FIRST_S) -> None:
         """`first_s` is the pause of a run that has just begun."""

@@ -1,4 +1,4 @@
-"""A run goes on under another controller: its books are opened again, and nothing is done twice.
+"""Continues a run under another controller: restores its components, and does nothing twice.
 
 Rule 1: of the earlier controller's processes only the proxy and supervisors are left to go on.
 Rule 2: nothing is decided here; cells are said to have died, and the scheduler orders the rest.

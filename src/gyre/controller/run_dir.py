@@ -1,4 +1,4 @@
-"""Folders that processes of a run share, in memory if they can: none outlives its run."""
+"""The paths of a run folder, and the folder in memory that its processes share."""
 
 import secrets
 import shutil
@@ -13,7 +13,7 @@ from gyre.storage.files import RUN_FILE, replace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunDir:
-    """Where a run keeps what its processes share."""
+    """The paths of one run folder."""
 
     run: Path
     share: Path

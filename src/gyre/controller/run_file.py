@@ -91,7 +91,7 @@ _NEEDED = ("schedule", "cells", "evaluation")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFile:
-    """A run that can be started."""
+    """A run file that was read and checked: its settings, and the scheduler's."""
 
     config: RunConfig
     shape: SchedulerConfig

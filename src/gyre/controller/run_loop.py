@@ -32,7 +32,7 @@ def warn(message: str) -> None:
 
 
 class RunLoop:
-    """One run's scheduler, its journal and its clock."""
+    """Journals every fact, asks the scheduler about events, and has its commands executed."""
 
     def __init__(
         self,

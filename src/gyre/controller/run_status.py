@@ -44,7 +44,7 @@ STOP_S = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStatus:
-    """A run that was begun."""
+    """How a run stands, by its folder and its journal."""
 
     header: Header
     num_steps: int

@@ -1,4 +1,4 @@
-"""What a command line asks to be executed becomes the plan of a rollout, checked as a run file is.
+"""Turns the arguments of a rollout command into its spec, checked as a run file is.
 
 gyre rollout TASKS --model tiny --harness mini_swe_agent --n 4
 """
@@ -25,7 +25,7 @@ ASKED_FILE = "rollout.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalArguments:
-    """What a command line says."""
+    """The arguments of a rollout command."""
 
     tasks: str
     engines: tuple[str, ...]
@@ -56,7 +56,7 @@ class EvalArguments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedWeights:
-    """What is served: a model as it is named, or a version of which a run has a checkpoint."""
+    """The weights that a rollout serves: a named model, or a checkpoint of a run."""
 
     model: str
     version: int = 0
@@ -64,7 +64,7 @@ class ServedWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalSpec:
-    """Executions without training: which, of what, and where they are kept."""
+    """Which executions run without training, on which weights, and in which folder."""
 
     config: RunConfig
     folder: Path

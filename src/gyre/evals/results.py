@@ -1,4 +1,4 @@
-"""Results file, summary, lines for people."""
+"""The results of a rollout: their file, their summary, and lines of text."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -47,7 +47,7 @@ class EvalResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalSummary:
-    """What a rollout came to, as its file says."""
+    """Scores and counts of a rollout, as its file says."""
 
     model: str
     version: int
@@ -62,7 +62,7 @@ class EvalSummary:
 
 
 class EvalResults:
-    """Results as they come, in memory and in a file, behind those of before; a context."""
+    """A context that appends results to a rollout's file, after those of earlier commands."""
 
     def __init__(self, folder: Path) -> None:
         """LogDamaged if a whole line of the file is no result; one that is not whole is cut off."""

@@ -145,7 +145,7 @@ READY_S = 300.0
 
 
 class EvalRunner:
-    """One rollout, from its first process to its last."""
+    """Runs one rollout: an engine unless one is given, a proxy, and its executions."""
 
     def __init__(self, plan: EvalSpec, *, report: Callable[[EvalResult], None]) -> None:
         """Calls `report` with the result of every execution that has closed."""

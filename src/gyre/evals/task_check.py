@@ -44,7 +44,7 @@ SAID_LINES = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskCheck:
-    """One way of doing a task, and what it came to."""
+    """One way of doing a task, by no script or by one of its own, with its score."""
 
     way: str
     score: float | None
@@ -56,7 +56,7 @@ class TaskCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedTask:
-    """A task in every way there is; one that only a judge can score is not tried."""
+    """A task with the checks of all its scripts; one that only a judge can score is not tried."""
 
     task: Task
     ways: tuple[TaskCheck, ...]

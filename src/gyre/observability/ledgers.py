@@ -55,7 +55,7 @@ class ExecutionLedger:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLedgers:
-    """Both, and everything that the facts say and no run can mean."""
+    """Both ledgers, and every fact that contradicts them."""
 
     groups: GroupLedger
     executions: ExecutionLedger

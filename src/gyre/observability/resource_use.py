@@ -1,4 +1,4 @@
-"""What a run used, shared out to what its cells did meanwhile: serve, train, switch, wait.
+"""What a run used, by what its cells did meanwhile: serve, train, switch, wait.
 
 Rule 1: a measurement is spread evenly over its time; what several roles share of it they share by
 their time.
@@ -60,7 +60,7 @@ _NOTHING = RoleUsage()
 
 @dataclass(frozen=True, slots=True)
 class UsageSample:
-    """One measurement."""
+    """What was used between two measurements."""
 
     at_s: float
     seconds: float

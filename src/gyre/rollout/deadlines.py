@@ -1,4 +1,4 @@
-"""How long the agent, the step it is at, and everything may still take, from the facts so far.
+"""How long the agent, its step and the whole execution may still take, from the facts so far.
 
 Rule 1: time in which a call was held or a step was judged is not charged to the agent.
 Rule 2: time in which no supervisor lived is not charged: a run may be stopped for days.
@@ -24,7 +24,7 @@ class Clock(Protocol):
 
 
 class Deadlines:
-    """Of one execution; asked when a deadline seems to have come, which may have moved on since."""
+    """The deadlines of one execution, which move on while its calls are held."""
 
     def __init__(
         self,

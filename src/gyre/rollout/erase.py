@@ -1,4 +1,4 @@
-"""What an execution said and left behind is removed from a run folder; that it was there stays.
+"""Removes what an execution said and left behind from a run folder; that it was there stays.
 
 Rule 1: its log is sealed and nothing of it runs, or nothing is erased.
 Rule 2: after a death half way, asking again finishes it.

@@ -92,7 +92,7 @@ def only(scores: Mapping[int, float]) -> float:
 
 
 class Execution:
-    """One attempt at a task, as far as its facts say."""
+    """One attempt at a task, in the state that its facts say."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Facts of an execution posted to a URL, in order and again until they are taken or time is up."""
+"""Posts the facts of an execution to a URL, in order, until they are taken or time is up."""
 
 import json
 import queue

@@ -95,7 +95,7 @@ def _read(path: Path) -> tuple[tuple[FactEntry, ...], int]:
 
 
 class FactsFile:
-    """The one writer of an execution's facts."""
+    """Appends to the facts file of an execution; there is one writer."""
 
     def __init__(self, folder: Path) -> None:
         path = folder / FACTS_FILE

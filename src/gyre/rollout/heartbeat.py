@@ -1,4 +1,4 @@
-"""A supervisor shows that it lives by a file whose time moves on, wherever its controller is.
+"""The supervisor's heartbeat: a file whose time moves on while it lives.
 
 Rule 1: the file is touched by a thread, because copies of large workspaces hold up all else.
 Rule 2: it is touched no more once the supervisor's loop has stood still for longer than any copy.

@@ -67,7 +67,7 @@ class MonotonicClock:
 
 
 class SupervisorProcess:
-    """One execution, from wherever its facts say it stands to its closure."""
+    """Supervises one execution from where its facts end to its closure."""
 
     def __init__(
         self, folder: Path, order: ExecutionSpec, known: Secrets, reporter: FactReporter

@@ -99,7 +99,7 @@ class _Engine:
 
 
 class SimulatedEngines:
-    """All engines, and the executions that run."""
+    """All simulated engines, and the executions that run on them."""
 
     def __init__(
         self,

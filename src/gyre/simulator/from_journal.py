@@ -124,7 +124,7 @@ class StepTail:
 
 
 class RecordedTimes:
-    """What was seen of a run."""
+    """Collects from a journal's events what a simulation needs: executions, durations, deaths."""
 
     def __init__(self, shape: SchedulerConfig) -> None:
         self._shape = shape

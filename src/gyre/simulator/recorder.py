@@ -36,7 +36,7 @@ from gyre.types.ids import CellId, GroupId
 
 
 class PhaseTimes:
-    """Sums of phases; a group is remembered from its admission to its step."""
+    """Sums of the phases of groups, each remembered from its admission to its step."""
 
     def __init__(self) -> None:
         self._published_s = 0.0
@@ -147,7 +147,7 @@ class _Group:
 
 
 class SimulationRecorder:
-    """Sums over time, and one entry per step and per change of a role."""
+    """Records a simulation: sums over time, and an entry per step and per change of a role."""
 
     def __init__(self, scenario: Scenario, scheduler: Scheduler) -> None:
         self._scenario = scenario

@@ -142,7 +142,7 @@ MOST_STEPS = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioRuns:
-    """A scenario under a name, and what its runs left."""
+    """A scenario with its name and the results of its runs."""
 
     name: str
     scenario: Scenario

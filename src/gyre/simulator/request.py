@@ -41,7 +41,7 @@ def preset(name: str, overrides: Sequence[str]) -> Scenario:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationRequest:
-    """Scenarios to stand beside each other, each run with the same number of seeds."""
+    """Scenarios to compare, each run with the same number of seeds."""
 
     variants: Mapping[str, Scenario]
     """By name, the one that the others are measured by first."""

@@ -33,7 +33,7 @@ class _Pull:
 
 
 class SimulatedTrainer:
-    """The trajectory buffer, the packing buffer, the queue, and the cells that claim from it."""
+    """The training half of a simulated run: batches, the micro-step queue, cells that claim."""
 
     def __init__(
         self, agenda: EventQueue, scenario: Scenario, post: Callable[[Event], None]

@@ -78,7 +78,7 @@ def run(scenario: Scenario, *, log: EventLog | None = None) -> SimulationResult:
 
 
 class World:
-    """One run in virtual time."""
+    """One simulated run: engines, trainer, workload and the scheduler in virtual time."""
 
     def __init__(self, scenario: Scenario, *, log: EventLog | None = None) -> None:
         self._scenario = scenario

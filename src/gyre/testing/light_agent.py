@@ -33,7 +33,7 @@ class CallRefused(Exception):
 
 
 class UnusableTask(Exception):
-    """The instruction or the environment says nothing that can be done."""
+    """Raised when the instruction or the environment says nothing that can be done."""
 
 
 class Address:

@@ -152,7 +152,7 @@ def always(reply: ScriptedReply) -> Rule:
 
 
 class NoReply(LookupError):
-    """No rule of the script answers this conversation."""
+    """Raised when no rule of the script answers this conversation."""
 
 
 @dataclass(frozen=True, slots=True)

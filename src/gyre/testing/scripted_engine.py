@@ -44,7 +44,7 @@ async def _at_once(ask: GenerateRequest, sent: int) -> None:
 
 
 class ScriptedEngine:
-    """The Engine port over a scripted model; keeps every ask it was sent."""
+    """An Engine over a scripted model; keeps every request it was sent."""
 
     def __init__(
         self,

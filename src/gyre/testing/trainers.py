@@ -16,7 +16,7 @@ OBJECTIVE = LossConfig()
 
 
 class ScriptedTrainer:
-    """The Trainer port over a softmax that looks at no context, in Python's own numbers.
+    """A Trainer over a softmax that looks at no context, in Python's own numbers.
 
     A sum is rounded once, when it is used, so that no order or split of claims changes a bit.
     """

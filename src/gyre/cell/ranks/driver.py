@@ -196,7 +196,7 @@ class _Act:
 
 
 class Driver:
-    """What came for the cell, in order, and the thread that does it."""
+    """The thread that drives a cell's pipeline, and the queue of claims and orders for it."""
 
     def __init__(
         self,

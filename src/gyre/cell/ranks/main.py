@@ -1,4 +1,4 @@
-"""A rank of a cell that follows its driver: orders come in as lines, and its end is theirs.
+"""A rank process that follows its cell's driver: commands come as lines, and it ends with them.
 
 python -m gyre.cell.ranks.main PLAN.json RANK STORE
 """

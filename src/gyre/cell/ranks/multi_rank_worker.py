@@ -28,7 +28,7 @@ from gyre.types.training import Claim, ClaimReport, Score, StepReport, Work
 
 
 class GatheredCopies:
-    """What all ranks have copied, asked for beside the thread that drives them."""
+    """Copies of all ranks' state, asked for beside the thread that drives the ranks."""
 
     def __init__(self, rank_group: RankGroup, network: Network, *, share: Path) -> None:
         """The network is whole, and tells how parts of its weights were cut."""
@@ -97,7 +97,7 @@ PATIENCE = 4
 
 
 class MultiRankWorker:
-    """A cell's driver and its rank group; every method may be called from any thread."""
+    """The training half of a cell of several ranks: a driver thread and the rank group."""
 
     shares_network = False
 

@@ -1,4 +1,4 @@
-"""All ranks of a cell under one message."""
+"""The ranks of a cell as a group that takes each command together."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ END_S = 5.0
 
 
 class RankProcess:
-    """One rank in a process of its own, which ends with this one however it ends."""
+    """Another rank, in a process of its own that ends with this one however it ends."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class RankProcess:
 
 
 class RankGroup:
-    """The driver's own part, and the ranks that follow it.
+    """The driver's own rank, and the rank processes that follow it.
 
     CellGone means that the ranks no longer stand together: the cell is lost.
     """

@@ -1,4 +1,4 @@
-"""What one rank does for each message.
+"""What one rank does for each command of the driver.
 
 What one rank of a cell does of every order: driver and followers alike.
 
@@ -58,7 +58,7 @@ def read_shard(share: Path, given: Shard) -> dict[str, Tensor]:
 
 
 class RankWorker:
-    """One rank: its trainer, its lines within the cell, its ways to its like in others."""
+    """One rank: its trainer, its process groups within the cell and with other cells."""
 
     def __init__(
         self,

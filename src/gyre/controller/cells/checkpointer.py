@@ -1,4 +1,4 @@
-"""Checkpoints of a run as they are made: after its steps, beside the training, as few as will do.
+"""Makes a run's checkpoints after its steps, beside training, and removes those it needs no more.
 
 Rule 1: none is ordered before the journal has the step that made its weights.
 Rule 2: what is published, what a cell reads and what a core could begin from stays.
@@ -26,7 +26,7 @@ RETRY_S = 5.0
 
 
 class Checkpointer:
-    """What of a run's weights is durable, and what is published of it."""
+    """Has the core write checkpoints, publishes them, and removes those that are not needed."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Heartbeats, lost and slow engines.
+"""Polls cells and engines: declares engines lost, cells dead, and finds engines that are slow.
 
 Who does not answer: processes that end, cells that fall silent, engines that stop serving.
 
@@ -46,7 +46,7 @@ class _Window:
 
 
 class TokenRates:
-    """How long each engine takes for a token, call by call, over one window after the other."""
+    """Seconds per token of each engine, call by call, over one window after the other."""
 
     def __init__(self) -> None:
         self._windows: dict[int, _Window] = {}
@@ -91,7 +91,7 @@ class TokenRates:
 
 
 class SlowEngineDetector:
-    """Asks the proxy how engines are doing, for as long as the run lasts."""
+    """Asks the proxy for token rates and records engines that are far slower than their peers."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ SILENT_S = 15.0
 
 
 class HealthMonitor:
-    """Asks every cell and standalone engine how it is, for as long as the run lasts."""
+    """Polls every cell and standalone engine; records engines that are lost and cells that died."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The processes of a run: fork servers and cells, started somewhere, watched and ended."""
+"""Cell processes and fork servers of a run: started on the cluster's nodes, watched and ended."""
 
 import asyncio
 import secrets

@@ -22,7 +22,7 @@ WELL_S = 10.0
 
 
 class CellStarter(Protocol):
-    """Who has the processes of cells and standalone engines (`controller/cells/processes.py`)."""
+    """What the restarter needs of `CellProcesses`: to end a cell's process and to start another."""
 
     @property
     def num_cells(self) -> int: ...
@@ -37,7 +37,7 @@ class CellStarter(Protocol):
 
 
 class RestartBackoff:
-    """Starts in a row, by cell: each waits twice as long as the one before it."""
+    """Counts starts in a row, by cell: each waits twice as long as the one before it."""
 
     def __init__(self) -> None:
         self._num_starts: Counter[int] = Counter()
@@ -64,7 +64,7 @@ class RestartBackoff:
 
 
 class CellRestarter:
-    """Starts again what ended, until it is well or was started too often."""
+    """Starts the process of a dead cell again, until it is well or was started too often."""
 
     def __init__(
         self,

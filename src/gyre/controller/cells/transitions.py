@@ -52,7 +52,7 @@ COUNTED = (
 
 
 class RoleTransitions:
-    """Carries out what concerns cells and engines as a whole."""
+    """Carries out enter, leave, publish, load and restart commands, each as steps in order."""
 
     def __init__(
         self,

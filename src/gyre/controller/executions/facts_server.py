@@ -1,4 +1,4 @@
-"""The controller's own address: supervisors post the facts of their executions there."""
+"""The controller's HTTP server to which supervisors post the facts of their executions."""
 
 import hmac
 import secrets
@@ -23,7 +23,7 @@ class _Named(msgspec.Struct):
 
 
 class FactsEndpoint(msgspec.Struct, frozen=True):
-    """Where supervisors post facts; the same for every controller of a run, if it can be."""
+    """Port and token of the facts server; a run's later controllers take the same if they can."""
 
     port: int
     token: str

@@ -40,7 +40,7 @@ class _Drawn:
 
 
 class GroupExecutions:
-    """All executions of groups that are not ready yet."""
+    """Draws, launches and closes the executions of all groups that are not ready yet."""
 
     def __init__(
         self,

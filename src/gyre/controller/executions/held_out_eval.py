@@ -48,7 +48,7 @@ class _Round:
 
 
 class HeldOutEval:
-    """The held-out tasks of a run, and what became of them."""
+    """Runs the held-out tasks of a run and records their scores, round by round."""
 
     def __init__(
         self,

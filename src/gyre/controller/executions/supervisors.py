@@ -71,7 +71,7 @@ def unheard() -> SilenceTimer:
 
 
 class ProcessSignaller(Protocol):
-    """Who reaches processes by their logs, wherever they are."""
+    """Signals processes that are known by their logs, on this machine or another."""
 
     def signal_log_holder(self, log: str, number: int) -> None: ...
 
@@ -107,7 +107,7 @@ async def _has_ended(folder: Path, within_s: float) -> bool:
 
 @dataclass(slots=True)
 class SupervisedExecution:
-    """One execution, from its launch on."""
+    """One execution as the controller knows it, from its launch on, and its supervisor process."""
 
     name: ExecutionId
     folder: Path
@@ -215,7 +215,7 @@ OrderOf = Callable[[ExecutionId, Task, str], ExecutionSpec]
 
 
 class Supervisors:
-    """Executions by name, until they are forgotten."""
+    """Starts, adopts, revives and ends the supervisors of executions, and takes their facts."""
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ from gyre.types.run_events import CallsDamaged, GroupPacked, StepReplayed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSettings:
-    """How a run trains, and how long its cells wait for each other."""
+    """Batch size, lease and timeouts of a run's training."""
 
     groups_per_batch: int
     batch_executions: int

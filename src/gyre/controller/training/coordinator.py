@@ -29,7 +29,7 @@ GrantedLease = Lease[EncodedClaim, Found]
 
 
 class ClaimRunner:
-    """What became of each claim so far."""
+    """Has each claim scored and trained by a cell, and records what it came to."""
 
     def __init__(
         self, queue: Queue, *, batch_executions: int, record: Callable[[Any], None]
@@ -103,7 +103,7 @@ MOST_READS = 5
 
 
 class TrainingCoordinator:
-    """The trajectory buffer, the packing buffer, the queue, and the cells that claim from it."""
+    """Pulls groups into batches, has cells train their claims, and orders the updates."""
 
     def __init__(
         self,

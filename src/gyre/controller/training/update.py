@@ -39,7 +39,7 @@ class UpdateResult:
 
 
 class Updater:
-    """What training cells do together, and the epoch of the groups in which they meet."""
+    """Has the training cells reduce, step and broadcast, and forms their process groups."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What the page of a run asks for, and the plain values it is given."""
+"""The dashboard's API: what the page asks for, as plain values."""
 
 from collections.abc import Callable, Mapping
 from enum import Enum

@@ -64,7 +64,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Differences:
-    """Of two folders, by path."""
+    """The files that differ between two folders, by path."""
 
     files: tuple[Difference, ...]
     num_left_out: int
@@ -310,7 +310,7 @@ class _Kept:
 
 
 class RunTrees:
-    """Every execution of one run folder, in plain values.
+    """The trajectory trees of one run folder's executions, in plain values.
 
     A name that the run does not have raises ConfigError, and a log that cannot be read
     LogDamaged. All of it may be asked from several threads.

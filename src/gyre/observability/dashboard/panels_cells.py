@@ -20,7 +20,7 @@ from gyre.types.ids import CORE
 
 
 class Cause(Enum):
-    """What time went to."""
+    """What an engine's time was spent on."""
 
     SERVING = "serving"
     """Engines at home, by the part of their capacity that was taken."""

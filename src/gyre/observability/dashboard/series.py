@@ -133,7 +133,7 @@ def thinned(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewWindow:
-    """What is looked at: a moment, and the window that pictures show."""
+    """What a page looks at: a moment, and the window that its panels show."""
 
     at_s: float
     from_s: float
@@ -157,7 +157,7 @@ def named(*names: str) -> dict[str, Callable[[Any], Any]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeSize:
-    """Of one tree; shared prefixes count once."""
+    """Calls, tokens and leaves of one tree; shared prefixes count once."""
 
     tokens: int
     sampled: int

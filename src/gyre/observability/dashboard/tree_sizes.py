@@ -28,7 +28,7 @@ class _Sized:
 
 
 class TreeSizes:
-    """Sizes by execution, as far as they are known."""
+    """Sizes of trees by execution, as far as they have been read."""
 
     def __init__(self, run: FollowedRun) -> None:
         self._run = run

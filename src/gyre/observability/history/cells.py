@@ -56,7 +56,7 @@ class StepSummary:
 
 @dataclass(slots=True)
 class Tally:
-    """How often things happened, and how much there was of them."""
+    """Counts of a run: transitions, endings, claims."""
 
     entered: int = 0
     """Ways into training that began."""
@@ -82,7 +82,7 @@ class Tally:
 
 
 class Intervals:
-    """Times from a begin to an end; ends never go back."""
+    """A list of time intervals, in order of their ends."""
 
     def __init__(self) -> None:
         self._begins: list[float] = []
@@ -136,7 +136,7 @@ class TimedTransition(NamedTuple):
 
 
 class CellHistory:
-    """Every cell with its engine, then the standalone engines."""
+    """States and load over time of every cell and its engine, then of standalone engines."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         shape = scheduler.shape

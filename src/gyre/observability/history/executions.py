@@ -62,7 +62,7 @@ class EvaluationRecord:
 
 
 class HeldOutHistory:
-    """All of them, in the order in which they were asked for."""
+    """All executions of held-out tasks, in the order in which they were asked for."""
 
     def __init__(self) -> None:
         self.rows: dict[int, EvaluationRecord] = {}
@@ -153,7 +153,7 @@ class GroupStates:
 
 
 class ExecutionDuration(NamedTuple):
-    """How long something took, when it ended, and how."""
+    """Duration and ending of an execution, or of a group's longest one, at the time it ended."""
 
     at_s: float
     seconds: float

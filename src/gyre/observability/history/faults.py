@@ -35,7 +35,7 @@ from gyre.types.run_events import (
 
 @dataclass(slots=True)
 class RunFault:
-    """Something that went wrong."""
+    """A fault of a run: where, what, and until when."""
 
     at_s: float
     kind: str

@@ -1,4 +1,4 @@
-"""A run's history: what its journal says, kept so that any moment of it can be asked for.
+"""A run's history, built from its journal, which answers for any moment of the run.
 
 Rule 1: a fact is taken in at a cost that does not grow with the run, and rows are only added.
 Rule 2: the scheduler's state is learnt by telling its events to another scheduler, so that the
@@ -28,7 +28,7 @@ _EVENTS = frozenset(EVENTS)
 
 
 class RunCounts(NamedTuple):
-    """What a run's counts are from one moment to the next."""
+    """The counts of a run from one moment to the next."""
 
     at_s: float
     version: int
@@ -66,7 +66,7 @@ class RunCounts(NamedTuple):
 
 
 class Publication(NamedTuple):
-    """Weights are at the engines."""
+    """A publication: from then on the engines serve these weights."""
 
     at_s: float
     version: int
@@ -75,7 +75,7 @@ class Publication(NamedTuple):
 
 
 class RunHistory:
-    """A run up to its last fact."""
+    """The history of a run up to the last fact that was recorded."""
 
     def __init__(self, shape: SchedulerConfig) -> None:
         self.shape = shape

@@ -21,7 +21,7 @@ from gyre.types.run_events import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossTotals:
-    """What the claims of a step showed, summed."""
+    """Measures of the loss, summed over the claims of a step."""
 
     num_targets: int
     mean_ratio: float | None
@@ -39,7 +39,7 @@ class LossTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackTotals:
-    """What the groups of a step came to, summed."""
+    """Trajectories, tokens and targets, summed over the groups of a step."""
 
     trajectories: int
     tokens: int

@@ -50,7 +50,7 @@ MOST_LEVELS = 2048
 
 
 class RunBoard:
-    """A run up to its last fact."""
+    """A run's state and counts up to the last recorded fact, for the terminal."""
 
     def __init__(self, shape: SchedulerConfig, *, name: str = "run") -> None:
         self.shape = shape

@@ -1,4 +1,4 @@
-"""How a run goes, while it goes: a block that a terminal redraws in place, or a line for each step.
+"""Live progress of a run: a block that a terminal redraws in place, or a line for each step.
 
 Rule 1: showing never stops the run; a stream that cannot be written to is not written to again.
 """
@@ -44,7 +44,7 @@ _ALL = 1 << 30
 
 
 class Progress:
-    """A board on a stream."""
+    """Writes a run board to a stream as facts come."""
 
     def __init__(self, stream: TextIO, board: RunBoard, *, colour: bool = True) -> None:
         """`colour` is for terminals; elsewhere there is none."""

@@ -1,4 +1,4 @@
-"""A run in a terminal, seen through its journal: once, or as it goes.
+"""How a run stands, in a terminal, by its journal: once, or as it goes.
 
 Rule 1: nothing is written and nothing is locked, so that looking cannot disturb a run.
 """
