@@ -229,34 +229,34 @@ class HeldOutEval:
             name = next_name(name)
         return name
 
-    def _lost(self, one: SupervisedExecution, reason: str) -> None:
+    def _lost(self, execution: SupervisedExecution, reason: str) -> None:
         """The same again, under a name that has neither a log nor a folder, on the same engine."""
-        number, engine = self._numbers.pop(one.name), self.assignments.pop(one.name)
-        name = next_name(one.name)
+        number, engine = self._numbers.pop(execution.name), self.assignments.pop(execution.name)
+        name = next_name(execution.name)
         self._name(number, name)
         self.assignments[name] = engine
-        self._supervisors.launch(name, one.task, self._place(name))
+        self._supervisors.launch(name, execution.task, self._place(name))
         # No event follows from it, and its calls need a route under the new name.
         self._record(TimerFired())
 
-    async def _terminated(self, one: SupervisedExecution, fact: Terminated) -> None:
+    async def _terminated(self, execution: SupervisedExecution, fact: Terminated) -> None:
         """Its slot is free, because judging needs no engine (SPEC 1.3)."""
-        del self.assignments[one.name]
-        self._record(EvaluationEnded(evaluation=self._numbers[one.name]))
+        del self.assignments[execution.name]
+        self._record(EvaluationEnded(evaluation=self._numbers[execution.name]))
 
-    async def _closed(self, one: SupervisedExecution, fact: Closed) -> None:
-        versions = await asyncio.to_thread(versions_of, self._folder, one.name)
-        number = self._numbers.pop(one.name)
+    async def _closed(self, execution: SupervisedExecution, fact: Closed) -> None:
+        versions = await asyncio.to_thread(versions_of, self._folder, execution.name)
+        number = self._numbers.pop(execution.name)
         del self._names[number]
-        self._supervisors.forget(one.name)
+        self._supervisors.forget(execution.name)
         assert self._round is not None
         score, version = _score(fact), self._round.version
         self._count(number, score)
         self._record(
             EvaluationScored(
                 evaluation=number,
-                execution=one.name,
-                task=one.task.id,
+                execution=execution.name,
+                task=execution.task.id,
                 version=version,
                 versions=versions,
                 outcome=fact.outcome.value,

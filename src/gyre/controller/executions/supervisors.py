@@ -248,9 +248,9 @@ class Supervisors:
         self._starting = asyncio.Semaphore(MOST_STARTING)
 
     def launch(self, name: ExecutionId, task: Task, folder: Path) -> None:
-        one = SupervisedExecution(name, folder, task, self._fork_client)
-        self._all[name] = one
-        self._spawn(self._start(one))
+        execution = SupervisedExecution(name, folder, task, self._fork_client)
+        self._all[name] = execution
+        self._spawn(self._start(execution))
 
     def adopt(
         self,
@@ -266,16 +266,18 @@ class Supervisors:
         It is reported as if it were our own, except for what is recorded already: that it was
         cancelled, and that it terminated.
         """
-        one = SupervisedExecution(name, folder, task, self._fork_client, is_cancelled=is_cancelled)
-        one.was_terminated = is_terminated
-        self._all[name] = one
-        self._spawn(self._take_up(one))
+        execution = SupervisedExecution(
+            name, folder, task, self._fork_client, is_cancelled=is_cancelled
+        )
+        execution.was_terminated = is_terminated
+        self._all[name] = execution
+        self._spawn(self._take_up(execution))
 
     def cancel(self, name: ExecutionId) -> None:
         """It ends, unassessed, as surplus."""
-        one = self._all[name]
-        one.is_cancelled = True
-        one.surplus()
+        execution = self._all[name]
+        execution.is_cancelled = True
+        execution.surplus()
 
     def forget(self, name: ExecutionId) -> None:
         """Its supervisor has posted its last fact and ends by itself."""
@@ -283,14 +285,14 @@ class Supervisors:
 
     async def receive(self, name: ExecutionId, entry: FactEntry) -> None:
         """A fact was posted; one that was missed before it is read from the disk."""
-        one = self._all.get(name)
-        if one is None:
+        execution = self._all.get(name)
+        if execution is None:
             return
-        async with one.lock:
-            if entry.sequence > one.next_sequence:
-                await self._catch_up(one, upto=entry.sequence)
-            if entry.sequence == one.next_sequence:
-                await self._apply(one, entry)
+        async with execution.lock:
+            if entry.sequence > execution.next_sequence:
+                await self._catch_up(execution, upto=entry.sequence)
+            if entry.sequence == execution.next_sequence:
+                await self._apply(execution, entry)
 
     async def look_after(self) -> None:
         """Revives supervisors that died or hang; tells the others how long calls were held."""
@@ -328,195 +330,201 @@ class Supervisors:
 
     # Of earlier controllers
 
-    async def _take_up(self, one: SupervisedExecution) -> None:
+    async def _take_up(self, execution: SupervisedExecution) -> None:
         """Takes the facts that were written while no controller ran, and then those that follow."""
-        if not (one.folder / ORDER_FILE).exists():
-            await self._begin(one)
+        if not (execution.folder / ORDER_FILE).exists():
+            await self._begin(execution)
             return
-        one.is_adopted = True
-        one.proxy_totals = await asyncio.to_thread(read_proxy_totals, one.folder)
-        one.held = HeldTime(one.proxy_totals.held_s)
-        await self._listen(one)
-        if one.closed is None and one.is_cancelled:
-            one.surplus()
+        execution.is_adopted = True
+        execution.proxy_totals = await asyncio.to_thread(read_proxy_totals, execution.folder)
+        execution.held = HeldTime(execution.proxy_totals.held_s)
+        await self._listen(execution)
+        if execution.closed is None and execution.is_cancelled:
+            execution.surplus()
 
-    async def _begin(self, one: SupervisedExecution) -> None:
+    async def _begin(self, execution: SupervisedExecution) -> None:
         """It was never started; if that is recorded already, only how it closed is missing."""
-        if not one.was_terminated:
-            await self._start(one)
+        if not execution.was_terminated:
+            await self._start(execution)
             return
-        order = self._order_of(one.name, one.task, self._proxy.url_of(one.name))
-        async with one.lock:
+        order = self._order_of(execution.name, execution.task, self._proxy.url_of(execution.name))
+        async with execution.lock:
             outcome = Outcome.PLACEHOLDER if order.counts_placeholders else Outcome.EXCLUDED
-            outcome = Outcome.SURPLUS if one.is_cancelled else outcome
-            await self._give_up(one, Ending.NEVER_STARTED, outcome, "it never started")
+            outcome = Outcome.SURPLUS if execution.is_cancelled else outcome
+            await self._give_up(execution, Ending.NEVER_STARTED, outcome, "it never started")
 
-    async def _listen(self, one: SupervisedExecution) -> None:
+    async def _listen(self, execution: SupervisedExecution) -> None:
         """Facts that were not posted, or not here, are read where they lie.
 
         A spec names the address of the controller that wrote it; a revived supervisor posts there.
         """
         try:
-            size = (one.folder / facts.FACTS_FILE).stat().st_size
+            size = (execution.folder / facts.FACTS_FILE).stat().st_size
         except FileNotFoundError:
             return
-        if size == one.read_bytes:
+        if size == execution.read_bytes:
             return
-        async with one.lock:
-            one.read_bytes = size
+        async with execution.lock:
+            execution.read_bytes = size
             try:
-                await self._catch_up(one)
+                await self._catch_up(execution)
             except LogDamaged as error:
-                await self._give_up(one, Ending.CRASHED, Outcome.EXCLUDED, str(error))
+                await self._give_up(execution, Ending.CRASHED, Outcome.EXCLUDED, str(error))
 
-    async def _abandon(self, one: SupervisedExecution, reason: str) -> None:
+    async def _abandon(self, execution: SupervisedExecution, reason: str) -> None:
         """It cannot go on, and nothing that it did counts."""
-        if self._lost is None or one.was_terminated:
-            await self._give_up(one, Ending.CRASHED, Outcome.EXCLUDED, reason)
+        if self._lost is None or execution.was_terminated:
+            await self._give_up(execution, Ending.CRASHED, Outcome.EXCLUDED, reason)
             return
-        await self._seal(one)
-        del self._all[one.name]
-        one.closed = Closed(outcome=Outcome.EXCLUDED, score=None, reason=reason)
-        self._lost(one, reason)
+        await self._seal(execution)
+        del self._all[execution.name]
+        execution.closed = Closed(outcome=Outcome.EXCLUDED, score=None, reason=reason)
+        self._lost(execution, reason)
 
     # Starting
 
-    async def _start(self, one: SupervisedExecution) -> None:
-        order = self._order_of(one.name, one.task, self._proxy.url_of(one.name))
+    async def _start(self, execution: SupervisedExecution) -> None:
+        order = self._order_of(execution.name, execution.task, self._proxy.url_of(execution.name))
         async with self._starting:
             try:
-                key = await self._proxy.open(one.name)
-                if one.is_cancelled:
-                    await self._cancelled(one)
+                key = await self._proxy.open(execution.name)
+                if execution.is_cancelled:
+                    await self._cancelled(execution)
                     return
                 if key is None:
-                    async with one.lock:
-                        await self._abandon(one, "its key was told to nobody who lives")
+                    async with execution.lock:
+                        await self._abandon(execution, "its key was told to nobody who lives")
                     return
-                one.key = key
-                await self._with_room(one, order)
-                await self._try_to_supervise(one)
+                execution.key = key
+                await self._with_room(execution, order)
+                await self._try_to_supervise(execution)
             except (OSError, ConfigError, BoundaryError) as error:
                 counts = order.counts_placeholders
-                async with one.lock:
+                async with execution.lock:
                     await self._give_up(
-                        one,
+                        execution,
                         Ending.NEVER_STARTED,
                         Outcome.PLACEHOLDER if counts else Outcome.EXCLUDED,
                         str(error),
                     )
 
-    async def _with_room(self, one: SupervisedExecution, order: ExecutionSpec) -> None:
+    async def _with_room(self, execution: SupervisedExecution, order: ExecutionSpec) -> None:
         """Its order is on the disk, which may be full for a while: that is not its doing."""
         while True:
             try:
-                await asyncio.to_thread(write_order, one.folder, order)
+                await asyncio.to_thread(write_order, execution.folder, order)
             except OSError as error:
-                if error.errno not in FULL or one.is_cancelled:
+                if error.errno not in FULL or execution.is_cancelled:
                     raise
                 await asyncio.sleep(POLL_S)
             else:
                 return
 
-    async def _cancelled(self, one: SupervisedExecution) -> None:
-        async with one.lock:
+    async def _cancelled(self, execution: SupervisedExecution) -> None:
+        async with execution.lock:
             reason = "cancelled before launch"
-            await self._give_up(one, Ending.CANCELLED, Outcome.SURPLUS, reason)
+            await self._give_up(execution, Ending.CANCELLED, Outcome.SURPLUS, reason)
 
-    async def _try_to_supervise(self, one: SupervisedExecution) -> None:
+    async def _try_to_supervise(self, execution: SupervisedExecution) -> None:
         """A fork server may die while it is asked: then it is unknown whether a supervisor runs."""
         try:
-            await self._supervise(one)
+            await self._supervise(execution)
         except ConfigError:
-            one.fork, one.is_adopted = None, True
+            execution.fork, execution.is_adopted = None, True
 
-    async def _supervise(self, one: SupervisedExecution) -> None:
+    async def _supervise(self, execution: SupervisedExecution) -> None:
         """Forks a supervisor, which goes on from where the execution's facts end."""
-        keys = Secrets(key=one.key, token=self._facts_token)
+        keys = Secrets(key=execution.key, token=self._facts_token)
         # Not cancelled with this coroutine, because the forked process would go on unknown.
-        one.fork = asyncio.create_task(
+        execution.fork = asyncio.create_task(
             self._fork_client.fork(
-                one.name,
-                [str(one.folder / ORDER_FILE)],
-                log=one.folder / LOG_FILE,
+                execution.name,
+                [str(execution.folder / ORDER_FILE)],
+                log=execution.folder / LOG_FILE,
                 told=json.dumps(asdict(keys)),
                 lasts=True,
             )
         )
-        process = await asyncio.shield(one.fork)
-        if one.is_cancelled:
+        process = await asyncio.shield(execution.fork)
+        if execution.is_cancelled:
             process.signal(signal.SIGUSR1)
 
     async def _give_up(
-        self, one: SupervisedExecution, ending: Ending, outcome: Outcome, reason: str
+        self, execution: SupervisedExecution, ending: Ending, outcome: Outcome, reason: str
     ) -> None:
         """Records the end of an execution that no supervisor will report."""
         ended = Terminated(ending=ending, reason=reason, elapsed_s=None, state=None)
         over: list[Fact] = [Closed(outcome=outcome, score=None, reason=reason)]
-        for fact in over if one.terminated is not None else [ended, *over]:
-            await self._apply(one, FactEntry(sequence=one.next_sequence, at=0.0, fact=fact))
+        for fact in over if execution.terminated is not None else [ended, *over]:
+            await self._apply(
+                execution, FactEntry(sequence=execution.next_sequence, at=0.0, fact=fact)
+            )
 
-    async def _revive(self, one: SupervisedExecution) -> None:
+    async def _revive(self, execution: SupervisedExecution) -> None:
         """Takes its supervisor's last facts; another goes on if they were not the end."""
-        async with one.lock:
+        async with execution.lock:
             try:
-                await self._catch_up(one)
+                await self._catch_up(execution)
             except LogDamaged as error:
-                await self._give_up(one, Ending.CRASHED, Outcome.EXCLUDED, str(error))
-            if one.closed is not None:
+                await self._give_up(execution, Ending.CRASHED, Outcome.EXCLUDED, str(error))
+            if execution.closed is not None:
                 return
-            if one.is_adopted and not (one.key or one.has_run or one.terminated):
-                await self._abandon(one, "its supervisor died before the program ran")
+            if execution.is_adopted and not (
+                execution.key or execution.has_run or execution.terminated
+            ):
+                await self._abandon(execution, "its supervisor died before the program ran")
                 return
-            if one.num_revivals >= MOST_REVIVALS:
+            if execution.num_revivals >= MOST_REVIVALS:
                 reason = f"its supervisor died {MOST_REVIVALS + 1} times"
-                await self._give_up(one, Ending.CRASHED, Outcome.EXCLUDED, reason)
+                await self._give_up(execution, Ending.CRASHED, Outcome.EXCLUDED, reason)
                 return
-            one.num_revivals += 1
+            execution.num_revivals += 1
             with suppress(OSError):
-                await self._try_to_supervise(one)
+                await self._try_to_supervise(execution)
 
-    async def _catch_up(self, one: SupervisedExecution, upto: int | None = None) -> None:
-        for entry in await asyncio.to_thread(facts.read, one.folder):
-            if one.closed is not None:
+    async def _catch_up(self, execution: SupervisedExecution, upto: int | None = None) -> None:
+        for entry in await asyncio.to_thread(facts.read, execution.folder):
+            if execution.closed is not None:
                 return
-            if entry.sequence >= one.next_sequence and (upto is None or entry.sequence < upto):
-                await self._apply(one, entry)
+            if entry.sequence >= execution.next_sequence and (
+                upto is None or entry.sequence < upto
+            ):
+                await self._apply(execution, entry)
 
-    async def _apply(self, one: SupervisedExecution, entry: FactEntry) -> None:
-        one.next_sequence = entry.sequence + 1
+    async def _apply(self, execution: SupervisedExecution, entry: FactEntry) -> None:
+        execution.next_sequence = entry.sequence + 1
         match entry.fact:
             case Launched():
-                one.has_run = True
+                execution.has_run = True
             case Terminated() as fact:
-                await self._apply_end(one, fact)
+                await self._apply_end(execution, fact)
             case Closed() as fact:
-                if fact.outcome is Outcome.SURPLUS and not one.is_cancelled:
+                if fact.outcome is Outcome.SURPLUS and not execution.is_cancelled:
                     # Ended with its controller while it was assessed, which no other fact says.
                     fact = replace(fact, outcome=Outcome.EXCLUDED)
-                one.closed = fact
-                await self._closed(one, fact)
+                execution.closed = fact
+                await self._closed(execution, fact)
             case _:
                 pass
 
-    async def _apply_end(self, one: SupervisedExecution, fact: Terminated) -> None:
-        if one.was_terminated:
-            one.terminated = fact
+    async def _apply_end(self, execution: SupervisedExecution, fact: Terminated) -> None:
+        if execution.was_terminated:
+            execution.terminated = fact
             return
-        if fact.ending is Ending.CANCELLED and one.is_adopted and not one.is_cancelled:
-            await self._abandon(one, "its program was ended with an earlier controller")
+        if fact.ending is Ending.CANCELLED and execution.is_adopted and not execution.is_cancelled:
+            await self._abandon(execution, "its program was ended with an earlier controller")
             return
-        sealed = await self._seal(one)
-        held_s = one.held.counted(sealed.held_s)
-        one.proxy_totals = ProxyTotals(held_s=held_s, committed_calls=sealed.committed_calls)
-        if one.folder.exists():
-            await asyncio.to_thread(write_proxy_totals, one.folder, one.proxy_totals)
-        one.terminated = fact
-        await self._terminated(one, fact)
+        sealed = await self._seal(execution)
+        held_s = execution.held.counted(sealed.held_s)
+        execution.proxy_totals = ProxyTotals(held_s=held_s, committed_calls=sealed.committed_calls)
+        if execution.folder.exists():
+            await asyncio.to_thread(write_proxy_totals, execution.folder, execution.proxy_totals)
+        execution.terminated = fact
+        await self._terminated(execution, fact)
 
-    async def _seal(self, one: SupervisedExecution) -> SealedExecution:
+    async def _seal(self, execution: SupervisedExecution) -> SealedExecution:
         try:
-            return await self._proxy.seal(one.name)
+            return await self._proxy.seal(execution.name)
         except BoundaryError:
             # Never opened.
             return SealedExecution(committed_calls=0, held_s=0.0)
@@ -527,13 +535,15 @@ class Supervisors:
         Also asked when nothing runs, because a proxy that is not asked counts its run as abandoned.
         """
         for name, held_s in (await self._proxy.held()).items():
-            one = self._all.get(ExecutionId(name))
-            if one is None or one.terminated is not None or not one.is_supervised:
+            execution = self._all.get(ExecutionId(name))
+            if execution is None or execution.terminated is not None or not execution.is_supervised:
                 continue
-            held_s = one.held.counted(held_s)
-            if held_s > one.proxy_totals.held_s + POLL_S:
-                one.proxy_totals = ProxyTotals(held_s=held_s)
-                await asyncio.to_thread(write_proxy_totals, one.folder, one.proxy_totals)
+            held_s = execution.held.counted(held_s)
+            if held_s > execution.proxy_totals.held_s + POLL_S:
+                execution.proxy_totals = ProxyTotals(held_s=held_s)
+                await asyncio.to_thread(
+                    write_proxy_totals, execution.folder, execution.proxy_totals
+                )
 
 
 SupervisorsOf = Callable[
