@@ -8,6 +8,7 @@ for the last, of which there are MOST.
 
 import importlib.util
 import os
+import re
 import sys
 
 GROUPS_PER_BLOW = 2
@@ -20,7 +21,8 @@ def main() -> int:
     light_agent = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(light_agent)
     execution = light_agent.Address(os.environ["OPENAI_BASE_URL"]).execution
-    group = int(execution[1:].partition("-")[0])
+    # Relaunched, it is g00006.1-00, and of the same group.
+    group = int(re.match(r"g(\d+)", execution)[1])
     blows = min(int(most), group // GROUPS_PER_BLOW + 1)
     asked = light_agent.asked
     turns = []

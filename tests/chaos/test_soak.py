@@ -68,7 +68,8 @@ def assert_nothing_lost(soaked, *, steps):
     assert steps * shape.groups_per_batch == found.groups.trained + found.groups.void
     assert 0 == found.groups.void == found.groups.outstanding == found.executions.open
     assert found.executions.dispatched == found.executions.valid + found.executions.excluded
-    assert excluded(reading) <= orphaned(soaked)
+    alone = orphaned(soaked)
+    assert {} == {name: why for name, why in excluded(reading).items() if name not in alone}
     assert StopReason.FINISHED is watched(shape, events).stopped
     assert_ages(shape, events, steps)
     assert_one_life_each(soaked)
@@ -93,8 +94,9 @@ def orphaned(soaked):
 
 
 def excluded(reading):
-    """Executions without a reward: where the harness had left nothing yet, there is none."""
-    return {one.execution for _, one in reading.facts((RewardGiven,)) if one.score is None}
+    """Executions without a reward, and why: the harness of one had left nothing yet."""
+    given = reading.facts((RewardGiven,))
+    return {one.execution: one.reason for _, one in given if one.score is None}
 
 
 def assert_one_life_each(soaked):
