@@ -3,15 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from math import log, pi, sin
-from statistics import NormalDist, fmean, median
-
-import numpy as np
 
 from gyre.simulator.report_paper import CalibrationRow, Comparison
 from gyre.simulator.result import SimulationResult
 from gyre.simulator.scenario import Scenario
-from gyre.simulator.workload import ByGroups, LogNormal
+from gyre.simulator.workload import ByGroups
 from gyre.simulator.world import run
 from gyre.types.errors import ConfigError
 
@@ -128,50 +124,3 @@ def _around(values: Sequence[float], steps: Sequence[float]) -> list[tuple[float
         for value, step in zip(values, steps, strict=True)
     ]
     return [one for one in product(*choices) if one != tuple(values)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FittedDurations:
-    """A log-normal through recorded durations."""
-
-    durations: LogNormal
-    between: float
-    """Share of the variance of logarithms that is between groups."""
-
-
-def fit_durations(
-    groups_h: Sequence[Sequence[float]], *, deadline_h: float | None = None
-) -> FittedDurations:
-    """From hours recorded per group; those at the deadline count as being at least as long.
-
-    The line through the quantiles that a deadline did not cut gives mean and sigma.
-    """
-    hours = sorted(one for group in groups_h for one in group)
-    if len(hours) < 8 or hours[0] <= 0:
-        raise ConfigError(f"recorded durations: at least 8, all above 0; found {len(hours)}")
-    known = [one for one in hours if deadline_h is None or one < deadline_h]
-    if len(known) <= len(hours) / 2:
-        raise ConfigError(
-            f"recorded durations: only {len(known)} of {len(hours)} beat the deadline"
-        )
-    normal = NormalDist()
-    quantiles = [normal.inv_cdf((at + 0.5) / len(hours)) for at in range(len(known))]
-    sigma, log_mean = (float(one) for one in np.polyfit(quantiles, [log(one) for one in known], 1))
-    return FittedDurations(
-        durations=LogNormal(log_mean=log_mean, sigma=sigma),
-        between=_between(groups_h, median(hours)),
-    )
-
-
-def _between(groups_h: Sequence[Sequence[float]], median_h: float) -> float:
-    """By how often two of a group are above the median together, which no deadline changes.
-
-    For normals with correlation r that is 1/4 + asin(r) / 2 pi of the pairs.
-    """
-    shares = [
-        num * (num - 1) / (len(group) * (len(group) - 1))
-        for group in groups_h
-        if len(group) > 1
-        for num in [sum(one > median_h for one in group)]
-    ]
-    return max(0.0, sin(2 * pi * (fmean(shares) - 0.25))) if shares else 0.0

@@ -2,9 +2,8 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
-from benchmarks.sim.calibrate import DRIFT, TRAINING_RATE, compare, fit, fit_durations
+from benchmarks.sim.calibrate import DRIFT, TRAINING_RATE, compare, fit
 from tests.simulator.scenes import scenario
 
 from gyre.simulator.workload import Drift
@@ -56,32 +55,3 @@ def test_rows_that_were_not_fitted_are_told_apart():
 def test_a_fit_without_published_hours_is_refused():
     with pytest.raises(ConfigError, match="no published hours to fit two"):
         fit({"two": small()}, {"one": 1.0}, parameters=(DRIFT,), seeds=[0])
-
-
-@pytest.mark.parametrize("deadline_h", [None, 2.0])
-def test_durations_are_fitted_from_recorded_ones(deadline_h):
-    """The truth is known; a deadline cuts a third of what was recorded."""
-    rng = np.random.default_rng(1)
-    shared = rng.standard_normal((600, 1)) * np.sqrt(0.4)
-    normal = shared + rng.standard_normal((600, 16)) * np.sqrt(0.6)
-    hours = np.exp(0.5 + 0.4 * normal)
-    recorded = np.minimum(hours, np.inf if deadline_h is None else deadline_h)
-
-    found = fit_durations(recorded.tolist(), deadline_h=deadline_h)
-
-    assert 0.5 == pytest.approx(found.durations.log_mean, abs=0.03)
-    assert 0.4 == pytest.approx(found.durations.sigma, abs=0.02)
-    assert 0.4 == pytest.approx(found.between, abs=0.05)
-
-
-def test_a_fit_that_ignores_the_deadline_is_off():
-    rng = np.random.default_rng(1)
-    hours = np.minimum(np.exp(0.5 + 0.4 * rng.standard_normal((600, 16))), 2.0).tolist()
-
-    assert abs(fit_durations(hours).durations.sigma - 0.4) > 0.05
-
-
-@pytest.mark.parametrize("hours", [[[1.0] * 4], [[1.0] * 8, [0.0] * 8]])
-def test_too_few_or_impossible_durations_are_refused(hours):
-    with pytest.raises(ConfigError, match="at least 8, all above 0"):
-        fit_durations(hours)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gyre.types.errors import visible, visible_line
+from gyre.types.errors import visible
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,3 @@ def test_what_a_terminal_would_obey_is_spelled_out(text, shown):
 
 def test_long_text_is_cut_and_its_length_is_said():
     assert "aaa... (5 letters)" == visible("aaaaa", 3)
-
-
-def test_one_line_stays_one_line():
-    assert "a\\nb" == visible_line("a\nb")

@@ -47,11 +47,6 @@ def visible(text: str, most: int | None = None) -> str:
     return _HIDDEN.sub(_spelled, text)
 
 
-def visible_line(text: str, most: int | None = None) -> str:
-    """The same in one line."""
-    return visible(text, most).replace("\n", "\\n")
-
-
 def _spelled(found: re.Match[str]) -> str:
     code = ord(found[0])
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
