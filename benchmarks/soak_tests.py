@@ -3,13 +3,14 @@
     scripts/soak-tests 6
 
 The last third of the runs have two busy loops beside them. Every run is kept with its time, its
-counts and every failure; nothing is run twice. The command fails if any run did.
+counts and every failure; nothing is run twice, and a soak that was interrupted goes on behind the
+runs that this commit has had (build/soak-tests). The command fails if any run did.
 """
 
 import argparse
+import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -41,9 +42,12 @@ def busy(loops: int) -> Iterator[None]:
 
 
 def run(number: int, commit: str, *, loops: int) -> dict[str, Any]:
-    """One run of `make test` in a clone of its own."""
-    LOGS.mkdir(parents=True, exist_ok=True)
-    log = LOGS / f"{number}.log"
+    """One run of `make test` in a clone of its own, or what it was if this commit has had it."""
+    kept = LOGS / commit / f"{number}.json"
+    if kept.exists():
+        return dict(json.loads(kept.read_text()))
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    log = kept.with_suffix(".log")
     environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
     with tempfile.TemporaryDirectory(prefix="gyre-soak-") as folder, busy(loops):
         clone = Path(folder) / "gyre"
@@ -56,13 +60,15 @@ def run(number: int, commit: str, *, loops: int) -> dict[str, Any]:
         seconds = time.monotonic() - begun
     said = log.read_text(errors="replace")
     counts = ENDED.findall(said)
-    return {
+    sample = {
         "busy_loops": loops,
         "seconds": round(seconds, 1),
         "exit_status": done.returncode,
         "counts": counts[-1].strip() if counts else "",
         "failures": sorted(set(FAILED.findall(said))),
     }
+    kept.write_text(json.dumps(sample))
+    return sample
 
 
 def main() -> int:
@@ -73,7 +79,6 @@ def main() -> int:
         parser.error(f"runs: expected 1 or more, found {args.runs}")
     git = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
     commit = subprocess.run(git, check=True, capture_output=True, text=True).stdout.strip()
-    shutil.rmtree(LOGS, ignore_errors=True)
     before, runs = os.getloadavg()[0], []
     for number in range(args.runs):
         loops = BUSY_LOOPS if number >= args.runs - args.runs // 3 else 0

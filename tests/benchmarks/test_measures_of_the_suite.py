@@ -55,3 +55,5 @@ def test_a_run_of_the_suite_keeps_its_failures(
     assert ["tests/a/test_one.py::test_a[x]", "tests/b/test_two.py::test_b"] == found["failures"]
     assert "1 failed, 8479 passed, 1 error" == found["counts"]
     assert (0, 2) == (found["busy_loops"], found["exit_status"])
+    (said.parent / "Makefile").unlink()
+    assert found == soak_tests.run(1, "HEAD", loops=0)
