@@ -29,7 +29,8 @@ from gyre.trainer.optimizer import OptimizerState
 from gyre.types.errors import CellError
 
 SILENT_S = patience(3.0)
-"""After which a rank is given up in the test of that; ranks that work find each other sooner."""
+"""After which a rank is given up in the test of that."""
+CPU = torch.device("cpu")
 PAUSE, CLOSE = StreamEnd.PAUSED, StreamEnd.CLOSED
 SECTION = TrainerConfig(logits_tokens=5, checkpoint=False)
 
@@ -89,13 +90,29 @@ class Rank:
         self.plan = self.place = None
 
     def lines(self, timeout_s=PATIENCE_S):
-        self.epoch += 1
-        # First they are all there, so that no time-out is of the one that comes last.
-        names = [f"there-{self.epoch}-{rank}" for rank in range(self.place.size)]
-        self.store.set(names[self.rank], "")
+        """All ranks have theirs; a rank that stands still for a short time-out is met anew."""
+        lines = None
+        while lines is None:
+            self.epoch += 1
+            # First they are all there, so that no time-out is of the one that comes last.
+            self.told("there")
+            try:
+                lines = RankComm(
+                    self.store, self.place, device=CPU, timeout_s=timeout_s, epoch=self.epoch
+                )
+            except CellError:
+                if timeout_s >= PATIENCE_S:
+                    raise
+            if "alone" in self.told("met", "alone" if lines is None else "met"):
+                lines = None
+        return lines
+
+    def told(self, what, word="here"):
+        """What all ranks say, once all have."""
+        names = [f"{what}-{self.epoch}-{rank}" for rank in range(self.place.size)]
+        self.store.set(names[self.rank], word)
         self.store.wait(names, timedelta(seconds=PATIENCE_S))
-        cpu = torch.device("cpu")
-        return RankComm(self.store, self.place, device=cpu, timeout_s=timeout_s, epoch=self.epoch)
+        return [self.store.get(one).decode() for one in names]
 
     def build(self, family, timeout_s=PATIENCE_S):
         lines = self.lines(timeout_s)
