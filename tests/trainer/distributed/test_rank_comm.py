@@ -1,6 +1,7 @@
 """Two ranks on one line, as threads: what is sent arrives, and a failure is no silence."""
 
 from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import pytest
 import torch
@@ -15,10 +16,14 @@ CPU = torch.device("cpu")
 
 def both(store, *roles, stages=2, shards=1, timeout_s=PATIENCE_S):
     """Each role as a rank of its own; what they return, in order."""
+    all_there = Barrier(len(roles))
 
     def play(rank):
         place = RankPosition.of(rank, stages=stages, shards=shards)
-        return roles[rank](RankComm(store, place, device=CPU, timeout_s=timeout_s))
+        lines = RankComm(store, place, device=CPU, timeout_s=timeout_s)
+        # One that drops its lines must not do so while another is still connecting.
+        all_there.wait(PATIENCE_S)
+        return roles[rank](lines)
 
     with ThreadPoolExecutor(len(roles)) as pool:
         return list(pool.map(play, range(len(roles))))
