@@ -17,7 +17,7 @@ def test_killed_at_any_operation_the_checkpoint_before_is_used_or_the_new_one_is
         [sys.executable, "-m", "tests.cell.killed_saver", str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=5 * PATIENCE_S,
         check=True,
     )
     lines = [line.split() for line in done.stdout.splitlines()]
