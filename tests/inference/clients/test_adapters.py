@@ -9,6 +9,7 @@ import pytest
 from aiohttp import web
 from tests.waiting import PATIENCE_S
 
+from gyre.inference.clients import sglang as adapter
 from gyre.inference.clients.http import client
 from gyre.inference.clients.registry import EngineAddress, connect
 from gyre.types.errors import EngineError
@@ -310,11 +311,19 @@ def left_early(serving, calls=1, status=200):
     return aborts
 
 
+@pytest.fixture
+def patient_aborts(monkeypatch):
+    """An answer to an abort is waited for, however long it takes."""
+    monkeypatch.setattr(adapter, "ABORT_S", PATIENCE_S)
+
+
+@pytest.mark.usefixtures("patient_aborts")
 def test_sglang_is_told_to_abort_what_is_left_by_its_exact_id(serving):
     """Dropping the connection would be noticed as well, but two seconds later."""
     assert [{"rid": "call-1$"}] == left_early(serving)
 
 
+@pytest.mark.usefixtures("patient_aborts")
 def test_an_sglang_that_refuses_to_abort_is_named_once(serving, caplog):
     assert 2 == len(left_early(serving, calls=2, status=404))
     (said,) = caplog.messages
