@@ -7,6 +7,7 @@ import shutil
 import pytest
 from tests.cell.live_cells import Batch, started, train
 from tests.controller.forked_cells import fork_clients
+from tests.waiting import until
 
 from gyre.model.checkpoint_store import newest
 from gyre.types.errors import CheckpointError
@@ -23,9 +24,13 @@ def batch(tmp_path_factory):
     return found
 
 
-async def update(client, batch, version):
+async def train_all(client, batch):
     for claim in range(len(batch.claims)):
         await train(client, batch, claim)
+
+
+async def update(client, batch, version):
+    await train_all(client, batch)
     return await client.step(version)
 
 
@@ -38,7 +43,10 @@ def test_its_next_step_is_the_one_that_the_first_process_takes(tmp_path, batch, 
         await clients[0].enter()
         await update(clients[0], batch, 0)
         writing = asyncio.ensure_future(clients[0].checkpoint(checkpoints / "v000001", version=1))
-        norm = (await update(clients[0], batch, 1)).gradient_norm
+        await train_all(clients[0], batch)
+        # It is copied by the time that it is written: a copy after the step would be refused.
+        await until(lambda: writing.done() or any(checkpoints.glob("*")), "a checkpoint's files")
+        norm = (await clients[0].step(1)).gradient_norm
         made = await writing
         with pytest.raises(CheckpointError, match="version 1: the trainer has version 2 by now"):
             await clients[0].checkpoint(checkpoints / "v000009", version=1)
