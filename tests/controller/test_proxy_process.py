@@ -19,7 +19,9 @@ from gyre.types.run_events import ProxyRestarted
 
 
 @pytest.fixture
-def run(tmp_path):
+def run(tmp_path, monkeypatch):
+    # One that takes its time to accept another controller is not to be taken for one that hangs.
+    monkeypatch.setattr(proxy_processes, "ANSWER_S", PATIENCE_S)
     made = Run(tmp_path)
     yield made
     made.end()

@@ -9,6 +9,7 @@ import pytest
 from tests.controller.proxy_runs import Run
 from tests.waiting import PATIENCE_S, until
 
+from gyre.controller import proxy_processes
 from gyre.controller.proxy_processes import recorded_plans, shard_plan
 from gyre.proxy.admin_client import control
 from gyre.storage import call_log
@@ -21,7 +22,9 @@ FIRST, SECOND = "two", "one"
 
 
 @pytest.fixture
-def run(tmp_path):
+def run(tmp_path, monkeypatch):
+    # One that takes its time to accept another controller is not to be taken for one that hangs.
+    monkeypatch.setattr(proxy_processes, "ANSWER_S", PATIENCE_S)
     made = Run(tmp_path, shards=2)
     made.places.token.write_text("one")
     yield made

@@ -47,6 +47,12 @@ def begun(tmp_path):
     return tmp_path
 
 
+@pytest.fixture
+def patient(monkeypatch):
+    """An execution has all the time that it needs to end by itself."""
+    monkeypatch.setattr(stop, "END_S", PATIENCE_S)
+
+
 @contextmanager
 def working(folder, prelude=""):
     command = [sys.executable, "-c", WRITER.format(prelude=prelude), str(path_of(folder))]
@@ -58,6 +64,7 @@ def working(folder, prelude=""):
             found.kill()
 
 
+@pytest.mark.usefixtures("patient")
 def test_executions_and_processes_that_were_left_have_ended(begun, capsys):
     """What was interrupted says so, so that another controller begins it anew."""
     log = begun / "logs" / "proxy.log"
@@ -105,6 +112,7 @@ def test_who_is_waited_for_is_said_and_one_that_was_suspended_goes_on_to_stop(be
     )
 
 
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("text", ["[run\n", "[run]\nname = 3\n", ""])
 def test_a_broken_run_file_keeps_nothing_from_being_ended(begun, capsys, text):
     (begun / RUN_FILE).write_text(text)

@@ -10,6 +10,7 @@ from tests.controller.executions.supervised import order, supervised
 from tests.waiting import PATIENCE_S, until
 
 from gyre.cluster.local import LocalNode
+from gyre.controller.executions import supervisors
 from gyre.controller.executions.supervisors import SILENT_S, HeldTime, Supervisors
 from gyre.proxy.client import SealedExecution
 from gyre.rollout.facts import FACTS_FILE, FactEntry, FactsFile
@@ -407,7 +408,8 @@ def test_a_supervisor_that_never_showed_that_it_lives_is_not_taken_for_hung(scen
     scene(scenario)
 
 
-def test_at_the_end_of_a_run_no_supervisor_of_an_earlier_controller_is_left(tmp_path):
+def test_at_the_end_of_a_run_no_supervisor_of_an_earlier_controller_is_left(tmp_path, monkeypatch):
+    monkeypatch.setattr(supervisors, "END_S", PATIENCE_S)
     folder = tmp_path / "attempts" / NAME
 
     async def end():
