@@ -27,6 +27,7 @@ from tests.cell.live_cells import (
 from tests.controller.forked_cells import fork_clients
 from tests.trainer.cells import worst
 from tests.trainer.scenes import NUM_EXECUTIONS
+from tests.waiting import PATIENCE_S
 
 from gyre.cell.weight_sync import fetched, whole_cuts
 from gyre.config.sections import LossConfig, TrainerConfig
@@ -316,7 +317,7 @@ def test_the_other_ranks_end_with_their_driver(cells):
     watched = os.pidfd_open(follower)
     driver.kill()
     driver.wait()
-    done, *_ = select.select([watched], [], [], 180)
+    done, *_ = select.select([watched], [], [], PATIENCE_S)
     os.close(watched)
 
     assert [watched] == done
@@ -358,6 +359,9 @@ steps_per_burst = {burst}
 steps = 2
 supply_dwell_s = 0.1
 placement = "{placement}"
+lease_s = 600
+group_s = 600
+join_s = 600
 [cells]
 count = 2
 stages = 2
@@ -400,7 +404,7 @@ def test_a_run_trains_with_cells_of_two_stages(tmp_path, placement, standalone, 
         [sys.executable, "-m", "gyre", "train", str(tmp_path / "run.toml")],
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=4 * PATIENCE_S,
     )
     assert 0 == done.returncode, done.stdout + done.stderr
     reading = read(tmp_path / "run" / "journal", kinds=JOURNAL_EVENTS)
