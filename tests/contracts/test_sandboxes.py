@@ -2,17 +2,21 @@
 
 import asyncio
 import secrets
+import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 from tests.contracts import sandbox as suite
 from tests.controller.executions.supervised import is_alive
-from tests.waiting import PATIENCE_S
+from tests.module_patches import Overridden
+from tests.waiting import PATIENCE_S, wait_until
 
+from gyre.sandboxes import process_tree
 from gyre.sandboxes.local.sandbox import LocalSandbox, SandboxLayout
 from gyre.sandboxes.process import ProcessSandbox
-from gyre.sandboxes.process_tree import SandboxProcesses
+from gyre.sandboxes.process_tree import KILL_S, MARK, SandboxProcesses
 from gyre.types.tasks import Command
 
 
@@ -106,3 +110,26 @@ def test_what_is_just_being_started_is_found(tmp_path):
         each.kill(reaped_elsewhere=None)
 
     assert [] == left
+
+
+def test_who_stands_still_before_it_kills_does_not_give_up(monkeypatch):
+    """The limit is of dying; a look at all processes of a busy machine may take as long."""
+    now, mark = [0.0], secrets.token_hex(16)
+    members = SandboxProcesses(mark, owns_descendants=False)
+    monkeypatch.setattr(process_tree, "time", Overridden(time, monotonic=lambda: now[0]))
+    with subprocess.Popen(["sleep", "600"], env={MARK: mark}) as member:
+        wait_until(members.alive, "a process with the mark")
+        look = members.alive
+
+        def slow():
+            found = look()
+            now[0] = 2 * KILL_S
+            return found
+
+        members.alive = slow
+        try:
+            members.kill(reaped_elsewhere=None)
+        finally:
+            member.kill()
+
+    assert -signal.SIGKILL == member.returncode

@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import math
 import os
 import shutil
 import signal
@@ -135,7 +136,7 @@ MARK = "GYRE_SANDBOX"
 """Variable that processes hand down to their children, through new sessions and double forks."""
 PROC = Path("/proc")
 KILL_S = 10.0
-"""How long processes may take to die."""
+"""How long processes may take to die once they are killed."""
 POLL_S = 0.005
 LOOKS = 3
 """So often in a row nobody is found before nobody is there: a process that forks and ends while
@@ -196,19 +197,22 @@ class SandboxProcesses:
 
         `reaped_elsewhere` is a child of this process that somebody else waits for.
         """
-        until = time.monotonic() + KILL_S
+        until = math.inf
         look = self._own if self._owns_descendants and self.is_swept else self.alive
         looks = 0
         while looks < LOOKS:
+            # A thread that stood still while it looked cannot tell how long they took to die.
+            is_late = time.monotonic() > until
             found = look()
             looks = 0 if found else looks + 1
-            if found and time.monotonic() > until:
+            if found and is_late:
                 message = f"processes that do not die: {[one.pid for one in found]}"
                 raise SandboxError(message)
             # Stopped first, because what runs while others are killed may fork.
             for number in (signal.SIGSTOP, signal.SIGKILL):
                 for one in found:
                     _send(one, number)
+            until = min(until, time.monotonic() + KILL_S)
             if looks < LOOKS:
                 time.sleep(POLL_S)
         self.is_swept = True
