@@ -89,11 +89,17 @@ class Isolation:
         going_on = set(nextitem.listchain()) if nextitem is not None else set()
         self._owned = {one: node for one, node in self._owned.items() if node in going_on}
         end = time.monotonic() + self._grace_s
-        if left := self._left():
-            # Objects in cycles close what they hold when they are found, and warn in this test.
-            gc.collect()
-            while _may_end(left := self._left()) and time.monotonic() < end:
-                time.sleep(0.01)
+        left, seen = self._left(), None
+        while left:
+            if left.keys() != seen:
+                # Objects in cycles close what they hold when they are found, and warn in this test;
+                # a thread that has ended meanwhile may have left some.
+                seen = left.keys()
+                gc.collect()
+            left = self._left()
+            if not _may_end(left) or time.monotonic() >= end:
+                break
+            time.sleep(0.01)
         changed = self._globals.changed()
         if changed:
             self._globals.restore()

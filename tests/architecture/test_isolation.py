@@ -8,13 +8,20 @@ import sys
 import pytest
 
 CONFTEST = """
-from tests.isolation import Isolation
+import pytest
+from tests.isolation import GRACE_S, Isolation
+
+ISOLATION = Isolation()
 
 def pytest_configure(config):
-    config.pluginmanager.register(Isolation(grace_s=0.2))
+    config.pluginmanager.register(ISOLATION)
+
+@pytest.fixture(autouse=True)
+def grace(request):
+    ISOLATION._grace_s = GRACE_S if "that_ends" in request.node.name else 0.2
 """
 LEAVING = """
-import asyncio, os, signal, socket, subprocess, sys, threading, time
+import asyncio, os, select, signal, socket, subprocess, sys, threading, time
 
 import pytest
 
@@ -26,6 +33,17 @@ def test_a_thread():
 
 def test_a_thread_that_ends():
     threading.Thread(target=time.sleep, args=[0.05]).start()
+
+def test_a_thread_that_ends_with_a_descriptor_in_a_cycle():
+    def leave():
+        held = [select.epoll()]
+        held.append(held)
+        begun.set()
+        time.sleep(0.1)
+
+    begun = threading.Event()
+    threading.Thread(target=leave).start()
+    begun.wait()
 
 def test_a_child():
     KEPT.append(subprocess.Popen([sys.executable, "-c", WAITING]))
@@ -101,4 +119,4 @@ def test_what_a_test_leaves_fails_it(printed, name, said):
 
 
 def test_others_pass(printed):
-    assert f"12 passed, {len(LEFT)} errors" in printed
+    assert f"13 passed, {len(LEFT)} errors" in printed
