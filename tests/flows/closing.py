@@ -15,8 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import uvloop
+from tests.waiting import patience
 
-GRACE_S = 5.0
+GRACE_S = patience(60.0)
 """Threads that wait for child processes say so before they end."""
 KEPT = ("/supervisor.lock",)
 """A supervisor holds it until its process is gone, and by that is known to live."""
