@@ -7,6 +7,7 @@ from array import array
 from contextlib import ExitStack, asynccontextmanager
 
 import pytest
+from tests.flows.steering import steer
 from tests.waiting import PATIENCE_S, patience, until
 
 from gyre.config.sections import RouterConfig
@@ -28,7 +29,7 @@ from gyre.types.sampling import SamplingParams
 pytestmark = pytest.mark.slow
 
 CALLS = 300
-IDLE_S = patience(0.4)
+IDLE_S = patience(1.0)
 
 
 def script() -> Script:
@@ -123,6 +124,8 @@ def assert_exact(outputs):
 def test_an_engine_killed_under_load_costs_no_call_and_no_token(start, wires):
     """T07: FAULTS 1, 2; three hundred calls, each exact, although one of two engines dies."""
     a, b = (start(str(n), chunk_delay_s=0.02, **one) for n, one in enumerate(wires))
+    # Its first reply stops in the middle, and so there is one when it dies.
+    steer(a, "faults", [{"kind": "stall", "after": 16}])
 
     async def scenario():
         async with routing(a, b, capacity=32) as router:
@@ -130,6 +133,7 @@ def test_an_engine_killed_under_load_costs_no_call_and_no_token(start, wires):
 
             async def kill():
                 await load.wait_done(60)
+                await asyncio.to_thread(steer, a, "stalled", 1)
                 a.kill()
 
             *outputs, _ = await asyncio.gather(
@@ -167,14 +171,17 @@ def test_a_frozen_engine_is_noticed_left_and_taken_back(start):
                 await load.wait_done(10)
                 a.freeze()
                 frozen_at.append(time.monotonic())
+                # More than the other has room for: some are given to the one that is frozen.
+                return await asyncio.gather(*(load.call(n) for n in range(60, 100)))
 
-            *outputs, _ = await asyncio.gather(*(load.call(n) for n in range(60)), freeze())
+            *outputs, later = await asyncio.gather(*(load.call(n) for n in range(60)), freeze())
+            outputs += later
             took_s = time.monotonic() - frozen_at[0]
             broken = router.engines()[0].state
             a.thaw()
             # With the other engine gone, calls wait until a probe has succeeded.
             await router.drain(router.engines()[1].name)
-            outputs += await asyncio.gather(*(load.call(n) for n in range(60, 120)))
+            outputs += await asyncio.gather(*(load.call(n) for n in range(100, 140)))
             # Where the machine is slow it may have seemed frozen again meanwhile.
             await until(lambda: router.engines()[0].state == "ready", "it is taken back")
             return outputs, took_s, broken
@@ -196,10 +203,12 @@ def test_an_engine_that_comes_back_gets_calls_again(start):
             a.kill()
             waiting = asyncio.gather(*(load.call(number) for number in range(1, 30)))
             await asyncio.to_thread(start, "again", "vllm", port=a.port)
-            return [first, *await waiting], router.counts, router.engines()[0].state
+            outputs = [first, *await waiting]
+            # Where the machine is slow it may have seemed silent at last.
+            await until(lambda: router.engines()[0].state == "ready", "it is ready")
+            return outputs, router.counts
 
-    outputs, counts, state = asyncio.run(scenario())
+    outputs, counts = asyncio.run(scenario())
 
     assert_exact(outputs)
     assert counts.breaker_opens >= 1
-    assert "ready" == state
