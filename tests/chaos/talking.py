@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import numpy as np
 from tests.flows.test_engine_loss import streamed
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, patience
 
 from gyre.storage.call_log import logs, read
 from gyre.testing.processes import EngineProcess, OpenedExecution, StandaloneProxy
@@ -71,7 +71,7 @@ class Talk:
 
     def bearable_s(self) -> float:
         """What a call may take beside others: much, because machines pause, but not for ever."""
-        return max(20.0, 10.0 * self.slowest_s(0.5))
+        return max(patience(60.0), 10.0 * self.slowest_s(0.5))
 
 
 async def agent(

@@ -3,7 +3,7 @@
 import pytest
 from tests.chaos.relay import relay
 from tests.chaos.talking import assert_exact, count, steer, talked
-from tests.waiting import until
+from tests.waiting import patience, until
 
 pytestmark = pytest.mark.slow
 
@@ -37,9 +37,11 @@ def test_a_frozen_engine_is_left_with_the_tokens_it_has_sent(stage):
 
 def test_an_engine_a_hundred_times_slower_is_not_taken_for_dead(stage):
     """FAULTS 4: its streams go on although each is silent for longer than the idle limit."""
-    slow = stage.engine("short", chunk_tokens=64, chunk_delay_s=4.5)
-    quick = stage.engine("short", chunk_tokens=64, chunk_delay_s=0.045)
-    proxy = stage.proxy(slow, quick, options=("--idle", "4", "--capacity", "3"))
+    # Asked for its health it answers within half of that, however busy the machine is.
+    idle_s = patience(8.0)
+    slow = stage.engine("short", chunk_tokens=64, chunk_delay_s=1.1 * idle_s)
+    quick = stage.engine("short", chunk_tokens=64, chunk_delay_s=0.011 * idle_s)
+    proxy = stage.proxy(slow, quick, options=("--idle", str(idle_s), "--capacity", "3"))
 
     async def nothing(talk):
         await talk.wait_done(1)
@@ -49,7 +51,7 @@ def test_an_engine_a_hundred_times_slower_is_not_taken_for_dead(stage):
     assert [] == talk.refused
     assert 0 == assert_exact(stage.folder / "run", [slow, quick], agents=AGENTS, turns=1)
     assert 3 <= len(slow.asks()) < len(quick.asks()), "most calls find the quick one"
-    assert 3 <= sum(one > 4 for one in talk.seconds)
+    assert 3 <= sum(one > idle_s for one in talk.seconds)
     assert 0 == count(proxy, "reroutes_total") == count(proxy, "breaker_opens_total")
 
 
