@@ -177,4 +177,5 @@ def test_a_process_that_outlives_the_loop_goes_on_when_its_parent_has_ended():
     os.kill(pid, signal.SIGKILL)
 
     assert (0, "") == (done.returncode, done.stderr)
-    assert state in "SR"
+    # It may still be reading itself from the disk.
+    assert state not in "ZX"
