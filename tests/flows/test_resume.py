@@ -13,8 +13,8 @@ import pytest
 from tests.flows.live.followed_run import watched
 from tests.flows.live.killed_processes import all_of
 from tests.flows.live.recomputed import digests
-from tests.flows.live.running import SCHEDULE, pid_of, run_live, tasks_of, write_run
-from tests.waiting import PATIENCE_S
+from tests.flows.live.running import SCHEDULE, held, pid_of, run_live, tasks_of, write_run
+from tests.waiting import PATIENCE_S, wait_until
 
 from gyre.cli.main import main
 from gyre.cluster.process import holds_log
@@ -32,7 +32,6 @@ from gyre.scheduler.messages import (
 )
 from gyre.scheduler.replay import replay
 from gyre.storage import call_log
-from gyre.testing import light_agent
 from gyre.testing.emulated_cell import tables
 from gyre.types.call_records import CallFailed
 from gyre.types.outcomes import Ending, Launched
@@ -52,20 +51,8 @@ EXACT = {
 """Real updates of a small model, in deterministic mode, none of which is masked away."""
 
 
-HELD = "g00004-00"
+HELD = "g00004*-00"
 """An execution of the burst after the first, which is dispatched with it."""
-UNTIL = """
-case $OPENAI_BASE_URL in */exec/%s*) until [ -e "$0" ]; do sleep 0.05; done;; esac
-exec python3 -S -E "$1" "$2"
-"""
-"""The light agent, of which one begins only when a file is there."""
-
-
-def held(folder, name=HELD):
-    """Executions whose names begin so are under way until the file that is returned exists."""
-    opened = folder / "opened"
-    agent = ["sh", "-c", UNTIL % name, str(opened), light_agent.__file__, "{instruction}"]
-    return opened, {"harness": {"argv": agent}}
 
 
 def written(folder, *changed, trains=True):
@@ -120,8 +107,8 @@ MOMENTS = ("ClaimTrained:2", "StepTaken:1", "Publish:1")
 def resumed(tmp_path_factory):
     """A run of four controllers, of which three are killed, and then the proxy too."""
     folder = tmp_path_factory.mktemp("resumed")
-    opened, agent = held(folder)
-    path = written(folder, EXACT, agent)
+    opened = folder / "opened"
+    path = written(folder, EXACT, {"harness": held(opened, HELD)})
     for number, moment in enumerate(MOMENTS):
         ends_at(path, moment, resumes=number > 0)
     opened.touch()
@@ -160,7 +147,7 @@ def test_its_promises_hold_across_all_of_them(resumed):
 
 def test_each_execution_ran_once_and_both_ledgers_balance(resumed):
     launched = Counter(
-        folder.name.partition(".")[0]
+        re.sub(r"\.\d+-", "-", folder.name)
         for folder in (resumed.folder / "attempts").iterdir()
         for entry in facts.read(folder)
         if isinstance(entry.fact, Launched)
@@ -211,21 +198,22 @@ def test_a_run_goes_on_whatever_became_of_it(tmp_path, capsys):
     folder = tmp_path / "run"
     schedule = {"steps": 2, "steps_per_burst": 1, "extra_dispatch": 1.0}
     # The first step does without the last of four groups, so that it is under way at every end.
-    opened, agent = held(tmp_path, "g00003")
-    path = written(tmp_path, {"cells": CELLS, "schedule": schedule}, agent, trains=False)
+    opened = tmp_path / "opened"
+    changed = {"cells": CELLS, "schedule": schedule, "harness": held(opened, "g00003")}
+    path = written(tmp_path, changed, trains=False)
     said = ends_at(path, "ExecutionTerminated:4", how="failing", resumes=False).splitlines()[-1]
     assert f"gyre resume {folder} goes on with them, gyre stop {folder} ends them" in said
     assert holds_log(pid_of(tmp_path, "proxy"), folder / "logs" / "proxy.log")
     assert 0 == main(["stop", str(folder)])
     left = re.search(r"it can go on; (\d+) that were left", capsys.readouterr().out)
     assert 1 < int(left[1]), "an execution was under way"
-    assert [] == list(all_of(folder))
+    wait_until(lambda: not list(all_of(folder)), "the end of all its processes")
 
     killed = ends_at(path, "CellRecovered:2", how="killed with all", resumes=True)
     assert 5 < int(killed), "proxy, two cells, two nurseries, and an execution that was under way"
 
     ends_at(path, "StepTaken:1", how="told", resumes=True)
-    assert [] == list(all_of(folder))
+    wait_until(lambda: not list(all_of(folder)), "the end of all its processes")
 
     opened.touch()
     assert 0 == main(["resume", str(folder)])

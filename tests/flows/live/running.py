@@ -15,6 +15,7 @@ from gyre.journal.reader import JournalContents, read
 from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.messages import StopReason
 from gyre.scheduler.replay import EVENTS
+from gyre.testing import light_agent
 from gyre.testing.emulated_cell import tables, workload, write_tasks
 
 Heard = Callable[[float, Any], None]
@@ -55,6 +56,23 @@ SCHEDULE = {
     "supply_dwell_s": 0.05,
 }
 """Of a run of a few seconds: real processes and control, emulated durations."""
+
+
+UNTIL = """
+case $OPENAI_BASE_URL in */exec/%s*) until [ -e "$0" ]; do sleep 0.05; done;; esac
+exec python3 -S -E "$1" "$2"
+"""
+"""The light agent, which in some executions begins only when a file is there."""
+
+
+def held(opened: Path, names: str) -> dict[str, Any]:
+    """[harness] by which executions are under way until a file is there.
+
+    Their names begin as the shell's pattern says, in which `g00004*-00` is g00004.1-00 as well:
+    the execution has that name if a controller died over its launch.
+    """
+    agent = ["sh", "-c", UNTIL % names, str(opened), light_agent.__file__, "{instruction}"]
+    return {"argv": agent}
 
 
 def tasks_of(folder: Path, *, seed: int, mean_s: float, tasks: int = 40, members: int = 4) -> Path:
