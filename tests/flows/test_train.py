@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 from tests.flows.live.followed_run import watched
-from tests.flows.live.running import emulated, pid_of, tasks_of
+from tests.flows.live.running import emulated, held, pid_of, tasks_of
 
 from gyre.rollout import facts
 from gyre.scheduler.messages import (
@@ -163,9 +163,18 @@ def test_one_cell_cancels_surplus_executions_and_scores_held_out_tasks(tmp_path)
     tasks = tasks_of(tmp_path, seed=3, mean_s=0.3, members=5)
     (tmp_path / "held-out").mkdir()
     held_out = tasks_of(tmp_path / "held-out", seed=4, mean_s=0.2, tasks=3)
+    scored = tmp_path / "scored"
+
+    def heard(now, fact):
+        if isinstance(fact, EvaluationRound) and fact.version == 1:
+            scored.touch()
+
     ran = emulated(
         tmp_path,
         tasks=tasks,
+        heard=heard,
+        # The run stops at its last publication, whatever is being scored then.
+        harness=held(scored, "g00003"),
         schedule={
             "steps": 2,
             "steps_per_burst": 1,
@@ -176,11 +185,16 @@ def test_one_cell_cancels_surplus_executions_and_scores_held_out_tasks(tmp_path)
         cells={"count": 1, "capacity": 17},
         evaluation={"slots": 2, "tasks": {"kind": "jsonl", "path": str(held_out)}},
     )
-    outcomes = Counter(one.outcome for one in ran.facts(ExecutionClosed))
+    closings = {}
+    for now, one in ran.timed(ExecutionClosed):
+        closings.setdefault(one.group, []).append((now, one.outcome))
     rounds = ran.facts(EvaluationRound)
 
-    assert 4 * 4 == outcomes[Outcome.VALID]
-    assert 4 * 1 == outcomes[Outcome.SURPLUS]
+    assert [0, 1, 2, 3] == sorted(closings)
+    for *counted, (now, outcome) in closings.values():
+        assert [Outcome.VALID] * 4 == [one for _, one in counted]
+        # It may have earned its own in the moment in which the last of the four came.
+        assert outcome is Outcome.SURPLUS or (now, outcome) == counted[-1], closings
     assert [(0, 3, 3), (1, 3, 3)] == [(one.version, one.num_tasks, one.num_valid) for one in rounds]
     assert_undisturbed(ran)
     assert all(group.num_trajectories <= 4 for group in ran.facts(GroupPacked))
