@@ -71,7 +71,8 @@ class Soak:
     """How long a process that was struck is left alone: who dies again and again is given up."""
     most: int | None = None
     """Blows in all; None: until the end."""
-    patience_s: float = PATIENCE_S
+    patience_s: float = 5 * PATIENCE_S
+    """Of the whole run, which starts a dozen processes one after the other."""
     struck: Callable[[int], None] = lambda _: None
     """Told how many blows there were, after each."""
     blows: list[Blow] = field(default_factory=list)

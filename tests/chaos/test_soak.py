@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 ALL = ("core", "satellite", "engine", "proxy", "supervisor", "controller")
 ROOT = Path(__file__).parents[2]
 QUICK_TRAINER = "gyre.testing.emulated_cell:trainer?base_s=0.1"
-QUIET = {"schedule": {"lease_s": 4.0, "group_s": 8.0, "rescue_s": 10.0}}
+QUIET = {"lease_s": 4.0, "group_s": 8.0}
 """So that what is stopped is noticed while somebody waits."""
 
 
@@ -41,7 +41,10 @@ def emulated(folder, *, steps, seed, mean_s=0.8, holds=False, **how):
     folder.mkdir(exist_ok=True)
     tasks = tasks_of(folder, seed=seed, mean_s=mean_s)
     place = folder / "run"
-    schedule = {"schedule": {**SCHEDULE, **QUIET["schedule"], "steps": steps}}
+    schedule = {"schedule": {**SCHEDULE, "rescue_s": 10.0, "steps": steps}}
+    if how.get("stop_share") != 0.0:
+        # Where nothing is stopped, who is silent for so long is only slow.
+        schedule["schedule"] |= QUIET
     cells = {"cells": {"count": 3, "capacity": 5, "standalone": [4]}}
     # No reply is cut short, so that what it must be can be told from the task.
     whole = {"sampling": {"max_tokens": 128}}
@@ -174,10 +177,12 @@ def test_a_run_whose_processes_die_earns_what_it_must(tmp_path):
     )
     found = rewards(struck.reading)
     expected = earned(tmp_path, tmp_path / "tasks.jsonl", found)
+    task_of = {one.group: one.task for _, one in struck.reading.facts((GroupDrawn,))}
+    # By the name that each had last, which is another if it was launched again.
     alone = {
-        (one.task, int(name[-2:]))
-        for _, one in struck.reading.facts((GroupDrawn,))
-        for name in set(one.executions) & orphaned(struck)
+        (task_of[one.group], one.member)
+        for _, one in struck.reading.facts((RewardGiven,))
+        if one.execution in orphaned(struck)
     }
 
     assert_struck(struck, least=len(ALL))
