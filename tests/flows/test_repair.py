@@ -7,13 +7,14 @@ from collections import Counter
 import pytest
 from tests.flows.live.followed_run import watched
 from tests.flows.live.recomputed import digests
-from tests.flows.live.running import SCHEDULE, pid_of, run_live, tasks_of, write_run
+from tests.flows.live.running import SCHEDULE, held, pid_of, run_live, tasks_of, write_run
 from tests.waiting import patience
 
 from gyre.controller.run_file import read_run
 from gyre.scheduler.messages import (
     CellDied,
     CellRecovered,
+    CellTraining,
     EngineReturned,
     GroupAssigned,
     StepTaken,
@@ -140,11 +141,20 @@ def test_cells_that_hang_or_lose_their_engine_are_replaced_and_the_update_is_the
         ("engine-2", signal.SIGKILL, lambda one: one == CellRecovered(cell=1, version=0)),
         ("cell-0", signal.SIGSTOP, lambda one: isinstance(one, EngineReturned)),
     )
+    joined = tmp_path / "joined"
+
+    def heard(now, fact):
+        if isinstance(fact, CellTraining) and fact.cell == 1:
+            joined.touch()
+        faults(now, fact)
+
     ran = exact(
         tmp_path,
-        faults,
+        heard,
         cells={"standalone": [20]},
         schedule={"lease_s": LEASE_S, "group_s": LEASE_S},
+        # The second step has claims left for a satellite that is slow to join.
+        harness=held(joined, "g00002"),
     )
     expected, norms = digests(ran, read_run(tmp_path / "run.toml", ()).config)
 
