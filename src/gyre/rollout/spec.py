@@ -1,12 +1,13 @@
 """A supervisor's input: its order file, and the proxy's totals, two numbers that grow."""
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
 from gyre.config.sections import JudgeConfig
-from gyre.storage.files import replace
+from gyre.storage.files import replace, take
 from gyre.types.errors import ConfigError
 from gyre.types.ids import ExecutionId
 from gyre.types.tasks import SandboxSpec, Task
@@ -67,6 +68,24 @@ def write_order(folder: Path, order: ExecutionSpec) -> Path:
     path = folder / ORDER_FILE
     replace(path, msgspec.json.encode(order))
     return path
+
+
+def withdraw_order(folder: Path) -> bool:
+    """Whether no process supervises the folder, or will: one that takes it later finds no order.
+
+    False also where that cannot be told now, as on a full disk.
+    """
+    try:
+        lock = take(folder)
+    except FileNotFoundError:
+        return True
+    except (ConfigError, OSError):
+        return False
+    try:
+        (folder / ORDER_FILE).unlink(missing_ok=True)
+    finally:
+        os.close(lock)
+    return True
 
 
 def read_order(path: Path) -> ExecutionSpec:

@@ -6,7 +6,7 @@ import os
 import signal
 
 import pytest
-from tests.controller.executions.supervised import order, supervised
+from tests.controller.executions.supervised import order, resume, supervised
 from tests.waiting import PATIENCE_S, until
 
 from gyre.cluster.local import LocalNode
@@ -15,7 +15,14 @@ from gyre.controller.executions.supervisors import SILENT_S, HeldTime, Superviso
 from gyre.proxy.client import SealedExecution
 from gyre.rollout.facts import FACTS_FILE, FactEntry, FactsFile
 from gyre.rollout.heartbeat import BEAT_FILE
-from gyre.rollout.spec import ProxyTotals, read_proxy_totals, write_order, write_proxy_totals
+from gyre.rollout.main import LOG_FILE, Secrets
+from gyre.rollout.spec import (
+    ORDER_FILE,
+    ProxyTotals,
+    read_proxy_totals,
+    write_order,
+    write_proxy_totals,
+)
 from gyre.storage import files
 from gyre.types.outcomes import Closed, Ending, Launched, Outcome, Prepared, Terminated
 
@@ -231,6 +238,40 @@ def test_a_dead_one_whose_program_never_ran_begins_anew(scene):
 
     assert [(NAME, "its supervisor died before the program ran")] == found.lost
     assert ([NAME], [], []) == (found.proxy.sealed, found.heard, found.fork_server.keys)
+
+
+def test_one_that_is_forked_after_it_began_anew_finds_no_order(scene):
+    """Its fork server may be slow to die: nobody's program is started twice."""
+
+    async def scenario(one):
+        one.left()
+        await one.adopt()
+        await one.look()
+
+    found = scene(scenario)
+    late = resume(found.folder, Secrets(key="k"))
+
+    assert 2 == late.wait(PATIENCE_S)
+    assert "expected an order" in (found.folder / LOG_FILE).read_text()
+    assert [(NAME, "its supervisor died before the program ran")] == found.lost
+    assert not (found.folder / "workspace").exists()
+
+
+def test_one_that_was_forked_late_and_lives_is_not_begun_anew(scene, monkeypatch):
+    """It has taken its folder since it was looked for."""
+    monkeypatch.setattr(supervisors, "is_taken", lambda folder: False)
+
+    async def scenario(one):
+        one.left(PREPARED)
+        await one.adopt()
+        held = files.take(one.folder)
+        await one.look()
+        os.close(held)
+
+    found = scene(scenario)
+
+    assert ([], []) == (found.lost, found.fork_server.keys)
+    assert (found.folder / ORDER_FILE).exists()
 
 
 def test_one_that_was_ordered_and_not_begun_is_launched(scene):

@@ -31,6 +31,7 @@ from gyre.rollout.spec import (
     ExecutionSpec,
     ProxyTotals,
     read_proxy_totals,
+    withdraw_order,
     write_order,
     write_proxy_totals,
 )
@@ -472,7 +473,9 @@ class Supervisors:
             if execution.is_adopted and not (
                 execution.key or execution.has_run or execution.terminated
             ):
-                await self._abandon(execution, "its supervisor died before the program ran")
+                # Its fork server may be slow, and fork it yet.
+                if await asyncio.to_thread(withdraw_order, execution.folder):
+                    await self._abandon(execution, "its supervisor died before the program ran")
                 return
             if execution.num_revivals >= MOST_REVIVALS:
                 reason = f"its supervisor died {MOST_REVIVALS + 1} times"
