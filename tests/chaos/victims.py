@@ -2,10 +2,10 @@
 
 import os
 import signal
-import urllib.error
 import urllib.request
 from contextlib import suppress
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import Literal
 
@@ -68,7 +68,8 @@ def calls_in_flight(run: Path) -> int | None:
         url = address_file(run).read_text().strip()
         with urllib.request.urlopen(f"{url}/metrics", timeout=2) as answer:
             lines = answer.read().decode().splitlines()
-    except (OSError, ValueError, urllib.error.URLError):
+        (value,) = [line.split()[1] for line in lines if line.startswith("gyre_calls_in_flight ")]
+        return int(float(value))
+    except (OSError, ValueError, HTTPException):
+        # Its port may be another program's, or its answer end in the middle.
         return None
-    (value,) = [line.split()[1] for line in lines if line.startswith("gyre_calls_in_flight ")]
-    return int(float(value))
