@@ -16,6 +16,8 @@ from gyre.testing.script import logprobs
 from gyre.trajectory.tree import Tree, grow
 
 EXECUTIONS, TURNS = 24, 8
+PATIENT = aiohttp.ClientTimeout(total=PATIENCE_S)
+"""By default a connection has half a minute to be made."""
 
 
 @dataclass
@@ -85,8 +87,7 @@ def test_no_call_fails_when_one_of_two_engines_is_killed(stage, wire):
     async def run():
         async with (
             aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0),
-                timeout=aiohttp.ClientTimeout(total=PATIENCE_S),
+                connector=aiohttp.TCPConnector(limit=0), timeout=PATIENT
             ) as session,
             asyncio.TaskGroup() as group,
         ):
@@ -135,7 +136,7 @@ def test_a_drained_engine_hands_its_calls_over(stage):
     first = f"127.0.0.1:{engines[0].port}"
 
     async def run():
-        async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
+        async with aiohttp.ClientSession(timeout=PATIENT) as session, asyncio.TaskGroup() as group:
             for number in range(8):
                 execution = await asyncio.to_thread(proxy.open, f"x{number}")
                 group.create_task(agent(session, execution, load, stream=True, mark=20))
@@ -156,7 +157,7 @@ def test_calls_follow_the_routes_of_a_controller(stage):
     load = Load()
 
     async def run():
-        async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
+        async with aiohttp.ClientSession(timeout=PATIENT) as session, asyncio.TaskGroup() as group:
             for number in range(8):
                 execution = await asyncio.to_thread(proxy.open, f"x{number}")
                 group.create_task(agent(session, execution, load, stream=True, mark=20))
@@ -198,7 +199,7 @@ def test_a_call_outlives_the_absence_of_every_engine(stage):
     load = Load()
 
     async def run():
-        async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
+        async with aiohttp.ClientSession(timeout=PATIENT) as session, asyncio.TaskGroup() as group:
             task = group.create_task(agent(session, execution, load, stream=True, mark=0))
             while not await asyncio.to_thread(held, proxy):
                 assert not task.done()

@@ -4,11 +4,14 @@ import asyncio
 from pathlib import Path
 
 import aiohttp
+from tests.waiting import PATIENCE_S
 
 from gyre.storage.call_log import logs, read
 from gyre.trajectory.tree import grow
 
 MANY = 512
+PATIENT = aiohttp.ClientTimeout(total=PATIENCE_S)
+"""By default a connection has half a minute to be made."""
 
 
 async def ask(session, execution, history):
@@ -28,7 +31,8 @@ def test_512_executions_at_once(stage):
     executions = [proxy.open(f"x{number}") for number in range(MANY)]
 
     async def talk():
-        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        connector = aiohttp.TCPConnector(limit=0)
+        async with aiohttp.ClientSession(connector=connector, timeout=PATIENT) as session:
             histories = [[{"role": "user", "content": f"of {one.id}"}] for one in executions]
             for _ in range(2):
                 histories = await asyncio.gather(
@@ -61,7 +65,7 @@ def test_memory_grows_with_unique_tokens_not_with_calls(stage):
 
     async def talk():
         history = [{"role": "user", "content": "begin"}]
-        async with aiohttp.ClientSession() as session:
+        async with aiohttp.ClientSession(timeout=PATIENT) as session:
             for turn in range(1000):
                 history = await ask(session, execution, history)
                 if turn == 100:

@@ -6,6 +6,7 @@ import anthropic
 import openai
 import pytest
 from tests.inference.server.serving import ServeProcess
+from tests.waiting import PATIENCE_S
 
 from gyre.model.registry import model_folder
 from gyre.storage.call_log import logs, read
@@ -21,7 +22,7 @@ SCHEMA = {
     "properties": {"key": {"type": "string", "enum": CHOICES}},
     "required": ["key"],
 }
-COMMON = {"model": "any", "timeout": 60}
+COMMON = {"model": "any", "timeout": PATIENCE_S}
 
 
 @pytest.fixture(scope="module")
