@@ -12,7 +12,8 @@ from tests.controller.executions.supervised import (
     resume,
     supervised,
 )
-from tests.waiting import PATIENCE_S, patience, wait_until
+from tests.tasks.test_shipped import judged_within
+from tests.waiting import PATIENCE_S, wait_until
 
 from gyre.export.harbor import write_trial
 from gyre.rollout.main import Secrets
@@ -34,8 +35,10 @@ from gyre.types.tasks import Task, TaskStep
 pytestmark = pytest.mark.slow
 
 LEDGER = Path(__file__).parents[2] / "examples" / "tasks" / "grow-ledger"
-SHORT_S = patience(3.0)
-"""A deadline that is meant to come."""
+GOES_ON = "touch waits; sleep 600"
+"""The end of an instruction: its agent has done its work and goes on until its time is over."""
+LONG = {"agent_s": 3 * PATIENCE_S, "overall_s": 4 * PATIENCE_S}
+"""Of which is enough left when the time of one step is over."""
 COUNT = 'echo "0.$(wc -l < work)" > $GYRE_RESULTS/reward.txt'
 """A step is worth how far the work has come."""
 BROKEN = evaluation("exit 7", attempts=1)
@@ -145,23 +148,23 @@ ENDINGS = {
         [0.1, 0.2],
     ),
     "the first step's time over": (
-        changed(ONE, instruction="echo one >> work; sleep 60", agent_s=SHORT_S),
+        changed(ONE, instruction=f"echo one >> work; {GOES_ON}", agent_s=PATIENCE_S),
         TWO,
-        {},
+        LONG,
         Ending.COMPLETED,
         [0.1, 0.2],
     ),
     "the last step's time over": (
         ONE,
-        changed(TWO, instruction="echo two >> work; sleep 60", agent_s=SHORT_S),
-        {},
+        changed(TWO, instruction=f"echo two >> work; {GOES_ON}", agent_s=PATIENCE_S),
+        LONG,
         Ending.TIMED_OUT,
         [0.1, 0.2],
     ),
     "all time over in the first": (
-        changed(ONE, instruction="echo one >> work; sleep 60"),
+        changed(ONE, instruction=f"echo one >> work; {GOES_ON}"),
         TWO,
-        {"agent_s": SHORT_S},
+        {},
         Ending.TIMED_OUT,
         [0.1],
     ),
@@ -189,6 +192,9 @@ def test_every_step_that_is_reached_counts_and_the_others_are_worth_nothing(way,
     """SPEC 6.1: half of the way has the score of that half."""
     first, second, settings, ending, found = ENDINGS[way]
     with supervised(tmp_path, stepped(first, second, **settings)) as one:
+        if any(GOES_ON in step["instruction"] for _, step in (first, second)):
+            wait_until((tmp_path / "workspace" / "waits").exists, "the work of that step")
+            one.pass_time()
         record = one.end()
 
     assert ending is record.terminated.ending
@@ -227,7 +233,7 @@ def test_a_step_that_nobody_could_judge_leaves_no_reward(first, second, tmp_path
 
 
 def test_what_is_cancelled_between_steps_keeps_what_was_judged(tmp_path):
-    wanted = stepped(ONE, changed(TWO, instruction="touch begun; sleep 60"))
+    wanted = stepped(ONE, changed(TWO, instruction="touch begun; sleep 600"))
     with supervised(tmp_path, wanted) as one:
         wait_until((tmp_path / "workspace" / "begun").exists)
         one.signal(signal.SIGTERM)
@@ -272,9 +278,9 @@ def test_a_killed_supervisor_goes_on_with_the_step_that_is_due(tmp_path):
     """SPEC 10: a step that ran is ended, one that was judged is not judged again."""
     starts = tmp_path / "starts"
     agent = f'echo "$0" >> {starts}; eval "$0"'
-    gate = f"test -e {tmp_path}/go || {{ touch {tmp_path}/judging; sleep 60; }}; {COUNT}"
+    gate = f"test -e {tmp_path}/go || {{ touch {tmp_path}/judging; sleep 600; }}; {COUNT}"
     wanted = stepped(
-        changed(ONE, instruction="echo one >> work; sleep 60"),
+        changed(ONE, instruction="echo one >> work; sleep 600"),
         changed(TWO, evaluation=evaluation(gate)),
         ("third", {"instruction": "echo three >> work"}),
         harness=agent,
@@ -298,7 +304,7 @@ def test_a_killed_supervisor_goes_on_with_the_step_that_is_due(tmp_path):
 def test_without_its_key_a_further_step_cannot_start_and_is_as_good_as_cancelled(tmp_path):
     """SPEC 6.3: nobody can say what it would have come to; whoever adopted it begins it anew."""
     judging = tmp_path / "judging"
-    slow = evaluation(f"test -e {judging} || {{ touch {judging}; sleep 60; }}; {COUNT}")
+    slow = evaluation(f"test -e {judging} || {{ touch {judging}; sleep 600; }}; {COUNT}")
     with supervised(tmp_path / "e1", stepped(changed(ONE, evaluation=slow), TWO)) as one:
         wait_until(judging.exists)
         kill_and_resume(one, "")
@@ -323,11 +329,13 @@ WAYS = {
 def test_the_task_with_steps_that_comes_along_is_scored_step_by_step(way, kind, tmp_path):
     """Untouched it does not reach its second step."""
     scripts, found = WAYS[way]
-    task = read_task(LEDGER)
+    task = read_task(judged_within(PATIENCE_S, LEDGER, tmp_path / LEDGER.name))
     steps = tuple(
         replace(
             step,
             instruction=f"bash {LEDGER}/steps/{step.name}/solution/{script}" if script else ":",
+            agent_s=PATIENCE_S,
+            evaluation=replace(step.evaluation, attempt_s=PATIENCE_S),
         )
         for step, script in zip(task.steps, scripts, strict=True)
     )

@@ -52,11 +52,23 @@ def worked(task, workspace, script):
     )
 
 
-def assessed(task, workspace):
+def judged_within(limit_s, files, folder):
+    """A copy of the files, whose judge waits so long for each program that it runs."""
+    shutil.copytree(files, folder)
+    frames = list(folder.rglob("grading.py"))
+    assert frames
+    for frame in frames:
+        assert "\nLIMIT_S = 5\n" in frame.read_text()
+        frame.write_text(frame.read_text().replace("\nLIMIT_S = 5\n", f"\nLIMIT_S = {limit_s}\n"))
+    return folder
+
+
+def assessed(task, workspace, limit_s):
     scratch = workspace.parent / "scratch"
     scratch.mkdir()
+    files = judged_within(limit_s, task.evaluation.files, workspace.parent / "judge")
     evaluator = CommandEvaluator(
-        task.evaluation,
+        replace(task.evaluation, files=str(files)),
         ProcessSandbox(secrets.token_hex(16), home=workspace.parent / "home"),
         variables=task.variables,
         folder=workspace.parent,
@@ -67,8 +79,8 @@ def assessed(task, workspace):
     return assessment(found, task.evaluation, state, evaluator="test", attempt=1)
 
 
-def score(task, workspace):
-    found = assessed(task, workspace)
+def score(task, workspace, limit_s=PATIENCE_S):
+    found = assessed(task, workspace, limit_s)
 
     assert (Status.VALID, None) == (found.status, found.reason)
     return found.score
@@ -118,19 +130,10 @@ def test_a_program_cannot_say_its_own_score(does, tmp_path):
     task = next(one for one in TASKS if one.id == "gyre/fix-search")
     workspace = begun(task, tmp_path)
     (workspace / "search.py").write_text(SPOOFS[does])
-    if does == "never ends":
-        task = hurried(task, tmp_path / "hurried")
+    # One that never ends is waited for for a moment only.
+    limit_s = 0.2 if does == "never ends" else PATIENCE_S
 
-    assert 0.0 == score(task, workspace)
-
-
-def hurried(task, folder):
-    """With a judge that waits for programs for a moment only."""
-    shutil.copytree(task.evaluation.files, folder)
-    frame = folder / "grading.py"
-    assert "\nLIMIT_S = 5\n" in frame.read_text()
-    frame.write_text(frame.read_text().replace("\nLIMIT_S = 5\n", "\nLIMIT_S = 0.2\n"))
-    return replace(task, evaluation=replace(task.evaluation, files=str(folder)))
+    assert 0.0 == score(task, workspace, limit_s)
 
 
 @pytest.mark.slow
@@ -178,7 +181,10 @@ def test_a_supervisor_has_it_judged_however_it_ends(script, ending, wanted, tmp_
     """SPEC 6.1: an agent whose time is over gets what its half of the work is worth."""
     task = next(one for one in TASKS if one.id == "gyre/rename-photos")
     done = tmp_path / "done"
-    task = replace(task, variables={"SOLUTION": task.solution, "DONE": str(done)})
+    files = judged_within(PATIENCE_S, task.evaluation.files, tmp_path / "judge")
+    judge = replace(task.evaluation, files=str(files), attempt_s=PATIENCE_S)
+    variables = {"SOLUTION": task.solution, "DONE": str(done)}
+    task = replace(task, variables=variables, evaluation=judge)
     with supervised(tmp_path / "e1", replace(order(script), task=task)) as one:
         if ending is Ending.TIMED_OUT:
             wait_until(done.exists, "half of the work")
