@@ -9,6 +9,7 @@ import pytest
 from tests.contracts.cluster import ECHO, is_alive, until
 from tests.waiting import PATIENCE_S
 
+from gyre.cluster import node_agent
 from gyre.cluster.node_agent import NodeAgentServer, interface_of
 from gyre.types.errors import ConfigError
 
@@ -18,6 +19,13 @@ SAYS_PID = "import os, sys; print(os.getpid(), flush=True); sys.stdin.read()"
 DEAF = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
 
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch):
+    """A client may be slow to ask, and a program that hears nothing more slow to end."""
+    monkeypatch.setattr(node_agent, "ASK_S", PATIENCE_S)
+    monkeypatch.setattr(node_agent, "END_S", PATIENCE_S)
 
 
 class Far:
@@ -120,7 +128,10 @@ def test_why_nothing_can_be_started_stands_in_the_log(tmp_path):
 
 
 @pytest.mark.parametrize("code", [SAYS_PID, DEAF], ids=["that listens", "that does not listen"])
-def test_a_program_whose_driver_is_killed_ends(tmp_path, code):
+def test_a_program_whose_driver_is_killed_ends(tmp_path, monkeypatch, code):
+    if code is DEAF:
+        monkeypatch.setattr(node_agent, "END_S", 0.1)
+
     async def work(far):
         async with far.started(code) as process:
             pid = int(await process.stdout.readline())
