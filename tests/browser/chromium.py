@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from playwright.sync_api import Browser, sync_playwright
+from tests.waiting import PATIENCE_S
 
 CACHE = Path.home() / ".cache" / "gyre"
 EXPECTED = Path(__file__).with_name("expected.toml")
@@ -63,7 +64,10 @@ def launched() -> Iterator[Browser]:
     program, given = found()
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path=program, args=list(FLAGS), env=dict(given)
+            executable_path=program,
+            args=list(FLAGS),
+            env=dict(given),
+            timeout=1000 * PATIENCE_S,
         )
         try:
             yield browser

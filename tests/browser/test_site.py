@@ -9,6 +9,7 @@ WINDOW = {"width": 1280, "height": 900}
 def test_the_search_works_from_the_disk(browser, tmp_path):
     site = build(tmp_path)
     page = browser.new_page(viewport=WINDOW)
+    page.set_default_timeout(PATIENCE_MS)
     asked, complaints = [], []
     page.on("request", lambda request: asked.append(request.url))
     page.on("console", lambda message: complaints.append(message.text))
@@ -17,7 +18,7 @@ def test_the_search_works_from_the_disk(browser, tmp_path):
     page.get_by_role("textbox", name="Search").click()
     page.keyboard.type("waterlevel")
     found = page.get_by_role("heading", name="The contract")
-    found.first.wait_for(timeout=PATIENCE_MS)
+    found.first.wait_for()
     page.close()
 
     assert [] == [one for one in asked if not one.startswith(site.as_uri())]
