@@ -6,6 +6,7 @@ import pty
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -247,7 +248,12 @@ def test_a_terminal_sees_progress_in_one_line_that_is_gone_at_the_end(small):
         timeout=PATIENCE_S,
     )
     os.close(theirs)
-    said = os.read(ours, 65536).decode()
+    said = b""
+    # What was written last may come a moment later; Linux says so when all of it was read.
+    with suppress(OSError):
+        while data := os.read(ours, 65536):
+            said += data
+    said = said.decode()
     os.close(ours)
 
     assert 0 == done.returncode
@@ -262,12 +268,11 @@ its classes."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "options", [["E0", "--seeds=40"], ["E0", "--seeds=40", "--jobs=2"], ["paper"]], ids=" ".join
-)
+@pytest.mark.parametrize("options", [["E0"], ["E0", "--jobs=2"], ["paper"]], ids=" ".join)
 def test_an_interrupt_ends_it_cleanly(options):
+    """In the middle of work for many minutes, so that it is not over before it is interrupted."""
     child = subprocess.Popen(
-        [sys.executable, "-m", "gyre", "simulate", *options, "--progress"],
+        [sys.executable, "-m", "gyre", "simulate", *options, "--seeds=4000", "--progress"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
