@@ -138,7 +138,7 @@ def test_a_key_is_seen_by_its_program_alone(tmp_path, docker):
 
     async def told():
         inside = Inside(tmp_path, docker)
-        await inside.start("echo > ready; exec sleep 60", KEY=SECRET)
+        await inside.start("echo > ready; exec sleep 600", KEY=SECRET)
         await wait_for(inside.workspace / "ready")
         identity = containers(docker, label=[f"{LABEL}={inside.mark}"])[0]["Id"]
         said = Daemon(docker).ask_now("GET", f"/containers/{identity}/json").decode()
@@ -183,7 +183,7 @@ def test_files_of_the_host_are_not_there(tmp_path, docker):
 
 def test_killing_everybody_ends_nobody_else(tmp_path, docker):
     """The first process and what holds it are left, or come back."""
-    with subprocess.Popen(["sleep", "60"]) as stranger:
+    with subprocess.Popen(["sleep", "600"]) as stranger:
         status, output = ran(tmp_path, docker, "kill -9 -1; sleep 0.2; echo alive; exit 5")
         was_alive = stranger.poll() is None
         stranger.kill()
@@ -193,7 +193,7 @@ def test_killing_everybody_ends_nobody_else(tmp_path, docker):
 
 def test_a_fork_bomb_stays_small(tmp_path, docker):
     inside = Inside(tmp_path, docker, made={"most": Limits(processes=20)})
-    script = "i=0; while [ $i -lt 60 ]; do sleep 5 & i=$((i+1)); done; ls -d /proc/[0-9]* | wc -l"
+    script = "i=0; while [ $i -lt 60 ]; do sleep 600 & i=$((i+1)); done; ls -d /proc/[0-9]* | wc -l"
     asyncio.run(inside.run(script))
 
     assert "can't fork" in inside.output
@@ -214,7 +214,8 @@ def test_a_memory_bomb_is_ended(tmp_path, docker):
 def test_filling_the_disk_is_ended(where, tmp_path, docker, monkeypatch):
     """On the image too."""
     monkeypatch.setattr(process_tree, "DISK_S", 0.05)
-    fill = "i=0; while :; do head -c 2000000 /dev/zero > $i; i=$((i+1)); done"
+    one_more = "head -c 2000000 /dev/zero > $i; i=$((i+1))"
+    fill = f"i=0; while [ $i -lt 20 ]; do {one_more}; done; sleep 600"
 
     with pytest.raises(SandboxError, match="bytes on disk"):
         ran(
@@ -329,7 +330,7 @@ def test_programs_whose_daemon_dies_are_ended(tmp_path):
     async def lose(folder):
         with running(folder) as socket:
             inside = Inside(tmp_path / "one", socket)
-            await inside.start(ESCAPE + "; sleep 60")
+            await inside.start(ESCAPE + "; sleep 600")
             await wait_for(inside.workspace / "escaped")
             init = inside.sandbox.init
             daemon = int((folder / "pid").read_text())
@@ -353,7 +354,7 @@ def test_programs_whose_daemon_dies_are_ended(tmp_path):
 def test_a_container_that_somebody_else_removes_is_an_error(tmp_path, docker):
     async def lose():
         inside = Inside(tmp_path, docker)
-        await inside.start("echo > ready; exec sleep 60")
+        await inside.start("echo > ready; exec sleep 600")
         await wait_for(inside.workspace / "ready")
         identity = containers(docker, label=[f"{LABEL}={inside.mark}"])[0]["Id"]
         Daemon(docker).ask_now("DELETE", f"/containers/{identity}", query={"force": 1})

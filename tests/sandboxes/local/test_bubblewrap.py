@@ -29,7 +29,7 @@ PARTS = ("__init__.py", "aio.py", "sandboxes", "storage", "types")
 MOST = 20
 HARD = 200
 """Processes that the other user has at most, whatever the sandbox does."""
-BOMB = "while :; do sleep 60 & done"
+BOMB = "while :; do sleep 600 & done"
 
 
 class Other:

@@ -100,7 +100,7 @@ def test_the_environment_of_the_host_is_not_there(tmp_path, monkeypatch):
 
 
 def test_processes_of_the_host_are_neither_seen_nor_reached(tmp_path):
-    with subprocess.Popen(["sleep", "60"]) as stranger:
+    with subprocess.Popen(["sleep", "600"]) as stranger:
         script = f"kill -9 {stranger.pid}; kill -9 -1; ls -d /proc/[0-9]* | wc -l"
         _, output = ran(tmp_path, f"trap '' TERM; {script}")
         was_alive = stranger.poll() is None
@@ -158,7 +158,7 @@ def test_another_execution_is_out_of_sight(tmp_path):
     async def both():
         one, other = Inside(tmp_path / "one"), Inside(tmp_path / "other")
         (other.workspace / "plan.txt").write_text(SECRET)
-        await other.start("echo > ready; exec sleep 60", KEY=SECRET)
+        await other.start("echo > ready; exec sleep 600", KEY=SECRET)
         await wait_for(other.workspace / "ready")
         tried = [
             f"cat {other.workspace}/plan.txt",
@@ -248,7 +248,7 @@ def test_nothing_survives_the_end(tmp_path):
 
     async def end():
         await inside.start(
-            f"{ESCAPE}; setsid sh -c '{ESCAPE.replace(chr(39), chr(34))}' & sleep 60"
+            f"{ESCAPE}; setsid sh -c '{ESCAPE.replace(chr(39), chr(34))}' & sleep 600"
         )
         await until(lambda: len(descendants(inside.sandbox.init)) > 3, "all that escape")
         pids = descendants(inside.sandbox.init)
@@ -273,7 +273,7 @@ def test_nothing_stays_on_the_machine(tmp_path):
     own = f"**/gyre-{inside.mark[:16]}"
 
     async def look():
-        await inside.start("sleep 60")
+        await inside.start("sleep 600")
         during = list(Path("/sys/fs/cgroup").glob(own))
         await inside.sandbox.kill()
         return during
