@@ -20,6 +20,7 @@ from benchmarks.gpu.moves import mps
 from benchmarks.live import running
 from benchmarks.live.running import Ran, Used
 from benchmarks.peers import results
+from tests.waiting import PATIENCE_S
 
 from gyre.batching.task_sampler import TaskSampler
 from gyre.config.sections import EngineConfig, LossConfig, OptimizerConfig, TrainerConfig
@@ -353,7 +354,7 @@ def test_a_run_that_takes_too_long_is_stopped_and_fails(tmp_path, monkeypatch):
     asleep = "import signal, time; signal.signal(signal.SIGTERM, {}); print(flush=True); "
     ends = []
     for handler in ("lambda *_: exit(0)", "signal.SIG_IGN"):
-        monkeypatch.setattr(running, "STOP_S", 60.0 if "exit" in handler else 0.2)
+        monkeypatch.setattr(running, "STOP_S", PATIENCE_S if "exit" in handler else 0.2)
         command = [sys.executable, "-c", asleep.format(handler) + "time.sleep(600)"]
         with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
             assert process.stdout.readline()

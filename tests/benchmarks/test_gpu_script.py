@@ -9,7 +9,7 @@ from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 
 import pytest
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "gpu"
 WHOLE = bytes(range(43))
@@ -62,7 +62,9 @@ def test_a_part_that_takes_too_long_is_cut_and_its_samples_come_back(gpu, tmp_pa
 def test_a_part_that_ends_by_itself_says_what_became_of_it(gpu, tmp_path):
     words = ["measures", str(tmp_path / "work")]
 
-    found = [gpu.run("moves", [*words, one], 60.0, tmp_path / "work", None) for one in ("0", "x")]
+    found = [
+        gpu.run("moves", [*words, one], PATIENCE_S, tmp_path / "work", None) for one in ("0", "x")
+    ]
 
     assert ["ok", "failed"] == [one.split()[3] for one in found]
     assert "ValueError" in (tmp_path / "work" / "moves.log").read_text()
