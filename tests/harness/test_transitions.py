@@ -31,12 +31,12 @@ CALLS = 3 + ERRANDS
 Play = Callable[[str], LiveFindings]
 
 
-def tour(name: str, *, steps: int = STEPS, kv_s: float = 10.0) -> Tour:
+def tour(name: str, *, steps: int = STEPS, **router: float) -> Tour:
     """Every cell enters training in every burst; two do while calls are in the middle of it."""
     schedule = {"groups_per_batch": GROUPS, "steps_per_burst": BURST, "steps": steps}
     schedule |= {"extra_dispatch": 0.0, "supply_dwell_s": 0.1}
     cells = {"count": CELLS, "capacity": 2, "standalone": [2]}
-    tables = {"schedule": schedule, "cells": cells, "router": {"kv_s": kv_s}}
+    tables = {"schedule": schedule, "cells": cells, "router": router}
     claim_s = patience(1.2)
     return Tour(
         name=name,

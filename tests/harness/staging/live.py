@@ -39,10 +39,10 @@ MODEL = {
     "tie_word_embeddings": True,
 }
 """It is trained and published, and says nothing: a script speaks for it."""
-EVALUATION = {
-    "argv": ["sh", "-c", 'cp score.txt "$GYRE_RESULTS/reward.txt"'],
-    "score": "reward.txt",
-}
+ENDED = "ended"
+"""Folder of files of executions that have ended and wait for the proxy's counts to be noted."""
+LONG_S = 1800.0
+"""Limits of the run that are not what it is about."""
 NUM_TASKS = 200
 LEDGER = "ledger.jsonl"
 """What engines note of themselves."""
@@ -63,7 +63,7 @@ class Tour:
     as often as there are bursts before it, and once more; with 0 none waits."""
     claim_s: float = 0.0
     """How long a cell trains on one claim."""
-    limit_s: float = 900.0
+    limit_s: float = 2 * LONG_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,10 +114,13 @@ def _write_files(tour: Tour, folder: Path) -> None:
     files = folder / "files"
     files.mkdir()
     (files / "nonce.txt").write_text(tour.nonce + "\n")
+    waits = f'own=$(mktemp {folder / ENDED}/XXXXXX); while [ -e "$own" ]; do sleep 0.1; done'
+    judge = f'{waits}; cp score.txt "$GYRE_RESULTS/reward.txt"'
+    evaluation = {"argv": ["sh", "-c", judge], "score": "reward.txt", "attempt_s": LONG_S}
     with (folder / "tasks.jsonl").open("w") as tasks:
         for number in range(NUM_TASKS):
             task = {"id": f"task-{number}", "instruction": f"{ASKED} {number}: go"}
-            tasks.write(json.dumps(task | {"files": "files", "evaluation": EVALUATION}) + "\n")
+            tasks.write(json.dumps(task | {"files": "files", "evaluation": evaluation}) + "\n")
     save(new_network(describe(MODEL, where="live"), seed=0), folder / "model", version=0)
     write_tokenizer(folder / "model")
     lines: list[str] = []
@@ -138,10 +141,14 @@ def _tables(tour: Tour, folder: Path) -> dict[str, dict[str, Any]]:
         "harness": {"kind": kind, "version": version, "env": at_once},
         # The witness knows programs as children of their supervisors.
         "sandbox": {"kind": "process"},
-        "deadlines": {"agent_s": 600.0, "overall_s": 900.0},
+        "deadlines": {"agent_s": LONG_S, "overall_s": 2 * LONG_S},
         "engine": {"kv_tokens": 8 * CONTEXT_TOKENS},
         "trackers": {"tensorboard": False},
-        "schedule": {"executions_per_group": MEMBERS},
+        "schedule": {
+            "executions_per_group": MEMBERS,
+            **dict.fromkeys(("publish_s", "lease_s", "group_s"), LONG_S),
+        },
+        "router": {"kv_s": LONG_S},
         "cells": {
             "threads": 1,
             "engine": f"gyre.testing.timed_engine:engine?{urlencode(engine)}",

@@ -21,7 +21,10 @@ ERRAND_S = 0.5
 these are in the middle of it."""
 FOLDER = "GYRE_LIVE_RELEASED"
 """Variable of the environment: where the files are; without it nobody waits."""
-_WORKS_IN = re.compile(r"/attempts/(g\d+-(\d+))/workspace")
+SEEN = "GYRE_LIVE_SEEN"
+"""Variable of the environment: where a file by the name of each execution is whose process was
+seen, for which its first reply waits; without it nobody waits."""
+_WORKS_IN = re.compile(r"/attempts/(g(\d+)-(\d+))/workspace")
 _SENT = re.compile(rf"{ERRAND} (g(\d+)-\d+ \d)")
 _PROSE = (
     "the water of a river turns around what stands in it and goes on with what it has taken "
@@ -29,9 +32,23 @@ _PROSE = (
 )
 
 
-def main_lines(name: str, member: int) -> tuple[ScriptedReply, ...]:
-    """What the agent of an execution says: a look, errands all at once, and an end."""
+def begun(name: str) -> str:
+    """The file that is there once an errand was asked for."""
+    return f"begun {name}"
+
+
+def middle(group: int) -> str:
+    """The file that is there once all errands of a group were asked for."""
+    return f"middle {group}"
+
+
+def main_lines(name: str, member: int, group: int) -> tuple[ScriptedReply, ...]:
+    """What the agent of an execution says: a look, errands all at once, and an end.
+
+    Of the groups that are trained first the end waits for the errands of those that are not.
+    """
     rng = Random(name)
+    seen, folder = os.environ.get(SEEN), os.environ.get(FOLDER)
     score = (1 + member) / (1 + MEMBERS)
     looks = f"echo {score:.3f} > score.txt; cat nonce.txt"
     sends = (
@@ -44,9 +61,14 @@ def main_lines(name: str, member: int) -> tuple[ScriptedReply, ...]:
             text=_prose(rng, 40),
             calls=(_call("Bash", command=looks),),
             reply_s=0.2,
+            until=Path(seen) / name if seen else None,
         ),
         TimedReply(text=_prose(rng, 10), calls=tuple(sends), reply_s=0.2),
-        TimedReply(text=f"{_prose(rng, 40)} All done.", reply_s=0.2),
+        TimedReply(
+            text=f"{_prose(rng, 40)} All done.",
+            reply_s=0.2,
+            until=Path(folder) / middle(group + 1) if folder and not group % 2 else None,
+        ),
     )
 
 
@@ -55,6 +77,8 @@ def errand_line(name: str, group: int) -> ScriptedReply:
     rng = Random(name)
     folder = os.environ.get(FOLDER)
     until = Path(folder) / str(group) if folder and group % 2 else None
+    if folder:
+        (Path(folder) / begun(name)).touch()
     return TimedReply(text=_prose(rng, rng.randint(150, 400)), reply_s=ERRAND_S, until=until)
 
 
@@ -77,7 +101,7 @@ def _main(conversation: Conversation) -> ScriptedReply | None:
     name, said = _named(conversation, _WORKS_IN), conversation.replies_since(ASKED)
     if name is None or said is None:
         return None
-    lines = main_lines(name[1], int(name[2]))
+    lines = main_lines(name[1], int(name[3]), int(name[2]))
     return lines[said] if said < len(lines) else None
 
 

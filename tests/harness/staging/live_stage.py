@@ -14,8 +14,9 @@ import msgspec
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from staging import cut
-from staging.live import Tour, Toured, Witnessed
-from staging.live_script import FOLDER
+from staging.live import ENDED, Tour, Toured, Witnessed
+from staging.live_script import ERRANDS, FOLDER, MEMBERS, SEEN, begun, middle
+from staging.program import argv
 
 from gyre.journal.reader import path_of, read
 from gyre.rollout.main import LOG_FILE
@@ -31,12 +32,21 @@ MOVED = (0, 1)
 
 
 class Witness:
-    """Notes every cell and every harness of a run, and the proxy's counts."""
+    """Notes every cell and every harness of a run, and the proxy's counts.
 
-    def __init__(self, run: Path, released: Path, held: int) -> None:
-        self._run = run
-        self._released = released
-        self._held = held
+    No program gets its first reply before it was seen, and none is judged before the proxy was
+    asked once more, so that nothing is missed however late somebody looks.
+    """
+
+    def __init__(self, folder: Path, tour: Tour) -> None:
+        self._run = folder / "run"
+        self._released = folder / "released"
+        self._seen = folder / "seen"
+        self._ended = folder / ENDED
+        for one in (self._released, self._seen, self._ended):
+            one.mkdir()
+        self._held = tour.held
+        self._program = str(Path(argv(tour.program)[0]).resolve())
         self._num_bursts = 0
         self.harnesses: dict[str, set[Witnessed]] = {}
         self.cells: dict[str, set[Witnessed]] = {}
@@ -65,9 +75,16 @@ class Witness:
                 self._note(self.harnesses, supervisors[parent], pid)
 
     def _release(self) -> None:
-        """Replies of a burst go on once both cells have entered training in it."""
+        """Replies of a burst go on once both cells have entered training in it.
+
+        What they train ends once all that moves meanwhile has begun.
+        """
         if not self._held or not path_of(self._run).exists():
             return
+        for group in range(0, self._held * (self._num_bursts + 1), 2):
+            asked = self._released.glob(begun(f"g{group + 1:05d}-*"))
+            if len(list(asked)) == MEMBERS * ERRANDS:
+                (self._released / middle(group + 1)).touch()
         entered = Counter(
             entry.event.cell
             for entry in read(path_of(self._run), kinds=(CellTraining,)).entries
@@ -82,15 +99,20 @@ class Witness:
         started, _ = _stat(pid)
         if (exe := _link(pid, "exe")) and started:
             books.setdefault(name, set()).add(Witnessed(pid=pid, started=started, exe=exe))
+            if exe == self._program:
+                (self._seen / name).touch()
 
     async def _ask(self, session: aiohttp.ClientSession) -> None:
-        """The proxy is asked when it is there."""
+        """The proxy is asked when it is there; then those go on who have ended before."""
+        ended = list(self._ended.iterdir())
         try:
             url = (self._run / "proxy.url").read_text().strip()
             async with session.get(f"{url}/metrics") as answer:
                 self.metrics = await answer.text()
         except (OSError, aiohttp.ClientError):
             return
+        for one in ended:
+            one.unlink()
 
 
 def _link(pid: int, name: str) -> str:
@@ -112,10 +134,10 @@ def _stat(pid: int) -> tuple[int, int]:
 
 async def perform(folder: Path, tour: Tour) -> Toured:
     """The run from beginning to end."""
-    released = folder / "released"
-    released.mkdir()
-    witness = Witness(folder / "run", released, tour.held)
-    waiting = {FOLDER: str(released)} if tour.held else {}
+    witness = Witness(folder, tour)
+    waiting = {SEEN: str(folder / "seen")}
+    if tour.held:
+        waiting[FOLDER] = str(folder / "released")
     began = time.monotonic()
     with (folder / "train.out").open("wb") as output:
         child = await asyncio.create_subprocess_exec(
