@@ -14,7 +14,7 @@ from staging.stage import SCRIPTS
 from gyre.testing.processes import EngineProcess
 from gyre.testing.tokenizer import write_tokenizer
 
-LIMIT_S = 240.0
+LIMIT_S = 1800.0
 JUDGE = f'test "$(rev nonce.txt)" = "$(cat {ANSWER})"'
 
 
@@ -40,7 +40,7 @@ def main() -> int:
         command = [sys.executable, "-m", "gyre", "rollout", str(folder / "tasks.jsonl")]
         command += ["--harness", kind, "--n", members, "--engine", engine.address]
         command += ["--model", str(model), "--run", str(folder / "run"), "--concurrency", "2"]
-        for setting in ("model.family=qwen3", "sandbox.kind=local"):
+        for setting in ("model.family=qwen3", "sandbox.kind=local", f"router.idle_s={LIMIT_S}"):
             command += ["--set", setting]
         return subprocess.run(command, timeout=LIMIT_S, check=False).returncode
 

@@ -33,7 +33,7 @@ class Scene:
     faults: tuple[RelayFault, ...] = ()
     kill_in_calls: tuple[int, ...] = ()
     """The proxy is killed while it works on these calls, and started again."""
-    limit_s: float = 600.0
+    limit_s: float = 1800.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,7 +61,8 @@ def claude_fork(prompt: str) -> ScriptedCall:
 
 
 def codex_shell(command: str) -> ScriptedCall:
-    return call("exec_command", cmd=command)
+    # The longest that it waits for a command; by default 10 s.
+    return call("exec_command", cmd=command, yield_time_ms=30_000)
 
 
 def opencode_shell(command: str) -> ScriptedCall:
@@ -247,7 +248,7 @@ def codex_agent(prompt: str) -> ScriptedCall:
 
 
 def codex_waits(agent: str) -> ScriptedCall:
-    return call("multi_agent_v1.wait_agent", targets=[agent], timeout_ms=60_000)
+    return call("multi_agent_v1.wait_agent", targets=[agent], timeout_ms=1_800_000)
 
 
 def codex_closes(agent: str) -> ScriptedCall:

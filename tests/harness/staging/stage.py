@@ -21,6 +21,8 @@ from gyre.testing.processes import EngineProcess, held_port, number_of
 from gyre.testing.tokenizer import write_tokenizer
 
 EXECUTION = "play"
+LONG_S = 1800.0
+"""No engine here hangs: one that was held up is not asked for the same once more."""
 SCRIPTS = Path(__file__).with_name("scripts.py")
 
 
@@ -30,7 +32,8 @@ class ProxyProcess:
     def __init__(self, folder: Path, engine: str, arguments: tuple[str, ...]) -> None:
         self._command = [str(Path(sys.executable).with_name("gyre")), "proxy"]
         self._command += ["--engine", engine, "--model", str(folder / "model")]
-        self._command += ["--family", "qwen3", "--run", str(folder / "run"), *arguments]
+        self._command += ["--family", "qwen3", "--run", str(folder / "run")]
+        self._command += ["--idle", str(LONG_S), *arguments]
         self._errors = folder / "proxy.err"
         self._child: asyncio.subprocess.Process | None = None
         self.pids: list[int] = []

@@ -24,7 +24,7 @@ from gyre.testing.processes import EngineProcess
 from gyre.testing.tokenizer import write_tokenizer
 from gyre.types.tasks import EvaluationRule, SandboxSpec, Task
 
-LIMIT_S = 240.0
+LIMIT_S = 1800.0
 JUDGE = f'test "$(rev nonce.txt)" = "$(cat {ANSWER})"'
 
 
