@@ -1,5 +1,6 @@
 """A real run in a real browser: as it goes, and then its folder again as what was recorded."""
 
+import json
 import os
 import re
 import signal
@@ -8,6 +9,7 @@ import pytest
 from tests.browser.books import Books, Recorded
 from tests.browser.serving import training, watching
 from tests.browser.shown import Shown, calls_in, number, rows_of, seconds
+from tests.waiting import PATIENCE_S
 
 from gyre.controller.controller import JOURNAL_EVENTS
 from gyre.journal.reader import path_of, read
@@ -17,9 +19,27 @@ from gyre.storage import call_log
 from gyre.types.run_events import UseMeasured
 
 SHORT = ("schedule.steps=6", "schedule.groups_per_batch=4", "cells.count=3")
+PATIENT = ("deadlines.agent_s=1800", "deadlines.overall_s=3600", "schedule.lease_s=900")
 STRUCK = 2
 """A cell that is killed on the way."""
-ENDS_S = 900
+GATES = (8, 16)
+"""Groups from which on agents wait until somebody has looked; two steps come before each."""
+WAITS = """
+group=${PWD##*/attempts/g}
+group=${group%%[.-]*}
+for gate in GATES; do
+    while [ "$group" -ge $gate ] && [ ! -e "FOLDER/$gate" ]; do sleep 0.05; done
+done
+exec "$@"
+"""
+AGENT = ("python3", "-I", "-S", "agent.py", "{task}", "{instruction}")
+
+
+def waiting(folder):
+    """The setting by which agents wait for gates to be opened in a folder."""
+    script = WAITS.replace("GATES", " ".join(map(str, GATES))).replace("FOLDER", str(folder))
+    (folder / "waits.sh").write_text(script)
+    return f"harness.argv={json.dumps(['sh', str(folder / 'waits.sh'), *AGENT])}"
 
 
 def has(folder, kind, more_than=0):
@@ -31,8 +51,10 @@ def has(folder, kind, more_than=0):
 @pytest.fixture(scope="module")
 def lived(browser, tmp_path_factory):
     """A run to its end, and what a page that was opened at its beginning showed meanwhile."""
-    folder = tmp_path_factory.mktemp("browser") / "run"
-    with training("examples/quickstart.toml", folder, *SHORT) as train:
+    gates = tmp_path_factory.mktemp("browser")
+    folder = gates / "run"
+    given = (*SHORT, *PATIENT, waiting(gates))
+    with training("examples/quickstart.toml", folder, *given) as train:
         context = browser.new_context(viewport={"width": 1280, "height": 900})
         link = train.wait_link()
         # However long a browser takes to open a page, the run is not over by then.
@@ -55,6 +77,7 @@ def lived(browser, tmp_path_factory):
             num_steps = compare()
         os.kill(int((folder / "pids" / f"cell-{STRUCK}").read_text()), signal.SIGKILL)
         shown.wait_until(lambda: has(folder, CellDied))
+        (gates / str(GATES[0])).touch()
         shown.wait_until(lambda: has(folder, StepTaken, more_than=num_steps))
         with train.held():
             compare()
@@ -64,8 +87,9 @@ def lived(browser, tmp_path_factory):
             seen["is_the_same"] = shown.page.evaluate("() => window.opened") is True
             seen["asked"], seen["strangers"] = list(shown.asked), shown.strangers
             seen["complaints"] = list(shown.complaints)
+        (gates / str(GATES[1])).touch()
         context.close()
-        seen["status"] = train.process.wait(ENDS_S)
+        seen["status"] = train.process.wait(PATIENCE_S)
         seen["said"] = train.said
     return folder, seen
 

@@ -45,6 +45,7 @@ def test_the_quick_start_shortened_takes_its_steps_and_says_what_happened(tmp_pa
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     command = [sys.executable, "-m", "gyre", "train", FILE]
     command += [f"run.folder={tmp_path / 'run'}", "schedule.steps=4", "schedule.groups_per_batch=2"]
+    command += [f"deadlines.agent_s={PATIENCE_S}", f"deadlines.overall_s={2 * PATIENCE_S}"]
     done = subprocess.run(
         command,
         cwd=ROOT,
