@@ -1,12 +1,15 @@
 """Bytes go to the proxy and back, whole, wherever it is by then."""
 
 import asyncio
+import os
 import socket
 
 import pytest
 from tests.waiting import PATIENCE_S, until
 
-from gyre.sandboxes.proxy_relay import Relay, Upstream, through
+from gyre.sandboxes import proxy_relay
+from gyre.sandboxes.local import netns_script
+from gyre.sandboxes.proxy_relay import Relay, Upstream, listen_inside, through
 from gyre.types.errors import SandboxError
 
 
@@ -194,3 +197,17 @@ def test_only_plain_addresses_lead_through_a_relay():
     assert "http://127.0.0.1:7/exec/e?x=1" == through("http://host:80/exec/e?x=1", 7)
     with pytest.raises(SandboxError, match="expected an http:// address"):
         through("https://host/exec/e", 7)
+
+
+def test_a_process_that_takes_too_long_to_enter_a_network_is_an_error_that_may_pass(monkeypatch):
+    """Which another try of the launch may mend."""
+
+    def refuse(namespace, port):
+        raise PermissionError
+
+    monkeypatch.setattr(netns_script, "bound_by_thread", refuse)
+    monkeypatch.setattr(proxy_relay, "ENTER_S", 0.0)
+
+    with pytest.raises(SandboxError, match="expected a socket within 0 s") as error:
+        listen_inside(os.getpid(), 0)
+    assert error.value.retryable

@@ -14,7 +14,7 @@ from gyre.aio import WaitTimer
 from gyre.sandboxes.local import netns_script
 from gyre.types.errors import SandboxError
 
-ENTER_S = 10.0
+ENTER_S = 60.0
 """How long a process may take to enter a namespace and come back with a socket."""
 
 
@@ -41,15 +41,19 @@ def _bound_by_child(namespace: int, port: int) -> socket.socket:
     here, there = socket.socketpair()
     with here, there:
         numbers = [str(number) for number in (namespace, port, there.fileno())]
-        done = subprocess.run(
-            [sys.executable, "-I", "-S", str(Path(netns_script.__file__)), *numbers],
-            pass_fds=(namespace, there.fileno()),
-            env={},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=ENTER_S,
-            check=False,
-        )
+        try:
+            done = subprocess.run(
+                [sys.executable, "-I", "-S", str(Path(netns_script.__file__)), *numbers],
+                pass_fds=(namespace, there.fileno()),
+                env={},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=ENTER_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            message = f"listening inside a sandbox: expected a socket within {ENTER_S:g} s"
+            raise SandboxError(message) from error
         there.close()
         _, received, _, _ = socket.recv_fds(here, 1, 1)
     if not received:
