@@ -16,6 +16,14 @@ from tests.waiting import PATIENCE_S
 ROOT = Path(__file__).parents[2]
 _LINK = re.compile(r"http://127\.0\.0\.1:\d+/\?key=[\w-]+(?=\s)")
 """Whole, because a terminal may give its first half first."""
+GYRE = f"""
+import sys
+from gyre.cli.main import main
+from gyre.observability.dashboard import server
+server.READY_S = {PATIENCE_S}
+sys.exit(main(sys.argv[1:]))
+"""
+"""As `gyre`, but that a run's page may take as long to start as this machine needs."""
 
 
 @contextmanager
@@ -82,7 +90,7 @@ def training(file, folder, *overrides):
     """A run of a file, killed with the block unless it has come to its end."""
     ours, theirs = pty.openpty()
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    command = [sys.executable, "-m", "gyre", "train", str(file), f"run.folder={folder}"]
+    command = [sys.executable, "-c", GYRE, "train", str(file), f"run.folder={folder}"]
     with subprocess.Popen(
         [*command, *overrides],
         cwd=ROOT,
