@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from gyre.sandboxes.local import cgroups
 from gyre.sandboxes.local.cgroups import CgroupParent, ControlGroup, places
 from gyre.types.tasks import Limits
 
@@ -85,3 +86,18 @@ def test_processes_killed_for_memory_are_counted(tmp_path):
     (tmp_path / "x" / "memory.events").write_text("low 0\noom 3\noom_kill 2\n")
 
     assert (0, 2) == (before, made.num_killed())
+
+
+def test_a_group_is_removed_once_its_time_is_over_too(tmp_path, monkeypatch):
+    """As where whoever removes it stands still for longer than that; one that is busy stays."""
+    monkeypatch.setattr(cgroups, "REMOVE_S", 0.0)
+    parents = {"memory": CgroupParent(folder=tmp_path, is_unified=True)}
+    empty, busy = (
+        ControlGroup(name, Limits(memory_bytes=1000), parents) for name in ("empty", "busy")
+    )
+    for path in (tmp_path / "empty").iterdir():
+        path.unlink()
+    empty.remove()
+    busy.remove()
+
+    assert ["busy"] == [one.name for one in tmp_path.iterdir()]

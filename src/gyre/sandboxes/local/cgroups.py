@@ -72,7 +72,7 @@ class ControlGroup:
         """Of a group in which nothing runs; one that stays busy is left where it is."""
         until = time.monotonic() + REMOVE_S
         waiting = set(self._folders.values())
-        while waiting and time.monotonic() < until:
+        while waiting:
             for folder in list(waiting):
                 with suppress(FileNotFoundError):
                     try:
@@ -80,6 +80,9 @@ class ControlGroup:
                     except OSError:
                         continue
                 waiting.discard(folder)
+            # Only behind a try, however long this process stood still before it.
+            if waiting and time.monotonic() >= until:
+                break
             if waiting:
                 time.sleep(0.005)
         self._folders = {}
