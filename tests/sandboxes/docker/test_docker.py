@@ -19,6 +19,7 @@ from tests.sandboxes.local.test_escapes import SECRET, answering
 from tests.waiting import PATIENCE_S, until, wait_until
 
 from gyre.sandboxes import process_tree
+from gyre.sandboxes.docker import exec as program
 from gyre.sandboxes.docker.api import Daemon
 from gyre.sandboxes.docker.container import LABEL, Container
 from gyre.sandboxes.docker.sandbox import DockerSandbox
@@ -312,6 +313,16 @@ def test_what_a_daemon_has_not_is_an_error_for_good(place, said, tmp_path, docke
     with pytest.raises(SandboxError, match=said) as caught:
         ran(tmp_path, docker, ":", place=place)
     assert not caught.value.retryable
+
+
+def test_a_program_that_takes_too_long_to_begin_is_an_error_that_may_pass(
+    tmp_path, docker, monkeypatch
+):
+    monkeypatch.setattr(program, "BEGIN_S", 0.0)
+
+    with pytest.raises(SandboxError, match="did not begin within 0 s") as caught:
+        ran(tmp_path, docker, ":")
+    assert caught.value.retryable
 
 
 def test_a_daemon_that_is_not_there_is_an_error_that_names_its_socket(tmp_path):

@@ -23,7 +23,7 @@ BEGIN = 'command -v -- "$1" >/dev/null 2>&1 || { echo "$0"; exit 127; }; echo "$
 As two streams they would come in no order.
 """
 BEGAN = b"+\n"
-LAST_OUTPUT_S = 5.0
+LAST_OUTPUT_S = 60.0
 SIGNALLED, LAST_SIGNAL = 128, 64
 MOST_ARGUMENT_BYTES = 2**17 - 1
 """Of one argument or variable, in every Linux."""
@@ -59,8 +59,12 @@ class ContainerProgram:
         arguments = (self._opened, loop)
         self._pump = threading.Thread(target=self._copy, args=arguments, daemon=True)
         self._pump.start()
-        async with asyncio.timeout(BEGIN_S):
-            await self._has_said.wait()
+        try:
+            async with asyncio.timeout(BEGIN_S):
+                await self._has_said.wait()
+        except TimeoutError as error:
+            message = f"it did not begin within {BEGIN_S:g} s"
+            raise SandboxError(message) from error
         if self._first != self._begun + BEGAN:
             said = self._first.decode(errors="replace").strip()
             found = "no such program" if said.encode() == self._begun else said
