@@ -3,7 +3,7 @@
 import pytest
 from benchmarks.gpu.live import clocks
 from benchmarks.gpu.live.clocks import watched
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 ANSWERS = """#!/bin/sh
 echo asked >> "$(dirname "$0")/asked"
@@ -23,6 +23,7 @@ def driver(tmp_path, monkeypatch):
 
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(clocks, "LOOK_S", 0.01)
+    monkeypatch.setattr(clocks, "ANSWER_S", PATIENCE_S)
     return made
 
 
