@@ -152,7 +152,7 @@ def _tables(tour: Tour, folder: Path) -> dict[str, dict[str, Any]]:
         "cells": {
             "threads": 1,
             "engine": f"gyre.testing.timed_engine:engine?{urlencode(engine)}",
-            "trainer": f"gyre.testing.emulated_cell:trainer?base_s={tour.claim_s}",
+            "trainer": f"staging.live_trainer:trainer?base_s={tour.claim_s}",
         },
         # One execution a claim, so that there is something to share out.
         "trainer": {"pack_tokens": PACK_TOKENS, "claim_packs": 1},

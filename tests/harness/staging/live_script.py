@@ -42,6 +42,11 @@ def middle(group: int) -> str:
     return f"middle {group}"
 
 
+def shared(step: int) -> str:
+    """The file that is there once the cells that are to share a step's batch train."""
+    return f"shared {step}"
+
+
 def main_lines(name: str, member: int, group: int) -> tuple[ScriptedReply, ...]:
     """What the agent of an execution says: a look, errands all at once, and an end.
 

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from staging import cut
 from staging.live import ENDED, Tour, Toured, Witnessed
-from staging.live_script import ERRANDS, FOLDER, MEMBERS, SEEN, begun, middle
+from staging.live_script import ERRANDS, FOLDER, MEMBERS, SEEN, begun, middle, shared
 from staging.program import argv
 
 from gyre.journal.reader import path_of, read
@@ -46,6 +46,8 @@ class Witness:
         for one in (self._released, self._seen, self._ended):
             one.mkdir()
         self._held = tour.held
+        self._num_steps: int = tour.tables["schedule"]["steps_per_burst"]
+        """Of a burst."""
         self._program = str(Path(argv(tour.program)[0]).resolve())
         self._num_bursts = 0
         self.harnesses: dict[str, set[Witnessed]] = {}
@@ -77,7 +79,8 @@ class Witness:
     def _release(self) -> None:
         """Replies of a burst go on once both cells have entered training in it.
 
-        What they train ends once all that moves meanwhile has begun.
+        What they train ends once all that moves meanwhile has begun, and is trained once both of
+        them are there to share it.
         """
         if not self._held or not path_of(self._run).exists():
             return
@@ -93,6 +96,8 @@ class Witness:
         while self._num_bursts < min(entered[cell] for cell in MOVED):
             for group in range(self._held):
                 (self._released / str(self._num_bursts * self._held + group)).touch()
+            for step in range(self._num_steps):
+                (self._released / shared(self._num_bursts * self._num_steps + step)).touch()
             self._num_bursts += 1
 
     def _note(self, books: dict[str, set[Witnessed]], name: str, pid: int) -> None:
@@ -135,7 +140,10 @@ def _stat(pid: int) -> tuple[int, int]:
 async def perform(folder: Path, tour: Tour) -> Toured:
     """The run from beginning to end."""
     witness = Witness(folder, tour)
-    waiting = {SEEN: str(folder / "seen")}
+    harness = str(Path(__file__).parents[1])
+    path = os.pathsep.join(filter(None, (harness, os.environ.get("PYTHONPATH"))))
+    # Cells find their trainer there.
+    waiting = {SEEN: str(folder / "seen"), "PYTHONPATH": path}
     if tour.held:
         waiting[FOLDER] = str(folder / "released")
     began = time.monotonic()
