@@ -84,15 +84,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("commits", nargs="+", help="what git knows them by; the oldest first")
     args = parser.parse_args()
-    before, found = os.getloadavg()[0], {}
+    before = os.getloadavg()[0]
+    found: dict[str, list[dict[str, Any]]] = {}
     for name in args.commits:
         git = ["git", "-C", str(ROOT), "rev-parse", "--short", name]
         commit = subprocess.run(git, check=True, capture_output=True, text=True).stdout.strip()
         folder = MEASURED / commit
         if not (folder / "coverage.json").exists():
             measure(commit, folder)
-        found[commit] = summary(folder)
-        print(f"{commit}: {found[commit]['percent']} % of {found[commit]['statements']} lines")
+        found[commit] = [summary(folder)]
+        print(
+            f"{commit}: {found[commit][0]['percent']} % of {found[commit][0]['statements']} lines"
+        )
     path = results.write(
         "line-coverage",
         samples=found,
@@ -101,7 +104,7 @@ def main() -> int:
         load_average=(before, os.getloadavg()[0]),
     )
     print(path)
-    percents = [one["percent"] for one in found.values()]
+    percents = [one["percent"] for (one,) in found.values()]
     return int(percents[-1] < percents[0])
 
 

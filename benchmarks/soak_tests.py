@@ -84,9 +84,13 @@ def main() -> int:
         loops = BUSY_LOOPS if number >= args.runs - args.runs // 3 else 0
         runs.append(run(number + 1, commit, loops=loops))
         print(f"{number + 1} of {args.runs}: {runs[-1]}", flush=True)
+    samples: dict[str, list[dict[str, Any]]] = {}
+    for one in runs:
+        beside = f"beside {one['busy_loops']} busy loops" if one["busy_loops"] else "idle"
+        samples.setdefault(beside, []).append(one)
     path = results.write(
         "soak-tests",
-        samples={"runs": runs},
+        samples=samples,
         settings={"runs": args.runs, "busy_loops": BUSY_LOOPS},
         packages={},
         load_average=(before, os.getloadavg()[0]),
