@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.controller.executions.supervised import order, supervised
-from tests.waiting import PATIENCE_S, wait_until
+from tests.waiting import PATIENCE_S, patience, wait_until
 
 from gyre.rewards.assessment import assessment
 from gyre.rewards.command import CommandEvaluator
@@ -79,6 +79,10 @@ def assessed(task, workspace, limit_s):
     return assessment(found, task.evaluation, state, evaluator="test", attempt=1)
 
 
+WRONG_S = patience(5.0)
+"""How long the judge waits for a program of work that is not done, which may never end."""
+
+
 def score(task, workspace, limit_s=PATIENCE_S):
     found = assessed(task, workspace, limit_s)
 
@@ -98,7 +102,7 @@ def test_a_solution_scores_everything(task, tmp_path):
 @pytest.mark.slow
 @every_task
 def test_an_untouched_workspace_scores_nothing(task, tmp_path):
-    assert 0.0 == score(task, begun(task, tmp_path))
+    assert 0.0 == score(task, begun(task, tmp_path), WRONG_S)
 
 
 @pytest.mark.slow
@@ -107,7 +111,7 @@ def test_half_of_the_work_scores_in_between(task, tmp_path):
     workspace = begun(task, tmp_path)
     worked(task, workspace, "partial.sh")
 
-    assert 0.0 < score(task, workspace) < 1.0
+    assert 0.0 < score(task, workspace, WRONG_S) < 1.0
 
 
 SPOOFS = {
