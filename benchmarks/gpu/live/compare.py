@@ -1,11 +1,11 @@
-"""Elastic, the best async and colocate on four cells of one GPU: the same work, live.
+"""Elastic, the best asyncs and colocate on four cells of one GPU: the same work, live.
 
     python -m benchmarks.gpu.live.compare FOLDER
 
 Each cell has a quarter of the GPU's multiprocessors by MPS, a real engine and a real trainer of a
 model of random weights, and everything else of a run is as `gyre train` makes it. A pilot run says
 how much executions have to do, unless that is given, and the simulator, calibrated on the first
-run, chooses async's split and says beforehand how long the others take.
+run, chooses the splits of async and says beforehand how long the others take.
 """
 
 import argparse
@@ -44,8 +44,8 @@ class Compared:
     samples: Samples = field(default_factory=dict)
     simulated: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """Seconds by variant, seed by seed."""
-    training: int = runs.CELLS
-    """Cells that train under async."""
+    training: Mapping[str, int] = field(default_factory=dict)
+    """Cells that train where others only serve, by placement."""
 
 
 def main() -> None:
@@ -92,18 +92,19 @@ def compared(campaign: Campaign, times: int, *, may_begin: Callable[[], bool]) -
         return Compared()
     print(calibration, flush=True)
     simulated = campaign.simulated(calibration, seeds)
-    training = _best_split(simulated)
+    training = {name: _best_split(name, simulated) for name in runs.SCHEDULES}
     samples: Samples = {}
     for seed, name in product(seeds, runs.SCHEDULES):
         if campaign.measured(name, seed) is None and may_begin():
-            campaign.measure(name, seed, training=training)
+            campaign.measure(name, seed, training=training[name])
         if (sample := campaign.measured(name, seed)) is not None:
-            predicted_s = simulated[live_variant(name, training)][seed]
+            predicted_s = simulated[live_variant(name, training[name])][seed]
             samples.setdefault(name, []).append(
                 {"seed": seed, "predicted_s": predicted_s, **sample}
             )
             print(name, samples[name][-1], flush=True)
-    return Compared(samples=samples, simulated=simulated, training=training)
+    chosen = {name: cells for name, cells in training.items() if runs.has_split(name)}
+    return Compared(samples=samples, simulated=simulated, training=chosen)
 
 
 def _settings(campaign: Campaign, found: Compared) -> dict[str, Any]:
@@ -120,7 +121,7 @@ def _settings(campaign: Campaign, found: Compared) -> dict[str, Any]:
         "scale": asdict(campaign.scale),
         "machine": {**asdict(campaign.machine), "model": model},
         "schedules": runs.SCHEDULES,
-        "training cells of async": found.training,
+        **{f"training cells of {name}": cells for name, cells in found.training.items()},
         "calibrated on": "the first run under elastic",
         "calibration": asdict(calibration),
         "simulated_s": found.simulated,
@@ -175,15 +176,18 @@ def _device_name(device: str) -> str | None:
 
 def live_variant(name: str, training: int) -> str:
     """What the simulator calls a placement as it runs live."""
-    split = f", {training} train" if name == "async" else ""
-    streams = "streaming" if runs.SCHEDULES[name].get("streaming", True) else "whole bursts"
-    return f"{name}{split}, {streams}"
+    schedule = runs.SCHEDULES[name]
+    split = f", {training} train" if runs.has_split(name) else ""
+    streams = "streaming" if schedule.get("streaming", True) else "whole bursts"
+    return f"{schedule['placement']}{split}, {streams}"
 
 
-def _best_split(simulated: Mapping[str, Sequence[float]]) -> int:
-    """Cells that train under async, by which it takes the least time on average."""
+def _best_split(name: str, simulated: Mapping[str, Sequence[float]]) -> int:
+    """Cells that train, by which a placement takes the least time on average."""
+    if not runs.has_split(name):
+        return runs.CELLS
     return min(
-        range(1, runs.CELLS), key=lambda training: fmean(simulated[live_variant("async", training)])
+        range(1, runs.CELLS), key=lambda training: fmean(simulated[live_variant(name, training)])
     )
 
 

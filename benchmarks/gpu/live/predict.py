@@ -112,12 +112,13 @@ def foretold(
 
 def variants(size: Size, *, steps: int) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
     """Every schedule that is simulated, with its cells; those that run live are among them."""
-    for name in runs.SCHEDULES:
-        splits = range(1, runs.CELLS) if name == "async" else (runs.CELLS,)
+    placements = [name for name, one in runs.SCHEDULES.items() if name == one["placement"]]
+    for name in placements:
+        splits = range(1, runs.CELLS) if runs.has_split(name) else (runs.CELLS,)
         for streaming in (False, True):
             schedule = {**runs.schedule_of(name, size, steps=steps), "streaming": streaming}
             for training in splits:
-                split = f", {training} train" if name == "async" else ""
+                split = f", {training} train" if runs.has_split(name) else ""
                 streams = ", streaming" if streaming else ", whole bursts"
                 cells = runs.cells_of(name, size, training=training)
                 yield f"{name}{split}{streams}", schedule, cells

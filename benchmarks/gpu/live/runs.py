@@ -30,8 +30,9 @@ SCHEDULES: Mapping[str, Mapping[str, Any]] = {
         "extra_dispatch": 0.0,
         "steps_per_burst": 3,
     },
+    "async-streaming": {"placement": "async", "extra_dispatch": 1.0, "steps_per_burst": 1},
 }
-"""The paper's, at a mean staleness of 1."""
+"""The paper's, at a mean staleness of 1, and behind them async that trains groups as they come."""
 COMMON = {
     "supply_dwell_s": 0.3,
     "evaluation_holds_slot": True,
@@ -65,9 +66,14 @@ class Machine:
     """Processes of its proxy."""
 
 
+def has_split(name: str) -> bool:
+    """Whether some cells always train, and the others always serve."""
+    return bool(SCHEDULES[name]["placement"] == "async")
+
+
 def cells_of(name: str, size: Size, *, training: int) -> dict[str, Any]:
     """Four cells' worth; under async so many train, and the others only serve."""
-    if name != "async":
+    if not has_split(name):
         return {"count": CELLS, "capacity": size.capacity}
     standalone = [size.capacity] * (CELLS - training)
     return {"count": training, "capacity": size.capacity, "standalone": standalone}
