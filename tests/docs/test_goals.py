@@ -70,13 +70,6 @@ def test_every_goal_that_no_result_speaks_of_is_named():
     assert named == unmeasured
 
 
-def test_goals_that_an_earlier_engine_met_are_as_many_as_the_page_says():
-    of_that_engine = [goal for goal in compare.GOALS if goal.name == "gpu-generate"]
-
-    assert 2 == len(of_that_engine)
-    assert "Two of the goals met" in section()
-
-
 def machine_and_name(path):
     """What a result's file is called after, but for the day and how many there were before."""
     found = compare.load(path)
