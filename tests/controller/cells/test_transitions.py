@@ -242,6 +242,55 @@ def test_a_satellite_that_always_comes_too_late_goes_home():
     played(work)
 
 
+@pytest.mark.parametrize("fault", [None, ("enter", "refuse")])
+def test_a_satellite_that_enters_with_the_core_pulls_once_the_core_is_in_or_could_not(fault):
+    async def work(scene):
+        core, satellite = scene.cells[CORE], scene.cells[SATELLITE]
+        core.faults += [fault] if fault else []
+        let_in, enter = asyncio.Event(), core.enter
+
+        async def enters():
+            await let_in.wait()
+            return await enter()
+
+        core.enter = enters
+        both = asyncio.gather(scene.enter(CORE), scene.enter(SATELLITE, transition=2))
+        while "enter" not in satellite.orders:
+            await asyncio.sleep(0)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        before = list(core.orders)
+        let_in.set()
+        await both
+
+        assert "expose" not in before
+        assert "expose" in core.orders
+        assert CellTraining(cell=SATELLITE, transition=2) in scene.events
+
+    played(work)
+
+
+def test_a_satellite_that_waits_for_the_core_and_is_ordered_home_waits_no_longer():
+    async def work(scene):
+        core, satellite = scene.cells[CORE], scene.cells[SATELLITE]
+        let_in = asyncio.Event()
+        core.enter = let_in.wait
+        entering = asyncio.gather(scene.enter(CORE), scene.enter(SATELLITE, transition=2))
+        while "enter" not in satellite.orders:
+            await asyncio.sleep(0)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        home = LeaveTraining(cell=SATELLITE, transition=3, reason=LeaveReason.RESCUE)
+        scene.switching.ordered(home)
+        await scene.switching.leave(home)
+
+        assert [CellServing(cell=SATELLITE, transition=3)] == scene.events
+        assert "expose" not in core.orders
+        entering.cancel()
+
+    played(work)
+
+
 def test_engines_of_other_cells_read_what_is_published_from_the_cores_memory():
     async def work(scene):
         everybody = (CORE, SATELLITE, STANDALONE)

@@ -10,6 +10,7 @@ from contextlib import suppress
 from time import perf_counter
 from typing import Any
 
+from gyre.aio import ChangeSignal
 from gyre.cell.client import CellClient
 from gyre.controller.cells.checkpointer import Checkpointer
 from gyre.controller.cells.restarts import CellRestarter
@@ -87,16 +88,32 @@ class RoleTransitions:
         self._publication: Publish | None = None
         """The last that was ordered."""
         self._locks: dict[int, asyncio.Lock] = {}
+        self._core_entering = 0
+        """Transitions of the core into training that are under way."""
+        self._changes = ChangeSignal()
+        """Told of orders, and when the core has entered or could not."""
         self._counts: dict[str, int] = dict.fromkeys(COUNTED, 0)
 
     def ordered(self, command: EnterTraining | LeaveTraining) -> None:
         """Noted at once, so that a transition under way for the cell finds itself outdated."""
         self._order[command.cell] = command.transition
+        self._changes.tell()
         if isinstance(command, LeaveTraining):
             self._coordinator.going(command.cell)
 
     async def enter(self, command: EnterTraining) -> None:
         """SPEC 2.3, from the routes to the claim on work."""
+        if command.cell != CORE:
+            await self._enter(command)
+            return
+        self._core_entering += 1
+        try:
+            await self._enter(command)
+        finally:
+            self._core_entering -= 1
+            self._changes.tell()
+
+    async def _enter(self, command: EnterTraining) -> None:
         cell, client = command.cell, self._cells[command.cell]
         phases: dict[str, float] = {}
         moved: dict[str, int] = {}
@@ -113,6 +130,10 @@ class RoleTransitions:
                 phases |= await client.enter()
                 if cell != CORE:
                     with _timing(phases, "pull"):
+                        # Until the core is in, its weights are not on its device.
+                        await self._changes.until(
+                            lambda: not self._core_entering or not self._is_current(command)
+                        )
                         if not await self._coordinator.pull(
                             cell, wanted=lambda: self._is_current(command)
                         ):
