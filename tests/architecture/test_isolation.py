@@ -15,6 +15,7 @@ ISOLATION = Isolation()
 
 def pytest_configure(config):
     config.pluginmanager.register(ISOLATION)
+    config.addinivalue_line("markers", "gpu: on a device")
 
 @pytest.fixture(autouse=True)
 def grace(request):
@@ -70,6 +71,10 @@ def test_a_function():
 def test_a_signal():
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
 
+@pytest.mark.gpu
+def test_what_a_device_keeps():
+    KEPT.append(socket.socketpair())
+
 @pytest.fixture(scope="module")
 def server():
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -119,4 +124,4 @@ def test_what_a_test_leaves_fails_it(printed, name, said):
 
 
 def test_others_pass(printed):
-    assert f"13 passed, {len(LEFT)} errors" in printed
+    assert f"14 passed, {len(LEFT)} errors" in printed
