@@ -4,6 +4,7 @@ import ast
 import hashlib
 import json
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,12 +44,20 @@ def said_in(path: Path, wanted: Wanted = (None, set())) -> list[str]:
     only, without = wanted
     tree = _Plain(path).visit(ast.parse(path.read_text()))
     return [
-        ast.dump(node)
+        _dumped(node)
         for node in tree.body
         for names in [names_of(node)]
         if (only is None or names & only) and not names & without
         if not isinstance(node, ast.Pass)
     ]
+
+
+SHOW_EMPTY = {"show_empty": True} if sys.version_info >= (3, 13) else {}
+
+
+def _dumped(node: ast.AST) -> str:
+    """The same in every version of Python: functions have type parameters since 3.12."""
+    return ast.dump(node, **SHOW_EMPTY).replace(", type_params=[]", "")
 
 
 def names_of(node: ast.stmt) -> set[str]:

@@ -24,7 +24,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 TESTS = Path(__file__).parent
 DURATIONS: dict[str, dict[str, float]] = json.loads((TESTS / "durations.json").read_text())
 """Seconds of files, and of tests that are long, as scripts/durations wrote them."""
-SLOW_S = 0.3
+SLOW_S = 0.2
 """A test that takes longer is slow, whatever it does."""
 
 ALLOWED_SKIPS: dict[str, str] = {}

@@ -23,6 +23,7 @@ def test_its_tables_are_those_of_the_newest_results(units: Units) -> None:
     assert page == with_tables(page, tables(units))
 
 
+@pytest.mark.slow
 def test_shards_are_as_many_as_keep_each_below_its_share(units: Units) -> None:
     for size in SIZES:
         one = Needs(size=size, units=units)

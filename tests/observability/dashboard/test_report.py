@@ -37,6 +37,9 @@ from gyre.types.run_events import (
     UseMeasured,
 )
 
+pytestmark = pytest.mark.slow
+"""Matplotlib takes seconds, whichever test comes first."""
+
 MOST_BYTES = 2_000_000
 COMPARED = (
     SimulatedPlacement(

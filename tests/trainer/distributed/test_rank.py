@@ -10,6 +10,8 @@ from gyre.config.sections import TrainerConfig
 from gyre.trainer.trainer import Trainer
 
 ranks_are_forked = fork_clients("tests.trainer.distributed.cell_rank")
+pytestmark = pytest.mark.slow
+"""The ranks take seconds, whichever test comes first."""
 
 RESTED = ["rest:2x1:qwen2", "rest:2x1:qwen3+exact", "rest:1x2:qwen3"]
 EXACT = ["exact:2x1:qwen2", "exact:1x2:qwen3"]

@@ -1,6 +1,7 @@
 """Results of groups that run by hand: written when all is kept, and known to be stale."""
 
 import ast
+import hashlib
 import json
 
 import pytest
@@ -123,3 +124,11 @@ def test_a_symbol_is_the_same_by_whichever_name_its_module_has(tmp_path):
     assert (
         1 == len(covered.said_in(one, ({"f"}, set()))) == len(covered.said_in(one, (None, {"f"})))
     )
+
+
+def test_a_digest_is_the_same_whichever_python_takes_it(tmp_path):
+    path = tmp_path / "one.py"
+    path.write_text("class A:\n    def f(self, *, b=()) -> str:\n        return f'{b!r:>3}'\n")
+    (said,) = covered.said_in(path)
+
+    assert "1f2d61cd19cff707" == hashlib.sha256(said.encode()).hexdigest()[:16]
