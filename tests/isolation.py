@@ -56,6 +56,7 @@ class Isolation:
         os.environ[COOKIE] = self._cookie
         self._mark = f"{COOKIE}={self._cookie}".encode()
         self._pids: dict[int, str | None] = {}
+        self._parents: dict[int, int] = {}
         self._newest_pid = 0
         self._settled: set[Resource] = set()
         """What was there before the first test, or has been told of once."""
@@ -114,8 +115,17 @@ class Isolation:
         return {
             one: said
             for one, said in self._open().items()
-            if one not in self._settled and one not in self._owned
+            if one not in self._settled and not self._is_owned(one)
         }
+
+    def _is_owned(self, one: Resource) -> bool:
+        """What a program of a wider fixture starts, as browsers do at any time, is owned too."""
+        kind, known_by = one
+        if kind == "process" and isinstance(known_by, int) and one not in self._owned:
+            parent = self._owned.get(("process", self._parents.get(known_by)))
+            if parent is not None:
+                self._owned[one] = parent
+        return one in self._owned
 
     def _open(self) -> dict[Resource, str]:
         """All that is open now, with a word about each."""
@@ -132,6 +142,7 @@ class Isolation:
             now = {pid for pid, said in self._pids.items() if not said or _is_there(pid)}
         for pid in self._pids.keys() - now:
             del self._pids[pid]
+            self._parents.pop(pid, None)
         for pid in now:
             # A process may have forked and not yet become what it will be: asked again.
             if self._pids.get(pid, "") == "" and pid != os.getpid():
@@ -149,6 +160,7 @@ class Isolation:
             command = (there / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except (OSError, ValueError):
             return None
+        self._parents[pid] = parent
         return f"process {pid} (parent {parent}): {command[:200] or 'a zombie'}"
 
 

@@ -83,6 +83,22 @@ def server():
 def test_a_wider_fixture_keeps_what_it_opened(server):
     pass
 
+@pytest.fixture(scope="module")
+def program():
+    code = (
+        "import subprocess, sys; sys.stdin.readline(); "
+        "it = subprocess.Popen([sys.executable, '-c', 'input()'], stdin=subprocess.PIPE); "
+        "print(flush=True); sys.stdin.readline(); it.stdin.close(); it.wait()"
+    )
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe) as running:
+        yield running
+
+def test_a_program_of_a_wider_fixture_starts_another(program):
+    program.stdin.write(b"\\n")
+    program.stdin.flush()
+    assert program.stdout.readline()
+
 def test_and_nothing_is_changed_for_the_next():
     assert "GYRE_LEFT" not in os.environ and os.scandir is not os.listdir
 """
@@ -124,4 +140,4 @@ def test_what_a_test_leaves_fails_it(printed, name, said):
 
 
 def test_others_pass(printed):
-    assert f"14 passed, {len(LEFT)} errors" in printed
+    assert f"15 passed, {len(LEFT)} errors" in printed
