@@ -2,8 +2,9 @@
 
 After the teardown of each test this looks for threads, processes, descriptors (sockets, pipes,
 event loops, files) and changed globals that were not there before it. What a fixture of a wider
-scope opened is its own until that scope ends. Whatever is left is waited for, because an end may
-take a moment, and then fails the test that left it, by name.
+scope opened is its own until that scope ends, with all that its processes start, however late.
+Whatever is left is waited for, because an end may take a moment, and then fails the test that left
+it, by name.
 
 Of a test on a GPU only globals are looked at: the driver and the compilers of kernels open devices,
 sockets and processes when they are first needed, and keep them for the whole process.
@@ -56,7 +57,6 @@ class Isolation:
         os.environ[COOKIE] = self._cookie
         self._mark = f"{COOKIE}={self._cookie}".encode()
         self._pids: dict[int, str | None] = {}
-        self._parents: dict[int, int] = {}
         self._newest_pid = 0
         self._settled: set[Resource] = set()
         """What was there before the first test, or has been told of once."""
@@ -115,17 +115,8 @@ class Isolation:
         return {
             one: said
             for one, said in self._open().items()
-            if one not in self._settled and not self._is_owned(one)
+            if one not in self._settled and one not in self._owned
         }
-
-    def _is_owned(self, one: Resource) -> bool:
-        """What a program of a wider fixture starts, as browsers do at any time, is owned too."""
-        kind, known_by = one
-        if kind == "process" and isinstance(known_by, int) and one not in self._owned:
-            parent = self._owned.get(("process", self._parents.get(known_by)))
-            if parent is not None:
-                self._owned[one] = parent
-        return one in self._owned
 
     def _open(self) -> dict[Resource, str]:
         """All that is open now, with a word about each."""
@@ -142,7 +133,6 @@ class Isolation:
             now = {pid for pid, said in self._pids.items() if not said or _is_there(pid)}
         for pid in self._pids.keys() - now:
             del self._pids[pid]
-            self._parents.pop(pid, None)
         for pid in now:
             # A process may have forked and not yet become what it will be: asked again.
             if self._pids.get(pid, "") == "" and pid != os.getpid():
@@ -157,10 +147,12 @@ class Isolation:
             parent = int((there / "stat").read_bytes().rpartition(b")")[2].split()[1])
             if parent != os.getpid() and self._mark not in (there / "environ").read_bytes():
                 return None
+            if (owner := self._owned.get(("process", parent))) is not None:
+                # A browser, say, starts some of its processes when it is up, or anew.
+                self._owned["process", pid] = owner
             command = (there / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except (OSError, ValueError):
             return None
-        self._parents[pid] = parent
         return f"process {pid} (parent {parent}): {command[:200] or 'a zombie'}"
 
 

@@ -84,20 +84,14 @@ def test_a_wider_fixture_keeps_what_it_opened(server):
     pass
 
 @pytest.fixture(scope="module")
-def program():
-    code = (
-        "import subprocess, sys; sys.stdin.readline(); "
-        "it = subprocess.Popen([sys.executable, '-c', 'input()'], stdin=subprocess.PIPE); "
-        "print(flush=True); sys.stdin.readline(); it.stdin.close(); it.wait()"
-    )
-    pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe) as running:
-        yield running
+def starter():
+    script = "read line; sleep 600 & echo begun; read line; kill $!; wait"
+    with subprocess.Popen(["sh", "-c", script], stdin=-1, stdout=-1, text=True) as process:
+        yield process
 
-def test_a_program_of_a_wider_fixture_starts_another(program):
-    program.stdin.write(b"\\n")
-    program.stdin.flush()
-    assert program.stdout.readline()
+def test_a_process_of_a_wider_fixture_starts_another(starter):
+    print("now", file=starter.stdin, flush=True)
+    assert "begun\\n" == starter.stdout.readline()
 
 def test_and_nothing_is_changed_for_the_next():
     assert "GYRE_LEFT" not in os.environ and os.scandir is not os.listdir
