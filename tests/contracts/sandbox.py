@@ -2,10 +2,13 @@
 
 import asyncio
 import os
+import secrets
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
 import pytest
+from tests.controller.executions.supervised import is_alive
 from tests.waiting import until
 
 from gyre.types.errors import InternalError, SandboxError
@@ -32,6 +35,37 @@ class Subject(Protocol):
     def is_alive(self, pid: int) -> bool:
         """Of a pid as programs inside see it."""
         ...
+
+
+class InNamespaces:
+    """What subjects share whose programs have pids of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.workspace = folder / "workspace"
+        self.workspace.mkdir()
+        self.folder = folder
+        self._marks: list[str] = []
+
+    def mark(self) -> str:
+        """A new one, by which the processes of a sandbox are known."""
+        self._marks.append(secrets.token_hex(16))
+        return self._marks[-1]
+
+    def is_alive(self, pid: int) -> bool:
+        return any(pid == inside and is_alive(outside) for inside, outside in self._known())
+
+    def _known(self) -> Iterator[tuple[int, int]]:
+        """Pids inside and outside of all processes that bear one of the marks."""
+        for folder in Path("/proc").iterdir():
+            if folder.name.isdigit():
+                try:
+                    environment = (folder / "environ").read_text(errors="replace")
+                    status = (folder / "status").read_text()
+                except OSError:
+                    continue
+                if any(mark in environment for mark in self._marks):
+                    pids = status.partition("NSpid:")[2].partition("\n")[0].split()
+                    yield int(pids[-1]), int(folder.name)
 
 
 async def run(subject: Subject, script: str, sandbox: Sandbox | None = None, **variables: str):

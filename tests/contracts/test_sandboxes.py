@@ -5,7 +5,6 @@ import secrets
 import signal
 import subprocess
 import time
-from pathlib import Path
 
 import pytest
 from tests.contracts import sandbox as suite
@@ -33,33 +32,11 @@ class Processes:
         return is_alive(pid)
 
 
-class Namespaces:
-    def __init__(self, folder):
-        self.workspace = folder / "workspace"
-        self.workspace.mkdir()
-        self._folder = folder
-        self._marks = []
-
+class Namespaces(suite.InNamespaces):
     def make(self):
-        self._marks.append(secrets.token_hex(16))
-        place = SandboxLayout(folder=self._folder / self._marks[-1], home=self._folder / "home")
-        return LocalSandbox(self._marks[-1], place)
-
-    def is_alive(self, pid):
-        return any(pid == inside and is_alive(outside) for inside, outside in self._known())
-
-    def _known(self):
-        """Pids inside and outside of all processes that bear one of the marks."""
-        for folder in Path("/proc").iterdir():
-            if folder.name.isdigit():
-                try:
-                    environment = (folder / "environ").read_text(errors="replace")
-                    status = (folder / "status").read_text()
-                except OSError:
-                    continue
-                if any(mark in environment for mark in self._marks):
-                    pids = status.partition("NSpid:")[2].partition("\n")[0].split()
-                    yield int(pids[-1]), int(folder.name)
+        mark = self.mark()
+        place = SandboxLayout(folder=self.folder / mark, home=self.folder / "home")
+        return LocalSandbox(mark, place)
 
 
 def kept(promise, subject):

@@ -1,7 +1,9 @@
 """Compaction of the main agent and of a sub-agent: the summary is a leaf, the rest starts anew."""
 
+from typing import Any
+
 import pytest
-from staging.findings import Stage, assert_computed, assert_exact, assert_real
+from staging.findings import Findings, Stage, assert_computed, assert_exact, assert_real
 from staging.scene import Scene
 from staging.scripts import RESUMED, SUMMARY, TASK
 
@@ -15,20 +17,21 @@ CLAUDE_WINDOW = {
 }
 
 
-def test_claude_code_sums_up_its_main_agent(stage: Stage) -> None:
-    """M06: the summary forks off the old path, and its text is input where work goes on."""
-    found = stage(
-        Scene(
-            program="claude-code-2.1.220",
-            script="claude_compacting",
-            task=f"{TASK}: go",
-            nonce=NONCE,
-            environment=CLAUDE_WINDOW,
-        )
-    )
-    assert 0 == found.outcome.returncode
+def compacted(
+    stage: Stage, program: str, script: str, *, status: int = 0, **given: Any
+) -> Findings:
+    """What a program that sums up leaves, after it ended with a status."""
+    task = f"{TASK}: go"
+    found = stage(Scene(program=program, script=script, task=task, nonce=NONCE, **given))
+    assert status == found.outcome.returncode
     assert_real(found)
     assert_exact(found)
+    return found
+
+
+def test_claude_code_sums_up_its_main_agent(stage: Stage) -> None:
+    """M06: the summary forks off the old path, and its text is input where work goes on."""
+    found = compacted(stage, "claude-code-2.1.220", "claude_compacting", environment=CLAUDE_WINDOW)
     assert_computed(found, "main", num_leaves=2)
     assert {"main": 5, "main-summary": 1} == found.calls
     assert {"main": 2, "main-summary": 1} == found.leaves
@@ -42,18 +45,9 @@ def test_claude_code_sums_up_its_main_agent(stage: Stage) -> None:
 
 def test_claude_code_sums_up_a_sub_agent(stage: Stage) -> None:
     """M06: it goes on under the same agent id, and the main agent's path stays whole."""
-    found = stage(
-        Scene(
-            program="claude-code-2.1.325",
-            script="claude_compacting_errand",
-            task=f"{TASK}: go",
-            nonce=NONCE,
-            environment=CLAUDE_WINDOW,
-        )
+    found = compacted(
+        stage, "claude-code-2.1.325", "claude_compacting_errand", environment=CLAUDE_WINDOW
     )
-    assert 0 == found.outcome.returncode
-    assert_real(found)
-    assert_exact(found)
     assert_computed(found, "sub-agent", num_leaves=2)
     assert {"main": 2, "sub-agent": 5, "sub-agent-summary": 1} == found.calls
     assert {"main": 1, "sub-agent": 2, "sub-agent-summary": 1} == found.leaves
@@ -64,18 +58,7 @@ def test_claude_code_sums_up_a_sub_agent(stage: Stage) -> None:
 
 def test_codex_sums_up_without_its_tools(stage: Stage) -> None:
     """M01, M06: a prompt without tools shares no tokens with the path it sums up."""
-    found = stage(
-        Scene(
-            program="codex",
-            script="codex_compacting",
-            task=f"{TASK}: go",
-            nonce=NONCE,
-            options={"compact_at": 20_000},
-        )
-    )
-    assert 0 == found.outcome.returncode
-    assert_real(found)
-    assert_exact(found)
+    found = compacted(stage, "codex", "codex_compacting", options={"compact_at": 20_000})
     assert_computed(found, "main", num_leaves=2)
     assert {"main": 5, "main-summary": 1} == found.calls
     assert {"main": 2, "main-summary": 1} == found.leaves
@@ -87,18 +70,7 @@ def test_codex_sums_up_without_its_tools(stage: Stage) -> None:
 
 def test_opencode_sums_up_under_another_system_text(stage: Stage) -> None:
     """M06, M11: the summary comes back as an assistant's turn, and is input there."""
-    found = stage(
-        Scene(
-            program="opencode",
-            script="opencode_compacting",
-            task=f"{TASK}: go",
-            nonce=NONCE,
-            options={"context": 24_000},
-        )
-    )
-    assert 0 == found.outcome.returncode
-    assert_real(found)
-    assert_exact(found)
+    found = compacted(stage, "opencode", "opencode_compacting", options={"context": 24_000})
     assert_computed(found, "main", num_leaves=2)
     assert {"main": 5, "main-summary": 1, "aux": 1} == found.calls
     assert {"main": 2, "main-summary": 1} == found.leaves
@@ -108,18 +80,7 @@ def test_opencode_sums_up_under_another_system_text(stage: Stage) -> None:
 
 def test_qwen_code_rewrites_its_first_message_after_a_summary(stage: Stage) -> None:
     """M04, M06: the call after the summary is a leaf, because the next one begins otherwise."""
-    found = stage(
-        Scene(
-            program="qwen-code",
-            script="qwen_compacting",
-            task=f"{TASK}: go",
-            nonce=NONCE,
-            options={"compact_fraction": 0.3},
-        )
-    )
-    assert 0 == found.outcome.returncode
-    assert_real(found)
-    assert_exact(found)
+    found = compacted(stage, "qwen-code", "qwen_compacting", options={"compact_fraction": 0.3})
     # The leaf between holds only the last turn before the summary, which has it reversed.
     assert_computed(found, "main", num_leaves=2)
     assert NONCE[::-1] in found.path_texts("main")[1]
@@ -131,18 +92,7 @@ def test_qwen_code_rewrites_its_first_message_after_a_summary(stage: Stage) -> N
 
 def test_codex_sums_up_a_thread(stage: Stage) -> None:
     """M06: the metadata of its request names the thread that is summed up."""
-    found = stage(
-        Scene(
-            program="codex",
-            script="codex_compacting_errand",
-            task=f"{TASK}: go",
-            nonce=NONCE,
-            options={"compact_at": 20_000},
-        )
-    )
-    assert 0 == found.outcome.returncode
-    assert_real(found)
-    assert_exact(found)
+    found = compacted(stage, "codex", "codex_compacting_errand", options={"compact_at": 20_000})
     assert_computed(found, "sub-agent", num_leaves=2)
     assert {"main": 3, "sub-agent": 5, "sub-agent-summary": 1} == found.calls
     assert {"main": 1, "sub-agent": 2, "sub-agent-summary": 1} == found.leaves
@@ -153,18 +103,9 @@ def test_codex_sums_up_a_thread(stage: Stage) -> None:
 
 def test_qwen_code_sums_up_a_sub_agent(stage: Stage) -> None:
     """M06: the sub-agent's system text is all that tells whose summary it is."""
-    found = stage(
-        Scene(
-            program="qwen-code",
-            script="qwen_compacting_errand",
-            task=f"{TASK}: go",
-            nonce=NONCE,
-            options={"compact_fraction": 0.3},
-        )
+    found = compacted(
+        stage, "qwen-code", "qwen_compacting_errand", options={"compact_fraction": 0.3}
     )
-    assert 0 == found.outcome.returncode
-    assert_real(found)
-    assert_exact(found)
     assert_computed(found, "sub-agent", num_leaves=2)
     assert {"main": 2, "sub-agent": 5, "sub-agent-summary": 1} == found.calls
     assert {"main": 1, "sub-agent": 2, "sub-agent-summary": 1} == found.leaves
@@ -174,18 +115,7 @@ def test_qwen_code_sums_up_a_sub_agent(stage: Stage) -> None:
 
 def test_opencode_sums_up_a_sub_agent(stage: Stage) -> None:
     """M06: its request names the session alone, which earlier calls showed to be a sub-agent's."""
-    found = stage(
-        Scene(
-            program="opencode",
-            script="opencode_compacting_errand",
-            task=f"{TASK}: go",
-            nonce=NONCE,
-            options={"context": 24_000},
-        )
-    )
-    assert 0 == found.outcome.returncode
-    assert_real(found)
-    assert_exact(found)
+    found = compacted(stage, "opencode", "opencode_compacting_errand", options={"context": 24_000})
     assert {"main": 2, "sub-agent": 5, "sub-agent-summary": 1, "aux": 1} == found.calls
     assert {"main": 1, "sub-agent": 2, "sub-agent-summary": 1} == found.leaves
     assert {"new-root": 2, "new-conversation": 2} == found.forks
@@ -199,18 +129,7 @@ def test_claude_code_sums_up_when_a_prompt_is_refused(
     stage: Stage, program: str, window: str
 ) -> None:
     """M16: the refusal records nothing, and its words make the program sum up and go on."""
-    found = stage(
-        Scene(
-            program=program,
-            script="claude_overflowing",
-            task=f"{TASK}: go",
-            nonce=NONCE,
-            proxy=("--context", window),
-        )
-    )
-    assert 0 == found.outcome.returncode
-    assert_real(found)
-    assert_exact(found)
+    found = compacted(stage, program, "claude_overflowing", proxy=("--context", window))
     assert_computed(found, "main", num_leaves=2)
     assert [200, 200, 200, 200, 400, 200, 200, 200] == found.statuses
     assert {"main": 6, "main-summary": 1} == found.calls
@@ -221,18 +140,9 @@ def test_claude_code_sums_up_when_a_prompt_is_refused(
 
 def test_an_execution_that_cannot_be_summed_up_ends_and_is_kept(stage: Stage) -> None:
     """M24: the newest turn alone does not fit, so the program gives up; what it did is a tree."""
-    found = stage(
-        Scene(
-            program="claude-code-2.1.325",
-            script="claude_compacting",
-            task=f"{TASK}: go",
-            nonce=NONCE,
-            proxy=("--context", "45000"),
-        )
+    found = compacted(
+        stage, "claude-code-2.1.325", "claude_compacting", proxy=("--context", "45000"), status=1
     )
-    assert 1 == found.outcome.returncode
-    assert_real(found)
-    assert_exact(found)
     assert_computed(found, "main", num_leaves=1)
     assert [200, 200, 400, 200, 400] == found.statuses
     assert {"main": 2, "main-summary": 1} == found.calls

@@ -1,9 +1,19 @@
 """Small scenarios whose times can be computed by hand."""
 
+from dataclasses import replace
+
 from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.policies import Boundary, Elastic
 from gyre.simulator.scenario import Scenario
-from gyre.simulator.workload import ByGroups, Costs, ReplayedDurations, SimulatedDeadlines, Workload
+from gyre.simulator.workload import (
+    ByGroups,
+    Costs,
+    LogNormal,
+    ReplayedDurations,
+    RewardDurations,
+    SimulatedDeadlines,
+    Workload,
+)
 
 LONG = SimulatedDeadlines(harness_h=1000, overall_h=2000)
 
@@ -41,3 +51,34 @@ def scenario(hours=((1.0, 2.0),), *, costs=None, faults=None, estimates=None, se
         estimates=estimates,
         **rest,
     )
+
+
+def small_run(*, groups_per_node_hour, nodes_per_cell=1, **stuck):
+    """Four cells and four bursts of three steps, with costs and scatter as in the paper's runs."""
+    costs = Costs(
+        training=ByGroups(groups_per_node_hour=groups_per_node_hour),
+        into_training_s=90.0,
+        out_of_training_s=40.0,
+        pull_s=25.0,
+        update_s=30.0,
+        publication_s=60.0,
+    )
+    workload = Workload(
+        durations=LogNormal(log_mean=0.0, sigma=0.5),
+        between=0.4,
+        deadlines=SimulatedDeadlines(harness_h=2.5, overall_h=3.0),
+        evaluations=RewardDurations(mean_h=0.1, sigma=0.5, **stuck),
+    )
+    run = scenario(
+        groups_per_batch=8,
+        executions_per_group=8,
+        num_cells=4,
+        cell_capacity=40,
+        steps=12,
+        steps_per_burst=3,
+        dispatch=Boundary(extra_dispatch=0.5),
+        supply_dwell_s=5.0,
+        costs=costs,
+        nodes_per_cell=nodes_per_cell,
+    )
+    return replace(run, workload=workload)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from tests.simulator.scenes import scenario
+from tests.simulator.scenes import scenario, small_run
 
 from gyre.journal.reader import MAGIC, read
 from gyre.journal.writer import write
@@ -13,14 +13,8 @@ from gyre.scheduler.replay import EVENTS, replay, shape_of
 from gyre.simulator.from_journal import header_of, recorded
 from gyre.simulator.scenario import Estimates, FaultRates, scenario_of
 from gyre.simulator.workload import (
-    ByGroups,
-    Costs,
     Failures,
-    LogNormal,
     ReplayedDurations,
-    RewardDurations,
-    SimulatedDeadlines,
-    Workload,
 )
 from gyre.simulator.world import EventLog, run
 from gyre.types.errors import ConfigError
@@ -30,34 +24,7 @@ AGAIN = 0.02
 """Relative difference in hours between a run and the same run simulated again. It is not 0
 because evaluations are drawn anew, and because training is timed by when groups were pulled."""
 
-COSTS = Costs(
-    training=ByGroups(groups_per_node_hour=4.0),
-    into_training_s=90.0,
-    out_of_training_s=40.0,
-    pull_s=25.0,
-    update_s=30.0,
-    publication_s=60.0,
-)
-SMALL = replace(
-    scenario(
-        groups_per_batch=8,
-        executions_per_group=8,
-        num_cells=4,
-        cell_capacity=40,
-        steps=12,
-        steps_per_burst=3,
-        dispatch=Boundary(extra_dispatch=0.5),
-        supply_dwell_s=5.0,
-        costs=COSTS,
-        nodes_per_cell=2,
-    ),
-    workload=Workload(
-        durations=LogNormal(log_mean=0.0, sigma=0.5),
-        between=0.4,
-        deadlines=SimulatedDeadlines(harness_h=2.5, overall_h=3.0),
-        evaluations=RewardDurations(mean_h=0.1, sigma=0.5),
-    ),
-)
+SMALL = small_run(groups_per_node_hour=4.0, nodes_per_cell=2)
 """Like the paper's E0, in small."""
 PLACES = {
     "async": (

@@ -1,9 +1,8 @@
 """Journals of simulated runs, with the facts for people that a live run would have written."""
 
 from collections import Counter
-from dataclasses import replace
 
-from tests.simulator.scenes import scenario
+from tests.simulator.scenes import small_run
 
 from gyre.journal.reader import read
 from gyre.journal.writer import write
@@ -16,16 +15,7 @@ from gyre.scheduler.messages import (
     Published,
     StepTaken,
 )
-from gyre.scheduler.policies import Boundary
 from gyre.simulator.from_journal import header_of
-from gyre.simulator.workload import (
-    ByGroups,
-    Costs,
-    LogNormal,
-    RewardDurations,
-    SimulatedDeadlines,
-    Workload,
-)
 from gyre.simulator.world import EventLog, run
 from gyre.types.outcomes import Outcome
 from gyre.types.run_events import (
@@ -39,33 +29,7 @@ from gyre.types.run_events import (
 )
 from gyre.types.training import Measures
 
-COSTS = Costs(
-    training=ByGroups(groups_per_node_hour=12.0),
-    into_training_s=90.0,
-    out_of_training_s=40.0,
-    pull_s=25.0,
-    update_s=30.0,
-    publication_s=60.0,
-)
-SMALL = replace(
-    scenario(
-        groups_per_batch=8,
-        executions_per_group=8,
-        num_cells=4,
-        cell_capacity=40,
-        steps=12,
-        steps_per_burst=3,
-        dispatch=Boundary(extra_dispatch=0.5),
-        supply_dwell_s=5.0,
-        costs=COSTS,
-    ),
-    workload=Workload(
-        durations=LogNormal(log_mean=0.0, sigma=0.5),
-        between=0.4,
-        deadlines=SimulatedDeadlines(harness_h=2.5, overall_h=3.0),
-        evaluations=RewardDurations(mean_h=0.1, sigma=0.5, stuck_queries=0.1, stuck_within=0.3),
-    ),
-)
+SMALL = small_run(groups_per_node_hour=12.0, stuck_queries=0.1, stuck_within=0.3)
 """Four cells, four bursts of three steps."""
 
 MOVED = {"reroutes": 3, "lost_hand_overs": 0, "carried_bytes": 2_000_000, "carried_tokens": 700}

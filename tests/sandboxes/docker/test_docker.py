@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,8 @@ from tests.contracts.sandbox import ESCAPE, wait_for
 from tests.controller.executions.supervised import is_alive
 from tests.sandboxes.docker.daemon import IMAGE, expected, place, running
 from tests.sandboxes.local.test_escapes import SECRET, answering
-from tests.waiting import PATIENCE_S, until, wait_until
+from tests.sandboxes.script_sandbox import ScriptSandbox
+from tests.waiting import until, wait_until
 
 from gyre.sandboxes import process_tree
 from gyre.sandboxes.docker import exec as program
@@ -26,49 +26,21 @@ from gyre.sandboxes.docker.sandbox import DockerSandbox
 from gyre.sandboxes.local.sandbox import PORT
 from gyre.sandboxes.proxy_relay import Upstream
 from gyre.types.errors import SandboxError
-from gyre.types.tasks import Command, Limits
+from gyre.types.tasks import Limits
 
 
-@dataclass
-class Inside:
-    """One sandbox in a folder; `place` and `made` change how it is put together."""
+class Inside(ScriptSandbox):
+    def __init__(self, folder, socket, place=None, made=None):
+        image = {"image": IMAGE, "socket": socket}
+        super().__init__(folder, image | (place or {}), made or {})
 
-    folder: Path
-    socket: str
-    place: dict = field(default_factory=dict)
-    made: dict = field(default_factory=dict)
-
-    def __post_init__(self):
-        self.workspace = self.folder / "workspace"
-        self.workspace.mkdir(parents=True, exist_ok=True)
-        self.mark = secrets.token_hex(16)
-        settings = {"folder": self.folder / "place", "home": self.folder / "home"}
-        settings |= {"image": IMAGE, "socket": self.socket}
-        self.sandbox = DockerSandbox(self.mark, Container(**(settings | self.place)), **self.made)
-
-    @property
-    def output(self):
-        return (self.folder / "output").read_text(errors="replace")
-
-    async def start(self, script, **variables):
-        await self.sandbox.prepare(str(self.workspace))
-        command = Command(argv=("sh", "-c", script), variables=variables)
-        output = str(self.folder / "output")
-        await self.sandbox.start(command, output=output, most_bytes=2**20)
-
-    async def run(self, script, **variables):
-        """Its status, with nothing of it left running."""
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                await self.start(script, **variables)
-                return await self.sandbox.wait()
-        finally:
-            await self.sandbox.kill()
+    def make(self, settings):
+        return DockerSandbox(self.mark, Container(**settings), **self.made)
 
 
 def ran(folder, socket, script, *, place=None, made=None, **variables):
     """The status and the output of a script."""
-    inside = Inside(folder, socket, place or {}, made or {})
+    inside = Inside(folder, socket, place, made)
     status = asyncio.run(inside.run(script, **variables))
     return status, inside.output
 

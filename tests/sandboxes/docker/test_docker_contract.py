@@ -1,12 +1,9 @@
 """The sandbox contract, kept by containers."""
 
 import asyncio
-import secrets
-from pathlib import Path
 
 import pytest
 from tests.contracts import sandbox as suite
-from tests.controller.executions.supervised import is_alive
 from tests.sandboxes.docker.daemon import IMAGE
 from tests.waiting import PATIENCE_S
 
@@ -14,39 +11,19 @@ from gyre.sandboxes.docker.container import Container
 from gyre.sandboxes.docker.sandbox import DockerSandbox
 
 
-class Containers:
+class Containers(suite.InNamespaces):
     def __init__(self, folder, socket):
-        self.workspace = folder / "workspace"
-        self.workspace.mkdir()
-        self._folder = folder
+        super().__init__(folder)
         self._socket = socket
-        self._marks = []
 
     def make(self):
-        self._marks.append(secrets.token_hex(16))
         place = Container(
-            folder=self._folder / "place",
-            home=self._folder / "home",
+            folder=self.folder / "place",
+            home=self.folder / "home",
             image=IMAGE,
             socket=self._socket,
         )
-        return DockerSandbox(self._marks[-1], place)
-
-    def is_alive(self, pid):
-        return any(pid == inside and is_alive(outside) for inside, outside in self._known())
-
-    def _known(self):
-        """Pids inside and outside of all processes that bear one of the marks."""
-        for folder in Path("/proc").iterdir():
-            if folder.name.isdigit():
-                try:
-                    environment = (folder / "environ").read_text(errors="replace")
-                    status = (folder / "status").read_text()
-                except OSError:
-                    continue
-                if any(mark in environment for mark in self._marks):
-                    pids = status.partition("NSpid:")[2].partition("\n")[0].split()
-                    yield int(pids[-1]), int(folder.name)
+        return DockerSandbox(self.mark(), place)
 
 
 @pytest.mark.parametrize("promise", suite.EVERY_SANDBOX, ids=lambda promise: promise.__name__)
