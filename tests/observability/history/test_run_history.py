@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from tests.observability.terminal.journals import COSTS, SMALL, simulated, told
+from tests.observability.terminal.journals import SMALL, simulated, told
 from tests.simulator.scenes import scenario
 
 from gyre.journal.reader import Resumed
@@ -213,7 +213,7 @@ def test_deaths_and_returns_are_faults_that_were_mended():
             cell_capacity=8,
             steps=12,
             dispatch=Boundary(extra_dispatch=0.5),
-            costs=COSTS,
+            costs=SMALL.costs,
             faults=FaultRates(mean_life_h=8.0, restart_s=600.0),
         ),
         workload=SMALL.workload,
