@@ -2,8 +2,9 @@
 
 After the teardown of each test this looks for threads, processes, descriptors (sockets, pipes,
 event loops, files) and changed globals that were not there before it. What a fixture of a wider
-scope opened is its own until that scope ends. Whatever is left is waited for, because an end may
-take a moment, and then fails the test that left it, by name.
+scope opened is its own until that scope ends, with all that its processes start, however late.
+Whatever is left is waited for, because an end may take a moment, and then fails the test that left
+it, by name.
 
 Of a test on a GPU only globals are looked at: the driver and the compilers of kernels open devices,
 sockets and processes when they are first needed, and keep them for the whole process.
@@ -146,6 +147,9 @@ class Isolation:
             parent = int((there / "stat").read_bytes().rpartition(b")")[2].split()[1])
             if parent != os.getpid() and self._mark not in (there / "environ").read_bytes():
                 return None
+            if (owner := self._owned.get(("process", parent))) is not None:
+                # A browser, say, starts some of its processes when it is up, or anew.
+                self._owned["process", pid] = owner
             command = (there / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except (OSError, ValueError):
             return None

@@ -83,6 +83,16 @@ def server():
 def test_a_wider_fixture_keeps_what_it_opened(server):
     pass
 
+@pytest.fixture(scope="module")
+def starter():
+    script = "read line; sleep 600 & echo begun; read line; kill $!; wait"
+    with subprocess.Popen(["sh", "-c", script], stdin=-1, stdout=-1, text=True) as process:
+        yield process
+
+def test_a_process_of_a_wider_fixture_starts_another(starter):
+    print("now", file=starter.stdin, flush=True)
+    assert "begun\\n" == starter.stdout.readline()
+
 def test_and_nothing_is_changed_for_the_next():
     assert "GYRE_LEFT" not in os.environ and os.scandir is not os.listdir
 """
@@ -124,4 +134,4 @@ def test_what_a_test_leaves_fails_it(printed, name, said):
 
 
 def test_others_pass(printed):
-    assert f"14 passed, {len(LEFT)} errors" in printed
+    assert f"15 passed, {len(LEFT)} errors" in printed
