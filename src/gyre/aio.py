@@ -222,7 +222,7 @@ class Interrupted(Exception):
 
 
 async def run_until(other: Coroutine[Any, Any, object], work: Coroutine[Any, Any, T]) -> T:
-    """What the work comes to, if it does so before the other ends; else Overtaken.
+    """What the work comes to, if it does so before the other ends; else Interrupted.
 
     Whichever is not over by then has been cancelled, and has ended.
     """

@@ -45,11 +45,12 @@ def test_a_waiting_stream_is_pinged_and_then_gets_its_whole_reply(stage):
         reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
         writer.write(request(proxy, execution, stream=True))
         data = b""
-        while data.count(b"event: ping") < 2:
-            data += await reader.read(65536)
-        engine.thaw()
-        while b"message_stop" not in data:
-            data += await reader.read(65536)
+        async with asyncio.timeout(PATIENCE_S):
+            while b"message_stop" not in data:
+                assert not reader.at_eof(), data
+                data += await reader.read(65536)
+                if data.count(b"event: ping") >= 2:
+                    engine.thaw()
         writer.close()
         return data
 

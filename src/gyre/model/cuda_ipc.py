@@ -8,7 +8,7 @@ ends; a process that is killed holds no lock.
 Device memory that processes of one machine lend each other, by the handles of CUDA's driver.
 
 Rule 1: a stamp is looked at before and after everything that is read, and the lender erases it
-before the memory becomes anything else: what was read is what was lent, or it is Outdated.
+before the memory becomes anything else: what was read is what was lent, or ExposureGone.
 Rule 2: memory goes back to the driver only when no reader has it open, which the driver leaves to
 us: what is read after that would be anything.
 """
@@ -73,7 +73,7 @@ class ReaderLocks:
 
 @contextmanager
 def reading(folder: Path, key: str) -> Iterator[None]:
-    """A context in which the lender waits for this reader; Outdated where the loan has ended."""
+    """A context in which the lender waits for this reader; ExposureGone once the loan has ended."""
     ended = f"memory lent under {key[:8]} is not lent any more"
     try:
         file = os.open(_path(folder, key), os.O_RDWR)
@@ -127,7 +127,7 @@ class IpcMemory(Protocol):
         ...
 
     def borrowed(self, lent: IpcHandle) -> AbstractContextManager[list[Tensor]]:
-        """A context with the bytes of each tensor; it ends in Outdated if they may have changed."""
+        """A context with the bytes of each tensor; ExposureGone after it if they changed."""
         ...
 
 

@@ -73,18 +73,18 @@ def write_order(folder: Path, order: ExecutionSpec) -> Path:
 def withdraw_order(folder: Path) -> bool:
     """Whether no process supervises the folder, or will: one that takes it later finds no order.
 
-    False also where that cannot be told now, as on a full disk.
+    False also where that cannot be told or done now, as on a full disk.
     """
     try:
         lock = take(folder)
+        try:
+            (folder / ORDER_FILE).unlink(missing_ok=True)
+        finally:
+            os.close(lock)
     except FileNotFoundError:
         return True
     except (ConfigError, OSError):
         return False
-    try:
-        (folder / ORDER_FILE).unlink(missing_ok=True)
-    finally:
-        os.close(lock)
     return True
 
 

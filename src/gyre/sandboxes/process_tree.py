@@ -212,7 +212,8 @@ class SandboxProcesses:
             for number in (signal.SIGSTOP, signal.SIGKILL):
                 for one in found:
                     _send(one, number)
-            until = min(until, time.monotonic() + KILL_S)
+            if found:
+                until = min(until, time.monotonic() + KILL_S)
             if looks < LOOKS:
                 time.sleep(POLL_S)
         self.is_swept = True

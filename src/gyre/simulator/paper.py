@@ -2,7 +2,7 @@
 
 The paper's runs as named scenarios: the presets, and the work that their settings met.
 
-Rule 1: results as published stand in `paper_results` and nowhere else.
+Rule 1: results as published stand here and nowhere else.
 """
 
 from dataclasses import dataclass, replace

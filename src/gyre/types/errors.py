@@ -21,7 +21,7 @@ GyreError
 │       ├── CellGone         its process does not answer
 │       ├── CheckpointError  a checkpoint was not written; the one before it is as it was
 │       ├── TransferError    bytes of another process did not come, or are not those described
-│       │   └── Outdated       they are held no longer; ask for what is
+│       │   └── ExposureGone   they are held no longer; ask for what is
 │       ├── OutOfMemory      it has no room for what was asked; what it held is unchanged
 │       └── NotFinite        a loss or a gradient is no number; no step was taken
 ├── LogDamaged           a call log is broken before its tail

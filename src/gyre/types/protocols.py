@@ -251,7 +251,7 @@ class Transport(Protocol):
     """Bytes of one process that others read without its help, in main memory on both sides.
 
     Methods block, may be called from any thread, and raise TransferError. Nothing is read but what
-    was exposed: Outdated says that it is there no longer, before or during the read.
+    was exposed: ExposureGone says that it is there no longer, before or during the read.
     """
 
     def expose(self, parts: Sequence[memoryview], *, version: int) -> Exposure:

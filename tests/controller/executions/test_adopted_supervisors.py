@@ -20,6 +20,7 @@ from gyre.rollout.spec import (
     ORDER_FILE,
     ProxyTotals,
     read_proxy_totals,
+    withdraw_order,
     write_order,
     write_proxy_totals,
 )
@@ -272,6 +273,15 @@ def test_one_that_was_forked_late_and_lives_is_not_begun_anew(scene, monkeypatch
 
     assert ([], []) == (found.lost, found.fork_server.keys)
     assert (found.folder / ORDER_FILE).exists()
+
+
+def test_an_order_that_cannot_be_withdrawn_now_stays(tmp_path):
+    (tmp_path / ORDER_FILE).mkdir()
+
+    assert not withdraw_order(tmp_path)
+    (tmp_path / ORDER_FILE).rmdir()
+    assert withdraw_order(tmp_path)
+    assert withdraw_order(tmp_path / "gone")
 
 
 def test_one_that_was_ordered_and_not_begun_is_launched(scene):
