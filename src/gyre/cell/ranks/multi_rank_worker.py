@@ -10,7 +10,14 @@ import torch
 from torch import Tensor
 
 from gyre.cell.checkpoint_writer import CheckpointWriter, CopyCost, WrittenState
-from gyre.cell.protocol import ExposedWeights, SavedCheckpoint
+from gyre.cell.protocol import (
+    BroadcastRequest,
+    ExposedWeights,
+    FormGroupsRequest,
+    ReduceRequest,
+    SavedCheckpoint,
+    StepRequest,
+)
 from gyre.cell.ranks import protocol
 from gyre.cell.ranks.driver import ClaimResult, Driver, PendingClaim
 from gyre.cell.ranks.main import open_part, planned_network
@@ -181,16 +188,17 @@ class MultiRankWorker:
         )
 
     def form_groups(self, epoch: int, order: Sequence[int]) -> None:
-        meet = protocol.FormGroupsCommand(epoch=epoch, order=list(order))
-        self._driver.do(lambda: self._rank_group.all(meet))
+        asked = FormGroupsRequest(epoch=epoch, order=list(order))
+        self._driver.do(lambda: self._rank_group.all(asked))
 
     def reduce(self, epoch: int, members: Sequence[int], leases: Leases) -> int:
         """The first member's sum is that of all; bytes that this cell sent there."""
 
         def act() -> int:
             check_held(self._plan.cell, self._driver.held, leases)
-            order = protocol.ReduceCommand(epoch=epoch, members=list(members))
-            answers = self._rank_group.agreed(order)
+            held = {cell: list(one) for cell, one in leases.items()}
+            asked = ReduceRequest(epoch=epoch, members=list(members), leases=held)
+            answers = self._rank_group.agreed(asked)
             if members[0] == self._plan.cell:
                 self._driver.held.update(lease for held in leases.values() for lease in held)
             return sum(answer.num_bytes for answer in answers)
@@ -204,10 +212,10 @@ class MultiRankWorker:
             check_version(self.version, version)
             if self._plan.optimizer is None:
                 raise CellError("this cell has no optimizer: the core's has", retryable=False)
-            self._rank_group.surely(protocol.StepCommand(), but=(NotFinite,))
+            answers = self._rank_group.surely(StepRequest(version=version), but=(NotFinite,))
             self._driver.held.clear()
-            assert self._rank_group.part.stepped is not None
-            return self._rank_group.part.stepped
+            assert answers[0].report is not None
+            return answers[0].report
 
         return self._driver.do(act)
 
@@ -216,7 +224,7 @@ class MultiRankWorker:
 
         def act() -> None:
             self._rank_group.agreed(
-                protocol.BroadcastCommand(epoch=epoch, members=list(members), version=version)
+                BroadcastRequest(epoch=epoch, members=list(members), version=version)
             )
             if members[0] != self._plan.cell:
                 self._driver.held.clear()
@@ -241,9 +249,7 @@ class MultiRankWorker:
         def act() -> None:
             if self._trainer.is_resting:
                 raise CellError("the trainer rests: restore it first")
-            self._rank_group.agreed(
-                protocol.PullCommand(parts=list(given.parts), version=given.version)
-            )
+            self._rank_group.agreed(protocol.PullCommand(given=given))
             self._driver.held.clear()
 
         self._driver.do(act)
