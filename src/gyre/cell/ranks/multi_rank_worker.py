@@ -135,7 +135,6 @@ class MultiRankWorker:
 
     @property
     def failure(self) -> CellError | None:
-        """What the cell was lost by."""
         return self._driver.failure
 
     def ended(self, what: str) -> None:
@@ -155,7 +154,6 @@ class MultiRankWorker:
         self._driver.do(act)
 
     def offload(self) -> None:
-        """All ranks' memory is free; a sum that holds anything is kept (SPEC 2.5)."""
         self._driver.do(lambda: self._rank_group.surely(protocol.OffloadCommand()))
 
     def clear(self) -> None:
@@ -192,8 +190,6 @@ class MultiRankWorker:
         self._driver.do(lambda: self._rank_group.all(asked))
 
     def reduce(self, epoch: int, members: Sequence[int], leases: Leases) -> int:
-        """The first member's sum is that of all; bytes that this cell sent there."""
-
         def act() -> int:
             check_held(self._plan.cell, self._driver.held, leases)
             held = {cell: list(one) for cell, one in leases.items()}
@@ -206,7 +202,7 @@ class MultiRankWorker:
         return self._driver.do(act)
 
     def step(self, version: int) -> StepReport:
-        """One update from this version, and from no other; on all ranks or on none."""
+        """On all ranks or on none."""
 
         def act() -> StepReport:
             check_version(self.version, version)
@@ -220,8 +216,6 @@ class MultiRankWorker:
         return self._driver.do(act)
 
     def broadcast_weights(self, epoch: int, members: Sequence[int], version: int) -> None:
-        """Every member has the first member's weights, which are of this version."""
-
         def act() -> None:
             self._rank_group.agreed(
                 BroadcastRequest(epoch=epoch, members=list(members), version=version)
@@ -244,8 +238,6 @@ class MultiRankWorker:
             return self._exposed
 
     def pull(self, given: ExposedWeights) -> None:
-        """The weights are those of another cell, and no others (SPEC 3.1)."""
-
         def act() -> None:
             if self._trainer.is_resting:
                 raise CellError("the trainer rests: restore it first")
@@ -255,11 +247,9 @@ class MultiRankWorker:
         self._driver.do(act)
 
     def save(self, folder: Path, version: int | None) -> SavedCheckpoint:
-        """The weights are durable."""
         return self._saving.save(folder, self.version if version is None else version)
 
     def checkpoint(self, folder: Path, version: int | None) -> SavedCheckpoint:
-        """Weights and optimizer are durable; every rank copies beside what it is driven to do."""
         return self._saving.checkpoint(folder, self.version if version is None else version)
 
     def drop(self) -> None:
