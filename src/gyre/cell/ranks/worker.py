@@ -76,7 +76,7 @@ class StagedGradients:
 
 @dataclass(frozen=True, slots=True)
 class StagedWeights:
-    """Another cell's weights in the parts that this rank holds; its sum is of others."""
+    """Another cell's weights, in the parts that this rank holds; its sum is forgotten."""
 
     tensors: Mapping[str, Tensor] | None
     """None on the cell whose weights they are."""
