@@ -4,6 +4,7 @@ The cache is ${GYRE_CACHE:-~/.cache/gyre}. A folder in it has a hash of what it 
 name, and is there whole or not at all.
 """
 
+import argparse
 import hashlib
 import json
 import os
@@ -15,6 +16,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+HARDWARE = Path(__file__).resolve().parent.parent / "tests" / "hardware"
+"""Where the pins are, beside the tests that need them."""
 VERSIONS = "versions.json"
 """What a folder holds; a folder without it is none."""
 SEES = "around.pth"
@@ -86,6 +89,12 @@ class Environment:
     @property
     def folder(self) -> Path:
         return folder_for(self.name, (self.script, self.pins), _around())
+
+    def main(self, description: str | None) -> int:
+        """A script that installs it and nothing else."""
+        parser = argparse.ArgumentParser(description=description, allow_abbrev=False)
+        parser.add_argument("--where", action="store_true", help="print the interpreter only")
+        return self.tell(where=parser.parse_args().where)
 
     def tell(self, *, where: bool) -> int:
         """Prints its interpreter, or installs it and prints its versions."""

@@ -29,14 +29,14 @@ SETTINGS = {
 }
 
 
-def row(seed: int) -> Claim:
-    """One execution of one row."""
-    ids = np.random.default_rng(seed).integers(0, 150_000, NUM_TOKENS, dtype=np.int32)
-    count = NUM_TOKENS - 1
+def row(seed: int, *, num_tokens: int = NUM_TOKENS, vocabulary: int = 150_000) -> Claim:
+    """One execution of one row, every token of which but the first is a target."""
+    ids = np.random.default_rng(seed).integers(0, vocabulary, num_tokens, dtype=np.int32)
+    count = num_tokens - 1
     pack = Pack(
         ids=ids,
-        positions=np.arange(NUM_TOKENS, dtype=np.int32),
-        tout=np.full(NUM_TOKENS, NUM_TOKENS, dtype=np.int32),
+        positions=np.arange(num_tokens, dtype=np.int32),
+        tout=np.full(num_tokens, num_tokens, dtype=np.int32),
         predictors=np.arange(count, dtype=np.int32),
         labels=ids[1:],
         # Above what any random network gives, so that nothing is clipped and all is computed.

@@ -214,6 +214,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "gyre.testing.fake_kv": {"torch"},
     "gyre.testing.timed_engine": {"tokenizers", "torch"},
     "gyre.testing.tokenizer": {"tokenizers"},
+    "gyre.testing.trainers": {"torch"},
     "gyre.trainer": {"torch"},
     "gyre.trainer.logprobs": {"numpy", "torch"},
     "gyre.trainer.distributed.cell_comm": {"msgspec", "torch", "xxhash"},

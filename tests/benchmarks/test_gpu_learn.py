@@ -24,7 +24,7 @@ from benchmarks.gpu.learn.runs import (
     tables,
     written,
 )
-from benchmarks.gpu.live.warmed import claim
+from benchmarks.gpu.step import row
 from tests.benchmarks.letters_script import LETTERS, SEED, commands
 
 from gyre.config.sections import LossConfig, OptimizerConfig, TrainerConfig
@@ -203,9 +203,10 @@ def test_a_trainer_that_compiles_nothing_has_its_attention_in_tiles(
     plain = Trainer(load_network(model_folder("tiny")), **given)
     in_tiles = eager.trainer(load_network(model_folder("tiny")), options={}, **given)
 
+    claim = row(512, num_tokens=512, vocabulary=700)
     for trainer in (plain, in_tiles, plain):
-        trainer.train(claim(512), num_executions=1)
-    in_tiles.score(claim(512))
+        trainer.train(claim, num_executions=1)
+    in_tiles.score(claim)
 
     assert [TreeAttention, TileAttention, TreeAttention, TileAttention] == noted.chosen
 

@@ -3,8 +3,7 @@
 import asyncio
 from collections import deque
 
-from gyre.cell.client import CellHealth
-from gyre.cell.protocol import ExposedWeights, SavedCheckpoint
+from gyre.cell.protocol import CellHealth, ExposedWeights, SavedCheckpoint
 from gyre.types.errors import CellError, CellGone, ExposureGone
 from gyre.types.training import ClaimReport, Measures, StepReport, Work
 

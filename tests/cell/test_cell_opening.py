@@ -11,7 +11,9 @@ from tests.inference.server.serving import write_model
 
 from gyre.cell import main
 from gyre.config.sections import ServerConfig, TransportConfig
-from gyre.types.errors import ConfigError
+from gyre.testing.emulated_cell import EmulatedTrainer
+from gyre.trainer.trainer import Trainer
+from gyre.types.errors import ConfigError, ModelError
 
 cells_are_forked = fork_clients("gyre.cell.main")
 
@@ -49,3 +51,38 @@ def test_a_server_that_never_begins_leaves_no_folder(plan, kind, monkeypatch, tm
         asyncio.run(main.open_engine(plan, slow_engine.network(), None))
 
     assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("factory", "kind"),
+    [(None, Trainer), ("gyre.testing.emulated_cell:trainer?base_s=0.5", EmulatedTrainer)],
+)
+def test_a_cell_has_the_trainer_that_its_run_names(plan, factory, kind):
+    plan = replace(plan, trainer_factory=factory, version=4)
+    network = main.open_network(plan)
+    trainer = main.open_trainer(plan, network)
+
+    assert kind is type(trainer)
+    assert (network, 4, True) == (trainer.network, trainer.version, trainer.has_optimizer)
+    assert not main.open_trainer(replace(plan, optimizer=None), network).has_optimizer
+
+
+@pytest.mark.parametrize(
+    ("factory", "changes", "said"),
+    [
+        ("nowhere:nothing", {}, "expected MODULE:FUNCTION that can be imported"),
+        ("gyre.testing.trainers:nothing", {}, "expected MODULE:FUNCTION that can be imported"),
+        ("gyre.testing.trainers:scripted?fault=lost", {}, "fault"),
+        ("gyre.testing.trainers:scripted", {"stages": 2}, "expected none for cells of 2 ranks"),
+    ],
+)
+def test_a_trainer_that_cannot_be_is_refused(plan, factory, changes, said):
+    plan = replace(plan, trainer_factory=factory, **changes)
+    with pytest.raises(ConfigError, match=said):
+        main.open_learning(plan, slow_engine.network(), None)
+
+
+def test_a_folder_without_a_model_is_refused(plan, tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ModelError):
+        main.open_network(replace(plan, model=str(tmp_path / "empty")))

@@ -1,4 +1,4 @@
-"""What every trainer promises behind the Trainer port; each promise is one function."""
+"""What every trainer promises to the cell that calls it; each promise is one function."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -8,10 +8,11 @@ from typing import Protocol
 
 import numpy as np
 import pytest
+import torch
 
-from gyre.types.errors import CellError, InternalError, NotFinite, OutOfMemory
+from gyre.trainer.protocol import CellTrainer
+from gyre.types.errors import CellError, InternalError, ModelError, NotFinite, OutOfMemory
 from gyre.types.ids import ExecutionId
-from gyre.types.protocols import CellTrainer
 from gyre.types.training import Claim, Pack, Score, Share
 
 NUM_EXECUTIONS = 6
@@ -70,6 +71,23 @@ def train(trainer: CellTrainer, *claims: Claim) -> None:
 def norm_of(trainer: CellTrainer, *claims: Claim) -> float:
     train(trainer, *claims)
     return trainer.step().gradient_norm
+
+
+def weights_of(trainer: CellTrainer) -> dict[str, torch.Tensor]:
+    """A copy."""
+    named = trainer.network.module.named_parameters()
+    return {name: one.detach().clone() for name, one in named}
+
+
+def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
+    return left.keys() == right.keys() and all(torch.equal(left[n], right[n]) for n in left)
+
+
+def spoil(trainer: CellTrainer) -> None:
+    """Other weights are in the network, as an engine loads them."""
+    with torch.no_grad():
+        for one in trainer.network.module.parameters():
+            one.add_(1.0)
 
 
 def neutral(claim: Claim) -> list[Score]:
@@ -294,16 +312,91 @@ def rest_keeps_everything(subject: Subject) -> None:
 def one_that_rests_does_nothing(subject: Subject) -> None:
     def refused(trainer: CellTrainer) -> None:
         trainer.offload()
+        assert trainer.is_resting
         for asked in (
             lambda: train(trainer, OTHER),
             lambda: trainer.score(OTHER),
             lambda: trainer.step(),
+            lambda: trainer.load_weights(weights_of(trainer), version=9),
         ):
             with pytest.raises(CellError, match="restore"):
                 asked()
         trainer.reload()
+        assert not trainer.is_resting
 
     changes_nothing(subject, refused)
+
+
+def a_sum_of_other_cells_takes_the_place_of_its_own(subject: Subject) -> None:
+    """SPEC 3.3: what the core steps is the sum over all cells."""
+    core, satellite, alone = subject.make(), subject.make(is_core=False), subject.make()
+    train(core, ONE)
+    train(satellite, OTHER)
+    train(alone, ONE, OTHER)
+    sums = zip(core.gradients, satellite.gradients, strict=True)
+    core.replace_gradients([one + other for one, other in sums])
+
+    assert pytest.approx(alone.step().gradient_norm, rel=1e-12) == core.step().gradient_norm
+
+
+def a_sum_of_another_model_is_refused(subject: Subject) -> None:
+    def refused(trainer: CellTrainer) -> None:
+        with pytest.raises(CellError, match="another model"):
+            trainer.replace_gradients([one[:-1] for one in trainer.gradients])
+
+    changes_nothing(subject, refused)
+
+
+def weights_of_another_version_take_the_place_of_its_own(subject: Subject) -> None:
+    """SPEC 3.1: those of the core, with which a satellite begins."""
+    core, satellite = subject.make(), subject.make(is_core=False)
+    norm_of(core, ONE)
+    satellite.load_weights(weights_of(core), version=core.version)
+
+    assert same(weights_of(core), weights_of(satellite))
+    assert (1, core.score(OTHER)) == (satellite.version, satellite.score(OTHER))
+
+
+def weights_of_another_model_are_refused(subject: Subject) -> None:
+    def refused(trainer: CellTrainer) -> None:
+        name, *_ = weights_of(trainer)
+        wrong = weights_of(trainer) | {name: torch.zeros(1)}
+        with pytest.raises(ModelError):
+            trainer.load_weights(wrong, version=9)
+
+    changes_nothing(subject, refused)
+
+
+def the_core_has_its_weights_after_an_engine_loaded_others(subject: Subject) -> None:
+    """SPEC 2.4: engine and trainer compute with one network."""
+    core, satellite = subject.make(), subject.make(is_core=False)
+    own = weights_of(core)
+    for trainer in (core, satellite):
+        spoil(trainer)
+    other = weights_of(satellite)
+    for trainer in (core, satellite):
+        trainer.rewrite()
+
+    assert same(own, weights_of(core))
+    assert same(other, weights_of(satellite))
+
+
+def the_step_after_a_checkpoint_is_the_one_of_a_core_that_was_never_stopped(
+    subject: Subject,
+) -> None:
+    """SPEC 10: the state is given whole, also at rest, and no copy."""
+    core, other = subject.make(), subject.make()
+    norm_of(core, ONE)
+    core.offload()
+    state = core.export()
+    core.reload()
+    train(other, OTHER)
+    other.load(state, version=1)
+
+    assert same(weights_of(core), weights_of(other))
+    assert norm_of(core, OTHER) == norm_of(other, OTHER)
+    assert (2, 2) == (core.version, other.version)
+    assert same(weights_of(core), weights_of(other))
 
 
 def a_satellite_sums_and_does_not_step(subject: Subject) -> None:
@@ -315,6 +408,9 @@ def a_satellite_sums_and_does_not_step(subject: Subject) -> None:
 
     assert not error.value.retryable
     assert (0, subject.make().score(ONE)) == (satellite.version, report.scores)
+    assert (True, False) == (subject.make().has_optimizer, satellite.has_optimizer)
+    with pytest.raises(CellError, match="no optimizer"):
+        satellite.export()
 
 
 EVERY_TRAINER = [
@@ -340,5 +436,11 @@ EVERY_TRAINER = [
     clearing_forgets_the_claims_and_nothing_else,
     rest_keeps_everything,
     one_that_rests_does_nothing,
+    a_sum_of_other_cells_takes_the_place_of_its_own,
+    a_sum_of_another_model_is_refused,
+    weights_of_another_version_take_the_place_of_its_own,
+    weights_of_another_model_are_refused,
+    the_core_has_its_weights_after_an_engine_loaded_others,
+    the_step_after_a_checkpoint_is_the_one_of_a_core_that_was_never_stopped,
     a_satellite_sums_and_does_not_step,
 ]

@@ -15,15 +15,15 @@ from pathlib import Path
 import numpy as np
 import torch
 from benchmarks.gpu.live.spied import Spy
+from benchmarks.gpu.step import row
 
 from gyre.config.sections import EngineConfig, LossConfig, OptimizerConfig, TrainerConfig
 from gyre.inference.engine.async_engine import EmbeddedEngine
 from gyre.inference.engine.engine import EngineCore
 from gyre.model.network import Network
 from gyre.trainer.trainer import Trainer
-from gyre.types.ids import ExecutionId
 from gyre.types.sampling import GenerateRequest, SamplingParams
-from gyre.types.training import Claim, ClaimReport, Pack, Score, Share
+from gyre.types.training import Claim, ClaimReport, Score
 
 PROMPT_TOKENS = 300
 FIRST_PASSES = 3
@@ -108,29 +108,12 @@ def trainer(
         temperature=temperature,
     )
     with _said("trainer"):
-        made.train(claim(section.pack_tokens), num_executions=1)
+        count = section.pack_tokens
+        made.train(row(count, num_tokens=count, vocabulary=700), num_executions=1)
         made.clear()
         made.offload()
         made.reload()
     return made
-
-
-def claim(num_tokens: int) -> Claim:
-    """One execution of one row."""
-    ids = np.random.default_rng(num_tokens).integers(0, 700, num_tokens, dtype=np.int32)
-    count = num_tokens - 1
-    pack = Pack(
-        ids=ids,
-        positions=np.arange(num_tokens, dtype=np.int32),
-        tout=np.full(num_tokens, num_tokens, dtype=np.int32),
-        predictors=np.arange(count, dtype=np.int32),
-        labels=ids[1:],
-        # Above what a random network gives, so that nothing is clipped and all is computed.
-        behaviour=np.full(count, -5.0, dtype=np.float32),
-        shares=np.zeros(count, dtype=np.int32),
-    )
-    share = Share(execution=ExecutionId("warm"), advantage=1.0, num_targets=count)
-    return Claim(shares=(share,), packs=(pack,))
 
 
 @contextmanager

@@ -4,39 +4,19 @@ from collections.abc import Iterator
 from time import perf_counter
 from typing import Any
 
-import numpy as np
 import torch
 from benchmarks.gpu.networks import H200_BF16_FLOPS
 from benchmarks.gpu.profile.hosts import taken
 from benchmarks.gpu.profile.kernels import by_group, kernels
+from benchmarks.gpu.step import row
 
 from gyre.config.sections import LossConfig, OptimizerConfig, TrainerConfig
 from gyre.model.network import Network
 from gyre.trainer.optimizer import Adam
 from gyre.trainer.trainer import Trainer
-from gyre.types.ids import ExecutionId
-from gyre.types.training import Claim, Pack, Share
 
 NAMED = 24
 RUNS = 2
-
-
-def row(num_tokens: int, vocabulary: int) -> Claim:
-    """One execution of one row, every token of which but the first is a target."""
-    ids = np.random.default_rng(0).integers(0, vocabulary, num_tokens, dtype=np.int32)
-    count = num_tokens - 1
-    pack = Pack(
-        ids=ids,
-        positions=np.arange(num_tokens, dtype=np.int32),
-        tout=np.full(num_tokens, num_tokens, dtype=np.int32),
-        predictors=np.arange(count, dtype=np.int32),
-        labels=ids[1:],
-        # Above what any random network gives, so that nothing is clipped and all is computed.
-        behaviour=np.full(count, -5.0, dtype=np.float32),
-        shares=np.zeros(count, dtype=np.int32),
-    )
-    share = Share(execution=ExecutionId("e"), advantage=1.0, num_targets=count)
-    return Claim(shares=(share,), packs=(pack,))
 
 
 def measure(network: Network, num_tokens: int = 32_768) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -47,7 +27,7 @@ def measure(network: Network, num_tokens: int = 32_768) -> Iterator[tuple[str, d
         objective=LossConfig(),
         optimizer=OptimizerConfig(),
     )
-    claim = row(num_tokens, network.shape.vocabulary)
+    claim = row(0, num_tokens=num_tokens, vocabulary=network.shape.vocabulary)
 
     def step() -> None:
         trainer.train(claim, num_executions=1)
@@ -63,7 +43,7 @@ def measure(network: Network, num_tokens: int = 32_768) -> Iterator[tuple[str, d
         seconds = _timed(step)
         yield "step", {"seconds": seconds, "mfu": flops / seconds / H200_BF16_FLOPS}
     with taken(
-        (Trainer, "_forward", "forward"),
+        (Trainer, "forward", "forward"),
         (Trainer, "_back", "weigh and backward"),
         (Adam, "step", "update"),
     ) as host:

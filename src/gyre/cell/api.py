@@ -24,15 +24,19 @@ from gyre.batching.claim_codec import unpacked
 from gyre.cell.protocol import (
     ABOUT,
     BroadcastRequest,
+    CellHealth,
     ClaimHeader,
     ExposedWeights,
     FormGroupsRequest,
     LeaveRequest,
+    LoadedWeights,
     LoadRequest,
     OfferRequest,
+    ReduceReply,
     ReduceRequest,
     SavedCheckpoint,
     SaveRequest,
+    ScoreReply,
     StepRequest,
 )
 from gyre.cell.training_worker import TrainingWorker
@@ -134,16 +138,16 @@ class CellApi:
             for threads in (self._threads, self._savers):
                 threads.shutdown()
 
-    async def _health(self) -> Mapping[str, Any]:
+    async def _health(self) -> CellHealth:
         """Answered beside both threads, which may be in the middle of something long."""
         health = await self._engine.health()
         learning = self._learning
-        return {
-            "engine_ready": health.ready,
-            "engine_version": health.version,
-            "trainer_version": None if learning is None else learning.version,
-            "claims_at_once": 1 if learning is None else learning.claims_at_once,
-        }
+        return CellHealth(
+            engine_ready=health.ready,
+            engine_version=health.version,
+            trainer_version=None if learning is None else learning.version,
+            claims_at_once=1 if learning is None else learning.claims_at_once,
+        )
 
     async def _enter(self, body: bytes) -> Mapping[str, float]:
         """The engine rests, and then the trainer has the device (SPEC 2.3)."""
@@ -180,10 +184,10 @@ class CellApi:
             "seconds": await _timed(self._do(self._trains.form_groups, asked.epoch, asked.order))
         }
 
-    async def _reduce(self, body: bytes) -> Mapping[str, int]:
+    async def _reduce(self, body: bytes) -> ReduceReply:
         asked = _read(body, ReduceRequest)
         do = self._do(self._trains.reduce, asked.epoch, asked.members, asked.leases)
-        return {"num_bytes": await do}
+        return ReduceReply(num_bytes=await do)
 
     async def _step(self, body: bytes) -> Any:
         return await self._do(self._trains.step, _read(body, StepRequest).version)
@@ -203,7 +207,7 @@ class CellApi:
         act = partial(self._trains.checkpoint, Path(asked.folder), asked.version)
         return await self._done(self._savers.submit(act))
 
-    async def _load(self, body: bytes) -> Mapping[str, Any]:
+    async def _load(self, body: bytes) -> LoadedWeights:
         """The engine has the weights, and says by their digest which (SPEC 2.4)."""
         asked = _read(body, LoadRequest)
         self._to_load.append(asked.version)
@@ -221,7 +225,7 @@ class CellApi:
         finally:
             self._to_load.remove(asked.version)
 
-    async def _loaded(self, asked: LoadRequest) -> Mapping[str, Any]:
+    async def _loaded(self, asked: LoadRequest) -> LoadedWeights:
         began = perf_counter()
         source: Path | Mapping[str, Tensor] = Path(asked.folder)
         own = await asyncio.to_thread(self._own, asked)
@@ -237,11 +241,11 @@ class CellApi:
             if self._trains.version != asked.version:
                 raise CellError(f"version {asked.version} was stepped over while it was loaded")
             # Nothing was written since it was found, so that it is not asked for again.
-            return {"digest": asked.digest, "seconds": seconds}
+            return LoadedWeights(digest=asked.digest, seconds=seconds)
         found = await asyncio.to_thread(digest, self._network)
         if found != asked.digest:
             raise CellError(f"{asked.folder}: expected digest {asked.digest}, found {found}")
-        return {"digest": found, "seconds": seconds}
+        return LoadedWeights(digest=found, seconds=seconds)
 
     async def _offer(self, body: bytes) -> ExposedWeights:
         asked = _read(body, OfferRequest)
@@ -282,7 +286,7 @@ class CellApi:
         asked = _read(about.encode(), ClaimHeader)
         claim = await asyncio.to_thread(unpacked, body)
         if what == "score":
-            return {"scores": await self._do(self._trains.score, claim)}
+            return ScoreReply(scores=await self._do(self._trains.score, claim))
         train = partial(
             self._trains.train,
             claim,

@@ -1,7 +1,6 @@
 """Cells as their controller sees them: orders over HTTP, and errors that keep their kind."""
 
 import asyncio
-import json
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +10,27 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
-from gyre.cell.protocol import ABOUT, ErrorReply, ExposedWeights, SavedCheckpoint, made
+from gyre.cell.protocol import (
+    ABOUT,
+    BroadcastRequest,
+    CellHealth,
+    ClaimHeader,
+    ErrorReply,
+    ExposedWeights,
+    FormGroupsRequest,
+    LeaveRequest,
+    LoadedWeights,
+    LoadRequest,
+    OfferRequest,
+    ReduceReply,
+    ReduceRequest,
+    SavedCheckpoint,
+    SaveRequest,
+    ScoreReply,
+    StepRequest,
+    body_of,
+    made,
+)
 from gyre.cluster.liveness import supervise_until_gone
 from gyre.types.errors import CellError, CellGone
 from gyre.types.ids import EngineName
@@ -26,33 +45,8 @@ WRITES = ("save", "checkpoint")
 T = TypeVar("T")
 
 
-class LoadedWeights(msgspec.Struct):
-    """Weights that an engine has taken."""
-
-    digest: str
-    seconds: float
-
-
-class CellHealth(msgspec.Struct):
-    """A cell's answer to a health poll."""
-
-    engine_ready: bool
-    engine_version: int | None
-    trainer_version: int | None
-    claims_at_once: int = 1
-    """Claims that it works on together."""
-
-
-class _Scores(msgspec.Struct):
-    scores: tuple[Score, ...]
-
-
 class _About(msgspec.Struct):
     context_length: int
-
-
-class _Sent(msgspec.Struct):
-    num_bytes: int
 
 
 class CellClient:
@@ -101,77 +95,75 @@ class CellClient:
                 return self._decoded("model_info", answer.status, found, _About).context_length
 
     async def enter(self) -> dict[str, float]:
-        return await self._order("enter", {}, dict[str, float])
+        return await self._post("enter", b"{}", dict[str, float])
 
     async def leave(self, *, keep_sum: bool) -> dict[str, float]:
-        return await self._order("leave", {"keep_sum": keep_sum}, dict[str, float])
+        body = body_of(LeaveRequest(keep_sum=keep_sum))
+        return await self._post("leave", body, dict[str, float])
 
     async def expose(self) -> ExposedWeights:
-        return await self._order("expose", {}, ExposedWeights)
+        return await self._post("expose", b"{}", ExposedWeights)
 
     async def pull(self, exposed: ExposedWeights) -> None:
-        await self._order("pull", exposed, dict[str, float])
+        await self._post("pull", msgspec.json.encode(exposed), dict[str, float])
 
     async def form_groups(self, epoch: int, order: Sequence[int]) -> None:
-        await self._order("meet", {"epoch": epoch, "order": order}, dict[str, float])
+        body = body_of(FormGroupsRequest(epoch=epoch, order=list(order)))
+        await self._post("meet", body, dict[str, float])
 
     async def reduce(
         self, epoch: int, members: Sequence[int], leases: Mapping[int, Sequence[int]]
     ) -> int:
-        body = {"epoch": epoch, "members": members, "leases": leases}
-        return (await self._order("reduce", body, _Sent)).num_bytes
+        held = {cell: list(one) for cell, one in leases.items()}
+        body = body_of(ReduceRequest(epoch=epoch, members=list(members), leases=held))
+        return (await self._post("reduce", body, ReduceReply)).num_bytes
 
     async def step(self, version: int) -> StepReport:
-        return await self._order("step", {"version": version}, StepReport)
+        return await self._post("step", body_of(StepRequest(version=version)), StepReport)
 
     async def broadcast_weights(self, epoch: int, members: Sequence[int], version: int) -> None:
-        body = {"epoch": epoch, "members": members, "version": version}
-        await self._order("spread", body, dict[str, float])
+        body = body_of(BroadcastRequest(epoch=epoch, members=list(members), version=version))
+        await self._post("spread", body, dict[str, float])
 
     async def save(self, folder: Path, *, version: int | None = None) -> SavedCheckpoint:
         """The weights are durable, written now or by a checkpoint of them under way."""
-        return await self._order(
-            "save", {"folder": str(folder), "version": version}, SavedCheckpoint
-        )
+        body = body_of(SaveRequest(folder=str(folder), version=version))
+        return await self._post("save", body, SavedCheckpoint)
 
     async def checkpoint(self, folder: Path, *, version: int | None = None) -> SavedCheckpoint:
         """Weights and optimizer are durable; other orders go on meanwhile."""
-        return await self._order(
-            "checkpoint", {"folder": str(folder), "version": version}, SavedCheckpoint
-        )
+        body = body_of(SaveRequest(folder=str(folder), version=version))
+        return await self._post("checkpoint", body, SavedCheckpoint)
 
     async def offer(self, folder: Path, *, version: int) -> ExposedWeights:
         """A checkpoint's weights are in its memory, for engines of other cells."""
-        return await self._order(
-            "offer", {"folder": str(folder), "version": version}, ExposedWeights
-        )
+        body = body_of(OfferRequest(folder=str(folder), version=version))
+        return await self._post("offer", body, ExposedWeights)
 
     async def load(
         self, folder: Path, *, version: int, digest: str, given: ExposedWeights | None = None
     ) -> LoadedWeights:
         """The engine has a checkpoint's weights, from where they are given if they are."""
-        body = {"folder": str(folder), "version": version, "digest": digest, "given": given}
-        return await self._order("load", body, LoadedWeights)
+        asked = LoadRequest(folder=str(folder), version=version, digest=digest, given=given)
+        return await self._post("load", body_of(asked), LoadedWeights)
 
     async def score(self, claim: bytes) -> tuple[Score, ...]:
-        about = {"lease": 0, "num_executions": 1}
-        return (await self._claim("score", claim, about, _Scores)).scores
+        about = ClaimHeader(lease=0, num_executions=1)
+        return (await self._post("score", claim, ScoreReply, about=about)).scores
 
     async def train(
         self, claim: bytes, *, lease: int, num_executions: int, scores: Sequence[Score] | None
     ) -> ClaimReport:
-        about = {"lease": lease, "num_executions": num_executions, "scores": scores}
-        return await self._claim("train", claim, about, ClaimReport)
+        given = None if scores is None else list(scores)
+        about = ClaimHeader(lease=lease, num_executions=num_executions, scores=given)
+        return await self._post("train", claim, ClaimReport, about=about)
 
-    async def _claim(self, what: str, claim: bytes, about: Mapping[str, Any], kind: type[T]) -> T:
-        headers = {ABOUT: json.dumps(msgspec.to_builtins(about))}
-        return await self._post(what, claim, headers, kind)
-
-    async def _order(self, what: str, body: object, kind: type[T]) -> T:
+    async def _post(
+        self, what: str, body: bytes, kind: type[T], *, about: ClaimHeader | None = None
+    ) -> T:
         headers = {"content-type": "application/json"}
-        return await self._post(what, msgspec.json.encode(body), headers, kind)
-
-    async def _post(self, what: str, body: bytes, headers: Mapping[str, str], kind: type[T]) -> T:
+        if about is not None:
+            headers = {ABOUT: msgspec.json.encode(about).decode()}
         with self._boundary(what):
             if what in WRITES:
                 return await self._while_it_lives(self._posted(what, body, headers, kind))

@@ -28,7 +28,7 @@ from gyre.cell.api import PREFIX, CellApi
 from gyre.cell.checkpoint_writer import read_state
 from gyre.cell.protocol import refusal
 from gyre.cell.ranks.main import planned_network
-from gyre.cell.ranks.multi_rank_worker import MultiRankWorker, open_ranked
+from gyre.cell.ranks.multi_rank_worker import open_ranked
 from gyre.cell.spec import CellSpec
 from gyre.cell.training_worker import SingleRankWorker, TrainingWorker
 from gyre.cluster import fork_server
@@ -57,6 +57,7 @@ from gyre.net.asgi import ClientGone, Exchange, Receive, Scope, Send
 from gyre.net.http_server import listener, serve_until_told
 from gyre.storage.files import read_key, read_plan
 from gyre.trainer.distributed.cell_comm import CellComm
+from gyre.trainer.protocol import CellTrainer, TrainerFactory
 from gyre.trainer.trainer import Trainer
 from gyre.transports.registry import open_transport
 from gyre.types.errors import (
@@ -176,18 +177,19 @@ def open_network(plan: CellSpec) -> Network:
     return planned_network(replace(plan, device="cpu", dtype=dtype))
 
 
-def open_trainer(plan: CellSpec, network: Network) -> Trainer:
-    settings: dict[str, Any] = {
-        "section": plan.trainer,
-        "objective": plan.objective,
-        "optimizer": plan.optimizer,
-        "temperature": plan.temperature,
-    }
-    if plan.trainer_factory is None:
-        trainer = Trainer(network, **settings)
-    else:
-        make, options = load_factory(plan.trainer_factory)
-        trainer = make(network, **settings, options=options)
+def open_trainer(plan: CellSpec, network: Network) -> CellTrainer:
+    make: Callable[..., CellTrainer] = Trainer
+    if plan.trainer_factory is not None:
+        named: TrainerFactory
+        named, options = load_factory(plan.trainer_factory)
+        make = partial(named, options=options)
+    trainer = make(
+        network,
+        section=plan.trainer,
+        objective=plan.objective,
+        optimizer=plan.optimizer,
+        temperature=plan.temperature,
+    )
     trainer.version = plan.version
     if plan.checkpoint is not None and plan.optimizer is not None:
         trainer.load(read_state(plan.checkpoint, 0, stages=1, shards=1), version=plan.version)
@@ -310,7 +312,7 @@ async def serve(plan: CellSpec, on_start: Callable[[str], None]) -> None:
         )
     finally:
         on.close()
-        failure = learning.failure if isinstance(learning, MultiRankWorker) else None
+        failure = None if learning is None else learning.failure
         orders.close()
         await engine.close()
         kv_store.close()

@@ -1,4 +1,8 @@
-"""Requests of a controller to a cell, and their answers, as typed bodies without torch."""
+"""Requests to a cell and its ranks, and their replies, each defined once and without torch.
+
+A request is the body of an HTTP request, whose path says which it is; those with a tag also go
+from a cell's driver to its other ranks as they are (`cell/ranks/protocol.py`).
+"""
 
 from dataclasses import dataclass
 
@@ -32,14 +36,14 @@ class LeaveRequest(msgspec.Struct, forbid_unknown_fields=True):
     keep_sum: bool = False
 
 
-class FormGroupsRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The cells of an epoch in their order."""
+class FormGroupsRequest(msgspec.Struct, tag=True, forbid_unknown_fields=True):
+    """Process groups for the cells of an epoch in their order."""
 
     epoch: int
     order: list[int]
 
 
-class ReduceRequest(msgspec.Struct, forbid_unknown_fields=True):
+class ReduceRequest(msgspec.Struct, tag=True, forbid_unknown_fields=True):
     """Sums go to the first member, each of exactly these leases."""
 
     epoch: int
@@ -47,13 +51,13 @@ class ReduceRequest(msgspec.Struct, forbid_unknown_fields=True):
     leases: dict[int, list[int]]
 
 
-class StepRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """An update from this version."""
+class StepRequest(msgspec.Struct, tag=True, forbid_unknown_fields=True):
+    """The cell's sum is clipped and applied to this version."""
 
     version: int
 
 
-class BroadcastRequest(msgspec.Struct, forbid_unknown_fields=True):
+class BroadcastRequest(msgspec.Struct, tag=True, forbid_unknown_fields=True):
     """The first member's weights, of this version, go to the others."""
 
     epoch: int
@@ -95,6 +99,23 @@ class LoadRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Where another cell holds them, to be read in place of the folder."""
 
 
+class LoadedWeights(msgspec.Struct):
+    """Weights that an engine has taken."""
+
+    digest: str
+    seconds: float
+
+
+class CellHealth(msgspec.Struct):
+    """A cell's answer to a health poll."""
+
+    engine_ready: bool
+    engine_version: int | None
+    trainer_version: int | None
+    claims_at_once: int = 1
+    """Claims that it works on together."""
+
+
 class OfferRequest(msgspec.Struct, forbid_unknown_fields=True):
     """A checkpoint's weights are held in memory for engines of other cells."""
 
@@ -108,6 +129,23 @@ class ClaimHeader(msgspec.Struct, forbid_unknown_fields=True):
     lease: int
     num_executions: int
     scores: list[Score] | None = None
+
+
+class ScoreReply(msgspec.Struct):
+    """What forward passes found of a claim, per share."""
+
+    scores: tuple[Score, ...]
+
+
+class ReduceReply(msgspec.Struct):
+    """What a cell has sent to the first member."""
+
+    num_bytes: int
+
+
+def body_of(request: msgspec.Struct) -> bytes:
+    """The body of an HTTP request, without its tag."""
+    return msgspec.json.encode(msgspec.structs.asdict(request))
 
 
 ABOUT = "x-gyre-claim"

@@ -1,4 +1,4 @@
-"""The half of a cell that trains: one sum of gradients, whose claims are known by their leases.
+"""The TrainingWorker protocol, which a cell's API calls, and the worker of a cell of one rank.
 
 Rule 1: a sum that does not consist of exactly the leases it should is sent nowhere (SPEC 3.2).
 Rule 2: an error leaves the sum and the weights as they were.
@@ -16,8 +16,8 @@ from gyre.cell.weight_sync import WeightPublisher
 from gyre.model.cuda_ipc import IpcMemory
 from gyre.trainer.distributed.cell_comm import CellComm, num_bytes
 from gyre.trainer.offload import oom_guard, synchronize
+from gyre.trainer.protocol import CellTrainer
 from gyre.trainer.snapshot import Snapshot
-from gyre.trainer.trainer import Trainer
 from gyre.types.errors import CellError
 from gyre.types.protocols import Transport
 from gyre.types.training import Claim, ClaimReport, Score, StepReport
@@ -46,35 +46,68 @@ class TrainingWorker(Protocol):
         """Whether the engine's weights are its own."""
         ...
 
-    def reload(self) -> None: ...
+    @property
+    def failure(self) -> CellError | None:
+        """What the cell was lost by, so that it can do nothing any more."""
+        ...
 
-    def offload(self) -> None: ...
+    def reload(self) -> None:
+        """The trainer has its memory, and the network its weights, in place of the engine's."""
+        ...
 
-    def clear(self) -> None: ...
+    def offload(self) -> None:
+        """Its memory is free; a sum that holds anything is kept (SPEC 2.5)."""
+        ...
 
-    def score(self, claim: Claim) -> tuple[Score, ...]: ...
+    def clear(self) -> None:
+        """The sum is empty, and so are its leases."""
+        ...
+
+    def score(self, claim: Claim) -> tuple[Score, ...]:
+        """Per share, by forward passes alone (SPEC 8.3)."""
+        ...
 
     def train(
         self, claim: Claim, *, lease: int, num_executions: int, scores: Sequence[Score] | None
-    ) -> ClaimReport: ...
+    ) -> ClaimReport:
+        """The claim is in the sum once, under its lease, or not at all."""
+        ...
 
-    def form_groups(self, epoch: int, order: Sequence[int]) -> None: ...
+    def form_groups(self, epoch: int, order: Sequence[int]) -> None:
+        """Process groups with the cells of an epoch; all of them call it."""
+        ...
 
-    def reduce(self, epoch: int, members: Sequence[int], leases: Leases) -> int: ...
+    def reduce(self, epoch: int, members: Sequence[int], leases: Leases) -> int:
+        """The first member's sum is that of all; bytes that this cell sent there."""
+        ...
 
-    def step(self, version: int) -> StepReport: ...
+    def step(self, version: int) -> StepReport:
+        """One update from this version, and from no other."""
+        ...
 
-    def broadcast_weights(self, epoch: int, members: Sequence[int], version: int) -> None: ...
+    def broadcast_weights(self, epoch: int, members: Sequence[int], version: int) -> None:
+        """Every member has the first member's weights, which are of this version."""
+        ...
 
-    def expose(self) -> ExposedWeights: ...
+    def expose(self) -> ExposedWeights:
+        """The weights as they are, for other cells to read until the next version is exposed."""
+        ...
 
-    def pull(self, given: ExposedWeights) -> None: ...
+    def pull(self, given: ExposedWeights) -> None:
+        """The weights are those of another cell, and no others (SPEC 3.1)."""
+        ...
 
-    def save(self, folder: Path, version: int | None) -> SavedCheckpoint: ...
+    def save(self, folder: Path, version: int | None) -> SavedCheckpoint:
+        """The weights are durable: of this version, or of whichever it has."""
+        ...
 
-    def checkpoint(self, folder: Path, version: int | None) -> SavedCheckpoint: ...
+    def checkpoint(self, folder: Path, version: int | None) -> SavedCheckpoint:
+        """Weights and optimizer are durable; the copy is made beside the thread that trains."""
+        ...
 
-    def drop(self) -> None: ...
+    def drop(self) -> None:
+        """No call waits for this cell any more."""
+        ...
 
 
 class SingleRankWorker:
@@ -82,10 +115,11 @@ class SingleRankWorker:
 
     claims_at_once = 1
     shares_network = True
+    failure = None
 
     def __init__(
         self,
-        trainer: Trainer,
+        trainer: CellTrainer,
         between: CellComm,
         *,
         transport: Transport,
@@ -106,7 +140,6 @@ class SingleRankWorker:
         return self._trainer.version
 
     def reload(self) -> None:
-        """The trainer has its memory, and the network its weights, in place of the engine's."""
         with self._snapshot.changing():
             self._trainer.reload()
             self._trainer.rewrite()
@@ -115,7 +148,6 @@ class SingleRankWorker:
         self._shown.reload()
 
     def offload(self) -> None:
-        """Its memory is free; a sum that holds anything is kept (SPEC 2.5)."""
         self._shown.offload()
         with self._snapshot.changing():
             self._trainer.offload()
@@ -140,7 +172,6 @@ class SingleRankWorker:
         self._between.form_groups(epoch, order)
 
     def reduce(self, epoch: int, members: Sequence[int], leases: Leases) -> int:
-        """The first member's sum is that of all; bytes that this cell sent there."""
         check_held(self._cell, self._held, leases)
         sums = self._trainer.gradients
         total = self._between.reduced(epoch, members, sums)
@@ -151,7 +182,6 @@ class SingleRankWorker:
         return 0
 
     def step(self, version: int) -> StepReport:
-        """One update from this version, and from no other."""
         check_version(self._trainer.version, version)
         with self._snapshot.changing():
             report = self._trainer.step()
@@ -160,7 +190,6 @@ class SingleRankWorker:
         return report
 
     def broadcast_weights(self, epoch: int, members: Sequence[int], version: int) -> None:
-        """Every member has the first member's weights, which are of this version."""
         named = sorted(self._trainer.network.module.named_parameters())
         found = self._between.broadcast_weights(epoch, members, [one for _, one in named])
         if members[0] != self._cell:
@@ -168,22 +197,16 @@ class SingleRankWorker:
             self._load(tensors, version)
 
     def expose(self) -> ExposedWeights:
-        """The weights as they are, in a copy; they are fixed while a batch is trained (SPEC 3.1).
-
-        Runs beside the thread that trains.
-        """
+        """In a copy; they are fixed while a batch is trained (SPEC 3.1)."""
         return self._shown.expose()
 
     def pull(self, given: ExposedWeights) -> None:
-        """The weights are those of another cell, and no others (SPEC 3.1)."""
         self._load(oom_guard("taking weights", lambda: self._shown.taken(given)), given.version)
 
     def save(self, folder: Path, version: int | None) -> SavedCheckpoint:
-        """The weights are durable."""
         return self._saving.save(folder, self.version if version is None else version)
 
     def checkpoint(self, folder: Path, version: int | None) -> SavedCheckpoint:
-        """Weights and optimizer are durable; the copy is made beside the thread that trains."""
         return self._saving.checkpoint(folder, self.version if version is None else version)
 
     def drop(self) -> None:

@@ -6,16 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from types import EllipsisType
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from gyre.cell.protocol import ExposedWeights
 from gyre.model.cuda_ipc import IpcExport, IpcMemory, read
-from gyre.model.network import Network
 from gyre.model.weights import SafetensorsFolder
 from gyre.trainer.offload import oom_guard
+from gyre.trainer.protocol import CellTrainer
 from gyre.transports.tensor_layout import TensorSlice
 from gyre.transports.tensor_transfer import TensorBytes, expose, fetch, read_sheet_of
 from gyre.types.errors import ExposureGone, ModelError, TransferError
@@ -200,20 +199,12 @@ class CheckpointPublisher:
             return self._exposed
 
 
-class HasWeights(Protocol):
-    """The part of a trainer that reads and writes weights."""
-
-    network: Network
-    version: int
-
-    @property
-    def is_resting(self) -> bool: ...
-
-
 class WeightPublisher:
     """Exposes the trainer's weights, one version at a time, in main memory or on a lent device."""
 
-    def __init__(self, trainer: HasWeights, transport: Transport, memory: IpcMemory | None) -> None:
+    def __init__(
+        self, trainer: CellTrainer, transport: Transport, memory: IpcMemory | None
+    ) -> None:
         self._trainer = trainer
         self._transport = transport
         self._memory = memory

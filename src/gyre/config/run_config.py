@@ -229,7 +229,7 @@ class CellsConfig:
     server: ServerConfig | None = None
     """The server of vllm or sglang, which every cell starts for itself; not set: as it is found."""
     trainer: Text | None = None
-    """MODULE:FUNCTION?key=value of what trains in place of the trainer; for tests."""
+    """MODULE:FUNCTION?key=value of a trainer for cells of one rank; not set: the built-in one."""
     threads: Count | None = None
     """CPU threads of each cell; not set: the machine's cores shared out among them."""
 

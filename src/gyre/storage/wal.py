@@ -9,7 +9,6 @@ machine: what a log lost is put back from the journal when the run is opened aga
 
 import asyncio
 import errno
-import fcntl
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -21,7 +20,7 @@ from struct import Struct
 
 from gyre.storage import call_log
 from gyre.storage.call_log import CallLog
-from gyre.storage.framed_file import HEAD_BYTES, framed, payload_at
+from gyre.storage.framed_file import HEAD_BYTES, FramedFile, framed, locked, payload_at
 from gyre.types.errors import ConfigError, LogDamaged
 from gyre.types.ids import named
 
@@ -46,46 +45,41 @@ class WriteAheadLog:
     def __init__(self, folder: Path, *, shard: int = 0) -> None:
         """Puts back what logs have lost, then starts empty; raises ConfigError when in use."""
         path = folder / named(NAME, shard)
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(self._fd)
+        lock = locked(path, create=True)
+        if lock is None:
             message = f"{folder}: another proxy serves this run folder"
-            raise ConfigError(message) from error
-        self._end = 0
+            raise ConfigError(message)
+        self._lock = lock
         try:
             self.num_restored = restore(folder, shard=shard)
-            self.empty()
+            self._file = FramedFile(path, magic=MAGIC)
         except (OSError, LogDamaged):
-            self.close()
+            os.close(lock)
             raise
 
     @property
     def size_bytes(self) -> int:
-        return self._end
+        return self._file.size_bytes
 
     def write(self, entries: Sequence[WalEntry]) -> None:
         """The entries are on the disk; raises OSError with the journal as it was."""
-        data = b"".join(map(_framed, entries))
-        done = 0
+        begun = self._file.size_bytes
+        self._file.append_raw(b"".join(map(_framed, entries)))
         try:
-            while done < len(data):
-                done += os.pwrite(self._fd, data[done:] if done else data, self._end + done)
-            os.fdatasync(self._fd)
+            self._file.sync()
         except OSError:
-            os.ftruncate(self._fd, self._end)
+            self._file.cut(begun)
             raise
-        self._end += len(data)
 
     def empty(self) -> None:
         """Forget all entries; only after every log they were for has been synced."""
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, MAGIC, 0)
-        self._end = len(MAGIC)
+        self._file.cut(len(MAGIC))
 
     def close(self) -> None:
-        os.close(self._fd)
+        # What was acknowledged is on the disk already.
+        with suppress(OSError):
+            self._file.close()
+        os.close(self._lock)
 
 
 def shards(folder: Path) -> list[int]:

@@ -1,7 +1,7 @@
 """Trainer on one device: score, train, step, offload, reload; FLOP meter."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import fsum, isfinite
@@ -72,76 +72,6 @@ class WorkMeter:
         return now - since
 
 
-def core(adam: Adam | None) -> Adam:
-    """The optimizer, which only the core has (SPEC 3.1)."""
-    if adam is None:
-        raise CellError("this trainer has no optimizer: the core's has", retryable=False)
-    return adam
-
-
-def stepped(
-    adam: Adam, sums: GradientSums, norm: Callable[[], float], *, version: int
-) -> StepReport:
-    """The sum is clipped and applied, and is zero again; NotFinite leaves all as it was."""
-    began = perf_counter()
-    found = oom_guard("a step", norm)
-    if not isfinite(found):
-        message = f"step from version {version}: the norm of the gradient is {found}"
-        raise NotFinite(message, retryable=False)
-    limit = adam.section.max_norm
-    scale = limit / found if found > limit else 1.0
-    oom_guard("a step", lambda: adam.step(sums.floats(), scale=scale))
-    sums.clear()
-    return StepReport(
-        version=version + 1,
-        gradient_norm=found,
-        is_clipped=found > limit,
-        lr=adam.section.lr,
-        step_s=perf_counter() - began,
-    )
-
-
-class DeviceState:
-    """A trainer's device memory, which it can offload: sums, optimizer if it has one, weights."""
-
-    def __init__(self, sums: GradientSums, adam: Adam | None, weights: OffloadableWeights) -> None:
-        self._sums = sums
-        self._weights = weights
-        self._state: list[Offloadable] = [sums] if adam is None else [sums, adam]
-
-    @property
-    def is_resting(self) -> bool:
-        return self._sums.is_resting
-
-    def require_awake(self) -> None:
-        if self.is_resting:
-            raise CellError("the trainer rests: restore it first")
-
-    def offload(self, *, weights: bool) -> None:
-        """Sums and optimizer state, on request weights too, leave the device for host memory."""
-        for one in self._parts(weights=weights):
-            one.offload()
-        # Copies run behind the host, which must not read them before they are there.
-        synchronize()
-        release()
-
-    def reload(self) -> None:
-        """Everything is back on the device; OutOfMemory leaves it resting, to be tried again."""
-        were_away = self._weights.is_resting
-        try:
-            oom_guard("restoring a trainer", self._restore)
-        except OutOfMemory:
-            self.offload(weights=were_away)
-            raise
-
-    def _restore(self) -> None:
-        for one in self._parts(weights=True):
-            one.reload()
-
-    def _parts(self, *, weights: bool) -> list[Offloadable]:
-        return [*self._state, self._weights] if weights else self._state
-
-
 @contextmanager
 def arithmetic(*, deterministic: bool) -> Iterator[None]:
     """Kernels that give the same bits each time, where they are asked for."""
@@ -156,6 +86,147 @@ def arithmetic(*, deterministic: bool) -> Iterator[None]:
         torch.set_deterministic_debug_mode(was)
 
 
+class BaseTrainer:
+    """What trainers of one device and of one rank share: the sum of a batch, step, memory.
+
+    Rule 1: a step that is refused changes nothing (SPEC 3.3).
+    Rule 2: what rests is not computed with, and comes back as it was.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        weights: OffloadableWeights,
+        *,
+        section: TrainerConfig,
+        optimizer: OptimizerConfig | None,
+        version: int,
+    ) -> None:
+        """Without an optimizer it is a satellite's: it sums, and the core steps (SPEC 3.1)."""
+        self.network = network
+        self.version = version
+        self._section = section
+        parameters = dict(network.module.named_parameters())
+        self._weights = weights
+        self._sums = GradientSums(parameters, exact=section.deterministic)
+        self._adam = None if optimizer is None else Adam(parameters, optimizer)
+
+    def step(self) -> StepReport:
+        """The sum is clipped and applied, and is zero again; NotFinite leaves all as it was."""
+        adam = self._core()
+        began = perf_counter()
+        found = oom_guard("a step", self._norm)
+        if not isfinite(found):
+            message = f"step from version {self.version}: the norm of the gradient is {found}"
+            raise NotFinite(message, retryable=False)
+        limit = adam.section.max_norm
+        scale = limit / found if found > limit else 1.0
+        oom_guard("a step", lambda: adam.step(self._sums.floats(), scale=scale))
+        self._sums.clear()
+        self.version += 1
+        return StepReport(
+            version=self.version,
+            gradient_norm=found,
+            is_clipped=found > limit,
+            lr=adam.section.lr,
+            step_s=perf_counter() - began,
+        )
+
+    def clear(self) -> None:
+        """Forgets the claims of this batch, whose work then returns to the queue."""
+        self._sums.clear()
+
+    @property
+    def gradients(self) -> list[Tensor]:
+        """The sum as flat buckets, the same in every cell of one model; not a copy.
+
+        In deterministic mode whole numbers, which any reduction sums to the same (SPEC 3.6).
+        """
+        return self._sums.flats
+
+    @property
+    def gradient_views(self) -> Mapping[str, Tensor]:
+        """The sum by parameter; not a copy."""
+        return self._sums.views
+
+    def replace_gradients(self, buckets: Sequence[Tensor]) -> None:
+        """The sum is this one, which was reduced elsewhere; refused whole or taken whole."""
+        self._sums.replace(buckets)
+
+    def load_weights(self, tensors: Mapping[str, Tensor], *, version: int) -> None:
+        """Weights of another version, of a whole model, take the place of these.
+
+        Moments stay as they are.
+        """
+        self._require_awake()
+        held = self._load(tensors)
+        if self._adam is not None:
+            self._adam.read(held)
+        self.version = version
+
+    @property
+    def has_optimizer(self) -> bool:
+        return self._adam is not None
+
+    def export(self) -> OptimizerState:
+        """What a checkpoint must hold for the next step to be the same; not a copy."""
+        return self._core().export()
+
+    def load(self, state: OptimizerState, *, version: int) -> None:
+        """Goes on from what a trainer of this place and layout has exported, weights included."""
+        self._core().load(state)
+        self._sums.clear()
+        self.version = version
+
+    @property
+    def is_resting(self) -> bool:
+        return self._sums.is_resting
+
+    def offload(self, *, weights: bool = False) -> None:
+        """Sums and optimizer state, on request weights too, leave the device for host memory."""
+        for one in self._parts(weights=weights):
+            one.offload()
+        # Copies run behind the host, which must not read them before they are there.
+        synchronize()
+        release()
+
+    def reload(self) -> None:
+        """Everything is back on the device; OutOfMemory leaves it resting, to be tried again."""
+        were_away = self._weights.is_resting
+        try:
+            oom_guard("restoring a trainer", self._reload)
+        except OutOfMemory:
+            self.offload(weights=were_away)
+            raise
+
+    def _norm(self) -> float:
+        """Of the sum of all that the step changes."""
+        return norm(self._sums.floats())
+
+    def _load(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The network has its part of a whole model's weights, all of it or none; the part."""
+        load_into(self.network, tensors)
+        return tensors
+
+    def _core(self) -> Adam:
+        """The optimizer, which only the core has (SPEC 3.1)."""
+        if self._adam is None:
+            raise CellError("this trainer has no optimizer: the core's has", retryable=False)
+        return self._adam
+
+    def _require_awake(self) -> None:
+        if self.is_resting:
+            raise CellError("the trainer rests: restore it first")
+
+    def _reload(self) -> None:
+        for one in self._parts(weights=True):
+            one.reload()
+
+    def _parts(self, *, weights: bool) -> list[Offloadable]:
+        state: list[Offloadable] = [self._sums, *([] if self._adam is None else [self._adam])]
+        return [*state, self._weights] if weights else state
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimBatch:
     """A claim, what is known of its executions, and the size of the batch it belongs to."""
@@ -165,11 +236,10 @@ class ClaimBatch:
     num_executions: int
 
 
-class Trainer:
-    """A network, the sum of gradients of the batch in hand, and the optimizer, if it has one.
+class Trainer(BaseTrainer):
+    """A trainer on one device.
 
     Rule 1: a claim counts whole or not at all; an error leaves the sum as it was (SPEC 3.2).
-    Rule 2: a step that is refused changes nothing (SPEC 3.3).
     """
 
     def __init__(
@@ -182,24 +252,21 @@ class Trainer:
         temperature: float = 1.0,
         version: int = 0,
     ) -> None:
-        """Without an optimizer it is a satellite's: it sums, and the core steps (SPEC 3.1).
-
-        `temperature` is that of the rollouts, so that ratios compare like with like.
-        """
-        self.network = network
-        self.version = version
+        """`temperature` is that of the rollouts, so that ratios compare like with like."""
+        super().__init__(
+            network,
+            OffloadableWeights(network),
+            section=section,
+            optimizer=optimizer,
+            version=version,
+        )
         self.recompute = recompute_for(network, checkpoint=section.checkpoint)
-        self._section = section
         self._objective = objective
         self._temperature = temperature
-        parameters = dict(network.module.named_parameters())
-        self._sums = GradientSums(parameters, exact=section.deterministic)
-        self._adam = None if optimizer is None else Adam(parameters, optimizer)
-        self._held = DeviceState(self._sums, self._adam, OffloadableWeights(network))
 
     def score(self, claim: Claim) -> tuple[Score, ...]:
         """Sum of log rho per share, by forward passes alone (SPEC 8.3)."""
-        self._held.require_awake()
+        self._require_awake()
         check_claim(claim, self.network)
         with arithmetic(deterministic=self._section.deterministic), torch.no_grad():
             return oom_guard("scoring a claim", lambda: self._score(claim))
@@ -212,7 +279,7 @@ class Trainer:
         Scores that are given stand for the claim's own; then, as for a claim over its budget, one
         pack at a time is held, and otherwise all of them are until the claim's ratios are known.
         """
-        self._held.require_awake()
+        self._require_awake()
         check_claim(claim, self.network)
         if scores is None and claim.oversize:
             scores = self.score(claim)
@@ -224,71 +291,9 @@ class Trainer:
         with arithmetic(deterministic=self._section.deterministic):
             return oom_guard("training on a claim", work)
 
-    def step(self) -> StepReport:
-        """The sum is clipped and applied, and is zero again; NotFinite leaves all as it was."""
-        adam = core(self._adam)
-        report = stepped(adam, self._sums, lambda: norm(self._sums.floats()), version=self.version)
-        self.version = report.version
-        return report
-
-    def clear(self) -> None:
-        """Forgets the claims of this batch, whose work then returns to the queue."""
-        self._sums.clear()
-
-    @property
-    def gradients(self) -> list[Tensor]:
-        """The sum as flat buckets, the same for every cell of one model; not a copy.
-
-        In deterministic mode whole numbers, which any reduction sums to the same (SPEC 3.6).
-        """
-        return self._sums.flats
-
-    @property
-    def gradient_views(self) -> Mapping[str, Tensor]:
-        """The sum by parameter; not a copy."""
-        return self._sums.views
-
     def add_gradients(self, buckets: Sequence[Tensor]) -> None:
         """Adds the sum of another cell."""
         self._sums.add(buckets)
-
-    def replace_gradients(self, buckets: Sequence[Tensor]) -> None:
-        """The sum is this one, which was reduced elsewhere; refused whole or taken whole."""
-        self._sums.replace(buckets)
-
-    def load_weights(self, tensors: Mapping[str, Tensor], *, version: int) -> None:
-        """Weights of another version take the place of these; moments stay as they are."""
-        self._held.require_awake()
-        load_into(self.network, tensors)
-        if self._adam is not None:
-            self._adam.read(tensors)
-        self.version = version
-
-    @property
-    def has_optimizer(self) -> bool:
-        return self._adam is not None
-
-    def export(self) -> OptimizerState:
-        """What a checkpoint must hold for the next step to be the same; not a copy."""
-        return core(self._adam).export()
-
-    def load(self, state: OptimizerState, *, version: int) -> None:
-        """Goes on from a checkpoint, weights included."""
-        core(self._adam).load(state)
-        self._sums.clear()
-        self.version = version
-
-    @property
-    def is_resting(self) -> bool:
-        return self._held.is_resting
-
-    def offload(self, *, weights: bool = False) -> None:
-        """Sums and optimizer state, on request weights too, leave the device for host memory."""
-        self._held.offload(weights=weights)
-
-    def reload(self) -> None:
-        """Everything is back on the device; OutOfMemory leaves it resting, to be tried again."""
-        self._held.reload()
 
     def rewrite(self) -> None:
         """The network's weights are the optimizer's again, after others were loaded into it."""
@@ -299,10 +304,11 @@ class Trainer:
         found = []
         for pack in claim.packs:
             made = on_device(pack, self.network.device)
-            found.append(_scores(made, self._forward(made), claim))
+            found.append(_scores(made, self.forward(made), claim))
         return add_scores(found)
 
-    def _forward(self, made: PackedBatch) -> Tensor:
+    def forward(self, made: PackedBatch) -> Tensor:
+        """Log-probabilities of a pack's targets, with a graph while gradients are enabled."""
         return target_logprobs(
             self.network,
             made,
@@ -319,7 +325,7 @@ class Trainer:
         # All graphs are held until the ratios are known, so a claim's budget bounds memory.
         held: list[Tensor] = []
         if scores is None:
-            held = [self._forward(made) for made in packs]
+            held = [self.forward(made) for made in packs]
             scores = add_scores([_scores(*one, claim) for one in zip(packs, held, strict=True)])
         held.reverse()
         batch = ClaimBatch(claim=claim, scores=tuple(scores), num_executions=num_executions)
@@ -335,7 +341,7 @@ class Trainer:
         self, made: PackedBatch, held: list[Tensor], batch: ClaimBatch, meter: WorkMeter
     ) -> LossResult:
         """One pack's gradient is in the sum, and its graph is gone; `held` has the next last."""
-        logprobs = held.pop() if held else self._forward(made)
+        logprobs = held.pop() if held else self.forward(made)
         found = loss_and_gradient(
             logprobs,
             made.behaviour,

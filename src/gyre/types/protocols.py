@@ -1,4 +1,8 @@
-"""Every protocol that adapters implement: Engine, Renderer, Sandbox, Harness, Transport..."""
+"""Protocols that adapters implement: Engine, Renderer, Transport, Tracker, Node, Cluster.
+
+Those around one execution are in `types/places.py`, and that of a trainer, which speaks of
+tensors, is in `trainer/protocol.py`.
+"""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +11,6 @@ from typing import Protocol, runtime_checkable
 from gyre.types.conversation import Message, Tool
 from gyre.types.ids import EngineName
 from gyre.types.sampling import Chunk, EngineHealth, GenerateRequest, PinnedKv, StoredKv
-from gyre.types.training import Claim, ClaimReport, Score, StepReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,47 +207,6 @@ class KvMovable(Engine, Protocol):
         ...
 
     async def let_go(self, pin: int) -> None: ...
-
-
-class CellTrainer(Protocol):
-    """The half of a cell that trains: claims add to one sum, and a step applies it (SPEC 3).
-
-    Raises CellError: OutOfMemory and NotFinite leave everything as it was before the call.
-    """
-
-    @property
-    def version(self) -> int:
-        """Of the weights it holds."""
-        ...
-
-    def score(self, claim: Claim) -> tuple[Score, ...]:
-        """Per share: sum of log rho and count, by forward passes alone (SPEC 8.3)."""
-        ...
-
-    def train(
-        self, claim: Claim, *, num_executions: int, scores: Sequence[Score] | None = None
-    ) -> ClaimReport:
-        """Adds the claim's gradient, or none of it; `num_executions` is B*N of the batch.
-
-        Scores that are given, per share over all its packs, stand for the claim's own.
-        """
-        ...
-
-    def step(self) -> StepReport:
-        """One update by the sum, which is zero afterwards; also when it was zero before."""
-        ...
-
-    def clear(self) -> None:
-        """Forgets what was added since the last step."""
-        ...
-
-    def offload(self, *, weights: bool = False) -> None:
-        """Gives the device's memory back, that of the weights too on request."""
-        ...
-
-    def reload(self) -> None:
-        """Everything as before `rest`; OutOfMemory leaves it resting."""
-        ...
 
 
 class Transport(Protocol):

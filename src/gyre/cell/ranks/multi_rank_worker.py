@@ -10,7 +10,14 @@ import torch
 from torch import Tensor
 
 from gyre.cell.checkpoint_writer import CheckpointWriter, CopyCost, WrittenState
-from gyre.cell.protocol import ExposedWeights, SavedCheckpoint
+from gyre.cell.protocol import (
+    BroadcastRequest,
+    ExposedWeights,
+    FormGroupsRequest,
+    ReduceRequest,
+    SavedCheckpoint,
+    StepRequest,
+)
 from gyre.cell.ranks import protocol
 from gyre.cell.ranks.driver import ClaimResult, Driver, PendingClaim
 from gyre.cell.ranks.main import open_part, planned_network
@@ -128,7 +135,6 @@ class MultiRankWorker:
 
     @property
     def failure(self) -> CellError | None:
-        """What the cell was lost by."""
         return self._driver.failure
 
     def ended(self, what: str) -> None:
@@ -148,7 +154,6 @@ class MultiRankWorker:
         self._driver.do(act)
 
     def offload(self) -> None:
-        """All ranks' memory is free; a sum that holds anything is kept (SPEC 2.5)."""
         self._driver.do(lambda: self._rank_group.surely(protocol.OffloadCommand()))
 
     def clear(self) -> None:
@@ -181,16 +186,15 @@ class MultiRankWorker:
         )
 
     def form_groups(self, epoch: int, order: Sequence[int]) -> None:
-        meet = protocol.FormGroupsCommand(epoch=epoch, order=list(order))
-        self._driver.do(lambda: self._rank_group.all(meet))
+        asked = FormGroupsRequest(epoch=epoch, order=list(order))
+        self._driver.do(lambda: self._rank_group.all(asked))
 
     def reduce(self, epoch: int, members: Sequence[int], leases: Leases) -> int:
-        """The first member's sum is that of all; bytes that this cell sent there."""
-
         def act() -> int:
             check_held(self._plan.cell, self._driver.held, leases)
-            order = protocol.ReduceCommand(epoch=epoch, members=list(members))
-            answers = self._rank_group.agreed(order)
+            held = {cell: list(one) for cell, one in leases.items()}
+            asked = ReduceRequest(epoch=epoch, members=list(members), leases=held)
+            answers = self._rank_group.agreed(asked)
             if members[0] == self._plan.cell:
                 self._driver.held.update(lease for held in leases.values() for lease in held)
             return sum(answer.num_bytes for answer in answers)
@@ -198,25 +202,23 @@ class MultiRankWorker:
         return self._driver.do(act)
 
     def step(self, version: int) -> StepReport:
-        """One update from this version, and from no other; on all ranks or on none."""
+        """On all ranks or on none."""
 
         def act() -> StepReport:
             check_version(self.version, version)
             if self._plan.optimizer is None:
                 raise CellError("this cell has no optimizer: the core's has", retryable=False)
-            self._rank_group.surely(protocol.StepCommand(), but=(NotFinite,))
+            answers = self._rank_group.surely(StepRequest(version=version), but=(NotFinite,))
             self._driver.held.clear()
-            assert self._rank_group.part.stepped is not None
-            return self._rank_group.part.stepped
+            assert answers[0].report is not None
+            return answers[0].report
 
         return self._driver.do(act)
 
     def broadcast_weights(self, epoch: int, members: Sequence[int], version: int) -> None:
-        """Every member has the first member's weights, which are of this version."""
-
         def act() -> None:
             self._rank_group.agreed(
-                protocol.BroadcastCommand(epoch=epoch, members=list(members), version=version)
+                BroadcastRequest(epoch=epoch, members=list(members), version=version)
             )
             if members[0] != self._plan.cell:
                 self._driver.held.clear()
@@ -236,24 +238,18 @@ class MultiRankWorker:
             return self._exposed
 
     def pull(self, given: ExposedWeights) -> None:
-        """The weights are those of another cell, and no others (SPEC 3.1)."""
-
         def act() -> None:
             if self._trainer.is_resting:
                 raise CellError("the trainer rests: restore it first")
-            self._rank_group.agreed(
-                protocol.PullCommand(parts=list(given.parts), version=given.version)
-            )
+            self._rank_group.agreed(protocol.PullCommand(given=given))
             self._driver.held.clear()
 
         self._driver.do(act)
 
     def save(self, folder: Path, version: int | None) -> SavedCheckpoint:
-        """The weights are durable."""
         return self._saving.save(folder, self.version if version is None else version)
 
     def checkpoint(self, folder: Path, version: int | None) -> SavedCheckpoint:
-        """Weights and optimizer are durable; every rank copies beside what it is driven to do."""
         return self._saving.checkpoint(folder, self.version if version is None else version)
 
     def drop(self) -> None:

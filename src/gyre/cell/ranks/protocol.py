@@ -1,12 +1,24 @@
-"""Commands of a cell's driver to its other ranks, and their replies, as lines of JSON."""
+"""Commands of a cell's driver to its other ranks, and their replies, as lines of JSON.
+
+What cells do together, every rank is told as the cell was: by the requests of `cell/protocol.py`.
+What comes from other cells is staged on each rank, until all have it: then it is committed.
+"""
 
 from typing import TypeAlias
 
 import msgspec
 
-from gyre.cell.protocol import ErrorReply
+from gyre.cell.protocol import (
+    BroadcastRequest,
+    ErrorReply,
+    ExposedWeights,
+    FormGroupsRequest,
+    ReduceRequest,
+    StepRequest,
+)
 from gyre.model.manifest import Shard
 from gyre.types.protocols import TensorBundle
+from gyre.types.training import StepReport
 
 
 class ReloadCommand(msgspec.Struct, tag=True, forbid_unknown_fields=True):
@@ -25,45 +37,18 @@ class StreamCommand(msgspec.Struct, tag=True, forbid_unknown_fields=True):
     """Micro-steps come over the cell's lines until the driver closes the stream."""
 
 
-class FormGroupsCommand(msgspec.Struct, tag=True, forbid_unknown_fields=True):
-    """Groups for the cells of an epoch in their order."""
-
-    epoch: int
-    order: list[int]
-
-
-class ReduceCommand(msgspec.Struct, tag=True, forbid_unknown_fields=True):
-    """Sums go to the first member, which adds them when a later order commits them."""
-
-    epoch: int
-    members: list[int]
-
-
-class BroadcastCommand(msgspec.Struct, tag=True, forbid_unknown_fields=True):
-    """The first member's weights go to the others, which use them once a later order commits."""
-
-    epoch: int
-    members: list[int]
-    version: int
-
-
 class PullCommand(msgspec.Struct, tag=True, forbid_unknown_fields=True):
-    """Weights that another cell exposed are read; a later order has this rank use them."""
+    """Weights that another cell exposed are read and staged."""
 
-    parts: list[TensorBundle]
-    version: int
+    given: ExposedWeights
 
 
 class CommitCommand(msgspec.Struct, tag=True, forbid_unknown_fields=True):
-    """What was read or summed last takes its place."""
+    """What is staged takes the place of the weights or of the sum."""
 
 
 class AbortCommand(msgspec.Struct, tag=True, forbid_unknown_fields=True):
-    """What was read or summed last is gone."""
-
-
-class StepCommand(msgspec.Struct, tag=True, forbid_unknown_fields=True):
-    """The cell's sum is clipped and applied."""
+    """What is staged is dropped."""
 
 
 class ExposeCommand(msgspec.Struct, tag=True, forbid_unknown_fields=True):
@@ -95,13 +80,13 @@ RankCommand: TypeAlias = (
     | OffloadCommand
     | ClearCommand
     | StreamCommand
-    | FormGroupsCommand
-    | ReduceCommand
-    | BroadcastCommand
+    | FormGroupsRequest
+    | ReduceRequest
+    | BroadcastRequest
+    | StepRequest
     | PullCommand
     | CommitCommand
     | AbortCommand
-    | StepCommand
     | ExposeCommand
     | CopyCommand
     | WriteShardCommand
@@ -124,6 +109,7 @@ class RankReply(msgspec.Struct):
     """Of the rank's weights."""
     num_bytes: int = 0
     """That went to other cells."""
+    report: StepReport | None = None
     part: Shard | None = None
     """Of what was copied."""
     bundle: TensorBundle | None = None

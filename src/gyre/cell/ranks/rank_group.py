@@ -186,7 +186,7 @@ class RankGroup:
             raise CellGone(str(error)) from error
 
     def agreed(self, order: RankCommand) -> list[RankReply]:
-        """All ranks have laid something aside, and then taken it; or none has."""
+        """All ranks have staged what came of it, and committed it; or none has."""
         try:
             answers = self.all(order)
         except CellGone:

@@ -1,11 +1,10 @@
-"""What one rank does for each command of the driver.
+"""What one rank of a cell does for each command: the driver's own rank and its followers alike.
 
-What one rank of a cell does of every order: driver and followers alike.
-
-Rule 1: what comes from other cells is laid aside first, and taken once all ranks have theirs.
+Rule 1: what comes from other cells is staged first, and committed once all ranks have theirs.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
 
@@ -14,8 +13,15 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from gyre.cell.checkpoint_writer import as_checkpoint_error, write_state
+from gyre.cell.protocol import (
+    BroadcastRequest,
+    FormGroupsRequest,
+    ReduceRequest,
+    StepRequest,
+)
 from gyre.cell.ranks import protocol
 from gyre.cell.ranks.protocol import RankCommand, RankReply
+from gyre.cell.training_worker import check_version
 from gyre.cell.weight_sync import Cuts, exposed, fetched
 from gyre.model.manifest import Shard, describe_file
 from gyre.model.weights import load_into
@@ -26,7 +32,6 @@ from gyre.trainer.distributed.rank_trainer import RankTrainer
 from gyre.trainer.snapshot import Snapshot
 from gyre.types.errors import InternalError, ModelError
 from gyre.types.protocols import TensorBundle, Transport
-from gyre.types.training import StepReport
 
 
 def write_shard(path: Path, tensors: Mapping[str, Tensor]) -> Shard:
@@ -57,6 +62,34 @@ def read_shard(share: Path, given: Shard) -> dict[str, Tensor]:
         raise ModelError(f"{path}: expected weights: {error}") from error
 
 
+@dataclass(frozen=True, slots=True)
+class StagedGradients:
+    """The sum of all members, which takes the place of this rank's."""
+
+    total: Sequence[Tensor] | None
+    """None on a cell that has sent its own to the first member, and keeps it."""
+
+    def commit(self, trainer: RankTrainer) -> None:
+        if self.total is not None:
+            trainer.replace_gradients(self.total)
+
+
+@dataclass(frozen=True, slots=True)
+class StagedWeights:
+    """Another cell's weights, in the parts that this rank holds; its sum is forgotten."""
+
+    tensors: Mapping[str, Tensor] | None
+    """None on the cell whose weights they are."""
+    version: int
+
+    def commit(self, trainer: RankTrainer) -> None:
+        """Only satellites get weights, and have no optimizer."""
+        if self.tensors is not None:
+            load_into(trainer.network, self.tensors)
+            trainer.version = self.version
+            trainer.clear()
+
+
 class RankWorker:
     """One rank: its trainer, its process groups within the cell and with other cells."""
 
@@ -75,15 +108,13 @@ class RankWorker:
         self.trainer = trainer
         self.lines = lines
         self.snapshot = Snapshot(trainer)
-        self.stepped: StepReport | None = None
-        """What the last step came to."""
         self._between = between
         self._transport = transport
         self._cuts = cuts
         self._share = share
         self._cell = cell
         self._rank = lines.place.rank
-        self._aside: Callable[[], None] | None = None
+        self._staged: StagedGradients | StagedWeights | None = None
         self._exposed: TensorBundle | None = None
 
     def execute(self, order: RankCommand, number: int = protocol.READY) -> RankReply:
@@ -101,9 +132,10 @@ class RankWorker:
             case protocol.StreamCommand():
                 while self.trainer.follow() is not StreamEnd.CLOSED:
                     pass
-            case protocol.StepCommand():
+            case StepRequest(version=version):
+                check_version(self.trainer.version, version)
                 with self.snapshot.changing():
-                    self.stepped = self.trainer.step()
+                    answer.report = self.trainer.step()
             case protocol.ExposeCommand():
                 answer.bundle = self._expose()
             case (
@@ -112,10 +144,28 @@ class RankWorker:
                 | protocol.WriteOptimizerCommand()
             ):
                 with as_checkpoint_error():
-                    self._obey_beside(order, answer)
+                    self._save(order, answer)
+            case FormGroupsRequest(epoch=epoch, order=cells):
+                self._between.form_groups(epoch, cells)
+            case protocol.CommitCommand():
+                self.commit()
+            case protocol.AbortCommand():
+                self.abort()
             case _:
-                answer.num_bytes = self._obey_among_cells(order)
+                answer.num_bytes = self._stage(order)
         return answer
+
+    def commit(self) -> None:
+        """What is staged takes the place of this rank's sum or weights."""
+        if self._staged is None:
+            raise InternalError(f"rank {self._rank}: nothing is staged")
+        staged, self._staged = self._staged, None
+        with self.snapshot.changing():
+            staged.commit(self.trainer)
+
+    def abort(self) -> None:
+        """What is staged, if anything is, is dropped."""
+        self._staged = None
 
     def drop(self) -> None:
         """A thread that waits in one of this rank's process groups fails now."""
@@ -123,7 +173,7 @@ class RankWorker:
         self._between.drop()
         self._transport.close()
 
-    def _obey_beside(
+    def _save(
         self,
         order: protocol.CopyCommand | protocol.WriteShardCommand | protocol.WriteOptimizerCommand,
         answer: RankReply,
@@ -142,65 +192,26 @@ class RankWorker:
             case _:
                 assert_never(order)
 
-    def _obey_among_cells(
-        self,
-        order: protocol.FormGroupsCommand
-        | protocol.ReduceCommand
-        | protocol.BroadcastCommand
-        | protocol.PullCommand
-        | protocol.CommitCommand
-        | protocol.AbortCommand,
-    ) -> int:
+    def _stage(self, order: ReduceRequest | BroadcastRequest | protocol.PullCommand) -> int:
+        """What comes from other cells is staged; bytes that went to them."""
         match order:
-            case protocol.FormGroupsCommand(epoch=epoch, order=cells):
-                self._between.form_groups(epoch, cells)
-            case protocol.ReduceCommand():
-                return self._reduce(order)
-            case protocol.BroadcastCommand(version=version):
-                self._spread(order, version)
-            case protocol.PullCommand(parts=parts, version=version):
-                tensors = fetched(self._transport, parts, self._cuts, version=version)
-                self._lay_aside(tensors, version)
-            case protocol.CommitCommand():
-                if self._aside is None:
-                    raise InternalError(f"rank {self._rank}: nothing was laid aside")
-                aside, self._aside = self._aside, None
-                with self.snapshot.changing():
-                    aside()
-            case protocol.AbortCommand():
-                self._aside = None
+            case ReduceRequest(epoch=epoch, members=members):
+                total = self._between.reduced(epoch, members, self.trainer.gradients)
+                is_first = members[0] == self._cell
+                self._staged = StagedGradients(total if is_first else None)
+                return 0 if is_first else num_bytes(total)
+            case BroadcastRequest(epoch=epoch, members=members, version=version):
+                named = sorted(self.trainer.network.module.named_parameters())
+                found = self._between.broadcast_weights(epoch, members, [one for _, one in named])
+                tensors = {name: one for (name, _), one in zip(named, found, strict=True)}
+                own = members[0] == self._cell
+                self._staged = StagedWeights(None if own else tensors, version)
+            case protocol.PullCommand(given=given):
+                tensors = fetched(self._transport, given.parts, self._cuts, version=given.version)
+                self._staged = StagedWeights(tensors, given.version)
             case _:
                 assert_never(order)
         return 0
-
-    def _reduce(self, order: protocol.ReduceCommand) -> int:
-        total = self._between.reduced(order.epoch, order.members, self.trainer.gradients)
-        if order.members[0] == self._cell:
-            self._aside = lambda: self.trainer.replace_gradients(total)
-            return 0
-        self._aside = _nothing
-        return num_bytes(total)
-
-    def _spread(self, order: protocol.BroadcastCommand, version: int) -> None:
-        named = sorted(self.trainer.network.module.named_parameters())
-        found = self._between.broadcast_weights(
-            order.epoch, order.members, [one for _, one in named]
-        )
-        if order.members[0] == self._cell:
-            self._aside = _nothing
-        else:
-            tensors = {name: one for (name, _), one in zip(named, found, strict=True)}
-            self._lay_aside(tensors, version)
-
-    def _lay_aside(self, tensors: Mapping[str, Tensor], version: int) -> None:
-        """Parts as this rank holds them; only satellites get weights, and have no optimizer."""
-
-        def take() -> None:
-            load_into(self.trainer.network, tensors)
-            self.trainer.version = version
-            self.trainer.clear()
-
-        self._aside = take
 
     def _expose(self) -> TensorBundle:
         before, self._exposed = self._exposed, None
@@ -210,7 +221,3 @@ class RankWorker:
         version = self.trainer.version
         self._exposed = exposed(self._transport, tensors, self._cuts, version=version)
         return self._exposed
-
-
-def _nothing() -> None:
-    """There is nothing to take, and that is all right."""

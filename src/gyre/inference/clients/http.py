@@ -285,14 +285,29 @@ def shared(sampling: SamplingParams) -> dict[str, Field]:
     }
 
 
-def of_vllm(sampling: SamplingParams, *, stream_tokens: int) -> dict[str, Field]:
-    """For both wires of vLLM, which tells so many tokens with an event."""
+VLLM_STREAM_TOKENS = 16
+"""Tokens per event, where vLLM knows the option; a server that dies loses at most these."""
+
+
+def vllm_stream(ask: GenerateRequest, settings: Mapping[str, Field]) -> dict[str, Field]:
+    """A streamed request with these settings, for both wires of vLLM."""
+    return {
+        "request_id": ask.id,
+        **settings,
+        "return_token_ids": True,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
+def of_vllm(sampling: SamplingParams) -> dict[str, Field]:
+    """Settings in the words of both wires of vLLM."""
     fields: dict[str, Field] = {
         "max_tokens": sampling.max_tokens,
         **shared(sampling),
         "include_stop_str_in_output": True,
         "logprobs": 0,
-        "stream_interval": stream_tokens,
+        "stream_interval": VLLM_STREAM_TOKENS,
     }
     if sampling.seed is not None:
         fields["seed"] = sampling.seed

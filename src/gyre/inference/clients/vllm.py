@@ -17,7 +17,7 @@ import aiohttp
 import msgspec
 
 from gyre.inference.clients import http
-from gyre.inference.clients.http import EngineHttp, Field, decoded, of_vllm, refusal
+from gyre.inference.clients.http import EngineHttp, decoded, of_vllm, refusal, vllm_stream
 from gyre.types.errors import EngineError
 from gyre.types.ids import EngineName
 from gyre.types.sampling import Chunk, EngineHealth, GenerateRequest, SamplingParams
@@ -108,8 +108,6 @@ class LogprobsMode:
         ]
 
 
-STREAM_TOKENS = 16
-"""Tokens per event, where the server knows the option; a kill loses at most these."""
 NOTHING_SAID = 500
 """The code of an error that names none."""
 
@@ -177,12 +175,10 @@ class VllmEngine:
         sampled = 0
         try:
             tells_draw = await self._mode.tells_draw(ask.sampling)
+            fields = vllm_stream(ask, of_vllm(ask.sampling))
+            body = self._wire.body(fields, ids_as="prompt", ask=ask)
             # Closing the stream drops the connection, which makes vLLM abort.
-            async with aclosing(
-                self._wire.stream(
-                    "/v1/completions", self._wire.body(_fields(ask), ids_as="prompt", ask=ask)
-                )
-            ) as events:
+            async with aclosing(self._wire.stream("/v1/completions", body)) as events:
                 async for data in events:
                     event = self._read(data)
                     for chunk in self._chunks(event):
@@ -268,13 +264,3 @@ class VllmEngine:
                 f"engine {self._name}: it sampled {usage.completion_tokens} tokens and sent"
                 f" {sampled}"
             )
-
-
-def _fields(ask: GenerateRequest) -> dict[str, Field]:
-    return {
-        "request_id": ask.id,
-        **of_vllm(ask.sampling, stream_tokens=STREAM_TOKENS),
-        "return_token_ids": True,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }

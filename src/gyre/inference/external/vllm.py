@@ -19,7 +19,7 @@ import msgspec
 from safetensors.torch import save_file
 
 from gyre.inference.clients import http
-from gyre.inference.clients.http import EngineHttp, Field, decoded, of_vllm, refusal
+from gyre.inference.clients.http import EngineHttp, decoded, of_vllm, refusal, vllm_stream
 from gyre.inference.external.engine import ServerCapacity
 from gyre.types.errors import EngineError
 from gyre.types.ids import EngineName
@@ -186,8 +186,6 @@ def _runs(versions: Sequence[int | None]) -> Iterator[tuple[int | None, int]]:
             yield version, place
 
 
-STREAM_TOKENS = 16
-"""Tokens per event; a server that dies loses at most these."""
 _BLOCKS = re.compile(
     rb'^vllm:cache_config_info\{[^}]*?block_size="(\d+)"[^}]*?'
     rb'num_gpu_blocks="(\d+)"',
@@ -230,7 +228,10 @@ class VllmServerApi:
     async def generate(self, ask: GenerateRequest) -> AsyncGenerator[Chunk, None]:
         reading = VllmStreamParser(self._name, prompt_tokens=len(ask.input_ids) // 4)
         began = self._num_changes
-        body = self._wire.body(_fields(ask), ids_as="token_ids", ask=ask)
+        # An ask names every id that ends it.
+        settings = of_vllm(ask.sampling) | {"ignore_eos": True}
+        fields = vllm_stream(ask, {"sampling_params": settings})
+        body = self._wire.body(fields, ids_as="token_ids", ask=ask)
         # Closing the stream drops the connection, upon which vLLM aborts the request.
         async with aclosing(self._wire.stream("/inference/v1/generate", body)) as events:
             async for event in events:
@@ -342,15 +343,3 @@ def _lay(path: Path, tensors: "Iterable[tuple[str, Tensor]]") -> int:
 def _request_id(ask_id: str) -> str:
     """Of an ask, inside vLLM."""
     return f"generate-tokens-{ask_id}"
-
-
-def _fields(ask: GenerateRequest) -> dict[str, Field]:
-    settings = of_vllm(ask.sampling, stream_tokens=STREAM_TOKENS)
-    return {
-        "request_id": ask.id,
-        # An ask names every id that ends it.
-        "sampling_params": settings | {"ignore_eos": True},
-        "return_token_ids": True,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }

@@ -145,9 +145,10 @@ class CellComm:
 
     def drop(self) -> None:
         """Cells that wait for this one fail now and not by time-out."""
-        for line in self._lines.values():
+        # Taken out first, because the thread that drives a cell and the one that ends it both call.
+        lines, self._lines = self._lines, {}
+        for line in lines.values():
             line.drop()
-        self._lines.clear()
 
     def _begin(self, epoch: int) -> None:
         if epoch < self._epoch:

@@ -1,7 +1,7 @@
 """Trainer of one rank of a multi-rank cell."""
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from math import nan, sqrt
 
 import torch
@@ -19,14 +19,12 @@ from gyre.trainer.distributed.pipeline import (
 from gyre.trainer.distributed.pipeline_stage import PipelineStage
 from gyre.trainer.distributed.rank_comm import RankComm
 from gyre.trainer.distributed.tensor_parallel import ParameterSplit, split_network
-from gyre.trainer.gradients import GradientSums
 from gyre.trainer.logprobs import check_claim
 from gyre.trainer.loss import add_scores
 from gyre.trainer.offload import OffloadableWeights, oom_guard
-from gyre.trainer.optimizer import Adam, OptimizerState
-from gyre.trainer.trainer import DeviceState, arithmetic, core, stepped
+from gyre.trainer.trainer import BaseTrainer, arithmetic
 from gyre.types.errors import CellError, ModelError, NotFinite
-from gyre.types.training import Claim, Score, StepReport
+from gyre.types.training import Claim, Score
 
 
 class ParameterShards:
@@ -148,7 +146,7 @@ class ParameterShards:
         self._lines.settle()
 
 
-class RankTrainer:
+class RankTrainer(BaseTrainer):
     """All ranks of a cell call the same methods in the same order; the driver alone drives.
 
     Rule 1: an error in a batch leaves its sum useless; `clear` it, and its work returns.
@@ -166,26 +164,17 @@ class RankTrainer:
         temperature: float = 1.0,
         version: int = 0,
     ) -> None:
-        """The network, whole when it comes, is cut down to this rank's part.
-
-        Without an optimizer it is a satellite's: it sums, and the core steps (SPEC 3.1).
-        """
+        """The network, whole when it comes, is cut down to this rank's part."""
         place = lines.place
         # Asked for its device while it is whole, because other stages keep no head.
         weights = OffloadableWeights(network)
-        self.version = version
-        self.network = network
-        self._section = section
         self._lines = lines
         self._is_paused = False
         split = split_network(network, lines.within, shard=place.shard, shards=place.shards)
         stage = PipelineStage(network, place, section, temperature=temperature)
-        parameters = dict(network.module.named_parameters())
         self._pipeline = Pipeline(stage, lines, objective)
         self._holdings = ParameterShards(stage, split, lines)
-        self._sums = GradientSums(parameters, exact=section.deterministic)
-        self._adam = None if optimizer is None else Adam(parameters, optimizer)
-        self._held = DeviceState(self._sums, self._adam, weights)
+        super().__init__(network, weights, section=section, optimizer=optimizer, version=version)
 
     def drive(self, source: MicroStepSource) -> StreamEnd:
         """As `Pipeline.drive`: the gradients of what was closed are in the ranks' sums."""
@@ -205,83 +194,18 @@ class RankTrainer:
         self.drive(source)
         return add_scores(source.found)
 
-    def step(self) -> StepReport:
-        """The cell's sum is clipped and applied, and is zero again; NotFinite steps nowhere."""
-        adam = core(self._adam)
-
-        def norm() -> float:
-            if not self._all_have_sums():
-                return nan
-            self._holdings.settle(self._sums.views)
-            return self._holdings.norm(self._sums.views) * self._sums.unit
-
-        report = stepped(adam, self._sums, norm, version=self.version)
-        self.version = report.version
-        return report
-
-    def clear(self) -> None:
-        """Forgets the claims of this batch, whose work then returns to the queue."""
-        self._sums.clear()
-
-    @property
-    def gradients(self) -> list[Tensor]:
-        """This rank's sum as flat buckets, the same for this rank of every cell; not a copy.
-
-        In deterministic mode whole numbers, which any reduction sums to the same (SPEC 3.6).
-        """
-        return self._sums.flats
-
-    def replace_gradients(self, buckets: Sequence[Tensor]) -> None:
-        """This rank's sum is this one, which was reduced elsewhere, whole or not at all."""
-        self._sums.replace(buckets)
-
-    @property
-    def gradient_views(self) -> Mapping[str, Tensor]:
-        """This rank's sum by parameter; not a copy."""
-        return self._sums.views
-
     def whole_weights(self) -> dict[str, Tensor] | None:
         """This stage's weights in full, on its shard 0; None on other shards."""
         return self._holdings.whole()
-
-    def load_weights(self, whole: Mapping[str, Tensor], *, version: int) -> None:
-        """This rank's part of a whole model's weights; moments stay as they are."""
-        self._held.require_awake()
-        parts = self._holdings.take(whole)
-        if self._adam is not None:
-            self._adam.read(parts)
-        self.version = version
-
-    @property
-    def has_optimizer(self) -> bool:
-        return self._adam is not None
-
-    def export(self) -> OptimizerState:
-        """What this rank must find again for the next step to be the same; not a copy."""
-        return core(self._adam).export()
-
-    def load(self, state: OptimizerState, *, version: int) -> None:
-        """Goes on from what this place of a cell of the same layout has exported."""
-        core(self._adam).load(state)
-        self._sums.clear()
-        self.version = version
-
-    @property
-    def is_resting(self) -> bool:
-        return self._held.is_resting
 
     def offload(self, *, weights: bool = False) -> None:
         """This rank's part leaves the device; every rank refuses while the stream is paused."""
         if self._is_paused:
             raise CellError("the trainer cannot rest: its stream is paused; close it first")
-        self._held.offload(weights=weights)
-
-    def reload(self) -> None:
-        """Everything is back on the device; OutOfMemory leaves it resting, to be tried again."""
-        self._held.reload()
+        super().offload(weights=weights)
 
     def _streamed(self, work: Callable[[], StreamEnd]) -> StreamEnd:
-        self._held.require_awake()
+        self._require_awake()
         # An error closes the stream, unless it ends the cell.
         self._is_paused = False
         with arithmetic(deterministic=self._section.deterministic):
@@ -289,6 +213,16 @@ class RankTrainer:
         # Not whether this stage holds any in flight, because the last one never does.
         self._is_paused = ended is StreamEnd.PAUSED
         return ended
+
+    def _norm(self) -> float:
+        """Of the whole cell's gradient, the same on every rank; no number if any rank has none."""
+        if not self._all_have_sums():
+            return nan
+        self._holdings.settle(self._sums.views)
+        return self._holdings.norm(self._sums.views) * self._sums.unit
+
+    def _load(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return self._holdings.take(tensors)
 
     def _all_have_sums(self) -> bool:
         """Whether no rank of the cell has an exact sum that is none; all ranks ask together."""

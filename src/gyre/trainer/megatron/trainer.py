@@ -2,18 +2,14 @@
 
 import warnings
 from importlib import import_module
-from pathlib import Path
-
-import torch
 
 from gyre.config.sections import LossConfig, OptimizerConfig, TrainerConfig
-from gyre.model.loader import load_network
 from gyre.model.network import Network
 from gyre.trainer.distributed.rank_comm import CommGroup, RankComm
 from gyre.trainer.distributed.rank_trainer import RankTrainer
+from gyre.trainer.protocol import CellTrainer
 from gyre.trainer.trainer import Trainer
 from gyre.types.errors import ConfigError
-from gyre.types.protocols import CellTrainer
 
 HINT = "trainer.kind = \"megatron\" needs Megatron-core: pip install 'gyre-rl[megatron]'"
 
@@ -44,22 +40,18 @@ def megatron_rank(
 
 
 def open_trainer(
-    model: str | Path | Network,
+    network: Network,
     *,
     section: TrainerConfig,
     objective: LossConfig,
     optimizer: OptimizerConfig | None,
-    device: str = "cpu",
-    dtype: torch.dtype = torch.float32,
     temperature: float = 1.0,
     version: int = 0,
 ) -> CellTrainer:
-    """A model by name or folder, or one that is there, on one device behind the Trainer port."""
-    if not isinstance(model, Network):
-        model = load_network(model, device=device, dtype=dtype)
-    install(model, line=None, shard=0, shards=1)
+    """The trainer of one device, whose network has Megatron's layers."""
+    install(network, line=None, shard=0, shards=1)
     return Trainer(
-        model,
+        network,
         section=section,
         objective=objective,
         optimizer=optimizer,
