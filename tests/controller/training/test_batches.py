@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from tests.cell.fake_cells import FakeCell, FakeWorld
+from tests.controller.fake_run_loop import FakeRunLoop
 
 from gyre.aio import ChangeSignal
 from gyre.batching.group_packer import ClosedExecution, EncodedClaim, PackedGroup
@@ -51,9 +52,9 @@ class Packer:
 
 async def taken(packer, recalled=()):
     """One step with one group of the executions `a` and `b`; what was heard comes too."""
-    heard, queue = [], Queue(lease_s=TERMS.lease_s)
+    loop, queue = FakeRunLoop(), Queue(lease_s=TERMS.lease_s)
     queue.join(CORE, 0.0)
-    batches = Batches(queue, TERMS, packer=packer, record=heard.append, changes=ChangeSignal())
+    batches = Batches(loop, queue, TERMS, packer, ChangeSignal())
     batches.recall_damaged(recalled)
     batches.admit(0, version=0, size=2)
     kept = {number: ClosedExecution(execution=name, reward=1.0) for number, name in enumerate("ab")}
@@ -64,7 +65,7 @@ async def taken(packer, recalled=()):
     while (lease := queue.claim(CORE, 0.0)) is not None:
         queue.done(lease.lease)
     batches.stepped(0, gradient_norm=1.0)
-    return batches, heard
+    return batches, loop.recorded
 
 
 def trained(core):

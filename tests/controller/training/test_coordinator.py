@@ -5,11 +5,13 @@ from dataclasses import replace
 
 import pytest
 from tests.cell.fake_cells import FakeCell, FakeWorld
+from tests.controller.fake_run_loop import FakeRunLoop
 from tests.testing.virtual_time import hurried
 from tests.waiting import PATIENCE_S
 
 from gyre.batching.group_packer import ClosedExecution, EncodedClaim, PackedGroup
 from gyre.batching.work_queue import CORE
+from gyre.controller.cells.clients import CellClients
 from gyre.controller.training.batches import TrainingSettings
 from gyre.controller.training.coordinator import TrainingCoordinator
 from gyre.scheduler.messages import CellDied, GroupAssigned, OfferGroup, StepTaken
@@ -63,20 +65,32 @@ def fenced(cell, order):
     return happens
 
 
-class Scene:
+class Checkpoints:
+    """Versions of which one may be made; none covers anything."""
+
+    covered = 0
+
+    def __init__(self):
+        self.versions = []
+
+    def begin(self, version):
+        self.versions.append(version)
+
+
+class Scene(FakeRunLoop):
     """A hall with cells in memory, and a host that obeys nothing but deaths and steps."""
 
     def __init__(self, group, *, group_s=0.3, scored_first=False, pack=packer):
+        super().__init__()
         self.world = FakeWorld()
-        self.cells = {cell: FakeCell(self.world, cell) for cell in range(3)}
-        self.heard = []
-        self.versions = []
+        self.cells = CellClients({cell: FakeCell(self.world, cell) for cell in range(3)})
+        self.checkpointer = Checkpoints()
+        self.versions = self.checkpointer.versions
         self.restarted = []
         self.joins = tuple(self.cells)
         self.noise = 0.0
         self.meanwhile = lambda: None
         """Done whenever the journal is waited for."""
-        self.tasks = []
         self.group = group
         terms = TrainingSettings(
             groups_per_batch=2,
@@ -86,16 +100,11 @@ class Scene:
             group_s=group_s,
             scored_first=scored_first,
         )
-        self.coordinator = TrainingCoordinator(
-            self.cells,
-            terms,
-            packer=pack,
-            record=self.record,
-            settled=self.settled,
-            stepped=self.versions.append,
-            clock=asyncio.get_running_loop().time,
-            spawn=self.spawn,
-        )
+        self.coordinator = TrainingCoordinator(self, self.cells, self.checkpointer, terms, pack)
+
+    @property
+    def now(self):
+        return asyncio.get_running_loop().time()
 
     def spawn(self, work):
         task = self.group.create_task(work)
@@ -103,7 +112,7 @@ class Scene:
         return task
 
     def record(self, fact):
-        self.heard.append(fact)
+        super().record(fact)
         if isinstance(fact, CellDied) and fact.cell not in self.restarted:
             self.restarted.append(fact.cell)
             self.spawn(self.revive(fact.cell))
@@ -112,7 +121,7 @@ class Scene:
 
     async def settled(self):
         self.meanwhile()
-        await asyncio.sleep(0)
+        await super().settled()
 
     async def revive(self, cell):
         """Another process takes its place; the core is brought up to date and joins."""
@@ -133,7 +142,7 @@ class Scene:
             self.coordinator.offer(command, kept)
 
     def facts(self, kind):
-        return [one for one in self.heard if isinstance(one, kind)]
+        return [one for one in self.recorded if isinstance(one, kind)]
 
 
 def staged(before, **changed):

@@ -1,16 +1,16 @@
 """Groups of a run on their way through training: waiting, in the open batch, or in a past step."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from gyre.aio import ChangeSignal
 from gyre.batching.batch_assembler import BatchAssembler
-from gyre.batching.group_buffer import GroupBuffer, ReadyGroup
-from gyre.batching.group_packer import ClosedExecution, EncodedClaim, PackedGroup, mean_reward
+from gyre.batching.group_buffer import GroupBuffer
+from gyre.batching.group_packer import ClosedExecution, EncodedClaim, GroupPacker, mean_reward
 from gyre.batching.work_queue import CORE, QueuedClaim
 from gyre.cell.client import CellClient
+from gyre.controller.run_loop import RunLoop
 from gyre.controller.training.update import Found, Queue
 from gyre.scheduler.messages import GroupAssigned, OfferGroup
 from gyre.types.errors import InternalError, LogDamaged
@@ -37,18 +37,17 @@ class Batches:
 
     def __init__(
         self,
+        loop: RunLoop,
         queue: Queue,
         settings: TrainingSettings,
-        *,
-        packer: Callable[[ReadyGroup[ClosedExecution]], PackedGroup],
-        record: Callable[[Any], None],
+        packer: GroupPacker,
         changes: ChangeSignal,
     ) -> None:
+        self._loop = loop
         self._queue = queue
         self._batch_executions = settings.batch_executions
         self._scored_first = settings.scored_first
         self._packer = packer
-        self._record = record
         self._changes = changes
         self._groups: GroupBuffer[ClosedExecution] = GroupBuffer()
         self._packing = BatchAssembler(
@@ -102,14 +101,14 @@ class Batches:
     def pull(self) -> None:
         group = self._packing.pull()
         assert group is not None
-        self._record(GroupAssigned(group=GroupId(group.number), step=self.step))
+        self._loop.record(GroupAssigned(group=GroupId(group.number), step=self.step))
 
     async def pack(self) -> None:
         """A group that was pulled becomes claims."""
         group, step = self._packing.unpacked, self.step
         assert group is not None
         made = await asyncio.to_thread(self._packer, group)
-        self._record(
+        self._loop.record(
             GroupPacked(
                 group=group.number,
                 step=step,
@@ -123,7 +122,9 @@ class Batches:
         for execution, reason in made.damaged.items():
             # A resumed controller packs a group again, and its damage is recorded once.
             if execution not in self._damaged:
-                self._record(CallsDamaged(group=group.number, execution=execution, reason=reason))
+                self._loop.record(
+                    CallsDamaged(group=group.number, execution=execution, reason=reason)
+                )
         self._damaged |= made.damaged.keys()
         self._packing.pack(group.number, [self._offer(claim) for claim in made.claims])
         self._changes.tell()
@@ -198,7 +199,7 @@ class Batches:
                 lease += 1
         norm = (await core.step(step)).gradient_norm
         is_equal = norm == self._norms.get(step, norm)
-        self._record(
+        self._loop.record(
             StepReplayed(step=step, num_claims=lease, gradient_norm=norm, is_equal=is_equal)
         )
         return is_equal
