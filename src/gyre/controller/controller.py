@@ -117,7 +117,7 @@ class Controller:
             replace_file(places.file, ("\n".join(as_toml(config)) + "\n").encode())
         except OSError as error:
             raise ConfigError(f"{self._folder}: cannot be written: {error}") from error
-        found, since = self._recalled(places, reading)
+        found = self._recovered(places, reading)
         self._has_begun = found is not None
         is_over = found is not None and found.scheduler.stopped is not None
         before = _text(places.token)
@@ -133,7 +133,7 @@ class Controller:
             )
             scheduler = Scheduler(self._run.shape) if found is None else found.scheduler
             loop = RunLoop(scheduler, journal, listeners=self._listeners, decided=self._decided)
-            return await self._run_scheduler(stack, loop, processes, found, since, stop_requested)
+            return await self._run_scheduler(stack, loop, processes, found, stop_requested)
         except Interrupted:
             self._is_over = True
             # This controller has not taken up what an earlier one left; it ends as by any stop.
@@ -180,12 +180,10 @@ class Controller:
         )
         return Journal.create(places.journal, header, kinds=JOURNAL_EVENTS), None
 
-    def _recalled(
-        self, places: RunDir, reading: JournalContents | None
-    ) -> tuple[RecoveredState | None, int]:
-        """None of a run that has not begun; and the version from which on steps are known."""
+    def _recovered(self, places: RunDir, reading: JournalContents | None) -> RecoveredState | None:
+        """None of a run that has not begun."""
         if reading is None:
-            return None, 0
+            return None
         whole = [
             checkpoint.version
             for checkpoint in checkpoint_store.listed(places.checkpoints)
@@ -194,7 +192,7 @@ class Controller:
         # The one before the last, because the last may turn out to be damaged.
         since = whole[-2] if len(whole) > 1 else 0
         found = recover(self._run.shape, reading.facts(JOURNAL_EVENTS), since=since)
-        return (found, since) if found.has_started else (None, 0)
+        return found if found.has_started else None
 
     # Processes
 
@@ -230,7 +228,6 @@ class Controller:
         loop: RunLoop,
         processes: CellProcesses,
         found: RecoveredState | None,
-        since: int,
         stop_requested: asyncio.Event,
     ) -> StopReason | None:
         on, endpoint = _open_facts_server(stack, processes)
@@ -251,7 +248,7 @@ class Controller:
         parts = await run_until(stop_requested.wait(), build())
         loop.attach(parts.executor)
         if found is not None:
-            resume.restore(found, since, parts)
+            resume.restore(found, parts)
 
         async def receive(execution: ExecutionId, entry: FactEntry) -> None:
             for supervisors in parts.executions:

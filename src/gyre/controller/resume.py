@@ -21,29 +21,11 @@ from gyre.types.errors import ConfigError
 from gyre.types.ids import CellId, EngineId
 
 
-def restore(found: RecoveredState, since: int, parts: Components) -> None:
-    """Gives every component its recovered state, from the version that a checkpoint covers."""
-    coordinator = parts.coordinator
+def restore(found: RecoveredState, parts: Components) -> None:
+    """Gives every component its recovered state."""
     left = parts.attempts.recall(found)
     parts.executor.recall(found.outstanding)
-    coordinator.recall_version(since)
-    coordinator.recall_damaged(found.damaged)
-    for number, group in found.groups.items():
-        coordinator.admit(number, version=group.admitted.version, size=len(group.members))
-        if group.offered is not None:
-            coordinator.offer(group.offered, left[number])
-    for step, batch in sorted(found.steps.items()):
-        coordinator.open(step)
-        for number in batch.groups:
-            coordinator.recall_assigned(number, step)
-        coordinator.recall_step(step, gradient_norm=batch.gradient_norm)
-    if found.open is not None:
-        step, batch = found.open
-        coordinator.open(step)
-        for number in batch.groups:
-            coordinator.recall_assigned(number, step)
-        for executions, scores in batch.scores.items():
-            coordinator.recall_scored(step, executions, scores)
+    parts.coordinator.restore(found, left)
 
 
 def continue_run(loop: RunLoop, found: RecoveredState, parts: Components) -> None:

@@ -6,12 +6,14 @@ from dataclasses import replace
 import pytest
 from tests.cell.fake_cells import FakeCell, FakeWorld
 from tests.controller.fake_run_loop import FakeRunLoop
+from tests.scheduler.scene import shape
 from tests.testing.virtual_time import hurried
 from tests.waiting import PATIENCE_S
 
 from gyre.batching.group_packer import ClosedExecution, EncodedClaim, PackedGroup
 from gyre.batching.work_queue import CORE
 from gyre.controller.cells.clients import CellClients
+from gyre.controller.recovered_state import RecoveredState, RecoveredStep
 from gyre.controller.training.batches import TrainingSettings
 from gyre.controller.training.coordinator import TrainingCoordinator
 from gyre.scheduler.messages import CellDied, GroupAssigned, OfferGroup, StepTaken
@@ -143,6 +145,14 @@ class Scene(FakeRunLoop):
 
     def facts(self, kind):
         return [one for one in self.recorded if isinstance(one, kind)]
+
+
+def recovered(**known):
+    """What an earlier controller left of batches whose groups are there."""
+    found = RecoveredState(shape())
+    for name, value in known.items():
+        setattr(found, name, value)
+    return found
 
 
 def staged(before, **changed):
@@ -344,13 +354,8 @@ def test_a_hall_that_recalls_a_run_goes_on_with_the_batch_that_was_open():
     """Step 0 is taken and no checkpoint has it; one group of the next batch was pulled."""
 
     def recalls(scene):
-        coordinator = scene.coordinator
-        coordinator.open(0)
-        for number in (1, 0):
-            coordinator.recall_assigned(number, 0)
-        coordinator.recall_step(0, gradient_norm=7.0)
-        coordinator.open(1)
-        coordinator.recall_assigned(3, 1)
+        taken, pulled = RecoveredStep(groups=[1, 0], gradient_norm=7.0), RecoveredStep(groups=[3])
+        scene.coordinator.restore(recovered(steps={0: taken}, open=(1, pulled)), {})
         scene.restarted.append(CORE)
         scene.spawn(scene.revive(CORE))
 
@@ -370,9 +375,9 @@ def test_what_was_scored_is_journaled_and_not_scored_again_by_a_hall_that_recall
         scene.joins = (CORE,)
 
     def recalls(scene):
-        begins(scene)
-        for fact in scored[:3]:
-            scene.coordinator.recall_scored(fact.step, fact.executions, fact.scores)
+        scores = {fact.executions: fact.scores for fact in scored[:3]}
+        scene.coordinator.restore(recovered(open=(0, RecoveredStep(scores=scores))), {})
+        scene.joins = (CORE,)
 
     first = staged(begins, scored_first=True, pack=named)
     scored = first.facts(ClaimScored)
@@ -398,22 +403,21 @@ def test_a_log_that_is_damaged_is_named_and_ends_nothing():
 
 
 @pytest.mark.parametrize(
-    "refused",
+    "wrong",
     [
-        lambda coordinator: coordinator.recall_assigned(0, 1),
-        lambda coordinator: coordinator.recall_step(1, gradient_norm=None),
-        lambda coordinator: coordinator.recall_step(0, gradient_norm=None),
+        {"open": (0, RecoveredStep(groups=[0, 1, 2]))},
+        {"open": (0, RecoveredStep(groups=[9]))},
+        {"steps": {0: RecoveredStep(groups=[0])}},
     ],
 )
-def test_what_cannot_have_been_is_not_recalled(refused):
-    """Batch 0 is open, and lacks its groups."""
+def test_what_cannot_have_been_is_not_restored(wrong):
+    """A batch has too many groups, one that was never admitted, or too few for its step."""
 
     async def live():
         async with asyncio.TaskGroup() as group:
             scene = Scene(group)
             scene.begin()
-            scene.coordinator.open(0)
-            refused(scene.coordinator)
+            scene.coordinator.restore(recovered(**wrong), {})
 
     with pytest.raises(ExceptionGroup) as found:
         asyncio.run(live())

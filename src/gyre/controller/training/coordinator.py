@@ -8,16 +8,18 @@ Rule 2: while an update is under way no cell claims, joins, pulls or leaves (SPE
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from time import perf_counter
 
 from gyre.aio import ChangeSignal
+from gyre.batching.group_buffer import GroupBuffer
 from gyre.batching.group_packer import ClosedExecution, EncodedClaim, GroupPacker
 from gyre.batching.work_queue import CORE, Lease, MicroStepQueue, ScoreLease
 from gyre.cell.client import CellClient
 from gyre.cell.protocol import ExposedWeights
 from gyre.controller.cells.checkpointer import Checkpointer
 from gyre.controller.cells.clients import CellClients
+from gyre.controller.recovered_state import RecoveredState
 from gyre.controller.run_loop import RunLoop
 from gyre.controller.training.batches import Batches, TrainingSettings
 from gyre.controller.training.update import MOST_FAILURES, Found, Queue, Updater, UpdateResult
@@ -118,7 +120,8 @@ class TrainingCoordinator:
         self._join_s = settings.join_s
         self._changes = ChangeSignal()
         self._queue: Queue = MicroStepQueue(lease_s=settings.lease_s)
-        self._batches = Batches(loop, self._queue, settings, packer, self._changes)
+        self._groups: GroupBuffer[ClosedExecution] = GroupBuffer()
+        self._batches = Batches(loop, self._groups, self._queue, settings, packer, self._changes)
         self._claims = ClaimRunner(loop, self._queue, batch_executions=settings.batch_executions)
         self._updates = Updater(loop, cells, self._queue, self._changes, group_s=settings.group_s)
         self._updating = False
@@ -131,51 +134,45 @@ class TrainingCoordinator:
         self._parked: set[int] = set()
         self._going: set[int] = set()
         self._workers: dict[int, tuple[CellClient, asyncio.Task[None]]] = {}
+        self.version = 0
+        """v_t: steps that are taken."""
 
     # Groups
 
     def admit(self, group: GroupId, *, version: int, size: int) -> None:
-        self._batches.admit(group, version=version, size=size)
+        self._groups.admit(group, version=version, size=size)
 
     def offer(self, command: OfferGroup, kept: Mapping[int, ClosedExecution | None]) -> None:
         """All executions of the group have closed and left this, by member."""
-        self._batches.offer(command, kept)
+        for member, one in kept.items():
+            counts = member in command.members
+            self._groups.close(command.group, member, one if counts else None)
+        self._groups.offer(command.group, is_void=command.is_void)
+        self._changes.tell()
 
     def open(self, step: int) -> None:
         self._claims.clear()
         self._batches.open(step)
 
-    @property
-    def version(self) -> int:
-        """v_t: steps that are taken."""
-        return self._batches.version
-
-    def recall_version(self, version: int) -> None:
-        """Steps up to this version were taken before this process began, and need no replay."""
-        self._batches.version = version
-
-    def recall_assigned(self, group: GroupId, step: int) -> None:
-        """The group was pulled into the open batch before this process began."""
-        self._batches.recall_assigned(group, step)
-
-    def recall_scored(self, step: int, executions: tuple[str, ...], scores: Found) -> None:
-        """A claim of the open batch was scored before this process began."""
-        self._batches.recall_scored(step, executions, scores)
-
-    def recall_damaged(self, executions: Iterable[str]) -> None:
-        """Their logs could not be read before this process began."""
-        self._batches.recall_damaged(executions)
-
-    def recall_step(self, step: int, *, gradient_norm: float | None) -> None:
-        """The step was taken before this process began."""
-        self._batches.recall_step(step, gradient_norm=gradient_norm)
+    def restore(
+        self,
+        found: RecoveredState,
+        left: Mapping[GroupId, Mapping[int, ClosedExecution | None]],
+    ) -> None:
+        """Groups and steps of an earlier controller, where executions of groups left this."""
+        for number, group in found.groups.items():
+            self.admit(number, version=group.admitted.version, size=len(group.members))
+            if group.offered is not None:
+                self.offer(group.offered, left[number])
+        self._batches.restore(found)
+        self.version = max((step + 1 for step in found.steps), default=found.since)
 
     async def replay(self, core: CellClient, version: int) -> None:
         """A core of this version takes the steps since then again (SPEC 10).
 
         If they came out otherwise, what satellites made with the weights before is worth nothing.
         """
-        if not await self._batches.replay(core, version):
+        if not await self._batches.replay(core, range(version, self.version)):
             self._updates.outdated(self._queue.cells)
 
     # Cells
@@ -394,6 +391,7 @@ class TrainingCoordinator:
     def _note(self, step: int, made: UpdateResult) -> None:
         report = made.report
         reward = self._batches.stepped(step, gradient_norm=report.gradient_norm)
+        self.version = step + 1
         self._loop.record(
             StepMade(
                 step=step,
