@@ -125,17 +125,9 @@ def _event(live: int) -> dict[str, Any]:
     sample: dict[str, Any] = {}
 
     async def scenario() -> None:
-        routes = RouteTables([shard], lambda engine: EngineName(f"127.0.0.1:{40_000 + engine}"))
-        executor = CommandExecutor(
-            scheduler,
-            attempts,
-            nobody,
-            nobody,
-            routes,
-            evaluations=None,
-            spawn=nobody,
-            stop=nobody,
-        )
+        names = [EngineName(f"127.0.0.1:{40_000 + engine}") for engine in range(ENGINES)]
+        routes = RouteTables([shard], names)
+        executor = CommandExecutor(nobody, scheduler, attempts, nobody, nobody, routes, None)
         moves = [_move(place, place[0]) for place in running.values()]
         working = asyncio.create_task(routes.work())
         executor.execute((MoveExecutions(moves=tuple(moves), evaluations=()),))

@@ -44,7 +44,7 @@ class Blows:
         self.struck = {}
         self.decided = []
 
-    def __call__(self, now, event, orders):
+    def __call__(self, scheduler, now, event, orders):
         self.decided.append((now, event, tuple(orders)))
         if self._next is not None and any(self._next(order) for order in orders):
             self._next = next(self._kinds, None)

@@ -20,7 +20,7 @@ class Live:
             simulation.scene.run,
             simulation.folder / "run",
             listeners=[simulation.heard],
-            decided=lambda *said: simulation.note_decided(controller._run_loop.scheduler, *said),
+            decided=simulation.note_decided,
             **self._how,
         )
         try:

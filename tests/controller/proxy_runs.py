@@ -56,7 +56,7 @@ class Run:
         """By somebody who shows this token."""
         headers = {"Authorization": f"Bearer {token}"}
         async with aiohttp.ClientSession(headers=headers) as session:
-            made = ProxyProcess(self.places, session, note_pid=self._note_pid)
+            made = ProxyProcess(self.places, session)
             yield made
             await self._record([made])
 
@@ -64,7 +64,7 @@ class Run:
     async def controlled_shards(self, token):
         headers = {"Authorization": f"Bearer {token}"}
         async with aiohttp.ClientSession(headers=headers) as session:
-            made = ProxyProcesses(self.places, session, note_pid=self._note_pid, shards=self.shards)
+            made = ProxyProcesses(self.places, session, shards=self.shards)
             yield made
             await self._record(made._all)
 
@@ -76,9 +76,6 @@ class Run:
                 process.pid, self.places.log(named(PROXY, shard))
             ):
                 await process.wait()
-
-    def _note_pid(self, name, pid):
-        self.places.pid(name).write_text(str(pid))
 
     def end(self):
         for shard in range(self.shards):

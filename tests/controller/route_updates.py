@@ -4,6 +4,7 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
+from tests.controller.fake_run_loop import FakeRunLoop
 from tests.controller.plain_routes import PlainSeats, PlainTable, Told
 from tests.scheduler.world import World
 
@@ -81,23 +82,19 @@ def engine_name(engine):
     return f"engine-{engine}"
 
 
+ENGINE_NAMES = [engine_name(engine) for engine in range(64)]
+"""More than any test here has."""
+
+
 def attempts_in(folder, tasks):
     return GroupExecutions(
-        folder, Tasks(tasks), TaskSampler(tasks, seed=3), Supervisors, record=lambda fact: None
+        FakeRunLoop(), folder, Tasks(tasks), TaskSampler(tasks, seed=3), Supervisors
     )
 
 
 def hands_of(scheduler, attempts, routes, evaluations=None):
-    return CommandExecutor(
-        scheduler,
-        attempts,
-        Anybody(),
-        Anybody(),
-        routes,
-        evaluations=evaluations,
-        spawn=lambda work: None,
-        stop=lambda reason: None,
-    )
+    loop = Anybody()
+    return CommandExecutor(loop, scheduler, attempts, Anybody(), Anybody(), routes, evaluations)
 
 
 class Routed(World):
@@ -124,7 +121,7 @@ class Routed(World):
 
     def _join(self):
         executor, plain = self.shards
-        self.routes = RouteTables(executor, engine_name)
+        self.routes = RouteTables(executor, ENGINE_NAMES)
         self.plain = [PlainTable(one, engine_name) for one in plain]
         self.executor = hands_of(self.scheduler, self.attempts, self.routes, self.evaluations)
 

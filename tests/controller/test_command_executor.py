@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.controller.plain_routes import Told
 from tests.controller.route_updates import (
     ENDED,
+    ENGINE_NAMES,
     SHARDS,
     Routed,
     attempts_in,
@@ -145,7 +146,7 @@ class Crowd:
     def __init__(self, groups, folder):
         self.shard = Told()
         self.shard.go.set()
-        self.routes = RouteTables([self.shard], engine_name)
+        self.routes = RouteTables([self.shard], ENGINE_NAMES)
         self.attempts = attempts_in(folder, groups + 1)
         self.groups = groups
         engines = SimpleNamespace(is_ready=lambda engine: True, num_turns=1)
@@ -207,7 +208,7 @@ def test_what_an_earlier_controller_launched_has_its_routes_after_the_next_event
         before.go_on(random.Random(1).choice, turns=5)
         found = recover(before.shape, [(now, event) for event, now, _ in before.log])
         shard, attempts = Told(), attempts_in(tmp_path, 5)
-        routes = RouteTables([shard], engine_name)
+        routes = RouteTables([shard], ENGINE_NAMES)
         executor = hands_of(found.scheduler, attempts, routes)
         attempts.recall(found)
         executor.recall(found.outstanding)

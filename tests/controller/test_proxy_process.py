@@ -7,6 +7,7 @@ import socket
 from dataclasses import replace
 
 import pytest
+from tests.controller.fake_run_loop import FakeRunLoop
 from tests.controller.proxy_runs import NOWHERE, Run, by
 from tests.waiting import PATIENCE_S, until
 
@@ -30,15 +31,15 @@ def run(tmp_path, monkeypatch):
 def test_one_that_dies_is_started_again_at_its_address_and_everybody_hears(run):
     async def scenario(first):
         await first.start(run.plan)
-        url, pid, heard, came = first.client.url, run.pid, [], asyncio.Event()
-        watching = asyncio.create_task(first.watch(record=heard.append, again=came.set))
+        url, pid, loop, came = first.client.url, run.pid, FakeRunLoop(), asyncio.Event()
+        watching = asyncio.create_task(first.watch(loop, again=came.set))
         os.kill(pid, signal.SIGKILL)
         await came.wait()
         version = await first.client.routes_version()
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
         await first.stop()
-        return heard, pid, url, first.client.url, version
+        return loop.recorded, pid, url, first.client.url, version
 
     run.places.token.write_text("one")
     heard, pid, url, url_now, version = asyncio.run(by(run, "one", scenario))

@@ -6,6 +6,7 @@ import signal
 from dataclasses import replace
 
 import pytest
+from tests.controller.fake_run_loop import FakeRunLoop
 from tests.controller.proxy_runs import Run
 from tests.waiting import PATIENCE_S, until
 
@@ -77,11 +78,11 @@ def test_an_execution_is_opened_reached_and_closed_at_its_shard_and_at_no_other(
 def test_one_that_dies_comes_back_at_its_address_and_the_others_do_not_notice(run):
     async def scenario(shards):
         await shards.start(run.plan)
-        proxies, heard, came = shards.client, [], asyncio.Queue()
+        proxies, loop, came = shards.client, FakeRunLoop(), asyncio.Queue()
         urls, pids = [one.url for one in proxies.shards], [run.pid_of(0), run.pid_of(1)]
         await proxies.open(FIRST)
         await proxies.shards[0].assign(7, {FIRST: None})
-        watching = asyncio.create_task(shards.watch(record=heard.append, again=came.put_nowait))
+        watching = asyncio.create_task(shards.watch(loop, again=came.put_nowait))
         os.kill(pids[1], signal.SIGKILL)
         shard = await came.get()
         versions = [await one.routes_version() for one in proxies.shards]
@@ -90,7 +91,16 @@ def test_one_that_dies_comes_back_at_its_address_and_the_others_do_not_notice(ru
         await asyncio.gather(watching, return_exceptions=True)
         now = [run.pid_of(0), run.pid_of(1)]
         await shards.stop()
-        return heard, shard, urls, [one.url for one in proxies.shards], pids, now, versions, held
+        return (
+            loop.recorded,
+            shard,
+            urls,
+            [one.url for one in proxies.shards],
+            pids,
+            now,
+            versions,
+            held,
+        )
 
     heard, shard, before, after, pids, now, versions, held = asyncio.run(
         with_shards(run, "one", scenario)

@@ -16,20 +16,17 @@ from gyre.testing.emulated_cell import tables
 pytestmark = pytest.mark.slow
 
 
-class Endless(CellProcesses):
-    """Cells that are never ready."""
-
-    async def start(self, stack):
-        os.kill(os.getpid(), signal.SIGINT)
-        await asyncio.Event().wait()
+async def never_ready(cell_processes, stack):
+    os.kill(os.getpid(), signal.SIGINT)
+    await asyncio.Event().wait()
 
 
-def test_told_before_cells_are_ready_it_ends_and_leaves_nothing(tmp_path):
+def test_told_before_cells_are_ready_it_ends_and_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(CellProcesses, "start", never_ready)
     tasks = tasks_of(tmp_path, seed=1, mean_s=1)
     path = write_run(tmp_path / "run.toml", tables(tmp_path / "run", tasks, {"schedule": SCHEDULE}))
     run = read_run(path)
     controller = Controller(run, tmp_path / "run")
-    controller._cell_processes = Endless(run.config, tmp_path / "run")
 
     reason = asyncio.run(asyncio.wait_for(controller.work(), PATIENCE_S))
 

@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from tests.controller.fake_run_loop import FakeRunLoop
 from tests.scheduler.scene import shape
 
 from gyre.batching.task_sampler import TaskSampler
@@ -85,15 +86,12 @@ class Live:
     """Attempts beside a real scheduler: facts are heard one by one, in any order."""
 
     def __init__(self, folder, *, scheduler=None, tasks=None):
-        self.journal, self.inbox, self.offered = [], [], {}
+        self.loop = FakeRunLoop()
+        self.journal, self.inbox, self.offered = [], self.loop.recorded, {}
         self.scheduler = scheduler or Scheduler(SHAPE)
         self.queries = TaskSampler(TASKS, seed=3)
         self.attempts = GroupExecutions(
-            folder,
-            tasks or Tasks(),
-            self.queries,
-            Supervisors,
-            record=self.inbox.append,
+            self.loop, folder, tasks or Tasks(), self.queries, Supervisors
         )
 
     @property

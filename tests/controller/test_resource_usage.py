@@ -8,6 +8,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tests.controller.fake_run_loop import FakeRunLoop
+from tests.waiting import until
 
 from gyre.cluster.procfs import ProcessMeter, ProcessTable
 from gyre.controller.resource_usage import (
@@ -136,20 +138,13 @@ def test_executions_are_those_under_the_nursery_and_those_that_were_adopted(burn
 
 
 def test_it_is_measured_again_and_again(tmp_path):
-    heard = []
+    loop = FakeRunLoop()
+    heard = loop.recorded
     roots = ProcessRoots(cells={}, proxies=[], fork_clients=[], attempts=tmp_path)
 
     async def two():
-        came = asyncio.Event()
-
-        def record(fact):
-            heard.append(fact)
-            if len(heard) == 2:
-                came.set()
-
-        work = ResourceSampler(first_s=0.01).work(lambda: roots, record=record, clock=lambda: 0.0)
-        task = asyncio.create_task(work)
-        await came.wait()
+        task = asyncio.create_task(ResourceSampler(first_s=0.01).work(loop, lambda: roots))
+        await until(lambda: len(heard) == 2)
         task.cancel()
 
     asyncio.run(two())

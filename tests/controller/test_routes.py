@@ -23,7 +23,7 @@ class Told:
 def routed(work):
     async def live():
         proxy = Told()
-        table = RouteTable(proxy, lambda engine: f"engine-{engine}")
+        table = RouteTable(proxy, [f"engine-{engine}" for engine in range(8)])
         working = asyncio.create_task(table.work())
         try:
             await work(table, proxy)
@@ -143,7 +143,7 @@ def of_shards(work):
 
     async def live():
         proxies = [Told(), Told()]
-        tables = RouteTables(proxies, lambda engine: f"engine-{engine}")
+        tables = RouteTables(proxies, [f"engine-{engine}" for engine in range(8)])
         working = asyncio.create_task(tables.work())
         try:
             await work(tables, proxies)

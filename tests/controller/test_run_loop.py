@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+from contextlib import asynccontextmanager
 
 import pytest
 from tests.waiting import PATIENCE_S
@@ -16,10 +17,12 @@ from gyre.scheduler.messages import (
     GroupAdmitted,
     LaunchExecution,
     RunStarted,
+    StopReason,
     TimerFired,
 )
 from gyre.scheduler.replay import plain_shape, replay
 from gyre.scheduler.scheduler import Scheduler
+from gyre.types.errors import InternalError
 from gyre.types.run_events import JournalWaited, RunEnded
 
 SHAPE = SchedulerConfig(
@@ -33,21 +36,38 @@ def journal(path):
     return Journal.create(path, header, kinds=JOURNAL_EVENTS)
 
 
+class Obeying:
+    """Collects commands, and does with them what a test says."""
+
+    def __init__(self, execute=lambda commands: None):
+        self.obeyed, self.noticed_facts, self._execute = [], [], execute
+
+    def execute(self, commands):
+        self.obeyed.append(commands)
+        self._execute(commands)
+
+    def noticed(self, now, fact):
+        self.noticed_facts.append(fact)
+
+
+@asynccontextmanager
+async def running(scheduler, written, execute=lambda commands: None, **how):
+    """A run loop and what executes for it, until all that was recorded is decided on."""
+    host, executor = RunLoop(scheduler, written, **how), Obeying(execute)
+    host.attach(executor)
+    async with host.run():
+        yield host, executor
+        await host.settled()
+
+
 def hosted(path, work, **how):
     """What `work` gives of a host whose orders are collected."""
 
     async def live():
-        obeyed = []
         with journal(path) as written:
-            host = RunLoop(Scheduler(SHAPE), written, execute=obeyed.append, **how)
-            working = asyncio.create_task(host.work())
-            try:
+            async with running(Scheduler(SHAPE), written, **how) as (host, executor):
                 await work(host)
-                await host.settled()
-            finally:
-                working.cancel()
-                await asyncio.gather(working, return_exceptions=True)
-        return obeyed
+        return executor.obeyed
 
     return asyncio.run(live())
 
@@ -97,12 +117,8 @@ def test_orders_that_lead_to_events_are_followed_to_their_end(tmp_path):
                     if isinstance(one, AdmitGroup):
                         host.record(GroupAdmitted(group=one.group))
 
-            host = RunLoop(Scheduler(SHAPE), written, execute=execute)
-            working = asyncio.create_task(host.work())
-            host.record(RunStarted())
-            await host.settled()
-            working.cancel()
-            await asyncio.gather(working, return_exceptions=True)
+            async with running(Scheduler(SHAPE), written, execute) as (host, _):
+                host.record(RunStarted())
 
     asyncio.run(live())
 
@@ -122,19 +138,49 @@ def test_the_same_journal_gives_the_same_orders(tmp_path):
     hosted(tmp_path / "j", work, decided=lambda *one: decided.append(one))
 
     facts = [(one.now, one.event) for one in read(tmp_path / "j", kinds=JOURNAL_EVENTS).entries]
-    assert [(now, event) for now, event, _ in decided] == facts
-    assert [tuple(orders) for _, _, orders in decided] == list(replay(SHAPE, facts).orders)
+    assert [(now, event) for _, now, event, _ in decided] == facts
+    assert [tuple(orders) for *_, orders in decided] == list(replay(SHAPE, facts).orders)
 
 
 def test_an_impossible_event_ends_the_host_with_its_name(tmp_path):
     async def live():
         with journal(tmp_path / "journal") as written:
-            host = RunLoop(Scheduler(SHAPE), written, execute=lambda orders: None)
-            host.record(GroupAdmitted(group=5))
-            await host.work()
+            async with running(Scheduler(SHAPE), written) as (host, _):
+                host.record(GroupAdmitted(group=5))
 
-    with pytest.raises(Exception, match="came before the run started"):
+    with pytest.raises(ExceptionGroup) as caught:
         asyncio.run(live())
+
+    assert "came before the run started" in str(caught.value.exceptions[0])
+
+
+def test_a_run_loop_does_not_start_without_its_executor_and_has_one(tmp_path):
+    async def live():
+        with journal(tmp_path / "journal") as written:
+            host = RunLoop(Scheduler(SHAPE), written)
+            with pytest.raises(InternalError, match="without an executor"):
+                async with host.run():
+                    pass
+            with pytest.raises(InternalError, match="is not running"):
+                host.spawn(asyncio.sleep(0))
+            host.attach(Obeying())
+            with pytest.raises(InternalError, match="has an executor"):
+                host.attach(Obeying())
+
+    asyncio.run(live())
+
+
+def test_tasks_end_with_the_run_and_the_first_reason_to_stop_counts(tmp_path):
+    async def live():
+        with journal(tmp_path / "journal") as written:
+            async with running(Scheduler(SHAPE), written) as (host, executor):
+                task = host.spawn(asyncio.sleep(PATIENCE_S))
+                host.record(RunStarted())
+                host.stop(StopReason.FINISHED)
+                host.stop(None)
+        return await host.stopped, task.cancelled(), executor.noticed_facts
+
+    assert (StopReason.FINISHED, True, [RunStarted()]) == asyncio.run(live())
 
 
 class FullDisk:
@@ -167,12 +213,9 @@ def test_a_full_disk_stops_everything_until_there_is_room_again(tmp_path, monkey
     async def live():
         with journal(path) as written:
             disk = FullDisk(written, refusals=3)
-            host = RunLoop(Scheduler(SHAPE), disk, execute=execute, alarm=alarms.append)
-            working = asyncio.create_task(host.work())
-            host.record(RunStarted())
-            await host.settled()
-            working.cancel()
-            await asyncio.gather(working, return_exceptions=True)
+            how = {"alarm": alarms.append}
+            async with running(Scheduler(SHAPE), disk, execute, **how) as (host, _):
+                host.record(RunStarted())
 
     asyncio.run(live())
     found = [one.event for one in read(path, kinds=JOURNAL_EVENTS).entries]
@@ -215,12 +258,9 @@ def test_a_moment_that_goes_by_while_the_journal_waits_is_not_missed(tmp_path, m
         with journal(tmp_path / "journal") as written:
             scheduler = Dwelling()
             disk = FullDisk(written, refusals=1)
-            host = RunLoop(scheduler, disk, execute=lambda orders: None, alarm=lambda message: None)
-            working = asyncio.create_task(host.work())
-            host.record(RunStarted())
-            async with asyncio.timeout(PATIENCE_S):
-                await scheduler.woken.wait()
-            working.cancel()
-            await asyncio.gather(working, return_exceptions=True)
+            async with running(scheduler, disk, alarm=lambda message: None) as (host, _):
+                host.record(RunStarted())
+                async with asyncio.timeout(PATIENCE_S):
+                    await scheduler.woken.wait()
 
     asyncio.run(live())

@@ -1,14 +1,14 @@
 """Hands each scheduler command to the component that executes it, and keeps routes current."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, assert_never
 
-from gyre.aio import Spawn
 from gyre.controller.cells.transitions import RoleTransitions
 from gyre.controller.executions.group_executions import GroupExecutions
 from gyre.controller.executions.held_out_eval import HeldOutEval
 from gyre.controller.recovered_state import RecoveredGroup
 from gyre.controller.routes import ChangeTrackingDict, RouteTables
+from gyre.controller.run_loop import RunLoop
 from gyre.controller.training.coordinator import TrainingCoordinator
 from gyre.scheduler.messages import (
     AdmitGroup,
@@ -26,7 +26,6 @@ from gyre.scheduler.messages import (
     OpenBatch,
     Publish,
     RestartCell,
-    StopReason,
     StopRun,
 )
 from gyre.scheduler.scheduler import Scheduler
@@ -39,25 +38,22 @@ class CommandExecutor:
 
     def __init__(
         self,
+        loop: RunLoop,
         scheduler: Scheduler,
         attempts: GroupExecutions,
         coordinator: TrainingCoordinator,
         transitions: RoleTransitions,
         routes: RouteTables,
-        *,
         evaluations: HeldOutEval | None,
-        spawn: Spawn,
-        stop: Callable[[StopReason], None],
     ) -> None:
         """`evaluations` is None where nothing is held out."""
+        self._loop = loop
         self._scheduler = scheduler
         self._attempts = attempts
         self._coordinator = coordinator
         self._transitions = transitions
         self._routes = routes
         self._evaluations = evaluations
-        self._spawn = spawn
-        self._stop = stop
         self._assignments = ChangeTrackingDict[tuple[GroupId, int], EngineId]()
         """Of launched members, until their group is offered."""
         self._num_turns = 0
@@ -132,7 +128,7 @@ class CommandExecutor:
             case OpenBatch(step=step):
                 self._coordinator.open(step)
             case StopRun(reason=reason):
-                self._stop(reason)
+                self._loop.stop(reason)
             case LaunchEvaluation():
                 assert self._evaluations is not None
                 self._evaluations.launch(command)
@@ -147,16 +143,16 @@ class CommandExecutor:
             case EnterTraining():
                 self._move(command.moves, command.evaluations)
                 transitions.ordered(command)
-                self._spawn(transitions.enter(command))
+                self._loop.spawn(transitions.enter(command))
             case LeaveTraining():
                 transitions.ordered(command)
-                self._spawn(transitions.leave(command))
+                self._loop.spawn(transitions.leave(command))
             case Publish():
-                self._spawn(transitions.publish(command))
+                self._loop.spawn(transitions.publish(command))
             case LoadWeights():
-                self._spawn(transitions.load(command))
+                self._loop.spawn(transitions.load(command))
             case RestartCell(cell=cell):
-                self._spawn(transitions.revive(cell))
+                self._loop.spawn(transitions.revive(cell))
             case _:
                 assert_never(command)
 

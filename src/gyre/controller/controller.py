@@ -6,7 +6,7 @@ executions and its proxy to the controller that resumes it.
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +14,10 @@ from socket import socket
 from typing import Any
 
 from gyre.aio import Interrupted, run_until
-from gyre.config.run_config import RunConfig
 from gyre.config.toml import as_toml
 from gyre.controller import resume, run_dir, stop
-from gyre.controller.cells.processes import CellProcesses
-from gyre.controller.components import ComponentBuilder, Components, ControllerContext
+from gyre.controller.cells.processes import CellProcesses, open_session
+from gyre.controller.components import Components, begin_run, build_components
 from gyre.controller.executions import facts_server
 from gyre.controller.executions.facts_server import FactsEndpoint, FactsServer
 from gyre.controller.process_specs import harness_for, open_tasks, proxy_plan
@@ -32,7 +31,6 @@ from gyre.controller.run_status import SETTINGS, settings_of
 from gyre.journal.reader import Header, JournalContents
 from gyre.journal.writer import Journal
 from gyre.model import checkpoint_store
-from gyre.model.checkpoint_store import Checkpoint
 from gyre.net.http_server import listener, serving, told_to_stop
 from gyre.proxy.spec import ProxySpec, engines_of
 from gyre.rollout.facts import FactEntry
@@ -42,6 +40,7 @@ from gyre.scheduler.scheduler import Scheduler
 from gyre.storage.files import replace as replace_file
 from gyre.types.errors import ConfigError, GyreError, TakenOver
 from gyre.types.ids import ExecutionId
+from gyre.types.protocols import Cluster
 from gyre.types.run_events import RUN_EVENTS, TOLD, RunEnded
 
 JOURNAL_EVENTS = (*EVENTS, *RUN_EVENTS)
@@ -69,6 +68,7 @@ class Controller:
         """`tick` is called about once a second with the time of the run; `usage` measures what
         the run uses, unless it is None."""
         self._run = run
+        self._folder = folder.absolute()
         self._resumes = resumes
         self._listeners = listeners
         self._tick = tick
@@ -84,20 +84,11 @@ class Controller:
             if held_out.slots and held_out.tasks is not None
             else None
         )
-        self._cell_processes = CellProcesses(run.config, folder)
-        self._cells = self._cell_processes.cells
-        self._spawned: set[asyncio.Task[None]] = set()
-        self._facts_endpoint: FactsEndpoint
-        self._proxies: ProxyProcesses
-        self._run_loop: RunLoop
-        self._group: asyncio.TaskGroup
-        self._stopped: asyncio.Future[StopReason | None]
         self._has_begun = False
         self._is_over = False
 
     async def work(self) -> StopReason | None:
         """Why the run ended; None if it was asked to stop."""
-        self._stopped = asyncio.get_running_loop().create_future()
         stop_requested = told_to_stop()
         try:
             async with AsyncExitStack() as stack:
@@ -112,80 +103,70 @@ class Controller:
             return
         named = _named(error)
         if not isinstance(named, TakenOver):
-            named.add_note(_left(self._places.run))
+            named.add_note(_left(self._folder))
 
     async def _work(
         self, stack: AsyncExitStack, stop_requested: asyncio.Event
     ) -> StopReason | None:
+        config = self._run.config
         try:
-            self._cell_processes.prepare(stack)
-            journal, reading = self._open_journal()
+            in_memory = config.cluster.kind == "local"
+            places = run_dir.opened(self._folder, stack, in_memory=in_memory)
+            journal, reading = self._open_journal(places)
             stack.enter_context(journal)
-            replace_file(self._places.file, ("\n".join(as_toml(self._config)) + "\n").encode())
+            replace_file(places.file, ("\n".join(as_toml(config)) + "\n").encode())
         except OSError as error:
-            raise ConfigError(
-                f"{self._cell_processes.folder}: cannot be written: {error}"
-            ) from error
-        found, since = self._recalled(reading)
+            raise ConfigError(f"{self._folder}: cannot be written: {error}") from error
+        found = self._recovered(places, reading)
         self._has_begun = found is not None
         is_over = found is not None and found.scheduler.stopped is not None
-        before = _text(self._places.token)
+        before = _text(places.token)
         if reading is not None:
-            await resume.kill_leftovers(self._places, proxy=found is None or is_over)
-        await asyncio.to_thread(run_dir.remove_earlier, self._places)
+            await resume.kill_leftovers(places, proxy=found is None or is_over)
+        await asyncio.to_thread(run_dir.remove_earlier, places)
         if found is not None and is_over:
             return found.scheduler.stopped
         try:
             # A stop that comes this early need not wait for what takes minutes to start.
-            await run_until(stop_requested.wait(), self._start(stack, found, before))
-            on = self._open_facts_server(stack)
-            return await self._run_scheduler(journal, found, since, stop_requested, on)
+            processes = await run_until(
+                stop_requested.wait(), self._start(stack, places, found, before)
+            )
+            scheduler = Scheduler(self._run.shape) if found is None else found.scheduler
+            loop = RunLoop(scheduler, journal, listeners=self._listeners, decided=self._decided)
+            return await self._run_scheduler(stack, loop, processes, found, stop_requested)
         except Interrupted:
             self._is_over = True
             # This controller has not taken up what an earlier one left; it ends as by any stop.
-            await stop.end_all(self._places, self._config.cluster, self._config.run.name)
+            await stop.end_all(places, config.cluster, config.run.name)
             return None
 
     async def _start(
-        self, stack: AsyncExitStack, found: RecoveredState | None, before: str
-    ) -> None:
+        self, stack: AsyncExitStack, places: RunDir, found: RecoveredState | None, before: str
+    ) -> CellProcesses:
         """Every process that a run begins with, or goes on with."""
-        await self._cell_processes.open(stack)
-        shards = self._config.proxy.shards
-        self._proxies = ProxyProcesses(
-            self._places,
-            self._cell_processes.session,
-            note_pid=self._cell_processes.note_pid,
-            shards=shards,
-        )
-        self._cell_processes.moved = self._proxies.set_address
-        plans = None if found is None else recorded_plans(self._places, shards)
+        config = self._run.config
+        shards = config.proxy.shards
+        session = await stack.enter_async_context(open_session(places))
+        proxies = ProxyProcesses(places, session, shards=shards)
+        processes = await CellProcesses.open(config, places, session, proxies, stack)
+        plans = None if found is None else recorded_plans(places, shards)
         if found is None or plans is None:
-            await self._cell_processes.start(stack)
-            await self._start_proxy(stack)
+            await processes.start(stack)
+            await self._start_proxy(stack, processes)
         else:
-            plans = [self._reached(plan) for plan in plans]
-            await self._proxies.take_over(plans, before=before, now=_text(self._places.token))
-            stack.push_async_callback(self._stop_proxy)
-            self._cell_processes.config = replace(self._config, proxy=plans[0].proxy)
-            self._cell_processes.recall(
-                stack, [(engine.name, engine.url) for engine in engines_of(plans[0])]
-            )
-
-    @property
-    def _config(self) -> RunConfig:
-        return self._cell_processes.config
-
-    @property
-    def _places(self) -> RunDir:
-        return self._cell_processes.places
+            plans = [_reached(plan, processes.cluster) for plan in plans]
+            await proxies.take_over(plans, before=before, now=_text(places.token))
+            stack.push_async_callback(self._stop_proxy, proxies)
+            processes.config = replace(config, proxy=plans[0].proxy)
+            processes.recall(stack, [(engine.name, engine.url) for engine in engines_of(plans[0])])
+        return processes
 
     # What there was
 
-    def _open_journal(self) -> tuple[Journal, JournalContents | None]:
-        config = self._config
+    def _open_journal(self, places: RunDir) -> tuple[Journal, JournalContents | None]:
+        config = self._run.config
         if self._resumes:
-            return Journal.resume(self._places.journal, at=time.time(), kinds=JOURNAL_EVENTS)
+            return Journal.resume(places.journal, at=time.time(), kinds=JOURNAL_EVENTS)
         header = Header(
             run=config.run.name,
             seed=config.run.seed,
@@ -194,204 +175,172 @@ class Controller:
             notes={
                 "model": config.model.name,
                 "nodes_per_cell": config.cells.nodes,
-                SETTINGS: settings_of(self._run.config),
+                SETTINGS: settings_of(config),
             },
         )
-        return Journal.create(self._places.journal, header, kinds=JOURNAL_EVENTS), None
+        return Journal.create(places.journal, header, kinds=JOURNAL_EVENTS), None
 
-    def _recalled(self, reading: JournalContents | None) -> tuple[RecoveredState | None, int]:
-        """None of a run that has not begun; and the version from which on steps are known."""
+    def _recovered(self, places: RunDir, reading: JournalContents | None) -> RecoveredState | None:
+        """None of a run that has not begun."""
         if reading is None:
-            return None, 0
+            return None
         whole = [
             checkpoint.version
-            for checkpoint in checkpoint_store.listed(self._places.checkpoints)
+            for checkpoint in checkpoint_store.listed(places.checkpoints)
             if checkpoint.has_optimizer
         ]
         # The one before the last, because the last may turn out to be damaged.
         since = whole[-2] if len(whole) > 1 else 0
         found = recover(self._run.shape, reading.facts(JOURNAL_EVENTS), since=since)
-        return (found, since) if found.has_started else (None, 0)
+        return found if found.has_started else None
 
     # Processes
 
-    async def _start_proxy(self, stack: AsyncExitStack) -> None:
-        cells = self._cells.values()
+    async def _start_proxy(self, stack: AsyncExitStack, processes: CellProcesses) -> None:
+        cells = processes.cells.values()
         window = min(await asyncio.gather(*(cell.context_tokens() for cell in cells)))
         plan = proxy_plan(
-            self._config,
-            self._places,
+            processes.config,
+            processes.places,
             engines=tuple(f"gyre={cell.url}" for cell in cells),
             context_tokens=window,
         )
-        plan = self._reached(plan)
+        plan = _reached(plan, processes.cluster)
         # Agent programs get the window as the cells report it.
-        self._cell_processes.config = replace(self._config, proxy=plan.proxy)
-        await self._proxies.start(plan)
-        stack.push_async_callback(self._stop_proxy)
+        processes.config = replace(processes.config, proxy=plan.proxy)
+        await processes.proxies.start(plan)
+        stack.push_async_callback(self._stop_proxy, processes.proxies)
 
-    def _reached(self, plan: ProxySpec) -> ProxySpec:
-        """It listens where agent programs of other machines reach it, if there are any."""
-        cluster = self._cell_processes.cluster
-        if cluster.is_shared:
-            return plan
-        return replace(plan, proxy=replace(plan.proxy, host=cluster.here.host))
-
-    async def _stop_proxy(self) -> None:
+    async def _stop_proxy(self, proxies: ProxyProcesses) -> None:
         if self._leaves_nothing:
-            await self._proxies.stop()
+            await proxies.stop()
 
     @property
     def _leaves_nothing(self) -> bool:
         """No later controller has to go on with the executions and proxies there are."""
         return self._is_over or not self._has_begun
 
-    def _open_facts_server(self, stack: AsyncExitStack) -> socket:
-        """Where it was, so that supervisors find it; else they are read from the disk."""
-        found = facts_server.recorded_endpoint(self._places.facts_endpoint)
-        try:
-            on = listener(self._cell_processes.cluster.here.host, found.port)
-        except ConfigError:
-            on = listener(self._cell_processes.cluster.here.host, 0)
-        stack.callback(on.close)
-        self._facts_endpoint = FactsEndpoint(port=on.getsockname()[1], token=found.token)
-        facts_server.note(self._places.facts_endpoint, self._facts_endpoint)
-        return on
-
     # The run
 
     async def _run_scheduler(
         self,
-        journal: Journal,
+        stack: AsyncExitStack,
+        loop: RunLoop,
+        processes: CellProcesses,
         found: RecoveredState | None,
-        since: int,
         stop_requested: asyncio.Event,
-        on: socket,
     ) -> StopReason | None:
-        scheduler = Scheduler(self._run.shape) if found is None else found.scheduler
-        self._run_loop = RunLoop(
-            scheduler,
-            journal,
-            execute=lambda commands: parts.executor.execute(commands),
-            listeners=(*self._listeners, lambda now, fact: parts.executor.noticed(now, fact)),
-            decided=self._decided,
-        )
-        published = None if found is None else resume.published(found, self._places)
-        parts = await run_until(stop_requested.wait(), self._joined(scheduler, published))
+        on, endpoint = _open_facts_server(stack, processes)
+        published = None if found is None else resume.published(found, processes.places)
+
+        async def build() -> Components:
+            versions = await processes.proxies.ask(lambda proxy: proxy.routes_version())
+            return await build_components(
+                loop,
+                processes,
+                published=published,
+                routes_version=max(versions),
+                facts_endpoint=endpoint,
+                tasks=self._tasks,
+                held_out=self._held_out,
+            )
+
+        parts = await run_until(stop_requested.wait(), build())
+        loop.attach(parts.executor)
         if found is not None:
-            resume.restore(found, since, parts)
+            resume.restore(found, parts)
 
         async def receive(execution: ExecutionId, entry: FactEntry) -> None:
             for supervisors in parts.executions:
                 await supervisors.receive(execution, entry)
 
-        async with serving(FactsServer(self._facts_endpoint.token, receive), on):
+        async with serving(FactsServer(endpoint.token, receive), on):
             try:
-                return await self._until_over(stop_requested, parts, found)
+                return await self._until_over(loop, processes, parts, found, stop_requested)
             finally:
                 if self._leaves_nothing:
                     # A run that is asked to stop may be resumed, and any other end is for good.
-                    for_good = self._stopped.done() and self._stopped.result() is not None
+                    for_good = loop.stopped.done() and loop.stopped.result() is not None
                     await asyncio.gather(
                         *(supervisors.end(for_good=for_good) for supervisors in parts.executions)
                     )
 
-    async def _joined(self, scheduler: Scheduler, published: Checkpoint | None) -> Components:
-        versions = await self._proxies.ask(lambda proxy: proxy.routes_version())
-        return await self._component_builder().parts(
-            scheduler, published, routes_version=max(versions)
-        )
-
-    def _component_builder(self) -> ComponentBuilder:
-        context = ControllerContext(
-            record=self._record,
-            settled=self._run_loop.settled,
-            clock=lambda: self._run_loop.now,
-            spawn=self._spawn,
-            stop=self._stop,
-        )
-        return ComponentBuilder(
-            self._cell_processes,
-            self._proxies.client,
-            self._run.shape,
-            context,
-            facts_endpoint=self._facts_endpoint,
-            tasks=self._tasks,
-            held_out=self._held_out,
-        )
-
     async def _until_over(
         self,
-        stop_requested: asyncio.Event,
+        loop: RunLoop,
+        processes: CellProcesses,
         parts: Components,
         found: RecoveredState | None,
+        stop_requested: asyncio.Event,
     ) -> StopReason | None:
-        work = [
-            self._run_loop.work(),
-            parts.coordinator.work(),
-            parts.routes.work(),
-            self._tick_on(),
-        ]
+        work = [parts.coordinator.work(), parts.routes.work(), self._tick_on(loop)]
         work += [supervisors.look_after() for supervisors in parts.executions]
-        work.append(self._proxies.watch(record=self._record, again=parts.routes.again))
+        work.append(processes.proxies.watch(loop, again=parts.routes.again))
         if self._usage is not None:
-            measuring = self._usage.work(
-                self._roots, record=self._record, clock=lambda: self._run_loop.now
-            )
-            work.append(measuring)
-        async with asyncio.TaskGroup() as self._group:
-            always = [self._group.create_task(service) for service in work]
+            work.append(self._usage.work(loop, lambda: _roots(processes)))
+        async with loop.run():
+            for service in work:
+                loop.spawn(service)
             if found is None:
                 with suppress(Interrupted):
-                    await run_until(stop_requested.wait(), parts.training_components.begin())
+                    await run_until(stop_requested.wait(), begin_run(loop, parts))
             else:
-                resume.continue_run(found, parts, record=self._record, spawn=self._spawn)
+                resume.continue_run(loop, found, parts)
             self._has_begun = True
-            always.append(self._group.create_task(parts.training_components.health.work()))
-            always.append(self._group.create_task(self._wait_for_stop(stop_requested)))
-            reason = await self._stopped
-            self._record(RunEnded(reason=TOLD if reason is None else reason.value))
+            for service in (parts.health.work(), parts.slow_engines.work()):
+                loop.spawn(service)
+            loop.spawn(_stop_when(stop_requested, loop))
+            reason = await loop.stopped
+            loop.record(RunEnded(reason=TOLD if reason is None else reason.value))
             # A full disk does not keep a user from stopping a run.
             with suppress(TimeoutError):
                 async with asyncio.timeout(SETTLE_S if reason is None else None):
-                    await self._run_loop.settled()
+                    await loop.settled()
             self._is_over = True
-            for task in (*always, *self._spawned):
-                task.cancel()
         return reason
 
-    # Watching
-
-    async def _tick_on(self) -> None:
+    async def _tick_on(self, loop: RunLoop) -> None:
         while True:
             await asyncio.sleep(BEAT_S)
             if self._tick is not None:
-                self._tick(self._run_loop.now)
+                self._tick(loop.now)
 
-    def _roots(self) -> ProcessRoots:
-        return ProcessRoots(
-            cells=self._cell_processes.pids,
-            proxies=self._proxies.pids,
-            fork_clients=self._cell_processes.supervisors.pids,
-            attempts=self._places.attempts,
-        )
 
-    def _record(self, fact: Any) -> None:
-        self._run_loop.record(fact)
+async def _stop_when(stop_requested: asyncio.Event, loop: RunLoop) -> None:
+    await stop_requested.wait()
+    loop.stop(None)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        task = self._group.create_task(work)
-        self._spawned.add(task)
-        task.add_done_callback(self._spawned.discard)
-        return task
 
-    async def _wait_for_stop(self, stop_requested: asyncio.Event) -> None:
-        await stop_requested.wait()
-        self._stop(None)
+def _open_facts_server(
+    stack: AsyncExitStack, processes: CellProcesses
+) -> tuple[socket, FactsEndpoint]:
+    """Where it was, so that supervisors find it; else they are read from the disk."""
+    path, host = processes.places.facts_endpoint, processes.cluster.here.host
+    found = facts_server.recorded_endpoint(path)
+    try:
+        on = listener(host, found.port)
+    except ConfigError:
+        on = listener(host, 0)
+    stack.callback(on.close)
+    endpoint = FactsEndpoint(port=on.getsockname()[1], token=found.token)
+    facts_server.note(path, endpoint)
+    return on, endpoint
 
-    def _stop(self, reason: StopReason | None) -> None:
-        if not self._stopped.done():
-            self._stopped.set_result(reason)
+
+def _reached(plan: ProxySpec, cluster: Cluster) -> ProxySpec:
+    """It listens where agent programs of other machines reach it, if there are any."""
+    if cluster.is_shared:
+        return plan
+    return replace(plan, proxy=replace(plan.proxy, host=cluster.here.host))
+
+
+def _roots(processes: CellProcesses) -> ProcessRoots:
+    return ProcessRoots(
+        cells=processes.pids,
+        proxies=processes.proxies.pids,
+        fork_clients=processes.supervisors.pids,
+        attempts=processes.places.attempts,
+    )
 
 
 def _named(error: BaseException) -> BaseException:

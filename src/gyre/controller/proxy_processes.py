@@ -23,7 +23,7 @@ from gyre.cluster.liveness import not_heard, supervise_until_gone
 from gyre.cluster.process import AdoptedProcess, LoggedProcess
 from gyre.cluster.procfs import holder_of_port, holds_log
 from gyre.controller.run_dir import RunDir
-from gyre.controller.run_loop import warn
+from gyre.controller.run_loop import RunLoop, warn
 from gyre.proxy.admin_client import PROXY, address_file
 from gyre.proxy.client import ProxyClient, ShardedProxyClient
 from gyre.proxy.spec import ProxySpec
@@ -53,7 +53,6 @@ class ProxyProcess:
         places: RunDir,
         session: aiohttp.ClientSession,
         *,
-        note_pid: Callable[[str, int], None],
         shard: int = 0,
         alarm: Callable[[str], None] = warn,
     ) -> None:
@@ -62,7 +61,6 @@ class ProxyProcess:
         self._shard = shard
         self._places = places
         self._session = session
-        self._note_pid = note_pid
         self._alarm = alarm
         self._process: LoggedProcess | AdoptedProcess
         self._deaths: deque[float] = deque(maxlen=MOST_DEATHS)
@@ -97,17 +95,17 @@ class ProxyProcess:
             await found.kill()
             await self._start_again(until=until)
 
-    async def watch(self, *, record: Callable[[Any], None], again: Callable[[], None]) -> None:
+    async def watch(self, loop: RunLoop, *, again: Callable[[], None]) -> None:
         """Whenever it ends it is started again, and `again` is called for what it has forgotten."""
-        loop = asyncio.get_running_loop()
+        clock = asyncio.get_running_loop().time
         while True:
             await self._until_gone()
-            began, client = loop.time(), self.client
+            began, client = clock(), self.client
             self._note_death(began)
             await self._start_again(until=began + GIVE_UP_S)
             # Others hold the client that there was; its address is the same.
             self.client = client
-            record(ProxyRestarted(seconds=loop.time() - began))
+            loop.record(ProxyRestarted(seconds=clock() - began))
             again()
 
     def _note_death(self, now: float) -> None:
@@ -174,7 +172,7 @@ class ProxyProcess:
         arguments = ("-m", "gyre.proxy.main", str(path))
         process = await LoggedProcess.start(self._name, arguments, self._places.log(self._name))
         self._process = process
-        self._note_pid(self._name, process.pid)
+        self._places.note_pid(self._name, process.pid)
         try:
             self.client = ProxyClient(await process.ready(READY_S), self._session)
         except (ConfigError, asyncio.CancelledError):
@@ -223,17 +221,8 @@ async def _obeys(client: ProxyClient, *, before: str, now: str) -> bool:
 class ProxyProcesses:
     """All proxy shards of one run."""
 
-    def __init__(
-        self,
-        places: RunDir,
-        session: aiohttp.ClientSession,
-        *,
-        note_pid: Callable[[str, int], None],
-        shards: int,
-    ) -> None:
-        self._all = [
-            ProxyProcess(places, session, note_pid=note_pid, shard=shard) for shard in range(shards)
-        ]
+    def __init__(self, places: RunDir, session: aiohttp.ClientSession, *, shards: int) -> None:
+        self._all = [ProxyProcess(places, session, shard=shard) for shard in range(shards)]
 
     @property
     def client(self) -> ShardedProxyClient:
@@ -261,11 +250,10 @@ class ProxyProcesses:
             for one, plan in zip(self._all, plans, strict=True)
         )
 
-    async def watch(self, *, record: Callable[[Any], None], again: Callable[[int], None]) -> None:
+    async def watch(self, loop: RunLoop, *, again: Callable[[int], None]) -> None:
         """Whichever ends is started again, and `again` is called with its number."""
         await _all(
-            one.watch(record=record, again=partial(again, shard))
-            for shard, one in enumerate(self._all)
+            one.watch(loop, again=partial(again, shard)) for shard, one in enumerate(self._all)
         )
 
     async def ask(self, question: Callable[[ProxyClient], Coroutine[Any, Any, T]]) -> list[T]:

@@ -115,7 +115,7 @@ class RecoveredState:
 
     def __init__(self, shape: SchedulerConfig, *, since: int = 0) -> None:
         """Of steps before version `since` nothing is kept, because a checkpoint covers them."""
-        self._since = since
+        self.since = since
         self.scheduler = Scheduler(shape)
         self.groups: dict[GroupId, RecoveredGroup] = {}
         """All that no checkpoint covers, outstanding or consumed."""
@@ -215,7 +215,7 @@ class RecoveredState:
     def _stepped(self, step: int, batch: RecoveredStep) -> None:
         self.open = None
         self.drawing.append(ConsumedGroups(tuple(batch.groups)))
-        if step >= self._since:
+        if step >= self.since:
             self.steps[step] = batch
             return
         for group in batch.groups:

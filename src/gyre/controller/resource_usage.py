@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gyre.cluster.procfs import ProcessMeter, ProcessMeters, ProcessTable
+from gyre.controller.run_loop import RunLoop
 from gyre.types.run_events import DeviceUse, UseMeasured
 
 try:
@@ -152,18 +153,12 @@ class ResourceSampler:
         """A sampler of all that this machine can measure."""
         return cls(Devices.found())
 
-    async def work(
-        self,
-        roots: Callable[[], ProcessRoots],
-        *,
-        record: Callable[[UseMeasured], None],
-        clock: Callable[[], float],
-    ) -> None:
+    async def work(self, loop: RunLoop, roots: Callable[[], ProcessRoots]) -> None:
         """Measures until it is cancelled; the first time what there was before the run began."""
         await asyncio.to_thread(self.measured, roots())
         while True:
-            await asyncio.sleep(pause_s(clock(), self._first_s))
-            record(await asyncio.to_thread(self.measured, roots()))
+            await asyncio.sleep(pause_s(loop.now, self._first_s))
+            loop.record(await asyncio.to_thread(self.measured, roots()))
 
     def measured(self, roots: ProcessRoots) -> UseMeasured:
         """Since the last time, or since the processes began."""

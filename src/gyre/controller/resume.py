@@ -5,15 +5,13 @@ Rule 2: nothing is decided here; cells are said to have died, and the scheduler 
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
 
-from gyre.aio import Spawn
 from gyre.cluster.process import AdoptedProcess
 from gyre.cluster.procfs import holds_log
 from gyre.controller.components import Components
 from gyre.controller.recovered_state import RecoveredState
 from gyre.controller.run_dir import RunDir
+from gyre.controller.run_loop import RunLoop
 from gyre.model import checkpoint_store
 from gyre.model.checkpoint_store import Checkpoint
 from gyre.proxy.admin_client import is_proxy
@@ -23,49 +21,29 @@ from gyre.types.errors import ConfigError
 from gyre.types.ids import CellId, EngineId
 
 
-def restore(found: RecoveredState, since: int, parts: Components) -> None:
-    """Gives every component its recovered state, from the version that a checkpoint covers."""
-    coordinator = parts.coordinator
+def restore(found: RecoveredState, parts: Components) -> None:
+    """Gives every component its recovered state."""
     left = parts.attempts.recall(found)
     parts.executor.recall(found.outstanding)
-    coordinator.recall_version(since)
-    coordinator.recall_damaged(found.damaged)
-    for number, group in found.groups.items():
-        coordinator.admit(number, version=group.admitted.version, size=len(group.members))
-        if group.offered is not None:
-            coordinator.offer(group.offered, left[number])
-    for step, batch in sorted(found.steps.items()):
-        coordinator.open(step)
-        for number in batch.groups:
-            coordinator.recall_assigned(number, step)
-        coordinator.recall_step(step, gradient_norm=batch.gradient_norm)
-    if found.open is not None:
-        step, batch = found.open
-        coordinator.open(step)
-        for number in batch.groups:
-            coordinator.recall_assigned(number, step)
-        for executions, scores in batch.scores.items():
-            coordinator.recall_scored(step, executions, scores)
+    parts.coordinator.restore(found, left)
 
 
-def continue_run(
-    found: RecoveredState, parts: Components, *, record: Callable[[Any], None], spawn: Spawn
-) -> None:
+def continue_run(loop: RunLoop, found: RecoveredState, parts: Components) -> None:
     """What was under way goes on; what was ordered and not answered is done now."""
     scheduler = found.scheduler
     cells, engines = scheduler.cells, scheduler.engines
     # First, so that nothing is launched on engines that are not there.
     for cell in map(CellId, range(len(cells))):
         if cells.state(cell) is CellState.DEAD:
-            spawn(parts.transitions.revive(cell))
+            loop.spawn(parts.transitions.revive(cell))
         else:
-            record(CellDied(cell=cell))
+            loop.record(CellDied(cell=cell))
     for engine in map(EngineId, range(len(cells), len(engines))):
         if engines.is_ready(engine):
-            record(EngineLost(engine=engine))
+            loop.record(EngineLost(engine=engine))
         else:
             order = LoadWeights(engine=engine, version=found.published)
-            spawn(parts.transitions.load(order))
+            loop.spawn(parts.transitions.load(order))
     for group in found.outstanding:
         parts.attempts.resume(group)
     if parts.evaluations is not None:

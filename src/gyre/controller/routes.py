@@ -49,11 +49,11 @@ class RouteTable:
     """
 
     def __init__(
-        self, proxy: ProxyClient, name_of: Callable[[int], EngineName], *, version: int = 0
+        self, proxy: ProxyClient, names: Sequence[EngineName], *, version: int = 0
     ) -> None:
-        """An engine keeps its name for as long as the run lasts."""
+        """`names` are those of engines, by number, for as long as the run lasts."""
         self._proxy = proxy
-        self._name_of = name_of
+        self._names = names
         self._version = version
         self._assignments: dict[ExecutionId, int] = {}
         self._at: dict[int, dict[ExecutionId, None]] = {}
@@ -153,7 +153,7 @@ class RouteTable:
         if engine is None:
             self._wanted.pop(execution, None)
         else:
-            self._wanted[execution] = self._name_of(engine) if self._ready[engine] else None
+            self._wanted[execution] = self._names[engine] if self._ready[engine] else None
         self._compare(execution)
 
     def _compare(self, execution: ExecutionId) -> None:
@@ -175,13 +175,9 @@ class RouteTables:
     """The route tables of all shards; each is sent by itself, so that none waits for another."""
 
     def __init__(
-        self,
-        shards: Sequence[ProxyClient],
-        name_of: Callable[[int], EngineName],
-        *,
-        version: int = 0,
+        self, shards: Sequence[ProxyClient], names: Sequence[EngineName], *, version: int = 0
     ) -> None:
-        self._tables = [RouteTable(shard, name_of, version=version) for shard in shards]
+        self._tables = [RouteTable(shard, names, version=version) for shard in shards]
 
     @property
     def num_moved(self) -> int:

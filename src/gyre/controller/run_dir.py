@@ -63,6 +63,11 @@ class RunDir:
         """Holds the id of the process that has that name now."""
         return self.pids / name
 
+    def note_pid(self, name: str, pid: int) -> None:
+        """Where people and tests find it."""
+        self.pids.mkdir(exist_ok=True, mode=0o700)
+        self.pid(name).write_text(str(pid))
+
     def log(self, name: str) -> Path:
         return self.run / "logs" / f"{name}.log"
 

@@ -1,5 +1,7 @@
 """The scheduler's live loop: journals each fact, asks the scheduler, has its commands executed.
 
+It is what the controller's components are given: the time, the journal, tasks, and the run's end.
+
 Rule 1: a listener sees a fact after it is in the journal; a full disk makes the whole run wait.
 Rule 2: the loop decides nothing; the same journal gives a fresh scheduler's same commands.
 """
@@ -7,13 +9,15 @@ Rule 2: the loop decides nothing; the same journal gives a fresh scheduler's sam
 import asyncio
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Protocol
 
 from gyre.journal.writer import Journal
-from gyre.scheduler.messages import Command, TimerFired
+from gyre.scheduler.messages import Command, StopReason, TimerFired
 from gyre.scheduler.replay import EVENTS
 from gyre.scheduler.scheduler import Scheduler
+from gyre.types.errors import InternalError
 from gyre.types.run_events import JournalWaited
 
 RETRY_S = 1.0
@@ -21,14 +25,23 @@ RETRY_S = 1.0
 
 Listener = Callable[[float, Any], None]
 """Called with every fact of the journal and its time, once it is there."""
-Decided = Callable[[float, Any, Sequence[Command]], None]
-"""Called with the time of every event, the event, and the commands that follow from it."""
+Decided = Callable[[Scheduler, float, Any, Sequence[Command]], None]
+"""Called with the scheduler, the time of every event, the event, and the commands that follow."""
 
 
 def warn(message: str) -> None:
     """The alarm of a run loop that is given none."""
     sys.stderr.write(f"gyre: {message}\n")
     sys.stderr.flush()
+
+
+class Executor(Protocol):
+    """Has commands executed, and acts on facts that are in the journal."""
+
+    def execute(self, commands: Sequence[Command]) -> None:
+        """Starts what is ordered after an event, if anything is, and returns at once."""
+
+    def noticed(self, now: float, fact: Any) -> None: ...
 
 
 class RunLoop:
@@ -39,22 +52,22 @@ class RunLoop:
         scheduler: Scheduler,
         journal: Journal,
         *,
-        execute: Callable[[Sequence[Command]], None],
         listeners: Sequence[Listener] = (),
         decided: Decided | None = None,
         alarm: Callable[[str], None] = warn,
     ) -> None:
-        """`execute` starts what is ordered after an event, if anything is, and returns at once.
-
-        `alarm` says at once what a user must mend before the run can go on.
-        """
+        """`alarm` says at once what a user must mend before the run can go on."""
         self.scheduler = scheduler
         self._journal = journal
-        self._execute = execute
+        self._executor: Executor | None = None
         self._listeners = tuple(listeners)
         self._decided = decided
         self._alarm = alarm
         self._loop = asyncio.get_running_loop()
+        self._group: asyncio.TaskGroup | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.stopped: asyncio.Future[StopReason | None] = self._loop.create_future()
+        """Why the run ends; None if it was asked to."""
         self._base_s = journal.now - self._loop.time()
         self._inbox: deque[Any] = deque()
         self._came = asyncio.Event()
@@ -78,7 +91,40 @@ class RunLoop:
         """All recorded facts have been decided on, and the resulting commands are under way."""
         await self._idle.wait()
 
-    async def work(self) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """The work goes on beside the loop, while that runs; if it fails, so does the run."""
+        if self._group is None:
+            work.close()
+            raise InternalError("the run loop is not running, and starts no task")
+        task = self._group.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def stop(self, reason: StopReason | None) -> None:
+        """The run ends; None if it was asked to. The first reason counts."""
+        if not self.stopped.done():
+            self.stopped.set_result(reason)
+
+    def attach(self, executor: Executor) -> None:
+        """It executes every command, and notices facts after all listeners; once, before `run`."""
+        if self._executor is not None:
+            raise InternalError("the run loop has an executor")
+        self._executor = executor
+        self._listeners = (*self._listeners, executor.noticed)
+
+    @asynccontextmanager
+    async def run(self) -> AsyncIterator[None]:
+        """A context in which facts are decided on and tasks run; those left end with it."""
+        if self._executor is None:
+            raise InternalError("the run loop starts without an executor")
+        async with asyncio.TaskGroup() as self._group:
+            self.spawn(self._work())
+            yield
+            for task in self._tasks:
+                task.cancel()
+
+    async def _work(self) -> None:
         """Takes recorded facts and has them decided on until it is cancelled."""
         try:
             while True:
@@ -125,11 +171,12 @@ class RunLoop:
             self.record(JournalWaited(seconds=waited_s, reason=reason))
 
     def _decide(self, event: Any, now: float) -> None:
+        assert self._executor is not None
         commands = self.scheduler.handle(event, now)
         self._decided_at = now
         if self._decided is not None:
-            self._decided(now, event, commands)
-        self._execute(commands)
+            self._decided(self.scheduler, now, event, commands)
+        self._executor.execute(commands)
 
     def _set_timer(self) -> None:
         if self._timer is not None:

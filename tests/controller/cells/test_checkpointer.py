@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 from tests.cell.fake_cells import FakeCell, FakeWorld
+from tests.controller.fake_run_loop import FakeRunLoop
 from tests.waiting import PATIENCE_S
 
 from gyre.config.run_config import CheckpointConfig
 from gyre.controller.cells.checkpointer import Checkpointer
+from gyre.controller.cells.clients import CellClients
 from gyre.model import checkpoint_store
 from gyre.model.checkpoint_store import Checkpoint, name_of
 from gyre.types.errors import CellError, CheckpointError
@@ -20,32 +22,24 @@ class Scene:
 
     def __init__(self, folder, *, every=1):
         self.world = FakeWorld()
-        self.cells = {0: FakeCell(self.world, 0)}
-        self.heard = []
+        self.cells = CellClients({0: FakeCell(self.world, 0)})
+        self.loop = FakeRunLoop()
+        self.heard = self.loop.recorded
         self.covered = []
-        self.tasks = []
         self.folder = folder
         self.checkpointer = Checkpointer(
-            self.cells,
-            folder=folder,
-            section=CheckpointConfig(keep=2, every=every),
-            record=self.heard.append,
-            covered=self.covered.append,
-            spawn=self.spawn,
+            self.loop, self.cells, folder=folder, section=CheckpointConfig(keep=2, every=every)
         )
         self.checkpointer.publish(
             Checkpoint(version=0, folder=folder / name_of(0), digest="d", has_optimizer=False)
         )
         self.checkpointer.acknowledged(0)
 
-    def spawn(self, work):
-        self.tasks.append(asyncio.ensure_future(work))
-        return self.tasks[-1]
-
     async def begin(self, *versions):
         for version in versions:
             self.checkpointer.begin(version)
-            await asyncio.gather(*self.tasks)
+            await asyncio.gather(*self.loop.tasks)
+            self.covered.append(self.checkpointer.covered)
 
 
 def kept(folder, work, **changed):
@@ -84,7 +78,7 @@ def test_one_that_fails_is_said_to_and_the_next_is_made(tmp_path, kind):
     scene = kept(tmp_path, work)
 
     assert [CheckpointFailed, CheckpointMade] == [type(one) for one in scene.heard]
-    assert [0] == scene.covered
+    assert [0, 0] == scene.covered
 
 
 def test_a_core_that_dies_meanwhile_is_for_others_to_notice(tmp_path):

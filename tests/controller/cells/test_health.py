@@ -4,7 +4,9 @@ import asyncio
 
 import pytest
 from tests.cell.fake_cells import FakeCell, FakeWorld
+from tests.controller.fake_run_loop import FakeRunLoop
 
+from gyre.controller.cells.clients import CellClients
 from gyre.controller.cells.health import SILENT_S, HealthMonitor
 from gyre.scheduler.messages import CellDied, EngineLost
 
@@ -31,47 +33,51 @@ class Trainers:
         return found
 
 
+class Processes:
+    """Of two cells and a standalone engine; each is over when a test says so."""
+
+    num_cells = 2
+
+    def __init__(self):
+        self.over = [asyncio.Event() for _ in range(3)]
+        self.killed = []
+
+    async def ended(self, cell):
+        await self.over[cell].wait()
+        return True
+
+    async def end(self, cell):
+        self.killed.append(cell)
+
+
 class Scene:
     """Two cells and a standalone engine, and a clock that a test sets."""
 
     def __init__(self):
         self.world = FakeWorld()
-        self.cells = {cell: FakeCell(self.world, cell) for cell in range(3)}
+        self.cells = CellClients({cell: FakeCell(self.world, cell) for cell in range(3)})
         self.coordinator = Trainers()
-        self.now = 0.0
-        self.heard = []
-        self.ended = []
-        self.tasks = []
-        self.over = {cell: asyncio.Event() for cell in self.cells}
+        self.loop = FakeRunLoop()
+        self.heard = self.loop.recorded
+        self.processes = Processes()
+        self.away = set()
         self.watch = HealthMonitor(
+            self.loop,
+            self,
             self.cells,
+            self.processes,
             self.coordinator,
-            num_cells=2,
             lease_s=LEASE_S,
             drain_s=DRAIN_S,
-            ended=self.wait,
-            end=self.end,
-            record=self.heard.append,
-            clock=lambda: self.now,
-            spawn=self.spawn,
         )
-        self.away = set()
-        self.watch.is_home = lambda engine: engine not in self.away
 
-    async def wait(self, cell):
-        await self.over[cell].wait()
-        return True
-
-    async def end(self, cell):
-        self.ended.append(cell)
-
-    def spawn(self, work):
-        self.tasks.append(asyncio.ensure_future(work))
-        return self.tasks[-1]
+    def is_home(self, engine):
+        """As the scheduler says."""
+        return engine not in self.away
 
     async def at(self, now):
         """What is heard of once everybody was asked at that time."""
-        self.now = now
+        self.loop.now = now
         self.heard.clear()
         await self.watch.ask()
         await asyncio.sleep(0)
@@ -183,9 +189,9 @@ def test_a_silent_standalone_engine_is_ended_for_another_to_take_its_place():
         scene.cells[2].die()
         await scene.at(SILENT_S)
 
-        assert [] == scene.ended
+        assert [] == scene.processes.killed
         assert [EngineLost(engine=2)] == await scene.at(LEASE_S)
-        assert [2] == scene.ended
+        assert [2] == scene.processes.killed
 
     watched(work)
 
@@ -215,7 +221,7 @@ def test_a_process_that_is_yet_to_start_has_no_lease(cell):
         await scene.at(0.0)
 
         assert [] == await scene.at(10 * LEASE_S)
-        assert [] == scene.ended
+        assert [] == scene.processes.killed
 
     watched(work)
 
@@ -231,7 +237,7 @@ def test_nothing_more_is_said_of_a_process_that_is_given_up(cell):
 
         assert 1 == len(await scene.at(LEASE_S))
 
-        scene.over[cell].set()
+        scene.processes.over[cell].set()
 
         assert [] == await scene.at(2 * LEASE_S)
         assert [] == await scene.at(4 * LEASE_S)
@@ -243,8 +249,8 @@ def test_nothing_more_is_said_of_a_process_that_is_given_up(cell):
 def test_the_end_of_a_process_is_heard_at_once(cell, fact):
     async def work(scene):
         scene.watch.follow(cell)
-        scene.over[cell].set()
-        await asyncio.gather(*scene.tasks)
+        scene.processes.over[cell].set()
+        await asyncio.gather(*scene.loop.tasks)
 
         assert [fact] == scene.heard
 

@@ -7,6 +7,7 @@ import pytest
 from tests.config.tables import read
 
 from gyre.controller.cells.processes import CellProcesses
+from gyre.controller.run_dir import RunDir
 from gyre.types.errors import ConfigError
 
 
@@ -31,8 +32,11 @@ def test_a_cell_that_finds_no_room_ends_the_wait_of_all_others(tmp_path):
     """Whoever waited on would ask the cluster for a node after it was closed."""
 
     async def work():
-        cell_processes = CellProcesses(read(cells={"count": 3, "capacity": 8}).config, tmp_path)
-        cell_processes.cluster = Crowded()
+        config, places = (
+            read(cells={"count": 3, "capacity": 8}).config,
+            RunDir(run=tmp_path, share=tmp_path),
+        )
+        cell_processes = CellProcesses(config, places, None, Crowded(), None)
         async with asyncio.timeout(180), AsyncExitStack() as stack:
             with pytest.raises(ConfigError, match="cell 2: no node has room"):
                 await cell_processes.start(stack)

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 from tests.cell.fake_cells import FakeCell, FakeWorld
+from tests.controller.fake_run_loop import FakeRunLoop
+from tests.testing.virtual_time import hurried
 
+from gyre.controller.cells.clients import CellClients
 from gyre.controller.cells.restarts import MOST_STARTS, WELL_S, CellRestarter, RestartBackoff
 from gyre.model.checkpoint_store import Checkpoint
 from gyre.types.errors import CellError, ConfigError
@@ -84,32 +87,33 @@ class Keeper:
 
 
 class Scene:
-    """A core, a satellite and a standalone engine that may be revived, without any pause."""
+    """A core, a satellite and a standalone engine that may be revived."""
 
     def __init__(self, newest=None):
         self.world = FakeWorld()
-        self.cells = {cell: FakeCell(self.world, cell) for cell in range(3)}
+        self.cells = CellClients({cell: FakeCell(self.world, cell) for cell in range(3)})
         self.cell_processes = Staff(self.world)
-        self.heard = []
-        self.pauses = []
+        self.loop = FakeRunLoop()
+        self.heard = self.loop.recorded
         self.reviving = CellRestarter(
+            self.loop,
             self.cells,
             self.cell_processes,
             Hall(self.cell_processes.done),
             Keeper(self.cell_processes.done, newest),
             lease_s=60.0,
-            record=self.heard.append,
-            watch=lambda cell: None,
-            clock=lambda: 0.0,
-            pause=self.pause,
         )
-
-    async def pause(self, seconds):
-        self.pauses.append(seconds)
 
 
 def revived(scene, cell):
-    return asyncio.run(scene.reviving.revived(cell))
+    async def work():
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        version = await scene.reviving.revived(cell)
+        scene.waited_s = clock() - began
+        return version
+
+    return hurried(work())
 
 
 def test_a_satellite_begins_with_what_is_published_and_shows_that_it_has_it():
@@ -158,7 +162,7 @@ def test_a_start_that_comes_to_nothing_is_tried_again_after_a_pause(fault):
 
     assert 4 == revived(scene, 0)
     assert 2 == scene.cell_processes.done.count(("end", 0))
-    assert [0.0, 1.0] == scene.pauses
+    assert pytest.approx(1.0) == scene.waited_s
     assert 1 == scene.heard[-1].attempt
 
 
@@ -183,7 +187,7 @@ def test_a_cell_that_ends_as_soon_as_it_is_well_ends_the_run_by_name_and_log():
             await scene.reviving.revived(1)
 
     with pytest.raises(CellError, match=r"started 5 times and ended within 10 s; see cell-1.log"):
-        asyncio.run(work())
+        hurried(work())
 
 
 def test_pauses_grow_and_are_bounded_and_a_life_of_some_length_begins_anew():

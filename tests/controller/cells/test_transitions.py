@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 from tests.cell.fake_cells import FakeCell, FakeWorld
+from tests.controller.fake_run_loop import FakeRunLoop
 from tests.controller.training.test_coordinator import packer
 from tests.testing.virtual_time import hurried
 
 from gyre.cell.protocol import SavedCheckpoint
+from gyre.controller.cells.clients import CellClients
 from gyre.controller.cells.transitions import COUNTED, RoleTransitions
 from gyre.controller.training.batches import TrainingSettings
 from gyre.controller.training.coordinator import MOST_READS, TrainingCoordinator
@@ -37,6 +39,8 @@ LEASE_S = 60.0
 class Keeper:
     """Every version is durable as soon as the core says so."""
 
+    covered = 0
+
     def __init__(self, cells):
         self._cells = cells
         self.versions = []
@@ -54,6 +58,9 @@ class Keeper:
         return checkpoint(version), SavedCheckpoint(digest="", seconds=0.0, num_bytes=1)
 
     async def prune(self):
+        pass
+
+    def begin(self, version):
         pass
 
     @contextmanager
@@ -85,7 +92,7 @@ class Reviving:
         self._cells[cell] = FakeCell(self._world, cell)
         return 0
 
-    def watch(self, cell):
+    def follow(self, cell):
         self._heard.append(("watched", cell))
 
 
@@ -104,14 +111,13 @@ def checkpoint(version):
 
 
 class Scene:
-    def __init__(self, group, offers):
+    def __init__(self, offers):
         self.world = FakeWorld()
-        self.cells = {cell: FakeCell(self.world, cell) for cell in range(3)}
-        self.heard = []
+        self.cells = CellClients({cell: FakeCell(self.world, cell) for cell in range(3)})
+        self.loop = FakeRunLoop()
+        self.heard = self.loop.recorded
         self.checkpointer = Keeper(self.cells)
         self.reviving = Reviving(self.world, self.cells, self.heard)
-        self.tasks = []
-        self.group = group
         terms = TrainingSettings(
             groups_per_batch=1,
             batch_executions=1,
@@ -121,34 +127,20 @@ class Scene:
             scored_first=False,
         )
         self.coordinator = TrainingCoordinator(
-            self.cells,
-            terms,
-            packer=packer,
-            record=self.heard.append,
-            settled=self.settled,
-            stepped=lambda version: None,
-            clock=lambda: 0.0,
-            spawn=self.spawn,
+            self.loop, self.cells, self.checkpointer, terms, packer
         )
         self.switching = RoleTransitions(
+            self.loop,
             self.cells,
             self.coordinator,
             Routes(),
             Proxy(),
             self.checkpointer,
             self.reviving,
+            self.reviving,
             publish_s=0.2,
             offers=offers,
-            record=self.heard.append,
-            settled=self.settled,
         )
-
-    def spawn(self, work):
-        self.tasks.append(self.group.create_task(work))
-        return self.tasks[-1]
-
-    async def settled(self):
-        pass
 
     async def enter(self, cell, transition=1):
         command = EnterTraining(cell=cell, transition=transition, moves=(), evaluations=())
@@ -174,11 +166,12 @@ EVENTS = (
 
 def played(work, offers=False):
     async def live():
-        async with asyncio.timeout(180.0), asyncio.TaskGroup() as group:
-            scene = Scene(group, offers)
+        async with asyncio.timeout(180.0):
+            scene = Scene(offers)
             await work(scene)
-            for task in scene.tasks:
+            for task in scene.loop.tasks:
                 task.cancel()
+            await asyncio.gather(*scene.loop.tasks, return_exceptions=True)
 
     hurried(live())
 
@@ -354,12 +347,12 @@ def test_of_two_orders_to_publish_only_the_later_is_answered():
 
     async def work(scene):
         scene.cells[SATELLITE].faults.append(("load", "hang"))
-        first = scene.spawn(scene.switching.publish(Publish(version=1, engines=(SATELLITE,))))
+        first = scene.loop.spawn(scene.switching.publish(Publish(version=1, engines=(SATELLITE,))))
         while "load" not in scene.cells[SATELLITE].orders:
             await asyncio.sleep(0)
         both = Publish(version=1, engines=(CORE, SATELLITE))
         scene.cells[CORE].faults.append(("load", "refuse"))
-        second = scene.spawn(scene.switching.publish(both))
+        second = scene.loop.spawn(scene.switching.publish(both))
         while "load" not in scene.cells[CORE].orders:
             await asyncio.sleep(0)
         scene.cells[SATELLITE].hung.set()
@@ -428,7 +421,7 @@ def test_a_cell_that_hangs_on_its_way_is_replaced_without_waiting_for_it(order):
         await scene.enter(CORE)
         satellite = scene.cells[SATELLITE]
         satellite.faults.append((order, "hang"))
-        scene.spawn(scene.enter(SATELLITE, transition=2))
+        scene.loop.spawn(scene.enter(SATELLITE, transition=2))
         while order not in satellite.orders:
             await asyncio.sleep(0)
         await scene.switching.revive(SATELLITE)

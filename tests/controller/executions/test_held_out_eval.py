@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.controller.executions.supervised import order
+from tests.controller.fake_run_loop import FakeRunLoop
 from tests.waiting import PATIENCE_S, until
 
 from gyre.cluster.fork_client import ForkClient
@@ -137,10 +138,11 @@ class Nursery:
         LocalNode().signal_log_holder(log, number)
 
 
-class Scene:
+class Scene(FakeRunLoop):
     """A run that only evaluates: facts are decided on one after the other, as a host does it."""
 
     def __init__(self, folder, *, tasks=3, every=1, fork_client=None):
+        super().__init__()
         self.folder = folder
         self.proxy = Proxy()
         self.scheduler = Scheduler(SHAPE)
@@ -150,6 +152,7 @@ class Scene:
         self._inbox = deque()
         self._spawned = set()
         self.evaluations = HeldOutEval(
+            self,
             folder,
             Tasks(tasks),
             self.proxy,
@@ -158,14 +161,12 @@ class Scene:
             last=SHAPE.steps,
             order_of=self._order_of,
             facts_token="token",
-            record=self.record,
-            spawn=self._spawn,
         )
 
     def record(self, fact):
         self._inbox.append(fact)
 
-    def _spawn(self, work):
+    def spawn(self, work):
         task = asyncio.ensure_future(work)
         self._spawned.add(task)
         return task

@@ -4,13 +4,16 @@ import asyncio
 
 import pytest
 from tests.cell.fake_cells import FakeCell, FakeWorld
+from tests.controller.fake_run_loop import FakeRunLoop
+from tests.scheduler.scene import shape
 
 from gyre.aio import ChangeSignal
+from gyre.batching.group_buffer import GroupBuffer
 from gyre.batching.group_packer import ClosedExecution, EncodedClaim, PackedGroup
 from gyre.batching.work_queue import CORE
+from gyre.controller.recovered_state import RecoveredState
 from gyre.controller.training.batches import Batches, TrainingSettings
 from gyre.controller.training.update import Queue
-from gyre.scheduler.messages import OfferGroup
 from gyre.types.errors import LogDamaged
 from gyre.types.run_events import CallsDamaged, StepReplayed
 
@@ -51,20 +54,23 @@ class Packer:
 
 async def taken(packer, recalled=()):
     """One step with one group of the executions `a` and `b`; what was heard comes too."""
-    heard, queue = [], Queue(lease_s=TERMS.lease_s)
+    loop, groups, queue = FakeRunLoop(), GroupBuffer(), Queue(lease_s=TERMS.lease_s)
     queue.join(CORE, 0.0)
-    batches = Batches(queue, TERMS, packer=packer, record=heard.append, changes=ChangeSignal())
-    batches.recall_damaged(recalled)
-    batches.admit(0, version=0, size=2)
-    kept = {number: ClosedExecution(execution=name, reward=1.0) for number, name in enumerate("ab")}
-    batches.offer(OfferGroup(group=0, version=0, members=(0, 1), is_void=False), kept)
+    batches = Batches(loop, groups, queue, TERMS, packer, ChangeSignal())
+    before = RecoveredState(shape())
+    before.damaged.update(recalled)
+    batches.restore(before)
+    groups.admit(0, version=0, size=2)
+    for number, name in enumerate("ab"):
+        groups.close(0, number, ClosedExecution(execution=name, reward=1.0))
+    groups.offer(0, is_void=False)
     batches.open(0)
     batches.pull()
     await batches.pack()
     while (lease := queue.claim(CORE, 0.0)) is not None:
         queue.done(lease.lease)
     batches.stepped(0, gradient_norm=1.0)
-    return batches, heard
+    return batches, loop.recorded
 
 
 def trained(core):
@@ -79,7 +85,7 @@ def test_a_log_that_was_damaged_since_stops_the_replay_by_name():
         batches, heard = await taken(packer)
         packer.damaged.add("b")
         with pytest.raises(LogDamaged, match=f"step 0 cannot be made again as it was: b: {DAMAGE}"):
-            await batches.replay(core, 0)
+            await batches.replay(core, [0])
         return core, heard
 
     core, heard = asyncio.run(work())
@@ -96,7 +102,7 @@ def test_a_log_that_a_controller_before_this_one_found_damaged_is_left_out_again
         packer.damaged.add("b")
         batches, heard = await taken(packer, recalled=["b"])
         await core.enter()
-        await batches.replay(core, 0)
+        await batches.replay(core, [0])
         return core, heard
 
     core, heard = asyncio.run(work())
@@ -111,7 +117,7 @@ def test_a_log_that_was_damaged_when_its_group_was_packed_is_left_out_again():
         packer.damaged.add("b")
         batches, heard = await taken(packer)
         await core.enter()
-        await batches.replay(core, 0)
+        await batches.replay(core, [0])
         return core, heard
 
     core, heard = asyncio.run(work())

@@ -5,11 +5,15 @@ from dataclasses import replace
 
 import pytest
 from tests.cell.fake_cells import FakeCell, FakeWorld
+from tests.controller.fake_run_loop import FakeRunLoop
+from tests.scheduler.scene import shape
 from tests.testing.virtual_time import hurried
 from tests.waiting import PATIENCE_S
 
 from gyre.batching.group_packer import ClosedExecution, EncodedClaim, PackedGroup
 from gyre.batching.work_queue import CORE
+from gyre.controller.cells.clients import CellClients
+from gyre.controller.recovered_state import RecoveredState, RecoveredStep
 from gyre.controller.training.batches import TrainingSettings
 from gyre.controller.training.coordinator import TrainingCoordinator
 from gyre.scheduler.messages import CellDied, GroupAssigned, OfferGroup, StepTaken
@@ -63,20 +67,32 @@ def fenced(cell, order):
     return happens
 
 
-class Scene:
+class Checkpoints:
+    """Versions of which one may be made; none covers anything."""
+
+    covered = 0
+
+    def __init__(self):
+        self.versions = []
+
+    def begin(self, version):
+        self.versions.append(version)
+
+
+class Scene(FakeRunLoop):
     """A hall with cells in memory, and a host that obeys nothing but deaths and steps."""
 
     def __init__(self, group, *, group_s=0.3, scored_first=False, pack=packer):
+        super().__init__()
         self.world = FakeWorld()
-        self.cells = {cell: FakeCell(self.world, cell) for cell in range(3)}
-        self.heard = []
-        self.versions = []
+        self.cells = CellClients({cell: FakeCell(self.world, cell) for cell in range(3)})
+        self.checkpointer = Checkpoints()
+        self.versions = self.checkpointer.versions
         self.restarted = []
         self.joins = tuple(self.cells)
         self.noise = 0.0
         self.meanwhile = lambda: None
         """Done whenever the journal is waited for."""
-        self.tasks = []
         self.group = group
         terms = TrainingSettings(
             groups_per_batch=2,
@@ -86,16 +102,11 @@ class Scene:
             group_s=group_s,
             scored_first=scored_first,
         )
-        self.coordinator = TrainingCoordinator(
-            self.cells,
-            terms,
-            packer=pack,
-            record=self.record,
-            settled=self.settled,
-            stepped=self.versions.append,
-            clock=asyncio.get_running_loop().time,
-            spawn=self.spawn,
-        )
+        self.coordinator = TrainingCoordinator(self, self.cells, self.checkpointer, terms, pack)
+
+    @property
+    def now(self):
+        return asyncio.get_running_loop().time()
 
     def spawn(self, work):
         task = self.group.create_task(work)
@@ -103,7 +114,7 @@ class Scene:
         return task
 
     def record(self, fact):
-        self.heard.append(fact)
+        super().record(fact)
         if isinstance(fact, CellDied) and fact.cell not in self.restarted:
             self.restarted.append(fact.cell)
             self.spawn(self.revive(fact.cell))
@@ -112,7 +123,7 @@ class Scene:
 
     async def settled(self):
         self.meanwhile()
-        await asyncio.sleep(0)
+        await super().settled()
 
     async def revive(self, cell):
         """Another process takes its place; the core is brought up to date and joins."""
@@ -133,7 +144,15 @@ class Scene:
             self.coordinator.offer(command, kept)
 
     def facts(self, kind):
-        return [one for one in self.heard if isinstance(one, kind)]
+        return [one for one in self.recorded if isinstance(one, kind)]
+
+
+def recovered(**known):
+    """What an earlier controller left of batches whose groups are there."""
+    found = RecoveredState(shape())
+    for name, value in known.items():
+        setattr(found, name, value)
+    return found
 
 
 def staged(before, **changed):
@@ -335,13 +354,8 @@ def test_a_hall_that_recalls_a_run_goes_on_with_the_batch_that_was_open():
     """Step 0 is taken and no checkpoint has it; one group of the next batch was pulled."""
 
     def recalls(scene):
-        coordinator = scene.coordinator
-        coordinator.open(0)
-        for number in (1, 0):
-            coordinator.recall_assigned(number, 0)
-        coordinator.recall_step(0, gradient_norm=7.0)
-        coordinator.open(1)
-        coordinator.recall_assigned(3, 1)
+        taken, pulled = RecoveredStep(groups=[1, 0], gradient_norm=7.0), RecoveredStep(groups=[3])
+        scene.coordinator.restore(recovered(steps={0: taken}, open=(1, pulled)), {})
         scene.restarted.append(CORE)
         scene.spawn(scene.revive(CORE))
 
@@ -361,9 +375,9 @@ def test_what_was_scored_is_journaled_and_not_scored_again_by_a_hall_that_recall
         scene.joins = (CORE,)
 
     def recalls(scene):
-        begins(scene)
-        for fact in scored[:3]:
-            scene.coordinator.recall_scored(fact.step, fact.executions, fact.scores)
+        scores = {fact.executions: fact.scores for fact in scored[:3]}
+        scene.coordinator.restore(recovered(open=(0, RecoveredStep(scores=scores))), {})
+        scene.joins = (CORE,)
 
     first = staged(begins, scored_first=True, pack=named)
     scored = first.facts(ClaimScored)
@@ -389,22 +403,21 @@ def test_a_log_that_is_damaged_is_named_and_ends_nothing():
 
 
 @pytest.mark.parametrize(
-    "refused",
+    "wrong",
     [
-        lambda coordinator: coordinator.recall_assigned(0, 1),
-        lambda coordinator: coordinator.recall_step(1, gradient_norm=None),
-        lambda coordinator: coordinator.recall_step(0, gradient_norm=None),
+        {"open": (0, RecoveredStep(groups=[0, 1, 2]))},
+        {"open": (0, RecoveredStep(groups=[9]))},
+        {"steps": {0: RecoveredStep(groups=[0])}},
     ],
 )
-def test_what_cannot_have_been_is_not_recalled(refused):
-    """Batch 0 is open, and lacks its groups."""
+def test_what_cannot_have_been_is_not_restored(wrong):
+    """A batch has too many groups, one that was never admitted, or too few for its step."""
 
     async def live():
         async with asyncio.TaskGroup() as group:
             scene = Scene(group)
             scene.begin()
-            scene.coordinator.open(0)
-            refused(scene.coordinator)
+            scene.coordinator.restore(recovered(**wrong), {})
 
     with pytest.raises(ExceptionGroup) as found:
         asyncio.run(live())

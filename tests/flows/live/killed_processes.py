@@ -76,7 +76,7 @@ class Moment:
         if self._is_it(fact):
             self._end()
 
-    def decided(self, now, event, commands):
+    def decided(self, scheduler, now, event, commands):
         if any(self._is_it(one) for one in commands):
             asyncio.get_running_loop().call_later(MEANWHILE_S, self._end)
 

@@ -118,7 +118,7 @@ def run_live(
         folder,
         resumes=resumes,
         listeners=() if heard is None else (heard,),
-        decided=lambda now, event, orders: decided.append((now, event, tuple(orders))),
+        decided=lambda _, now, event, orders: decided.append((now, event, tuple(orders))),
     )
     reason = run_loop(controller.work(), loop_factory=uvloop.new_event_loop)
     return Ran(

@@ -6,16 +6,17 @@ Rule 2: what is published, what a cell reads and what a core could begin from st
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gyre.aio import Spawn
 from gyre.batching.work_queue import CORE
 from gyre.cell.client import CellClient
 from gyre.cell.protocol import SavedCheckpoint
 from gyre.config.run_config import CheckpointConfig
+from gyre.controller.cells.clients import CellClients
+from gyre.controller.run_loop import RunLoop
 from gyre.model import checkpoint_store
 from gyre.model.checkpoint_store import Checkpoint, name_of
 from gyre.types.errors import CellError, CellGone, CheckpointError
@@ -29,35 +30,32 @@ class Checkpointer:
     """Has the core write checkpoints, publishes them, and removes those that are not needed."""
 
     def __init__(
-        self,
-        cells: Mapping[int, CellClient],
-        *,
-        folder: Path,
-        section: CheckpointConfig,
-        record: Callable[[Any], None],
-        covered: Callable[[int], None],
-        spawn: Spawn,
+        self, loop: RunLoop, cells: CellClients, *, folder: Path, section: CheckpointConfig
     ) -> None:
-        """`covered` is called with the version from which on steps may have to be replayed."""
+        self._loop = loop
         self._cells = cells
         self._folder = folder
         self._section = section
-        self._record = record
-        self._covered = covered
-        self._spawn = spawn
         self._in_use: Counter[int] = Counter()
         self._tidying = asyncio.Lock()
         """Held while checkpoints are removed, which one task does at a time."""
         self._whole: list[int] = []
         """Versions with the optimizer's state, as they became durable."""
-        self.published: Checkpoint
-        """What engines are given."""
-        self._acknowledged: int
+        self.covered = 0
+        """The version from which on steps may have to be replayed."""
+        self._published: Checkpoint | None = None
+        self._acknowledged = 0
         """What the journal calls published."""
+
+    @property
+    def published(self) -> Checkpoint:
+        """What engines are given; before the first `publish` there is nothing."""
+        assert self._published is not None
+        return self._published
 
     def publish(self, new: Checkpoint) -> None:
         """Engines are given this from now on; what they had stays until all have it."""
-        self.published = new
+        self._published = new
 
     def acknowledged(self, version: int) -> None:
         """The journal has it that this version is published."""
@@ -66,7 +64,7 @@ class Checkpointer:
     def begin(self, version: int) -> None:
         """The core is at this version; a checkpoint of it is made meanwhile, if one is due."""
         if version % self._section.every == 0:
-            self._spawn(self._try(version))
+            self._loop.spawn(self._try(version))
 
     async def made(self, version: int) -> None:
         """The core's state of this version is durable; it is tried until it is."""
@@ -106,7 +104,7 @@ class Checkpointer:
         async with self._tidying:
             newest = await asyncio.to_thread(found)
         for version, reason in aside:
-            self._record(CheckpointRefused(version=version, reason=reason))
+            self._loop.record(CheckpointRefused(version=version, reason=reason))
         return newest
 
     @contextmanager
@@ -135,7 +133,7 @@ class Checkpointer:
         except CellGone:
             return  # Which the health monitor notices.
         except CellError as error:
-            self._record(CheckpointFailed(version=version, reason=str(error)))
+            self._loop.record(CheckpointFailed(version=version, reason=str(error)))
             return
         await self._is_made(version, saved)
 
@@ -151,13 +149,13 @@ class Checkpointer:
                     raise
                 if str(error) != reported:
                     reported = str(error)
-                    self._record(CheckpointFailed(version=version, reason=reported))
+                    self._loop.record(CheckpointFailed(version=version, reason=reported))
                 await asyncio.sleep(RETRY_S)
             else:
                 return saved
 
     async def _is_made(self, version: int, saved: SavedCheckpoint) -> None:
-        self._record(
+        self._loop.record(
             CheckpointMade(
                 version=version,
                 digest=saved.digest,
@@ -171,7 +169,7 @@ class Checkpointer:
         if version not in self._whole:
             self._whole = [*self._whole[-1:], version]
         # The one before it may have to do if this one turns out to be damaged.
-        self._covered(self._whole[0] if len(self._whole) > 1 else 0)
+        self.covered = self._whole[0] if len(self._whole) > 1 else 0
         await self.prune()
 
     def _path(self, version: int) -> Path:

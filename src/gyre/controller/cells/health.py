@@ -9,19 +9,21 @@ Rule 3: nothing is recorded twice of one process.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
-from gyre.aio import Spawn
 from gyre.cell.client import CellClient
 from gyre.cluster.liveness import SilenceTimer
+from gyre.controller.cells.clients import CellClients
+from gyre.controller.cells.processes import CellProcesses
+from gyre.controller.run_loop import RunLoop
 from gyre.controller.training.coordinator import TrainingCoordinator
 from gyre.proxy.client import ShardedProxyClient
-from gyre.scheduler.messages import CellDied, EngineLost
+from gyre.scheduler.messages import EngineLost
+from gyre.scheduler.scheduler import Scheduler
 from gyre.types.errors import CellError
-from gyre.types.ids import CellId, EngineId, EngineName
+from gyre.types.ids import EngineId, EngineName
 from gyre.types.run_events import EngineSlow
 
 LOOK_S = 5.0
@@ -93,16 +95,10 @@ class TokenRates:
 class SlowEngineDetector:
     """Asks the proxy for token rates and records engines that are far slower than their peers."""
 
-    def __init__(
-        self,
-        cells: Mapping[int, CellClient],
-        proxy: ShardedProxyClient,
-        *,
-        record: Callable[[Any], None],
-    ) -> None:
+    def __init__(self, loop: RunLoop, cells: CellClients, proxy: ShardedProxyClient) -> None:
+        self._loop = loop
         self._cells = cells
         self._proxy = proxy
-        self._record = record
         self._paces = TokenRates()
 
     async def work(self) -> None:
@@ -113,7 +109,7 @@ class SlowEngineDetector:
             names: dict[EngineName, int] = {one.engine: cell for cell, one in self._cells.items()}
             found = {names[name]: one for name, one in work.items() if name in names}
             for fact in self._paces.look(clock(), found):
-                self._record(fact)
+                self._loop.record(fact)
 
 
 BEAT_S = 1.0
@@ -127,32 +123,23 @@ class HealthMonitor:
 
     def __init__(
         self,
-        cells: Mapping[int, CellClient],
+        loop: RunLoop,
+        scheduler: Scheduler,
+        cells: CellClients,
+        cell_processes: CellProcesses,
         coordinator: TrainingCoordinator,
         *,
-        num_cells: int,
         lease_s: float,
         drain_s: float,
-        ended: Callable[[int], Awaitable[bool]],
-        end: Callable[[int], Coroutine[Any, Any, None]],
-        record: Callable[[Any], None],
-        clock: Callable[[], float],
-        spawn: Spawn,
     ) -> None:
-        """`ended` waits for a process that ends by itself; `end` makes one do so.
-
-        `drain_s` is how long an engine that should serve may say that it is not ready.
-        """
+        """`drain_s` is how long an engine that should serve may say that it is not ready."""
+        self._loop = loop
+        self._scheduler = scheduler
         self._cells = cells
+        self._cell_processes = cell_processes
         self._coordinator = coordinator
-        self._num_cells = num_cells
         self._lease_s = lease_s
         self._drain_s = drain_s
-        self._ended = ended
-        self._end = end
-        self._record = record
-        self._clock = clock
-        self._spawn = spawn
         self._heard_at: dict[CellClient, float] = {}
         self._ready_at: dict[CellClient, float] = {}
         self._reported: set[CellClient] = set()
@@ -160,29 +147,24 @@ class HealthMonitor:
         self._gone: set[CellClient] = set()
         self._draining: dict[CellClient, SilenceTimer] = {}
         """Engines that are not ready and should be."""
-        self.slow_engines: SlowEngineDetector
-        self.is_home: Callable[[int], bool]
-        """Whether the scheduler has the cell's engine, or the standalone one, for serving."""
 
     def follow(self, cell: int) -> None:
         """Its present process, which is up, to its end."""
         client = self._cells[cell]
-        self._heard_at[client] = self._clock()
-        self._spawn(self._follow(cell, client))
+        self._heard_at[client] = self._loop.now
+        self._loop.spawn(self._follow(cell, client))
 
     async def work(self) -> None:
-        """Asks on and on, and looks at the paces of engines meanwhile."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self.slow_engines.work())
-            while True:
-                await asyncio.sleep(BEAT_S)
-                await self.ask()
+        """Asks on and on."""
+        while True:
+            await asyncio.sleep(BEAT_S)
+            await self.ask()
 
     async def ask(self) -> None:
         """Asks every cell once, and acts on the answers."""
         clients = dict(self._cells)
         answers = await asyncio.gather(*(self._beat(cell) for cell in clients.values()))
-        now = self._clock()
+        now = self._loop.now
         self._forget(set(clients.values()))
         for (cell, client), is_ready in zip(clients.items(), answers, strict=True):
             if is_ready is not None:
@@ -191,14 +173,14 @@ class HealthMonitor:
             if is_ready or self._coordinator.trains(cell):
                 self._ready_at[client] = now
                 self._reported.discard(client)
-            if is_ready or self._coordinator.trains(cell) or not self.is_home(cell):
+            if is_ready or self._coordinator.trains(cell) or not self._scheduler.is_home(cell):
                 self._draining.pop(client, None)
             else:
                 self._draining.setdefault(client, SilenceTimer(self._drain_s))
             if self._cells[cell] is client:
                 self._judge(cell, client, now)
         for cell in self._coordinator.silent():
-            self._record(CellDied(cell=CellId(cell)))
+            self._cells.report_death(self._cells[cell], self._loop)
 
     async def _beat(self, client: CellClient) -> bool | None:
         """Whether its engine is ready; None without an answer."""
@@ -220,10 +202,10 @@ class HealthMonitor:
             and client not in self._reported
         ):
             self._reported.add(client)
-            self._record(EngineLost(engine=EngineId(cell)))
+            self._loop.record(EngineLost(engine=EngineId(cell)))
 
     async def _follow(self, cell: int, client: CellClient) -> None:
-        if await self._ended(cell):
+        if await self._cell_processes.ended(cell):
             self._lost(cell, client)
 
     def _lost(self, cell: int, client: CellClient) -> None:
@@ -231,12 +213,12 @@ class HealthMonitor:
         if client in self._gone:
             return
         self._gone.add(client)
-        if cell < self._num_cells:
-            self._record(CellDied(cell=CellId(cell)))
+        if cell < self._cell_processes.num_cells:
+            self._cells.report_death(client, self._loop)
         else:
             # The transition that loads weights into it finds it gone, and restarts it.
-            self._spawn(self._end(cell))
-            self._record(EngineLost(engine=EngineId(cell)))
+            self._loop.spawn(self._cell_processes.end(cell))
+            self._loop.record(EngineLost(engine=EngineId(cell)))
 
     def _forget(self, present: set[CellClient]) -> None:
         for known in (self._heard_at, self._ready_at, self._draining):

@@ -2,12 +2,12 @@
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from signal import SIGKILL
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -18,8 +18,9 @@ from gyre.cluster.fork_client import ForkClients, ForkedProcess
 from gyre.cluster.procfs import holds_log
 from gyre.cluster.registry import open_cluster
 from gyre.config.run_config import RunConfig
-from gyre.controller import run_dir
+from gyre.controller.cells.clients import CellClients
 from gyre.controller.process_specs import cell_plan
+from gyre.controller.proxy_processes import ProxyProcesses
 from gyre.controller.run_dir import RunDir
 from gyre.model.checkpoint_store import Checkpoint
 from gyre.storage import files
@@ -33,62 +34,66 @@ END_S = 5.0
 """How long the end of a killed process may take to be reported."""
 
 
+def open_session(places: RunDir) -> aiohttp.ClientSession:
+    """Shows a new token, so that no process of the run obeys an earlier controller."""
+    token = secrets.token_urlsafe(32)
+    files.replace(places.token, token.encode(), is_secret=True)
+    return aiohttp.ClientSession(
+        headers={"Authorization": f"Bearer {token}"},
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=5.0),
+        connector=aiohttp.TCPConnector(limit=0),
+    )
+
+
 class CellProcesses:
     """The cell processes of one run, and the fork servers that start cells and supervisors."""
 
-    def __init__(self, config: RunConfig, folder: Path) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        places: RunDir,
+        session: aiohttp.ClientSession,
+        cluster: Cluster,
+        proxies: ProxyProcesses,
+    ) -> None:
         self.config = config
         """With what processes turned out to be like filled in."""
-        self.cells: dict[int, CellClient] = {}
-        self.places: RunDir
-        self.session: aiohttp.ClientSession
-        self.cluster: Cluster
-        self.supervisors: ForkClients
-        self.folder = folder.absolute()
-        self.moved: Callable[[EngineName, str], Awaitable[None]]
-        """Called with an engine's new address, when its cell is started on another machine."""
-        self._fork_client: ForkClients
+        self.places = places
+        self.cluster = cluster
+        self.cells = CellClients()
+        self.supervisors = ForkClients("gyre.rollout.main", cluster, places.log("nursery"))
+        self._session = session
+        self.proxies = proxies
+        self._fork_client = ForkClients("gyre.cell.main", cluster, places.log("cells"))
         self._processes: dict[int, ForkedProcess] = {}
 
-    def prepare(self, stack: AsyncExitStack) -> None:
-        """The run's folder and what its processes share; nothing runs yet."""
-        in_memory = self.config.cluster.kind == "local"
-        self.places = run_dir.opened(self.folder, stack, in_memory=in_memory)
-
-    async def open(self, stack: AsyncExitStack) -> None:
-        """Makes a new token, so that no process obeys an earlier controller; opens fork servers."""
-        token = secrets.token_urlsafe(32)
-        files.replace(self.places.token, token.encode(), is_secret=True)
-        self.session = await stack.enter_async_context(
-            aiohttp.ClientSession(
-                headers={"Authorization": f"Bearer {token}"},
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=5.0),
-                connector=aiohttp.TCPConnector(limit=0),
-            )
+    @classmethod
+    async def open(
+        cls,
+        config: RunConfig,
+        places: RunDir,
+        session: aiohttp.ClientSession,
+        proxies: ProxyProcesses,
+        stack: AsyncExitStack,
+    ) -> Self:
+        """Fork servers of the run's cluster, which close with the stack; no cell runs yet."""
+        cluster = await open_cluster(
+            config.cluster, run=config.run.name, folder=places.run, key_file=places.token
         )
-        config = self.config
-        self.cluster = await open_cluster(
-            config.cluster,
-            run=config.run.name,
-            folder=self.folder,
-            key_file=self.places.token,
-        )
-        stack.push_async_callback(self.cluster.close)
-        self._end_elsewhere()
-        log = self.places.log
-        self.supervisors = ForkClients("gyre.rollout.main", self.cluster, log("nursery"))
-        stack.push_async_callback(self.supervisors.close)
-        self._fork_client = ForkClients("gyre.cell.main", self.cluster, log("cells"))
-        stack.push_async_callback(self._fork_client.close)
-        if self.cluster.is_shared:
+        stack.push_async_callback(cluster.close)
+        opened = cls(config, places, session, cluster, proxies)
+        stack.push_async_callback(opened.supervisors.close)
+        stack.push_async_callback(opened._fork_client.close)
+        if cluster.is_shared:
             # Their imports take seconds, which pass meanwhile.
-            await self.supervisors.at(self.cluster.here)
-            await self._fork_client.at(self.cluster.here)
+            await opened.supervisors.at(cluster.here)
+            await opened._fork_client.at(cluster.here)
+        else:
+            opened._end_elsewhere()
+        return opened
 
     def _end_elsewhere(self) -> None:
         """What an earlier controller left on other machines; here that has been seen to."""
-        if self.cluster.is_shared:
-            return
         for path in self.places.pids.glob("*"):
             log, text = self.places.log(path.name), path.read_text()
             if not (text.isdecimal() and holds_log(int(text), log)):
@@ -112,7 +117,7 @@ class CellProcesses:
         """Cells of an earlier controller by their names and addresses, none of which is alive."""
         self._stop_with(stack)
         for cell, (name, url) in enumerate(urls):
-            self.cells[cell] = CellClient(cell, url, self.session, engine=name)
+            self.cells[cell] = CellClient(cell, url, self._session, engine=name)
 
     def _stop_with(self, stack: AsyncExitStack) -> None:
         """Cells that run when the stack closes end with it."""
@@ -155,7 +160,7 @@ class CellProcesses:
         before = self.cells[cell]
         client = await self._start_cell(cell, checkpoint, before=before)
         if client.url != before.url:
-            await self.moved(client.engine, client.url)
+            await self.proxies.set_address(client.engine, client.url)
         return client
 
     async def ended(self, cell: int) -> bool:
@@ -186,10 +191,10 @@ class CellProcesses:
         fork_client = await self._fork_client.at(node)
         process = await fork_client.fork(plan.name, [str(path)], log=self.places.log(plan.name))
         self._processes[cell] = process
-        self.note_pid(plan.name, process.pid)
+        self.places.note_pid(plan.name, process.pid)
         url = await process.ready(self._ready_s)
         name = None if before is None else before.engine
-        return CellClient(cell, url, self.session, engine=name)
+        return CellClient(cell, url, self._session, engine=name)
 
     @property
     def _ready_s(self) -> float:
@@ -202,12 +207,6 @@ class CellProcesses:
             process.stop() for process in self._processes.values()
         ]
         await asyncio.gather(*stops)
-
-    def note_pid(self, name: str, pid: int) -> None:
-        """Where people and tests find it."""
-        path = self.places.pid(name)
-        path.parent.mkdir(exist_ok=True, mode=0o700)
-        path.write_text(str(pid))
 
 
 def _port(before: CellClient | None, host: str) -> int:

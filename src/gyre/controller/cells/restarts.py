@@ -2,13 +2,13 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, MutableMapping
-from pathlib import Path
 from time import perf_counter
-from typing import Any, Protocol
 
 from gyre.cell.client import CellClient
 from gyre.controller.cells.checkpointer import Checkpointer
+from gyre.controller.cells.clients import CellClients
+from gyre.controller.cells.processes import CellProcesses
+from gyre.controller.run_loop import RunLoop
 from gyre.controller.training.coordinator import TrainingCoordinator
 from gyre.model.checkpoint_store import Checkpoint
 from gyre.types.errors import CellError, ConfigError, GyreError
@@ -19,21 +19,6 @@ MOST_STARTS = 5
 """Of one cell in a row that come to nothing."""
 WELL_S = 10.0
 """A process that lives on for so long after it is well has come to something."""
-
-
-class CellStarter(Protocol):
-    """What the restarter needs of `CellProcesses`: to end a cell's process and to start another."""
-
-    @property
-    def num_cells(self) -> int: ...
-
-    def log(self, cell: int) -> Path: ...
-
-    def is_over(self, cell: int) -> bool: ...
-
-    async def end(self, cell: int) -> None: ...
-
-    async def start_again(self, cell: int, checkpoint: Checkpoint | None) -> CellClient: ...
 
 
 class RestartBackoff:
@@ -68,27 +53,20 @@ class CellRestarter:
 
     def __init__(
         self,
-        cells: MutableMapping[int, CellClient],
-        cell_processes: CellStarter,
+        loop: RunLoop,
+        cells: CellClients,
+        cell_processes: CellProcesses,
         coordinator: TrainingCoordinator,
         checkpointer: Checkpointer,
         *,
         lease_s: float,
-        record: Callable[[Any], None],
-        watch: Callable[[int], None],
-        clock: Callable[[], float],
-        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`watch` follows a process to its end, from when its cell is said to have recovered."""
+        self._loop = loop
         self._cells = cells
         self._cell_processes = cell_processes
         self._coordinator = coordinator
         self._checkpointer = checkpointer
         self._lease_s = lease_s
-        self._record = record
-        self.watch = watch
-        self._clock = clock
-        self._pause = pause
         self._restarts = RestartBackoff()
 
     def is_cell(self, engine: int) -> bool:
@@ -107,16 +85,16 @@ class CellRestarter:
         """The version that its engine serves, verified by digest; CellError if there is no hope."""
         last: GyreError | None = None
         while True:
-            wait_s = self._restarts.begin(cell, self._clock())
+            wait_s = self._restarts.begin(cell, self._loop.now)
             if wait_s is None:
                 raise self._hopeless(cell, last)
-            await self._pause(wait_s)
+            await asyncio.sleep(wait_s)
             try:
                 version = await self._tried(cell)
             except (CellError, ConfigError) as error:
                 last = error
             else:
-                self._restarts.well(cell, self._clock())
+                self._restarts.well(cell, self._loop.now)
                 return version
 
     def _hopeless(self, cell: int, last: GyreError | None) -> CellError:
@@ -138,7 +116,7 @@ class CellRestarter:
             client = await self._cell_processes.start_again(cell, first)
         self._cells[cell] = client
         health = await client.health()
-        self._record(
+        self._loop.record(
             CellRestarted(
                 cell=cell,
                 attempt=self._restarts.attempt(cell),

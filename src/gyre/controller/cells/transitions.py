@@ -5,7 +5,7 @@ Rule 2: every order is answered by exactly one event, failure included.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
 from time import perf_counter
 from typing import Any
@@ -13,13 +13,15 @@ from typing import Any
 from gyre.aio import ChangeSignal
 from gyre.cell.client import CellClient
 from gyre.controller.cells.checkpointer import Checkpointer
+from gyre.controller.cells.clients import CellClients
+from gyre.controller.cells.health import HealthMonitor
 from gyre.controller.cells.restarts import CellRestarter
 from gyre.controller.routes import RouteTables
+from gyre.controller.run_loop import RunLoop
 from gyre.controller.training.coordinator import TrainingCoordinator
 from gyre.model.checkpoint_store import Checkpoint
 from gyre.proxy.client import ShardedProxyClient
 from gyre.scheduler.messages import (
-    CellDied,
     CellRecovered,
     CellServing,
     CellTraining,
@@ -57,32 +59,29 @@ class RoleTransitions:
 
     def __init__(
         self,
-        cells: Mapping[int, CellClient],
+        loop: RunLoop,
+        cells: CellClients,
         coordinator: TrainingCoordinator,
         routes: RouteTables,
         proxy: ShardedProxyClient,
         checkpointer: Checkpointer,
         restarter: CellRestarter,
+        health: HealthMonitor,
         *,
         publish_s: float,
         offers: bool,
-        record: Callable[[Any], None],
-        settled: Callable[[], Awaitable[None]],
     ) -> None:
-        """`settled` waits until the journal has all recorded facts.
-
-        Where the core offers weights, engines of other cells read them from its memory.
-        """
+        """Where the core offers weights, engines of other cells read them from its memory."""
+        self._loop = loop
         self._cells = cells
         self._coordinator = coordinator
         self._routes = routes
         self._proxy = proxy
         self._checkpointer = checkpointer
         self._restarter = restarter
+        self._health = health
         self._publish_s = publish_s
         self._offers = offers
-        self._record = record
-        self._settled = settled
         self._order: dict[int, int] = {}
         """By cell, the transition it was ordered last."""
         self._publication: Publish | None = None
@@ -141,7 +140,7 @@ class RoleTransitions:
                 else:
                     await self._coordinator.between_updates()
             except CellGone:
-                self._died(cell, client)
+                self._cells.report_death(client, self._loop)
                 return
             except CellError:
                 await self._back_home(command)
@@ -149,7 +148,7 @@ class RoleTransitions:
             finally:
                 self._note(command, phases, moved, into_training=True)
             if self._is_current(command):
-                self._record(CellTraining(cell=cell, transition=command.transition))
+                self._loop.record(CellTraining(cell=cell, transition=command.transition))
                 self._coordinator.join(cell)
 
     async def leave(self, command: LeaveTraining) -> None:
@@ -166,14 +165,14 @@ class RoleTransitions:
                     with _timing(phases, "load"):
                         await self._load(client)
             except CellGone:
-                self._died(cell, client)
+                self._cells.report_death(client, self._loop)
                 return
             except CellError:
-                self._record(TransitionFailed(cell=cell, transition=command.transition))
+                self._loop.record(TransitionFailed(cell=cell, transition=command.transition))
                 return
             finally:
                 self._note(command, phases, {}, into_training=False)
-            self._record(CellServing(cell=cell, transition=command.transition))
+            self._loop.record(CellServing(cell=cell, transition=command.transition))
 
     async def publish(self, command: Publish) -> None:
         """Durable weights, then every engine acknowledges their digest (SPEC 2.4)."""
@@ -182,7 +181,7 @@ class RoleTransitions:
         try:
             new, saved = await self._checkpointer.saved(command.version)
         except CellGone:
-            self._died(CORE, core)
+            self._cells.report_death(core, self._loop)
             return
         if self._publication is not command:
             return
@@ -195,7 +194,7 @@ class RoleTransitions:
         silent = tuple(
             engine for engine, took in zip(command.engines, taken, strict=True) if not took
         )
-        self._record(
+        self._loop.record(
             WeightsPublished(
                 version=command.version,
                 digest=new.digest,
@@ -204,8 +203,8 @@ class RoleTransitions:
                 num_bytes=saved.num_bytes,
             )
         )
-        self._record(Published(version=command.version, silent=silent))
-        await self._settled()
+        self._loop.record(Published(version=command.version, silent=silent))
+        await self._loop.settled()
         self._checkpointer.acknowledged(command.version)
         await self._checkpointer.prune()
 
@@ -217,7 +216,7 @@ class RoleTransitions:
         since = clock()
         while self._cells[engine] is client and self._checkpointer.published.version == version:
             if await self._takes(engine):
-                self._record(EngineReturned(engine=engine, version=version))
+                self._loop.record(EngineReturned(engine=engine, version=version))
                 return
             if self._restarter.is_hopeless(engine, clock() - since):
                 await self._replace(engine, client)
@@ -231,24 +230,20 @@ class RoleTransitions:
         await self._restarter.end(cell)
         async with self._lock(cell):
             version = await self._restarter.revived(cell)
-            self._record(CellRecovered(cell=CellId(cell), version=version))
-            self._restarter.watch(cell)
+            self._loop.record(CellRecovered(cell=CellId(cell), version=version))
+            self._health.follow(cell)
 
     async def _replace(self, engine: EngineId, client: CellClient) -> None:
         """Another process takes the place of an engine that takes no weights."""
         if self._restarter.is_cell(engine):
-            self._died(engine, client)
+            self._cells.report_death(client, self._loop)
             return
         async with self._lock(engine):
             if self._cells[engine] is not client:
                 return  # Another order has led to another process, and answers for both.
             version = await self._restarter.revived(engine)
-            self._record(EngineReturned(engine=engine, version=version))
-            self._restarter.watch(engine)
-
-    def _died(self, cell: int, client: CellClient) -> None:
-        if self._cells[cell] is client:
-            self._record(CellDied(cell=CellId(cell)))
+            self._loop.record(EngineReturned(engine=engine, version=version))
+            self._health.follow(engine)
 
     async def _back_home(self, command: EnterTraining) -> None:
         """A cell that could not enter is back where the transition found it."""
@@ -257,10 +252,10 @@ class RoleTransitions:
             await client.leave(keep_sum=command.cell == CORE)
             await self._load(client)
         except CellError:
-            self._died(command.cell, client)
+            self._cells.report_death(client, self._loop)
             return
         transition = command.transition
-        self._record(TransitionFailed(cell=command.cell, transition=transition))
+        self._loop.record(TransitionFailed(cell=command.cell, transition=transition))
 
     async def _takes(self, engine: EngineId) -> bool:
         try:
@@ -319,7 +314,7 @@ class RoleTransitions:
         *,
         into_training: bool,
     ) -> None:
-        self._record(
+        self._loop.record(
             TransitionTimed(
                 cell=command.cell,
                 transition=command.transition,

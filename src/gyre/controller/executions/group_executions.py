@@ -4,7 +4,7 @@ Rule 1: p, f and closure move once for every member of every group (SPEC 1.2).
 Rule 2: what an earlier controller launched goes on; only what cannot is launched again, renamed.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from gyre.batching.task_sampler import TaskSampler
 from gyre.controller.executions.supervisors import SupervisedExecution, Supervisors, SupervisorsOf
 from gyre.controller.recovered_state import ConsumedGroups, RecoveredGroup, RecoveredState
 from gyre.controller.routes import ChangeTrackingDict
+from gyre.controller.run_loop import RunLoop
 from gyre.scheduler.messages import (
     AdmitGroup,
     CancelExecution,
@@ -44,17 +45,16 @@ class GroupExecutions:
 
     def __init__(
         self,
+        loop: RunLoop,
         folder: Path,
         tasks: TaskSource,
         queries: TaskSampler,
         supervisors_of: SupervisorsOf,
-        *,
-        record: Callable[[Any], None],
     ) -> None:
+        self._loop = loop
         self._folder = folder
         self._tasks = tasks
         self._queries = queries
-        self._record = record
         self._drawn: dict[GroupId, _Drawn] = {}
         self._ready: dict[GroupId, int] = {}
         """Queries of groups that are ready and not consumed."""
@@ -84,7 +84,7 @@ class GroupExecutions:
         query = self._queries.draw()
         self._drawn[command.group] = drawn = _Drawn(position, query, self._tasks.get(query))
         self._say_drawn(command, drawn)
-        self._record(GroupAdmitted(group=command.group))
+        self._loop.record(GroupAdmitted(group=command.group))
 
     def launch(self, command: LaunchExecution) -> None:
         place = command.group, command.member
@@ -103,8 +103,8 @@ class GroupExecutions:
             return
         # Never launched: p and f move in one event (SPEC 1.2).
         ending, outcome = Ending.CANCELLED, Outcome.SURPLUS
-        self._record(ExecutionTerminated(group=group, member=member, ending=ending))
-        self._record(ExecutionClosed(group=group, member=member, outcome=outcome))
+        self._loop.record(ExecutionTerminated(group=group, member=member, ending=ending))
+        self._loop.record(ExecutionClosed(group=group, member=member, outcome=outcome))
 
     def take(self, group: GroupId, size: int) -> dict[int, ClosedExecution | None]:
         """What a ready group's executions left, by member; nothing is kept of it here."""
@@ -179,7 +179,7 @@ class GroupExecutions:
         if not group.is_answered:
             if group.task is None:
                 self._say_drawn(group.admitted, self._drawn[number])
-            self._record(GroupAdmitted(group=number))
+            self._loop.record(GroupAdmitted(group=number))
             return
         for member, one in enumerate(group.members):
             if one.engine is None or one.outcome is not None:
@@ -206,7 +206,9 @@ class GroupExecutions:
             self._surplus.add(name)
         self.running[name] = place
         self._renamed.add(name)
-        self._record(ExecutionRelaunched(group=group, member=member, execution=name, reason=reason))
+        self._loop.record(
+            ExecutionRelaunched(group=group, member=member, execution=name, reason=reason)
+        )
 
     def noticed(self, now: float, fact: Any) -> None:
         """A fact is in the journal, and what follows from it is done."""
@@ -230,7 +232,7 @@ class GroupExecutions:
 
     def _say_drawn(self, command: AdmitGroup, drawn: _Drawn) -> None:
         names = tuple(name_of(command.group, member) for member in range(command.size))
-        self._record(
+        self._loop.record(
             GroupDrawn(
                 group=command.group,
                 position=drawn.position,
@@ -246,7 +248,7 @@ class GroupExecutions:
     async def _terminated(self, one: SupervisedExecution, fact: Terminated) -> None:
         group, member = self._places[one.name]
         del self.running[one.name]
-        self._record(ExecutionTerminated(group=group, member=member, ending=fact.ending))
+        self._loop.record(ExecutionTerminated(group=group, member=member, ending=fact.ending))
 
     async def _closed(self, one: SupervisedExecution, fact: Closed) -> None:
         group, member = self._places[one.name]
@@ -256,7 +258,7 @@ class GroupExecutions:
         self._closings[one.name] = fact
         ran_s = None if one.terminated is None else one.terminated.elapsed_s
         if one.name not in self._rewarded:
-            self._record(
+            self._loop.record(
                 RewardGiven(
                     group=group,
                     member=member,
@@ -266,7 +268,7 @@ class GroupExecutions:
                     reason=fact.reason if fact.score is None else None,
                 )
             )
-        self._record(ExecutionClosed(group=group, member=member, outcome=fact.outcome))
+        self._loop.record(ExecutionClosed(group=group, member=member, outcome=fact.outcome))
 
 
 def name_of(group: int, member: int) -> ExecutionId:

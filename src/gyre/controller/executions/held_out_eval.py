@@ -5,17 +5,17 @@ Rule 2: numbers never repeat, and nothing here enters a buffer.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import sqrt
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from gyre.aio import Spawn
 from gyre.cluster.fork_client import ProcessForker
 from gyre.controller.executions.supervisors import OrderOf, SupervisedExecution, Supervisors
 from gyre.controller.routes import ChangeTrackingDict
+from gyre.controller.run_loop import RunLoop
 from gyre.proxy.client import ShardedProxyClient
 from gyre.rollout.facts import FactEntry
 from gyre.scheduler.messages import (
@@ -52,6 +52,7 @@ class HeldOutEval:
 
     def __init__(
         self,
+        loop: RunLoop,
         folder: Path,
         tasks: TaskSource,
         proxy: ShardedProxyClient,
@@ -61,16 +62,14 @@ class HeldOutEval:
         last: int | None,
         order_of: OrderOf,
         facts_token: str,
-        record: Callable[[Any], None],
-        spawn: Spawn,
     ) -> None:
         """`last` is the version that the run ends with, which nothing can be launched under."""
+        self._loop = loop
         self._folder = folder
         # Read at once, so that a bad task is known before the run starts.
         self._tasks = [tasks.get(index) for index in range(len(tasks))]
         self._every = every
         self._last = last
-        self._record = record
         self._numbers: dict[ExecutionId, EvaluationId] = {}
         self._names: dict[EvaluationId, ExecutionId] = {}
         """The same, the other way round."""
@@ -88,7 +87,7 @@ class HeldOutEval:
             facts_token=facts_token,
             terminated=self._terminated,
             closed=self._closed,
-            spawn=spawn,
+            spawn=loop.spawn,
             lost=self._lost,
         )
 
@@ -163,7 +162,7 @@ class HeldOutEval:
             return
         for number in sorted(self._round.open):
             if number not in asked:
-                self._record(EvaluationRequested(evaluation=number))
+                self._loop.record(EvaluationRequested(evaluation=number))
             elif number in launched:
                 name = self._newest(number)
                 self._name(number, name)
@@ -191,7 +190,7 @@ class HeldOutEval:
             return
         self._is_due = False
         for number in self._open(self._next):
-            self._record(EvaluationRequested(evaluation=number))
+            self._loop.record(EvaluationRequested(evaluation=number))
 
     def _open(self, first: int) -> list[EvaluationId]:
         """The numbers of a new round."""
@@ -208,7 +207,7 @@ class HeldOutEval:
     def _close_round(self) -> None:
         """If nothing of it is open."""
         if self._round is not None and not self._round.open:
-            self._record(_summed(self._round, len(self._tasks)))
+            self._loop.record(_summed(self._round, len(self._tasks)))
             self._round = None
             self._begin()
 
@@ -237,12 +236,12 @@ class HeldOutEval:
         self.assignments[name] = engine
         self._supervisors.launch(name, execution.task, self._place(name))
         # No event follows from it, and its calls need a route under the new name.
-        self._record(TimerFired())
+        self._loop.record(TimerFired())
 
     async def _terminated(self, execution: SupervisedExecution, fact: Terminated) -> None:
         """Its slot is free, because judging needs no engine (SPEC 1.3)."""
         del self.assignments[execution.name]
-        self._record(EvaluationEnded(evaluation=self._numbers[execution.name]))
+        self._loop.record(EvaluationEnded(evaluation=self._numbers[execution.name]))
 
     async def _closed(self, execution: SupervisedExecution, fact: Closed) -> None:
         versions = await asyncio.to_thread(versions_of, self._folder, execution.name)
@@ -252,7 +251,7 @@ class HeldOutEval:
         assert self._round is not None
         score, version = _score(fact), self._round.version
         self._count(number, score)
-        self._record(
+        self._loop.record(
             EvaluationScored(
                 evaluation=number,
                 execution=execution.name,

@@ -1,19 +1,20 @@
 """Groups of a run on their way through training: waiting, in the open batch, or in a past step."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from gyre.aio import ChangeSignal
 from gyre.batching.batch_assembler import BatchAssembler
-from gyre.batching.group_buffer import GroupBuffer, ReadyGroup
-from gyre.batching.group_packer import ClosedExecution, EncodedClaim, PackedGroup, mean_reward
+from gyre.batching.group_buffer import GroupBuffer
+from gyre.batching.group_packer import ClosedExecution, EncodedClaim, GroupPacker, mean_reward
 from gyre.batching.work_queue import CORE, QueuedClaim
 from gyre.cell.client import CellClient
+from gyre.controller.recovered_state import RecoveredState, RecoveredStep
+from gyre.controller.run_loop import RunLoop
 from gyre.controller.training.update import Found, Queue
-from gyre.scheduler.messages import GroupAssigned, OfferGroup
-from gyre.types.errors import InternalError, LogDamaged
+from gyre.scheduler.messages import GroupAssigned
+from gyre.types.errors import LogDamaged
 from gyre.types.ids import ExecutionId, GroupId
 from gyre.types.run_events import CallsDamaged, GroupPacked, StepReplayed
 
@@ -33,46 +34,31 @@ class TrainingSettings:
 
 
 class Batches:
-    """The trajectory buffer and the packing buffer, and what a replay of past steps needs."""
+    """Makes groups into claims, batch by batch, and keeps what a replay of past steps needs."""
 
     def __init__(
         self,
+        loop: RunLoop,
+        groups: GroupBuffer[ClosedExecution],
         queue: Queue,
         settings: TrainingSettings,
-        *,
-        packer: Callable[[ReadyGroup[ClosedExecution]], PackedGroup],
-        record: Callable[[Any], None],
+        packer: GroupPacker,
         changes: ChangeSignal,
     ) -> None:
+        self._loop = loop
+        self._groups = groups
         self._queue = queue
         self._batch_executions = settings.batch_executions
         self._scored_first = settings.scored_first
         self._packer = packer
-        self._record = record
         self._changes = changes
-        self._groups: GroupBuffer[ClosedExecution] = GroupBuffer()
-        self._packing = BatchAssembler(
-            self._groups, queue, groups_per_batch=settings.groups_per_batch
-        )
+        self._packing = BatchAssembler(groups, queue, groups_per_batch=settings.groups_per_batch)
         self._scores: dict[tuple[int, tuple[str, ...]], Found] = {}
         """Of claims that were scored before this process began, by step and executions."""
         self._norms: dict[int, float] = {}
         """Of the gradients of steps that may have to be replayed."""
         self._damaged: set[ExecutionId] = set()
         """Executions whose logs were when their groups were packed, and not trained."""
-        self.version = 0
-        """v_t: steps that are taken."""
-
-    def admit(self, group: GroupId, *, version: int, size: int) -> None:
-        self._groups.admit(group, version=version, size=size)
-
-    def offer(self, command: OfferGroup, kept: Mapping[int, ClosedExecution | None]) -> None:
-        """All executions of the group have closed and left this, by member."""
-        for member, one in kept.items():
-            counts = member in command.members
-            self._groups.close(command.group, member, one if counts else None)
-        self._groups.offer(command.group, is_void=command.is_void)
-        self._changes.tell()
 
     def open(self, step: int) -> None:
         self._packing.open(step)
@@ -102,14 +88,14 @@ class Batches:
     def pull(self) -> None:
         group = self._packing.pull()
         assert group is not None
-        self._record(GroupAssigned(group=GroupId(group.number), step=self.step))
+        self._loop.record(GroupAssigned(group=GroupId(group.number), step=self.step))
 
     async def pack(self) -> None:
         """A group that was pulled becomes claims."""
         group, step = self._packing.unpacked, self.step
         assert group is not None
         made = await asyncio.to_thread(self._packer, group)
-        self._record(
+        self._loop.record(
             GroupPacked(
                 group=group.number,
                 step=step,
@@ -123,7 +109,9 @@ class Batches:
         for execution, reason in made.damaged.items():
             # A resumed controller packs a group again, and its damage is recorded once.
             if execution not in self._damaged:
-                self._record(CallsDamaged(group=group.number, execution=execution, reason=reason))
+                self._loop.record(
+                    CallsDamaged(group=group.number, execution=execution, reason=reason)
+                )
         self._damaged |= made.damaged.keys()
         self._packing.pack(group.number, [self._offer(claim) for claim in made.claims])
         self._changes.tell()
@@ -137,38 +125,37 @@ class Batches:
 
     def stepped(self, step: int, *, gradient_norm: float) -> float | None:
         """The open batch is consumed; the mean of its rewards."""
-        reward = mean_reward(self._packing.stepped())
-        self._taken(step, gradient_norm)
-        return reward
+        self._norms[step] = gradient_norm
+        return mean_reward(self._packing.stepped())
 
     def forget(self, version: int) -> None:
         """This version is durable, with all that the next step needs."""
         self._groups.forget(version)
         self._norms = {step: norm for step, norm in self._norms.items() if step >= version}
 
-    def recall_assigned(self, group: GroupId, step: int) -> None:
-        """The group was pulled into the open batch before this process began."""
-        self._packing.recall(group, step)
+    def restore(self, found: RecoveredState) -> None:
+        """Steps that were taken before this process began, and the batch that was open."""
+        self._damaged |= {ExecutionId(execution) for execution in found.damaged}
+        for step, batch in sorted(found.steps.items()):
+            self._reopen(step, batch)
+            self._packing.recall_step()
+            if batch.gradient_norm is not None:
+                self._norms[step] = batch.gradient_norm
+        if found.open is not None:
+            step, batch = found.open
+            self._reopen(step, batch)
+            # Scores of claims are for good (SPEC 8.3).
+            self._scores = {(step, shares): scores for shares, scores in batch.scores.items()}
 
-    def recall_scored(self, step: int, executions: tuple[str, ...], scores: Found) -> None:
-        """A claim of the batch was scored before this process began, for good (SPEC 8.3)."""
-        self._scores[step, executions] = scores
+    def _reopen(self, step: int, batch: RecoveredStep) -> None:
+        self.open(step)
+        for group in batch.groups:
+            self._packing.recall(group, step)
 
-    def recall_damaged(self, executions: Iterable[str]) -> None:
-        """Their logs could not be read before this process began: no step has them."""
-        self._damaged |= {ExecutionId(execution) for execution in executions}
-
-    def recall_step(self, step: int, *, gradient_norm: float | None) -> None:
-        """The step was taken before this process began."""
-        if self._packing.step != step:
-            raise InternalError(f"step {step}: taken, and its batch is not open")
-        self._packing.recall_step()
-        self._taken(step, gradient_norm)
-
-    async def replay(self, core: CellClient, version: int) -> bool:
-        """A core of this version takes the steps since then again; whether they are the same."""
+    async def replay(self, core: CellClient, steps: Iterable[int]) -> bool:
+        """The core takes these steps again; whether they are the same."""
         is_equal = True
-        for step in range(version, self.version):
+        for step in steps:
             is_equal &= await self._replay_step(core, step)
         return is_equal
 
@@ -198,15 +185,10 @@ class Batches:
                 lease += 1
         norm = (await core.step(step)).gradient_norm
         is_equal = norm == self._norms.get(step, norm)
-        self._record(
+        self._loop.record(
             StepReplayed(step=step, num_claims=lease, gradient_norm=norm, is_equal=is_equal)
         )
         return is_equal
 
     def _is_scored_first(self, claim: EncodedClaim) -> bool:
         return self._scored_first or claim.oversize
-
-    def _taken(self, step: int, gradient_norm: float | None) -> None:
-        self.version = step + 1
-        if gradient_norm is not None:
-            self._norms[step] = gradient_norm

@@ -8,21 +8,24 @@ Rule 2: while an update is under way no cell claims, joins, pulls or leaves (SPE
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from time import perf_counter
-from typing import Any
 
-from gyre.aio import ChangeSignal, Spawn
-from gyre.batching.group_buffer import ReadyGroup
-from gyre.batching.group_packer import ClosedExecution, EncodedClaim, PackedGroup
+from gyre.aio import ChangeSignal
+from gyre.batching.group_buffer import GroupBuffer
+from gyre.batching.group_packer import ClosedExecution, EncodedClaim, GroupPacker
 from gyre.batching.work_queue import CORE, Lease, MicroStepQueue, ScoreLease
 from gyre.cell.client import CellClient
 from gyre.cell.protocol import ExposedWeights
+from gyre.controller.cells.checkpointer import Checkpointer
+from gyre.controller.cells.clients import CellClients
+from gyre.controller.recovered_state import RecoveredState
+from gyre.controller.run_loop import RunLoop
 from gyre.controller.training.batches import Batches, TrainingSettings
 from gyre.controller.training.update import MOST_FAILURES, Found, Queue, Updater, UpdateResult
-from gyre.scheduler.messages import CellDied, OfferGroup, StepTaken
+from gyre.scheduler.messages import OfferGroup, StepTaken
 from gyre.types.errors import CellError, CellGone, NotFinite, TransferError
-from gyre.types.ids import CellId, GroupId
+from gyre.types.ids import GroupId
 from gyre.types.run_events import ClaimScored, ClaimTrained, StepMade
 
 GrantedLease = Lease[EncodedClaim, Found]
@@ -31,12 +34,10 @@ GrantedLease = Lease[EncodedClaim, Found]
 class ClaimRunner:
     """Has each claim scored and trained by a cell, and records what it came to."""
 
-    def __init__(
-        self, queue: Queue, *, batch_executions: int, record: Callable[[Any], None]
-    ) -> None:
+    def __init__(self, loop: RunLoop, queue: Queue, *, batch_executions: int) -> None:
+        self._loop = loop
         self._queue = queue
         self._batch_executions = batch_executions
-        self._record = record
         self._failures: Counter[int] = Counter()
         self._losses: dict[int, float] = {}
         """One that is done twice counts once."""
@@ -55,7 +56,7 @@ class ClaimRunner:
         if isinstance(granted, ScoreLease):
             found = await client.score(claim.data)
             if self._queue.scored(granted.lease, found):
-                self._record(
+                self._loop.record(
                     ClaimScored(
                         step=step,
                         claim=granted.claim,
@@ -75,7 +76,7 @@ class ClaimRunner:
         if not self._queue.done(granted.lease):
             return
         self._losses[granted.claim] = report.loss
-        self._record(
+        self._loop.record(
             ClaimTrained(
                 step=step,
                 claim=granted.claim,
@@ -107,44 +108,24 @@ class TrainingCoordinator:
 
     def __init__(
         self,
-        cells: Mapping[int, CellClient],
+        loop: RunLoop,
+        cells: CellClients,
+        checkpointer: Checkpointer,
         settings: TrainingSettings,
-        *,
-        packer: Callable[[ReadyGroup[ClosedExecution]], PackedGroup],
-        record: Callable[[Any], None],
-        settled: Callable[[], Awaitable[None]],
-        stepped: Callable[[int], None],
-        clock: Callable[[], float],
-        spawn: Spawn,
+        packer: GroupPacker,
     ) -> None:
-        """`stepped` is called with every version of the weights once the journal has its step."""
+        self._loop = loop
         self._cells = cells
+        self._checkpointer = checkpointer
         self._join_s = settings.join_s
-        self._record = record
-        self._settled = settled
-        self._stepped = stepped
-        self._clock = clock
-        self._spawn = spawn
         self._changes = ChangeSignal()
         self._queue: Queue = MicroStepQueue(lease_s=settings.lease_s)
-        self._batches = Batches(
-            self._queue, settings, packer=packer, record=record, changes=self._changes
-        )
-        self._claims = ClaimRunner(
-            self._queue, batch_executions=settings.batch_executions, record=record
-        )
-        self._updates = Updater(
-            cells,
-            self._queue,
-            group_s=settings.group_s,
-            outdated=self._outdated,
-            record=record,
-            settled=settled,
-        )
+        self._groups: GroupBuffer[ClosedExecution] = GroupBuffer()
+        self._batches = Batches(loop, self._groups, self._queue, settings, packer, self._changes)
+        self._claims = ClaimRunner(loop, self._queue, batch_executions=settings.batch_executions)
+        self._updates = Updater(loop, cells, self._queue, self._changes, group_s=settings.group_s)
         self._updating = False
         self._pulling: set[int] = set()
-        self._behind: set[int] = set()
-        """Satellites that take the core's weights before they claim again."""
         self._refusals: Counter[int] = Counter()
         """By satellite: how often in a row it could not take them."""
         self._busy: Counter[int] = Counter()
@@ -153,56 +134,46 @@ class TrainingCoordinator:
         self._parked: set[int] = set()
         self._going: set[int] = set()
         self._workers: dict[int, tuple[CellClient, asyncio.Task[None]]] = {}
+        self.version = 0
+        """v_t: steps that are taken."""
 
     # Groups
 
     def admit(self, group: GroupId, *, version: int, size: int) -> None:
-        self._batches.admit(group, version=version, size=size)
+        self._groups.admit(group, version=version, size=size)
 
     def offer(self, command: OfferGroup, kept: Mapping[int, ClosedExecution | None]) -> None:
         """All executions of the group have closed and left this, by member."""
-        self._batches.offer(command, kept)
+        for member, one in kept.items():
+            counts = member in command.members
+            self._groups.close(command.group, member, one if counts else None)
+        self._groups.offer(command.group, is_void=command.is_void)
+        self._changes.tell()
 
     def open(self, step: int) -> None:
         self._claims.clear()
         self._batches.open(step)
 
-    def forget(self, version: int) -> None:
-        """This version is durable, with all that the next step needs."""
-        self._batches.forget(version)
-
-    @property
-    def version(self) -> int:
-        """v_t: steps that are taken."""
-        return self._batches.version
-
-    def recall_version(self, version: int) -> None:
-        """Steps up to this version were taken before this process began, and need no replay."""
-        self._batches.version = version
-
-    def recall_assigned(self, group: GroupId, step: int) -> None:
-        """The group was pulled into the open batch before this process began."""
-        self._batches.recall_assigned(group, step)
-
-    def recall_scored(self, step: int, executions: tuple[str, ...], scores: Found) -> None:
-        """A claim of the open batch was scored before this process began."""
-        self._batches.recall_scored(step, executions, scores)
-
-    def recall_damaged(self, executions: Iterable[str]) -> None:
-        """Their logs could not be read before this process began."""
-        self._batches.recall_damaged(executions)
-
-    def recall_step(self, step: int, *, gradient_norm: float | None) -> None:
-        """The step was taken before this process began."""
-        self._batches.recall_step(step, gradient_norm=gradient_norm)
+    def restore(
+        self,
+        found: RecoveredState,
+        left: Mapping[GroupId, Mapping[int, ClosedExecution | None]],
+    ) -> None:
+        """Groups and steps of an earlier controller, where executions of groups left this."""
+        for number, group in found.groups.items():
+            self.admit(number, version=group.admitted.version, size=len(group.members))
+            if group.offered is not None:
+                self.offer(group.offered, left[number])
+        self._batches.restore(found)
+        self.version = max((step + 1 for step in found.steps), default=found.since)
 
     async def replay(self, core: CellClient, version: int) -> None:
         """A core of this version takes the steps since then again (SPEC 10).
 
         If they came out otherwise, what satellites made with the weights before is worth nothing.
         """
-        if not await self._batches.replay(core, version):
-            self._outdated(self._queue.cells)
+        if not await self._batches.replay(core, range(version, self.version)):
+            self._updates.outdated(self._queue.cells)
 
     # Cells
 
@@ -252,11 +223,11 @@ class TrainingCoordinator:
             self._parked.remove(cell)
             self._queue.resume(cell)
         else:
-            self._queue.join(cell, self._clock())
+            self._queue.join(cell, self._loop.now)
         client, worker = self._workers.get(cell, (None, None))
         if worker is None or worker.done() or client is not self._cells[cell]:
             client = self._cells[cell]
-            self._workers[cell] = client, self._spawn(self._work(cell, client))
+            self._workers[cell] = client, self._loop.spawn(self._work(cell, client))
         self._changes.tell()
 
     def going(self, cell: int) -> None:
@@ -277,13 +248,13 @@ class TrainingCoordinator:
             self._queue.leave(cell)
             self._changes.tell()
             await self._changes.until(lambda: not self._busy[cell])
-            self._behind.discard(cell)
+            self._updates.behind.discard(cell)
         self._changes.tell()
 
     def lost(self, cell: int) -> None:
         """The cell died: what it held returns."""
         self._parked.discard(cell)
-        self._behind.discard(cell)
+        self._updates.behind.discard(cell)
         self._gone.intersection_update(self._cells.values())
         self._updates.lost(cell)
         self._changes.tell()
@@ -292,24 +263,16 @@ class TrainingCoordinator:
         return self._queue.trains(cell)
 
     def beat(self, cell: int) -> None:
-        self._queue.beat(cell, self._clock())
+        self._queue.beat(cell, self._loop.now)
 
     def silent(self) -> tuple[int, ...]:
         """Cells whose leases ran out; they have left."""
-        return () if self._updates.is_summing else self._queue.fence(self._clock())
-
-    def _outdated(self, cells: Iterable[int]) -> None:
-        """These take weights before they claim again, and what they held returns."""
-        for cell in cells:
-            if cell != CORE and self._queue.trains(cell):
-                self._queue.join(cell, self._clock())
-                self._behind.add(cell)
-        self._changes.tell()
+        return () if self._updates.is_summing else self._queue.fence(self._loop.now)
 
     def _died(self, cell: int, client: CellClient) -> None:
         if self._is_here(cell, client):
             self._gone.add(client)
-            self._record(CellDied(cell=CellId(cell)))
+            self._cells.report_death(client, self._loop)
 
     @property
     def _has_core(self) -> bool:
@@ -342,29 +305,31 @@ class TrainingCoordinator:
             if self._may_catch_up(cell):
                 await self._catch_up(cell, client)
             if self._may_claim(cell) and self._busy[cell] < most:
-                lease = self._queue.claim(cell, self._clock())
+                lease = self._queue.claim(cell, self._loop.now)
             if lease is None:
                 await self._changes.next()
                 continue
             self._busy[cell] += 1
-            self._spawn(self._carry_out(cell, client, lease))
+            self._loop.spawn(self._carry_out(cell, client, lease))
             # Another cell's turn, so that the first does not fill its pipeline with all there is.
             await asyncio.sleep(0)
 
     def _may_claim(self, cell: int) -> bool:
-        is_free = not self._updating and cell not in self._going and cell not in self._behind
+        is_free = (
+            not self._updating and cell not in self._going and cell not in self._updates.behind
+        )
         return is_free and self._queue.trains(cell)
 
     def _may_catch_up(self, cell: int) -> bool:
         is_free = not self._updating and not self._busy[cell] and cell not in self._going
-        return cell in self._behind and is_free and self._has_core
+        return cell in self._updates.behind and is_free and self._has_core
 
     async def _catch_up(self, cell: int, client: CellClient) -> None:
         """Its sum is empty and its weights are the core's, or it is still behind."""
         self._busy[cell] += 1
         try:
             if await self.pull(cell, wanted=lambda: self._queue.trains(cell)):
-                self._behind.discard(cell)
+                self._updates.behind.discard(cell)
         except CellGone:
             self._died(cell, client)
         except CellError:
@@ -399,15 +364,16 @@ class TrainingCoordinator:
             if not self._batches.may_step:
                 return  # The core, or what a satellite held, was lost meanwhile.
             step = self._batches.step
-            members = [cell for cell in self._queue.cells if cell not in self._behind]
+            members = [cell for cell in self._queue.cells if cell not in self._updates.behind]
             core = self._cells[CORE]
             made = await self._updates.update(members, step)
             if made is None:
                 return
             self._note(step, made)
             # Those that are sent home now take no weights from here (SPEC 3.3).
-            await self._settled()
-            self._stepped(self.version)
+            await self._loop.settled()
+            self._checkpointer.begin(self.version)
+            self._batches.forget(self._checkpointer.covered)
             stay = [
                 member
                 for member in members
@@ -417,7 +383,7 @@ class TrainingCoordinator:
                 await self._updates.broadcast_weights(stay, self.version)
             else:
                 # The core that stepped is gone and sends no weights; theirs are of before the step.
-                self._outdated(stay)
+                self._updates.outdated(stay)
         finally:
             self._updating = False
             self._changes.tell()
@@ -425,7 +391,8 @@ class TrainingCoordinator:
     def _note(self, step: int, made: UpdateResult) -> None:
         report = made.report
         reward = self._batches.stepped(step, gradient_norm=report.gradient_norm)
-        self._record(
+        self.version = step + 1
+        self._loop.record(
             StepMade(
                 step=step,
                 loss=self._claims.loss,
@@ -438,7 +405,7 @@ class TrainingCoordinator:
                 reduced_bytes=made.reduced_bytes,
             )
         )
-        self._record(StepTaken(step=step))
+        self._loop.record(StepTaken(step=step))
 
     async def _wait_for_pulls(self) -> None:
         """Up to join_s; a cell that is later takes the weights after the update (SPEC 3.1)."""

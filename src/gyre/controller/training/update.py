@@ -5,17 +5,18 @@ Rule 2: a member that does not answer in time is given up, and the others meet i
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, TypeVar
 
+from gyre.aio import ChangeSignal
 from gyre.batching.group_packer import EncodedClaim
 from gyre.batching.work_queue import CORE, MicroStepQueue
 from gyre.cell.client import CellClient
-from gyre.scheduler.messages import CellDied
+from gyre.controller.cells.clients import CellClients
+from gyre.controller.run_loop import RunLoop
 from gyre.types.errors import CellError, CellGone, InternalError
-from gyre.types.ids import CellId
 from gyre.types.training import Score, StepReport
 
 Found = tuple[Score, ...]
@@ -43,24 +44,21 @@ class Updater:
 
     def __init__(
         self,
-        cells: Mapping[int, CellClient],
+        loop: RunLoop,
+        cells: CellClients,
         queue: Queue,
+        changes: ChangeSignal,
         *,
         group_s: float,
-        outdated: Callable[[Iterable[int]], None],
-        record: Callable[[Any], None],
-        settled: Callable[[], Awaitable[None]],
     ) -> None:
-        """`group_s`: how long the others are waited for once one member has answered.
-
-        `outdated` is called with satellites whose sums or weights are worth nothing any more.
-        """
+        """`group_s`: how long the others are waited for once one member has answered."""
+        self._loop = loop
         self._cells = cells
         self._queue = queue
+        self._changes = changes
         self._group_s = group_s
-        self._outdated = outdated
-        self._record = record
-        self._settled = settled
+        self.behind: set[int] = set()
+        """Satellites that take the core's weights before they claim again."""
         self._num_failures = 0
         """In a row, with every cell alive."""
         self._asked: dict[int, CellClient] = {}
@@ -78,6 +76,14 @@ class Updater:
         else:
             self._lost.add(cell)
 
+    def outdated(self, cells: Iterable[int]) -> None:
+        """These take weights before they claim again, and what they held returns."""
+        for cell in cells:
+            if cell != CORE and self._queue.trains(cell):
+                self._queue.join(cell, self._loop.now)
+                self.behind.add(cell)
+        self._changes.tell()
+
     @property
     def is_summing(self) -> bool:
         """It is unknown whether the core has the sum of each satellite."""
@@ -94,7 +100,7 @@ class Updater:
         report = await self._stepped(step) if self._is_summed else None
         if report is None:
             # What they sent went with the core, and their own sums still hold it.
-            self._outdated(members)
+            self.outdated(members)
             return None
         self._num_failures = 0
         return UpdateResult(report=report, claims=claims, reduce_s=reduce_s, reduced_bytes=sent)
@@ -108,7 +114,7 @@ class Updater:
         )
         failed = [cell for cell, one in answers.items() if isinstance(one, BaseException)]
         if failed:
-            self._outdated(failed)
+            self.outdated(failed)
             await self._after_failure(answers)
 
     @property
@@ -175,9 +181,8 @@ class Updater:
         others = [answer for answer in answers.values() if isinstance(answer, BaseException)]
         self._num_failures = 0 if gone else self._num_failures + 1
         for cell in gone:
-            if self._asked[cell] is self._cells[cell]:
-                self._record(CellDied(cell=CellId(cell)))
-        await self._settled()
+            self._cells.report_death(self._asked[cell], self._loop)
+        await self._loop.settled()
         for error in others:
             if not isinstance(error, CellError) or self._num_failures >= MOST_FAILURES:
                 raise error
