@@ -17,7 +17,8 @@ from typing import Any, Literal
 from benchmarks.live.compare import PACKAGES
 from benchmarks.peers import results
 
-from gyre.cluster.fork_client import ForkClient, ForkedProcess
+from gyre.cluster.fork_client import ForkClient
+from gyre.cluster.process import ForkedProcess
 from gyre.rollout.main import Secrets
 from gyre.rollout.spec import ExecutionSpec, write_order
 from gyre.sandboxes.local.sandbox import LocalSandbox, SandboxLayout

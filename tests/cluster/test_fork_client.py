@@ -10,8 +10,9 @@ import uvloop
 from tests.waiting import PATIENCE_S, until, wait_until
 
 from gyre.aio import run_loop
-from gyre.cluster.fork_client import LOST, ForkClient
+from gyre.cluster.fork_client import ForkClient
 from gyre.types.errors import ConfigError
+from gyre.types.protocols import LOST
 
 pytestmark = pytest.mark.slow
 
@@ -71,7 +72,7 @@ def test_a_child_that_ends_before_it_is_ready_is_refused_with_its_last_words(tmp
         child = await fork_client.fork("cell-3", ["fail"], log=tmp_path / "log")
         await child.ready(PATIENCE_S)
 
-    with pytest.raises(ConfigError, match=r"cell-3: not ready: ended with status 1") as refused:
+    with pytest.raises(ConfigError, match=r"cell-3: ended with status 1") as refused:
         with_nursery(work, tmp_path)
 
     assert str(refused.value).endswith("RuntimeError: a newborn that cannot be")

@@ -4,79 +4,15 @@ import asyncio
 import itertools
 import json
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from gyre.cluster.local import LocalNode
-from gyre.cluster.process import LOOK_S
+from gyre.cluster.process import STOP_S, ForkedProcess
 from gyre.types.errors import ConfigError
-from gyre.types.protocols import LOST, Cluster, Node, SpawnedProcess
-
-STOP_S = 15.0
-"""How long a process may take to end after SIGTERM."""
-TAIL_BYTES = 2_000
-
-
-class ForkedProcess:
-    """A process that a fork server made, in a session of its own."""
-
-    def __init__(self, pid: int, spot: Node) -> None:
-        self.pid = pid
-        self.spot = spot
-        self.name = str(pid)
-        self.log: Path | None = None
-        loop = asyncio.get_running_loop()
-        self._ended: asyncio.Future[int] = loop.create_future()
-        self._ready: asyncio.Future[str] = loop.create_future()
-
-    @property
-    def is_over(self) -> bool:
-        return self._ended.done()
-
-    async def ready(self, within_s: float) -> str:
-        """Where it takes requests; ConfigError with the end of its log if it never does."""
-        done, _ = await asyncio.wait(
-            (self._ready, self._ended), timeout=within_s, return_when=asyncio.FIRST_COMPLETED
-        )
-        if self._ready in done:
-            return self._ready.result()
-        how = f"ended with status {self._ended.result()}" if done else f"not within {within_s:g} s"
-        raise ConfigError(f"{self.name}: not ready: {how}\n{self._tail()}".rstrip())
-
-    async def wait(self) -> int:
-        return await asyncio.shield(self._ended)
-
-    def signal(self, number: signal.Signals) -> None:
-        if not self.is_over:
-            self.spot.signal(self.pid, number)
-
-    async def stop(self, within_s: float = STOP_S) -> None:
-        """Ends it by SIGTERM, and after `within_s` by SIGKILL, with everything it started."""
-        self.signal(signal.SIGTERM)
-        await self.end(within_s)
-
-    async def kill(self) -> None:
-        """It is gone, and so is everything it started."""
-        self.spot.signal(self.pid, signal.SIGKILL, group=True)
-        await self.wait()
-
-    async def end(self, within_s: float) -> None:
-        """It has ended, by itself if it does so in time."""
-        await asyncio.wait((self._ended,), timeout=within_s)
-        self.spot.signal(self.pid, signal.SIGKILL, group=True)
-        await asyncio.wait((self._ended,), timeout=within_s)
-
-    def heard(self, answer: dict[str, Any]) -> None:
-        if "ready" in answer and not self._ready.done():
-            self._ready.set_result(answer["ready"])
-        if "ended" in answer and not self._ended.done():
-            self._ended.set_result(answer["ended"])
-
-    def _tail(self) -> str:
-        if self.log is None:
-            return ""
-        return self.log.read_bytes()[-TAIL_BYTES:].decode(errors="replace").strip()
+from gyre.types.protocols import Cluster, Node, NodeProcess
 
 
 class ProcessForker(Protocol):
@@ -93,6 +29,15 @@ class ProcessForker(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A fork that was asked for and is not answered yet."""
+
+    name: str
+    log: Path
+    process: asyncio.Future[ForkedProcess]
+
+
 class ForkClient:
     """The client of one fork server, which imports a module once and forks processes of it.
 
@@ -101,7 +46,7 @@ class ForkClient:
     """
 
     def __init__(
-        self, module: str, process: SpawnedProcess, log: Path, spot: Node, *, dies_with_parent: bool
+        self, module: str, process: NodeProcess, log: Path, spot: Node, *, dies_with_parent: bool
     ) -> None:
         """Made by `open`."""
         self._module = module
@@ -111,10 +56,10 @@ class ForkClient:
         self._opening = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
         self._requests = itertools.count()
-        self._process: SpawnedProcess
-        self._processes: list[SpawnedProcess] = []
+        self._process: NodeProcess
+        self._processes: list[NodeProcess] = []
         """All there were: children of one that was killed may still write to its output."""
-        self._asked: dict[int, asyncio.Future[ForkedProcess]]
+        self._asked: dict[int, _Request]
         self._listening: asyncio.Task[None]
         self._listen_to(process)
 
@@ -153,8 +98,8 @@ class ForkClient:
                     await _fork_server(self._module, self._log, self._spot, self._dies_with_parent)
                 )
         request = next(self._requests)
-        given: asyncio.Future[ForkedProcess] = asyncio.get_running_loop().create_future()
-        self._asked[request] = given
+        process: asyncio.Future[ForkedProcess] = asyncio.get_running_loop().create_future()
+        self._asked[request] = _Request(name, log, process)
         asked = {
             "request": request,
             "arguments": list(arguments),
@@ -166,9 +111,7 @@ class ForkClient:
             await self._process.tell(json.dumps(asked).encode() + b"\n")
         except (BrokenPipeError, ConnectionResetError) as error:
             raise self._has_ended() from error
-        child = await given
-        child.name, child.log = name, log
-        return child
+        return await process
 
     def signal_log_holder(self, log: str, number: int) -> None:
         self._spot.signal_log_holder(log, number)
@@ -188,53 +131,45 @@ class ForkClient:
         for process in self._processes:
             await process.close()
 
-    def _listen_to(self, process: SpawnedProcess) -> None:
+    def _listen_to(self, process: NodeProcess) -> None:
         self._processes.append(process)
         self._process, self._asked = process, {}
         self._listening = asyncio.create_task(self._listen(process, self._asked))
         self._tasks.append(self._listening)
 
-    async def _listen(
-        self, process: SpawnedProcess, asked: dict[int, asyncio.Future[ForkedProcess]]
-    ) -> None:
+    async def _listen(self, process: NodeProcess, asked: dict[int, _Request]) -> None:
         """Takes answers until the process ends; then the ends of its children are looked for."""
         children: dict[int, ForkedProcess] = {}
+        early: dict[int, Mapping[str, Any]] = {}
+        """A child's own line may come before its parent's line about it."""
         async for line in process.lines():
             answer = json.loads(line)
             pid = answer["pid"]
-            if pid not in children:
-                # A child's own first line may come before its parent's line about it.
-                children[pid] = ForkedProcess(pid, self._spot)
-            child = children[pid]
-            child.heard(answer)
             if "request" in answer:
-                given = asked.pop(answer["request"])
-                if not given.done():  # The task that asked may have been cancelled meanwhile.
-                    given.set_result(child)
+                request = asked.pop(answer["request"])
+                children[pid] = ForkedProcess(request.name, pid, request.log, self._spot)
+                if not request.process.done():  # The task that asked may be cancelled by now.
+                    request.process.set_result(children[pid])
+                answer = early.pop(pid, {})
+            elif pid not in children:
+                early[pid] = answer
+                continue
+            if "ready" in answer:
+                children[pid].report_ready(answer["ready"])
             if "ended" in answer:
-                del children[pid]
-        for given in asked.values():
-            if not given.done():
-                given.set_exception(self._has_ended())
-        self._tasks += (asyncio.create_task(_followed(child)) for child in children.values())
+                children.pop(pid).report_end(answer["ended"])
+        for request in asked.values():
+            if not request.process.done():
+                request.process.set_exception(self._has_ended())
+        self._tasks += (asyncio.create_task(child.watch()) for child in children.values())
 
     def _has_ended(self) -> ConfigError:
         return ConfigError(f"the fork server of {self._module} has ended")
 
 
-async def _fork_server(
-    module: str, log: Path, spot: Node, dies_with_parent: bool
-) -> SpawnedProcess:
+async def _fork_server(module: str, log: Path, spot: Node, dies_with_parent: bool) -> NodeProcess:
     how = ("--tied",) if dies_with_parent else ()
     return await spot.spawn(("-m", "gyre.cluster.fork_server", module, *how), log=str(log))
-
-
-async def _followed(child: ForkedProcess) -> None:
-    """Looks for the end of a process whose fork server, which reports ends, is gone."""
-    if child.log is not None:
-        while await child.spot.is_running(child.pid, str(child.log)):
-            await asyncio.sleep(LOOK_S)
-        child.heard({"ended": LOST})
 
 
 class ForkClients:

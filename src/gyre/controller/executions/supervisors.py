@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Protocol
 
 from gyre.aio import Spawn
-from gyre.cluster.fork_client import ForkedProcess, ProcessForker
+from gyre.cluster.fork_client import ProcessForker
 from gyre.cluster.liveness import QUESTIONS, SilenceTimer
+from gyre.cluster.process import ForkedProcess
 from gyre.proxy.client import SealedExecution, ShardedProxyClient
 from gyre.rollout import facts
 from gyre.rollout.facts import FactEntry
