@@ -106,9 +106,9 @@ async def _launch(fork_client: ForkClient, folder: Path, kind: Any) -> tuple[For
         sandbox=SandboxSpec(kind=kind, limits=LIMITS),
     )
     path = write_order(folder, order)
-    told = json.dumps(asdict(Secrets(key="k")))
+    secret = json.dumps(asdict(Secrets(key="k")))
     child = await fork_client.fork(
-        folder.name, [str(path)], log=folder / "supervisor.log", told=told
+        folder.name, [str(path)], log=folder / "supervisor.log", secret=secret
     )
     await _until((folder / "workspace" / "work").exists)
     return child, time.monotonic() - began

@@ -12,16 +12,22 @@ from typing import Any, Protocol
 from gyre.cluster.local import LocalNode
 from gyre.cluster.process import STOP_S, ForkedProcess
 from gyre.types.errors import ConfigError
-from gyre.types.protocols import Cluster, Node, NodeProcess
+from gyre.types.protocols import Cluster, Node, NodeProcess, ProcessHandle
 
 
 class ProcessForker(Protocol):
     """Forks processes, on this machine or another."""
 
     async def fork(
-        self, name: str, arguments: Sequence[str], *, log: Path, told: str = "", lasts: bool = False
-    ) -> ForkedProcess:
-        """A new process, which outlives this one if `lasts`; `told` reaches it by a pipe alone."""
+        self,
+        name: str,
+        arguments: Sequence[str],
+        *,
+        log: Path,
+        secret: str = "",
+        outlives_parent: bool = False,
+    ) -> ProcessHandle:
+        """A new process; `secret` reaches it by a pipe alone."""
         ...
 
     def signal_log_holder(self, log: str, number: int) -> None:
@@ -42,16 +48,16 @@ class ForkClient:
     """The client of one fork server, which imports a module once and forks processes of it.
 
     It may be killed: the next fork opens another, and those forked before live on, unless they
-    are tied to it and should not last.
+    die with their parent.
     """
 
     def __init__(
-        self, module: str, process: NodeProcess, log: Path, spot: Node, *, dies_with_parent: bool
+        self, module: str, process: NodeProcess, log: Path, node: Node, *, dies_with_parent: bool
     ) -> None:
         """Made by `open`."""
         self._module = module
         self._log = log
-        self._spot = spot
+        self._node = node
         self._dies_with_parent = dies_with_parent
         self._opening = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
@@ -68,12 +74,12 @@ class ForkClient:
         cls, module: str, log: Path, *, at: Node | None = None, dies_with_parent: bool = False
     ) -> "ForkClient":
         """Starts a fork server, here or at a node; see `fork` for which children end with it."""
-        spot = LocalNode() if at is None else at
+        node = LocalNode() if at is None else at
         return cls(
             module,
-            await _fork_server(module, log, spot, dies_with_parent),
+            await _fork_server(module, log, node, dies_with_parent),
             log,
-            spot,
+            node,
             dies_with_parent=dies_with_parent,
         )
 
@@ -88,14 +94,20 @@ class ForkClient:
         return self._process.is_over or self._listening.done()
 
     async def fork(
-        self, name: str, arguments: Sequence[str], *, log: Path, told: str = "", lasts: bool = False
+        self,
+        name: str,
+        arguments: Sequence[str],
+        *,
+        log: Path,
+        secret: str = "",
+        outlives_parent: bool = False,
     ) -> ForkedProcess:
-        """A new process, which outlives this one if `lasts`; `told` reaches it by a pipe alone."""
+        """A new process; `secret` reaches it by a pipe alone."""
         log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         async with self._opening:
             if self.is_over:
                 self._listen_to(
-                    await _fork_server(self._module, self._log, self._spot, self._dies_with_parent)
+                    await _fork_server(self._module, self._log, self._node, self._dies_with_parent)
                 )
         request = next(self._requests)
         process: asyncio.Future[ForkedProcess] = asyncio.get_running_loop().create_future()
@@ -103,9 +115,9 @@ class ForkClient:
         asked = {
             "request": request,
             "arguments": list(arguments),
-            "told": told,
+            "secret": secret,
             "log": str(log),
-            "lasts": lasts,
+            "outlives_parent": outlives_parent,
         }
         try:
             await self._process.tell(json.dumps(asked).encode() + b"\n")
@@ -114,7 +126,7 @@ class ForkClient:
         return await process
 
     def signal_log_holder(self, log: str, number: int) -> None:
-        self._spot.signal_log_holder(log, number)
+        self._node.signal_log_holder(log, number)
 
     async def close(self) -> None:
         """Ends the fork server; processes that do not outlive it get SIGTERM."""
@@ -123,7 +135,7 @@ class ForkClient:
             async with asyncio.timeout(STOP_S):
                 await self._process.wait()
         except TimeoutError:
-            self._spot.signal(self._process.pid, signal.SIGKILL)
+            self._node.signal(self._process.pid, signal.SIGKILL)
             await self._process.wait()
         for task in self._tasks:
             task.cancel()
@@ -147,7 +159,7 @@ class ForkClient:
             pid = answer["pid"]
             if "request" in answer:
                 request = asked.pop(answer["request"])
-                children[pid] = ForkedProcess(request.name, pid, request.log, self._spot)
+                children[pid] = ForkedProcess(request.name, pid, request.log, self._node)
                 if not request.process.done():  # The task that asked may be cancelled by now.
                     request.process.set_result(children[pid])
                 answer = early.pop(pid, {})
@@ -167,9 +179,9 @@ class ForkClient:
         return ConfigError(f"the fork server of {self._module} has ended")
 
 
-async def _fork_server(module: str, log: Path, spot: Node, dies_with_parent: bool) -> NodeProcess:
-    how = ("--tied",) if dies_with_parent else ()
-    return await spot.spawn(("-m", "gyre.cluster.fork_server", module, *how), log=str(log))
+async def _fork_server(module: str, log: Path, node: Node, dies_with_parent: bool) -> NodeProcess:
+    how = ("--dies-with-parent",) if dies_with_parent else ()
+    return await node.spawn(("-m", "gyre.cluster.fork_server", module, *how), log=str(log))
 
 
 class ForkClients:
@@ -179,36 +191,44 @@ class ForkClients:
         self._module = module
         self._cluster = cluster
         self._log = log
-        self._fork_client: dict[Node, ForkClient] = {}
+        self._fork_clients: dict[Node, ForkClient] = {}
         self._opening = asyncio.Lock()
 
     @property
     def pids(self) -> list[int]:
         """Of those on this machine."""
         here = self._cluster.here.host
-        return [one.pid for spot, one in self._fork_client.items() if spot.host == here]
+        return [client.pid for node, client in self._fork_clients.items() if node.host == here]
 
-    async def at(self, spot: Node) -> ForkClient:
+    async def at(self, node: Node) -> ForkClient:
         async with self._opening:
-            self._fork_client = {
-                one: born for one, born in self._fork_client.items() if not one.is_lost
+            self._fork_clients = {
+                node: client for node, client in self._fork_clients.items() if not node.is_lost
             }
-            if spot not in self._fork_client:
-                # What should not outlive its controller must not outlive its actor either.
-                self._fork_client[spot] = await ForkClient.open(
-                    self._module, self._log, at=spot, dies_with_parent=not self._cluster.is_shared
+            if node not in self._fork_clients:
+                # What does not outlive its controller must not outlive its node agent either.
+                self._fork_clients[node] = await ForkClient.open(
+                    self._module, self._log, at=node, dies_with_parent=not self._cluster.is_shared
                 )
-            return self._fork_client[spot]
+            return self._fork_clients[node]
 
     async def fork(
-        self, name: str, arguments: Sequence[str], *, log: Path, told: str = "", lasts: bool = False
+        self,
+        name: str,
+        arguments: Sequence[str],
+        *,
+        log: Path,
+        secret: str = "",
+        outlives_parent: bool = False,
     ) -> ForkedProcess:
         """A new process on a node that the cluster picks for executions."""
         fork_client = await self.at(await self._cluster.agents())
-        return await fork_client.fork(name, arguments, log=log, told=told, lasts=lasts)
+        return await fork_client.fork(
+            name, arguments, log=log, secret=secret, outlives_parent=outlives_parent
+        )
 
     def signal_log_holder(self, log: str, number: int) -> None:
         self._cluster.signal_log_holder(log, number)
 
     async def close(self) -> None:
-        await asyncio.gather(*(one.close() for one in self._fork_client.values()))
+        await asyncio.gather(*(client.close() for client in self._fork_clients.values()))

@@ -33,10 +33,11 @@ from gyre.scheduler.messages import (
 from gyre.scheduler.replay import EVENTS
 from gyre.scheduler.scheduler import Scheduler
 from gyre.storage.call_log import CallLog, path_of
+from gyre.testing.processes import FakeForker
 from gyre.trajectory.loading import versions_of
 from gyre.types.call_records import CallClosed
 from gyre.types.conversation import Message
-from gyre.types.errors import ConfigError, EngineError
+from gyre.types.errors import EngineError
 from gyre.types.ids import EngineId
 from gyre.types.outcomes import Closed, Ending, Launched, Outcome, Prepared, Terminated
 from gyre.types.run_events import EvaluationRound, EvaluationScored
@@ -97,45 +98,24 @@ class Proxy:
         return f"http://proxy/exec/{execution}"
 
 
-class Child:
-    """A supervisor that ends when it is told to."""
+class Forker(FakeForker):
+    """Forks supervisors that end by any signal."""
 
     def __init__(self):
-        self.signals, self.is_over = [], False
+        super().__init__(LocalNode(), ends_by=signal.Signals)
 
-    def signal(self, number):
-        self.signals.append(number)
-        self.is_over = True
+    @property
+    def told(self):
+        """By name, the order and the secrets of each supervisor."""
+        return {
+            one.name: (read_order(Path(*one.arguments)), json.loads(one.secret))
+            for one in self.requests
+        }
 
-    async def end(self, within_s):
-        assert self.is_over
-
-
-class Nursery:
-    """Children by name, the last of each, and what they were told."""
-
-    is_over = False
-
-    def __init__(self):
-        self.born, self.told, self.num_born = {}, {}, Counter()
-        self.is_closed = False
-        self.gate = asyncio.Event()
-        self.gate.set()
-        self.asked = asyncio.Event()
-
-    async def fork(self, name, arguments, *, log, told, lasts):
-        self.asked.set()
-        await self.gate.wait()
-        if self.is_closed:
-            raise ConfigError("the nursery has ended")
-        (path,) = arguments
-        self.num_born[name] += 1
-        self.told[name] = read_order(Path(path)), json.loads(told)
-        self.born[name] = Child()
-        return self.born[name]
-
-    def signal_log_holder(self, log, number):
-        LocalNode().signal_log_holder(log, number)
+    @property
+    def last(self):
+        """By name, the last of each."""
+        return {one.name: one for one in self.processes}
 
 
 class Scene(FakeRunLoop):
@@ -147,7 +127,7 @@ class Scene(FakeRunLoop):
         self.proxy = Proxy()
         self.scheduler = Scheduler(SHAPE)
         self.facts, self.launched = [], []
-        self.fork_server = Nursery()
+        self.forker = Forker()
         self.order = None
         self._inbox = deque()
         self._spawned = set()
@@ -156,7 +136,7 @@ class Scene(FakeRunLoop):
             folder,
             Tasks(tasks),
             self.proxy,
-            fork_client or self.fork_server,
+            fork_client or self.forker,
             every=every,
             last=SHAPE.steps,
             order_of=self._order_of,
@@ -258,8 +238,8 @@ def test_all_tasks_are_asked_for_before_the_first_step_and_launched_by_slots(sce
 
     assert [0, 1, 2] == [one.evaluation for one in found.of(EvaluationRequested)]
     assert [0, 1] == found.launched
-    assert ["eval-000000", "eval-000001"] == sorted(found.fork_server.told)
-    order, told = found.fork_server.told["eval-000001"]
+    assert ["eval-000000", "eval-000001"] == sorted(found.forker.told)
+    order, told = found.forker.told["eval-000001"]
     assert ("held-1", "http://proxy/exec/eval-000001") == (order.task.id, order.url)
     assert {"key": "key-eval-000001", "token": "token"} == told
 
@@ -409,30 +389,30 @@ def test_an_evaluation_whose_nursery_died_is_started_by_the_next(scene):
     """That is nothing it could be scored for."""
 
     async def scenario(one):
-        one.fork_server.is_closed = True
+        one.forker.is_closed = True
         await one.begin()
-        assert {} == one.fork_server.born
-        one.fork_server.is_closed = False
+        assert {} == one.forker.last
+        one.forker.is_closed = False
         await one.evaluations.look()
         await one.close(0)
 
     found = scene(scenario, tasks=1)
 
-    assert "key-eval-000000" == found.fork_server.told["eval-000000"][1]["key"]
+    assert "key-eval-000000" == found.forker.told["eval-000000"][1]["key"]
     assert [("valid", 1.0)] == [(one.outcome, one.score) for one in found.of(EvaluationScored)]
 
 
 def test_a_supervisor_that_dies_is_followed_by_another(scene):
     async def scenario(one):
         await one.begin()
-        one.fork_server.born["eval-000000"].is_over = True
+        one.forker.last["eval-000000"].exit()
         await one.evaluations.look()
         await one.evaluations.look()
         await one.close(0)
 
     found = scene(scenario, tasks=1)
 
-    assert {"eval-000000": 2} == found.fork_server.num_born
+    assert {"eval-000000": 2} == Counter(one.name for one in found.forker.requests)
     assert [("valid", 1.0)] == [(one.outcome, one.score) for one in found.of(EvaluationScored)]
 
 
@@ -440,10 +420,10 @@ def test_a_supervisor_that_dies_is_followed_by_another(scene):
 def test_a_supervisor_that_is_lost_again_and_again_is_given_up(scene, is_closed):
     async def scenario(one):
         await one.begin()
-        one.fork_server.is_closed = is_closed
+        one.forker.is_closed = is_closed
         for _ in range(MOST_REVIVALS + 1):
             assert [] == one.of(EvaluationScored)
-            one.fork_server.born["eval-000000"].is_over = True
+            one.forker.last["eval-000000"].exit()
             await one.evaluations.look()
         await one.settle()
 
@@ -477,7 +457,7 @@ def test_what_is_unfinished_is_told_whether_the_run_is_over_or_only_stopped(scen
         "eval-000000": [],
         "eval-000001": [told],
         "eval-000002": [told],
-    } == {name: child.signals for name, child in found.fork_server.born.items()}
+    } == {name: child.signals for name, child in found.forker.last.items()}
 
 
 def test_an_evaluation_that_is_about_to_be_started_is_not(scene):
@@ -489,7 +469,7 @@ def test_an_evaluation_that_is_about_to_be_started_is_not(scene):
 
     found = scene(scenario, tasks=1)
 
-    assert {} == found.fork_server.born
+    assert {} == found.forker.last
     assert [("surplus", None)] == [(one.outcome, one.score) for one in found.of(EvaluationScored)]
 
 
@@ -497,19 +477,19 @@ def test_an_evaluation_that_is_just_being_started_is_cancelled_too(scene):
     """Whoever waits for its start is gone by then, as at the end of a run."""
 
     async def scenario(one):
-        one.fork_server.gate.clear()
+        one.forker.gate.clear()
         one.record(RunStarted())
         one.take_all()
-        await one.fork_server.asked.wait()
+        await one.forker.asked.wait()
         one.abandon()
         ending = asyncio.create_task(one.evaluations.end())
         await asyncio.sleep(0)
-        one.fork_server.gate.set()
+        one.forker.gate.set()
         await ending
 
     found = scene(scenario, tasks=1)
 
-    assert [signal.SIGUSR2] == found.fork_server.born["eval-000000"].signals
+    assert [signal.SIGUSR2] == found.forker.last["eval-000000"].signals
 
 
 @pytest.mark.slow
@@ -572,7 +552,7 @@ def test_a_round_that_an_earlier_controller_left_open_goes_on(scene):
 
     again = scene(scenario).again
 
-    assert {"eval-000003", "eval-000004"} == set(again.fork_server.born)
+    assert {"eval-000003", "eval-000004"} == set(again.forker.last)
     assert [1, 2] == [one.evaluation for one in again.of(EvaluationScored)]
     assert [(0, 3)] == [(one.version, one.num_valid) for one in again.of(EvaluationRound)]
     # The one that was due meanwhile begins when this one is closed.

@@ -21,7 +21,6 @@ from typing import Protocol
 from gyre.aio import Spawn
 from gyre.cluster.fork_client import ProcessForker
 from gyre.cluster.liveness import QUESTIONS, SilenceTimer
-from gyre.cluster.process import ForkedProcess
 from gyre.proxy.client import SealedExecution, ShardedProxyClient
 from gyre.rollout import facts
 from gyre.rollout.facts import FactEntry
@@ -40,6 +39,7 @@ from gyre.storage.files import is_taken
 from gyre.types.errors import BoundaryError, ConfigError, LogDamaged
 from gyre.types.ids import ExecutionId
 from gyre.types.outcomes import Closed, Ending, Fact, Launched, Outcome, Terminated
+from gyre.types.protocols import ProcessHandle
 from gyre.types.tasks import Task
 
 LOOK_S = 0.1
@@ -116,7 +116,7 @@ class SupervisedExecution:
     task: Task
     by: ProcessSignaller
     """Signals its supervisor where that is no child of this controller."""
-    fork: "asyncio.Task[ForkedProcess] | None" = None
+    fork: "asyncio.Task[ProcessHandle] | None" = None
     """Of its supervisor; the last one, where it was revived."""
     is_cancelled: bool = False
     """It is surplus, or the run is over."""
@@ -194,7 +194,7 @@ class SupervisedExecution:
             await end(self.folder, within_s, self.by)
 
     @property
-    def process(self) -> ForkedProcess | None:
+    def process(self) -> ProcessHandle | None:
         """Its supervisor, once that is forked."""
         if self.fork is None or not self.fork.done() or self.fork.exception() is not None:
             return None
@@ -443,8 +443,8 @@ class Supervisors:
                 execution.name,
                 [str(execution.folder / ORDER_FILE)],
                 log=execution.folder / LOG_FILE,
-                told=json.dumps(asdict(keys)),
-                lasts=True,
+                secret=json.dumps(asdict(keys)),
+                outlives_parent=True,
             )
         )
         process = await asyncio.shield(execution.fork)
