@@ -62,7 +62,9 @@ class LoggedProcess(ABC):
         await self.wait()
 
     def log_tail(self) -> str:
-        return self.log.read_bytes()[-TAIL_BYTES:].decode(errors="replace").strip()
+        """Nothing if it has not come to open its log."""
+        text = self.log.read_bytes()[-TAIL_BYTES:] if self.log.exists() else b""
+        return text.decode(errors="replace").strip()
 
     async def _has_ended(self, within_s: float) -> bool:
         try:
