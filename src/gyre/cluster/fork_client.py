@@ -60,14 +60,13 @@ class ForkClient:
         self._node = node
         self._dies_with_parent = dies_with_parent
         self._opening = asyncio.Lock()
-        self._tasks: list[asyncio.Task[None]] = []
         self._requests = itertools.count()
-        self._process: NodeProcess
-        self._processes: list[NodeProcess] = []
+        self._process = process
+        self._processes = [process]
         """All there were: children of one that was killed may still write to its output."""
-        self._asked: dict[int, _Request]
-        self._listening: asyncio.Task[None]
-        self._listen_to(process)
+        self._asked: dict[int, _Request] = {}
+        self._listening = asyncio.create_task(self._listen(process, self._asked))
+        self._tasks = [self._listening]
 
     @classmethod
     async def open(
@@ -106,9 +105,7 @@ class ForkClient:
         log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         async with self._opening:
             if self.is_over:
-                self._listen_to(
-                    await _fork_server(self._module, self._log, self._node, self._dies_with_parent)
-                )
+                await self._reopen()
         request = next(self._requests)
         process: asyncio.Future[ForkedProcess] = asyncio.get_running_loop().create_future()
         self._asked[request] = _Request(name, log, process)
@@ -143,10 +140,13 @@ class ForkClient:
         for process in self._processes:
             await process.close()
 
-    def _listen_to(self, process: NodeProcess) -> None:
-        self._processes.append(process)
-        self._process, self._asked = process, {}
-        self._listening = asyncio.create_task(self._listen(process, self._asked))
+    async def _reopen(self) -> None:
+        self._process = await _fork_server(
+            self._module, self._log, self._node, self._dies_with_parent
+        )
+        self._processes.append(self._process)
+        self._asked = {}
+        self._listening = asyncio.create_task(self._listen(self._process, self._asked))
         self._tasks.append(self._listening)
 
     async def _listen(self, process: NodeProcess, asked: dict[int, _Request]) -> None:
