@@ -283,10 +283,7 @@ class EvalRunner:
                 self._config, name, task, url=url, facts_url=facts_url
             ),
             facts_token=self._facts_token,
-            terminated=self._terminated,
-            closed=self._closed,
             spawn=self._spawn,
-            lost=self._lost,
         )
         try:
             async with serving(FactsServer(self._facts_token, self._supervisors.receive), on):
@@ -323,24 +320,26 @@ class EvalRunner:
             await self._slots.acquire()
             name, task = known.get(slot) or name_of(*slot), self._tasks[slot[0]]
             take = self._supervisors.adopt if slot in known else self._supervisors.launch
-            take(name, task, self._places.attempts / name)
+            take(name, task, self._places.attempts / name, self)
 
-    def _lost(self, one: SupervisedExecution, reason: str) -> None:
+    # As supervisors report
+
+    def lost(self, execution: SupervisedExecution, reason: str) -> None:
         """Begun anew in the place that it holds, under a name that has neither log nor folder."""
-        name = next_name(one.name)
-        self._supervisors.launch(name, one.task, self._places.attempts / name)
+        name = next_name(execution.name)
+        self._supervisors.launch(name, execution.task, self._places.attempts / name, self)
 
-    async def _terminated(self, one: SupervisedExecution, fact: Terminated) -> None:
+    async def terminated(self, execution: SupervisedExecution, fact: Terminated) -> None:
         if not self._config.schedule.evaluation_holds_slot:
             self._slots.release()
 
-    async def _closed(self, one: SupervisedExecution, fact: Closed) -> None:
+    async def closed(self, execution: SupervisedExecution, fact: Closed) -> None:
         if self._config.schedule.evaluation_holds_slot:
             self._slots.release()
         if fact.outcome is Outcome.SURPLUS:
             return  # It ends with everything else.
-        found = await asyncio.to_thread(result_of, self._places.run, one, fact)
-        self._supervisors.forget(one.name)
+        found = await asyncio.to_thread(result_of, self._places.run, execution, fact)
+        self._supervisors.forget(execution.name)
         self._results.add(found)
         self._report(found)
         if self.is_whole:

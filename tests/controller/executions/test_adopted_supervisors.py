@@ -66,17 +66,14 @@ class Scene:
         self.folder = folder / "attempts" / NAME
         self.proxy = Proxy(opened)
         self.forker = FakeForker(LocalNode(), ends_by=())
-        self.heard, self.lost, self._spawned = [], [], set()
+        self.heard, self.begun_anew, self._spawned = [], [], set()
         self.now = 0.0
         self.supervisors = Supervisors(
             self.proxy,
             self.forker,
             order_of=lambda name, task, url: order("true"),
             facts_token="t",
-            terminated=self._record,
-            closed=self._record,
             spawn=self._spawn,
-            lost=lambda one, reason: self.lost.append((one.name, reason)),
             clock=lambda: self.now,
         )
 
@@ -86,8 +83,14 @@ class Scene:
         assert all(one.outlives_parent for one in self.forker.requests)
         return [json.loads(one.secret)["key"] for one in self.forker.requests]
 
-    async def _record(self, one, fact):
+    async def terminated(self, execution, fact):
         self.heard.append(fact)
+
+    async def closed(self, execution, fact):
+        self.heard.append(fact)
+
+    def lost(self, execution, reason):
+        self.begun_anew.append((execution.name, reason))
 
     def _spawn(self, work):
         task = asyncio.ensure_future(work)
@@ -103,7 +106,7 @@ class Scene:
         file.close()
 
     async def adopt(self, **known):
-        self.supervisors.adopt(NAME, order("true").task, self.folder, **known)
+        self.supervisors.adopt(NAME, order("true").task, self.folder, self, **known)
         await asyncio.gather(*self._spawned)
 
     async def look(self, times=1):
@@ -138,7 +141,7 @@ def test_a_supervisor_that_lives_goes_on_and_is_heard_from_the_disk(scene):
     found = scene(scenario)
 
     assert [ENDED, VALID] == found.heard
-    assert ([], [NAME], []) == (found.keys, found.proxy.sealed, found.lost)
+    assert ([], [NAME], []) == (found.keys, found.proxy.sealed, found.begun_anew)
 
 
 def test_what_is_posted_and_read_from_the_disk_counts_once(scene):
@@ -177,7 +180,7 @@ def test_a_dead_one_whose_program_ran_is_revived_without_its_key(scene):
     found = scene(scenario)
 
     assert [""] == found.keys
-    assert [] == found.lost
+    assert [] == found.begun_anew
 
 
 def test_what_a_revived_one_says_is_read_from_the_disk(scene):
@@ -218,7 +221,7 @@ def test_a_dead_one_whose_program_never_ran_begins_anew(scene):
 
     found = scene(scenario)
 
-    assert [(NAME, "its supervisor died before the program ran")] == found.lost
+    assert [(NAME, "its supervisor died before the program ran")] == found.begun_anew
     assert ([NAME], [], []) == (found.proxy.sealed, found.heard, found.keys)
 
 
@@ -235,7 +238,7 @@ def test_one_that_is_forked_after_it_began_anew_finds_no_order(scene):
 
     assert 2 == late.wait(PATIENCE_S)
     assert "expected an order" in (found.folder / LOG_FILE).read_text()
-    assert [(NAME, "its supervisor died before the program ran")] == found.lost
+    assert [(NAME, "its supervisor died before the program ran")] == found.begun_anew
     assert not (found.folder / "workspace").exists()
 
 
@@ -252,20 +255,20 @@ def test_one_that_was_forked_late_and_lives_is_not_begun_anew(scene, monkeypatch
 
     found = scene(scenario)
 
-    assert ([], []) == (found.lost, found.keys)
+    assert ([], []) == (found.begun_anew, found.keys)
     assert (found.folder / ORDER_FILE).exists()
 
 
 def test_one_that_was_ordered_and_not_begun_is_launched(scene):
     found = scene(lambda one: one.adopt(), opened=())
 
-    assert (["key"], []) == (found.keys, found.lost)
+    assert (["key"], []) == (found.keys, found.begun_anew)
 
 
 def test_one_whose_key_was_told_to_a_dead_controller_begins_anew(scene):
     found = scene(lambda one: one.adopt())
 
-    assert [(NAME, "its key was told to nobody who lives")] == found.lost
+    assert [(NAME, "its key was told to nobody who lives")] == found.begun_anew
     assert [] == found.keys
 
 
@@ -278,7 +281,7 @@ def test_a_program_that_was_ended_with_its_controller_begins_anew(scene):
 
     found = scene(scenario)
 
-    assert [(NAME, "its program was ended with an earlier controller")] == found.lost
+    assert [(NAME, "its program was ended with an earlier controller")] == found.begun_anew
     assert [] == found.heard
 
 
@@ -304,7 +307,7 @@ def test_one_that_never_started_and_whose_end_was_written_down_is_only_closed(sc
     found = scene(lambda one: one.adopt(is_terminated=True))
 
     assert [Outcome.PLACEHOLDER] == [one.outcome for one in found.heard]
-    assert ([], []) == (found.keys, found.lost)
+    assert ([], []) == (found.keys, found.begun_anew)
 
 
 def test_facts_that_are_damaged_exclude_it(scene):

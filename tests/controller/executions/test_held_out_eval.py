@@ -16,7 +16,7 @@ from tests.waiting import PATIENCE_S, until
 from gyre.cluster.fork_client import ForkClient
 from gyre.cluster.local import LocalNode
 from gyre.controller.executions.held_out_eval import HeldOutEval, name_of
-from gyre.controller.executions.supervisors import MOST_REVIVALS
+from gyre.controller.executions.supervisors import MOST_REVIVALS, Supervisors
 from gyre.proxy.client import SealedExecution
 from gyre.rollout.facts import FactEntry, FactsFile
 from gyre.rollout.spec import ExecutionSpec, read_order, read_proxy_totals, write_order
@@ -135,12 +135,15 @@ class Scene(FakeRunLoop):
             self,
             folder,
             Tasks(tasks),
-            self.proxy,
-            fork_client or self.forker,
+            Supervisors(
+                self.proxy,
+                fork_client or self.forker,
+                order_of=self._order_of,
+                facts_token="token",
+                spawn=self.spawn,
+            ),
             every=every,
             last=SHAPE.steps,
-            order_of=self._order_of,
-            facts_token="token",
         )
 
     def record(self, fact):
@@ -211,7 +214,9 @@ class Scene(FakeRunLoop):
         """Both facts are posted, each twice."""
         name = name_of(number)
         for at, fact in enumerate([ENDED, ENDED, closed, closed]):
-            await self.evaluations.receive(name, FactEntry(sequence=at // 2, at=0.0, fact=fact))
+            await self.evaluations.supervisors.receive(
+                name, FactEntry(sequence=at // 2, at=0.0, fact=fact)
+            )
         await self.settle()
 
     def of(self, kind):
@@ -248,7 +253,7 @@ def test_a_slot_is_free_when_the_harness_has_ended(scene):
     async def scenario(one):
         await one.begin()
         entry = FactEntry(sequence=0, at=0.0, fact=ENDED)
-        await one.evaluations.receive(name_of(1), entry)
+        await one.evaluations.supervisors.receive(name_of(1), entry)
         assert ["eval-000001"] == one.proxy.sealed
         await one.settle()
 
@@ -353,7 +358,7 @@ def test_facts_that_were_not_posted_are_read_from_the_disk(scene):
             file.append(fact, at=0.0)
         entry = file.append(VALID, at=0.0)
         file.close()
-        await one.evaluations.receive(name_of(0), entry)
+        await one.evaluations.supervisors.receive(name_of(0), entry)
         await one.settle()
 
     found = scene(scenario, tasks=1)
@@ -366,7 +371,7 @@ def test_facts_of_other_executions_are_passed_over(scene):
     async def scenario(one):
         await one.begin()
         entry = FactEntry(sequence=0, at=0.0, fact=ENDED)
-        await one.evaluations.receive("g00000-00", entry)
+        await one.evaluations.supervisors.receive("g00000-00", entry)
 
     assert [] == scene(scenario).of(EvaluationEnded)
 
@@ -393,7 +398,7 @@ def test_an_evaluation_whose_nursery_died_is_started_by_the_next(scene):
         await one.begin()
         assert {} == one.forker.last
         one.forker.is_closed = False
-        await one.evaluations.look()
+        await one.evaluations.supervisors.look()
         await one.close(0)
 
     found = scene(scenario, tasks=1)
@@ -406,8 +411,8 @@ def test_a_supervisor_that_dies_is_followed_by_another(scene):
     async def scenario(one):
         await one.begin()
         one.forker.last["eval-000000"].exit()
-        await one.evaluations.look()
-        await one.evaluations.look()
+        await one.evaluations.supervisors.look()
+        await one.evaluations.supervisors.look()
         await one.close(0)
 
     found = scene(scenario, tasks=1)
@@ -424,7 +429,7 @@ def test_a_supervisor_that_is_lost_again_and_again_is_given_up(scene, is_closed)
         for _ in range(MOST_REVIVALS + 1):
             assert [] == one.of(EvaluationScored)
             one.forker.last["eval-000000"].exit()
-            await one.evaluations.look()
+            await one.evaluations.supervisors.look()
         await one.settle()
 
     found = scene(scenario, tasks=1)
@@ -437,7 +442,7 @@ def test_deadlines_are_told_what_calls_waited(scene):
     async def scenario(one):
         await one.begin()
         one.proxy.waits = {"eval-000000": 30.0, "g00000-00": 5.0}
-        await one.evaluations.look()
+        await one.evaluations.supervisors.look()
 
     found = scene(scenario, tasks=1)
 
@@ -449,7 +454,7 @@ def test_what_is_unfinished_is_told_whether_the_run_is_over_or_only_stopped(scen
     async def scenario(one):
         await one.begin()
         await one.close(0)
-        await one.evaluations.end(for_good=for_good)
+        await one.evaluations.supervisors.end(for_good=for_good)
 
     found = scene(scenario)
 
@@ -464,7 +469,7 @@ def test_an_evaluation_that_is_about_to_be_started_is_not(scene):
     async def scenario(one):
         one.record(RunStarted())
         one.take_all()
-        await one.evaluations.end()
+        await one.evaluations.supervisors.end()
         await one.settle()
 
     found = scene(scenario, tasks=1)
@@ -482,7 +487,7 @@ def test_an_evaluation_that_is_just_being_started_is_cancelled_too(scene):
         one.take_all()
         await one.forker.asked.wait()
         one.abandon()
-        ending = asyncio.create_task(one.evaluations.end())
+        ending = asyncio.create_task(one.evaluations.supervisors.end())
         await asyncio.sleep(0)
         one.forker.gate.set()
         await ending
@@ -503,12 +508,12 @@ def test_a_real_supervisor_has_an_evaluation_judged(tmp_path):
         await one.begin()
 
         async def is_over():
-            await one.evaluations.look()
+            await one.evaluations.supervisors.look()
             await one.settle()
             return one.of(EvaluationRound)
 
         await until(is_over, "a round")
-        await one.evaluations.end()
+        await one.evaluations.supervisors.end()
         await fork_client.close()
         return one
 
@@ -590,7 +595,9 @@ def test_an_evaluation_that_was_ended_with_its_run_begins_anew(scene, before, no
         one.evaluations.move([EvaluationMove(evaluation=0, engine=EngineId(2))])
         seats.append(dict(one.evaluations.assignments))
         for at, fact in enumerate([ENDED, VALID]):
-            await one.evaluations.receive(now, FactEntry(sequence=at, at=0.0, fact=fact))
+            await one.evaluations.supervisors.receive(
+                now, FactEntry(sequence=at, at=0.0, fact=fact)
+            )
         await one.settle_but_deciding()
 
     found = scene(scenario, tasks=1)
