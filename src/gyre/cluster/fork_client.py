@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from gyre.aio import done_within
 from gyre.cluster.local import LocalNode
 from gyre.cluster.process import STOP_S, ForkedProcess
 from gyre.types.errors import ConfigError
@@ -128,10 +129,7 @@ class ForkClient:
     async def close(self) -> None:
         """Ends the fork server; processes that do not outlive it get SIGTERM."""
         self._process.hang_up()
-        try:
-            async with asyncio.timeout(STOP_S):
-                await self._process.wait()
-        except TimeoutError:
+        if not await done_within(STOP_S, self._process.wait()):
             self._node.signal(self._process.pid, signal.SIGKILL)
             await self._process.wait()
         for task in self._tasks:

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 
+from gyre.aio import done_within
 from gyre.cluster.local import LocalNode
 from gyre.cluster.procfs import holds_log
 from gyre.types.errors import ConfigError
@@ -52,9 +53,9 @@ class LoggedProcess(ABC):
 
     async def end(self, within_s: float) -> None:
         """It has ended, by itself if it does so in time, and so has everything it started."""
-        await self._has_ended(within_s)
+        await done_within(within_s, self.wait())
         self.signal(signal.SIGKILL, group=True)
-        await self._has_ended(within_s)
+        await done_within(within_s, self.wait())
 
     async def kill(self) -> None:
         """It is gone, and so is everything it started."""
@@ -65,14 +66,6 @@ class LoggedProcess(ABC):
         """Nothing if it has not come to open its log."""
         text = self.log.read_bytes()[-TAIL_BYTES:] if self.log.exists() else b""
         return text.decode(errors="replace").strip()
-
-    async def _has_ended(self, within_s: float) -> bool:
-        try:
-            async with asyncio.timeout(within_s):
-                await self.wait()
-        except TimeoutError:
-            return False
-        return True
 
     async def _wait_ready(self, address: Coroutine[None, None, str | None], within_s: float) -> str:
         """The address; ConfigError with the end of its log if there is none, or not in time."""

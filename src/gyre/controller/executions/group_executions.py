@@ -49,8 +49,8 @@ class ExecutionState(Enum):
 class GroupExecution:
     """One member of a group, from its launch until the group is taken."""
 
-    group: GroupId
-    member: int
+    place: tuple[GroupId, int]
+    """Its group, and which member of it this is."""
     name: ExecutionId
     state: ExecutionState = ExecutionState.RUNNING
     is_surplus: bool = False
@@ -59,9 +59,8 @@ class GroupExecution:
     """An earlier controller recorded its reward, and not that it is closed."""
     closed: Closed | None = None
 
-    @property
-    def place(self) -> tuple[GroupId, int]:
-        return self.group, self.member
+    def close(self, fact: Closed) -> None:
+        self.state, self.closed = ExecutionState.CLOSED, fact
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +114,9 @@ class GroupExecutions:
         self._loop.record(GroupAdmitted(group=command.group))
 
     def launch(self, command: LaunchExecution) -> None:
-        group, member = command.group, command.member
-        execution = self._add(GroupExecution(group, member, name_of(group, member)))
-        self.running[execution.name] = execution.place
+        place = command.group, command.member
+        execution = self._add(GroupExecution(place, name_of(*place)))
+        self.running[execution.name] = place
         self._start(execution)
 
     def cancel(self, command: CancelExecution) -> None:
@@ -191,17 +190,14 @@ class GroupExecutions:
             if recovered.engine is None:
                 continue
             name = ExecutionId(recovered.name or name_of(number, member))
-            execution = self._add(GroupExecution(number, member, name))
+            execution = self._add(GroupExecution((number, member), name))
             execution.is_surplus = recovered.is_cancelled
+            execution.is_rewarded = recovered.is_rewarded
+            if recovered.is_terminated:
+                execution.state = ExecutionState.TERMINATED
             if recovered.outcome is not None:
-                execution.state = ExecutionState.CLOSED
-                execution.closed = Closed(
-                    outcome=recovered.outcome, score=recovered.score, reason=""
-                )
-            else:
-                execution.is_rewarded = recovered.is_rewarded
-                if recovered.is_terminated:
-                    execution.state = ExecutionState.TERMINATED
+                outcome, score = recovered.outcome, recovered.score
+                execution.close(Closed(outcome=outcome, score=score, reason=""))
 
     def resume(self, group: RecoveredGroup) -> None:
         """Executions that are not closed go on; a command without an answer is answered."""
@@ -243,29 +239,24 @@ class GroupExecutions:
                 pass
 
     def _record_drawn(self, command: AdmitGroup, drawn: DrawnGroup) -> None:
-        names = tuple(name_of(command.group, member) for member in range(command.size))
-        self._loop.record(
-            GroupDrawn(
-                group=command.group,
-                position=drawn.position,
-                task=drawn.task.id,
-                executions=names,
-            )
-        )
+        group, position, task = command.group, drawn.position, drawn.task.id
+        names = tuple(name_of(group, member) for member in range(command.size))
+        self._loop.record(GroupDrawn(group=group, position=position, task=task, executions=names))
 
     def _execution_at(self, group: GroupId, member: int) -> GroupExecution | None:
         drawn = self._groups.get(group)
         return None if drawn is None else drawn.executions.get(member)
 
     def _add(self, execution: GroupExecution) -> GroupExecution:
-        self._groups[execution.group].executions[execution.member] = execution
+        group, member = execution.place
+        self._groups[group].executions[member] = execution
         self._by_name[execution.name] = execution
         return execution
 
     def _start(self, execution: GroupExecution) -> None:
         execution.state = ExecutionState.RUNNING
-        name, task = execution.name, self._groups[execution.group].task
-        self.supervisors.launch(name, task, self._folder / name, self)
+        name, (group, _) = execution.name, execution.place
+        self.supervisors.launch(name, self._groups[group].task, self._folder / name, self)
         if execution.is_surplus:
             self.supervisors.cancel(name)
 
@@ -283,7 +274,7 @@ class GroupExecutions:
         if execution.is_surplus:
             # Its score may have come in the same moment; it is one more than the group has.
             fact = Closed(outcome=Outcome.SURPLUS, score=None, reason=fact.reason)
-        execution.state, execution.closed = ExecutionState.CLOSED, fact
+        execution.close(fact)
         group, member = execution.place
         ended = supervised.terminated
         if not execution.is_rewarded:
@@ -303,15 +294,13 @@ class GroupExecutions:
         """The same member again, under a name that has neither a log nor a folder."""
         before = self._by_name.pop(supervised.name)
         self.running.pop(before.name, None)
-        name, (group, member) = next_name(before.name), before.place
-        self._add(
-            GroupExecution(
-                group, member, name, ExecutionState.RENAMED, is_surplus=before.is_surplus
-            )
+        execution = self._add(
+            GroupExecution(before.place, next_name(before.name), ExecutionState.RENAMED)
         )
-        self.running[name] = before.place
+        execution.is_surplus = before.is_surplus
+        self.running[execution.name] = group, member = execution.place
         self._loop.record(
-            ExecutionRelaunched(group=group, member=member, execution=name, reason=reason)
+            ExecutionRelaunched(group=group, member=member, execution=execution.name, reason=reason)
         )
 
 

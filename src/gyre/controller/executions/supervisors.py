@@ -1,6 +1,4 @@
-"""Supervisor processes: start, adopt, revive, listen.
-
-Executions under supervisors: started, followed by their facts, revived, ended with the run.
+"""Executions under supervisors: started, followed by their facts, revived, ended with the run.
 
 Rule 1: an execution's facts are taken in order, each once, however often they are posted.
 Rule 2: its key is closed and its log final before its termination is recorded.
@@ -18,7 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from gyre.aio import Spawn
+from gyre.aio import Spawn, done_within
 from gyre.cluster.fork_client import ProcessForker
 from gyre.cluster.liveness import QUESTIONS, SilenceTimer
 from gyre.proxy.client import SealedExecution, ShardedProxyClient
@@ -121,19 +119,14 @@ class AdoptedSupervisor:
 
     async def end(self, within_s: float) -> None:
         """It has ended, by itself if it does so in time."""
-        if not await self._has_ended(within_s):
+        if not await done_within(within_s, self._wait()):
             self.signal(signal.SIGKILL)
             # On another machine that takes a while, and its node agent must not go before.
-            await self._has_ended(KILL_S)
+            await done_within(KILL_S, self._wait())
 
-    async def _has_ended(self, within_s: float) -> bool:
-        try:
-            async with asyncio.timeout(within_s):
-                while not self.is_over:
-                    await asyncio.sleep(LOOK_S)
-        except TimeoutError:
-            return False
-        return True
+    async def _wait(self) -> None:
+        while not self.is_over:
+            await asyncio.sleep(LOOK_S)
 
 
 SupervisorHandle = ForkedSupervisor | AdoptedSupervisor
