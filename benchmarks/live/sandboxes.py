@@ -17,7 +17,8 @@ from typing import Any, Literal
 from benchmarks.live.compare import PACKAGES
 from benchmarks.peers import results
 
-from gyre.cluster.fork_client import ForkClient, ForkedProcess
+from gyre.cluster.fork_client import ForkClient
+from gyre.cluster.process import ForkedProcess
 from gyre.rollout.main import Secrets
 from gyre.rollout.spec import ExecutionSpec, write_order
 from gyre.sandboxes.local.sandbox import LocalSandbox, SandboxLayout
@@ -105,9 +106,9 @@ async def _launch(fork_client: ForkClient, folder: Path, kind: Any) -> tuple[For
         sandbox=SandboxSpec(kind=kind, limits=LIMITS),
     )
     path = write_order(folder, order)
-    told = json.dumps(asdict(Secrets(key="k")))
+    secret = json.dumps(asdict(Secrets(key="k")))
     child = await fork_client.fork(
-        folder.name, [str(path)], log=folder / "supervisor.log", told=told
+        folder.name, [str(path)], log=folder / "supervisor.log", secret=secret
     )
     await _until((folder / "workspace" / "work").exists)
     return child, time.monotonic() - began

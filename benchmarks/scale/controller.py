@@ -267,10 +267,8 @@ async def _kept(folders: dict[ExecutionId, Path], sample: dict[str, Any]) -> Non
 async def _take_up(folders: dict[ExecutionId, Path]) -> Supervisors:
     tasks: list[asyncio.Task[None]] = []
     proxy: Any = SimpleNamespace(held=_nothing_held)
-    fork_server: Any = SimpleNamespace()
-
-    async def unheard(*_: Any) -> None:
-        raise AssertionError("nothing has ended")
+    forker: Any = SimpleNamespace()
+    listener: Any = SimpleNamespace()
 
     def spawn(work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         tasks.append(asyncio.create_task(work))
@@ -278,15 +276,13 @@ async def _take_up(folders: dict[ExecutionId, Path]) -> Supervisors:
 
     supervisors = Supervisors(
         proxy,
-        fork_server,
+        forker,
         order_of=lambda name, task, url: _order(name),
         facts_token="t",
-        terminated=unheard,
-        closed=unheard,
         spawn=spawn,
     )
     for name, folder in folders.items():
-        supervisors.adopt(name, TASK, folder)
+        supervisors.adopt(name, TASK, folder, listener)
     await asyncio.gather(*tasks)
     return supervisors
 

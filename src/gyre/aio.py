@@ -239,6 +239,16 @@ async def run_until(other: Coroutine[Any, Any, object], work: Coroutine[Any, Any
         await asyncio.gather(doing, waiting, return_exceptions=True)
 
 
+async def done_within(seconds: float, work: Coroutine[Any, Any, object]) -> bool:
+    """Whether the work is done by then; else it has been cancelled, and has ended."""
+    try:
+        async with asyncio.timeout(seconds):
+            await work
+    except TimeoutError:
+        return False
+    return True
+
+
 class WaitTimer:
     """Seconds in which at least one call waited; the caller gives the time."""
 

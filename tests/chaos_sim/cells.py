@@ -67,13 +67,13 @@ class Cell:
 
     async def live(self, process):
         rng = self._cells.rng
-        self.node = process.node
+        self.node = process.simulated
         await asyncio.sleep(rng.uniform(0.1, 1.0))
         self.key = self.plan.key_file.read_text().strip()
         self._begin()
         port = self.plan.port or self._cells.network.port()
         self.netloc = f"127.0.0.1:{port}"
-        self._cells.network.listen(self.netloc, process.node, self.answer)
+        self._cells.network.listen(self.netloc, process.simulated, self.answer)
         self._cells.by_netloc[self.netloc] = self
         self._cells.by_number[self.number] = self
         self.born_s = asyncio.get_running_loop().time()

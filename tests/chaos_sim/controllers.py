@@ -53,12 +53,12 @@ class SimBirths:
         self._simulation = simulation
         self._module = module
 
-    async def fork(self, name, arguments, *, log, told="", lasts=False):
+    async def fork(self, name, arguments, *, log, secret="", outlives_parent=False):
         simulation = self._simulation
         await asyncio.sleep(simulation.machine.rng.uniform(0.001, 0.02))
         if self._module == "gyre.cell.main":
             return simulation.cells.start(name, arguments, log=log)
-        return simulation.supervising.start(name, arguments, told=told)
+        return simulation.supervising.start(name, arguments, told=secret)
 
     def signal_log_holder(self, log, number):
         pass

@@ -154,7 +154,7 @@ class Faults:
             return False
         lasts_s = self._rng.choice((1.0, 6.0, 15.0))
         self._say(f"cut {one.name} from {other.name} for {lasts_s:g} s")
-        self._simulation.network.cut(one.node, other.node, lasts_s)
+        self._simulation.network.cut(one.simulated, other.simulated, lasts_s)
         return True
 
     def _slow_a_place(self):
@@ -163,7 +163,7 @@ class Faults:
             return False
         lasts_s, mean_s = self._rng.uniform(1.0, 20.0), self._rng.choice((0.05, 0.5))
         self._say(f"slow {process.name} by {mean_s:g} s for {lasts_s:.1f} s")
-        self._simulation.network.slow_down(process.node, lasts_s, mean_s)
+        self._simulation.network.slow_down(process.simulated, lasts_s, mean_s)
         return True
 
     def _lose_messages(self):

@@ -13,7 +13,8 @@ from pathlib import Path, PurePath
 
 from tests.chaos_sim.loop import NODE, Node
 
-from gyre.types.errors import ConfigError
+from gyre.cluster.local import LocalNode
+from gyre.cluster.process import ForkedProcess
 
 FIRST_PID = 100_000_000
 """No real process has such a number, whatever is asked about it."""
@@ -59,7 +60,7 @@ class Machine:
         self.loop.call_later(delay_s, act, *args, context=self._outside.copy())
 
     def _begin(self, process, main, context):
-        if not process.node.is_dead:
+        if not process.simulated.is_dead:
             self.loop.create_task(self._live(process, main), context=context)
 
     async def _live(self, process, main):
@@ -85,30 +86,38 @@ class Machine:
         if not self.lives(pid):
             raise ProcessLookupError(pid)
         if number:
-            self._by_pid[pid].signal(number)
+            self._deliver(self._by_pid[pid], number)
 
     def lives(self, pid, log=None):
-        return pid in self._by_pid and not self._by_pid[pid].node.is_dead
+        return pid in self._by_pid and not self._by_pid[pid].simulated.is_dead
+
+    def _deliver(self, process, number):
+        handlers = process.simulated.signals
+        if number == signal.SIGKILL or (number == signal.SIGTERM and number not in handlers):
+            self.kill(process)
+        elif number in handlers:
+            callback, args, context = handlers[number]
+            self.loop.call_soon(callback, *args, context=context)
 
     # What befalls them
 
     def kill(self, process):
         """SIGKILL."""
-        if not process.node.is_dead:
+        if not process.simulated.is_dead:
             self._over(process, -signal.SIGKILL)
 
     def stop(self, process, lasts_s):
         """SIGSTOP, and SIGCONT after a while."""
-        process.node.is_stopped = True
+        process.simulated.is_stopped = True
         self.later(lasts_s, self._go_on, process)
 
     def _go_on(self, process):
-        if process.node.is_stopped and not process.node.is_dead:
+        if process.simulated.is_stopped and not process.simulated.is_dead:
             self.trace(f"continue {process.name}")
-            self.loop.go_on(process.node)
+            self.loop.go_on(process.simulated)
 
     def _over(self, process, status):
-        node = process.node
+        node = process.simulated
         if node.is_dead:
             return
         node.is_dead = True
@@ -121,74 +130,21 @@ class Machine:
         broken, node.at_death = node.at_death, []
         for one in broken:
             one()
-        self.later(self.rng.uniform(0.001, 0.01), process.note_end, status)
+        self.later(self.rng.uniform(0.001, 0.01), process.report_end, status)
 
 
-class Process:
-    """One process, as whoever started it sees it: the same as a nursery's child."""
+class Process(ForkedProcess):
+    """One process, as the code that started it sees it; its signals are this machine's."""
 
-    def __init__(self, machine, node, files):
+    def __init__(self, machine, simulated, files):
+        log = machine.folder / "logs" / simulated.name
+        super().__init__(simulated.name, simulated.pid, log, LocalNode())
         self._machine = machine
-        self.node = node
-        self.name = node.name
+        self.simulated = simulated
         self.files = files
-        self.log = None
-        self._ended = machine.loop.create_future()
-        self._ready = machine.loop.create_future()
 
-    @property
-    def pid(self):
-        return self.node.pid
-
-    @property
-    def is_over(self):
-        return self._ended.done()
-
-    def say_ready(self, what):
-        self._machine.later(0.001, self._note_ready, what)
-
-    def _note_ready(self, what):
-        if not self._ready.done():
-            self._ready.set_result(what)
-
-    def note_end(self, status):
-        if not self._ended.done():
-            self._ended.set_result(status)
-
-    async def ready(self, within_s):
-        done, _ = await asyncio.wait(
-            (self._ready, self._ended), timeout=within_s, return_when=asyncio.FIRST_COMPLETED
-        )
-        if self._ready in done:
-            return self._ready.result()
-        raise ConfigError(f"{self.name}: not ready: {'ended' if done else 'too slow'}")
-
-    async def wait(self):
-        return await asyncio.shield(self._ended)
-
-    def signal(self, number):
-        if self.node.is_dead:
-            return
-        if number == signal.SIGKILL:
-            self._machine.kill(self)
-        elif number in self.node.signals:
-            callback, args, context = self.node.signals[number]
-            self._machine.loop.call_soon(callback, *args, context=context)
-        elif number == signal.SIGTERM:
-            self._machine.kill(self)
-
-    async def kill(self):
-        self.signal(signal.SIGKILL)
-        await self.wait()
-
-    async def stop(self, within_s=15.0):
-        self.signal(signal.SIGTERM)
-        await self.end(within_s)
-
-    async def end(self, within_s):
-        await asyncio.wait((self._ended,), timeout=within_s)
-        self._machine.kill(self)
-        await asyncio.wait((self._ended,), timeout=within_s)
+    def say_ready(self, address):
+        self._machine.later(0.001, self.report_ready, address)
 
 
 class OpenFiles:

@@ -180,8 +180,8 @@ def _score_of(said, evaluation, real=assessment.score_of):
         return 0.0
 
 
-@bug("an excluded execution is given 0", "I7", of=(GroupExecutions, "_closed"))
-async def _closed(self, one, fact, real=GroupExecutions._closed):
+@bug("an excluded execution is given 0", "I7", of=(GroupExecutions, "closed"))
+async def _closed(self, one, fact, real=GroupExecutions.closed):
     if fact.outcome is Outcome.EXCLUDED:
         fact = replace(fact, score=0.0)
     await real(self, one, fact)

@@ -32,7 +32,7 @@ from tests.chaos_sim.scenes import scene
 from tests.chaos_sim.watch import Watch
 
 from gyre.cluster.fork_client import ForkClient
-from gyre.cluster.process import LoggedProcess
+from gyre.cluster.process import SpawnedProcess
 from gyre.controller import run_dir
 from gyre.controller.cells import processes
 from gyre.controller.controller import JOURNAL_EVENTS
@@ -204,7 +204,7 @@ class Simulation:
             stack.enter_context(patch.object(where, name, value))
 
         put(ForkClient, "open", self._open_births)
-        put(LoggedProcess, "start", self._start_process)
+        put(SpawnedProcess, "start", self._start_process)
         put(processes, "aiohttp", Http(self.network))
         put(run_dir, "MEMORY", self.folder / "memory")
         alarm = {"alarm": lambda text: self.trace(f"alarm: {text}")}

@@ -17,6 +17,10 @@ def run_forked(arguments: Sequence[str], told: str) -> int:
         case ["say", path]:
             Path(path).write_text(f"{IMPORTED_BY} {os.getpid()} {os.getsid(0)} {told}")
             return 7
+        case ["ignore SIGTERM"]:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            fork_server.ready("http://here")
+            time.sleep(3600)
         case ["serve"]:
             fork_server.ready("http://here")
             time.sleep(3600)

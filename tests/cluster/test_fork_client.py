@@ -10,8 +10,9 @@ import uvloop
 from tests.waiting import PATIENCE_S, until, wait_until
 
 from gyre.aio import run_loop
-from gyre.cluster.fork_client import LOST, ForkClient
+from gyre.cluster.fork_client import ForkClient
 from gyre.types.errors import ConfigError
+from gyre.types.protocols import LOST
 
 pytestmark = pytest.mark.slow
 
@@ -40,7 +41,7 @@ def test_a_child_is_a_session_of_its_own_and_its_status_is_heard(tmp_path):
     async def work(fork_client):
         children = [
             await fork_client.fork(
-                "one", ["say", str(tmp_path / name)], log=tmp_path / "log", told=f"secret {name}"
+                "one", ["say", str(tmp_path / name)], log=tmp_path / "log", secret=f"secret {name}"
             )
             for name in "ab"
         ]
@@ -71,7 +72,7 @@ def test_a_child_that_ends_before_it_is_ready_is_refused_with_its_last_words(tmp
         child = await fork_client.fork("cell-3", ["fail"], log=tmp_path / "log")
         await child.ready(PATIENCE_S)
 
-    with pytest.raises(ConfigError, match=r"cell-3: not ready: ended with status 1") as refused:
+    with pytest.raises(ConfigError, match=r"cell-3: ended with status 1") as refused:
         with_nursery(work, tmp_path)
 
     assert str(refused.value).endswith("RuntimeError: a newborn that cannot be")
@@ -91,9 +92,10 @@ def test_an_order_that_comes_too_early_waits(tmp_path):
 
 def test_only_what_lasts_outlives_its_nursery(tmp_path):
     async def work(fork_client):
+        log = tmp_path / "log"
         return [
-            (await fork_client.fork("x", ["serve"], log=tmp_path / "log", lasts=lasts)).pid
-            for lasts in (True, False)
+            (await fork_client.fork("x", ["serve"], log=log, outlives_parent=outlives)).pid
+            for outlives in (True, False)
         ]
 
     lasting, other = with_nursery(work, tmp_path)
@@ -114,16 +116,18 @@ async def kill_nursery_of(child, fork_client):
     await until(lambda: fork_client.is_over, "the end of the nursery")
 
 
-@pytest.mark.parametrize("lasts", [True, False])
-def test_ends_of_children_are_still_heard_after_their_nursery_was_killed(tmp_path, lasts):
+@pytest.mark.parametrize("outlives", [True, False])
+def test_ends_of_children_are_still_heard_after_their_nursery_was_killed(tmp_path, outlives):
     """Of each by itself, whether or not another nursery was opened meanwhile."""
 
     async def work(fork_client):
         first, second = [
-            await fork_client.fork(name, ["serve"], log=tmp_path / f"{name}.log", lasts=lasts)
+            await fork_client.fork(
+                name, ["serve"], log=tmp_path / f"{name}.log", outlives_parent=outlives
+            )
             for name in ("first", "second")
         ]
-        if not lasts:
+        if not outlives:
             await asyncio.gather(first.ready(PATIENCE_S), second.ready(PATIENCE_S))
         await kill_nursery_of(first, fork_client)
         first.signal(signal.SIGKILL)

@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 
-from gyre.cluster.liveness import SILENT_S, SilenceTimer, ending, wait_or_kill_if_silent
+from gyre.cluster import liveness
+from gyre.cluster.liveness import SILENT_S, Exit, SilenceTimer, wait_or_kill_if_silent
 
-MOST_S = 60.0
+MOST_S = SILENT_S
 LONG_S = 100 * MOST_S
 """A pause."""
 
@@ -18,11 +19,12 @@ class Hung:
         self.now = 0.0
         self.answers_until = answers_until
         self.killed_at = None
-        self.was_silent = None
+        self.silent_s = None
         self._over = asyncio.Event()
 
-    async def ended(self):
+    async def wait(self):
         await self._over.wait()
+        return 0 if self.killed_at is None else -9
 
     async def answers(self):
         self.now += 7.0
@@ -33,30 +35,32 @@ class Hung:
         self._over.set()
 
 
-def lived(one):
-    async def work():
-        process = one()
-        process.was_silent = await wait_or_kill_if_silent(
-            process.ended,
-            process.answers,
-            process.kill,
-            most_s=MOST_S,
-            every_s=0.0,
-            clock=lambda: process.now,
-        )
-        return process
+@pytest.fixture
+def lived(monkeypatch):
+    """A process, after it has ended."""
+    monkeypatch.setattr(liveness, "BEAT_S", 0.0)
 
-    return asyncio.run(work())
+    def lived(made):
+        async def work():
+            process = made()
+            end = await wait_or_kill_if_silent(process, process.answers, clock=lambda: process.now)
+            assert (0 if process.killed_at is None else -9) == end.status
+            process.silent_s = end.silent_s
+            return process
+
+        return asyncio.run(work())
+
+    return lived
 
 
-def test_one_that_hangs_is_ended_when_its_silence_has_lasted_too_long():
+def test_one_that_hangs_is_ended_when_its_silence_has_lasted_too_long(lived):
     found = [lived(lambda until=until: Hung(answers_until=until)) for until in (70.0, 0.0)]
 
     assert [70.0 + 63.0, 63.0] == [one.killed_at for one in found]
-    assert [True, True] == [one.was_silent for one in found]
+    assert [MOST_S, MOST_S] == [one.silent_s for one in found]
 
 
-def test_one_that_ends_by_itself_is_not_ended():
+def test_one_that_ends_by_itself_is_not_ended(lived):
     class Ends(Hung):
         async def answers(self):
             if self.now > 20.0:
@@ -65,10 +69,10 @@ def test_one_that_ends_by_itself_is_not_ended():
 
     found = lived(lambda: Ends(answers_until=0.0))
 
-    assert (None, False) == (found.killed_at, found.was_silent)
+    assert (None, None) == (found.killed_at, found.silent_s)
 
 
-def test_one_that_ends_while_it_is_asked_for_the_last_time_is_not_ended():
+def test_one_that_ends_while_it_is_asked_for_the_last_time_is_not_ended(lived):
     """Nobody is told that it was."""
 
     class Ends(Hung):
@@ -81,11 +85,11 @@ def test_one_that_ends_while_it_is_asked_for_the_last_time_is_not_ended():
 
     found = lived(lambda: Ends(answers_until=0.0))
 
-    assert (None, False) == (found.killed_at, found.was_silent)
+    assert (None, None) == (found.killed_at, found.silent_s)
 
 
 @pytest.mark.parametrize("paused", range(3))
-def test_one_whose_asker_stood_still_is_asked_again_before_it_is_ended(paused):
+def test_one_whose_asker_stood_still_is_asked_again_before_it_is_ended(lived, paused):
     """A time-out that passed during a pause fires before the answer is read."""
 
     class Paused(Hung):
@@ -104,10 +108,10 @@ def test_one_whose_asker_stood_still_is_asked_again_before_it_is_ended(paused):
 
     found = lived(lambda: Paused(answers_until=2 * LONG_S))
 
-    assert (None, False) == (found.killed_at, found.was_silent)
+    assert (None, None) == (found.killed_at, found.silent_s)
 
 
-def test_whoever_stands_still_again_and_again_asks_several_times_before_it_ends_anybody():
+def test_whoever_stands_still_again_and_again_asks_several_times_before_it_ends_anybody(lived):
     """And still comes to an end: one that hangs is found out however seldom it is asked."""
 
     class Paused(Hung):
@@ -120,7 +124,7 @@ def test_whoever_stands_still_again_and_again_asks_several_times_before_it_ends_
 
     found = lived(lambda: Paused(answers_until=0.0))
 
-    assert (4, True) == (found.num_asked, found.was_silent)
+    assert (4, MOST_S) == (found.num_asked, found.silent_s)
 
 
 def test_silence_is_counted_from_the_first_question_and_anew_from_every_word():
@@ -144,5 +148,5 @@ def test_time_in_which_nobody_asked_counts_for_no_more_than_one_question():
 def test_people_read_who_was_made_to_end_and_why():
     made = f"ended with status -9, because it did not answer for {SILENT_S:g} s and was ended"
 
-    assert made == ending(-9, was_silent=True)
-    assert "ended with status 1" == ending(1, was_silent=False)
+    assert made == str(Exit(status=-9, silent_s=SILENT_S))
+    assert "ended with status 1" == str(Exit(status=1, silent_s=None))

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from tests.waiting import PATIENCE_S, until
 
-from gyre.types.protocols import Cluster, SpawnedProcess
+from gyre.types.protocols import Cluster, NodeProcess
 
 NOBODY = 2**22 + 1
 """No machine has a process of this number."""
@@ -31,7 +31,7 @@ class Subject(Protocol):
     def opened(self) -> AbstractAsyncContextManager[Cluster]: ...
 
 
-async def first_line(process: SpawnedProcess) -> str:
+async def first_line(process: NodeProcess) -> str:
     async with asyncio.timeout(PATIENCE_S):
         async for line in process.lines():
             return line.decode().strip()

@@ -77,8 +77,8 @@ class Nursery:
         with self._news:
             request = len(self._asked)
             self._asked.append(child)
-            asked = {"request": request, "arguments": [*map(str, arguments)], "told": ""}
-            asked |= {"log": str(log), "lasts": False}
+            asked = {"request": request, "arguments": [*map(str, arguments)], "secret": ""}
+            asked |= {"log": str(log), "outlives_parent": False}
             self._process.stdin.write(json.dumps(asked).encode() + b"\n")
             self._process.stdin.flush()
             assert self._news.wait_for(lambda: child.pid is not None, PATIENCE_S)

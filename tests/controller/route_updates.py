@@ -37,13 +37,10 @@ class Tasks:
 class Supervisors:
     """Executions end when the world says so."""
 
-    def __init__(self, terminated, closed, lost):
-        self.terminated, self.lost = terminated, lost
-
-    def launch(self, name, task, folder):
+    def launch(self, name, task, folder, listener):
         pass
 
-    def adopt(self, name, task, folder, *, is_cancelled, is_terminated):
+    def adopt(self, name, task, folder, listener, *, is_cancelled, is_terminated):
         pass
 
     def cancel(self, name):
@@ -88,7 +85,7 @@ ENGINE_NAMES = [engine_name(engine) for engine in range(64)]
 
 def attempts_in(folder, tasks):
     return GroupExecutions(
-        FakeRunLoop(), folder, Tasks(tasks), TaskSampler(tasks, seed=3), Supervisors
+        FakeRunLoop(), folder, Tasks(tasks), TaskSampler(tasks, seed=3), Supervisors()
     )
 
 
@@ -132,7 +129,7 @@ class Routed(World):
                 name = self.attempts.name_at(group, member)
                 if name in self.seats.running:
                     one = SimpleNamespace(name=name)
-                    finish(self.attempts.supervisors.terminated(one, ENDED))
+                    finish(self.attempts.terminated(one, ENDED))
                     del self.seats.running[name]
             case EvaluationEnded(evaluation=number):
                 self.evaluations.assignments.pop(evaluation_name(number), None)
@@ -153,7 +150,7 @@ class Routed(World):
     def relaunch(self, name):
         """Under a new name, which the world knows nothing of."""
         group, member = place = self.seats.running.pop(name)
-        self.attempts.supervisors.lost(SimpleNamespace(name=name), "lost")
+        self.attempts.lost(SimpleNamespace(name=name), "lost")
         new = self.attempts.name_at(group, member)
         self.seats.running[new] = place
         fact = ExecutionRelaunched(group=group, member=member, execution=new, reason="lost")

@@ -169,7 +169,7 @@ class Crowd:
         await self.routes.flushed()
         for member in range(SIZE):
             one = SimpleNamespace(name=name_of(0, member))
-            finish(self.attempts.supervisors.terminated(one, ENDED))
+            finish(self.attempts.terminated(one, ENDED))
             self.executor.execute(())
             await self.routes.flushed()
         self.executor.execute([OfferGroup(group=GroupId(0), version=0, members=(), is_void=True)])

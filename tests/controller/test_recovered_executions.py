@@ -63,15 +63,14 @@ class One:
 class Supervisors:
     """What attempts ask for; executions end when the test says so."""
 
-    def __init__(self, terminated, closed, lost):
-        self.terminated, self.closed, self.lost = terminated, closed, lost
+    def __init__(self):
         self.launched, self.adopted, self.cancelled = {}, {}, set()
 
-    def launch(self, name, task, folder):
+    def launch(self, name, task, folder, listener):
         assert name not in self.launched
         self.launched[name] = One(name, task)
 
-    def adopt(self, name, task, folder, *, is_cancelled, is_terminated):
+    def adopt(self, name, task, folder, listener, *, is_cancelled, is_terminated):
         self.launched[name] = One(name, task)
         self.adopted[name] = is_cancelled, is_terminated
 
@@ -79,7 +78,7 @@ class Supervisors:
         self.cancelled.add(name)
 
     def forget(self, name):
-        del self.launched[name]
+        self.launched.pop(name, None)
 
 
 class Live:
@@ -91,7 +90,7 @@ class Live:
         self.scheduler = scheduler or Scheduler(SHAPE)
         self.queries = TaskSampler(TASKS, seed=3)
         self.attempts = GroupExecutions(
-            self.loop, folder, tasks or Tasks(), self.queries, Supervisors
+            self.loop, folder, tasks or Tasks(), self.queries, Supervisors()
         )
 
     @property
@@ -131,14 +130,14 @@ class Live:
             one = self.supervisors.launched.get(name)
             if one is not None and chance.random() < 0.1:
                 del self.supervisors.launched[name]
-                self.supervisors.lost(one, "lost")
+                self.attempts.lost(one, "lost")
             elif one is not None:
-                run(self.supervisors.terminated(one, ENDED))
+                run(self.attempts.terminated(one, ENDED))
         elif closing:
             name = chance.choice(closing)
             score = round(chance.random(), 3)
             closed = Closed(outcome=Outcome.VALID, score=score, reason=None)
-            run(self.supervisors.closed(self.supervisors.launched[name], closed))
+            run(self.attempts.closed(self.supervisors.launched[name], closed))
 
     def _is_closed(self, name):
         rewarded = [one for _, one in self.journal if isinstance(one, RewardGiven)]
@@ -208,7 +207,7 @@ def test_a_new_name_is_used_only_once_it_is_written_down(tmp_path):
     one = lived(tmp_path, 1, 0)
     name = next(iter(one.attempts.running))
     lost = one.supervisors.launched.pop(name)
-    one.supervisors.lost(lost, "its key is gone")
+    one.attempts.lost(lost, "its key is gone")
 
     assert next_name(name) not in one.supervisors.launched
     one.hear_all()
@@ -228,11 +227,11 @@ def test_one_that_is_cancelled_before_its_new_name_is_written_down_is_cancelled_
     lost = one.supervisors.launched.pop(name)
     cancel = CancelExecution(group=group, member=member)
     if is_known_to_be_lost:
-        one.supervisors.lost(lost, "its key is gone")
+        one.attempts.lost(lost, "its key is gone")
         one.attempts.cancel(cancel)
     else:
         one.attempts.cancel(cancel)
-        one.supervisors.lost(lost, "its key is gone")
+        one.attempts.lost(lost, "its key is gone")
     one.hear_all()
 
     assert next_name(name) in one.supervisors.cancelled
@@ -256,7 +255,7 @@ def test_a_dead_cell_is_no_reason_to_draw_again(tmp_path):
 
 def drawn_and_ready(one, number):
     one.attempts.admit(AdmitGroup(group=number, version=0, size=1))
-    query = one.attempts._drawn[number].query
+    query = one.attempts._groups[number].query
     one.attempts.take(number, 1)
     return query
 
@@ -310,9 +309,9 @@ def test_an_execution_without_a_reward_says_why(tmp_path):
     one = lived(tmp_path, 1, 0)
     name = next(iter(one.attempts.running))
     child = one.supervisors.launched[name]
-    run(one.supervisors.terminated(child, ENDED))
+    run(one.attempts.terminated(child, ENDED))
     closed = Closed(outcome=Outcome.EXCLUDED, score=None, reason="its evaluator gave no score")
-    run(one.supervisors.closed(child, closed))
+    run(one.attempts.closed(child, closed))
     one.hear_all()
 
     (given,) = [fact for _, fact in one.journal if isinstance(fact, RewardGiven)]

@@ -16,6 +16,7 @@ from gyre.cluster.process import holds_log
 from gyre.controller import run_status, stop
 from gyre.controller.controller import JOURNAL_EVENTS
 from gyre.controller.executions import supervisors
+from gyre.controller.executions.supervisors import AdoptedSupervisor
 from gyre.journal.reader import Header, path_of
 from gyre.journal.writer import write
 from gyre.scheduler.config import SchedulerConfig
@@ -181,7 +182,7 @@ def test_one_that_is_killed_elsewhere_is_waited_for(tmp_path):
         def signal_log_holder(self, log, number):
             asyncio.get_running_loop().call_later(0.2, os.close, held)
 
-    asyncio.run(supervisors.end(tmp_path, 0.0, Slow()))
+    asyncio.run(AdoptedSupervisor(tmp_path, Slow()).end(0.0))
 
     assert not files.is_taken(tmp_path)
 

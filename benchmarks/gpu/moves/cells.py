@@ -15,7 +15,7 @@ import aiohttp
 
 from gyre.cell.client import CellClient
 from gyre.cell.spec import CellSpec
-from gyre.cluster.process import LoggedProcess
+from gyre.cluster.process import SpawnedProcess
 from gyre.config.sections import (
     EngineConfig,
     LimitsConfig,
@@ -93,14 +93,14 @@ async def pair(scene: Scene) -> AsyncIterator[Pair]:
     key = secrets.token_hex(16)
     (scene.folder / "token").write_text(key)
     share = Path(tempfile.mkdtemp(prefix="moves-", dir=MEMORY if MEMORY.is_dir() else None))
-    processes: list[LoggedProcess] = []
+    processes: list[SpawnedProcess] = []
     began = perf_counter()
     try:
         for cell in (CORE, SATELLITE):
             path = write_plan(scene.folder / f"{cell}.json", plan(scene, share, cell))
             log = scene.folder / f"{cell}.log"
             arguments = ["-m", "gyre.cell.main", str(path)]
-            processes.append(await LoggedProcess.start(f"cell-{cell}", arguments, log))
+            processes.append(await SpawnedProcess.start(f"cell-{cell}", arguments, log))
         urls = await asyncio.gather(*(one.ready(READY_S) for one in processes))
         headers = {"Authorization": f"Bearer {key}"}
         async with aiohttp.ClientSession(headers=headers) as session:

@@ -31,7 +31,7 @@ from gyre.cell.protocol import (
     body_of,
     made,
 )
-from gyre.cluster.liveness import supervise_until_gone
+from gyre.cluster.liveness import silent_before
 from gyre.types.errors import CellError, CellGone
 from gyre.types.ids import EngineName
 from gyre.types.training import ClaimReport, Score, StepReport
@@ -178,16 +178,8 @@ class CellClient:
     async def _while_it_lives(self, order: Coroutine[Any, Any, T]) -> T:
         """However long it takes; TimeoutError once the cell says nothing at all any more."""
         doing = asyncio.ensure_future(order)
-
-        async def done() -> None:
-            await asyncio.wait((doing,))
-
-        async def give_up() -> None:
-            doing.cancel()
-
         try:
-            await supervise_until_gone(done, self.answers, give_up)
-            if doing.cancelled():
+            if await silent_before(doing, self.answers):
                 raise TimeoutError("no word of it for too long")
             return doing.result()
         finally:

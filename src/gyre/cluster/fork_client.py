@@ -4,88 +4,31 @@ import asyncio
 import itertools
 import json
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from gyre.aio import done_within
 from gyre.cluster.local import LocalNode
-from gyre.cluster.process import LOOK_S
+from gyre.cluster.process import STOP_S, ForkedProcess
 from gyre.types.errors import ConfigError
-from gyre.types.protocols import LOST, Cluster, Node, SpawnedProcess
-
-STOP_S = 15.0
-"""How long a process may take to end after SIGTERM."""
-TAIL_BYTES = 2_000
-
-
-class ForkedProcess:
-    """A process that a fork server made, in a session of its own."""
-
-    def __init__(self, pid: int, spot: Node) -> None:
-        self.pid = pid
-        self.spot = spot
-        self.name = str(pid)
-        self.log: Path | None = None
-        loop = asyncio.get_running_loop()
-        self._ended: asyncio.Future[int] = loop.create_future()
-        self._ready: asyncio.Future[str] = loop.create_future()
-
-    @property
-    def is_over(self) -> bool:
-        return self._ended.done()
-
-    async def ready(self, within_s: float) -> str:
-        """Where it takes requests; ConfigError with the end of its log if it never does."""
-        done, _ = await asyncio.wait(
-            (self._ready, self._ended), timeout=within_s, return_when=asyncio.FIRST_COMPLETED
-        )
-        if self._ready in done:
-            return self._ready.result()
-        how = f"ended with status {self._ended.result()}" if done else f"not within {within_s:g} s"
-        raise ConfigError(f"{self.name}: not ready: {how}\n{self._tail()}".rstrip())
-
-    async def wait(self) -> int:
-        return await asyncio.shield(self._ended)
-
-    def signal(self, number: signal.Signals) -> None:
-        if not self.is_over:
-            self.spot.signal(self.pid, number)
-
-    async def stop(self, within_s: float = STOP_S) -> None:
-        """Ends it by SIGTERM, and after `within_s` by SIGKILL, with everything it started."""
-        self.signal(signal.SIGTERM)
-        await self.end(within_s)
-
-    async def kill(self) -> None:
-        """It is gone, and so is everything it started."""
-        self.spot.signal(self.pid, signal.SIGKILL, group=True)
-        await self.wait()
-
-    async def end(self, within_s: float) -> None:
-        """It has ended, by itself if it does so in time."""
-        await asyncio.wait((self._ended,), timeout=within_s)
-        self.spot.signal(self.pid, signal.SIGKILL, group=True)
-        await asyncio.wait((self._ended,), timeout=within_s)
-
-    def heard(self, answer: dict[str, Any]) -> None:
-        if "ready" in answer and not self._ready.done():
-            self._ready.set_result(answer["ready"])
-        if "ended" in answer and not self._ended.done():
-            self._ended.set_result(answer["ended"])
-
-    def _tail(self) -> str:
-        if self.log is None:
-            return ""
-        return self.log.read_bytes()[-TAIL_BYTES:].decode(errors="replace").strip()
+from gyre.types.protocols import Cluster, Node, NodeProcess, ProcessHandle
 
 
 class ProcessForker(Protocol):
     """Forks processes, on this machine or another."""
 
     async def fork(
-        self, name: str, arguments: Sequence[str], *, log: Path, told: str = "", lasts: bool = False
-    ) -> ForkedProcess:
-        """A new process, which outlives this one if `lasts`; `told` reaches it by a pipe alone."""
+        self,
+        name: str,
+        arguments: Sequence[str],
+        *,
+        log: Path,
+        secret: str = "",
+        outlives_parent: bool = False,
+    ) -> ProcessHandle:
+        """A new process; `secret` reaches it by a pipe alone."""
         ...
 
     def signal_log_holder(self, log: str, number: int) -> None:
@@ -93,42 +36,50 @@ class ProcessForker(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A fork that was asked for and is not answered yet."""
+
+    name: str
+    log: Path
+    process: asyncio.Future[ForkedProcess]
+
+
 class ForkClient:
     """The client of one fork server, which imports a module once and forks processes of it.
 
     It may be killed: the next fork opens another, and those forked before live on, unless they
-    are tied to it and should not last.
+    die with their parent.
     """
 
     def __init__(
-        self, module: str, process: SpawnedProcess, log: Path, spot: Node, *, dies_with_parent: bool
+        self, module: str, process: NodeProcess, log: Path, node: Node, *, dies_with_parent: bool
     ) -> None:
         """Made by `open`."""
         self._module = module
         self._log = log
-        self._spot = spot
+        self._node = node
         self._dies_with_parent = dies_with_parent
         self._opening = asyncio.Lock()
-        self._tasks: list[asyncio.Task[None]] = []
         self._requests = itertools.count()
-        self._process: SpawnedProcess
-        self._processes: list[SpawnedProcess] = []
+        self._process = process
+        self._processes = [process]
         """All there were: children of one that was killed may still write to its output."""
-        self._asked: dict[int, asyncio.Future[ForkedProcess]]
-        self._listening: asyncio.Task[None]
-        self._listen_to(process)
+        self._asked: dict[int, _Request] = {}
+        self._listening = asyncio.create_task(self._listen(process, self._asked))
+        self._tasks = [self._listening]
 
     @classmethod
     async def open(
         cls, module: str, log: Path, *, at: Node | None = None, dies_with_parent: bool = False
     ) -> "ForkClient":
         """Starts a fork server, here or at a node; see `fork` for which children end with it."""
-        spot = LocalNode() if at is None else at
+        node = LocalNode() if at is None else at
         return cls(
             module,
-            await _fork_server(module, log, spot, dies_with_parent),
+            await _fork_server(module, log, node, dies_with_parent),
             log,
-            spot,
+            node,
             dies_with_parent=dies_with_parent,
         )
 
@@ -143,44 +94,43 @@ class ForkClient:
         return self._process.is_over or self._listening.done()
 
     async def fork(
-        self, name: str, arguments: Sequence[str], *, log: Path, told: str = "", lasts: bool = False
+        self,
+        name: str,
+        arguments: Sequence[str],
+        *,
+        log: Path,
+        secret: str = "",
+        outlives_parent: bool = False,
     ) -> ForkedProcess:
-        """A new process, which outlives this one if `lasts`; `told` reaches it by a pipe alone."""
+        """A new process; `secret` reaches it by a pipe alone."""
         log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         async with self._opening:
             if self.is_over:
-                self._listen_to(
-                    await _fork_server(self._module, self._log, self._spot, self._dies_with_parent)
-                )
+                await self._reopen()
         request = next(self._requests)
-        given: asyncio.Future[ForkedProcess] = asyncio.get_running_loop().create_future()
-        self._asked[request] = given
+        process: asyncio.Future[ForkedProcess] = asyncio.get_running_loop().create_future()
+        self._asked[request] = _Request(name, log, process)
         asked = {
             "request": request,
             "arguments": list(arguments),
-            "told": told,
+            "secret": secret,
             "log": str(log),
-            "lasts": lasts,
+            "outlives_parent": outlives_parent,
         }
         try:
             await self._process.tell(json.dumps(asked).encode() + b"\n")
         except (BrokenPipeError, ConnectionResetError) as error:
             raise self._has_ended() from error
-        child = await given
-        child.name, child.log = name, log
-        return child
+        return await process
 
     def signal_log_holder(self, log: str, number: int) -> None:
-        self._spot.signal_log_holder(log, number)
+        self._node.signal_log_holder(log, number)
 
     async def close(self) -> None:
         """Ends the fork server; processes that do not outlive it get SIGTERM."""
         self._process.hang_up()
-        try:
-            async with asyncio.timeout(STOP_S):
-                await self._process.wait()
-        except TimeoutError:
-            self._spot.signal(self._process.pid, signal.SIGKILL)
+        if not await done_within(STOP_S, self._process.wait()):
+            self._node.signal(self._process.pid, signal.SIGKILL)
             await self._process.wait()
         for task in self._tasks:
             task.cancel()
@@ -188,53 +138,48 @@ class ForkClient:
         for process in self._processes:
             await process.close()
 
-    def _listen_to(self, process: SpawnedProcess) -> None:
-        self._processes.append(process)
-        self._process, self._asked = process, {}
-        self._listening = asyncio.create_task(self._listen(process, self._asked))
+    async def _reopen(self) -> None:
+        self._process = await _fork_server(
+            self._module, self._log, self._node, self._dies_with_parent
+        )
+        self._processes.append(self._process)
+        self._asked = {}
+        self._listening = asyncio.create_task(self._listen(self._process, self._asked))
         self._tasks.append(self._listening)
 
-    async def _listen(
-        self, process: SpawnedProcess, asked: dict[int, asyncio.Future[ForkedProcess]]
-    ) -> None:
+    async def _listen(self, process: NodeProcess, asked: dict[int, _Request]) -> None:
         """Takes answers until the process ends; then the ends of its children are looked for."""
         children: dict[int, ForkedProcess] = {}
+        early: dict[int, Mapping[str, Any]] = {}
+        """A child's own line may come before its parent's line about it."""
         async for line in process.lines():
             answer = json.loads(line)
             pid = answer["pid"]
-            if pid not in children:
-                # A child's own first line may come before its parent's line about it.
-                children[pid] = ForkedProcess(pid, self._spot)
-            child = children[pid]
-            child.heard(answer)
             if "request" in answer:
-                given = asked.pop(answer["request"])
-                if not given.done():  # The task that asked may have been cancelled meanwhile.
-                    given.set_result(child)
+                request = asked.pop(answer["request"])
+                children[pid] = ForkedProcess(request.name, pid, request.log, self._node)
+                if not request.process.done():  # The task that asked may be cancelled by now.
+                    request.process.set_result(children[pid])
+                answer = early.pop(pid, {})
+            elif pid not in children:
+                early[pid] = answer
+                continue
+            if "ready" in answer:
+                children[pid].report_ready(answer["ready"])
             if "ended" in answer:
-                del children[pid]
-        for given in asked.values():
-            if not given.done():
-                given.set_exception(self._has_ended())
-        self._tasks += (asyncio.create_task(_followed(child)) for child in children.values())
+                children.pop(pid).report_end(answer["ended"])
+        for request in asked.values():
+            if not request.process.done():
+                request.process.set_exception(self._has_ended())
+        self._tasks += (asyncio.create_task(child.watch()) for child in children.values())
 
     def _has_ended(self) -> ConfigError:
         return ConfigError(f"the fork server of {self._module} has ended")
 
 
-async def _fork_server(
-    module: str, log: Path, spot: Node, dies_with_parent: bool
-) -> SpawnedProcess:
-    how = ("--tied",) if dies_with_parent else ()
-    return await spot.spawn(("-m", "gyre.cluster.fork_server", module, *how), log=str(log))
-
-
-async def _followed(child: ForkedProcess) -> None:
-    """Looks for the end of a process whose fork server, which reports ends, is gone."""
-    if child.log is not None:
-        while await child.spot.is_running(child.pid, str(child.log)):
-            await asyncio.sleep(LOOK_S)
-        child.heard({"ended": LOST})
+async def _fork_server(module: str, log: Path, node: Node, dies_with_parent: bool) -> NodeProcess:
+    how = ("--dies-with-parent",) if dies_with_parent else ()
+    return await node.spawn(("-m", "gyre.cluster.fork_server", module, *how), log=str(log))
 
 
 class ForkClients:
@@ -244,36 +189,44 @@ class ForkClients:
         self._module = module
         self._cluster = cluster
         self._log = log
-        self._fork_client: dict[Node, ForkClient] = {}
+        self._fork_clients: dict[Node, ForkClient] = {}
         self._opening = asyncio.Lock()
 
     @property
     def pids(self) -> list[int]:
         """Of those on this machine."""
         here = self._cluster.here.host
-        return [one.pid for spot, one in self._fork_client.items() if spot.host == here]
+        return [client.pid for node, client in self._fork_clients.items() if node.host == here]
 
-    async def at(self, spot: Node) -> ForkClient:
+    async def at(self, node: Node) -> ForkClient:
         async with self._opening:
-            self._fork_client = {
-                one: born for one, born in self._fork_client.items() if not one.is_lost
+            self._fork_clients = {
+                node: client for node, client in self._fork_clients.items() if not node.is_lost
             }
-            if spot not in self._fork_client:
-                # What should not outlive its controller must not outlive its actor either.
-                self._fork_client[spot] = await ForkClient.open(
-                    self._module, self._log, at=spot, dies_with_parent=not self._cluster.is_shared
+            if node not in self._fork_clients:
+                # What does not outlive its controller must not outlive its node agent either.
+                self._fork_clients[node] = await ForkClient.open(
+                    self._module, self._log, at=node, dies_with_parent=not self._cluster.is_shared
                 )
-            return self._fork_client[spot]
+            return self._fork_clients[node]
 
     async def fork(
-        self, name: str, arguments: Sequence[str], *, log: Path, told: str = "", lasts: bool = False
+        self,
+        name: str,
+        arguments: Sequence[str],
+        *,
+        log: Path,
+        secret: str = "",
+        outlives_parent: bool = False,
     ) -> ForkedProcess:
         """A new process on a node that the cluster picks for executions."""
         fork_client = await self.at(await self._cluster.agents())
-        return await fork_client.fork(name, arguments, log=log, told=told, lasts=lasts)
+        return await fork_client.fork(
+            name, arguments, log=log, secret=secret, outlives_parent=outlives_parent
+        )
 
     def signal_log_holder(self, log: str, number: int) -> None:
         self._cluster.signal_log_holder(log, number)
 
     async def close(self) -> None:
-        await asyncio.gather(*(one.close() for one in self._fork_client.values()))
+        await asyncio.gather(*(client.close() for client in self._fork_clients.values()))

@@ -1,11 +1,11 @@
 """A process that has imported a module and forks, on request, processes that run it.
 
-    python -m gyre.cluster.fork_server MODULE [--tied]
+    python -m gyre.cluster.fork_server MODULE [--dies-with-parent]
 
 Requests are lines of JSON on its standard input, answers lines of JSON on its standard output.
 Every child is a session of its own and runs MODULE's `run_forked(arguments, secret)`. A child whose
-request says `lasts` lives on when this process ends; with --tied the others are killed even when
-this process is killed. Nothing here has threads, so that forking is safe.
+request says `outlives_parent` lives on when this process ends; with --dies-with-parent the others
+are killed even when this process is killed. Nothing here has threads, so that forking is safe.
 """
 
 import ctypes
@@ -26,7 +26,7 @@ ForkedMain = Callable[[Sequence[str], str], int]
 """A process's whole life: its arguments and its secret input, to its exit status."""
 _LINE = 65_536
 PR_SET_PDEATHSIG = 1
-TIED = "--tied"
+DIES_WITH_PARENT = "--dies-with-parent"
 
 
 class ForkServer:
@@ -34,17 +34,18 @@ class ForkServer:
 
     def __init__(
         self,
-        born: ForkedMain,
+        main: ForkedMain,
         orders: Collection[signal.Signals],
         *,
         dies_with_parent: bool = False,
     ) -> None:
         """`orders` are signals that wait until a child can take them."""
-        self._born = born
+        self._main = main
         self._orders = orders
         self._dies_with_parent = dies_with_parent
         self._pid = os.getpid()
-        self._lasting: dict[int, bool] = {}
+        self._outlives_parent: dict[int, bool] = {}
+        """Of each child that runs."""
         self._read, self._write = os.pipe()
 
     def work(self) -> None:
@@ -66,8 +67,8 @@ class ForkServer:
                 *lines, waiting = (waiting + data).split(b"\n")
                 for line in lines:
                     self._fork(json.loads(line))
-        for pid, lasts in self._lasting.items():
-            if not lasts:
+        for pid, outlives_parent in self._outlives_parent.items():
+            if not outlives_parent:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGTERM)
         signal.set_wakeup_fd(-1)
@@ -78,38 +79,38 @@ class ForkServer:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, self._orders)
         pid = os.fork()
         if pid == 0:
-            self._be_born(asked)
+            self._run_child(asked)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        self._lasting[pid] = asked["lasts"]
+        self._outlives_parent[pid] = asked["outlives_parent"]
         say({"request": asked["request"], "pid": pid})
 
     def _reap(self) -> None:
-        while self._lasting:
+        while self._outlives_parent:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
-            del self._lasting[pid]
+            del self._outlives_parent[pid]
             say({"pid": pid, "ended": os.waitstatus_to_exitcode(status)})
 
-    def _be_born(self, asked: Mapping[str, Any]) -> None:
-        """In the child: nothing of the parent is left but what it has imported."""
+    def _run_child(self, asked: Mapping[str, Any]) -> None:
+        """The child's whole life: nothing of the parent is left but what it has imported."""
         status = 1
         try:
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGCHLD, signal.SIGINT):
                 signal.signal(number, signal.SIG_DFL)
             os.setsid()
-            if self._dies_with_parent and not asked["lasts"]:
-                _end_with(self._pid)
+            if self._dies_with_parent and not asked["outlives_parent"]:
+                _die_with(self._pid)
             os.close(self._read)
             os.close(self._write)
             with Path(os.devnull).open("rb") as nothing, Path(asked["log"]).open("ab") as log:
                 os.dup2(nothing.fileno(), 0)
                 os.dup2(log.fileno(), 2)
-                if asked["lasts"]:
+                if asked["outlives_parent"]:
                     # The client must see an end of output, although this process lives on.
                     os.dup2(log.fileno(), 1)
-            status = self._born(asked["arguments"], asked["told"])
+            status = self._main(asked["arguments"], asked["secret"])
         except SystemExit as ended:
             status = ended.code if isinstance(ended.code, int) else 1
         finally:
@@ -133,7 +134,7 @@ def ready(url: str) -> None:
     os.dup2(2, 1)
 
 
-def _end_with(parent: int) -> None:
+def _die_with(parent: int) -> None:
     """However the parent ends, this process is killed then, or now if that has happened."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -153,7 +154,7 @@ def main(arguments: Sequence[str]) -> int:
     gc.freeze()
     gc.enable()
     ForkServer(
-        module.run_forked, getattr(module, "ORDERS", ()), dies_with_parent=how == [TIED]
+        module.run_forked, getattr(module, "ORDERS", ()), dies_with_parent=how == [DIES_WITH_PARENT]
     ).work()
     return 0
 

@@ -6,6 +6,10 @@ that asks, ends with a question that had no chance of an answer.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from gyre.types.protocols import ProcessHandle
 
 BEAT_S, SILENT_S = 5.0, 60.0
 """How often a process is asked whether it is there, and for how long it may not answer."""
@@ -40,57 +44,55 @@ class SilenceTimer:
         return now - self._answered_at >= self._most_s
 
 
-def ending(status: int, *, was_silent: bool) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exit:
     """How a process ended, for a message; its own log cannot say that it was killed."""
-    said = f"ended with status {status}"
-    return f"{said}, because it {not_heard()}" if was_silent else said
+
+    status: int
+    silent_s: float | None
+    """For how long it did not answer before it was killed; None: it ended by itself."""
+
+    def __str__(self) -> str:
+        text = f"ended with status {self.status}"
+        if self.silent_s is None:
+            return text
+        return f"{text}, because it did not answer for {self.silent_s:g} s and was ended"
 
 
-def not_heard() -> str:
-    """Of one that `supervise_until_gone` made to end."""
-    return f"did not answer for {SILENT_S:g} s and was ended"
+Probe = Callable[[], Awaitable[bool]]
+"""Asks a process once; any answer shows that it lives."""
 
 
 async def wait_or_kill_if_silent(
-    ended: Callable[[], Awaitable[object]],
-    answers: Callable[[], Awaitable[bool]],
-    kill: Callable[[], Awaitable[None]],
-    *,
-    most_s: float,
-    every_s: float,
-    clock: Callable[[], float],
-) -> bool:
-    """Until a process has ended, which is made to if it does not answer for so long.
-
-    It is asked every `every_s`, and any answer shows that it lives. Returns whether it was killed.
-    """
-    silence, was_silent = SilenceTimer(most_s, questions=QUESTIONS), False
-    silence.answered(clock())
-    gone = asyncio.ensure_future(ended())
+    process: ProcessHandle, probe: Probe, *, clock: Callable[[], float] | None = None
+) -> Exit:
+    """Until a process has ended, which it is made to if it does not answer for too long."""
+    ended = asyncio.ensure_future(process.wait())
     try:
-        while not gone.done():
-            await asyncio.wait((gone,), timeout=every_s)
-            if gone.done():
-                break
-            if await answers():
-                silence.answered(clock())
-            elif silence.is_over(clock()) and not gone.done():
-                was_silent = True
-                await kill()
-        await gone
+        was_silent = await silent_before(ended, probe, clock=clock)
+        if was_silent:
+            await process.kill()
+        return Exit(status=await ended, silent_s=SILENT_S if was_silent else None)
     finally:
-        gone.cancel()
-        await asyncio.gather(gone, return_exceptions=True)
-    return was_silent
+        ended.cancel()
+        await asyncio.gather(ended, return_exceptions=True)
 
 
-async def supervise_until_gone(
-    ended: Callable[[], Awaitable[object]],
-    answers: Callable[[], Awaitable[bool]],
-    kill: Callable[[], Awaitable[None]],
+async def silent_before(
+    work: "asyncio.Future[Any]", probe: Probe, *, clock: Callable[[], float] | None = None
 ) -> bool:
-    """The same by the loop's clock, with the times that all processes share."""
-    clock = asyncio.get_running_loop().time
-    return await wait_or_kill_if_silent(
-        ended, answers, kill, most_s=SILENT_S, every_s=BEAT_S, clock=clock
-    )
+    """Whether a process does not answer for too long before this work is done.
+
+    `clock` is the loop's unless another is given.
+    """
+    now = asyncio.get_running_loop().time if clock is None else clock
+    silence = SilenceTimer(SILENT_S, questions=QUESTIONS)
+    silence.answered(now())
+    while True:
+        await asyncio.wait((work,), timeout=BEAT_S)
+        if work.done():
+            return False
+        if await probe():
+            silence.answered(now())
+        elif silence.is_over(now()) and not work.done():
+            return True

@@ -46,10 +46,10 @@ class Components:
     executor: CommandExecutor
 
     @property
-    def executions(self) -> list[Supervisors | HeldOutEval]:
-        """The components that look after executions."""
-        found: list[Supervisors | HeldOutEval] = [self.attempts.supervisors]
-        return found if self.evaluations is None else [*found, self.evaluations]
+    def supervisors(self) -> list[Supervisors]:
+        """Those of all executions."""
+        found = [self.attempts.supervisors]
+        return found if self.evaluations is None else [*found, self.evaluations.supervisors]
 
 
 async def build_components(
@@ -131,42 +131,26 @@ def _executions(
     held_out: TaskSource | None,
 ) -> tuple[GroupExecutions, HeldOutEval | None]:
     config, places = cell_processes.config, cell_processes.places
-    proxy, supervisors = cell_processes.proxies.client, cell_processes.supervisors
     facts_url = f"http://{cell_processes.cluster.here.host}:{endpoint.port}{PATH}"
 
     def order_of(name: ExecutionId, task: Task, url: str) -> ExecutionSpec:
         return order_for(config, name, task, url=url, facts_url=facts_url)
 
-    attempts = GroupExecutions(
-        loop,
-        places.attempts,
-        tasks,
-        TaskSampler(len(tasks), seed=config.run.seed),
-        lambda terminated, closed, lost: Supervisors(
-            proxy,
-            supervisors,
+    def supervisors() -> Supervisors:
+        return Supervisors(
+            cell_processes.proxies.client,
+            cell_processes.supervisors,
             order_of=order_of,
             facts_token=endpoint.token,
-            terminated=terminated,
-            closed=closed,
             spawn=loop.spawn,
-            lost=lost,
-        ),
-    )
+        )
+
+    queries = TaskSampler(len(tasks), seed=config.run.seed)
+    attempts = GroupExecutions(loop, places.attempts, tasks, queries, supervisors())
     if held_out is None:
         return attempts, None
-    evaluations = HeldOutEval(
-        loop,
-        places.run,
-        held_out,
-        proxy,
-        supervisors,
-        every=config.evaluation.every,
-        last=config.schedule.steps,
-        order_of=order_of,
-        facts_token=endpoint.token,
-    )
-    return attempts, evaluations
+    every, last = config.evaluation.every, config.schedule.steps
+    return attempts, HeldOutEval(loop, places.run, held_out, supervisors(), every=every, last=last)
 
 
 def settings_of(config: RunConfig, shape: SchedulerConfig) -> TrainingSettings:

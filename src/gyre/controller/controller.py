@@ -251,7 +251,7 @@ class Controller:
             resume.restore(found, parts)
 
         async def receive(execution: ExecutionId, entry: FactEntry) -> None:
-            for supervisors in parts.executions:
+            for supervisors in parts.supervisors:
                 await supervisors.receive(execution, entry)
 
         async with serving(FactsServer(endpoint.token, receive), on):
@@ -262,7 +262,7 @@ class Controller:
                     # A run that is asked to stop may be resumed, and any other end is for good.
                     for_good = loop.stopped.done() and loop.stopped.result() is not None
                     await asyncio.gather(
-                        *(supervisors.end(for_good=for_good) for supervisors in parts.executions)
+                        *(supervisors.end(for_good=for_good) for supervisors in parts.supervisors)
                     )
 
     async def _until_over(
@@ -274,7 +274,7 @@ class Controller:
         stop_requested: asyncio.Event,
     ) -> StopReason | None:
         work = [parts.coordinator.work(), parts.routes.work(), self._tick_on(loop)]
-        work += [supervisors.look_after() for supervisors in parts.executions]
+        work += [supervisors.look_after() for supervisors in parts.supervisors]
         work.append(processes.proxies.watch(loop, again=parts.routes.again))
         if self._usage is not None:
             work.append(self._usage.work(loop, lambda: _roots(processes)))

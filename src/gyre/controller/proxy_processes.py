@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from gyre.aio import Interrupted, run_until
-from gyre.cluster.liveness import not_heard, supervise_until_gone
-from gyre.cluster.process import AdoptedProcess, LoggedProcess
+from gyre.cluster.liveness import wait_or_kill_if_silent
+from gyre.cluster.process import AdoptedProcess, SpawnedProcess
 from gyre.cluster.procfs import holder_of_port, holds_log
 from gyre.controller.run_dir import RunDir
 from gyre.controller.run_loop import RunLoop, warn
@@ -30,6 +30,7 @@ from gyre.proxy.spec import ProxySpec
 from gyre.storage.files import read_plan, write_plan
 from gyre.types.errors import BoundaryError, ConfigError, TakenOver
 from gyre.types.ids import EngineName, named
+from gyre.types.protocols import ProcessHandle
 from gyre.types.run_events import ProxyRestarted
 from gyre.version import fingerprint
 
@@ -62,7 +63,7 @@ class ProxyProcess:
         self._places = places
         self._session = session
         self._alarm = alarm
-        self._process: LoggedProcess | AdoptedProcess
+        self._process: ProcessHandle
         self._deaths: deque[float] = deque(maxlen=MOST_DEATHS)
         self.plan: ProxySpec
         self.client: ProxyClient
@@ -150,9 +151,11 @@ class ProxyProcess:
 
     async def _until_gone(self) -> None:
         process, client = self._process, self.client
-        if await supervise_until_gone(process.wait, lambda: client.answers(ANSWER_S), process.kill):
+        end = await wait_or_kill_if_silent(process, lambda: client.answers(ANSWER_S))
+        if end.silent_s is not None:
             # Its log ends in the middle and does not say why.
-            self._alarm(f"the {self._name} {not_heard()}: another takes its place")
+            why = f"did not answer for {end.silent_s:g} s and was ended"
+            self._alarm(f"the {self._name} {why}: another takes its place")
 
     @property
     def pid(self) -> int:
@@ -170,7 +173,7 @@ class ProxyProcess:
     async def _start(self, plan: ProxySpec) -> None:
         path = write_plan(self._places.plan(self._name), plan)
         arguments = ("-m", "gyre.proxy.main", str(path))
-        process = await LoggedProcess.start(self._name, arguments, self._places.log(self._name))
+        process = await SpawnedProcess.start(self._name, arguments, self._places.log(self._name))
         self._process = process
         self._places.note_pid(self._name, process.pid)
         try:

@@ -11,7 +11,7 @@ from gyre.aio import run_loop
 from gyre.cluster.registry import open_cluster
 from gyre.config.run_config import ClusterConfig
 from gyre.controller import resume
-from gyre.controller.executions import supervisors
+from gyre.controller.executions.supervisors import STOP, AdoptedSupervisor, ProcessSignaller
 from gyre.controller.run_dir import RunDir
 from gyre.controller.run_file import read_run
 from gyre.controller.run_status import end_controller
@@ -58,7 +58,8 @@ async def end_all(places: RunDir, section: ClusterConfig, run: str) -> int:
     return len(found) + num_others
 
 
-async def _end(folder: Path, by: supervisors.ProcessSignaller) -> None:
+async def _end(folder: Path, by: ProcessSignaller) -> None:
     """What its program has done by now is assessed when the run is resumed."""
-    supervisors.stop(folder, by)
-    await supervisors.end(folder, END_S, by)
+    supervisor = AdoptedSupervisor(folder, by)
+    supervisor.signal(STOP)
+    await supervisor.end(END_S)

@@ -34,8 +34,8 @@ import uvloop
 from gyre.aio import run_loop
 from gyre.cell.client import CellClient
 from gyre.cluster.fork_client import ForkClient
-from gyre.cluster.liveness import BEAT_S, ending, supervise_until_gone
-from gyre.cluster.process import AdoptedProcess, LoggedProcess
+from gyre.cluster.liveness import BEAT_S, Probe, wait_or_kill_if_silent
+from gyre.cluster.process import AdoptedProcess, SpawnedProcess
 from gyre.cluster.procfs import holder_of
 from gyre.config.run_config import RunConfig
 from gyre.controller import run_dir
@@ -71,6 +71,7 @@ from gyre.storage.files import replace, write_plan
 from gyre.types.errors import ConfigError, GyreError
 from gyre.types.ids import ExecutionId
 from gyre.types.outcomes import Closed, Outcome, Terminated
+from gyre.types.protocols import ProcessHandle
 
 FORMAT = 1
 MAY_CHANGE = ("run", "schedule", "cells", "proxy", "router", "checkpoint", "trackers")
@@ -165,8 +166,8 @@ class EvalRunner:
         self._group: asyncio.TaskGroup
         self._over = asyncio.Event()
         self._problem: str | None = None
-        self._watched: list[tuple[str, Callable[[], Coroutine[Any, Any, str]], Path]] = []
-        """Processes that must not end before the rollout does, and what says how they did."""
+        self._watched: list[tuple[ProcessHandle, Probe]] = []
+        """Processes that must not end before the rollout does."""
         self._session: aiohttp.ClientSession
         self._places: RunDir
         self._supervisors: Supervisors
@@ -242,17 +243,10 @@ class EvalRunner:
         self._config = replace_fields(self._config, proxy=spec.proxy)
         path = write_plan(self._places.plan("proxy"), spec)
         log = self._places.log("proxy")
-        process = await LoggedProcess.start("proxy", ("-m", "gyre.proxy.main", str(path)), log)
+        process = await SpawnedProcess.start("proxy", ("-m", "gyre.proxy.main", str(path)), log)
         stack.push_async_callback(process.stop)
         proxy = ProxyClient(await process.ready(READY_S), self._session)
-
-        async def ended() -> str:
-            was_silent = await supervise_until_gone(
-                process.wait, lambda: proxy.answers(BEAT_S), process.kill
-            )
-            return ending(await process.wait(), was_silent=was_silent)
-
-        self._watched.append(("proxy", ended, log))
+        self._watched.append((process, lambda: proxy.answers(BEAT_S)))
         return ShardedProxyClient([proxy])
 
     async def _start_engine(self, stack: AsyncExitStack) -> CellClient:
@@ -269,15 +263,10 @@ class EvalRunner:
         fork_client = await ForkClient.open("gyre.cell.main", self._places.log("engines"))
         stack.push_async_callback(fork_client.close)
         log = self._places.log("engine")
-        child = await fork_client.fork("engine", [str(path)], log=log)
-        stack.push_async_callback(child.stop)
-        client = CellClient(plan.cell, await child.ready(READY_S), self._session)
-
-        async def ended() -> str:
-            was_silent = await supervise_until_gone(child.wait, client.answers, child.kill)
-            return ending(await child.wait(), was_silent=was_silent)
-
-        self._watched.append(("engine", ended, log))
+        process = await fork_client.fork("engine", [str(path)], log=log)
+        stack.push_async_callback(process.stop)
+        client = CellClient(plan.cell, await process.ready(READY_S), self._session)
+        self._watched.append((process, client.answers))
         return client
 
     # The executions
@@ -294,10 +283,7 @@ class EvalRunner:
                 self._config, name, task, url=url, facts_url=facts_url
             ),
             facts_token=self._facts_token,
-            terminated=self._terminated,
-            closed=self._closed,
             spawn=self._spawn,
-            lost=self._lost,
         )
         try:
             async with serving(FactsServer(self._facts_token, self._supervisors.receive), on):
@@ -334,34 +320,35 @@ class EvalRunner:
             await self._slots.acquire()
             name, task = known.get(slot) or name_of(*slot), self._tasks[slot[0]]
             take = self._supervisors.adopt if slot in known else self._supervisors.launch
-            take(name, task, self._places.attempts / name)
+            take(name, task, self._places.attempts / name, self)
 
-    def _lost(self, one: SupervisedExecution, reason: str) -> None:
+    # As supervisors report
+
+    def lost(self, execution: SupervisedExecution, reason: str) -> None:
         """Begun anew in the place that it holds, under a name that has neither log nor folder."""
-        name = next_name(one.name)
-        self._supervisors.launch(name, one.task, self._places.attempts / name)
+        name = next_name(execution.name)
+        self._supervisors.launch(name, execution.task, self._places.attempts / name, self)
 
-    async def _terminated(self, one: SupervisedExecution, fact: Terminated) -> None:
+    async def terminated(self, execution: SupervisedExecution, fact: Terminated) -> None:
         if not self._config.schedule.evaluation_holds_slot:
             self._slots.release()
 
-    async def _closed(self, one: SupervisedExecution, fact: Closed) -> None:
+    async def closed(self, execution: SupervisedExecution, fact: Closed) -> None:
         if self._config.schedule.evaluation_holds_slot:
             self._slots.release()
         if fact.outcome is Outcome.SURPLUS:
             return  # It ends with everything else.
-        found = await asyncio.to_thread(result_of, self._places.run, one, fact)
-        self._supervisors.forget(one.name)
+        found = await asyncio.to_thread(result_of, self._places.run, execution, fact)
+        self._supervisors.forget(execution.name)
         self._results.add(found)
         self._report(found)
         if self.is_whole:
             self._over.set()
 
-    async def _watch(
-        self, what: str, ended: Callable[[], Coroutine[Any, Any, str]], log: Path
-    ) -> None:
+    async def _watch(self, process: ProcessHandle, probe: Probe) -> None:
         """A process that ends by itself ends the rollout."""
-        self._problem = f"the {what} {await ended()}: see {log}"
+        end = await wait_or_kill_if_silent(process, probe)
+        self._problem = f"the {process.name} {end}: see {self._places.log(process.name)}"
         self._over.set()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":

@@ -156,12 +156,12 @@ def _scripted(step: TaskStep, solution: str | None, way: str) -> TaskStep:
 async def _try(fork_client: ForkClient, order: ExecutionSpec, folder: Path, way: str) -> TaskCheck:
     path = write_order(folder, order)
     # No proxy takes this key; a supervisor starts nothing without one.
-    secrets = json.dumps(asdict(Secrets(key="none")))
-    child = await fork_client.fork(way, [str(path)], log=folder / LOG_FILE, told=secrets)
+    secret = json.dumps(asdict(Secrets(key="none")))
+    process = await fork_client.fork(way, [str(path)], log=folder / LOG_FILE, secret=secret)
     try:
-        await child.wait()
+        await process.wait()
     finally:
-        child.signal(signal.SIGUSR1)
+        process.signal(signal.SIGUSR1)
     try:
         record = facts.read_outcome(folder)
     except LogDamaged as error:

@@ -1,5 +1,6 @@
-"""Engine and proxy child processes for tests."""
+"""Engine and proxy child processes for tests, and fake ones that note what is asked of them."""
 
+import asyncio
 import json
 import os
 import signal
@@ -8,11 +9,15 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
+
+from gyre.types.errors import ConfigError
+from gyre.types.protocols import Node
 
 HOST = "127.0.0.1"
 
@@ -234,3 +239,111 @@ class StandaloneProxy:
             self._child.kill()
         self._end()
         self._held.close()
+
+
+NO_PID = 2**22 + 1
+"""No machine has a process of this number."""
+
+
+class FakeProcess:
+    """A ProcessHandle that ends by SIGKILL, by other signals of a test's choice, or by itself."""
+
+    def __init__(self, name: str = "fake", *, ends_by: Collection[int] = (signal.SIGTERM,)) -> None:
+        self.name = name
+        self.pid = NO_PID
+        self.signals: list[int] = []
+        """All that it got while it ran, in order."""
+        self._ends_by = ends_by
+        self._status: int | None = None
+        self._over = asyncio.Event()
+
+    @property
+    def is_over(self) -> bool:
+        return self._over.is_set()
+
+    def exit(self, status: int = 0) -> None:
+        """It ends by itself."""
+        self._status = status
+        self._over.set()
+
+    def signal(self, number: int) -> None:
+        if self.is_over:
+            return
+        self.signals.append(number)
+        if number == signal.SIGKILL or number in self._ends_by:
+            self.exit(-number)
+
+    async def wait(self) -> int:
+        await self._over.wait()
+        assert self._status is not None
+        return self._status
+
+    async def end(self, within_s: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self.wait()
+        await self.kill()
+
+    async def stop(self, within_s: float = 0.1) -> None:
+        self.signal(signal.SIGTERM)
+        await self.end(within_s)
+
+    async def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+        await self.wait()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForkRequest:
+    """What a process was to be forked with."""
+
+    name: str
+    arguments: tuple[str, ...]
+    log: Path
+    secret: str
+    outlives_parent: bool
+
+
+class FakeForker:
+    """A ProcessForker whose processes are fakes; those of earlier ones are a node's."""
+
+    def __init__(self, node: Node, *, ends_by: Collection[int] = (signal.SIGTERM,)) -> None:
+        self.requests: list[ForkRequest] = []
+        self.processes: list[FakeProcess] = []
+        """One for each request."""
+        self.is_closed = False
+        """Nothing is forked any more."""
+        self.gate = asyncio.Event()
+        """Nothing is forked while it is clear."""
+        self.gate.set()
+        self.asked = asyncio.Event()
+        self._node = node
+        self._ends_by = ends_by
+
+    async def fork(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        *,
+        log: Path,
+        secret: str = "",
+        outlives_parent: bool = False,
+    ) -> FakeProcess:
+        self.asked.set()
+        await self.gate.wait()
+        if self.is_closed:
+            raise ConfigError("the fork server has ended")
+        self.requests.append(
+            ForkRequest(
+                name=name,
+                arguments=tuple(arguments),
+                log=log,
+                secret=secret,
+                outlives_parent=outlives_parent,
+            )
+        )
+        self.processes.append(FakeProcess(name, ends_by=self._ends_by))
+        return self.processes[-1]
+
+    def signal_log_holder(self, log: str, number: int) -> None:
+        self._node.signal_log_holder(log, number)

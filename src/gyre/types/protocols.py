@@ -249,8 +249,8 @@ class Tracker(Protocol):
         ...
 
 
-class SpawnedProcess(Protocol):
-    """A process that was started somewhere, the leader of a session of its own."""
+class NodeProcess(Protocol):
+    """A process as the node that started it knows it, the leader of a session of its own."""
 
     @property
     def pid(self) -> int:
@@ -285,6 +285,43 @@ LOST = -1
 """In place of a status that is unknown."""
 
 
+class ProcessHandle(Protocol):
+    """A process of the run, to wait for and to end; spawned, forked or adopted."""
+
+    @property
+    def name(self) -> str:
+        """As people know it."""
+        ...
+
+    @property
+    def pid(self) -> int:
+        """On its machine."""
+        ...
+
+    @property
+    def is_over(self) -> bool: ...
+
+    def signal(self, number: int) -> None:
+        """Nothing happens if it has ended."""
+        ...
+
+    async def wait(self) -> int:
+        """Its status, once it has ended; LOST where that is unknown."""
+        ...
+
+    async def end(self, within_s: float) -> None:
+        """It has ended, by itself if it does so in time, and so has everything it started."""
+        ...
+
+    async def stop(self) -> None:
+        """The same, after it got SIGTERM."""
+        ...
+
+    async def kill(self) -> None:
+        """It is gone, and so is everything it started."""
+        ...
+
+
 class Node(Protocol):
     """Where processes can be started: a machine, or a part of one that is kept for a cell."""
 
@@ -303,7 +340,7 @@ class Node(Protocol):
         """Nothing can be started there any more, and what ran there is gone or out of reach."""
         ...
 
-    async def spawn(self, argv: Sequence[str], *, log: str) -> SpawnedProcess:
+    async def spawn(self, argv: Sequence[str], *, log: str) -> NodeProcess:
         """This installation's Python with these arguments; what it reports as errors is logged.
 
         ConfigError where that cannot be.

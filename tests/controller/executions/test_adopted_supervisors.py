@@ -25,6 +25,7 @@ from gyre.rollout.spec import (
     write_proxy_totals,
 )
 from gyre.storage import files
+from gyre.testing.processes import FakeForker
 from gyre.types.outcomes import Closed, Ending, Launched, Outcome, Prepared, Terminated
 
 NAME = "g00000-00"
@@ -59,54 +60,38 @@ class Proxy:
         return f"http://proxy/exec/{execution}"
 
 
-class Child:
-    """A supervisor that is alive until it is told to end."""
-
-    def __init__(self):
-        self.signals, self.is_over = [], False
-
-    def signal(self, number):
-        self.signals.append(number)
-
-
-class Nursery:
-    is_over = False
-
-    def __init__(self):
-        self.keys, self.children = [], []
-
-    async def fork(self, name, arguments, *, log, told, lasts):
-        assert lasts
-        self.keys.append(json.loads(told)["key"])
-        self.children.append(Child())
-        return self.children[-1]
-
-    def signal_log_holder(self, log, number):
-        LocalNode().signal_log_holder(log, number)
-
-
 class Scene:
     """Supervisors of one execution, in a folder that is as an earlier controller left it."""
 
     def __init__(self, folder, *, opened=(NAME,)):
         self.folder = folder / "attempts" / NAME
-        self.proxy, self.fork_server = Proxy(opened), Nursery()
-        self.heard, self.lost, self._spawned = [], [], set()
+        self.proxy = Proxy(opened)
+        self.forker = FakeForker(LocalNode(), ends_by=())
+        self.heard, self.begun_anew, self._spawned = [], [], set()
         self.now = 0.0
         self.supervisors = Supervisors(
             self.proxy,
-            self.fork_server,
+            self.forker,
             order_of=lambda name, task, url: order("true"),
             facts_token="t",
-            terminated=self._record,
-            closed=self._record,
             spawn=self._spawn,
-            lost=lambda one, reason: self.lost.append((one.name, reason)),
             clock=lambda: self.now,
         )
 
-    async def _record(self, one, fact):
+    @property
+    def keys(self):
+        """Of the supervisors that were forked."""
+        assert all(one.outlives_parent for one in self.forker.requests)
+        return [json.loads(one.secret)["key"] for one in self.forker.requests]
+
+    async def terminated(self, execution, fact):
         self.heard.append(fact)
+
+    async def closed(self, execution, fact):
+        self.heard.append(fact)
+
+    def lost(self, execution, reason):
+        self.begun_anew.append((execution.name, reason))
 
     def _spawn(self, work):
         task = asyncio.ensure_future(work)
@@ -122,7 +107,7 @@ class Scene:
         file.close()
 
     async def adopt(self, **known):
-        self.supervisors.adopt(NAME, order("true").task, self.folder, **known)
+        self.supervisors.adopt(NAME, order("true").task, self.folder, self, **known)
         await asyncio.gather(*self._spawned)
 
     async def look(self, times=1):
@@ -157,7 +142,7 @@ def test_a_supervisor_that_lives_goes_on_and_is_heard_from_the_disk(scene):
     found = scene(scenario)
 
     assert [ENDED, VALID] == found.heard
-    assert ([], [NAME], []) == (found.fork_server.keys, found.proxy.sealed, found.lost)
+    assert ([], [NAME], []) == (found.keys, found.proxy.sealed, found.begun_anew)
 
 
 def test_what_is_posted_and_read_from_the_disk_counts_once(scene):
@@ -195,8 +180,8 @@ def test_a_dead_one_whose_program_ran_is_revived_without_its_key(scene):
 
     found = scene(scenario)
 
-    assert [""] == found.fork_server.keys
-    assert [] == found.lost
+    assert [""] == found.keys
+    assert [] == found.begun_anew
 
 
 def test_what_a_revived_one_says_is_read_from_the_disk(scene):
@@ -212,7 +197,7 @@ def test_what_a_revived_one_says_is_read_from_the_disk(scene):
     found = scene(scenario)
 
     assert [ENDED, VALID] == found.heard
-    assert [""] == found.fork_server.keys
+    assert [""] == found.keys
 
 
 def test_a_dead_one_that_failed_to_start_is_revived_to_be_closed(scene):
@@ -226,7 +211,7 @@ def test_a_dead_one_that_failed_to_start_is_revived_to_be_closed(scene):
     found = scene(scenario)
 
     assert [never] == found.heard
-    assert [""] == found.fork_server.keys
+    assert [""] == found.keys
 
 
 def test_a_dead_one_whose_program_never_ran_begins_anew(scene):
@@ -237,8 +222,8 @@ def test_a_dead_one_whose_program_never_ran_begins_anew(scene):
 
     found = scene(scenario)
 
-    assert [(NAME, "its supervisor died before the program ran")] == found.lost
-    assert ([NAME], [], []) == (found.proxy.sealed, found.heard, found.fork_server.keys)
+    assert [(NAME, "its supervisor died before the program ran")] == found.begun_anew
+    assert ([NAME], [], []) == (found.proxy.sealed, found.heard, found.keys)
 
 
 def test_one_that_is_forked_after_it_began_anew_finds_no_order(scene):
@@ -254,7 +239,7 @@ def test_one_that_is_forked_after_it_began_anew_finds_no_order(scene):
 
     assert 2 == late.wait(PATIENCE_S)
     assert "expected an order" in (found.folder / LOG_FILE).read_text()
-    assert [(NAME, "its supervisor died before the program ran")] == found.lost
+    assert [(NAME, "its supervisor died before the program ran")] == found.begun_anew
     assert not (found.folder / "workspace").exists()
 
 
@@ -271,7 +256,7 @@ def test_one_that_was_forked_late_and_lives_is_not_begun_anew(scene, monkeypatch
 
     found = scene(scenario)
 
-    assert ([], []) == (found.lost, found.fork_server.keys)
+    assert ([], []) == (found.begun_anew, found.keys)
     assert (found.folder / ORDER_FILE).exists()
 
 
@@ -287,14 +272,14 @@ def test_an_order_that_cannot_be_withdrawn_now_stays(tmp_path):
 def test_one_that_was_ordered_and_not_begun_is_launched(scene):
     found = scene(lambda one: one.adopt(), opened=())
 
-    assert (["key"], []) == (found.fork_server.keys, found.lost)
+    assert (["key"], []) == (found.keys, found.begun_anew)
 
 
 def test_one_whose_key_was_told_to_a_dead_controller_begins_anew(scene):
     found = scene(lambda one: one.adopt())
 
-    assert [(NAME, "its key was told to nobody who lives")] == found.lost
-    assert [] == found.fork_server.keys
+    assert [(NAME, "its key was told to nobody who lives")] == found.begun_anew
+    assert [] == found.keys
 
 
 def test_a_program_that_was_ended_with_its_controller_begins_anew(scene):
@@ -306,7 +291,7 @@ def test_a_program_that_was_ended_with_its_controller_begins_anew(scene):
 
     found = scene(scenario)
 
-    assert [(NAME, "its program was ended with an earlier controller")] == found.lost
+    assert [(NAME, "its program was ended with an earlier controller")] == found.begun_anew
     assert [] == found.heard
 
 
@@ -332,7 +317,7 @@ def test_one_that_never_started_and_whose_end_was_written_down_is_only_closed(sc
     found = scene(lambda one: one.adopt(is_terminated=True))
 
     assert [Outcome.PLACEHOLDER] == [one.outcome for one in found.heard]
-    assert ([], []) == (found.fork_server.keys, found.lost)
+    assert ([], []) == (found.keys, found.begun_anew)
 
 
 def test_facts_that_are_damaged_exclude_it(scene):
@@ -399,16 +384,15 @@ def test_a_supervisor_that_hangs_is_followed_by_another(scene):
         (one.folder / BEAT_FILE).touch()
         await one.adopt()
         await one.look()
-        (hung,) = one.fork_server.children
+        (hung,) = one.forker.processes
         for one.now in range(0, 3 * int(SILENT_S), 10):
             beats_at(min(one.now, 2 * SILENT_S))
             await one.look()
         before = list(hung.signals)
         one.now = 3 * SILENT_S
         await one.look()
-        hung.is_over = True
         await one.look(2)
-        (_, second) = one.fork_server.children
+        (_, second) = one.forker.processes
         return before, hung.signals, second.signals
 
     found = []
@@ -431,7 +415,7 @@ def test_a_supervisor_is_not_taken_for_hung_because_everything_stood_still(scene
         await one.look(2)
         one.now = 10 * SILENT_S
         await one.look(2)
-        (child,) = one.fork_server.children
+        (child,) = one.forker.processes
         found.append(list(child.signals))
         for after_s in range(0, int(SILENT_S), 10):
             one.now = 10 * SILENT_S + after_s
@@ -454,7 +438,7 @@ def test_a_supervisor_that_never_showed_that_it_lives_is_not_taken_for_hung(scen
         one.now = 10 * SILENT_S
         await one.look()
 
-        assert [[]] == [child.signals for child in one.fork_server.children]
+        assert [[]] == [child.signals for child in one.forker.processes]
 
     scene(scenario)
 

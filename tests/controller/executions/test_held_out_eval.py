@@ -16,7 +16,7 @@ from tests.waiting import PATIENCE_S, until
 from gyre.cluster.fork_client import ForkClient
 from gyre.cluster.local import LocalNode
 from gyre.controller.executions.held_out_eval import HeldOutEval, name_of
-from gyre.controller.executions.supervisors import MOST_REVIVALS
+from gyre.controller.executions.supervisors import MOST_REVIVALS, Supervisors
 from gyre.proxy.client import SealedExecution
 from gyre.rollout.facts import FactEntry, FactsFile
 from gyre.rollout.spec import ExecutionSpec, read_order, read_proxy_totals, write_order
@@ -33,10 +33,11 @@ from gyre.scheduler.messages import (
 from gyre.scheduler.replay import EVENTS
 from gyre.scheduler.scheduler import Scheduler
 from gyre.storage.call_log import CallLog, path_of
+from gyre.testing.processes import FakeForker
 from gyre.trajectory.loading import versions_of
 from gyre.types.call_records import CallClosed
 from gyre.types.conversation import Message
-from gyre.types.errors import ConfigError, EngineError
+from gyre.types.errors import EngineError
 from gyre.types.ids import EngineId
 from gyre.types.outcomes import Closed, Ending, Launched, Outcome, Prepared, Terminated
 from gyre.types.run_events import EvaluationRound, EvaluationScored
@@ -97,45 +98,24 @@ class Proxy:
         return f"http://proxy/exec/{execution}"
 
 
-class Child:
-    """A supervisor that ends when it is told to."""
+class Forker(FakeForker):
+    """Forks supervisors that end by any signal."""
 
     def __init__(self):
-        self.signals, self.is_over = [], False
+        super().__init__(LocalNode(), ends_by=signal.Signals)
 
-    def signal(self, number):
-        self.signals.append(number)
-        self.is_over = True
+    @property
+    def told(self):
+        """By name, the order and the secrets of each supervisor."""
+        return {
+            one.name: (read_order(Path(*one.arguments)), json.loads(one.secret))
+            for one in self.requests
+        }
 
-    async def end(self, within_s):
-        assert self.is_over
-
-
-class Nursery:
-    """Children by name, the last of each, and what they were told."""
-
-    is_over = False
-
-    def __init__(self):
-        self.born, self.told, self.num_born = {}, {}, Counter()
-        self.is_closed = False
-        self.gate = asyncio.Event()
-        self.gate.set()
-        self.asked = asyncio.Event()
-
-    async def fork(self, name, arguments, *, log, told, lasts):
-        self.asked.set()
-        await self.gate.wait()
-        if self.is_closed:
-            raise ConfigError("the nursery has ended")
-        (path,) = arguments
-        self.num_born[name] += 1
-        self.told[name] = read_order(Path(path)), json.loads(told)
-        self.born[name] = Child()
-        return self.born[name]
-
-    def signal_log_holder(self, log, number):
-        LocalNode().signal_log_holder(log, number)
+    @property
+    def last(self):
+        """By name, the last of each."""
+        return {one.name: one for one in self.processes}
 
 
 class Scene(FakeRunLoop):
@@ -147,7 +127,7 @@ class Scene(FakeRunLoop):
         self.proxy = Proxy()
         self.scheduler = Scheduler(SHAPE)
         self.facts, self.launched = [], []
-        self.fork_server = Nursery()
+        self.forker = Forker()
         self.order = None
         self._inbox = deque()
         self._spawned = set()
@@ -155,12 +135,15 @@ class Scene(FakeRunLoop):
             self,
             folder,
             Tasks(tasks),
-            self.proxy,
-            fork_client or self.fork_server,
+            Supervisors(
+                self.proxy,
+                fork_client or self.forker,
+                order_of=self._order_of,
+                facts_token="token",
+                spawn=self.spawn,
+            ),
             every=every,
             last=SHAPE.steps,
-            order_of=self._order_of,
-            facts_token="token",
         )
 
     def record(self, fact):
@@ -231,7 +214,9 @@ class Scene(FakeRunLoop):
         """Both facts are posted, each twice."""
         name = name_of(number)
         for at, fact in enumerate([ENDED, ENDED, closed, closed]):
-            await self.evaluations.receive(name, FactEntry(sequence=at // 2, at=0.0, fact=fact))
+            await self.evaluations.supervisors.receive(
+                name, FactEntry(sequence=at // 2, at=0.0, fact=fact)
+            )
         await self.settle()
 
     def of(self, kind):
@@ -258,8 +243,8 @@ def test_all_tasks_are_asked_for_before_the_first_step_and_launched_by_slots(sce
 
     assert [0, 1, 2] == [one.evaluation for one in found.of(EvaluationRequested)]
     assert [0, 1] == found.launched
-    assert ["eval-000000", "eval-000001"] == sorted(found.fork_server.told)
-    order, told = found.fork_server.told["eval-000001"]
+    assert ["eval-000000", "eval-000001"] == sorted(found.forker.told)
+    order, told = found.forker.told["eval-000001"]
     assert ("held-1", "http://proxy/exec/eval-000001") == (order.task.id, order.url)
     assert {"key": "key-eval-000001", "token": "token"} == told
 
@@ -268,7 +253,7 @@ def test_a_slot_is_free_when_the_harness_has_ended(scene):
     async def scenario(one):
         await one.begin()
         entry = FactEntry(sequence=0, at=0.0, fact=ENDED)
-        await one.evaluations.receive(name_of(1), entry)
+        await one.evaluations.supervisors.receive(name_of(1), entry)
         assert ["eval-000001"] == one.proxy.sealed
         await one.settle()
 
@@ -373,7 +358,7 @@ def test_facts_that_were_not_posted_are_read_from_the_disk(scene):
             file.append(fact, at=0.0)
         entry = file.append(VALID, at=0.0)
         file.close()
-        await one.evaluations.receive(name_of(0), entry)
+        await one.evaluations.supervisors.receive(name_of(0), entry)
         await one.settle()
 
     found = scene(scenario, tasks=1)
@@ -386,7 +371,7 @@ def test_facts_of_other_executions_are_passed_over(scene):
     async def scenario(one):
         await one.begin()
         entry = FactEntry(sequence=0, at=0.0, fact=ENDED)
-        await one.evaluations.receive("g00000-00", entry)
+        await one.evaluations.supervisors.receive("g00000-00", entry)
 
     assert [] == scene(scenario).of(EvaluationEnded)
 
@@ -409,30 +394,30 @@ def test_an_evaluation_whose_nursery_died_is_started_by_the_next(scene):
     """That is nothing it could be scored for."""
 
     async def scenario(one):
-        one.fork_server.is_closed = True
+        one.forker.is_closed = True
         await one.begin()
-        assert {} == one.fork_server.born
-        one.fork_server.is_closed = False
-        await one.evaluations.look()
+        assert {} == one.forker.last
+        one.forker.is_closed = False
+        await one.evaluations.supervisors.look()
         await one.close(0)
 
     found = scene(scenario, tasks=1)
 
-    assert "key-eval-000000" == found.fork_server.told["eval-000000"][1]["key"]
+    assert "key-eval-000000" == found.forker.told["eval-000000"][1]["key"]
     assert [("valid", 1.0)] == [(one.outcome, one.score) for one in found.of(EvaluationScored)]
 
 
 def test_a_supervisor_that_dies_is_followed_by_another(scene):
     async def scenario(one):
         await one.begin()
-        one.fork_server.born["eval-000000"].is_over = True
-        await one.evaluations.look()
-        await one.evaluations.look()
+        one.forker.last["eval-000000"].exit()
+        await one.evaluations.supervisors.look()
+        await one.evaluations.supervisors.look()
         await one.close(0)
 
     found = scene(scenario, tasks=1)
 
-    assert {"eval-000000": 2} == found.fork_server.num_born
+    assert {"eval-000000": 2} == Counter(one.name for one in found.forker.requests)
     assert [("valid", 1.0)] == [(one.outcome, one.score) for one in found.of(EvaluationScored)]
 
 
@@ -440,11 +425,11 @@ def test_a_supervisor_that_dies_is_followed_by_another(scene):
 def test_a_supervisor_that_is_lost_again_and_again_is_given_up(scene, is_closed):
     async def scenario(one):
         await one.begin()
-        one.fork_server.is_closed = is_closed
+        one.forker.is_closed = is_closed
         for _ in range(MOST_REVIVALS + 1):
             assert [] == one.of(EvaluationScored)
-            one.fork_server.born["eval-000000"].is_over = True
-            await one.evaluations.look()
+            one.forker.last["eval-000000"].exit()
+            await one.evaluations.supervisors.look()
         await one.settle()
 
     found = scene(scenario, tasks=1)
@@ -457,7 +442,7 @@ def test_deadlines_are_told_what_calls_waited(scene):
     async def scenario(one):
         await one.begin()
         one.proxy.waits = {"eval-000000": 30.0, "g00000-00": 5.0}
-        await one.evaluations.look()
+        await one.evaluations.supervisors.look()
 
     found = scene(scenario, tasks=1)
 
@@ -469,7 +454,7 @@ def test_what_is_unfinished_is_told_whether_the_run_is_over_or_only_stopped(scen
     async def scenario(one):
         await one.begin()
         await one.close(0)
-        await one.evaluations.end(for_good=for_good)
+        await one.evaluations.supervisors.end(for_good=for_good)
 
     found = scene(scenario)
 
@@ -477,19 +462,19 @@ def test_what_is_unfinished_is_told_whether_the_run_is_over_or_only_stopped(scen
         "eval-000000": [],
         "eval-000001": [told],
         "eval-000002": [told],
-    } == {name: child.signals for name, child in found.fork_server.born.items()}
+    } == {name: child.signals for name, child in found.forker.last.items()}
 
 
 def test_an_evaluation_that_is_about_to_be_started_is_not(scene):
     async def scenario(one):
         one.record(RunStarted())
         one.take_all()
-        await one.evaluations.end()
+        await one.evaluations.supervisors.end()
         await one.settle()
 
     found = scene(scenario, tasks=1)
 
-    assert {} == found.fork_server.born
+    assert {} == found.forker.last
     assert [("surplus", None)] == [(one.outcome, one.score) for one in found.of(EvaluationScored)]
 
 
@@ -497,19 +482,19 @@ def test_an_evaluation_that_is_just_being_started_is_cancelled_too(scene):
     """Whoever waits for its start is gone by then, as at the end of a run."""
 
     async def scenario(one):
-        one.fork_server.gate.clear()
+        one.forker.gate.clear()
         one.record(RunStarted())
         one.take_all()
-        await one.fork_server.asked.wait()
+        await one.forker.asked.wait()
         one.abandon()
-        ending = asyncio.create_task(one.evaluations.end())
+        ending = asyncio.create_task(one.evaluations.supervisors.end())
         await asyncio.sleep(0)
-        one.fork_server.gate.set()
+        one.forker.gate.set()
         await ending
 
     found = scene(scenario, tasks=1)
 
-    assert [signal.SIGUSR2] == found.fork_server.born["eval-000000"].signals
+    assert [signal.SIGUSR2] == found.forker.last["eval-000000"].signals
 
 
 @pytest.mark.slow
@@ -523,12 +508,12 @@ def test_a_real_supervisor_has_an_evaluation_judged(tmp_path):
         await one.begin()
 
         async def is_over():
-            await one.evaluations.look()
+            await one.evaluations.supervisors.look()
             await one.settle()
             return one.of(EvaluationRound)
 
         await until(is_over, "a round")
-        await one.evaluations.end()
+        await one.evaluations.supervisors.end()
         await fork_client.close()
         return one
 
@@ -572,7 +557,7 @@ def test_a_round_that_an_earlier_controller_left_open_goes_on(scene):
 
     again = scene(scenario).again
 
-    assert {"eval-000003", "eval-000004"} == set(again.fork_server.born)
+    assert {"eval-000003", "eval-000004"} == set(again.forker.last)
     assert [1, 2] == [one.evaluation for one in again.of(EvaluationScored)]
     assert [(0, 3)] == [(one.version, one.num_valid) for one in again.of(EvaluationRound)]
     # The one that was due meanwhile begins when this one is closed.
@@ -610,7 +595,9 @@ def test_an_evaluation_that_was_ended_with_its_run_begins_anew(scene, before, no
         one.evaluations.move([EvaluationMove(evaluation=0, engine=EngineId(2))])
         seats.append(dict(one.evaluations.assignments))
         for at, fact in enumerate([ENDED, VALID]):
-            await one.evaluations.receive(now, FactEntry(sequence=at, at=0.0, fact=fact))
+            await one.evaluations.supervisors.receive(
+                now, FactEntry(sequence=at, at=0.0, fact=fact)
+            )
         await one.settle_but_deciding()
 
     found = scene(scenario, tasks=1)

@@ -158,7 +158,7 @@ def test_only_what_lasts_outlives_the_cluster_that_started_it(nodes, tmp_path):
             fork_clients = ForkClients("tests.cluster.forked", cluster, tmp_path / "nursery.log")
             fork_client: ForkClient = await fork_clients.at(await cluster.agents())
             lasting, other = [
-                await fork_client.fork("x", ["serve"], log=tmp_path / "log", lasts=lasts)
+                await fork_client.fork("x", ["serve"], log=tmp_path / "log", outlives_parent=lasts)
                 for lasts in (True, False)
             ]
             await other.ready(suite.PATIENCE_S)

@@ -14,7 +14,8 @@ import aiohttp
 
 from gyre.cell.client import CellClient
 from gyre.cell.spec import CellSpec
-from gyre.cluster.fork_client import ForkClients, ForkedProcess
+from gyre.cluster.fork_client import ForkClients
+from gyre.cluster.process import ForkedProcess
 from gyre.cluster.procfs import holds_log
 from gyre.cluster.registry import open_cluster
 from gyre.config.run_config import RunConfig
@@ -135,7 +136,7 @@ class CellProcesses:
         return {
             cell: one.pid
             for cell, one in self._processes.items()
-            if one.spot.host == here and not one.is_over
+            if one.node.host == here and not one.is_over
         }
 
     def log(self, cell: int) -> Path:

@@ -5,13 +5,14 @@ Rule 2: what an earlier controller launched goes on; only what cannot is launche
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
 from gyre.batching.group_packer import ClosedExecution
 from gyre.batching.task_sampler import TaskSampler
-from gyre.controller.executions.supervisors import SupervisedExecution, Supervisors, SupervisorsOf
+from gyre.controller.executions.supervisors import SupervisedExecution, Supervisors
 from gyre.controller.recovered_state import ConsumedGroups, RecoveredGroup, RecoveredState
 from gyre.controller.routes import ChangeTrackingDict
 from gyre.controller.run_loop import RunLoop
@@ -33,11 +34,44 @@ from gyre.types.run_events import ExecutionRelaunched, GroupDrawn, RewardGiven
 from gyre.types.tasks import Task
 
 
+class ExecutionState(Enum):
+    """Where a launched execution is between its launch and its closure."""
+
+    RENAMED = auto()
+    """It begins anew, once its new name is in the journal."""
+    RUNNING = auto()
+    TERMINATED = auto()
+    """What it left is being assessed."""
+    CLOSED = auto()
+
+
+@dataclass(slots=True)
+class GroupExecution:
+    """One member of a group, from its launch until the group is taken."""
+
+    place: tuple[GroupId, int]
+    """Its group, and which member of it this is."""
+    name: ExecutionId
+    state: ExecutionState = ExecutionState.RUNNING
+    is_surplus: bool = False
+    """It was cancelled, however it ends (SPEC 6.5)."""
+    is_rewarded: bool = False
+    """An earlier controller recorded its reward, and not that it is closed."""
+    closed: Closed | None = None
+
+    def close(self, fact: Closed) -> None:
+        self.state, self.closed = ExecutionState.CLOSED, fact
+
+
 @dataclass(frozen=True, slots=True)
-class _Drawn:
+class DrawnGroup:
+    """A group that is not ready yet: its task, and those of its executions that were launched."""
+
     position: int
     query: int
     task: Task
+    executions: dict[int, GroupExecution] = field(default_factory=dict)
+    """By member."""
 
 
 class GroupExecutions:
@@ -49,57 +83,50 @@ class GroupExecutions:
         folder: Path,
         tasks: TaskSource,
         queries: TaskSampler,
-        supervisors_of: SupervisorsOf,
+        supervisors: Supervisors,
     ) -> None:
+        self.supervisors = supervisors
+        self.running = ChangeTrackingDict[ExecutionId, tuple[GroupId, int]]()
+        """Those that are launched and not terminated."""
         self._loop = loop
         self._folder = folder
         self._tasks = tasks
         self._queries = queries
-        self._drawn: dict[GroupId, _Drawn] = {}
+        self._groups: dict[GroupId, DrawnGroup] = {}
+        self._by_name: dict[ExecutionId, GroupExecution] = {}
+        """All executions of these groups."""
         self._ready: dict[GroupId, int] = {}
         """Queries of groups that are ready and not consumed."""
         self._assigned: set[GroupId] = set()
         """Those of them that the open batch has pulled."""
-        self._names: dict[tuple[GroupId, int], ExecutionId] = {}
-        """Of those that were launched."""
-        self._places: dict[ExecutionId, tuple[GroupId, int]] = {}
-        self._closings: dict[ExecutionId, Closed] = {}
-        self.running = ChangeTrackingDict[ExecutionId, tuple[GroupId, int]]()
-        """Those that are launched and not terminated."""
-        self._surplus: set[ExecutionId] = set()
-        """Those that were cancelled, however they end (SPEC 6.5)."""
-        self._renamed: set[ExecutionId] = set()
-        """Those that begin anew once their new names are written down."""
-        self._rewarded: set[ExecutionId] = set()
-        """Those whose reward an earlier controller wrote down, and not that they are closed."""
-        self.supervisors: Supervisors = supervisors_of(self._terminated, self._closed, self._lost)
 
     def name_at(self, group: GroupId, member: int) -> ExecutionId | None:
         """None of a member that was never launched, or whose group has been taken."""
-        return self._names.get((group, member))
+        execution = self._execution_at(group, member)
+        return None if execution is None else execution.name
 
     def admit(self, command: AdmitGroup) -> None:
         """The next query is the group's."""
         position = self._queries.num_drawn
         query = self._queries.draw()
-        self._drawn[command.group] = drawn = _Drawn(position, query, self._tasks.get(query))
-        self._say_drawn(command, drawn)
+        self._groups[command.group] = drawn = DrawnGroup(position, query, self._tasks.get(query))
+        self._record_drawn(command, drawn)
         self._loop.record(GroupAdmitted(group=command.group))
 
     def launch(self, command: LaunchExecution) -> None:
         place = command.group, command.member
-        name = self._name(place, name_of(*place))
-        self.running[name] = place
-        self.supervisors.launch(name, self._drawn[command.group].task, self._folder / name)
+        execution = self._add(GroupExecution(place, name_of(*place)))
+        self.running[execution.name] = place
+        self._start(execution)
 
     def cancel(self, command: CancelExecution) -> None:
         """A surplus execution ends unassessed."""
         group, member = command.group, command.member
-        name = self._names.get((group, member))
-        if name is not None:
-            self._surplus.add(name)
-            if name not in self._renamed:
-                self.supervisors.cancel(name)
+        execution = self._execution_at(group, member)
+        if execution is not None:
+            execution.is_surplus = True
+            if execution.state is not ExecutionState.RENAMED:
+                self.supervisors.cancel(execution.name)
             return
         # Never launched: p and f move in one event (SPEC 1.2).
         ending, outcome = Ending.CANCELLED, Outcome.SURPLUS
@@ -108,17 +135,16 @@ class GroupExecutions:
 
     def take(self, group: GroupId, size: int) -> dict[int, ClosedExecution | None]:
         """What a ready group's executions left, by member; nothing is kept of it here."""
-        self._ready[group] = self._drawn.pop(group).query
-        found: dict[int, ClosedExecution | None] = {}
-        for member in range(size):
-            name = self._names.pop((group, member), None)
-            found[member] = None
-            if name is not None:
-                found[member] = _kept(name, self._closings.pop(name, None))
-                self._surplus.discard(name)
-                if self._places.pop(name, None) is not None:
-                    self.supervisors.forget(name)
-        return found
+        drawn = self._groups.pop(group)
+        self._ready[group] = drawn.query
+        for execution in drawn.executions.values():
+            del self._by_name[execution.name]
+            self.supervisors.forget(execution.name)
+        kept = {
+            member: _kept(execution.name, execution.closed)
+            for member, execution in drawn.executions.items()
+        }
+        return {member: kept.get(member) for member in range(size)}
 
     def _consume(self, groups: Iterable[GroupId]) -> None:
         """Their queries may be drawn again (SPEC 1.1)."""
@@ -159,62 +185,51 @@ class GroupExecutions:
         if group.task not in (None, task.id):
             message = f"group {number} drew task {group.task}, and now that query is {task.id}"
             raise ConfigError(f"tasks: not those that the run began with: {message}")
-        self._drawn[number] = _Drawn(position, query, task)
-        for member, one in enumerate(group.members):
-            if one.engine is None:
+        self._groups[number] = DrawnGroup(position, query, task)
+        for member, recovered in enumerate(group.members):
+            if recovered.engine is None:
                 continue
-            place = number, member
-            name = self._name(place, ExecutionId(one.name or name_of(*place)))
-            if one.is_cancelled:
-                self._surplus.add(name)
-            if one.outcome is not None:
-                del self._places[name]
-                self._closings[name] = Closed(outcome=one.outcome, score=one.score, reason="")
-            elif one.is_rewarded:
-                self._rewarded.add(name)
+            name = ExecutionId(recovered.name or name_of(number, member))
+            execution = self._add(GroupExecution((number, member), name))
+            execution.is_surplus = recovered.is_cancelled
+            execution.is_rewarded = recovered.is_rewarded
+            if recovered.is_terminated:
+                execution.state = ExecutionState.TERMINATED
+            if recovered.outcome is not None:
+                outcome, score = recovered.outcome, recovered.score
+                execution.close(Closed(outcome=outcome, score=score, reason=""))
 
     def resume(self, group: RecoveredGroup) -> None:
         """Executions that are not closed go on; a command without an answer is answered."""
         number = group.admitted.group
+        drawn = self._groups[number]
         if not group.is_answered:
             if group.task is None:
-                self._say_drawn(group.admitted, self._drawn[number])
+                self._record_drawn(group.admitted, drawn)
             self._loop.record(GroupAdmitted(group=number))
             return
-        for member, one in enumerate(group.members):
-            if one.engine is None or one.outcome is not None:
+        for execution in drawn.executions.values():
+            if execution.state is ExecutionState.CLOSED:
                 continue
-            name = self._names[number, member]
-            if not one.is_terminated:
-                self.running[name] = number, member
+            if execution.state is ExecutionState.RUNNING:
+                self.running[execution.name] = execution.place
             self.supervisors.adopt(
-                name,
-                self._drawn[number].task,
-                self._folder / name,
-                is_cancelled=one.is_cancelled,
-                is_terminated=one.is_terminated,
+                execution.name,
+                drawn.task,
+                self._folder / execution.name,
+                self,
+                is_cancelled=execution.is_surplus,
+                is_terminated=execution.state is ExecutionState.TERMINATED,
             )
 
-    def _lost(self, one: SupervisedExecution, reason: str) -> None:
-        """The same member again, under a name that has neither a log nor a folder."""
-        group, member = place = self._places.pop(one.name)
-        del self._names[place]
-        self.running.pop(one.name, None)
-        name = self._name(place, next_name(one.name))
-        if one.name in self._surplus:
-            self._surplus.remove(one.name)
-            self._surplus.add(name)
-        self.running[name] = place
-        self._renamed.add(name)
-        self._loop.record(
-            ExecutionRelaunched(group=group, member=member, execution=name, reason=reason)
-        )
+    # After commands and facts
 
     def noticed(self, now: float, fact: Any) -> None:
         """A fact is in the journal, and what follows from it is done."""
         match fact:
-            case ExecutionRelaunched(group=group, execution=execution):
-                self._begin_anew(GroupId(group), ExecutionId(execution))
+            case ExecutionRelaunched(execution=name):
+                # Only now, lest a name be used twice.
+                self._start(self._by_name[ExecutionId(name)])
             case GroupAssigned(group=group) if group in self._ready:
                 self._assigned.add(group)
             case StepTaken():
@@ -223,52 +238,70 @@ class GroupExecutions:
             case _:
                 pass
 
-    def _begin_anew(self, group: GroupId, name: ExecutionId) -> None:
-        """Only now, lest a name be used twice."""
-        self._renamed.discard(name)
-        self.supervisors.launch(name, self._drawn[group].task, self._folder / name)
-        if name in self._surplus:
+    def _record_drawn(self, command: AdmitGroup, drawn: DrawnGroup) -> None:
+        group, position, task = command.group, drawn.position, drawn.task.id
+        names = tuple(name_of(group, member) for member in range(command.size))
+        self._loop.record(GroupDrawn(group=group, position=position, task=task, executions=names))
+
+    def _execution_at(self, group: GroupId, member: int) -> GroupExecution | None:
+        drawn = self._groups.get(group)
+        return None if drawn is None else drawn.executions.get(member)
+
+    def _add(self, execution: GroupExecution) -> GroupExecution:
+        group, member = execution.place
+        self._groups[group].executions[member] = execution
+        self._by_name[execution.name] = execution
+        return execution
+
+    def _start(self, execution: GroupExecution) -> None:
+        execution.state = ExecutionState.RUNNING
+        name, (group, _) = execution.name, execution.place
+        self.supervisors.launch(name, self._groups[group].task, self._folder / name, self)
+        if execution.is_surplus:
             self.supervisors.cancel(name)
 
-    def _say_drawn(self, command: AdmitGroup, drawn: _Drawn) -> None:
-        names = tuple(name_of(command.group, member) for member in range(command.size))
-        self._loop.record(
-            GroupDrawn(
-                group=command.group,
-                position=drawn.position,
-                task=drawn.task.id,
-                executions=names,
-            )
-        )
+    # As supervisors report
 
-    def _name(self, place: tuple[GroupId, int], name: ExecutionId) -> ExecutionId:
-        self._places[name], self._names[place] = place, name
-        return name
-
-    async def _terminated(self, one: SupervisedExecution, fact: Terminated) -> None:
-        group, member = self._places[one.name]
-        del self.running[one.name]
+    async def terminated(self, supervised: SupervisedExecution, fact: Terminated) -> None:
+        execution = self._by_name[supervised.name]
+        execution.state = ExecutionState.TERMINATED
+        del self.running[execution.name]
+        group, member = execution.place
         self._loop.record(ExecutionTerminated(group=group, member=member, ending=fact.ending))
 
-    async def _closed(self, one: SupervisedExecution, fact: Closed) -> None:
-        group, member = self._places[one.name]
-        if one.name in self._surplus:
+    async def closed(self, supervised: SupervisedExecution, fact: Closed) -> None:
+        execution = self._by_name[supervised.name]
+        if execution.is_surplus:
             # Its score may have come in the same moment; it is one more than the group has.
             fact = Closed(outcome=Outcome.SURPLUS, score=None, reason=fact.reason)
-        self._closings[one.name] = fact
-        ran_s = None if one.terminated is None else one.terminated.elapsed_s
-        if one.name not in self._rewarded:
+        execution.close(fact)
+        group, member = execution.place
+        ended = supervised.terminated
+        if not execution.is_rewarded:
             self._loop.record(
                 RewardGiven(
                     group=group,
                     member=member,
-                    execution=one.name,
+                    execution=execution.name,
                     score=fact.score,
-                    ran_s=ran_s,
+                    ran_s=None if ended is None else ended.elapsed_s,
                     reason=fact.reason if fact.score is None else None,
                 )
             )
         self._loop.record(ExecutionClosed(group=group, member=member, outcome=fact.outcome))
+
+    def lost(self, supervised: SupervisedExecution, reason: str) -> None:
+        """The same member again, under a name that has neither a log nor a folder."""
+        before = self._by_name.pop(supervised.name)
+        self.running.pop(before.name, None)
+        execution = self._add(
+            GroupExecution(before.place, next_name(before.name), ExecutionState.RENAMED)
+        )
+        execution.is_surplus = before.is_surplus
+        self.running[execution.name] = group, member = execution.place
+        self._loop.record(
+            ExecutionRelaunched(group=group, member=member, execution=execution.name, reason=reason)
+        )
 
 
 def name_of(group: int, member: int) -> ExecutionId:

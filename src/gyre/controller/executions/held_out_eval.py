@@ -12,12 +12,9 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from gyre.cluster.fork_client import ProcessForker
-from gyre.controller.executions.supervisors import OrderOf, SupervisedExecution, Supervisors
+from gyre.controller.executions.supervisors import SupervisedExecution, Supervisors
 from gyre.controller.routes import ChangeTrackingDict
 from gyre.controller.run_loop import RunLoop
-from gyre.proxy.client import ShardedProxyClient
-from gyre.rollout.facts import FactEntry
 from gyre.scheduler.messages import (
     EvaluationEnded,
     EvaluationId,
@@ -55,41 +52,28 @@ class HeldOutEval:
         loop: RunLoop,
         folder: Path,
         tasks: TaskSource,
-        proxy: ShardedProxyClient,
-        fork_client: ProcessForker,
+        supervisors: Supervisors,
         *,
         every: int,
         last: int | None,
-        order_of: OrderOf,
-        facts_token: str,
     ) -> None:
         """`last` is the version that the run ends with, which nothing can be launched under."""
+        self.supervisors = supervisors
+        self.assignments = ChangeTrackingDict[ExecutionId, EngineId]()
+        """Engines of those that are launched and not terminated."""
         self._loop = loop
         self._folder = folder
         # Read at once, so that a bad task is known before the run starts.
         self._tasks = [tasks.get(index) for index in range(len(tasks))]
         self._every = every
         self._last = last
-        self._numbers: dict[ExecutionId, EvaluationId] = {}
         self._names: dict[EvaluationId, ExecutionId] = {}
-        """The same, the other way round."""
-        self.assignments = ChangeTrackingDict[ExecutionId, EngineId]()
-        """Engines of those that are launched and not terminated."""
+        """Of those that are launched and not closed."""
         self._round: _Round | None = None
         self._is_due = False
         self._next = 0
         self._published = 0
         self._publications = 0
-        self._supervisors = Supervisors(
-            proxy,
-            fork_client,
-            order_of=order_of,
-            facts_token=facts_token,
-            terminated=self._terminated,
-            closed=self._closed,
-            spawn=loop.spawn,
-            lost=self._lost,
-        )
 
     def noticed(self, now: float, fact: Any) -> None:
         """A fact is in the journal; the run's start and publications may begin a round."""
@@ -98,33 +82,15 @@ class HeldOutEval:
             self._begin()
 
     def launch(self, command: LaunchEvaluation) -> None:
-        number, name = command.evaluation, name_of(command.evaluation)
-        self._name(number, name)
-        self.assignments[name] = command.engine
-        self._supervisors.launch(name, self._task(number), self._place(name))
+        number = command.evaluation
+        self._launch(number, name_of(number), command.engine)
 
     def move(self, moves: Sequence[EvaluationMove]) -> None:
         """One that has ended since has no calls to be moved."""
-        for one in moves:
-            name = self._names.get(one.evaluation)
+        for move in moves:
+            name = self._names.get(move.evaluation)
             if name is not None and name in self.assignments:
-                self.assignments[name] = one.engine
-
-    async def receive(self, execution: ExecutionId, entry: FactEntry) -> None:
-        """A supervisor posted a fact; those of other executions are passed over."""
-        await self._supervisors.receive(execution, entry)
-
-    async def look_after(self) -> None:
-        """Looks again and again."""
-        await self._supervisors.look_after()
-
-    async def look(self) -> None:
-        """Revives dead supervisors, and writes the others how long calls were held."""
-        await self._supervisors.look()
-
-    async def end(self, *, for_good: bool = False) -> None:
-        """What is unfinished is cancelled."""
-        await self._supervisors.end(for_good=for_good)
+                self.assignments[name] = move.engine
 
     def recall(self, history: Iterable[Any]) -> None:
         """Goes on from the facts and orders of an earlier controller; what runs, runs on."""
@@ -165,11 +131,15 @@ class HeldOutEval:
                 self._loop.record(EvaluationRequested(evaluation=number))
             elif number in launched:
                 name = self._newest(number)
-                self._name(number, name)
+                self._names[number] = name
                 if number not in ended:
                     self.assignments[name] = launched[number]
-                self._supervisors.adopt(
-                    name, self._task(number), self._place(name), is_terminated=number in ended
+                self.supervisors.adopt(
+                    name,
+                    self._task(number),
+                    self._place(name),
+                    self,
+                    is_terminated=number in ended,
                 )
         self._close_round()
 
@@ -218,8 +188,9 @@ class HeldOutEval:
     def _place(self, name: ExecutionId) -> Path:
         return self._folder / "attempts" / name
 
-    def _name(self, number: EvaluationId, name: ExecutionId) -> None:
-        self._numbers[name], self._names[number] = number, name
+    def _launch(self, number: EvaluationId, name: ExecutionId, engine: EngineId) -> None:
+        self._names[number], self.assignments[name] = name, engine
+        self.supervisors.launch(name, self._task(number), self._place(name), self)
 
     def _newest(self, number: EvaluationId) -> ExecutionId:
         """The name under which it was begun last."""
@@ -228,26 +199,25 @@ class HeldOutEval:
             name = next_name(name)
         return name
 
-    def _lost(self, execution: SupervisedExecution, reason: str) -> None:
+    # As supervisors report
+
+    def lost(self, execution: SupervisedExecution, reason: str) -> None:
         """The same again, under a name that has neither a log nor a folder, on the same engine."""
-        number, engine = self._numbers.pop(execution.name), self.assignments.pop(execution.name)
-        name = next_name(execution.name)
-        self._name(number, name)
-        self.assignments[name] = engine
-        self._supervisors.launch(name, execution.task, self._place(name))
+        engine = self.assignments.pop(execution.name)
+        self._launch(number_of(execution.name), next_name(execution.name), engine)
         # No event follows from it, and its calls need a route under the new name.
         self._loop.record(TimerFired())
 
-    async def _terminated(self, execution: SupervisedExecution, fact: Terminated) -> None:
+    async def terminated(self, execution: SupervisedExecution, fact: Terminated) -> None:
         """Its slot is free, because judging needs no engine (SPEC 1.3)."""
         del self.assignments[execution.name]
-        self._loop.record(EvaluationEnded(evaluation=self._numbers[execution.name]))
+        self._loop.record(EvaluationEnded(evaluation=number_of(execution.name)))
 
-    async def _closed(self, execution: SupervisedExecution, fact: Closed) -> None:
+    async def closed(self, execution: SupervisedExecution, fact: Closed) -> None:
         versions = await asyncio.to_thread(versions_of, self._folder, execution.name)
-        number = self._numbers.pop(execution.name)
+        number = number_of(execution.name)
         del self._names[number]
-        self._supervisors.forget(execution.name)
+        self.supervisors.forget(execution.name)
         assert self._round is not None
         score, version = _score(fact), self._round.version
         self._count(number, score)
@@ -267,6 +237,11 @@ class HeldOutEval:
 
 def name_of(number: EvaluationId) -> ExecutionId:
     return evaluation_name(number)
+
+
+def number_of(name: ExecutionId) -> EvaluationId:
+    """Of an evaluation by any of its names."""
+    return EvaluationId(int(name.rpartition("-")[2].partition(".")[0]))
 
 
 def next_name(name: ExecutionId) -> ExecutionId:

@@ -1,6 +1,4 @@
-"""Supervisor processes: start, adopt, revive, listen.
-
-Executions under supervisors: started, followed by their facts, revived, ended with the run.
+"""Executions under supervisors: started, followed by their facts, revived, ended with the run.
 
 Rule 1: an execution's facts are taken in order, each once, however often they are posted.
 Rule 2: its key is closed and its log final before its termination is recorded.
@@ -12,14 +10,14 @@ import errno
 import json
 import signal
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from gyre.aio import Spawn
-from gyre.cluster.fork_client import ForkedProcess, ProcessForker
+from gyre.aio import Spawn, done_within
+from gyre.cluster.fork_client import ProcessForker
 from gyre.cluster.liveness import QUESTIONS, SilenceTimer
 from gyre.proxy.client import SealedExecution, ShardedProxyClient
 from gyre.rollout import facts
@@ -39,6 +37,7 @@ from gyre.storage.files import is_taken
 from gyre.types.errors import BoundaryError, ConfigError, LogDamaged
 from gyre.types.ids import ExecutionId
 from gyre.types.outcomes import Closed, Ending, Fact, Launched, Outcome, Terminated
+from gyre.types.protocols import ProcessHandle
 from gyre.types.tasks import Task
 
 LOOK_S = 0.1
@@ -48,6 +47,8 @@ SILENT_S = 120.0
 """A supervisor that shows for so long not that it lives counts as dead; it does every few."""
 KILL_S = 5.0
 """How long one that is killed may take to be gone, wherever it is."""
+CANCEL, STOP = signal.SIGUSR1, signal.SIGUSR2
+"""Signals to a supervisor: its execution is surplus; its run is stopped, and may be resumed."""
 
 
 class HeldTime:
@@ -66,138 +67,142 @@ class HeldTime:
         return self._before_s + held_s
 
 
-def unheard() -> SilenceTimer:
-    """Of a supervisor; after a pause of the whole machine it has time to show that it lives."""
-    return SilenceTimer(SILENT_S, questions=QUESTIONS)
-
-
 class ProcessSignaller(Protocol):
     """Signals processes that are known by their logs, on this machine or another."""
 
     def signal_log_holder(self, log: str, number: int) -> None: ...
 
 
-def signal_supervisor(folder: Path, number: signal.Signals, by: ProcessSignaller) -> None:
-    """Signals the adopted supervisor of an execution's folder, if it lives."""
-    if is_taken(folder):
-        by.signal_log_holder(str(folder / LOG_FILE), number)
+class ForkedSupervisor:
+    """A supervisor that this controller forks, from the moment it begins to."""
+
+    def __init__(self, forking: "asyncio.Task[ProcessHandle]") -> None:
+        self.forking = forking
+
+    @property
+    def is_over(self) -> bool:
+        """It has ended, or could not be forked."""
+        return self.forking.done() and (self._process is None or self._process.is_over)
+
+    def signal(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.signal(number)
+
+    async def end(self, within_s: float) -> None:
+        """It has ended, by itself if it does so in time."""
+        if self._process is not None:
+            await self._process.end(within_s)
+
+    @property
+    def _process(self) -> ProcessHandle | None:
+        if not self.forking.done() or self.forking.exception() is not None:
+            return None
+        return self.forking.result()
 
 
-def stop(folder: Path, by: ProcessSignaller) -> None:
-    """Signals the same supervisor that its run is stopped, and may be resumed."""
-    signal_supervisor(folder, signal.SIGUSR2, by)
+class AdoptedSupervisor:
+    """A supervisor that is no child of this controller's, by its folder's lock and its log."""
+
+    __slots__ = ("_by", "_folder")
+
+    def __init__(self, folder: Path, by: ProcessSignaller) -> None:
+        self._folder = folder
+        self._by = by
+
+    @property
+    def is_over(self) -> bool:
+        return not is_taken(self._folder)
+
+    def signal(self, number: signal.Signals) -> None:
+        if not self.is_over:
+            self._by.signal_log_holder(str(self._folder / LOG_FILE), number)
+
+    async def end(self, within_s: float) -> None:
+        """It has ended, by itself if it does so in time."""
+        if not await done_within(within_s, self._wait()):
+            self.signal(signal.SIGKILL)
+            # On another machine that takes a while, and its node agent must not go before.
+            await done_within(KILL_S, self._wait())
+
+    async def _wait(self) -> None:
+        while not self.is_over:
+            await asyncio.sleep(LOOK_S)
 
 
-async def end(folder: Path, within_s: float, by: ProcessSignaller) -> None:
-    """The same one has ended, by itself if it does so in time."""
-    if not await _has_ended(folder, within_s):
-        signal_supervisor(folder, signal.SIGKILL, by)
-        # On another machine that takes a while, and its node agent must not go before.
-        await _has_ended(folder, KILL_S)
+SupervisorHandle = ForkedSupervisor | AdoptedSupervisor
 
 
-async def _has_ended(folder: Path, within_s: float) -> bool:
-    try:
-        async with asyncio.timeout(within_s):
-            while is_taken(folder):
-                await asyncio.sleep(LOOK_S)
-    except TimeoutError:
-        return False
-    return True
+class SupervisorHealth:
+    """Whether a supervisor that lives still shows that it does."""
+
+    __slots__ = ("_beat", "_silence")
+
+    def __init__(self) -> None:
+        self._beat: int | None = None
+        self.renew()
+
+    def renew(self) -> None:
+        """Another supervisor takes its place, with a silence of its own."""
+        # After a pause of the whole machine it has time to show that it lives.
+        self._silence = SilenceTimer(SILENT_S, questions=QUESTIONS)
+
+    def is_hung(self, beat: int | None, now: float) -> bool:
+        """`beat` is its last; one that never showed that it lives is not judged."""
+        if beat is None:
+            return False
+        if beat != self._beat:
+            self._beat = beat
+            self._silence.answered(now)
+        return self._silence.is_over(now)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class SupervisedExecution:
-    """One execution as the controller knows it, from its launch on, and its supervisor process."""
+    """One execution as the controller knows it, from its launch on, and its supervisor."""
 
     name: ExecutionId
     folder: Path
     task: Task
-    by: ProcessSignaller
-    """Signals its supervisor where that is no child of this controller."""
-    fork: "asyncio.Task[ForkedProcess] | None" = None
-    """Of its supervisor; the last one, where it was revived."""
+    listener: "ExecutionListener"
     is_cancelled: bool = False
     """It is surplus, or the run is over."""
-    is_adopted: bool = False
-    """An earlier controller launched it; its supervisor is that one's child, or has died."""
     was_terminated: bool = False
     """An earlier controller recorded its termination."""
+    is_adopted: bool = False
+    """An earlier controller launched it, or it is unknown whether its supervisor was forked."""
+    supervisor: SupervisorHandle | None = None
+    """The last one; None until there is a first."""
+    health: SupervisorHealth = field(default_factory=SupervisorHealth)
+    num_revivals: int = 0
     key: str = field(default="", repr=False)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by the task that takes in its facts."""
     next_sequence: int = 0
     read_bytes: int | None = None
     """Of its facts, when they were last read where they lie."""
-    num_revivals: int = 0
     has_run: bool = False
     """Its harness was launched; another supervisor needs no key for what is left."""
     terminated: Terminated | None = None
     closed: Closed | None = None
     proxy_totals: ProxyTotals = field(default_factory=ProxyTotals)
     held: HeldTime = field(default_factory=HeldTime)
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    beat: int | None = None
-    """By which its supervisor showed last that it lives."""
-    silence: SilenceTimer = field(default_factory=unheard)
 
-    @property
-    def is_lost(self) -> bool:
-        """Its supervisor has ended, or could not be forked again."""
-        if self.fork is None:
-            return self.is_adopted and not is_taken(self.folder)
-        if not self.fork.done():
-            return False
-        return self.process is None or self.process.is_over
+    def signal(self, number: signal.Signals) -> None:
+        """Its supervisor gets it, if there is one."""
+        if self.supervisor is not None:
+            self.supervisor.signal(number)
 
-    @property
-    def is_supervised(self) -> bool:
-        """It has a supervisor process, which reads its proxy totals."""
-        return self.process is not None or (self.fork is None and self.is_adopted)
 
-    def is_hung(self, now: float) -> bool:
-        """Its supervisor lives and does nothing; one that never showed it lives is not judged."""
-        beat = last_heartbeat(self.folder)
-        if beat is None or not self.is_supervised:
-            return False
-        if beat != self.beat:
-            self.beat = beat
-            self.silence.answered(now)
-        return self.silence.is_over(now)
+class ExecutionListener(Protocol):
+    """Hears of executions: of each once that it terminated, and then that it closed."""
 
-    def kill(self) -> None:
-        """Its supervisor ends, and another may take its place, with a silence of its own."""
-        self.silence = unheard()
-        if self.process is not None:
-            self.process.signal(signal.SIGKILL)
-        else:
-            signal_supervisor(self.folder, signal.SIGKILL, self.by)
+    async def terminated(self, execution: SupervisedExecution, fact: Terminated) -> None: ...
 
-    def surplus(self) -> None:
-        """Signals its supervisor, if there is one, to end it unassessed."""
-        if self.process is not None:
-            self.process.signal(signal.SIGUSR1)
-        elif self.is_adopted and self.fork is None:
-            signal_supervisor(self.folder, signal.SIGUSR1, self.by)
+    async def closed(self, execution: SupervisedExecution, fact: Closed) -> None: ...
 
-    def stop(self) -> None:
-        """Signals its supervisor that the run is stopped, and may be resumed."""
-        if self.process is not None:
-            self.process.signal(signal.SIGUSR2)
-        elif self.is_adopted and self.fork is None:
-            stop(self.folder, self.by)
-
-    async def end(self, within_s: float) -> None:
-        """Its supervisor has ended, by itself if it does so in time."""
-        if self.process is not None:
-            await self.process.end(within_s)
-        elif self.fork is None and self.is_adopted:
-            await end(self.folder, within_s, self.by)
-
-    @property
-    def process(self) -> ForkedProcess | None:
-        """Its supervisor, once that is forked."""
-        if self.fork is None or not self.fork.done() or self.fork.exception() is not None:
-            return None
-        return self.fork.result()
+    def lost(self, execution: SupervisedExecution, reason: str) -> None:
+        """It never ran, or was ended with an earlier controller; it is forgotten."""
+        ...
 
 
 MOST_STARTING = 4
@@ -225,32 +230,22 @@ class Supervisors:
         *,
         order_of: OrderOf,
         facts_token: str,
-        terminated: Callable[[SupervisedExecution, Terminated], Awaitable[None]],
-        closed: Callable[[SupervisedExecution, Closed], Awaitable[None]],
         spawn: Spawn,
-        lost: Callable[[SupervisedExecution, str], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`terminated` and `closed` are called once for each execution, in this order.
-
-        `lost` is called, with the reason, for one that never ran or was ended with an earlier
-        controller; it is forgotten here. Without it such an execution is excluded.
-        """
         self._proxy = proxy
         self._fork_client = fork_client
         self._order_of = order_of
         self._facts_token = facts_token
-        self._terminated = terminated
-        self._closed = closed
         self._spawn = spawn
-        self._lost = lost
         self._clock = clock
         self._all: dict[ExecutionId, SupervisedExecution] = {}
         self._starting = asyncio.Semaphore(MOST_STARTING)
 
-    def launch(self, name: ExecutionId, task: Task, folder: Path) -> None:
-        execution = SupervisedExecution(name, folder, task, self._fork_client)
-        self._all[name] = execution
+    def launch(
+        self, name: ExecutionId, task: Task, folder: Path, listener: ExecutionListener
+    ) -> None:
+        self._all[name] = execution = SupervisedExecution(name, folder, task, listener)
         self._spawn(self._start(execution))
 
     def adopt(
@@ -258,6 +253,7 @@ class Supervisors:
         name: ExecutionId,
         task: Task,
         folder: Path,
+        listener: ExecutionListener,
         *,
         is_cancelled: bool = False,
         is_terminated: bool = False,
@@ -267,22 +263,25 @@ class Supervisors:
         It is reported as if it were our own, except for what is recorded already: that it was
         cancelled, and that it terminated.
         """
-        execution = SupervisedExecution(
-            name, folder, task, self._fork_client, is_cancelled=is_cancelled
+        self._all[name] = execution = SupervisedExecution(
+            name,
+            folder,
+            task,
+            listener,
+            is_cancelled=is_cancelled,
+            was_terminated=is_terminated,
         )
-        execution.was_terminated = is_terminated
-        self._all[name] = execution
         self._spawn(self._take_up(execution))
 
     def cancel(self, name: ExecutionId) -> None:
         """It ends, unassessed, as surplus."""
         execution = self._all[name]
         execution.is_cancelled = True
-        execution.surplus()
+        execution.signal(CANCEL)
 
     def forget(self, name: ExecutionId) -> None:
-        """Its supervisor has posted its last fact and ends by itself."""
-        del self._all[name]
+        """Its supervisor, if it had one here, has posted its last fact and ends by itself."""
+        self._all.pop(name, None)
 
     async def receive(self, name: ExecutionId, entry: FactEntry) -> None:
         """A fact was posted; one that was missed before it is read from the disk."""
@@ -304,11 +303,14 @@ class Supervisors:
     async def look(self) -> None:
         """Once."""
         for execution in list(self._all.values()):
-            if execution.closed is None and execution.is_lost:
+            if execution.closed is not None or execution.supervisor is None:
+                continue
+            if execution.supervisor.is_over:
                 await self._revive(execution)
-            elif execution.closed is None and execution.is_hung(self._clock()):
-                execution.kill()
-            elif execution.closed is None and execution.is_adopted:
+            elif execution.health.is_hung(last_heartbeat(execution.folder), self._clock()):
+                execution.health.renew()
+                execution.signal(signal.SIGKILL)
+            elif execution.is_adopted:
                 await self._listen(execution)
         await self._tell_held()
 
@@ -317,17 +319,22 @@ class Supervisors:
 
         What has ended and is not assessed yet can be when the run is resumed, unless it is over.
         """
-        forks = [execution.fork for execution in self._all.values() if execution.fork is not None]
-        if forks:
+        forking = [
+            execution.supervisor.forking
+            for execution in self._all.values()
+            if isinstance(execution.supervisor, ForkedSupervisor)
+        ]
+        if forking:
             # A process that is just being forked may have nothing else left to wait for it.
-            await asyncio.wait(forks, timeout=END_S)
+            await asyncio.wait(forking, timeout=END_S)
         for execution in self._all.values():
             execution.is_cancelled = True
             if not for_good:
-                execution.stop()
+                execution.signal(STOP)
             elif execution.terminated is None:
-                execution.surplus()
-        await asyncio.gather(*(execution.end(END_S) for execution in self._all.values()))
+                execution.signal(CANCEL)
+        supervisors = [execution.supervisor for execution in self._all.values()]
+        await asyncio.gather(*(supervisor.end(END_S) for supervisor in supervisors if supervisor))
 
     # Of earlier controllers
 
@@ -336,12 +343,17 @@ class Supervisors:
         if not (execution.folder / ORDER_FILE).exists():
             await self._begin(execution)
             return
-        execution.is_adopted = True
+        self._take_for_adopted(execution)
         execution.proxy_totals = await asyncio.to_thread(read_proxy_totals, execution.folder)
         execution.held = HeldTime(execution.proxy_totals.held_s)
         await self._listen(execution)
         if execution.closed is None and execution.is_cancelled:
-            execution.surplus()
+            execution.signal(CANCEL)
+
+    def _take_for_adopted(self, execution: SupervisedExecution) -> None:
+        """It has a supervisor, or had one, that is no child of this controller's."""
+        execution.is_adopted = True
+        execution.supervisor = AdoptedSupervisor(execution.folder, self._fork_client)
 
     async def _begin(self, execution: SupervisedExecution) -> None:
         """It was never started; if that is recorded already, only how it closed is missing."""
@@ -374,13 +386,13 @@ class Supervisors:
 
     async def _abandon(self, execution: SupervisedExecution, reason: str) -> None:
         """It cannot go on, and nothing that it did counts."""
-        if self._lost is None or execution.was_terminated:
+        if execution.was_terminated:
             await self._give_up(execution, Ending.CRASHED, Outcome.EXCLUDED, reason)
             return
         await self._seal(execution)
         del self._all[execution.name]
         execution.closed = Closed(outcome=Outcome.EXCLUDED, score=None, reason=reason)
-        self._lost(execution, reason)
+        execution.listener.lost(execution, reason)
 
     # Starting
 
@@ -431,24 +443,25 @@ class Supervisors:
         try:
             await self._supervise(execution)
         except ConfigError:
-            execution.fork, execution.is_adopted = None, True
+            self._take_for_adopted(execution)
 
     async def _supervise(self, execution: SupervisedExecution) -> None:
         """Forks a supervisor, which goes on from where the execution's facts end."""
         keys = Secrets(key=execution.key, token=self._facts_token)
         # Not cancelled with this coroutine, because the forked process would go on unknown.
-        execution.fork = asyncio.create_task(
+        forking = asyncio.create_task(
             self._fork_client.fork(
                 execution.name,
                 [str(execution.folder / ORDER_FILE)],
                 log=execution.folder / LOG_FILE,
-                told=json.dumps(asdict(keys)),
-                lasts=True,
+                secret=json.dumps(asdict(keys)),
+                outlives_parent=True,
             )
         )
-        process = await asyncio.shield(execution.fork)
+        execution.supervisor = ForkedSupervisor(forking)
+        process = await asyncio.shield(forking)
         if execution.is_cancelled:
-            process.signal(signal.SIGUSR1)
+            process.signal(CANCEL)
 
     async def _give_up(
         self, execution: SupervisedExecution, ending: Ending, outcome: Outcome, reason: str
@@ -506,7 +519,7 @@ class Supervisors:
                     # Ended with its controller while it was assessed, which no other fact says.
                     fact = replace(fact, outcome=Outcome.EXCLUDED)
                 execution.closed = fact
-                await self._closed(execution, fact)
+                await execution.listener.closed(execution, fact)
             case _:
                 pass
 
@@ -523,7 +536,7 @@ class Supervisors:
         if execution.folder.exists():
             await asyncio.to_thread(write_proxy_totals, execution.folder, execution.proxy_totals)
         execution.terminated = fact
-        await self._terminated(execution, fact)
+        await execution.listener.terminated(execution, fact)
 
     async def _seal(self, execution: SupervisedExecution) -> SealedExecution:
         try:
@@ -539,7 +552,9 @@ class Supervisors:
         """
         for name, held_s in (await self._proxy.held()).items():
             execution = self._all.get(ExecutionId(name))
-            if execution is None or execution.terminated is not None or not execution.is_supervised:
+            if execution is None or execution.terminated is not None:
+                continue
+            if execution.supervisor is None:
                 continue
             held_s = execution.held.counted(held_s)
             if held_s > execution.proxy_totals.held_s + POLL_S:
@@ -547,14 +562,3 @@ class Supervisors:
                 await asyncio.to_thread(
                     write_proxy_totals, execution.folder, execution.proxy_totals
                 )
-
-
-SupervisorsOf = Callable[
-    [
-        Callable[[SupervisedExecution, Terminated], Awaitable[None]],
-        Callable[[SupervisedExecution, Closed], Awaitable[None]],
-        Callable[[SupervisedExecution, str], None],
-    ],
-    Supervisors,
-]
-"""Makes supervisors with these callbacks: terminated, closed, lost."""
