@@ -262,7 +262,6 @@ PURE = [
     "gyre.observability.inspect.tree_summary",
     "gyre.observability.resource_use",
     "gyre.observability.staleness",
-    "gyre.observability.terminal.board",
     "gyre.observability.terminal.charts",
     "gyre.observability.terminal.text",
     "gyre.proxy.dialects",

@@ -51,8 +51,8 @@ def trained(run: Any, *, resumes: bool = False) -> int:
     import sys
 
     from gyre.controller.main import folder_of, heard_so_far, train
+    from gyre.observability.history.state import RunState
     from gyre.observability.metrics import RunMetrics
-    from gyre.observability.terminal.board import RunBoard
     from gyre.observability.terminal.colors import wants_colour
     from gyre.observability.terminal.progress import Progress
 
@@ -60,11 +60,10 @@ def trained(run: Any, *, resumes: bool = False) -> int:
     print(f"gyre {'resume' if resumes else 'train'}: {name} in {folder_of(run)}")
     print(f"  starting {cells.count} cells of {run.config.model.name}, and a proxy", flush=True)
     colour = wants_colour(sys.stdout)
-    board = RunBoard(run.shape, name=name)
+    state = RunState(run.shape, name=name)
     before = heard_so_far(run) if resumes else []
-    for now, fact in before:
-        board.record(now, fact)
-    progress = Progress(sys.stdout, board, colour=colour)
+    state.record_all(before)
+    progress = Progress(sys.stdout, state, colour=colour)
     folder_of(run).mkdir(parents=True, exist_ok=True, mode=0o700)
     trackers = tracked(run, before=before if resumes else None)
     try:
@@ -134,12 +133,12 @@ def report(run: Any, *, encoding: str | None = None) -> str:
 
     Behind it the curve of its held-out scores, if it was measured.
     """
-    from gyre.controller.controller import JOURNAL_EVENTS
     from gyre.controller.main import folder_of
     from gyre.evals.results import curve
     from gyre.journal.reader import read
     from gyre.observability.terminal.summary import summary
     from gyre.observability.what_if import compared
+    from gyre.scheduler.replay import JOURNAL_EVENTS
 
     reading = read(folder_of(run) / "journal", kinds=JOURNAL_EVENTS)
     page = summary(reading, compared(reading), encoding=encoding)

@@ -37,15 +37,13 @@ from gyre.net.http_server import listener, serving, told_to_stop
 from gyre.proxy.spec import ProxySpec, engines_of
 from gyre.rollout.facts import FactEntry
 from gyre.scheduler.messages import StopReason
-from gyre.scheduler.replay import EVENTS, plain_shape
+from gyre.scheduler.replay import JOURNAL_EVENTS, plain_shape
 from gyre.scheduler.scheduler import Scheduler
 from gyre.storage.files import replace as replace_file
 from gyre.types.errors import ConfigError, GyreError, TakenOver
 from gyre.types.ids import ExecutionId
-from gyre.types.run_events import RUN_EVENTS, TOLD, RunEnded
+from gyre.types.run_events import TOLD, RunEnded
 
-JOURNAL_EVENTS = (*EVENTS, *RUN_EVENTS)
-"""What a live run's journal holds."""
 BEAT_S = 1.0
 """How often `tick` is called."""
 SETTLE_S = 10.0

@@ -7,7 +7,6 @@ from tests.simulator.scenes import scenario
 
 from gyre.journal.reader import read
 from gyre.journal.writer import write
-from gyre.observability.terminal.board import JOURNAL_EVENTS
 from gyre.scheduler.messages import (
     CellServing,
     CellTraining,
@@ -17,6 +16,7 @@ from gyre.scheduler.messages import (
     StepTaken,
 )
 from gyre.scheduler.policies import Boundary
+from gyre.scheduler.replay import JOURNAL_EVENTS
 from gyre.simulator.from_journal import header_of
 from gyre.simulator.workload import (
     ByGroups,
