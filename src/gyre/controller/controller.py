@@ -28,7 +28,7 @@ from gyre.controller.resource_usage import ProcessRoots, ResourceSampler
 from gyre.controller.run_dir import RunDir
 from gyre.controller.run_file import RunFile
 from gyre.controller.run_loop import Decided, Listener, RunLoop
-from gyre.controller.run_status import SETTINGS, settings_of
+from gyre.controller.run_status import SETTINGS, fixed_settings
 from gyre.journal.reader import Header, JournalContents
 from gyre.journal.writer import Journal
 from gyre.model import checkpoint_store
@@ -192,7 +192,7 @@ class Controller:
             notes={
                 "model": config.model.name,
                 "nodes_per_cell": config.cells.nodes,
-                SETTINGS: settings_of(self._run.config),
+                SETTINGS: fixed_settings(self._run.config),
             },
         )
         return Journal.create(self._places.journal, header, kinds=JOURNAL_EVENTS), None
