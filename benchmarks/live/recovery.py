@@ -24,8 +24,8 @@ from tests.flows.live.running import write_run
 
 from gyre.journal.reader import JournalContents, Resumed, read
 from gyre.journal.writer import Journal
-from gyre.observability.terminal.board import JOURNAL_EVENTS
 from gyre.scheduler.messages import CellDied, CellRecovered, EngineLost, EngineReturned, StepTaken
+from gyre.scheduler.replay import JOURNAL_EVENTS
 from gyre.testing.emulated_cell import tables, workload, write_tasks
 from gyre.types.run_events import ProxyRestarted
 

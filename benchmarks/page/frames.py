@@ -25,7 +25,7 @@ from tests.browser.serving import watching
 from tests.observability.terminal.journals import told
 
 from gyre.journal.writer import Durability, Journal
-from gyre.observability.terminal.board import JOURNAL_EVENTS
+from gyre.scheduler.replay import JOURNAL_EVENTS
 from gyre.simulator.from_journal import header_of
 from gyre.simulator.paper import PAPER
 from gyre.simulator.world import EventLog, run

@@ -19,6 +19,8 @@ class Import:
     line: int
     inside: bool
     """Whether it stands within a function."""
+    for_types: bool
+    """Whether only a type checker follows it."""
 
     @property
     def package(self) -> str:
@@ -62,6 +64,12 @@ class Module:
             for node in statements
             if any(first <= node.lineno <= last for first, last in bodies)
         }
+        unfollowed = {
+            id(node)
+            for block in self.tree.body
+            if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+            for node in block.body
+        }
         found = []
         for node in statements:
             match node:
@@ -72,7 +80,13 @@ class Module:
                 case ast.ImportFrom():
                     targets = [f"(relative).{alias.name}" for alias in node.names]
             found += [
-                Import(name=name, line=node.lineno, inside=id(node) in inner) for name in targets
+                Import(
+                    name=name,
+                    line=node.lineno,
+                    inside=id(node) in inner,
+                    for_types=id(node) in unfollowed,
+                )
+                for name in targets
             ]
         return found
 

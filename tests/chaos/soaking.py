@@ -20,7 +20,7 @@ from tests.chaos.victims import Kind, Victim, calls_in_flight, victims
 from tests.waiting import PATIENCE_S
 
 from gyre.journal.reader import JournalContents, read
-from gyre.observability.terminal.board import JOURNAL_EVENTS
+from gyre.scheduler.replay import JOURNAL_EVENTS
 
 LOOK_S = 0.1
 

@@ -14,8 +14,8 @@ from tests.waiting import PATIENCE_S, wait_until
 
 from gyre.journal.reader import Resumed, read
 from gyre.observability.ledgers import ledgers
-from gyre.observability.terminal.board import JOURNAL_EVENTS
 from gyre.scheduler.messages import ExecutionTerminated
+from gyre.scheduler.replay import JOURNAL_EVENTS
 from gyre.testing.emulated_cell import tables
 
 pytestmark = [pytest.mark.slow, pytest.mark.chaos]

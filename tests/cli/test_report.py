@@ -9,7 +9,7 @@ from tests.observability.terminal.journals import SMALL, simulated, told
 
 from gyre.journal.writer import Durability, Journal, write
 from gyre.observability.report.build import NUMBERS, PAGE, STEPS
-from gyre.observability.terminal.board import JOURNAL_EVENTS
+from gyre.scheduler.replay import JOURNAL_EVENTS
 from gyre.simulator.from_journal import header_of
 
 HEADER = header_of(SMALL, started_at=5.0)

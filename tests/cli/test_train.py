@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from tests.simulator.scenes import scenario
 
-from gyre.cli.train import tracked
+from gyre.cli.train import open_run_trackers
 from gyre.config.toml import as_toml
 from gyre.controller.run_file import read_run
 from gyre.journal.reader import path_of
@@ -73,8 +73,8 @@ def test_trackers_are_told_the_settings_and_where_a_resumed_run_goes_on(file, mo
         step=4, loss=0.0, reward=0.0, gradient_norm=0.0, is_clipped=False, claims={}, reduce_s=0.0,
         step_s=0.0, reduced_bytes=0,
     )  # fmt: skip
-    tracked(read_run(file), before=None).close()
-    tracked(read_run(file), before=[(1.0, made)]).close()
+    open_run_trackers(read_run(file), before=None).close()
+    open_run_trackers(read_run(file), before=[(1.0, made)]).close()
 
     first, again = opened
     assert (None, 6) == (first.resumed_at, again.resumed_at)

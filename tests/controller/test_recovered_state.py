@@ -6,6 +6,7 @@ import pytest
 from tests.scheduler.scene import shape
 from tests.scheduler.world import World
 
+from gyre.controller import recovered_state
 from gyre.controller.recovered_state import RecoveredState, recover
 from gyre.scheduler.cells import CellState
 from gyre.scheduler.messages import (
@@ -20,6 +21,8 @@ from gyre.scheduler.messages import (
 from gyre.scheduler.policies import Async, Colocate, Elastic
 from gyre.types.outcomes import Ending, Outcome
 from gyre.types.run_events import (
+    NEEDED_BY_RESUME,
+    RUN_EVENTS,
     CallsDamaged,
     ExecutionRelaunched,
     GroupDrawn,
@@ -258,3 +261,10 @@ def test_executions_whose_calls_were_damaged_are_known_again():
     found.record(CallsDamaged(group=0, execution="g00000-01", reason="a checksum differs"), 1.0)
 
     assert {"g00000-01"} == found.damaged
+
+
+def test_resume_reads_the_run_events_that_it_needs_and_no_others():
+    """What its module does not import it cannot tell from any other fact."""
+    named = {one for one in vars(recovered_state).values() if isinstance(one, type)}
+
+    assert set(NEEDED_BY_RESUME) == named & set(RUN_EVENTS)

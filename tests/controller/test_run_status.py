@@ -18,10 +18,10 @@ from gyre.controller.run_file import read_run
 from gyre.controller.run_status import (
     SETTINGS,
     changes,
+    fixed_settings,
     recorded,
     refuse_changes,
     require_no_writer,
-    settings_of,
     standing,
 )
 from gyre.journal.reader import Header, path_of, read
@@ -41,7 +41,7 @@ def begun(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "run.toml").write_text("\n".join(as_toml(run.config)))
-    notes = {SETTINGS: settings_of(run.config)}
+    notes = {SETTINGS: fixed_settings(run.config)}
     header = Header(run="one", seed=0, started_at=0.0, shape=plain_shape(run.shape), notes=notes)
     write(path_of(folder), header, [(0.0, RunStarted())], kinds=JOURNAL_EVENTS)
     return path
@@ -64,7 +64,7 @@ def test_what_a_run_was_told_is_read_back_the_same(begun):
 
     assert [] == list(changes(asked.config, found.config))
     assert asked.shape == found.shape
-    assert settings_of(asked.config) == settings_of(found.config)
+    assert fixed_settings(asked.config) == fixed_settings(found.config)
 
 
 def test_what_no_decision_depends_on_may_change(begun):
@@ -126,12 +126,12 @@ def test_a_value_that_was_changed_in_the_runs_own_file_is_named(begun, before, a
 def test_settings_that_mean_the_same_are_no_change(begun):
     config = read_run(begun).config
     one, other = (
-        settings_of(replace(config, harness=replace(config.harness, env=env)))
+        fixed_settings(replace(config, harness=replace(config.harness, env=env)))
         for env in ({"A": "1", "B": "2"}, {"B": "2", "A": "1"})
     )
     listed = replace(config, harness=replace(config.harness, argv=list(config.harness.argv)))
 
-    assert one == other != settings_of(config) == settings_of(listed)
+    assert one == other != fixed_settings(config) == fixed_settings(listed)
 
 
 def test_a_run_of_an_older_format_is_refused_before_anything_starts(begun, capsys):

@@ -15,8 +15,8 @@ from tests.observability.terminal.journals import SMALL, simulated, told
 
 from gyre.cli.main import main
 from gyre.journal.writer import write
-from gyre.observability.terminal.board import JOURNAL_EVENTS
 from gyre.observability.terminal.colors import columns
+from gyre.scheduler.replay import JOURNAL_EVENTS
 from gyre.simulator.from_journal import header_of
 from gyre.types.run_events import RunEnded, UseMeasured
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gyre.cli.train import shown
+from gyre.cli.train import print_summary
 from gyre.config.loader import loaded
 from gyre.controller.controller import JOURNAL_EVENTS
 from gyre.controller.run_file import checked
@@ -73,7 +73,7 @@ def finished(tmp_path):
 def test_a_run_whose_last_weights_could_not_be_measured_has_finished_all_the_same(
     finished, tmp_path, capsys
 ):
-    assert 0 == shown(finished, StopReason.FINISHED)
+    assert 0 == print_summary(finished, StopReason.FINISHED)
     said = capsys.readouterr().out
 
     assert "its last weights were not measured: " in said
@@ -83,7 +83,7 @@ def test_a_run_whose_last_weights_could_not_be_measured_has_finished_all_the_sam
 
 @pytest.mark.parametrize(("reason", "status"), [(StopReason.TOO_MANY_VOID, 1), (None, 130)])
 def test_a_run_that_has_not_finished_is_not_measured(finished, reason, status, capsys):
-    assert status == shown(finished, reason)
+    assert status == print_summary(finished, reason)
     assert "measur" not in capsys.readouterr().out
 
 

@@ -11,8 +11,8 @@ from gyre.observability.dashboard.series import ViewWindow
 from gyre.observability.dashboard.views import moment
 from gyre.observability.history.cells import CellSpan
 from gyre.observability.history.run import RunHistory
+from gyre.observability.history.state import RunState
 from gyre.observability.resource_use import OTHERS, ROLES, used
-from gyre.observability.terminal.board import RunBoard
 from gyre.observability.terminal.colors import ELLIPSIS, printed
 from gyre.observability.terminal.progress import WIDTH, block
 from gyre.scheduler.cells import CellState
@@ -156,16 +156,16 @@ def test_a_run_in_which_nobody_measured_says_so(events):
     assert [] == found["over_time"]["at_s"]
 
 
-def line(board):
-    lines = printed(block(board, board.now), width=WIDTH, colour=False)
+def line(run):
+    lines = printed(block(run, run.now_s), width=WIDTH, colour=False)
     return [one for one in lines if one.startswith("use ")]
 
 
 def test_a_terminal_has_one_line_of_it_that_fits(measured, events):
-    board = RunBoard(SMALL.shape)
-    board.record_all(measured)
-    (found,) = line(board)
-    plain = RunBoard(SMALL.shape)
+    run = RunState(SMALL.shape)
+    run.record_all(measured)
+    (found,) = line(run)
+    plain = RunState(SMALL.shape)
     plain.record_all(events)
 
     assert "8.0 cores, devices 50%" in found
@@ -175,25 +175,19 @@ def test_a_terminal_has_one_line_of_it_that_fits(measured, events):
     assert [] == line(plain)
 
 
-def test_board_and_story_share_it_alike(measured):
-    board = RunBoard(SMALL.shape)
-    board.record_all(measured)
-    last = story_of(measured).uses[-1]
+def test_every_measurement_is_kept_and_the_last_one_shown(measured):
+    history = story_of(measured)
 
-    assert {who: pytest.approx(last.cores(who)) for who in (*ROLES, *OTHERS)} == {
-        who: board.use.cores(who) for who in (*ROLES, *OTHERS)
-    }
+    assert sum(isinstance(one, UseMeasured) for _, one in measured) == len(history.uses)
+    assert history.uses[-1] is history.use
 
 
-def test_standalone_engines_count_in_a_terminal_too():
+def test_standalone_engines_count_too():
     """Engine 4 stands behind the cells, and serves."""
-    shape = replace(SMALL.shape, standalone_capacities=(16,))
-    board, history = RunBoard(shape), RunHistory(shape)
-    for one in (board, history):
-        one.record_all([(0.0, RunStarted()), (10.0, fact(c0=20.0, c4=30.0))])
+    run = RunState(replace(SMALL.shape, standalone_capacities=(16,)))
+    run.record_all([(0.0, RunStarted()), (10.0, fact(c0=20.0, c4=30.0))])
 
-    assert 5.0 == board.use.cores("serving") == history.uses[0].cores("serving")
-    assert board.use.all_cores == history.uses[0].all_cores
+    assert (5.0, 5.55) == (run.use.cores("serving"), pytest.approx(run.use.all_cores))
 
 
 def test_a_measurement_of_no_time_is_passed_over(measured):

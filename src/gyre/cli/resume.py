@@ -18,7 +18,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from gyre.cli.train import shown, trained
+    from gyre.cli.train import print_summary, train_to_end
     from gyre.controller.main import clear_away
     from gyre.controller.run_status import recorded, require_no_writer, standing
     from gyre.types.errors import ConfigError
@@ -31,5 +31,5 @@ def run(args: argparse.Namespace) -> int:
     require_no_writer(args.run, take_over=args.take_over)
     if found.stopped is not None:
         clear_away(args.run)
-        return shown(run, found.stopped)
-    return trained(run, resumes=True)
+        return print_summary(run, found.stopped)
+    return train_to_end(run, resumes=True)

@@ -39,11 +39,13 @@ def _plain(place: Path) -> int:
     from gyre.aio import run_loop
     from gyre.observability.dashboard.api import plain
     from gyre.observability.dashboard.journal_follower import FollowedRun
-    from gyre.observability.terminal.status import RunStatusView
+    from gyre.observability.follower import RunFollower
+    from gyre.observability.history.state import RunState
+    from gyre.observability.terminal.status import stands
 
-    looking = RunStatusView(place)
-    looking.catch_up()
+    followed = RunFollower(place, RunState)
+    followed.catch_up()
     watched = FollowedRun(place, key="a")
     run_loop(watched.look())
     print(json.dumps(plain(watched)))
-    return looking.stands().status
+    return stands(followed).status

@@ -4,9 +4,14 @@ import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gyre.cli.arguments import takes_values
+
+if TYPE_CHECKING:
+    from gyre.controller.run_file import RunFile
+    from gyre.observability.trackers.registry import Trackers
+    from gyre.scheduler.messages import StopReason
 
 ENDS = {
     0: "all steps were taken",
@@ -34,25 +39,25 @@ def run(args: argparse.Namespace) -> int:
     run = read_run(args.config, args.overrides)
     found = standing(folder_of(run))
     if found is None:
-        return trained(run)
+        return train_to_end(run)
     print(f"gyre train: there is a run in {folder_of(run)}: {found}", flush=True)
     refuse_changes(folder_of(run), run)
     if found.stopped is not None:
-        return shown(run, found.stopped)
-    if not (args.resume or _agreed()):
+        return print_summary(run, found.stopped)
+    if not (args.resume or _confirm()):
         print(f"  gyre resume {folder_of(run)} goes on with it; run.folder names another place")
         return 2
     require_no_writer(folder_of(run), take_over=False)
-    return trained(run, resumes=True)
+    return train_to_end(run, resumes=True)
 
 
-def trained(run: Any, *, resumes: bool = False) -> int:
-    """The run of a file, to its end, shown while it goes, and its summary."""
+def train_to_end(run: "RunFile", *, resumes: bool = False) -> int:
+    """Shows the run while it goes, and its summary; returns the exit status."""
     import sys
 
     from gyre.controller.main import folder_of, heard_so_far, train
+    from gyre.observability.history.state import RunState
     from gyre.observability.metrics import RunMetrics
-    from gyre.observability.terminal.board import RunBoard
     from gyre.observability.terminal.colors import wants_colour
     from gyre.observability.terminal.progress import Progress
 
@@ -60,24 +65,23 @@ def trained(run: Any, *, resumes: bool = False) -> int:
     print(f"gyre {'resume' if resumes else 'train'}: {name} in {folder_of(run)}")
     print(f"  starting {cells.count} cells of {run.config.model.name}, and a proxy", flush=True)
     colour = wants_colour(sys.stdout)
-    board = RunBoard(run.shape, name=name)
+    state = RunState(run.shape, name=name)
     before = heard_so_far(run) if resumes else []
-    for now, fact in before:
-        board.record(now, fact)
-    progress = Progress(sys.stdout, board, colour=colour)
+    state.record_all(before)
+    progress = Progress(sys.stdout, state, colour=colour)
     folder_of(run).mkdir(parents=True, exist_ok=True, mode=0o700)
-    trackers = tracked(run, before=before if resumes else None)
+    trackers = open_run_trackers(run, before=before if resumes else None)
     try:
-        with _page(folder_of(run)):
+        with _serve_page(folder_of(run)):
             listeners = [progress.record, RunMetrics(trackers, before=before).record]
             reason = train(run, resumes=resumes, listeners=listeners, tick=progress.tick)
     finally:
         progress.clear()
         trackers.close()
-    return shown(run, reason)
+    return print_summary(run, reason)
 
 
-def tracked(run: Any, *, before: Sequence[tuple[float, Any]] | None) -> Any:
+def open_run_trackers(run: "RunFile", *, before: Sequence[tuple[float, Any]] | None) -> "Trackers":
     """The run's trackers, with its settings; `before` is what a resumed run did."""
     from gyre.config.toml import settings_of
     from gyre.controller.main import folder_of
@@ -94,7 +98,7 @@ def tracked(run: Any, *, before: Sequence[tuple[float, Any]] | None) -> Any:
 
 
 @contextmanager
-def _page(folder: Path) -> Iterator[None]:
+def _serve_page(folder: Path) -> Iterator[None]:
     """A user at a terminal has a page of the run while it goes, and its link."""
     import sys
 
@@ -109,8 +113,8 @@ def _page(folder: Path) -> Iterator[None]:
         yield
 
 
-def shown(run: Any, reason: object) -> int:
-    """The summary of a run that is over, or was asked to stop.
+def print_summary(run: "RunFile", reason: "StopReason | None") -> int:
+    """Says how a run ended, or that it was asked to stop; returns the exit status.
 
     The weights that a finished one ends with are measured first, if that is due and was not done.
     """
@@ -119,8 +123,8 @@ def shown(run: Any, reason: object) -> int:
     from gyre.controller.main import folder_of
     from gyre.scheduler.messages import StopReason
 
-    failed = _measured(run) if reason is StopReason.FINISHED else None
-    print(report(run, encoding=sys.stdout.encoding))
+    failed = _measure_held_out(run) if reason is StopReason.FINISHED else None
+    print(summary_of(run, encoding=sys.stdout.encoding))
     if failed is not None:
         print(f"  the run has finished, but its last weights were not measured: {failed}")
         print(f"  gyre resume {folder_of(run)} goes on with that")
@@ -129,25 +133,25 @@ def shown(run: Any, reason: object) -> int:
     return 0 if reason is StopReason.FINISHED else 1
 
 
-def report(run: Any, *, encoding: str | None = None) -> str:
+def summary_of(run: "RunFile", *, encoding: str | None = None) -> str:
     """What a run's journal says of it, and what other placements would have made of its work.
 
     Behind it the curve of its held-out scores, if it was measured.
     """
-    from gyre.controller.controller import JOURNAL_EVENTS
     from gyre.controller.main import folder_of
     from gyre.evals.results import curve
     from gyre.journal.reader import read
     from gyre.observability.terminal.summary import summary
     from gyre.observability.what_if import compared
+    from gyre.scheduler.replay import JOURNAL_EVENTS
 
     reading = read(folder_of(run) / "journal", kinds=JOURNAL_EVENTS)
     page = summary(reading, compared(reading), encoding=encoding)
     return "\n".join([page, *(f"  {line}" for line in curve(folder_of(run)))])
 
 
-def _measured(run: Any) -> str | None:
-    """Why the last weights could not be; None: they are, or need not be."""
+def _measure_held_out(run: "RunFile") -> str | None:
+    """Runs the held-out tasks on the last weights, if that is due; returns why that failed."""
     from gyre.controller.main import folder_of
     from gyre.evals.runner import due, why_not
 
@@ -158,8 +162,8 @@ def _measured(run: Any) -> str | None:
     return why_not(plan)
 
 
-def _agreed() -> bool:
-    """A user at a terminal says so."""
+def _confirm() -> bool:
+    """Asks a user at a terminal."""
     import sys
 
     if not (sys.stdin.isatty() and sys.stdout.isatty()):

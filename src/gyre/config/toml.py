@@ -82,15 +82,24 @@ def settings_of(config: RunConfig) -> dict[str, str | int | float | bool]:
 
     There is no place for secrets in a run file; what looks like one is left out all the same.
     """
-    return dict(_flat((), config))
+    return dict(pair for path, value in leaves(config) for pair in _flat(path, value))
 
 
-def _flat(keys: Keys, value: Any) -> Iterator[tuple[str, str | int | float | bool]]:
-    path = ".".join(keys)
-    if is_dataclass(value) or isinstance(value, Mapping):
-        is_environment = keys[-1:] == ("env",)
-        for name, one in _items(value):
-            yield from _flat((*keys, name), HIDDEN if is_environment else one)
+def leaves(section: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value of a tree of sections by its path; a table with keys of a user's is one."""
+    for entry in fields(section):
+        value, path = getattr(section, entry.name), f"{above}{entry.name}"
+        if is_dataclass(value):
+            yield from leaves(value, f"{path}.")
+        else:
+            yield path, value
+
+
+def _flat(path: str, value: Any) -> Iterator[tuple[str, str | int | float | bool]]:
+    if isinstance(value, Mapping):
+        is_environment = path.endswith(".env")
+        for name, one in value.items():
+            yield from _flat(f"{path}.{name}", HIDDEN if is_environment else one)
     elif isinstance(value, str):
         yield path, _without_secrets(value)
     elif isinstance(value, bool | int | float):

@@ -27,7 +27,7 @@ from gyre.controller.resource_usage import ProcessRoots, ResourceSampler
 from gyre.controller.run_dir import RunDir
 from gyre.controller.run_file import RunFile
 from gyre.controller.run_loop import Decided, Listener, RunLoop
-from gyre.controller.run_status import SETTINGS, settings_of
+from gyre.controller.run_status import SETTINGS, fixed_settings
 from gyre.journal.reader import Header, JournalContents
 from gyre.journal.writer import Journal
 from gyre.model import checkpoint_store
@@ -35,16 +35,14 @@ from gyre.net.http_server import listener, serving, told_to_stop
 from gyre.proxy.spec import ProxySpec, engines_of
 from gyre.rollout.facts import FactEntry
 from gyre.scheduler.messages import StopReason
-from gyre.scheduler.replay import EVENTS, plain_shape
+from gyre.scheduler.replay import JOURNAL_EVENTS, plain_shape
 from gyre.scheduler.scheduler import Scheduler
 from gyre.storage.files import replace as replace_file
 from gyre.types.errors import ConfigError, GyreError, TakenOver
 from gyre.types.ids import ExecutionId
 from gyre.types.protocols import Cluster
-from gyre.types.run_events import RUN_EVENTS, TOLD, RunEnded
+from gyre.types.run_events import TOLD, RunEnded
 
-JOURNAL_EVENTS = (*EVENTS, *RUN_EVENTS)
-"""What a live run's journal holds."""
 BEAT_S = 1.0
 """How often `tick` is called."""
 SETTLE_S = 10.0
@@ -175,7 +173,7 @@ class Controller:
             notes={
                 "model": config.model.name,
                 "nodes_per_cell": config.cells.nodes,
-                SETTINGS: settings_of(config),
+                SETTINGS: fixed_settings(config),
             },
         )
         return Journal.create(places.journal, header, kinds=JOURNAL_EVENTS), None

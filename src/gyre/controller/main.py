@@ -10,7 +10,7 @@ from gyre.aio import run_loop
 from gyre.config.loader import LoadedConfig
 from gyre.config.validation import Sizes, misfits, untrained, unweighable
 from gyre.controller import resume
-from gyre.controller.controller import JOURNAL_EVENTS, Controller
+from gyre.controller.controller import Controller
 from gyre.controller.process_specs import sandbox_for
 from gyre.controller.resource_usage import ResourceSampler
 from gyre.controller.run_dir import RunDir
@@ -21,6 +21,7 @@ from gyre.model.hf_config import read_description
 from gyre.model.registry import model_folder
 from gyre.rollout.environment import check
 from gyre.scheduler.messages import StopReason
+from gyre.scheduler.replay import JOURNAL_EVENTS
 from gyre.types.run_events import RunEnded
 
 DEVICES = Path("/dev")

@@ -8,7 +8,7 @@ from typing import Any
 
 from gyre.config.loader import LoadedConfig, load
 from gyre.config.run_config import CellsConfig, HeldOutEvalConfig, RunConfig, ScheduleConfig
-from gyre.scheduler.config import SchedulerConfig
+from gyre.scheduler.config import SCHEDULE_FIELDS, SchedulerConfig
 from gyre.scheduler.policies import (
     Async,
     Boundary,
@@ -21,21 +21,6 @@ from gyre.scheduler.policies import (
 )
 from gyre.types.errors import ConfigError
 
-_SAME = (
-    "groups_per_batch",
-    "executions_per_group",
-    "steps_per_burst",
-    "steps",
-    "surplus",
-    "supply_fraction",
-    "supply_dwell_s",
-    "rescue_s",
-    "min_valid",
-    "max_void",
-    "evaluation_holds_slot",
-    "endless_dispatch",
-    "overcommit",
-)
 _PATHS = {
     "num_cells": "cells.count",
     "cell_capacity": "cells.capacity",
@@ -54,7 +39,7 @@ def shape_fields(
 ) -> dict[str, Any]:
     """All but dispatch, placement and launch order, whose names stand for the scheduler's parts."""
     return {
-        **{name: getattr(schedule, name) for name in _SAME},
+        **{name: getattr(schedule, name) for name in SCHEDULE_FIELDS},
         "num_cells": cells.count,
         "cell_capacity": cells.capacity,
         "standalone_capacities": cells.standalone,

@@ -6,12 +6,13 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gyre.cluster.procfs import lock_holder
 from gyre.config.run_config import RunConfig
+from gyre.config.toml import leaves
 from gyre.controller.run_file import RunFile, read_run
 from gyre.journal.reader import Header, path_of, read, refuse_to_go_on
 from gyre.scheduler.messages import Published, StepTaken, StopReason
@@ -106,7 +107,7 @@ def refuse_changes(folder: Path, run: RunFile) -> None:
         return
     # The file may have been changed since, and the journal has not.
     began = header.notes[SETTINGS]
-    now = settings_of(run.config)
+    now = fixed_settings(run.config)
     changed = [
         f"{path}: was {began[path]}, {RUN_FILE} says {now[path]}"
         for path in began
@@ -119,9 +120,9 @@ def refuse_changes(folder: Path, run: RunFile) -> None:
         raise ConfigError(f"{folder}: {RUN_FILE} describes another schedule than the journal's")
 
 
-def settings_of(config: RunConfig) -> dict[str, str]:
+def fixed_settings(config: RunConfig) -> dict[str, str]:
     """What the header of a run's journal has of its file: all that may not change."""
-    return {path: repr(_plain(value)) for path, value in _leaves(config) if not _may_change(path)}
+    return {path: repr(_plain(value)) for path, value in leaves(config) if not _may_change(path)}
 
 
 def _plain(value: Any) -> Any:
@@ -139,7 +140,7 @@ def _may_change(path: str) -> bool:
 
 def changes(before: RunConfig, now: RunConfig) -> Iterator[str]:
     """Keys that matter and have another value, each with both."""
-    old, new = dict(_leaves(before)), dict(_leaves(now))
+    old, new = dict(leaves(before)), dict(leaves(now))
     for path in {**old, **new}:
         if not _may_change(path) and old.get(path) != new.get(path):
             yield f"{path}: was {old.get(path)!r}, asked for now {new.get(path)!r}"
@@ -202,12 +203,3 @@ def _is_gone(path: Path, pid: int, within_s: float) -> bool:
             return False
         time.sleep(0.05)
     return True
-
-
-def _leaves(section: Any, above: str = "") -> Iterator[tuple[str, Any]]:
-    for field in fields(section):
-        value, path = getattr(section, field.name), f"{above}{field.name}"
-        if is_dataclass(value):
-            yield from _leaves(value, f"{path}.")
-        else:
-            yield path, value

@@ -54,6 +54,10 @@ class Cells:
         return self._states[cell]
 
     @property
+    def states(self) -> tuple[CellState, ...]:
+        return tuple(self._states)
+
+    @property
     def core(self) -> CellState:
         return self._states[CORE]
 

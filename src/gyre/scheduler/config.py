@@ -19,6 +19,23 @@ from gyre.scheduler.policies import (
 )
 from gyre.types.errors import ConfigError
 
+SCHEDULE_FIELDS = (
+    "groups_per_batch",
+    "executions_per_group",
+    "steps_per_burst",
+    "steps",
+    "surplus",
+    "supply_fraction",
+    "supply_dwell_s",
+    "rescue_s",
+    "min_valid",
+    "max_void",
+    "evaluation_holds_slot",
+    "endless_dispatch",
+    "overcommit",
+)
+"""Fields that the schedule of a run file or of a scenario has under the same names."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfig:

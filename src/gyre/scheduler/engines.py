@@ -58,6 +58,10 @@ class Engines:
     def load(self, engine: EngineId) -> int:
         return len(self._seats[engine])
 
+    @property
+    def loads(self) -> list[int]:
+        return [len(seats) for seats in self._seats]
+
     def engine_of(self, seat: Assignee) -> EngineId | None:
         return self._where.get(seat)
 

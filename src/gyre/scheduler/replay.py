@@ -18,9 +18,12 @@ from gyre.scheduler.policies import (
 )
 from gyre.scheduler.scheduler import Scheduler
 from gyre.types.errors import ConfigError
+from gyre.types.run_events import RUN_EVENTS
 
 EVENTS: tuple[type, ...] = get_args(Event)
 """Every kind of event that a scheduler hears."""
+JOURNAL_EVENTS: tuple[type, ...] = (*EVENTS, *RUN_EVENTS)
+"""Every kind that the journal of a run holds, beside the journal's own."""
 
 _CHOICES: dict[str, dict[str, type]] = {
     "dispatch": {"boundary": Boundary, "continuous": Continuous},

@@ -24,7 +24,7 @@ from typing import Any, assert_never
 
 from gyre.journal.reader import Header, JournalContents
 from gyre.scheduler.cells import CellState
-from gyre.scheduler.config import SchedulerConfig
+from gyre.scheduler.config import SCHEDULE_FIELDS, SchedulerConfig
 from gyre.scheduler.messages import (
     AdmitGroup,
     CellDied,
@@ -524,23 +524,7 @@ def _notes(
 
 
 def _schedule(shape: SchedulerConfig, steps: int) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        name: getattr(shape, name)
-        for name in (
-            "groups_per_batch",
-            "executions_per_group",
-            "steps_per_burst",
-            "surplus",
-            "supply_fraction",
-            "supply_dwell_s",
-            "rescue_s",
-            "min_valid",
-            "max_void",
-            "evaluation_holds_slot",
-            "endless_dispatch",
-            "overcommit",
-        )
-    }
+    found: dict[str, Any] = {name: getattr(shape, name) for name in SCHEDULE_FIELDS}
     found["steps"] = steps
     match shape.dispatch:
         case Boundary(extra_dispatch=extra):

@@ -322,3 +322,15 @@ RunEvent = (
     | RunEnded
 )
 RUN_EVENTS: tuple[type, ...] = get_args(RunEvent)
+NEEDED_BY_RESUME: tuple[type, ...] = (
+    GroupDrawn,
+    RewardGiven,
+    CallsDamaged,
+    ClaimScored,
+    StepMade,
+    WeightsPublished,
+    EvaluationScored,
+    EvaluationRound,
+    ExecutionRelaunched,
+)
+"""Those that a run cannot go on without; all others are for people alone."""

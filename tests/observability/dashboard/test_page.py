@@ -17,8 +17,8 @@ from gyre.journal.writer import Durability, Journal, write
 from gyre.observability.dashboard.journal_follower import KEYS, FollowedRun, watched
 from gyre.observability.dashboard.panels import PANELS
 from gyre.observability.dashboard.server import DashboardServer, is_local
-from gyre.observability.terminal.board import JOURNAL_EVENTS
 from gyre.scheduler.messages import EvaluationId, EvaluationRequested, RunStarted
+from gyre.scheduler.replay import JOURNAL_EVENTS
 from gyre.simulator.from_journal import header_of
 from gyre.types.errors import ConfigError, LogDamaged
 

@@ -17,7 +17,7 @@ from tests.waiting import PATIENCE_S
 from gyre.journal.writer import Durability, Journal
 from gyre.observability.dashboard import server
 from gyre.observability.dashboard.server import shown_beside
-from gyre.observability.terminal.board import JOURNAL_EVENTS
+from gyre.scheduler.replay import JOURNAL_EVENTS
 from gyre.simulator.from_journal import header_of
 
 pytestmark = pytest.mark.slow

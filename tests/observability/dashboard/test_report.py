@@ -16,7 +16,8 @@ from tests.observability.terminal.journals import SMALL, reward_of, simulated, t
 
 from gyre.journal.reader import Resumed
 from gyre.observability.dashboard.panels import PANELS, panels
-from gyre.observability.dashboard.series import TreeSize, ViewWindow, trees
+from gyre.observability.dashboard.series import ViewWindow
+from gyre.observability.dashboard.tree_sizes import TreeSize, trees
 from gyre.observability.history.run import RunHistory
 from gyre.observability.report.build import NUMBERS, PAGE, PARTS, PICTURES, STEPS, files
 from gyre.observability.report.figures_cells import FAULTS, IDLE, TIMELINE

@@ -1,6 +1,6 @@
 """How large trees are."""
 
-from gyre.observability.dashboard.series import TreeSize, size, trees
+from gyre.observability.dashboard.tree_sizes import TreeSize, size, trees
 from gyre.types.conversation import Message, ToolCall
 
 

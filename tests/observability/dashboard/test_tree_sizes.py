@@ -12,7 +12,7 @@ from gyre.observability.dashboard.journal_follower import FollowedRun
 from gyre.observability.dashboard.series import ViewWindow
 from gyre.observability.dashboard.tree_sizes import TreeSizes, evenly_spaced
 from gyre.observability.history.run import RunHistory
-from gyre.observability.terminal.board import JOURNAL_EVENTS
+from gyre.scheduler.replay import JOURNAL_EVENTS
 from gyre.simulator.from_journal import header_of
 
 

@@ -1,6 +1,5 @@
 """A run's story against the books of the simulation that it tells of."""
 
-from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -11,7 +10,7 @@ from gyre.journal.reader import Resumed
 from gyre.observability.dashboard.panels_steps import admission_phase, completion_phase
 from gyre.observability.dashboard.views import hindrance
 from gyre.observability.history.run import RunHistory
-from gyre.observability.terminal.board import RunBoard
+from gyre.observability.ledgers import ledgers_of
 from gyre.scheduler.messages import (
     CellDied,
     CellRecovered,
@@ -30,6 +29,7 @@ from gyre.types.run_events import (
     EngineSlow,
     ExecutionRelaunched,
     GroupDrawn,
+    GroupPacked,
     JournalWaited,
     ProxyRestarted,
     RewardGiven,
@@ -140,9 +140,9 @@ def test_every_outstanding_group_is_in_one_state(run):
 
 def test_every_running_execution_sits_at_an_engine(run):
     _, history = run
-    engines = range(len(history.fleet.seats))
+    engines = range(len(history.load.seats))
     for level in history.levels:
-        loads = [history.fleet.load_at(engine, level.at_s) for engine in engines]
+        loads = [history.load.load_at(engine, level.at_s) for engine in engines]
 
         assert level.running == sum(loads)
 
@@ -187,21 +187,28 @@ def test_facts_that_come_twice_count_once():
     assert once.steps.rows == again.steps.rows
     assert once.work == again.work
     assert len(once.fleet.transitions) == len(again.fleet.transitions)
-    assert once.fleet.busy[0].inside(0, once.now_s) == again.fleet.busy[0].inside(0, once.now_s)
+    assert once.load.busy[0].inside(0, once.now_s) == again.load.busy[0].inside(0, once.now_s)
 
 
-def test_story_and_board_tell_the_same(history):
-    board = RunBoard(SMALL.shape)
-    board.record_all(told(simulated(SMALL)[1]))
+def test_outcomes_and_steps_are_those_that_facts_alone_add_up_to():
+    """Without a scheduler, as the ledgers count them."""
+    facts = list(told(simulated(SMALL)[1]))
+    history, found = story_of(SMALL, facts), ledgers_of(SMALL.shape, (fact for _, fact in facts))
+    outcomes = history.work.outcomes_at(history.now_s)
+    tokens = sum(fact.num_tokens for _, fact in facts if isinstance(fact, GroupPacked))
 
-    assert [board.spans(cell) for cell in range(4)] == [
-        list(history.fleet.spans(cell, 0.0, history.now_s)) for cell in range(4)
-    ]
-    assert [one.staleness for one in board.steps] == [one.staleness for one in history.steps.rows]
-    assert board.tally.tokens == sum(one.packed.tokens for one in history.steps.rows)
-    assert Counter(board.outcomes) == Counter(
-        one.outcome for one in history.work.attempts if one.outcome is not None
+    assert found.balance
+    assert {
+        "valid": found.executions.valid,
+        "excluded": found.executions.excluded,
+        "placeholder": found.executions.placeholder,
+        "surplus": found.executions.surplus,
+    } == outcomes
+    assert found.groups.admitted == len(history.work.queries)
+    assert found.groups.trained + found.groups.void == sum(
+        groups for one in history.steps.rows for _, groups in one.ages
     )
+    assert tokens == sum(one.packed.tokens for one in history.steps.rows)
 
 
 def test_deaths_and_returns_are_faults_that_were_mended():

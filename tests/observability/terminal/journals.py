@@ -6,7 +6,6 @@ from tests.simulator.scenes import small_run
 
 from gyre.journal.reader import read
 from gyre.journal.writer import write
-from gyre.observability.terminal.board import JOURNAL_EVENTS
 from gyre.scheduler.messages import (
     CellServing,
     CellTraining,
@@ -15,6 +14,7 @@ from gyre.scheduler.messages import (
     Published,
     StepTaken,
 )
+from gyre.scheduler.replay import JOURNAL_EVENTS
 from gyre.simulator.from_journal import header_of
 from gyre.simulator.world import EventLog, run
 from gyre.types.outcomes import Outcome

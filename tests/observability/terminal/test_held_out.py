@@ -1,4 +1,4 @@
-"""Held-out evaluation as a board, a page, a stream and a tracker show it."""
+"""Held-out evaluation as a state, a page, a stream and a tracker show it."""
 
 import io
 from dataclasses import replace
@@ -8,8 +8,8 @@ from tests.observability.terminal.journals import SMALL, journal, simulated
 
 from gyre.observability.dashboard.views import ORDERS, ListingQuery, listed
 from gyre.observability.history.run import RunHistory
+from gyre.observability.history.state import RunState
 from gyre.observability.metrics import RunMetrics
-from gyre.observability.terminal.board import RunBoard
 from gyre.observability.terminal.colors import printed
 from gyre.observability.terminal.progress import WIDTH, Progress, block
 from gyre.observability.terminal.summary import MOST_ROUNDS, summary
@@ -55,20 +55,20 @@ def rows(page):
     return page[start : page.index("", start)]
 
 
-def drawn(board):
+def drawn(run):
     """Lines of the block on a terminal that are about it."""
-    lines = printed(block(board, 1.0), width=None, colour=False)
+    lines = printed(block(run, 1.0), width=None, colour=False)
     return [line for line in lines if "held-out" in line]
 
 
-def test_a_board_keeps_rounds_by_version_and_scores_until_their_round():
-    board = RunBoard(SHAPE)
-    board.record_all([(0.0, RunStarted()), (1.0, scored(0)), (1.0, scored(0)), (1.0, scored(1))])
+def test_a_state_keeps_rounds_by_version_and_scores_until_their_round():
+    run = RunState(SHAPE)
+    run.record_all([(0.0, RunStarted()), (1.0, scored(0)), (1.0, scored(0)), (1.0, scored(1))])
 
-    assert [0, 1] == list(board.held_out_since)
-    board.record_all([(2.0, whole(0)), (2.0, whole(0)), (3.0, scored(2, version=3))])
-    assert {0: whole(0)} == board.held_out
-    assert [2] == list(board.held_out_since)
+    assert {0, 1} == run.scored
+    run.record_all([(2.0, whole(0)), (2.0, whole(0)), (3.0, scored(2, version=3))])
+    assert [(2.0, whole(0))] == run.steps.rounds
+    assert {2} == run.scored
 
 
 def test_the_page_has_a_row_for_each_version(page):
@@ -91,18 +91,18 @@ def test_many_rounds_are_thinned_and_the_last_one_stays(page):
 
 def test_a_run_without_held_out_tasks_has_no_such_rows(page):
     assert "Held-out score by version" not in page()
-    assert [] == drawn(RunBoard(SMALL.shape))
+    assert [] == drawn(RunState(SMALL.shape))
 
 
 def test_a_stream_has_a_line_for_each_round():
     stream = io.StringIO()
-    progress = Progress(stream, RunBoard(SHAPE))
+    progress = Progress(stream, RunState(SHAPE))
     for fact in (RunStarted(), scored(0), whole(0), whole(0), scored(1, version=3)):
         progress.record(1.0, fact)
 
     lines = [line for line in stream.getvalue().splitlines() if "held-out" in line]
     assert ["held-out 0.500 +- 0.125 at version 0"] == [line.split("  ")[-1] for line in lines]
-    (found,) = drawn(progress.board)
+    (found,) = drawn(progress.run)
     assert found.endswith("0.500 +- 0.125 at version 0; 1 since")
     assert len(found) <= WIDTH
 

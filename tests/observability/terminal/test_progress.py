@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 from tests.observability.terminal.journals import SMALL, simulated, told
 
-from gyre.observability.terminal.board import RunBoard
+from gyre.observability.history.state import RunState
 from gyre.observability.terminal.colors import columns, printed
 from gyre.observability.terminal.progress import REDRAW_S, WIDTH, Progress, block
 from gyre.observability.terminal.text import spelled
@@ -59,7 +59,7 @@ def facts():
 
 
 def shown(stream, facts, **how):
-    progress = Progress(stream, RunBoard(SMALL.shape, name="quickstart"), **how)
+    progress = Progress(stream, RunState(SMALL.shape, name="quickstart"), **how)
     for now, fact in facts:
         progress.record(now, fact)
     return progress
@@ -68,7 +68,7 @@ def shown(stream, facts, **how):
 def test_a_terminal_shows_one_block_however_often_it_was_redrawn(facts):
     screen = Screen()
     progress = shown(screen, facts, colour=False)
-    expected = printed(block(progress.board, facts[-1][0]), width=WIDTH, colour=False)
+    expected = printed(block(progress.run, facts[-1][0]), width=WIDTH, colour=False)
 
     assert screen.getvalue().count("quickstart") > 100
     assert [*expected, ""] == screen.lines
@@ -95,7 +95,7 @@ def test_the_block_says_where_the_run_is(facts):
 
 def test_a_terminal_is_left_alone_until_it_is_time(facts):
     screen = Screen()
-    progress = Progress(screen, RunBoard(SMALL.shape))
+    progress = Progress(screen, RunState(SMALL.shape))
     progress.record(0.0, RunStarted())
     first = len(screen.getvalue())
     progress.tick(REDRAW_S / 2)
@@ -142,7 +142,7 @@ def test_a_block_fits_into_the_terminal(facts, size):
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, width, 0, 0))
     with os.fdopen(theirs, "w", encoding="utf-8") as stream:
-        progress = Progress(stream, RunBoard(SMALL.shape, name="quickstart"), colour=False)
+        progress = Progress(stream, RunState(SMALL.shape, name="quickstart"), colour=False)
         progress.record(*facts[0])
         drawn = os.read(ours, 65536).decode().replace("\r\n", "\n")
     os.close(ours)
@@ -156,7 +156,7 @@ def test_a_block_that_a_narrower_terminal_wrapped_is_erased_whole(facts):
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 80, 0, 0))
     with os.fdopen(theirs, "w", encoding="utf-8") as stream:
-        progress = Progress(stream, RunBoard(SMALL.shape, name="q"), colour=False)
+        progress = Progress(stream, RunState(SMALL.shape, name="q"), colour=False)
         progress.record(*facts[0])
         rows = ESCAPE.sub("", os.read(ours, 65536).decode()).split("\r\n")[:-1]
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 30, 0, 0))
@@ -184,11 +184,11 @@ def test_a_file_gets_a_line_for_each_step_and_publication(facts):
 
 
 def test_a_run_that_goes_on_says_only_what_is_new(facts):
-    board = RunBoard(SMALL.shape)
+    run = RunState(SMALL.shape)
     half = len(facts) // 2
-    board.record_all(facts[:half])
+    run.record_all(facts[:half])
     file = io.StringIO()
-    progress = Progress(file, board)
+    progress = Progress(file, run)
     for now, fact in facts[half:]:
         progress.record(now, fact)
 
@@ -200,7 +200,7 @@ def test_an_old_locale_gets_ascii(facts):
     stream = Latin()
     progress = shown(stream, facts)
     stream.flush()
-    drawn = "\n".join(printed(block(progress.board, 1.0), width=WIDTH, colour=False))
+    drawn = "\n".join(printed(block(progress.run, 1.0), width=WIDTH, colour=False))
 
     assert stream.buffer.getvalue().isascii()
     assert spelled(drawn, "latin-1").isascii()
@@ -210,12 +210,12 @@ def test_an_old_locale_gets_ascii(facts):
 
 def test_a_stream_that_is_gone_does_not_stop_the_run(facts):
     closed = io.StringIO()
-    progress = Progress(closed, RunBoard(SMALL.shape))
+    progress = Progress(closed, RunState(SMALL.shape))
     closed.close()
     for now, fact in facts:
         progress.record(now, fact)
 
-    assert 12 == progress.board.version
+    assert 12 == progress.run.version
 
 
 def test_a_pipe_that_nobody_reads_any_more_does_not_stop_the_run(facts):
@@ -224,16 +224,16 @@ def test_a_pipe_that_nobody_reads_any_more_does_not_stop_the_run(facts):
     stream = os.fdopen(ours, "w", encoding="utf-8", buffering=1)
     progress = shown(stream, facts)
 
-    assert 12 == progress.board.version
+    assert 12 == progress.run.version
     with pytest.raises(BrokenPipeError):
         stream.close()
 
 
 def test_many_cells_and_long_names_stay_within_the_width():
     shape = replace(SMALL.shape, num_cells=500)
-    board = RunBoard(shape, name="a name\x1b[31m that is far too long for its column")
-    board.record(0.0, RunStarted())
-    lines = printed(block(board, 1e7), width=WIDTH, colour=False)
+    run = RunState(shape, name="a name\x1b[31m that is far too long for its column")
+    run.record(0.0, RunStarted())
+    lines = printed(block(run, 1e7), width=WIDTH, colour=False)
 
     assert all(columns(line) <= WIDTH for line in lines)
     assert "\x1b" not in "".join(lines)

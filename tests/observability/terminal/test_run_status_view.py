@@ -15,11 +15,10 @@ from gyre.controller.run_file import read_run
 from gyre.journal.writer import Durability, Journal, write
 from gyre.observability.dashboard.api import plain
 from gyre.observability.dashboard.journal_follower import FollowedRun
-from gyre.observability.history.run import RunHistory
-from gyre.observability.terminal.board import JOURNAL_EVENTS
 from gyre.observability.terminal.colors import columns
-from gyre.observability.terminal.status import LOOK_S, RunStatusView, follow, screen
+from gyre.observability.terminal.status import LOOK_S, follow, screen
 from gyre.scheduler.messages import CellTraining, EngineLost, RunStarted, TimerFired
+from gyre.scheduler.replay import JOURNAL_EVENTS
 from gyre.simulator.from_journal import header_of
 from gyre.types.errors import ConfigError
 from gyre.types.run_events import TOLD, CheckpointFailed, RunEnded
@@ -149,8 +148,8 @@ def test_faults_are_on_the_screen(tmp_path, facts):
     assert "checkpoint of version 2 was not written: no·[31m space" in text
 
 
-def test_faults_are_those_that_the_page_has(tmp_path):
-    """An engine that is missed, which the scheduler knows when it has heard of it, and a rescue."""
+def test_an_engine_that_is_missed_and_a_rescue_are_on_the_screen(tmp_path):
+    """The scheduler knows of the first when it has heard of it; the second is its command."""
     one = replace(SMALL, shape=replace(SMALL.shape, standalone_capacities=(16,), rescue_s=30.0))
     events = simulated(one)[1]
     until = next(at for at, (_, event) in enumerate(events) if isinstance(event, CellTraining))
@@ -158,14 +157,12 @@ def test_faults_are_those_that_the_page_has(tmp_path):
     lost = [(now, EngineLost(engine=engine)) for engine in (4, 3, 2, 1)]
     late = [(now + 31.0, TimerFired())]
     facts = [*events[: until + 1], *lost, *late]
-    history = RunHistory(one.shape)
-    history.record_all(facts)
     write(tmp_path / "journal", header_of(one, started_at=5.0), facts, kinds=JOURNAL_EVENTS)
-    looking = RunStatusView(tmp_path)
-    looking.catch_up()
+    text, _ = seen(tmp_path)
 
-    assert {"engine lost", "rescue"} == {fault.kind for fault in history.faults.rows}
-    assert history.faults.rows == looking.faults.rows
+    assert "5 faults" in text
+    assert "engine 1 stopped answering" in text
+    assert "nobody served, and cell 0 was called home" in text
 
 
 def test_it_is_followed_to_its_end(tmp_path, facts):

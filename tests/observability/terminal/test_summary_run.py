@@ -8,13 +8,14 @@ from tests.simulator.scenes import scenario
 
 from gyre.journal.reader import read
 from gyre.journal.writer import Journal
-from gyre.observability.terminal.board import JOURNAL_EVENTS, RunBoard
+from gyre.observability.history.run import RunHistory
 from gyre.observability.terminal.charts import curve, timeline
 from gyre.observability.terminal.summary import WIDTH, summary
 from gyre.observability.terminal.text import bar, clock, sized, spark, spoken, squeezed
 from gyre.observability.what_if import SimulatedPlacement
 from gyre.scheduler.messages import RunStarted, StepTaken
 from gyre.scheduler.policies import Continuous
+from gyre.scheduler.replay import JOURNAL_EVENTS
 
 ROWS = (
     SimulatedPlacement(
@@ -61,17 +62,19 @@ def test_nothing_is_wider_than_the_page(page, reading):
 
 def test_every_cell_has_a_row_that_says_what_it_did(page):
     _, events = simulated(SMALL)
-    board = RunBoard(SMALL.shape)
-    board.record_all(events)
+    history = RunHistory(SMALL.shape)
+    history.record_all(events)
     drawn = {label: row(page, "Cells", label) for label in ("core", "cell 1", "cell 2", "cell 3")}
 
     for cell, text in enumerate(drawn.values()):
         signs, share = text.split()
         spent = sum(
-            one.end_s - one.start_s for one in board.spans(cell) if one.state.value == "training"
+            one.end_s - one.start_s
+            for one in history.fleet.spans(cell, 0.0, history.now_s)
+            if one.state.value == "training"
         )
-        assert f"{spent / board.now:.0%}" == share
-        assert signs.count("█") / len(signs) == pytest.approx(spent / board.now, abs=0.06)
+        assert f"{spent / history.now_s:.0%}" == share
+        assert signs.count("█") / len(signs) == pytest.approx(spent / history.now_s, abs=0.06)
     assert set("·█") >= set(drawn["core"].split()[0])
     assert 12 == row(page, "Cells", "steps").count("+")
 
@@ -167,10 +170,10 @@ def test_continuous_dispatch_is_predicted_by_its_own_formula(tmp_path):
 
 
 def test_many_cells_share_rows():
-    board = RunBoard(replace(SMALL.shape, num_cells=100))
-    board.record(0.0, RunStarted())
-    board.record(10.0, RunStarted())
-    lines = timeline(board, width=WIDTH)
+    history = RunHistory(replace(SMALL.shape, num_cells=100))
+    history.record(0.0, RunStarted())
+    history.record(10.0, RunStarted())
+    lines = timeline(history, width=WIDTH)
 
     assert lines[0].startswith("cells 0-4 ")
     assert lines[19].startswith("cells 95-99 ")

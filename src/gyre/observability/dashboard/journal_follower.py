@@ -1,17 +1,11 @@
-"""Runs that are watched: each journal followed as it grows, and added to its history.
-
-Rule 1: nothing is written and nothing is locked, so that watching cannot disturb a run.
-"""
+"""Runs that are watched: each followed as its journal grows, with who waits for its news."""
 
 import asyncio
 import time
 from pathlib import Path
 
-from gyre.cluster.procfs import lock_holder
-from gyre.journal.reader import JournalFollower, path_of
+from gyre.observability.follower import RunFollower
 from gyre.observability.history.run import RunHistory
-from gyre.observability.terminal.board import JOURNAL_EVENTS
-from gyre.scheduler.replay import shape_of
 from gyre.storage import call_log
 from gyre.types.errors import ConfigError, InternalError, LogDamaged
 
@@ -29,23 +23,13 @@ Mark = tuple[int, int, str, str | None]
 
 
 class FollowedRun:
-    """One run, up to what its journal held when it was last looked at."""
+    """A run on the page, up to what its journal held when it was last looked at."""
 
     def __init__(self, place: Path, *, key: str, waits: bool = False) -> None:
-        """`place` is a run's folder, or a journal as `gyre simulate --journal` writes it.
-
-        One that `waits` may have no journal yet.
-        """
+        """`place` is a run's folder or a journal; one that `waits` may have no journal yet."""
         self.key = key
-        self.place = place
-        self.folder = place if place.is_dir() else None
-        """Where its call logs are; None of a journal alone."""
-        path = path_of(place) if place.is_dir() else place
-        if not path.is_file() and not waits:
-            raise ConfigError(f"{place}: expected the folder of a run, or a journal")
+        self._followed = RunFollower(place, RunHistory, waits=waits)
         self._waits = waits
-        self._following = JournalFollower(path, kinds=JOURNAL_EVENTS)
-        self._generation = 0
         self._asked_s: float | None = None
         self._has_writer = False
         self.history: RunHistory | None = None
@@ -58,24 +42,32 @@ class FollowedRun:
         self._read = asyncio.Event()
 
     @property
+    def place(self) -> Path:
+        return self._followed.place
+
+    @property
+    def folder(self) -> Path | None:
+        """Where its call logs are; None of a journal alone."""
+        return self._followed.folder
+
+    @property
     def name(self) -> str:
-        header = self._following.header
-        return self.place.name if header is None else header.run
+        return self._followed.name
 
     @property
     def seed(self) -> int | None:
-        header = self._following.header
+        header = self._followed.header
         return None if header is None else header.seed
 
     @property
     def started_at(self) -> float | None:
         """Seconds of the calendar."""
-        header = self._following.header
+        header = self._followed.header
         return None if header is None else header.started_at
 
     @property
     def is_simulated(self) -> bool:
-        header = self._following.header
+        header = self._followed.header
         return header is not None and header.notes.get("simulated") is True
 
     @property
@@ -89,15 +81,12 @@ class FollowedRun:
     @property
     def mark(self) -> Mark:
         """Another one whenever there is something new."""
-        return (self._generation, self.sequence, self.state, self.problem)
+        return (self._followed.generation, self.sequence, self.state, self.problem)
 
     @property
     def ended(self) -> str | None:
         """Why it is over."""
-        if self.history is None or not self.history.is_over:
-            return None
-        stopped = self.history.scheduler.stopped
-        return self.history.ended or (None if stopped is None else stopped.value)
+        return None if self.history is None else self.history.reason
 
     def log_of(self, execution: str) -> Path | None:
         """Its call log; None where the run keeps none."""
@@ -144,27 +133,25 @@ class FollowedRun:
                 self._changed.notify_all()
 
     def _ask(self) -> None:
-        """A simulated run has no writer."""
         now = time.monotonic()
         if self._asked_s is None or now - self._asked_s >= ALIVE_S:
             self._asked_s = now
-            self._has_writer = lock_holder(self._following.path) is not None
+            self._has_writer = self._followed.writer() is not None
 
     async def _take_news(self) -> None:
-        if self._waits and not self._following.path.exists():
+        if self._waits and not self._followed.path.exists():
             return
         self._waits = False
-        entries = await asyncio.to_thread(self._following.news)
-        header = self._following.header
-        if header is None:
+        entries = await asyncio.to_thread(self._followed.read)
+        run = self._followed.current()
+        if run is None:
             return
-        if self.history is None or self._following.generation != self._generation:
-            self._generation = self._following.generation
-            self.history, self.sequence = RunHistory(shape_of(header.shape)), 0
+        if run is not self.history:
+            self.history, self.sequence = run, 0
         for at, entry in enumerate(entries):
             if at and at % AT_ONCE == 0:
                 await asyncio.sleep(0)
-            self.history.record(entry.now, entry.event)
+            run.record(entry.now, entry.event)
             self.sequence += 1
 
 

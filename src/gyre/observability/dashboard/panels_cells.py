@@ -52,7 +52,7 @@ class Account:
     def __init__(self, history: RunHistory, edges: Sequence[float]) -> None:
         self._history = history
         self.edges = edges
-        self._knows_claims = any(history.fleet.busy)
+        self._knows_claims = any(history.load.busy)
         self.seconds: list[list[list[float]]] = [
             [self._slice(engine, since, until) for since, until in pairwise(edges)]
             for engine in range(len(history.fleet.capacities))
@@ -90,7 +90,7 @@ class Account:
             case CellState.TRAINING:
                 yield from self._training(engine, span, whole)
             case CellState.ENTERING | CellState.LEAVING:
-                weights = self._history.fleet.weights[engine]
+                weights = self._history.load.weights[engine]
                 pulled = min(whole, weights.inside(span.start_s, span.end_s))
                 yield Cause.WEIGHTS, pulled
                 yield Cause.SWITCHING, whole - pulled
@@ -98,9 +98,9 @@ class Account:
                 yield _SIMPLE[state], whole
 
     def _taken(self, engine: int, span: CellSpan) -> float:
-        fleet = self._history.fleet
-        seat_s = fleet.seat_s(engine, span.end_s) - fleet.seat_s(engine, span.start_s)
-        return seat_s / fleet.capacities[engine]
+        load = self._history.load
+        seat_s = load.seat_s(engine, span.end_s) - load.seat_s(engine, span.start_s)
+        return seat_s / self._history.fleet.capacities[engine]
 
     def _training(self, cell: int, span: CellSpan, whole: float) -> Iterator[tuple[Cause, float]]:
         """Without facts on claims, all time in training counts as work."""
@@ -109,7 +109,7 @@ class Account:
             yield Cause.PUBLICATION, between
             yield Cause.TRAINING, whole - between
             return
-        busy = min(whole, self._history.fleet.busy[cell].inside(span.start_s, span.end_s))
+        busy = min(whole, self._history.load.busy[cell].inside(span.start_s, span.end_s))
         between = min(between, whole - busy)
         yield Cause.TRAINING, busy
         yield Cause.PUBLICATION, between

@@ -7,13 +7,13 @@ from operator import attrgetter
 from typing import Any
 
 from gyre.observability.dashboard.series import ViewWindow, columns, named
-from gyre.observability.history.run import Publication, RunHistory
+from gyre.observability.history.run import RunHistory
+from gyre.observability.history.state import Publication
 from gyre.observability.history.steps import StepRecord, until
 from gyre.observability.staleness import in_a_whole_run, in_order, in_the_long_run
 from gyre.scheduler.messages import StopReason
 from gyre.scheduler.policies import Boundary
 from gyre.scheduler.staleness import Staleness
-from gyre.types.run_events import WeightsPublished
 
 
 def admission_phase(history: RunHistory, at_s: float) -> float | None:
@@ -98,7 +98,6 @@ def publications(history: RunHistory, view: ViewWindow) -> dict[str, list[Any]]:
     facts = {
         publication.fact.version: publication.fact
         for publication in until(history.steps.publications, view.at_s)
-        if isinstance(publication.fact, WeightsPublished)
     }
 
     def of_fact(name: str) -> Callable[[Publication], Any]:

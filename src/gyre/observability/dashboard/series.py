@@ -1,14 +1,12 @@
-"""Windows, downsampling, histograms, tree sizes (pure)."""
+"""Windows, downsampling and histograms (pure)."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import floor, log10
 from operator import attrgetter
 from statistics import fmean
 from typing import Any, TypeVar
-
-from gyre.trajectory.tree import Tree
 
 BINS = 40
 """Of a histogram, at most."""
@@ -153,41 +151,3 @@ def columns(
 def named(*names: str) -> dict[str, Callable[[Any], Any]]:
     """Columns that are called as the fields of their rows."""
     return {name: attrgetter(name) for name in names}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TreeSize:
-    """Calls, tokens and leaves of one tree; shared prefixes count once."""
-
-    tokens: int
-    sampled: int
-    """Tokens that engines gave."""
-    calls: int
-    tool_calls: int
-    leaves: int
-
-
-def size(tree: Tree) -> TreeSize:
-    nodes = list(tree.calls.values())
-    return TreeSize(
-        tokens=tree.num_tokens,
-        sampled=sum(node.num_output for node in nodes),
-        calls=len(nodes),
-        tool_calls=sum(len(node.message.calls) for node in nodes),
-        leaves=len(list(tree.leaves())),
-    )
-
-
-def trees(
-    sizes: Iterable[tuple[TreeSize, str]], *, num_closed: int, kinds: tuple[str, ...]
-) -> dict[str, Any]:
-    """The panel: a histogram of each number, by how executions ended."""
-    found = list(sizes)
-    return {"num_read": len(found), "num_closed": num_closed} | {
-        field.name: histogram(
-            ((float(getattr(tree, field.name)), kind) for tree, kind in found),
-            kinds=kinds,
-            rounded=round_up_count,
-        )
-        for field in fields(TreeSize)
-    }

@@ -4,20 +4,59 @@ Rule 1: nothing is read before a page asks, and of a long run only so many, spre
 """
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 from gyre.observability.dashboard.journal_follower import FollowedRun
 from gyre.observability.dashboard.panels import ENDINGS
-from gyre.observability.dashboard.series import TreeSize, ViewWindow, size, trees
+from gyre.observability.dashboard.series import ViewWindow, histogram, round_up_count
 from gyre.trajectory.loading import load
+from gyre.trajectory.tree import Tree
 from gyre.types.errors import ConfigError, LogDamaged
 
 MOST_TREES = 2000
 """That are read of one run."""
 
 Found = TypeVar("Found")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeSize:
+    """Calls, tokens and leaves of one tree; shared prefixes count once."""
+
+    tokens: int
+    sampled: int
+    """Tokens that engines gave."""
+    calls: int
+    tool_calls: int
+    leaves: int
+
+
+def size(tree: Tree) -> TreeSize:
+    nodes = list(tree.calls.values())
+    return TreeSize(
+        tokens=tree.num_tokens,
+        sampled=sum(node.num_output for node in nodes),
+        calls=len(nodes),
+        tool_calls=sum(len(node.message.calls) for node in nodes),
+        leaves=len(list(tree.leaves())),
+    )
+
+
+def trees(
+    sizes: Iterable[tuple[TreeSize, str]], *, num_closed: int, kinds: tuple[str, ...]
+) -> dict[str, Any]:
+    """The panel: a histogram of each number, by how executions ended."""
+    found = list(sizes)
+    return {"num_read": len(found), "num_closed": num_closed} | {
+        field.name: histogram(
+            ((float(getattr(tree, field.name)), kind) for tree, kind in found),
+            kinds=kinds,
+            rounded=round_up_count,
+        )
+        for field in fields(TreeSize)
+    }
 
 
 @dataclass(frozen=True, slots=True)

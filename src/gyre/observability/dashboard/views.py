@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 from gyre.observability.dashboard.panels import latest
 from gyre.observability.history.executions import EvaluationRecord, ExecutionRecord
 from gyre.observability.history.run import RunCounts, RunHistory, supply
-from gyre.observability.history.steps import StepRecord, TimedFact
+from gyre.observability.history.steps import StepRecord
 from gyre.observability.terminal.text import sized, spoken
 from gyre.scheduler import rules
 from gyre.scheduler.cells import CellState
@@ -208,7 +208,7 @@ def moment(history: RunHistory, at_s: float) -> dict[str, Any]:
         "supply": supply(level, shape),
         "supply_since_s": level.supply_since_s,
         "entering": {"may": why is None, "why": why},
-        "left_s": 0.0 if is_over else _left_s(history, level, at_s),
+        "left_s": 0.0 if is_over else history.steps.left_s(at_s),
         "cells": [_engine(history, cell, at_s) for cell in range(shape.num_cells)],
         "engines": [
             _engine(history, engine, at_s)
@@ -244,7 +244,7 @@ def _engine(history: RunHistory, engine: int, at_s: float) -> dict[str, Any]:
     return named | {
         "state": change.state.value,
         "since_s": change.at_s,
-        "load": history.fleet.load_at(engine, at_s),
+        "load": history.load.load_at(engine, at_s),
         "capacity": history.fleet.capacities[engine],
     }
 
@@ -299,17 +299,6 @@ def _unsupplied(
     return None if rules.has_dwelt(since=since_s, dwell_s=dwell_s, now=at_s) else "dwell"
 
 
-def _left_s(history: RunHistory, level: RunCounts, at_s: float) -> float | None:
-    """Until the last step, if all that are left take the mean time; None if that is unknown."""
-    steps = history.steps.until(at_s)
-    if history.shape.steps is None or not steps:
-        return None
-    mean_s = steps[-1].at_s / len(steps)
-    # A step that takes longer than the mean is taken to be about to end.
-    since_s = min(at_s - steps[-1].at_s, mean_s)
-    return max(0.0, (history.shape.steps - level.version) * mean_s - since_s)
-
-
 MOST_LINES = 50
 
 
@@ -337,40 +326,34 @@ class NewsCursor:
         for step in history.steps.rows[self.steps :]:
             yield step.at_s, _step(step)
         for publication in history.steps.publications[self.publications :]:
-            yield publication.at_s, _published(publication)
+            yield publication.at_s, _published(publication.fact)
         for checkpoint in history.steps.checkpoints[self.checkpoints :]:
-            yield checkpoint.at_s, _kept(checkpoint)
+            yield checkpoint.at_s, _kept(checkpoint.fact)
         for evaluation_round in history.steps.rounds[self.rounds :]:
-            yield evaluation_round.at_s, _scored(evaluation_round)
+            yield evaluation_round.at_s, _scored(evaluation_round.fact)
         for fault in history.faults.rows[self.faults :]:
             yield fault.at_s, fault.text
 
 
 def _step(step: StepRecord) -> str:
     said = [f"step {step.number} taken after {spoken(step.took_s)}"]
-    if step.made is not None and step.made.reward is not None:
-        said.append(f"reward {step.made.reward:.3f}")
+    if step.reward is not None:
+        said.append(f"reward {step.reward:.3f}")
     if step.staleness is not None:
         said.append(f"staleness {step.staleness:.2f}")
     return ", ".join(said)
 
 
-def _published(one: TimedFact) -> str:
-    fact = one.fact
-    assert isinstance(fact, WeightsPublished)
+def _published(fact: WeightsPublished) -> str:
     took = spoken(fact.save_s + fact.load_s)
     return f"version {fact.version} published, {sized(fact.num_bytes)} in {took}"
 
 
-def _kept(one: TimedFact) -> str:
-    fact = one.fact
-    assert isinstance(fact, CheckpointMade)
+def _kept(fact: CheckpointMade) -> str:
     took = f"{sized(fact.num_bytes)} in {spoken(fact.seconds)}"
     return f"checkpoint of version {fact.version} is durable, {took}"
 
 
-def _scored(one: TimedFact) -> str:
-    fact = one.fact
-    assert isinstance(fact, EvaluationRound)
+def _scored(fact: EvaluationRound) -> str:
     score = "no valid score" if fact.mean is None else f"{fact.mean:.3f}"
     return f"held-out evaluation of version {fact.version}: {score}"

@@ -1,16 +1,20 @@
 """Cells and engines over time."""
 
 from bisect import bisect_right
-from collections import Counter, defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from gyre.scheduler.cells import CellState
+from gyre.scheduler.messages import (
+    Command,
+    EnterTraining,
+    LeaveReason,
+    LeaveTraining,
+    MoveExecutions,
+)
 from gyre.scheduler.scheduler import Scheduler
-from gyre.scheduler.staleness import Identity
-from gyre.types.ids import CORE, CellId, EngineId
-from gyre.types.outcomes import Ending
+from gyre.types.ids import CORE, EngineId
 from gyre.types.run_events import ClaimTrained, StepMade, TransitionTimed
 
 
@@ -23,40 +27,9 @@ class CellSpan:
     state: CellState
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DemandLevel:
-    """Demand and capacity at one time."""
-
-    at_s: float
-    waterlevel: int
-    capacity: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepSummary:
-    """One update."""
-
-    number: int
-    """From 1; the version it led to."""
-    at_s: float
-    took_s: float
-    """Since the step before, or since the start."""
-    staleness: float
-    """Mean over its groups."""
-    num_training: int
-    """Cells in training when it was taken."""
-    identity: Identity
-    made: StepMade | None
-    """None in a journal without run events."""
-
-    @property
-    def reward(self) -> float | None:
-        return None if self.made is None else self.made.reward
-
-
 @dataclass(slots=True)
-class Tally:
-    """Counts of a run: transitions, endings, claims."""
+class TransitionCounts:
+    """How often cells changed their role, and what came of it."""
 
     entered: int = 0
     """Ways into training that began."""
@@ -68,17 +41,19 @@ class Tally:
     failed: int = 0
     executions_moved: int = 0
     """Routes changed under live executions."""
-    endings: Counter[Ending] = field(default_factory=Counter)
-    claims: Counter[int] = field(default_factory=Counter)
-    """In updates, by cell."""
-    claim_s: dict[int, float] = field(default_factory=lambda: defaultdict(float))
-    """Seconds spent on them, by cell."""
-    trajectories: int = 0
-    tokens: int = 0
-    """Of packs that updates were made of."""
-    row_tokens: int = 0
-    """What the same trajectories one by one would have had."""
-    targets: int = 0
+
+    def record_command(self, command: Command) -> None:
+        match command:
+            case EnterTraining(moves=moves):
+                self.entered += 1
+                self.executions_moved += len(moves)
+            case MoveExecutions(moves=moves):
+                self.executions_moved += len(moves)
+            case LeaveTraining(reason=reason):
+                self.left += 1
+                self.rescues += reason is LeaveReason.RESCUE
+            case _:
+                pass
 
 
 class Intervals:
@@ -135,83 +110,60 @@ class TimedTransition(NamedTuple):
     fact: TransitionTimed
 
 
-class CellHistory:
-    """States and load over time of every cell and its engine, then of standalone engines."""
+class FleetStates:
+    """What every cell did over time, and whether standalone engines served."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         shape = scheduler.shape
         self._scheduler = scheduler
         self.num_cells = shape.num_cells
         self.capacities = [shape.cell_capacity] * shape.num_cells + [*shape.standalone_capacities]
-        self.changes: list[list[CellStateChange]] = [
-            [CellStateChange(0.0, self._state(engine))] for engine in range(len(self.capacities))
-        ]
-        self.seats: list[list[EngineOccupancy]] = [
-            [EngineOccupancy(0.0, 0, 0.0)] for _ in self.capacities
-        ]
-        self.busy = [Intervals() for _ in range(shape.num_cells)]
-        """Claims and updates."""
-        self.weights = [Intervals() for _ in range(shape.num_cells)]
-        """Weights pulled or loaded between roles."""
+        self._now = self._states()
+        self.changes = [[CellStateChange(0.0, state)] for state in self._now]
+        self.counts = TransitionCounts()
         self.transitions: list[TimedTransition] = []
-        self._seen: set[tuple[object, ...]] = set()
+        self._timed: set[int] = set()
 
-    def _state(self, engine: int) -> CellState:
+    def _states(self) -> tuple[CellState, ...]:
         """A standalone engine serves, or is fenced."""
-        if engine < self.num_cells:
-            return self._scheduler.cells.state(CellId(engine))
-        is_ready = self._scheduler.engines.is_ready(EngineId(engine))
-        return CellState.SERVING if is_ready else CellState.FENCED
+        states = self._scheduler.cells.states
+        if len(self.capacities) == self.num_cells:
+            return states
+        is_ready = self._scheduler.engines.is_ready
+        engines = range(self.num_cells, len(self.capacities))
+        return states + tuple(
+            CellState.SERVING if is_ready(EngineId(engine)) else CellState.FENCED
+            for engine in engines
+        )
 
     def note(self, now: float) -> None:
-        """States and loads may have changed."""
-        engines = self._scheduler.engines
-        for engine, (changes, seats) in enumerate(zip(self.changes, self.seats, strict=True)):
-            state = self._state(engine)
+        """States may have changed."""
+        states = self._states()
+        if states == self._now:
+            return
+        for changes, before, state in zip(self.changes, self._now, states, strict=True):
+            if state is before:
+                continue
+            self.counts.turned_back += (before, state) == (CellState.ENTERING, CellState.LEAVING)
+            if changes[-1].at_s == now and len(changes) > 1:
+                changes.pop()
             if state is not changes[-1].state:
-                if changes[-1].at_s == now and len(changes) > 1:
-                    changes.pop()
-                if state is not changes[-1].state:
-                    changes.append(CellStateChange(now, state))
-            load = engines.load(EngineId(engine))
-            if load != (last := seats[-1]).load:
-                if last.at_s == now:
-                    seats[-1] = EngineOccupancy(now, load, last.seat_s)
-                else:
-                    taken = min(last.load, self.capacities[engine])
-                    seats.append(
-                        EngineOccupancy(now, load, last.seat_s + taken * (now - last.at_s))
-                    )
+                changes.append(CellStateChange(now, state))
+        self._now = states
 
     def record_fact(self, now: float, fact: object) -> None:
         match fact:
-            case ClaimTrained(step=step, claim=claim, cell=cell, seconds=seconds):
-                if 0 <= cell < self.num_cells and self._is_new("claim", step, claim, cell):
-                    self.busy[cell].add(now - seconds, now)
-            case StepMade(step=step, reduce_s=reduce_s, step_s=step_s):
-                if self._is_new("step", step):
-                    self.busy[CORE].add(now - reduce_s - step_s, now)
             case TransitionTimed(cell=cell, transition=transition):
-                if 0 <= cell < self.num_cells and self._is_new("transition", transition):
-                    self._timed(now, fact)
+                if 0 <= cell < self.num_cells and transition not in self._timed:
+                    self._timed.add(transition)
+                    self.transitions.append(TimedTransition(now, fact))
             case _:
                 pass
 
-    def _timed(self, now: float, fact: TransitionTimed) -> None:
-        """Its phases follow each other, and the last one ends now."""
-        self.transitions.append(TimedTransition(now, fact))
-        begin_s = now - sum(fact.phases.values())
-        for phase, seconds in fact.phases.items():
-            if phase in WEIGHT_PHASES:
-                self.weights[fact.cell].add(begin_s, begin_s + seconds)
-            begin_s += seconds
-
-    def _is_new(self, *what: object) -> bool:
-        is_new = what not in self._seen
-        self._seen.add(what)
-        return is_new
-
-    # What is asked
+    @property
+    def states(self) -> tuple[CellState, ...]:
+        """Of the cells, core first."""
+        return self._now[: self.num_cells]
 
     def spans(self, engine: int, since_s: float, until_s: float) -> Iterator[CellSpan]:
         """States of a window without gaps."""
@@ -230,13 +182,74 @@ class CellHistory:
         changes = self.changes[engine]
         return changes[max(1, bisect_right(changes, at_s, key=_at)) - 1]
 
+
+class FleetLoad:
+    """Executions at every engine over time, and when cells had claims or got weights."""
+
+    def __init__(self, scheduler: Scheduler, capacities: Sequence[int]) -> None:
+        self._engines = scheduler.engines
+        self._capacities = capacities
+        num_cells = scheduler.shape.num_cells
+        self._now = self._engines.loads
+        self.seats = [[EngineOccupancy(0.0, load, 0.0)] for load in self._now]
+        self.busy = [Intervals() for _ in range(num_cells)]
+        """Claims and updates."""
+        self.weights = [Intervals() for _ in range(num_cells)]
+        """Weights pulled or loaded between roles."""
+        self._seen: set[tuple[object, ...]] = set()
+
+    def note(self, now: float) -> None:
+        """Loads may have changed."""
+        loads = self._engines.loads
+        if loads == self._now:
+            return
+        for engine, (seats, load) in enumerate(zip(self.seats, loads, strict=True)):
+            last = seats[-1]
+            if load == last.load:
+                continue
+            if last.at_s == now:
+                seats[-1] = EngineOccupancy(now, load, last.seat_s)
+            else:
+                seats.append(EngineOccupancy(now, load, self._seat_s(engine, last, now)))
+        self._now = loads
+
+    def record_fact(self, now: float, fact: object) -> None:
+        num_cells = len(self.busy)
+        match fact:
+            case ClaimTrained(step=step, claim=claim, cell=cell, seconds=seconds):
+                if 0 <= cell < num_cells and self._is_new("claim", step, claim, cell):
+                    self.busy[cell].add(now - seconds, now)
+            case StepMade(step=step, reduce_s=reduce_s, step_s=step_s):
+                if self._is_new("step", step):
+                    self.busy[CORE].add(now - reduce_s - step_s, now)
+            case TransitionTimed(cell=cell, transition=transition):
+                if 0 <= cell < num_cells and self._is_new("transition", transition):
+                    self._add_weights(now, fact)
+            case _:
+                pass
+
+    def _add_weights(self, now: float, fact: TransitionTimed) -> None:
+        """Its phases follow each other, and the last one ends now."""
+        begin_s = now - sum(fact.phases.values())
+        for phase, seconds in fact.phases.items():
+            if phase in WEIGHT_PHASES:
+                self.weights[fact.cell].add(begin_s, begin_s + seconds)
+            begin_s += seconds
+
+    def _is_new(self, *what: object) -> bool:
+        is_new = what not in self._seen
+        self._seen.add(what)
+        return is_new
+
     def load_at(self, engine: int, at_s: float) -> int:
         return self._seats_at(engine, at_s).load
 
     def seat_s(self, engine: int, at_s: float) -> float:
         """Sum of executions, up to its capacity, over all time before."""
-        last = self._seats_at(engine, at_s)
-        taken = min(last.load, self.capacities[engine])
+        return self._seat_s(engine, self._seats_at(engine, at_s), at_s)
+
+    def _seat_s(self, engine: int, last: EngineOccupancy, at_s: float) -> float:
+        taken = min(last.load, self._capacities[engine])
         return last.seat_s + taken * max(0.0, at_s - last.at_s)
 
     def _seats_at(self, engine: int, at_s: float) -> EngineOccupancy:

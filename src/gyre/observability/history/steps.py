@@ -3,9 +3,8 @@
 from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from gyre.scheduler.cells import CellState
 from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.scheduler import Scheduler
 from gyre.scheduler.staleness import Identity
@@ -14,6 +13,7 @@ from gyre.types.run_events import (
     ClaimTrained,
     EvaluationRound,
     GroupPacked,
+    RewardGiven,
     StepMade,
     WeightsPublished,
 )
@@ -75,12 +75,19 @@ class StepRecord:
         groups = sum(many for _, many in self.ages)
         return sum(age * many for age, many in self.ages) / groups if groups else None
 
+    @property
+    def reward(self) -> float | None:
+        return None if self.made is None else self.made.reward
 
-class TimedFact(NamedTuple):
+
+Fact = TypeVar("Fact")
+
+
+class TimedFact(NamedTuple, Generic[Fact]):
     """A fact with its time."""
 
     at_s: float
-    fact: WeightsPublished | EvaluationRound | CheckpointMade
+    fact: Fact
 
 
 class StepHistory:
@@ -89,10 +96,12 @@ class StepHistory:
     def __init__(self, shape: SchedulerConfig) -> None:
         self._shape = shape
         self.rows: list[StepRecord] = []
-        self.publications: list[TimedFact] = []
-        self.rounds: list[TimedFact] = []
+        self.publications: list[TimedFact[WeightsPublished]] = []
+        self.rounds: list[TimedFact[EvaluationRound]] = []
         """Of held-out evaluation."""
-        self.checkpoints: list[TimedFact] = []
+        self.checkpoints: list[TimedFact[CheckpointMade]] = []
+        self.scores: dict[tuple[int, int], float] = {}
+        """Rewards given since the last update, by group and member."""
         self._seen: set[tuple[str, int]] = set()
         self._made: StepMade | None = None
         self._packed: dict[int, GroupPacked] = {}
@@ -107,6 +116,8 @@ class StepHistory:
                 self._packed[group] = fact
             case ClaimTrained(claim=claim):
                 self._claims[claim] = fact
+            case RewardGiven(group=group, member=member, score=score) if score is not None:
+                self.scores[group, member] = score
             case WeightsPublished(version=version) if ("weights", version) not in self._seen:
                 self._seen.add(("weights", version))
                 self.publications.append(TimedFact(now, fact))
@@ -119,21 +130,20 @@ class StepHistory:
             case _:
                 pass
 
-    def taken(self, now: float, scheduler: Scheduler, *, num_void: int) -> None:
+    def taken(self, now: float, scheduler: Scheduler, *, num_training: int, num_void: int) -> None:
         """An update was taken; run events about it came before."""
         version = scheduler.burst.version
         ages = Counter(scheduler.staleness.histogram)
         made = self._made if self._made is not None and self._made.step == version - 1 else None
         packed = [group for group in self._packed.values() if group.step == version - 1]
         claims = [claim for claim in self._claims.values() if claim.step == version - 1]
-        cells = scheduler.cells
         self.rows.append(
             StepRecord(
                 number=version,
                 at_s=now,
                 took_s=now - (self.rows[-1].at_s if self.rows else 0.0),
                 ages=tuple(sorted((ages - self._ages).items())),
-                num_training=sum(cells.state(cell) is CellState.TRAINING for cell in cells),
+                num_training=num_training,
                 num_void=num_void,
                 identity=scheduler.staleness.identity(version),
                 made=made,
@@ -145,17 +155,39 @@ class StepHistory:
         self._ages = ages
         self._packed.clear()
         self._claims.clear()
+        self.scores.clear()
+
+    @property
+    def rewards(self) -> list[tuple[int, float]]:
+        """Of updates that have one, by their numbers."""
+        return [(row.number, row.reward) for row in self.rows if row.reward is not None]
+
+    def weights_of(self, version: int) -> WeightsPublished | None:
+        """What the publication of a version took, where that was recorded."""
+        found = (row.fact for row in reversed(self.publications) if row.fact.version == version)
+        return next(found, None)
+
+    def left_s(self, at_s: float) -> float | None:
+        """From then until the last step, if all that are left take the mean time; None if that is
+        unknown."""
+        taken = bisect_right(self.rows, at_s, key=_at)
+        if self._shape.steps is None or not taken:
+            return None
+        last_s = self.rows[taken - 1].at_s
+        step_s = last_s / taken
+        # A step that takes longer than the mean is taken to be about to end.
+        return max(0.0, (self._shape.steps - taken) * step_s - min(at_s - last_s, step_s))
 
     def until(self, at_s: float) -> list[StepRecord]:
         return self.rows[: bisect_right(self.rows, at_s, key=_at)]
 
 
-def until(rows: list[TimedFact], at_s: float) -> list[TimedFact]:
+def until(rows: list[TimedFact[Fact]], at_s: float) -> list[TimedFact[Fact]]:
     """Those up to a moment."""
     return rows[: bisect_right(rows, at_s, key=_at)]
 
 
-def _at(row: StepRecord | TimedFact) -> float:
+def _at(row: StepRecord | TimedFact[Any]) -> float:
     return row.at_s
 
 

@@ -20,8 +20,8 @@ from gyre.observability.report.html import page
 from gyre.observability.report.model import ReportPart, ReportRun, beside_each_other, panels_of
 from gyre.observability.report.plotting import png, settings, settled, svg
 from gyre.observability.report.tables import as_json, plain, steps_csv
-from gyre.observability.terminal.board import JOURNAL_EVENTS
 from gyre.observability.what_if import SimulatedPlacement, compared
+from gyre.scheduler.replay import JOURNAL_EVENTS
 from gyre.storage.files import replacing
 from gyre.types.errors import ConfigError
 

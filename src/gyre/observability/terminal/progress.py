@@ -10,14 +10,14 @@ from itertools import groupby
 from statistics import fmean
 from typing import TextIO
 
+from gyre.observability.history.state import RunState
 from gyre.observability.resource_use import OTHERS, UsageSample
 from gyre.observability.resource_use import ROLES as ROLES_OF_USE
-from gyre.observability.terminal.board import RunBoard
+from gyre.observability.staleness import in_the_long_run
 from gyre.observability.terminal.colors import Line, Piece, Style, columns, cut, fit, paint, safe
 from gyre.observability.terminal.text import (
     EMPTY,
     FULL,
-    GAP,
     ROLES,
     WAITING,
     bar,
@@ -29,6 +29,7 @@ from gyre.observability.terminal.text import (
     spoken,
 )
 from gyre.scheduler.policies import Placement
+from gyre.simulator.timeline import GAP
 from gyre.types.outcomes import Outcome
 
 WIDTH = 80
@@ -44,11 +45,11 @@ _ALL = 1 << 30
 
 
 class Progress:
-    """Writes a run board to a stream as facts come."""
+    """Writes how a run stands to a stream as facts come."""
 
-    def __init__(self, stream: TextIO, board: RunBoard, *, colour: bool = True) -> None:
+    def __init__(self, stream: TextIO, run: RunState, *, colour: bool = True) -> None:
         """`colour` is for terminals; elsewhere there is none."""
-        self.board = board
+        self.run = run
         self._stream = stream
         self._is_terminal = stream.isatty()
         self._colour = colour
@@ -56,14 +57,13 @@ class Progress:
         self._drawn: list[int] = []
         """Columns of each line of the block that stands there."""
         self._drawn_s: float | None = None
-        self._said = (board.version, board.published)
-        self._num_rounds = len(board.held_out)
+        self._said = (run.version, run.published, len(run.steps.rounds))
         self._has_begun = False
         self._ending = ""
 
     def record(self, now: float, fact: object) -> None:
-        """Records the fact on the board, and redraws if it is time to."""
-        self.board.record(now, fact)
+        """Records the fact, and redraws if it is time to."""
+        self.run.record(now, fact)
         if self._is_terminal:
             self._redraw(now, is_due=self._ends())
         else:
@@ -88,7 +88,7 @@ class Progress:
             return
         self._drawn_s = now
         width, height = terminal_size(self._stream)
-        lines = [fit(line, width) for line in block(self.board, now)][: max(1, height - 1)]
+        lines = [fit(line, width) for line in block(self.run, now)][: max(1, height - 1)]
         painted = [f"{paint(line, colour=self._colour)}\n" for line in lines]
         self._write(self._back(width) + spelled("".join(painted), self._stream.encoding))
         self._drawn = [sum(columns(text) for text, _ in line) for line in lines]
@@ -112,26 +112,25 @@ class Progress:
 
     def _report(self, now: float) -> None:
         """A line at the start, at every step and publication, and at the end."""
-        board = self.board
-        if board.is_started and not self._has_begun:
+        run = self.run
+        if run.is_started and not self._has_begun:
             self._has_begun = True
-            if board.version == 0:
-                self._say(now, opening(board))
-        version, published = self._said
-        self._said = (board.version, board.published)
-        if board.version > version:
-            self._say(now, step_line(board, now))
-        if board.published > published:
-            self._say(now, publication_line(board))
-        if len(board.held_out) > self._num_rounds:
-            self._num_rounds = len(board.held_out)
-            self._say(now, f"held-out {held_out(board)}")
+            if run.version == 0:
+                self._say(now, opening(run))
+        version, published, num_rounds = self._said
+        self._said = (run.version, run.published, len(run.steps.rounds))
+        if run.version > version:
+            self._say(now, step_line(run, now))
+        if run.published > published:
+            self._say(now, publication_line(run))
+        if len(run.steps.rounds) > num_rounds:
+            self._say(now, f"held-out {held_out(run)}")
         if self._ends():
             self._say(now, self._ending)
 
     def _ends(self) -> bool:
         """Whether there is more to say of its end than was said."""
-        before, self._ending = self._ending, ending(self.board) if self.board.is_over else ""
+        before, self._ending = self._ending, ending(self.run) if self.run.is_over else ""
         return self._ending != before
 
     def _say(self, now: float, text: str) -> None:
@@ -149,41 +148,42 @@ def terminal_size(stream: TextIO) -> tuple[int, int]:
     return min(WIDTH, found.columns or WIDTH), found.lines or _ALL
 
 
-def opening(board: RunBoard) -> str:
+def opening(run: RunState) -> str:
     """What is about to run."""
-    shape = board.shape
+    shape = run.shape
     steps = "" if shape.steps is None else f"{many(shape.steps, 'step')} of "
     alone = f" + {len(shape.standalone_capacities)} alone" if shape.standalone_capacities else ""
     groups = f"{shape.groups_per_batch} x {shape.executions_per_group} executions"
     cells = f"{many(shape.num_cells, 'cell')}{alone}"
-    return f"{safe(board.name)}: {steps}{groups}, {cells}, {placement_name(shape.placement)}"
+    return f"{safe(run.name)}: {steps}{groups}, {cells}, {placement_name(shape.placement)}"
 
 
 def placement_name(placement: Placement) -> str:
     return type(placement).__name__.lower()
 
 
-def step_line(board: RunBoard, now: float) -> str:
+def step_line(run: RunState, now: float) -> str:
     """The last update in one line."""
-    step = board.steps[-1]
-    steps = board.shape.steps
+    step = run.steps.rows[-1]
+    steps = run.shape.steps
     said = [f"step {_numbered(step.number, steps)}"]
     if step.reward is not None:
         said.append(f"reward {step.reward:.3f}")
-    said.append(f"stale {step.staleness:.2f}")
+    if step.staleness is not None:
+        said.append(f"stale {step.staleness:.2f}")
     said.append(many(step.num_training, "cell"))
     said.append(spoken(step.took_s))
-    if left_s := board.left_s(now):
+    if left_s := run.steps.left_s(now):
         said.append(f"{spoken(left_s)} left")
     return "  ".join(said)
 
 
-def publication_line(board: RunBoard) -> str:
+def publication_line(run: RunState) -> str:
     """The last publication in one line."""
-    said = [f"version {board.published} published"]
-    if (weights := board.publications.get(board.published)) is not None:
+    said = [f"version {run.published} published"]
+    if (weights := run.steps.weights_of(run.published)) is not None:
         said.append(f"{sized(weights.num_bytes)} in {spoken(weights.save_s + weights.load_s)}")
-    said.append(f"waterlevel {board.waterlevel:,} of {board.capacity:,}")
+    said.append(_waterlevel(run))
     return "  ".join(said)
 
 
@@ -192,29 +192,29 @@ def _numbered(number: int, steps: int | None) -> str:
     return f"{number}" if steps is None else f"{number:>{len(str(steps))}}/{steps}"
 
 
-def block(board: RunBoard, now: float) -> Iterator[Line]:
-    """A few lines of a label, a picture and words each; the board itself at this time."""
-    shape = board.shape
-    done = 0 if shape.steps is None else board.version
+def block(run: RunState, now: float) -> Iterator[Line]:
+    """A few lines of a label, a picture and words each; a run at this time."""
+    shape = run.shape
+    done = 0 if shape.steps is None else run.version
     picture = bar([(done, FULL), (_ALL, EMPTY)], whole=shape.steps or 1, width=PICTURE - 2)
-    name = cut(safe(board.name), LABEL - 2)
-    yield _line(name, [(picture, "green")], (_where(board, now), "bold"), style="bold")
-    yield _line("cells", list(_cells(board)), (_roles(board), None))
-    yield _line("rollout", list(_water(board)), (_demand(board), None))
-    yield _line("batch", list(_batch(board)), (_groups(board), None))
+    name = cut(safe(run.name), LABEL - 2)
+    yield _line(name, [(picture, "green")], (_where(run, now), "bold"), style="bold")
+    yield _line("cells", list(_cells(run)), (_roles(run), None))
+    yield _line("rollout", list(_water(run)), (_demand(run), None))
+    yield _line("batch", list(_batch(run)), (_groups(run), None))
     yield _line(
         "reward",
-        [(spark(board.rewards, width=PICTURE - 2), "magenta")],
-        (_reward(board), None),
+        [(spark([reward for _, reward in run.steps.rewards], width=PICTURE - 2), "magenta")],
+        (_reward(run), None),
     )
     if shape.evaluation_slots:
-        scores = [result.mean for result in board.held_out.values() if result.mean is not None]
+        scores = [row.fact.mean for row in run.steps.rounds if row.fact.mean is not None]
         picture = spark(scores, width=PICTURE - 2)
-        yield _line("held-out", [(picture, "magenta")], (held_out(board), None))
-    yield _line("staleness", [(_staleness(board), None)], (_switches(board), None))
-    yield _line("executions", [(_closed(board), None)], (_outcomes(board), None))
-    if board.use is not None:
-        yield _line("use", [(_cores(board.use), None)], (_by_role(board.use), None))
+        yield _line("held-out", [(picture, "magenta")], (held_out(run), None))
+    yield _line("staleness", [(_staleness(run), None)], (_switches(run), None))
+    yield _line("executions", [(_closed(run), None)], (_outcomes(run), None))
+    if run.use is not None:
+        yield _line("use", [(_cores(run.use), None)], (_by_role(run.use), None))
 
 
 def _line(label: str, picture: list[Piece], words: Piece, *, style: Style = "dim") -> Line:
@@ -223,98 +223,107 @@ def _line(label: str, picture: list[Piece], words: Piece, *, style: Style = "dim
     return [(label + blank, style), *picture, (" " * max(1, PICTURE - wide), None), words]
 
 
-def _where(board: RunBoard, now: float) -> str:
-    step = f"step {_of(board.version, board.shape.steps)}"
-    if board.is_over:
-        return f"{step}, {ending(board)}, {clock(now)}"
-    left_s = board.left_s(now)
+def _where(run: RunState, now: float) -> str:
+    step = f"step {_of(run.version, run.shape.steps)}"
+    if run.is_over:
+        return f"{step}, {ending(run)}, {clock(now)}"
+    left_s = run.steps.left_s(now)
     left = "" if left_s is None else f", {spoken(left_s)} left"
     return f"{step}  {clock(now)}{left}"
 
 
-def ending(board: RunBoard) -> str:
+def ending(run: RunState) -> str:
     """Why it is over, where it is."""
-    stopped = board.scheduler.stopped
-    return safe(board.ended or (stopped.value if stopped is not None else "ended"))
+    return safe(run.reason or "ended")
 
 
 def _of(number: int, steps: int | None) -> str:
     return f"{number}" if steps is None else f"{number} of {steps}"
 
 
-def _cells(board: RunBoard) -> Iterator[Piece]:
+def _cells(run: RunState) -> Iterator[Piece]:
     """A sign for each cell, core first; those that do the same side by side in one piece."""
     most = PICTURE - 2
-    shown = board.states[:most]
+    shown = run.fleet.states[:most]
     gap = GAP if len(shown) <= SPACED_CELLS else ""
     for state, together in groupby(shown):
         sign, _, style = ROLES[state]
         yield (sign + gap) * len(list(together)), style
 
 
-def _roles(board: RunBoard) -> str:
+def _roles(run: RunState) -> str:
     """In the order in which they stand."""
-    found = Counter(board.states)
+    found = Counter(run.fleet.states)
     return ", ".join(f"{number} {ROLES[state][1]}" for state, number in found.items())
 
 
-def _water(board: RunBoard) -> Iterator[Piece]:
+def _water(run: RunState) -> Iterator[Piece]:
     """Of all capacity: what is taken, what is free, and what is away with its cells."""
-    whole, width = board.full_capacity, PICTURE - 2
-    taken = min(board.running, board.capacity)
+    shape, capacity = run.shape, run.scheduler.engines.capacity
+    serving = shape.num_cells if shape.placement.cells_serve else 0
+    taken = min(run.scheduler.counters.running, capacity)
     picture = bar(
-        [(taken, FULL), (board.capacity - taken, EMPTY), (_ALL, GAP)], whole=whole, width=width
+        [(taken, FULL), (capacity - taken, EMPTY), (_ALL, GAP)],
+        whole=shape.standalone_capacity + serving * shape.cell_capacity,
+        width=PICTURE - 2,
     )
     yield picture, "cyan"
 
 
-def _demand(board: RunBoard) -> str:
-    queued = f", {board.queued:,} queued" if board.queued else ""
-    return f"waterlevel {board.waterlevel:,} of {board.capacity:,}{queued}"
+def _demand(run: RunState) -> str:
+    queued = run.scheduler.counters.queued
+    return f"{_waterlevel(run)}{f', {queued:,} queued' if queued else ''}"
 
 
-def _batch(board: RunBoard) -> Iterator[Piece]:
-    parts = [(board.num_assigned, FULL), (board.num_ready, WAITING), (_ALL, EMPTY)]
-    yield bar(parts, whole=board.shape.groups_per_batch, width=PICTURE - 2), "yellow"
+def _waterlevel(run: RunState) -> str:
+    return f"waterlevel {run.scheduler.waterlevel:,} of {run.scheduler.engines.capacity:,}"
 
 
-def _groups(board: RunBoard) -> str:
-    batch = f"{board.num_assigned} of {many(board.shape.groups_per_batch, 'group')}"
-    return f"{batch} pulled, {board.num_ready} ready"
+def _batch(run: RunState) -> Iterator[Piece]:
+    burst = run.scheduler.burst
+    parts = [(len(burst.assigned), FULL), (burst.ready, WAITING), (_ALL, EMPTY)]
+    yield bar(parts, whole=run.shape.groups_per_batch, width=PICTURE - 2), "yellow"
 
 
-def _reward(board: RunBoard) -> str:
-    said = []
-    if rewards := board.rewards:
-        said.append(f"{rewards[-1]:.3f} at step {board.steps[-1].number}")
-    if scores := board.scores_since:
-        word = "since" if board.steps else "so far"
+def _groups(run: RunState) -> str:
+    burst = run.scheduler.burst
+    batch = f"{len(burst.assigned)} of {many(run.shape.groups_per_batch, 'group')}"
+    return f"{batch} pulled, {burst.ready} ready"
+
+
+def _reward(run: RunState) -> str:
+    steps, said = run.steps, []
+    if rewards := steps.rewards:
+        said.append(f"{rewards[-1][1]:.3f} at step {steps.rows[-1].number}")
+    if scores := steps.scores.values():
+        word = "since" if steps.rows else "so far"
         said.append(f"{len(scores):,} {word}: {fmean(scores):.3f}")
     return "; ".join(said) or "none yet"
 
 
-def held_out(board: RunBoard) -> str:
+def held_out(run: RunState) -> str:
     """The last round of held-out evaluation, and how far the next one is."""
     said = []
-    if board.held_out:
-        last = list(board.held_out.values())[-1]
+    if run.steps.rounds:
+        last = run.steps.rounds[-1].fact
         score = "no score" if last.mean is None else f"{last.mean:.3f}"
         spread = "" if last.standard_error is None else f" +- {last.standard_error:.3f}"
         said.append(f"{score}{spread} at version {last.version}")
-    if board.held_out_since:
-        said.append(f"{len(board.held_out_since):,} since")
+    if run.scored:
+        said.append(f"{len(run.scored):,} since")
     return "; ".join(said) or "none yet"
 
 
-def _staleness(board: RunBoard) -> str:
-    found = "none yet" if board.staleness is None else f"{board.staleness:.2f}"
-    predicted = board.predicted_staleness
+def _staleness(run: RunState) -> str:
+    ages = run.scheduler.staleness
+    found = "none yet" if ages.mean is None else f"{ages.mean:.2f}"
+    predicted = in_the_long_run(run.shape, ages)
     return found if predicted is None else f"{found}, {predicted:.2f} predicted"
 
 
-def _switches(board: RunBoard) -> str:
-    tally = board.tally
-    return f"version {board.published} published; {tally.entered} in, {tally.left} home"
+def _switches(run: RunState) -> str:
+    counts = run.fleet.counts
+    return f"version {run.published} published; {counts.entered} in, {counts.left} home"
 
 
 def _cores(use: UsageSample) -> str:
@@ -335,13 +344,13 @@ def _by_role(use: UsageSample) -> str:
     return said
 
 
-def _closed(board: RunBoard) -> str:
-    return f"{sum(board.outcomes.values()):,} closed"
+def _closed(run: RunState) -> str:
+    return f"{sum(run.scheduler.ledger.outcomes.values()):,} closed"
 
 
-def _outcomes(board: RunBoard) -> str:
+def _outcomes(run: RunState) -> str:
     return ", ".join(
         f"{number:,} {outcome.value}"
-        for outcome, number in board.outcomes.items()
+        for outcome, number in run.scheduler.ledger.outcomes.items()
         if number or outcome is Outcome.VALID
     )

@@ -1,24 +1,19 @@
-"""How a run stands, in a terminal, by its journal: once, or as it goes.
+"""How a run stands, in a terminal, by its journal: once, or as it goes."""
 
-Rule 1: nothing is written and nothing is locked, so that looking cannot disturb a run.
-"""
-
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
-from gyre.cluster.procfs import lock_holder
-from gyre.journal.reader import JournalFollower, path_of
-from gyre.observability.history.faults import FaultHistory, RunFault
-from gyre.observability.terminal.board import JOURNAL_EVENTS, RunBoard
+from gyre.observability.follower import RunFollower
+from gyre.observability.history.faults import RunFault
+from gyre.observability.history.run import RunHistory
+from gyre.observability.history.state import RunState
 from gyre.observability.terminal.charts import timeline
 from gyre.observability.terminal.colors import cut, printed, safe
 from gyre.observability.terminal.progress import WIDTH, Progress, block, ending, terminal_size
 from gyre.observability.terminal.text import clock, many, spelled, spoken
-from gyre.scheduler.messages import Event, StopReason
-from gyre.scheduler.replay import shape_of
-from gyre.types.errors import ConfigError
+from gyre.scheduler.messages import StopReason
 from gyre.types.run_events import TOLD
 
 MOST_FAULTS = 3
@@ -36,88 +31,33 @@ class StatusSummary:
     text: str
 
 
-class RunStatusView:
-    """One run, up to what its journal held when it was last looked at."""
-
-    def __init__(self, place: Path) -> None:
-        """`place` is a run's folder, or a journal alone."""
-        self.place = place
-        path = path_of(place) if place.is_dir() else place
-        if not path.is_file():
-            raise ConfigError(f"{place}: expected the folder of a run, or a journal")
-        self._following = JournalFollower(path, kinds=JOURNAL_EVENTS)
-        self._generation = 0
-        self.board: RunBoard | None = None
-        """None before the journal has a header."""
-        self.faults = FaultHistory()
-
-    def news(self) -> Iterator[tuple[float, object]]:
-        """Facts since the last time, each to be recorded on `board` before the next is asked for.
-
-        The board is another one where the facts are all there are.
-        """
-        entries = self._following.news()
-        header = self._following.header
-        if header is None:
-            return
-        if self.board is None or self._generation != self._following.generation:
-            self._generation = self._following.generation
-            self.board, self.faults = (
-                RunBoard(shape_of(header.shape), name=header.run),
-                FaultHistory(),
-            )
-        for entry in entries:
-            yield entry.now, entry.event
-            # After the caller has recorded it on the board, because what is a fault depends on it.
-            self._note(entry.now, entry.event)
-
-    def _note(self, now: float, fact: object) -> None:
-        assert self.board is not None
-        if not isinstance(fact, Event):
-            self.faults.record_fact(now, fact)
-            return
-        self.faults.record_event(now, fact, self.board.scheduler)
-        for order in self.board.orders:
-            self.faults.record_command(now, order)
-
-    def catch_up(self) -> RunBoard:
-        """The board with all of it; raises ConfigError where nothing is recorded."""
-        for now, fact in self.news():
-            assert self.board is not None
-            self.board.record(now, fact)
-        if self.board is None:
-            raise ConfigError(f"{self._following.path}: nothing is recorded yet")
-        return self.board
-
-    def writer(self) -> int | None:
-        """The process that works on it."""
-        return lock_holder(self._following.path)
-
-    def stands(self) -> StatusSummary:
-        board = self.board
-        if board is not None and board.is_over and board.ended != TOLD:
-            is_whole = board.scheduler.stopped is StopReason.FINISHED
-            return StatusSummary(status=0 if is_whole else 1, text=ending(board))
-        if (pid := self.writer()) is not None:
-            return StatusSummary(status=0, text=f"runs in process {pid}")
-        return StatusSummary(status=3, text=f"nobody works on it; gyre resume {self.place} goes on")
+def stands(followed: RunFollower[Any]) -> StatusSummary:
+    """By what was recorded, and by who writes the journal now."""
+    run = followed.run
+    if run is not None and run.is_over and run.ended != TOLD:
+        is_whole = run.scheduler.stopped is StopReason.FINISHED
+        return StatusSummary(status=0 if is_whole else 1, text=ending(run))
+    if (pid := followed.writer()) is not None:
+        return StatusSummary(status=0, text=f"runs in process {pid}")
+    text = f"nobody works on it; gyre resume {followed.place} goes on"
+    return StatusSummary(status=3, text=text)
 
 
 def screen(
     place: Path, *, colour: bool, encoding: str | None, width: int = WIDTH
 ) -> tuple[list[str], int]:
     """A run on one screen, and its exit status."""
-    looking = RunStatusView(place)
-    board = looking.catch_up()
-    stands = looking.stands()
-    lines = [cut(safe(f"{board.name}: {stands.text}"), width), ""]
-    lines += printed(block(board, board.now), width=width, colour=colour)
-    if board.shape.num_cells <= MOST_CELLS and board.now > 0:
-        lines += ["", *(cut(line, width) for line in timeline(board, width=width))]
-    if faults := looking.faults.rows:
+    followed = RunFollower(place, RunHistory)
+    history = followed.catch_up()
+    found = stands(followed)
+    lines = [cut(safe(f"{history.name}: {found.text}"), width), ""]
+    lines += printed(block(history, history.now_s), width=width, colour=colour)
+    if history.shape.num_cells <= MOST_CELLS and history.now_s > 0:
+        lines += ["", *(cut(line, width) for line in timeline(history, width=width))]
+    if faults := history.faults.rows:
         shown = [_fault(fault, width) for fault in faults[-MOST_FAULTS:]]
         lines += ["", many(len(faults), "fault"), *shown]
-    return [spelled(line, encoding) for line in lines], stands.status
+    return [spelled(line, encoding) for line in lines], found.status
 
 
 def _fault(fault: RunFault, width: int) -> str:
@@ -135,32 +75,32 @@ def follow(
     sleep: Callable[[float], None],
 ) -> int:
     """Shows a run until it is over or has no controller any more; returns its exit status."""
-    looking = RunStatusView(place)
+    followed = RunFollower(place, RunState)
     progress: Progress | None = None
     heard_s = clock_s()
     while True:
         # Asked before it is read: what a writer that is gone wrote is in the journal by then.
-        is_alone = looking.writer() is None
-        for now, fact in looking.news():
-            heard_s = clock_s()
-            if progress is None or progress.board is not looking.board:
-                assert looking.board is not None
-                looking.board.record(now, fact)
+        is_alone = followed.writer() is None
+        entries = followed.read()
+        run = followed.current()
+        if run is not None:
+            if progress is None or progress.run is not run:
+                # What was there before is shown as it stands, and not line by line.
+                run.record_all((entry.now, entry.event) for entry in entries)
+                progress = Progress(stream, run, colour=colour)
             else:
-                progress.record(now, fact)
-        board = looking.board
-        if board is not None and (progress is None or progress.board is not board):
-            progress = Progress(stream, board, colour=colour)
-        if progress is not None:
-            progress.tick(progress.board.now + (0.0 if is_alone else clock_s() - heard_s))
-        if is_alone or (board is not None and board.is_over):
-            return _leave(looking, stream)
+                for entry in entries:
+                    progress.record(entry.now, entry.event)
+            if entries:
+                heard_s = clock_s()
+            progress.tick(run.now_s + (0.0 if is_alone else clock_s() - heard_s))
+        if is_alone or (run is not None and run.is_over):
+            return _leave(followed, stream)
         sleep(LOOK_S)
 
 
-def _leave(looking: RunStatusView, stream: TextIO) -> int:
-    stands = looking.stands()
-    name = looking.place.name if looking.board is None else looking.board.name
-    line = cut(safe(f"{name}: {stands.text}"), terminal_size(stream)[0])
+def _leave(followed: RunFollower[RunState], stream: TextIO) -> int:
+    found = stands(followed)
+    line = cut(safe(f"{followed.name}: {found.text}"), terminal_size(stream)[0])
     print(spelled(line, stream.encoding), file=stream)
-    return stands.status
+    return found.status

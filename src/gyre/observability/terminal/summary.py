@@ -1,14 +1,14 @@
 """A run at its end, on a page of text: what it learnt, who did what when, and what that saved."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from textwrap import wrap
 
 from gyre.journal.reader import JournalContents, Resumed
+from gyre.observability.history.run import RunHistory
 from gyre.observability.ledgers import ledgers
-from gyre.observability.staleness import in_a_whole_run
-from gyre.observability.terminal.board import RunBoard
+from gyre.observability.staleness import in_a_whole_run, in_the_long_run
 from gyre.observability.terminal.charts import curve, timeline
 from gyre.observability.terminal.colors import safe
 from gyre.observability.terminal.progress import placement_name
@@ -57,23 +57,23 @@ def summary(
     header = reading.header
     if header is None:
         return f"{reading.path}: ends before its header; nothing is recorded"
-    board = RunBoard(shape_of(header.shape), name=header.run)
+    history = RunHistory(shape_of(header.shape), name=header.run)
     notes = list(_notes(reading))
     try:
-        board.record_all((entry.now, entry.event) for entry in reading.entries)
+        history.record_all((entry.now, entry.event) for entry in reading.entries)
     except InternalError as error:
-        notes.append(f"the journal's facts make no run after {spoken(board.now)}: {error}")
+        notes.append(f"the journal's facts make no run after {spoken(history.now_s)}: {error}")
     notes += _unbalanced(reading)
     sections = {
-        "": _head(board),
-        "Reward by step": _rewards(board),
-        "Held-out score by version": list(_held_out(board)),
-        "Cells": timeline(board, width=WIDTH - 2),
-        "Staleness": list(_staleness(board)),
-        "Work": list(_work(board)),
-        "Claims": list(_claims(board)),
-        "Transitions": list(_transitions(board)),
-        "The same work, simulated": list(_saved(board, compared_rows)),
+        "": _head(history),
+        "Reward by step": curve(history.steps.rewards, width=WIDTH - 2),
+        "Held-out score by version": list(_held_out(history)),
+        "Cells": timeline(history, width=WIDTH - 2),
+        "Staleness": list(_staleness(history)),
+        "Work": list(_work(history)),
+        "Claims": list(_claims(history)),
+        "Transitions": list(_transitions(history)),
+        "The same work, simulated": list(_saved(history, compared_rows)),
         "Notes": [line for note in notes for line in wrap(note, WIDTH - 2)],
     }
     lines = [
@@ -95,12 +95,12 @@ def _row(label: str, text: str) -> Iterator[str]:
         yield f"{label if at == 0 else '':<{LABEL}}{part}"
 
 
-def _head(board: RunBoard) -> list[str]:
-    shape = board.shape
-    steps = many(board.version, "step")
-    if shape.steps is not None and board.version < shape.steps:
-        steps = f"{board.version} of {many(shape.steps, 'step')}"
-    first = f"{safe(board.name)}: {steps} in {spoken(board.now)}, {_ending(board)}"
+def _head(history: RunHistory) -> list[str]:
+    shape = history.shape
+    steps = many(history.version, "step")
+    if shape.steps is not None and history.version < shape.steps:
+        steps = f"{history.version} of {many(shape.steps, 'step')}"
+    first = f"{safe(history.name)}: {steps} in {spoken(history.now_s)}, {_ending(history)}"
     alone = f" and {shape.standalone_capacity} standalone" if shape.standalone_capacities else ""
     pace = (
         f"phi {shape.dispatch.extra_dispatch:g}"
@@ -115,55 +115,47 @@ def _head(board: RunBoard) -> list[str]:
     return [*wrap(first, WIDTH), *wrap(second, WIDTH)]
 
 
-def _ending(board: RunBoard) -> str:
-    stopped = board.scheduler.stopped
-    if board.ended is not None:
-        return safe(board.ended)
-    return "NOT FINISHED" if stopped is None else stopped.value
+def _ending(history: RunHistory) -> str:
+    return "NOT FINISHED" if history.reason is None else safe(history.reason)
 
 
-def _rewards(board: RunBoard) -> list[str]:
-    found = [(step.number, step.reward) for step in board.steps if step.reward is not None]
-    return curve(found, width=WIDTH - 2)
-
-
-def _held_out(board: RunBoard) -> Iterator[str]:
-    rounds = sorted(board.held_out.values(), key=lambda one: one.version)
+def _held_out(history: RunHistory) -> Iterator[str]:
+    rounds = sorted((row.fact for row in history.steps.rounds), key=lambda one: one.version)
     # The last round is always among them.
     stride = -(-len(rounds) // MOST_ROUNDS)
-    for one in reversed(rounds[::-1][::stride] if rounds else []):
-        valid = f"{one.num_valid} of {many(one.num_tasks, 'task')}"
-        text = "no valid score" if one.mean is None else f"{one.mean:.3f}"
-        spread = "" if one.standard_error is None else f" +- {one.standard_error:.3f}"
-        yield from _row(f"version {one.version}", f"{text}{spread}, {valid}")
+    for result in reversed(rounds[::-1][::stride] if rounds else []):
+        valid = f"{result.num_valid} of {many(result.num_tasks, 'task')}"
+        text = "no valid score" if result.mean is None else f"{result.mean:.3f}"
+        spread = "" if result.standard_error is None else f" +- {result.standard_error:.3f}"
+        yield from _row(f"version {result.version}", f"{text}{spread}, {valid}")
 
 
 # Staleness
 
 
-def _staleness(board: RunBoard) -> Iterator[str]:
-    ages = board.scheduler.staleness
+def _staleness(history: RunHistory) -> Iterator[str]:
+    ages = history.scheduler.staleness
     if ages.mean is None:
         return
     yield from _row("mean", f"{ages.mean:.3f} over {many(ages.histogram.total(), 'group')}")
-    if (predicted := board.predicted_staleness) is not None:
-        is_boundary = isinstance(board.shape.dispatch, Boundary)
+    if (predicted := in_the_long_run(history.shape, ages)) is not None:
+        is_boundary = isinstance(history.shape.dispatch, Boundary)
         formula = "phi + (mu - 1)/2" if is_boundary else "(Q + R)/B + (mu - 1)/2"
         yield from _row("predicted", f"{predicted:.3f} in the long run, {formula}")
-    whole = in_a_whole_run(board.shape)
-    if whole is not None and board.scheduler.stopped is StopReason.FINISHED:
-        steps = many(board.version, "step")
+    whole = in_a_whole_run(history.shape)
+    if whole is not None and history.scheduler.stopped is StopReason.FINISHED:
+        steps = many(history.version, "step")
         text = f"{float(whole):.3f} exactly for {steps}, which begin fresh and leave none"
         yield from _row("", text)
     yield from _histogram(ages.histogram)
-    yield from _row("identity", _identity(board))
+    yield from _row("identity", _identity(history))
 
 
-def _identity(board: RunBoard) -> str:
-    found = board.identity
+def _identity(history: RunHistory) -> str:
+    found = history.scheduler.staleness.identity(history.version)
     lag = f" + {found.lag:,} lag" if found.lag else ""
     sums = f"{found.consumed:,} consumed + {found.outstanding:,} outstanding"
-    broken = [step.number for step in board.steps if not step.identity.holds]
+    broken = [step.number for step in history.steps.rows if not step.identity.holds]
     held = f"BROKEN at step {broken[0]}" if broken else "exact at every step"
     return f"{sums} = {found.survivors:,} survivors{lag}; {held}"
 
@@ -182,19 +174,20 @@ def _histogram(ages: Mapping[int, int]) -> Iterator[str]:
 # Work
 
 
-def _work(board: RunBoard) -> Iterator[str]:
-    ledger, tally = board.scheduler.ledger, board.tally
+def _work(history: RunHistory) -> Iterator[str]:
+    ledger, steps = history.scheduler.ledger, history.steps.rows
     yield from _row(
         "groups", f"{ledger.admitted:,} admitted, {ledger.trained:,} trained, {ledger.void:,} void"
     )
-    if ended := _counted(tally.endings):
-        yield from _row("executions", f"{ended}; closed: {_counted(board.outcomes) or 'none'}")
-    if board.steps:
-        took = [step.took_s for step in board.steps]
-        longest = max(board.steps, key=lambda one: one.took_s)
-        text = f"{spoken(fmean(took))} each, longest {spoken(longest.took_s)} (step "
-        yield from _row("steps", f"{text}{longest.number})")
-    if made := [step.made for step in board.steps if step.made is not None]:
+    if ended := _counted(history.endings):
+        closed = _counted(ledger.outcomes) or "none"
+        yield from _row("executions", f"{ended}; closed: {closed}")
+    if steps:
+        longest = max(steps, key=lambda one: one.took_s)
+        text = f"{spoken(fmean(step.took_s for step in steps))} each, "
+        text += f"longest {spoken(longest.took_s)} (step {longest.number})"
+        yield from _row("steps", text)
+    if made := [step.made for step in steps if step.made is not None]:
         reduced = sized(sum(step.reduced_bytes for step in made))
         yield from _row(
             "updates",
@@ -202,14 +195,17 @@ def _work(board: RunBoard) -> Iterator[str]:
             f"{spoken(fmean(step.reduce_s for step in made))} of summing; {reduced} of gradients, "
             f"{sum(step.is_clipped for step in made)} clipped",
         )
-    if tally.row_tokens:
-        saved = 1 - tally.tokens / tally.row_tokens
+    packed = [step.packed for step in steps if step.packed is not None]
+    if row_tokens := sum(pack.row_tokens for pack in packed):
+        tokens = sum(pack.tokens for pack in packed)
+        trajectories = sum(pack.trajectories for pack in packed)
         yield from _row(
             "tokens",
-            f"{tally.tokens:,} in {many(tally.trajectories, 'trajectory', 'trajectories')}, "
-            f"{tally.targets:,} trained; sharing prefixes left {saved:.0%} uncomputed",
+            f"{tokens:,} in {many(trajectories, 'trajectory', 'trajectories')}, "
+            f"{sum(pack.targets for pack in packed):,} trained; "
+            f"sharing prefixes left {1 - tokens / row_tokens:.0%} uncomputed",
         )
-    if published := list(board.publications.values()):
+    if published := [row.fact for row in history.steps.publications]:
         yield from _row(
             "publications",
             f"{len(published)}, {sized(fmean(row.num_bytes for row in published))} each; "
@@ -219,22 +215,24 @@ def _work(board: RunBoard) -> Iterator[str]:
 
 
 def _counted(found: Mapping[Outcome, int] | Mapping[Ending, int]) -> str:
-    return ", ".join(f"{number:,} {one.value}" for one, number in found.items() if number)
+    return ", ".join(f"{number:,} {kind.value}" for kind, number in found.items() if number)
 
 
-def _claims(board: RunBoard) -> Iterator[str]:
-    claims = board.tally.claims
+def _claims(history: RunHistory) -> Iterator[str]:
+    claims: Counter[int] = Counter()
+    for step in history.steps.rows:
+        claims.update({} if step.made is None else step.made.claims)
     total = claims.total()
     if not total:
         return
-    shown = {cell: claims[cell] for cell in range(board.shape.num_cells)}
+    shown = {cell: claims[cell] for cell in range(history.shape.num_cells)}
     rest = list(shown)[MOST_SHARES:]
     for cell, number in list(shown.items())[:MOST_SHARES]:
         yield _share("core" if cell == CORE else f"cell {cell}", number, total)
     if rest:
         yield _share(f"{len(rest)} others", sum(shown[cell] for cell in rest), total)
     by_satellites = (total - claims[CORE]) / total
-    spent = sum(board.tally.claim_s.values())
+    spent = sum(step.claim_s or 0.0 for step in history.steps.rows)
     timed = f" in {spoken(spent)} of cells' time" if spent else ""
     yield from _row("all", f"{total:,}{timed}, {by_satellites:.0%} of them by satellites")
 
@@ -247,35 +245,31 @@ def _share(label: str, number: int, total: int) -> str:
 # Transitions
 
 
-def _transitions(board: RunBoard) -> Iterator[str]:
-    tally = board.tally
-    if not tally.entered and not tally.left:
+def _transitions(history: RunHistory) -> Iterator[str]:
+    counts = history.fleet.counts
+    if not counts.entered and not counts.left:
         return
     yield from _row(
         "all",
-        f"{tally.entered} into training, {tally.left} home; {tally.turned_back} turned back, "
-        f"{tally.failed} failed, {many(tally.rescues, 'rescue')}",
+        f"{counts.entered} into training, {counts.left} home; {counts.turned_back} turned back, "
+        f"{counts.failed} failed, {many(counts.rescues, 'rescue')}",
     )
     for label, state, into in (
         ("in", CellState.ENTERING, True),
         ("home", CellState.LEAVING, False),
     ):
-        timed = [
-            transition
-            for transition in board.transitions.values()
-            if transition.into_training is into
-        ]
+        timed = [row.fact for row in history.fleet.transitions if row.fact.into_training is into]
         spans = [
             span.end_s - span.start_s
-            for cell in range(board.shape.num_cells)
-            for span in board.spans(cell)
+            for cell in range(history.shape.num_cells)
+            for span in history.fleet.spans(cell, 0.0, history.now_s)
             if span.state is state
         ]
         if spans:
             phases = _phases(timed)
             yield from _row(label, f"{spoken(fmean(spans))} each{': ' if phases else ''}{phases}")
-    moved = many(tally.executions_moved, "execution")
-    yield from _row("moved", ", ".join([moved, *_moved(board)]))
+    moved = many(counts.executions_moved, "execution")
+    yield from _row("moved", ", ".join([moved, *_moved(history)]))
 
 
 def _phases(timed: Sequence[TransitionTimed]) -> str:
@@ -287,11 +281,11 @@ def _phases(timed: Sequence[TransitionTimed]) -> str:
     return ", ".join(f"{safe(phase)} {spoken(fmean(each))}" for phase, each in spent.items())
 
 
-def _moved(board: RunBoard) -> Iterator[str]:
+def _moved(history: RunHistory) -> Iterator[str]:
     """Sums over transitions, where there are any; what is in bytes is said in bytes."""
     total: dict[str, int] = defaultdict(int)
-    for transition in board.transitions.values():
-        for what, number in transition.moved.items():
+    for transition in history.fleet.transitions:
+        for what, number in transition.fact.moved.items():
             total[what] += number
     for what, number in total.items():
         name = safe(what)
@@ -307,7 +301,7 @@ def _moved(board: RunBoard) -> Iterator[str]:
 # What was saved
 
 
-def _saved(board: RunBoard, rows: Sequence[SimulatedPlacement]) -> Iterator[str]:
+def _saved(history: RunHistory, rows: Sequence[SimulatedPlacement]) -> Iterator[str]:
     if not rows:
         return
     elastic = next((row.minutes for row in rows if row.placement == ELASTIC), None)
@@ -315,12 +309,13 @@ def _saved(board: RunBoard, rows: Sequence[SimulatedPlacement]) -> Iterator[str]
     for row in rows:
         yield from _table_row(row, elastic)
     steps = next((row.steps for row in rows if row.steps is not None), None)
-    if steps is not None and len(board.steps) >= steps:
+    taken = history.steps.rows
+    if steps is not None and len(taken) >= steps:
         live = SimulatedPlacement(
             placement="live",
-            how=f"{placement_name(board.shape.placement)}, as it happened, to step {steps}",
-            minutes=board.steps[steps - 1].at_s / MINUTE_S,
-            staleness=board.staleness if steps == len(board.steps) else None,
+            how=f"{placement_name(history.shape.placement)}, as it happened, to step {steps}",
+            minutes=taken[steps - 1].at_s / MINUTE_S,
+            staleness=history.scheduler.staleness.mean if steps == len(taken) else None,
         )
         yield from _table_row(live, elastic)
     if elastic and (found := list(beside(rows, elastic))):

@@ -6,21 +6,20 @@ from itertools import pairwise
 
 from gyre.observability.terminal.colors import ELLIPSIS, Style
 from gyre.scheduler.cells import CellState
+from gyre.simulator.timeline import EIGHTHS, SIGNS
 
-EIGHTHS = "▁▂▃▄▅▆▇█"
 FULL, WAITING, EMPTY = "█", "▒", "░"
-STEP = "+"
-GAP = " "
 
-ROLES: Mapping[CellState, tuple[str, str, Style | None]] = {
-    CellState.SERVING: ("·", "rollout", "cyan"),
-    CellState.ENTERING: (">", "entering", "yellow"),
-    CellState.TRAINING: ("█", "training", "green"),
-    CellState.LEAVING: ("<", "leaving", "yellow"),
-    CellState.WAITING: ("w", "waiting", "dim"),
-    CellState.FENCED: ("f", "fenced", "red"),
-    CellState.DEAD: ("x", "dead", "red"),
+_ROLES: Mapping[CellState, tuple[str, Style | None]] = {
+    CellState.SERVING: ("rollout", "cyan"),
+    CellState.ENTERING: ("entering", "yellow"),
+    CellState.TRAINING: ("training", "green"),
+    CellState.LEAVING: ("leaving", "yellow"),
+    CellState.WAITING: ("waiting", "dim"),
+    CellState.FENCED: ("fenced", "red"),
+    CellState.DEAD: ("dead", "red"),
 }
+ROLES = {state: (SIGNS[word], word, style) for state, (word, style) in _ROLES.items()}
 """Sign, word and colour of what a cell does."""
 
 _PLAIN = str.maketrans("▁▂▃▄▅▆▇█▒░·│└─•" + ELLIPSIS, "_.,-=+*#=-.|`-*~")

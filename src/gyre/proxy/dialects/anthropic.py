@@ -135,8 +135,7 @@ class AnthropicMessages:
             Tool(
                 name=tool.name,
                 description=tool.description or "",
-                parameters=base.text_of(tool.input_schema, f"tools[{index}].input_schema")
-                or base.NO_PARAMETERS,
+                parameters=base.schema_of(tool.input_schema, f"tools[{index}].input_schema"),
             )
             for index, tool in enumerate(_tools(raw))
             if _is_client_tool(tool)

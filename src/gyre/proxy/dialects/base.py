@@ -8,7 +8,7 @@ Rule 3: what `read`, `read_system` and `read_tools` return depends on their byte
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Protocol, TypeVar
 
@@ -102,7 +102,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Integer = Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]
 """Bounded because a call log holds 64-bit integers and JSON knows no bound."""
 
-NO_PARAMETERS = '{"type":"object","properties":{}}'
+_NO_PARAMETERS = '{"type":"object","properties":{}}'
 """The schema of a tool that was sent without one: it takes no arguments."""
 
 _SECRETS = frozenset({"authorization", "x-api-key", "api-key", "cookie", "proxy-authorization"})
@@ -126,6 +126,13 @@ _HALVES = re.compile(
 _MOST_HALVES = 100_000
 
 T = TypeVar("T")
+
+
+class Part(msgspec.Struct):
+    """A part of a message's content in OpenAI's formats."""
+
+    type: str
+    text: str | None = None
 
 
 class _Text(msgspec.Struct):
@@ -225,6 +232,25 @@ def text_of(raw: msgspec.Raw, where: str) -> str:
     if _head(raw, 4) in (b"", b"null"):
         return ""
     return decode(_STRING, raw, where) if _head(raw, 1) == b'"' else compact(raw, where)
+
+
+def schema_of(raw: msgspec.Raw, where: str) -> str:
+    """A tool's parameters as JSON text."""
+    return text_of(raw, where) or _NO_PARAMETERS
+
+
+def texts_of(content: str | list[Part] | None, where: str, *, kinds: Collection[str]) -> list[str]:
+    """The texts of parts of these kinds; a string is one part, and none at all is no part (T20)."""
+    if content is None or isinstance(content, str):
+        return [content or ""]
+    texts = []
+    for index, part in enumerate(content):
+        place = f"{where}[{index}]"
+        if part.type not in kinds:
+            kind = part.type[:40]
+            raise RequestError(f"{kind} parts are not supported; expected text", where=place)
+        texts.append(require(part.text, f"{place}.text", "a string"))
+    return texts
 
 
 def object_of(text: str) -> dict[str, msgspec.Raw] | None:

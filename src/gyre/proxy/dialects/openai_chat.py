@@ -45,6 +45,7 @@ _SETTINGS = (
     "reasoning_effort",
     "response_format",
 )
+_TEXT_PARTS = frozenset({"text"})
 
 
 class _StreamOptions(msgspec.Struct):
@@ -79,11 +80,6 @@ class _Body(msgspec.Struct):
     safety_identifier: str | None = None
 
 
-class _Part(msgspec.Struct):
-    type: str
-    text: str | None = None
-
-
 class _Function(msgspec.Struct):
     name: str
     arguments: msgspec.Raw = msgspec.Raw()
@@ -96,7 +92,7 @@ class _Call(msgspec.Struct):
 
 class _Message(msgspec.Struct):
     role: str
-    content: str | list[_Part] | None = None
+    content: str | list[base.Part] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
     tool_calls: list[_Call] | None = None
@@ -158,7 +154,7 @@ class OpenAIChat:
 
     def read(self, raw: msgspec.Raw) -> tuple[Message, ...]:
         sent = base.decode(_MESSAGE, raw)
-        texts = _texts(sent.content, "content")
+        texts = base.texts_of(sent.content, "content", kinds=_TEXT_PARTS)
         match sent.role:
             case "system" | "developer":
                 return (Message(role="system", text="\n".join(texts)),)
@@ -179,8 +175,9 @@ class OpenAIChat:
             Tool(
                 name=function.name,
                 description=function.description or "",
-                parameters=base.text_of(function.parameters, f"tools[{index}].function.parameters")
-                or base.NO_PARAMETERS,
+                parameters=base.schema_of(
+                    function.parameters, f"tools[{index}].function.parameters"
+                ),
             )
             for index, function in enumerate(_functions(raw))
         )
@@ -258,20 +255,6 @@ def _template(raw: msgspec.Raw) -> str:
         raise RequestError("nested too deeply", where="chat_template_kwargs") from error
 
 
-def _texts(content: str | list[_Part] | None, where: str) -> list[str]:
-    """A string is one part, and none at all is no part (T20)."""
-    if content is None or isinstance(content, str):
-        return [content or ""]
-    texts = []
-    for index, part in enumerate(content):
-        place = f"{where}[{index}]"
-        if part.type != "text":
-            kind = part.type[:40]
-            raise RequestError(f"{kind} parts are not supported; expected text", where=place)
-        texts.append(base.require(part.text, f"{place}.text", "a string"))
-    return texts
-
-
 def _read_assistant(sent: _Message, text: str) -> Message:
     reasoning = sent.reasoning if sent.reasoning_content is None else sent.reasoning_content
     calls = tuple(
@@ -308,7 +291,7 @@ def _first_system(messages: Sequence[msgspec.Raw]) -> str:
     sent = base.decode(_MESSAGE, messages[0], "messages[0]")
     if sent.role not in ("system", "developer"):
         return ""
-    return "\n".join(_texts(sent.content, "messages[0].content"))
+    return "\n".join(base.texts_of(sent.content, "messages[0].content", kinds=_TEXT_PARTS))
 
 
 def _envelope(reply: Reply, kind: str) -> dict[str, object]:

@@ -265,19 +265,14 @@ class _Kind(msgspec.Struct):
     role: str | None = None
 
 
-class _Part(msgspec.Struct):
-    type: str
-    text: str | None = None
-
-
 class _MessageItem(msgspec.Struct):
     role: str
-    content: str | list[_Part] | None = None
+    content: str | list[base.Part] | None = None
 
 
 class _ReasoningItem(msgspec.Struct):
-    summary: list[_Part] | None = None
-    content: list[_Part] | None = None
+    summary: list[base.Part] | None = None
+    content: list[base.Part] | None = None
 
 
 class _CallItem(msgspec.Struct):
@@ -290,7 +285,7 @@ class _CallItem(msgspec.Struct):
 
 class _OutputItem(msgspec.Struct):
     call_id: str
-    output: str | list[_Part] | None = None
+    output: str | list[base.Part] | None = None
     name: str | None = None
 
 
@@ -431,17 +426,8 @@ def _metadata(sent: _Body) -> dict[str, str]:
     return flat | {key: str(value) for key, value in named.items()}
 
 
-def _texts(content: str | list[_Part] | None, where: str) -> list[str]:
-    if content is None or isinstance(content, str):
-        return [content or ""]
-    texts = []
-    for index, part in enumerate(content):
-        place = f"{where}[{index}]"
-        if part.type not in _TEXT_PARTS:
-            kind = part.type[:40]
-            raise RequestError(f"{kind} parts are not supported; expected text", where=place)
-        texts.append(base.require(part.text, f"{place}.text", "a string"))
-    return texts
+def _texts(content: str | list[base.Part] | None, where: str) -> list[str]:
+    return base.texts_of(content, where, kinds=_TEXT_PARTS)
 
 
 def _read_message(item: _MessageItem) -> Message:
@@ -499,8 +485,7 @@ def _names(wire: ParsedRequest) -> dict[str, OfferedTool]:
 def _parameters(tool: _Tool, where: str) -> str:
     """A custom tool takes free text, which the model writes as its one argument."""
     if tool.type == "function":
-        sent = base.text_of(tool.parameters, f"{where}.parameters")
-        return sent or base.NO_PARAMETERS
+        return base.schema_of(tool.parameters, f"{where}.parameters")
     text: dict[str, object] = {"type": "string"}
     if tool.format is not None and tool.format.definition:
         text["description"] = tool.format.definition
