@@ -86,7 +86,7 @@ def test_the_exit_statuses_of_a_run_are_those_of_its_status():
 
 
 def test_real_engines_are_tried_as_the_page_says():
-    page = text_of("how-to/engines")
+    page = text_of("engines")
     tried = "".join(
         path.read_text() for path in (ROOT / "tests" / "hardware" / "engines").rglob("*.py")
     )
@@ -138,7 +138,7 @@ def served(tmp_path_factory):
 @pytest.mark.slow
 def test_an_engine_that_is_there_already_is_used_for_a_rollout(served):
     folder, engine = served
-    (use,) = [one for one in commands("how-to/engines") if ENGINE in one]
+    (use,) = [one for one in commands("engines") if ENGINE in one]
     done = typed(use.replace(ENGINE, engine.address), folder)
 
     assert 0 == done.returncode, done.stdout
@@ -152,7 +152,7 @@ def test_an_engine_that_is_there_already_is_used_for_a_rollout(served):
 def test_a_program_that_one_starts_oneself_is_recorded(served):
     """What an agent program would ask is asked here, with the variables that it would read."""
     folder, engine = served
-    start, opened, closed = commands("how-to/agent-programs")[-3:]
+    start, opened, closed = commands("harnesses")[-3:]
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     proxy = subprocess.Popen(
         ["bash", "-c", f"exec {start.replace(ENGINE, engine.address)} --port 0"],
@@ -189,7 +189,7 @@ def asked(url, key):
 
 def test_the_programs_that_pages_name_can_be_prepared(capsys):
     named = re.findall(
-        r"gyre harness prepare (\w+)$", text_of("how-to/agent-programs"), re.MULTILINE
+        r"gyre harness prepare (\w+)$", text_of("harnesses"), re.MULTILINE
     )
 
     assert 0 == main(["harness", "list"])
