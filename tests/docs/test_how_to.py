@@ -188,9 +188,7 @@ def asked(url, key):
 
 
 def test_the_programs_that_pages_name_can_be_prepared(capsys):
-    named = re.findall(
-        r"gyre harness prepare (\w+)$", text_of("harnesses"), re.MULTILINE
-    )
+    named = re.findall(r"gyre harness prepare (\w+)$", text_of("harnesses"), re.MULTILINE)
 
     assert 0 == main(["harness", "list"])
     listed = capsys.readouterr().out
