@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from gyre.cli.main import COMMANDS, ENDS_WITH_A_COMMAND, ends, parser
 
-OWN = (1, 3)
+OWN = {1, 3}
 """Exit statuses that mean something else for every command."""
 FEW = 4
 """So many rows that another command has too are written again."""
@@ -37,7 +37,8 @@ def _command(name: str, one: argparse.ArgumentParser, said: dict[str, str]) -> I
     if shared := [f"`{argument.split()[0]}`" for argument in rows if argument not in new]:
         (other,) = {said[rows[argument]] for argument in rows if argument not in new}
         yield from ("", f"As in [`gyre {other}`](#gyre-{other}): {', '.join(shared)}.")
-    if told := [f"{status}: {what}" for status, what in ends(name).items() if status in OWN]:
+    if OWN & set(ends(name)):
+        told = (f"{status}: {what}" for status, what in ends(name).items() if status in {0, *OWN})
         yield from ("", f"Exit status {'; '.join(told)}.")
 
 
@@ -80,8 +81,7 @@ def value(action: argparse.Action) -> str:
 def _row(one: argparse.ArgumentParser, action: argparse.Action) -> str:
     says = one._get_formatter()._expand_help(action)
     found = DEFAULT.search(says)
-    must = action.required and action.nargs not in ("*", "?")
-    default = "required" if must else ""
+    default = ""
     if found is not None:
         default, says = found[1], DEFAULT.sub("", says)
     return f"| `{cell(_name(action))}` | {cell(default)} | {cell(says)} |"
