@@ -1,4 +1,4 @@
-"""Reads result files, prints the table and the goals, and fails when one is missed or has slipped.
+"""Reads result files, prints goals and tables, and fails when a goal is missed or has slipped.
 
 Rule 1: nothing but raw samples is stored; every number shown is computed here.
 """
@@ -546,28 +546,29 @@ def _slope(measured: str, one: dict[str, int], other: dict[str, int]) -> float:
     return (other[measured] - one[measured]) / (other["tokens"] - one["tokens"])
 
 
-def table(results: Sequence[Result]) -> str:
-    """The newest result of each name, in Markdown; nothing where there is none."""
+def summary(results: Sequence[Result]) -> str:
+    """Every goal with what was measured, and the newest result of each name, in Markdown."""
     latest = newest(results)
-    if not latest:
-        return ""
-    lines: list[str] = []
-    for name, title in TITLES.items():
-        if name not in latest:
-            continue
-        found = quantities(latest[name])
-        lines += [
-            "",
-            f"**{title}** ([`{latest[name].path.name}`](results/{latest[name].path.name}))",
-        ]
-        lines += ["", *_rows(latest[name], found)]
-    verdicts = [
+    lines = ["**Goals**", "", "| what | wanted | measured | met |", "|---|---|---|---|"]
+    lines += [
         f"| {goal.says} | {goal.wanted} | {_number(value)} | {'yes' if met else '**no**'} |"
         for goal, value, met in judged(results)
     ]
-    verdicts += [f"| {goal.says} | {goal.wanted} | not measured | |" for goal in unjudged(results)]
-    head = ["", "**Goals**", "", "| what | wanted | measured | met |", "|---|---|---|---|"]
-    return "\n".join([*head, *verdicts, *lines]).strip() + "\n"
+    lines += [f"| {goal.says} | {goal.wanted} | not measured | |" for goal in unjudged(results)]
+    links = [f"[{one}](results/{latest[one].path.name})" for one in TITLES if one in latest]
+    lines += ["", f"The newest result of each name: {', '.join(links)}."]
+    return "\n".join(lines) + "\n"
+
+
+def tables(results: Sequence[Result]) -> str:
+    """What the newest result of each name says of every peer or case, in Markdown."""
+    latest = newest(results)
+    lines: list[str] = []
+    for name, title in TITLES.items():
+        if name in latest:
+            lines += ["", f"**{title}** ({latest[name].path.name})", ""]
+            lines += _rows(latest[name], quantities(latest[name]))
+    return "\n".join(lines).strip() + "\n"
 
 
 TITLES = {
@@ -726,22 +727,22 @@ def slipped(results: Sequence[Result]) -> Iterator[str]:
                 yield f"{result.path.name}: {key} was {old[key]:.2f}, is {new[key]:.2f}"
 
 
-def with_table(readme: str, results: Sequence[Result]) -> str:
-    """The README with the table of these results between its marks."""
+def with_summary(readme: str, results: Sequence[Result]) -> str:
+    """The README with the summary of these results between its marks."""
     before, _, rest = readme.partition(BEGIN)
     _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{table(results)}{END}{after}"
+    return f"{before}{BEGIN}\n{summary(results)}{END}{after}"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder to read")
-    parser.add_argument("--write", action="store_true", help="put the table into README.md")
+    parser.add_argument("--write", action="store_true", help="put the goals into README.md")
     args = parser.parse_args()
     results = load_all(args.results)
-    print(table(results))
+    print(summary(results), tables(results), sep="\n")
     if args.write:
-        README.write_text(with_table(README.read_text(), results))
+        README.write_text(with_summary(README.read_text(), results))
     missed = [f"goal missed: {goal.says}" for goal, _, met in judged(results) if not met]
     missed += slipped(results)
     print("\n".join(missed), file=sys.stderr)

@@ -16,20 +16,9 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCS = "docs"
 PLACE = "files"
 """Where in the site the rest of the repository has its place."""
-DECISIONS = "decisions"
 
 CODE = re.compile(r"^```.*?^```$|(?<!`)`[^`\n]+`(?!`)", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?![a-z]+:)([^)#\s]+)")
-
-
-def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Records of decisions stand in the navigation in their order."""
-    records = sorted(path.name for path in (ROOT / DOCS / DECISIONS).glob("[0-9]*.md"))
-    for part in config.nav:
-        if DECISIONS in part:
-            part[DECISIONS] += [f"{DECISIONS}/{name}" for name in records]
-            part["Decisions"] = part.pop(DECISIONS)
-    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

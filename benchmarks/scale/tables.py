@@ -33,7 +33,6 @@ def tables(units: Units) -> dict[str, str]:
         "weights": _table(all_of, _WEIGHTS),
         "saturation": _table(all_of, _SATURATION),
         "units": _listed(units, _UNITS),
-        "measured": _listed(units, _MEASURED),
         "assumed": "\n".join(f"- {one}" for one in ASSUMED),
     }
 
@@ -50,21 +49,8 @@ _SIZES: tuple[Row, ...] = (
     ("calls a second", lambda one: _number(one.calls_s)),
     ("events a second", lambda one: _number(one.size.events_s)),
 )
-_MESSAGES = (
-    "cells asked how they are",
-    "shards asked how they stand",
-    "executions opened and sealed",
-    "facts that supervisors post",
-    "routes, one order an event",
-    "claims given to cells",
-)
 _CONTROL: tuple[Row, ...] = (
-    *(
-        (f"messages a second: {name}", lambda one, name=name: _number(one.messages_s[name]))  # type: ignore[misc]
-        for name in _MESSAGES
-    ),
-    ("all messages a second", lambda one: _number(sum(one.messages_s.values()))),
-    ("status of executions, KB/s", lambda one: _number(one.status_bytes_s / 1e3)),
+    ("control messages a second", lambda one: _number(sum(one.messages_s.values()))),
     ("controller, cores", lambda one: _number(one.controller_cores)),
     ("proxy, cores", lambda one: _number(one.proxy_cores)),
     ("**proxy shards**", lambda one: f"**{one.shards}**"),
@@ -80,7 +66,6 @@ _CONTROL: tuple[Row, ...] = (
 _WEIGHTS: tuple[Row, ...] = (
     ("weights, bf16, GB", lambda one: _number(one.size.weight_bytes / 1e9)),
     ("trainer's state of the core, GB", lambda one: _number(one.size.state_bytes / 1e9)),
-    ("one satellite's pull, GB", lambda one: _number(one.size.weight_bytes / 1e9)),
     ("a publication to all engines, GB", lambda one: _number(one.published_bytes / 1e9)),
     ("the same out of the core's nodes, s", lambda one: _number(one.published_s)),
     ("publications a day", lambda one: _number(DAY_S / one.size.publication_s)),
@@ -143,56 +128,6 @@ _UNITS: tuple[Unit, ...] = (
         "controller CPU of an event, 2,048 live, ms",
         lambda units: _number(1000 * units.event_s(2_048)),
         "`scheduler`, `scale-controller`",
-    ),
-)
-
-
-def _quoted(says: str, name: str, quantity: str) -> Unit:
-    return says, lambda units: _number(units.of(name, quantity)), f"`{name}`"
-
-
-def _beside(units: Units) -> str:
-    """CPU of whoever makes short calls and whoever answers them."""
-    of = ("load_cpu_s", "engine_cpu_s")
-    used_s = sum(units.of("scale-shards", f"1 shard {one}") for one in of)
-    return _number(1000 * used_s / units.of("scale-shards", "1 shard calls"))
-
-
-_MEASURED: tuple[Unit, ...] = (
-    *(
-        _quoted(f"{says}, proxy of {case}", "scale-shards", f"{case} {quantity}")
-        for says, quantity in (
-            ("CPU ms of a short call", "cpu_ms"),
-            ("short calls a second, load and engine on the same two cores", "calls_per_s"),
-        )
-        for case in ("1 shard", "2 shards")
-    ),
-    ("CPU ms of a short call, load generator and mock engine", _beside, "`scale-shards`"),
-    *(
-        _quoted(f"simulator, 512 cells: {says}", "sim-scale", f"512 cells {quantity}")
-        for says, quantity in (
-            ("executions", "executions"),
-            ("events", "events"),
-            ("CPU s", "cpu_s"),
-            ("MiB at most", "rss_mib"),
-        )
-    ),
-    *(
-        _quoted(
-            f"live controller's return, {live} executions, s", "scale-return", f"{live} live back_s"
-        )
-        for live in (64, 256, 512)
-    ),
-    *(
-        (
-            f"{says}, {live:,} live, CPU s",
-            lambda units, case=case, live=live: _number(  # type: ignore[misc]
-                units.of("scale-controller", f"{case}, {live} live cpu_ms") / 1000
-            ),
-            "`scale-controller`",
-        )
-        for says, case in (("journal recalled", "recall"), ("executions adopted", "adopt"))
-        for live in (2_048, 8_192)
     ),
 )
 

@@ -3,6 +3,7 @@
 import types
 from collections.abc import Iterator, Mapping
 from enum import Enum
+from itertools import groupby
 from typing import Any, NewType, Union, get_args, get_origin
 
 from gyre.config.settings import sentence_of, settings
@@ -10,7 +11,7 @@ from gyre.journal.reader import Header, Origin, Resumed
 from gyre.scheduler.messages import Event
 from gyre.types.run_events import RUN_EVENTS
 
-WORDS = {int: "whole number", float: "number", bool: "true or false", str: "text", Any: "anything"}
+WORDS = {int: "integer", float: "number", bool: "bool", str: "text", Any: "anything"}
 PARTS = {
     "The header": ("What stands before all facts.", (Header,)),
     "The journal's own": ("About the file itself.", (Origin, Resumed)),
@@ -38,8 +39,9 @@ def _fields(kind: type) -> Iterator[str]:
     if not found:
         return
     yield from ("", "| field | value | what it is |", "|---|---|---|")
-    for one in found.values():
-        yield f"| `{one.name}` | {worded(one.type)} | {one.says} |".replace("*", "\\*")
+    for (value, says), alike in groupby(found.values(), lambda one: (worded(one.type), one.says)):
+        names = ", ".join(f"`{one.name}`" for one in alike)
+        yield f"| {names} | {value} | {says} |".replace("*", "\\*")
 
 
 def worded(annotation: Any) -> str:
@@ -56,7 +58,7 @@ def worded(annotation: Any) -> str:
     if origin is tuple:
         return f"list of {worded(inside[0])}"
     if origin is not None and issubclass(origin, Mapping):
-        return f"table of {worded(inside[1])} by {worded(inside[0])}"
+        return f"{worded(inside[1])} by {worded(inside[0])}"
     if issubclass(annotation, Enum):
         return "one of " + ", ".join(f"`{one.value}`" for one in annotation)
-    return f"table ({', '.join(f'`{name}`' for name in settings(annotation))})"
+    return f"({', '.join(f'`{name}`' for name in settings(annotation))})"

@@ -48,6 +48,8 @@ MOST_FILES = {"Walk 1": 42, "Walk 2": 47, "Walk 3": 51, "Walk 4": 68}
 """Ratchets: a walk may become shorter."""
 MOST_MODULES = 370
 MOST_IN_A_FOLDER = 20
+MOST_WORDS = 55_000
+"""Of all pages in docs, those that are generated included, and of benchmarks/README.md."""
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +76,17 @@ def test_modules_are_few_and_folders_small(house, paths):
 
     assert MOST_MODULES >= len(paths)
     assert {} == {one: count for one, count in full.items() if count > MOST_IN_A_FOLDER}
+
+
+def test_the_pages_stay_at_or_under_their_number_of_words(house):
+    assert MOST_WORDS >= house["words"]().total()
+
+
+def test_what_a_reader_does_not_see_is_no_word(house, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text('# A page\n\n| [12x](results/a.json "b c") | `two words` |\n|---|---|\n')
+
+    assert 5 == house["seen"](page)
 
 
 def test_walks_name_files_that_exist_and_stay_short(house, paths):

@@ -188,8 +188,10 @@ def test_a_ratio_has_slipped_when_it_is_worse_by_more_than_the_noise(
 def test_the_table_names_the_file_it_was_computed_from(tmp_path: Path) -> None:
     path = result_file(tmp_path, "short", {"passthrough": costs(0.01), "gyre": costs(0.05)})
 
-    table = compare.table(compare.load_all(tmp_path))
+    results = compare.load_all(tmp_path)
+    table = compare.tables(results)
 
+    assert f"(results/{path.name})" in compare.summary(results)
     assert path.name in table
     assert "| gyre | 5 | 0.5 | 2,000 | 0 |" in table
 
@@ -220,17 +222,17 @@ def test_a_peer_without_runs_is_refused(tmp_path: Path) -> None:
         compare.load(path)
 
 
-def test_the_table_replaces_what_stands_between_its_marks(tmp_path: Path) -> None:
+def test_the_summary_replaces_what_stands_between_its_marks(tmp_path: Path) -> None:
     result_file(tmp_path, "short", {"passthrough": costs(0.01), "gyre": costs(0.05)})
     results = compare.load_all(tmp_path)
     readme = f"before\n{compare.BEGIN}\nold\n{compare.END}\nafter\n"
 
-    once = compare.with_table(readme, results)
+    once = compare.with_summary(readme, results)
 
     assert once.startswith("before\n")
     assert once.endswith("\nafter\n")
     assert "old" not in once
-    assert once == compare.with_table(once, results)
+    assert once == compare.with_summary(once, results)
 
 
 def test_a_goal_that_no_result_speaks_of_is_listed_as_not_measured(tmp_path: Path) -> None:
@@ -240,4 +242,4 @@ def test_a_goal_that_no_result_speaks_of_is_listed_as_not_measured(tmp_path: Pat
 
     assert "short" not in unmeasured
     assert {goal.name for goal in compare.GOALS} == {"short", *unmeasured}
-    assert len(unmeasured) == compare.table(results).count("| not measured | |")
+    assert len(unmeasured) == compare.summary(results).count("| not measured | |")

@@ -51,10 +51,10 @@ def test_quoted_numbers_are_those_of_the_results() -> None:
     assert [] == [fault for page in pages() for fault in wrong(page)]
 
 
-def test_the_table_in_the_readme_is_that_of_the_results() -> None:
+def test_the_summary_in_the_readme_is_that_of_the_results() -> None:
     readme = compare.README.read_text()
 
-    assert readme == compare.with_table(readme, compare.load_all())
+    assert readme == compare.with_summary(readme, compare.load_all())
 
 
 def test_every_result_is_whole() -> None:

@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SHELL = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 TEXT = re.compile(r"^```text\n(.*?)^```", re.MULTILINE | re.DOTALL)
-PAGE = (ROOT / "docs" / "planning.md").read_text()
+PAGE = (ROOT / "docs" / "scheduler.md").read_text().partition("\n## Placements")[0]
 FEW = ("--cells", 4, "--capacity", 16, "--hours", 1, "--groups-per-batch", 8, "--steps", 4)
 
 FILE = """

@@ -1,4 +1,4 @@
-"""The page on executions names what the code knows: endings, outcomes, statuses, files."""
+"""The page on runs names what the code knows: endings, outcomes, statuses, files."""
 
 import re
 import tomllib
@@ -13,7 +13,7 @@ from gyre.tasks.folder import task
 from gyre.types.outcomes import Ending, Outcome, Status
 from gyre.types.tasks import EvaluationRule
 
-PAGE = (Path(__file__).parents[2] / "docs" / "executions.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "runs.md").read_text()
 
 
 def named(heading):

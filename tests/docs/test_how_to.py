@@ -20,11 +20,8 @@ from gyre.testing.processes import EngineProcess
 from gyre.testing.tokenizer import write_tokenizer
 
 ROOT = Path(__file__).parents[2]
-FOLDER = ROOT / "docs" / "how-to"
-PAGES = sorted(path.stem for path in FOLDER.glob("*.md"))
+DOCS = ROOT / "docs"
 SHELL = re.compile(r"^ *```sh\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
-SETTING = re.compile(r"`([a-z]+\.[a-z_]+)`")
-FILES = ("md", "py", "toml", "json", "sh", "txt")
 ENGINE = "sglang=http://127.0.0.1:30000"
 SCRIPT = """
 from gyre.testing.script import ScriptedReply, Script, always
@@ -35,7 +32,7 @@ def script():
 
 
 def text_of(page):
-    return (FOLDER / f"{page}.md").read_text()
+    return (DOCS / f"{page}.md").read_text()
 
 
 def commands(page):
@@ -63,20 +60,13 @@ def typed(command, folder, **more):
     )
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_every_setting_that_a_page_names_exists(page, capsys):
-    named = [one for one in SETTING.findall(text_of(page)) if not one.endswith(FILES)]
-
-    assert [] == [one for one in named if main(["config", "explain", one]) != 0]
-
-
 def test_every_panel_of_the_page_has_its_section_and_every_section_its_panel():
     page = ROOT / "src" / "gyre" / "observability" / "dashboard" / "page"
     sources = "\n".join(path.read_text() for path in sorted(page.glob("*.js")))
     titles = re.findall(r'\bid: "\w+",\s+title: "([^"]+)"', sources)
-    sections = re.findall(r"^## (.+)$", text_of("dashboard"), re.MULTILINE)
+    sections = re.findall(r"^### (.+)$", text_of("dashboard"), re.MULTILINE)
 
-    assert {*titles, "In one minute", "An execution"} == set(sections)
+    assert sorted(titles) == sorted(sections)
     assert len(titles) > 10
 
 
@@ -89,7 +79,8 @@ def test_every_port_has_the_contract_that_its_row_names():
 
 
 def test_the_exit_statuses_of_a_run_are_those_of_its_status():
-    found = [int(first) for first, *_ in rows(text_of("resume")) if first.isdigit()]
+    resume = text_of("faults").partition("## Resume\n")[2].partition("\n### ")[0]
+    found = [int(first) for first, *_ in rows(resume) if first.isdigit()]
 
     assert [one for one in status.ENDS if one != 130] == found
 
@@ -119,15 +110,12 @@ def test_what_a_cluster_may_complain_of_is_what_it_says():
 
 
 @pytest.mark.slow
-def test_a_plan_is_made_and_simulated(tmp_path):
-    plan, simulate = commands("plan")
-    planned = typed(plan, tmp_path)
-    shown = re.search(r"```text\n *(.+)\n", text_of("plan"))[1]
+def test_a_simulated_run_is_looked_at(tmp_path):
+    (shown,) = [one for one in commands("simulator") if "--journal" in one]
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    simulated = typed(simulate, tmp_path)
+    done = typed(shown, tmp_path)
 
-    assert (0, True) == (planned.returncode, shown in planned.stdout), planned.stdout
-    assert (0, True) == (simulated.returncode, "finished" in simulated.stdout), simulated.stdout
+    assert (0, True) == (done.returncode, "finished" in done.stdout), done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +152,7 @@ def test_an_engine_that_is_there_already_is_used_for_a_rollout(served):
 def test_a_program_that_one_starts_oneself_is_recorded(served):
     """What an agent program would ask is asked here, with the variables that it would read."""
     folder, engine = served
-    start, opened, closed = commands("agent-programs")[-3:]
+    start, opened, closed = commands("harnesses")[-3:]
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     proxy = subprocess.Popen(
         ["bash", "-c", f"exec {start.replace(ENGINE, engine.address)} --port 0"],
@@ -200,15 +188,9 @@ def asked(url, key):
 
 
 def test_the_programs_that_pages_name_can_be_prepared(capsys):
-    named = re.findall(r"gyre harness prepare (\w+)$", text_of("agent-programs"), re.MULTILINE)
+    named = re.findall(r"gyre harness prepare (\w+)$", text_of("harnesses"), re.MULTILINE)
 
     assert 0 == main(["harness", "list"])
     listed = capsys.readouterr().out
     assert named
     assert [] == [one for one in named if one not in listed]
-
-
-def test_the_index_lists_every_page():
-    listed = re.findall(r"^- \[.*\]\((.*)\.md\)$", text_of("index"), re.MULTILINE)
-
-    assert sorted([*listed, "index"]) == PAGES

@@ -85,8 +85,8 @@ def test_the_limits_in_the_page_are_the_defaults():
 
 
 def test_everything_that_may_change_when_a_run_is_resumed_is_listed():
-    page = (ROOT / "docs" / "resume.md").read_text()
-    section = page.partition("## What may change")[2].partition("\n## ")[0]
+    page = (ROOT / "docs" / "faults.md").read_text()
+    section = page.partition("### What may change")[2].partition("\n### ")[0]
     named = set(re.findall(r"`([a-z_.]+)`", section))
     keys = {one.removeprefix("schedule.") for one in MAY_CHANGE}
 

@@ -12,7 +12,7 @@ from gyre.cli.main import main
 CHEAP = ("config", "model", "simulate")
 SILENT = ("config", "model")
 """Of these also commands are run of which the page does not show what they print."""
-ELSEWHERE = ("tutorial", "how-to")
+ELSEWHERE = ("tutorial",)
 """Folders whose pages are walked through as a whole."""
 NOT_HERE = re.compile(r" --seeds | --journal | fetch ")
 """What takes long, writes a file or needs a network."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import get_args
 
 from gyre.config.run_config import TasksConfig
-from gyre.tasks.harbor import HarborTasks, TrainingTable, read_task_toml
+from gyre.tasks.harbor import HarborTasks, TrainingTable
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "tasks.md").read_text()
@@ -46,10 +46,11 @@ def test_every_word_of_ours_is_described():
 
 def test_every_task_that_comes_along_is_listed():
     source = HarborTasks(TASKS)
-    found = []
+    found: dict[str, list[str]] = {}
     for task in (source.get(index) for index in range(len(source))):
-        name = task.id.removeprefix("gyre/")
-        about = read_task_toml(TASKS / name / "task.toml").task.description
-        found.append([f"`{name}`", task.metadata["level"], task.metadata["kind"], about])
+        found.setdefault(task.metadata["level"], []).append(task.id.removeprefix("gyre/"))
 
-    assert found == rows("## The tasks that come with Gyre")
+    assert found == {
+        level: re.findall(r"`([\w-]+)`", names)
+        for level, names in rows("## The tasks that come with Gyre")
+    }

@@ -131,6 +131,32 @@ def _keys(section: Section) -> Iterator[str]:
     for setting in settings(section).values():
         default = default_of(setting)
         told = default if default in ("required", "not set") else f"`{default}`"
-        yield f"| `{setting.name}` | {setting.expected} | {told} | {setting.says} |".replace(
-            "*", "\\*"
-        )
+        if told != "required" or setting.name != "kind":
+            yield f"| `{setting.name}` | {_short(setting)} | {told} | {setting.says} |".replace(
+                "*", "\\*"
+            )
+
+
+_SHORTER = (
+    ("whole numbers", "integers"),
+    ("a whole number", "integer"),
+    ("a number", "number"),
+    (" of at least ", " ≥ "),
+    (" at most ", " ≤ "),
+    (" above ", " > "),
+    (" below ", " < "),
+    ("one of ", ""),
+    ("true or false", "bool"),
+    (" that is not empty", ""),
+    ("one or more ", ""),
+    ("a list", "list"),
+    ("a table", "table"),
+)
+
+
+def _short(setting: Setting) -> str:
+    """What a value must be, as a table has room for it."""
+    text = setting.expected
+    for words, sign in _SHORTER:
+        text = text.replace(words, sign)
+    return text

@@ -1,4 +1,4 @@
-"""The manifests for KubeRay are what docs/clusters.md says of them."""
+"""The manifests for KubeRay are what docs/cluster.md says of them."""
 
 import re
 from pathlib import Path
@@ -60,7 +60,7 @@ def test_the_head_notices_dead_nodes_soon_and_has_no_room_for_cells(name):
     head = spec_of(name)["headGroupSpec"]
     (container,) = head["template"]["spec"]["containers"]
     env = {one["name"]: one["value"] for one in container["env"]}
-    page = (ROOT / "docs" / "clusters.md").read_text()
+    page = (ROOT / "docs" / "cluster.md").read_text()
 
     assert HEALTH == {one: value for one, value in env.items() if one.startswith("RAY_health")}
     assert all(f"{one}={value}" in page for one, value in HEALTH.items())

@@ -493,7 +493,7 @@ def test_what_it_counts_is_what_the_page_says():
             return metrics(await client.get("/metrics"))
 
     found = asyncio.run(scenario())
-    page = (ROOT / "docs" / "serve.md").read_text()
+    page = (ROOT / "docs" / "engine.md").read_text()
 
     assert set(re.findall(r"`(gyre_serve_[a-z_]+)`", page)) == {
         name.partition("{")[0] for name in found
