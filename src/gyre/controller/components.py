@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from gyre.batching.task_sampler import TaskSampler
 from gyre.config.run_config import RunConfig
+from gyre.controller.cells.cell import RunCells
 from gyre.controller.cells.checkpointer import Checkpointer
-from gyre.controller.cells.clients import CellClients
 from gyre.controller.cells.health import HealthMonitor, SlowEngineDetector
 from gyre.controller.cells.processes import CellProcesses
 from gyre.controller.cells.restarts import CellRestarter
@@ -34,7 +34,7 @@ from gyre.types.tasks import Task
 class Components:
     """The controller's components, wired: each carries out some of the scheduler's commands."""
 
-    cells: CellClients
+    cells: RunCells
     coordinator: TrainingCoordinator
     health: HealthMonitor
     slow_engines: SlowEngineDetector
@@ -91,9 +91,9 @@ async def build_components(
         drain_s=schedule.publish_s + schedule.lease_s,
     )
     restarter = CellRestarter(
-        loop, cells, cell_processes, coordinator, checkpointer, lease_s=schedule.lease_s
+        loop, cell_processes, coordinator, checkpointer, lease_s=schedule.lease_s
     )
-    names = [cells[engine].engine for engine in sorted(cells)]
+    names = [cell.client.engine for cell in cells.values()]
     routes = RouteTables(proxy.shards, names, version=routes_version)
     transitions = RoleTransitions(
         loop,
@@ -169,18 +169,18 @@ async def begin_run(loop: RunLoop, parts: Components) -> None:
     shape, cells = loop.scheduler.shape, parts.cells
     order = list(range(shape.num_cells))
     # Groups of cells are built before they are needed; one that cannot be is built then.
-    meets = (cells[cell].form_groups(0, order) for cell in order)
+    meets = (cells[cell].client.form_groups(0, order) for cell in order)
     await asyncio.gather(*meets, return_exceptions=True)
     entered: dict[int, object] = {}
     if not shape.placement.cells_serve:
-        enters = (cells[cell].enter() for cell in order)
+        enters = (cells[cell].client.enter() for cell in order)
         entered.update(enumerate(await asyncio.gather(*enters, return_exceptions=True)))
     loop.record(RunStarted())
     for cell, answer in entered.items():
         if isinstance(answer, BaseException):
-            cells.report_death(cells[cell], loop)
+            cells[cell].report_death(cells[cell].generation, loop)
         else:
-            parts.coordinator.join(cell)
-    for cell in cells:
+            parts.coordinator.join(cells[cell])
+    for one in cells.values():
         # Every process is watched from now on.
-        parts.health.follow(cell)
+        parts.health.follow(one)

@@ -195,7 +195,7 @@ class Controller:
     # Processes
 
     async def _start_proxy(self, stack: AsyncExitStack, processes: CellProcesses) -> None:
-        cells = processes.cells.values()
+        cells = [cell.client for cell in processes.cells.values()]
         window = min(await asyncio.gather(*(cell.context_tokens() for cell in cells)))
         plan = proxy_plan(
             processes.config,

@@ -4,13 +4,13 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.cell.fake_cells import FakeCell, FakeWorld
+from tests.cell.fake_cells import FakeWorld
+from tests.controller.cells_in_memory import cells_in_memory
 from tests.controller.fake_run_loop import FakeRunLoop
 from tests.waiting import PATIENCE_S
 
 from gyre.config.run_config import CheckpointConfig
 from gyre.controller.cells.checkpointer import Checkpointer
-from gyre.controller.cells.clients import CellClients
 from gyre.model import checkpoint_store
 from gyre.model.checkpoint_store import Checkpoint, name_of
 from gyre.types.errors import CellError, CheckpointError
@@ -22,7 +22,7 @@ class Scene:
 
     def __init__(self, folder, *, every=1):
         self.world = FakeWorld()
-        self.cells = CellClients({0: FakeCell(self.world, 0)})
+        self.cells = cells_in_memory(self.world, 1)
         self.loop = FakeRunLoop()
         self.heard = self.loop.recorded
         self.covered = []
@@ -72,7 +72,7 @@ def test_one_that_fails_is_said_to_and_the_next_is_made(tmp_path, kind):
             message = "no space left, or an answer that is none"
             raise kind(message)
 
-        scene.cells[0].faults.append(("checkpoint", full))
+        scene.cells[0].client.faults.append(("checkpoint", full))
         await scene.begin(1, 2)
 
     scene = kept(tmp_path, work)
@@ -83,7 +83,7 @@ def test_one_that_fails_is_said_to_and_the_next_is_made(tmp_path, kind):
 
 def test_a_core_that_dies_meanwhile_is_for_others_to_notice(tmp_path):
     async def work(scene):
-        scene.cells[0].faults.append(("checkpoint", "die"))
+        scene.cells[0].client.faults.append(("checkpoint", "die"))
         await scene.begin(1)
 
     assert [] == kept(tmp_path, work).heard
@@ -95,7 +95,7 @@ def test_what_can_never_be_written_is_not_tried_for_ever(tmp_path):
             message = "of another version"
             raise CheckpointError(message, retryable=False)
 
-        scene.cells[0].faults.append(("save", other))
+        scene.cells[0].client.faults.append(("save", other))
         await scene.checkpointer.saved(1)
 
     with pytest.raises(CheckpointError, match="another version"):

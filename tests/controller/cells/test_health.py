@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 from tests.cell.fake_cells import FakeCell, FakeWorld
+from tests.controller.cells_in_memory import cells_in_memory
 from tests.controller.fake_run_loop import FakeRunLoop
 
-from gyre.controller.cells.clients import CellClients
 from gyre.controller.cells.health import SILENT_S, HealthMonitor
 from gyre.scheduler.messages import CellDied, EngineLost
 
@@ -36,8 +36,6 @@ class Trainers:
 class Processes:
     """Of two cells and a standalone engine; each is over when a test says so."""
 
-    num_cells = 2
-
     def __init__(self):
         self.over = [asyncio.Event() for _ in range(3)]
         self.killed = []
@@ -55,7 +53,7 @@ class Scene:
 
     def __init__(self):
         self.world = FakeWorld()
-        self.cells = CellClients({cell: FakeCell(self.world, cell) for cell in range(3)})
+        self.cells = cells_in_memory(self.world, 2, num_standalone=1)
         self.coordinator = Trainers()
         self.loop = FakeRunLoop()
         self.heard = self.loop.recorded
@@ -103,7 +101,7 @@ def test_whoever_answers_keeps_its_lease_and_nothing_is_said_of_it():
 def test_a_silent_cell_loses_its_engine_and_then_its_process():
     async def work(scene):
         await scene.at(0.0)
-        scene.cells[1].die()
+        scene.cells[1].client.die()
 
         assert [] == await scene.at(SILENT_S - 1)
         assert [EngineLost(engine=1)] == await scene.at(SILENT_S)
@@ -119,7 +117,7 @@ def test_an_engine_that_answers_and_is_not_ready_is_lost_unless_its_cell_trains(
 
     async def work(scene):
         for cell in (0, 1):
-            scene.cells[cell].engine_ready = False
+            scene.cells[cell].client.engine_ready = False
         scene.coordinator.training.add(0)
         await scene.at(0.0)
 
@@ -138,8 +136,8 @@ def test_an_engine_that_should_serve_and_is_never_ready_costs_its_process(cell, 
     """FAULTS I10: it takes weights, it refuses every call as draining, and it always will."""
 
     async def work(scene):
-        scene.cells[cell].engine_ready = False
-        scene.watch.follow(cell)
+        scene.cells[cell].client.engine_ready = False
+        scene.watch.follow(scene.cells[cell])
         await scene.at(0.0)
 
         assert [EngineLost(engine=cell)] == await scene.at(SILENT_S)
@@ -152,7 +150,7 @@ def test_an_engine_that_should_serve_and_is_never_ready_costs_its_process(cell, 
 
 def test_an_engine_whose_cell_changes_its_role_takes_as_long_as_that_takes():
     async def work(scene):
-        scene.cells[1].engine_ready = False
+        scene.cells[1].client.engine_ready = False
         scene.away.add(1)
         await scene.at(0.0)
 
@@ -169,7 +167,7 @@ def test_an_engine_whose_cell_changes_its_role_takes_as_long_as_that_takes():
 
 def test_an_engine_that_was_ready_meanwhile_may_be_lost_again():
     async def work(scene):
-        cell = scene.cells[1]
+        cell = scene.cells[1].client
         cell.engine_ready = False
         await scene.at(0.0)
         await scene.at(SILENT_S)
@@ -186,7 +184,7 @@ def test_an_engine_that_was_ready_meanwhile_may_be_lost_again():
 def test_a_silent_standalone_engine_is_ended_for_another_to_take_its_place():
     async def work(scene):
         await scene.at(0.0)
-        scene.cells[2].die()
+        scene.cells[2].client.die()
         await scene.at(SILENT_S)
 
         assert [] == scene.processes.killed
@@ -199,11 +197,11 @@ def test_a_silent_standalone_engine_is_ended_for_another_to_take_its_place():
 def test_another_process_of_a_cell_has_a_lease_of_its_own():
     async def work(scene):
         await scene.at(0.0)
-        scene.cells[1].die()
+        scene.cells[1].client.die()
         await scene.at(LEASE_S - 1)
-        scene.cells[1] = FakeCell(scene.world, 1)
+        scene.cells[1].replace(FakeCell(scene.world, 1))
         await scene.at(LEASE_S)
-        scene.cells[1].die()
+        scene.cells[1].client.die()
 
         assert [] == await scene.at(LEASE_S + 1)
         assert [EngineLost(engine=1)] == await scene.at(LEASE_S + SILENT_S)
@@ -217,7 +215,7 @@ def test_a_process_that_is_yet_to_start_has_no_lease(cell):
     """It may take long to read its weights, and is not to be ended meanwhile."""
 
     async def work(scene):
-        scene.cells[cell].die()
+        scene.cells[cell].client.die()
         await scene.at(0.0)
 
         assert [] == await scene.at(10 * LEASE_S)
@@ -232,8 +230,8 @@ def test_nothing_more_is_said_of_a_process_that_is_given_up(cell):
 
     async def work(scene):
         await scene.at(0.0)
-        scene.watch.follow(cell)
-        scene.cells[cell].die()
+        scene.watch.follow(scene.cells[cell])
+        scene.cells[cell].client.die()
 
         assert 1 == len(await scene.at(LEASE_S))
 
@@ -248,7 +246,7 @@ def test_nothing_more_is_said_of_a_process_that_is_given_up(cell):
 @pytest.mark.parametrize(("cell", "fact"), [(1, CellDied(cell=1)), (2, EngineLost(engine=2))])
 def test_the_end_of_a_process_is_heard_at_once(cell, fact):
     async def work(scene):
-        scene.watch.follow(cell)
+        scene.watch.follow(scene.cells[cell])
         scene.processes.over[cell].set()
         await asyncio.gather(*scene.loop.tasks)
 

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 from tests.cell.fake_cells import FakeCell, FakeWorld
+from tests.controller.cells_in_memory import cells_in_memory
 from tests.controller.fake_run_loop import FakeRunLoop
 from tests.testing.virtual_time import hurried
 
-from gyre.controller.cells.clients import CellClients
-from gyre.controller.cells.restarts import MOST_STARTS, WELL_S, CellRestarter, RestartBackoff
+from gyre.controller.cells.cell import MOST_STARTS, WELL_S, RestartBackoff
+from gyre.controller.cells.restarts import CellRestarter
 from gyre.model.checkpoint_store import Checkpoint
 from gyre.types.errors import CellError, ConfigError
 from gyre.types.run_events import CellRestarted
@@ -23,8 +24,6 @@ def checkpoint(version):
 
 class Staff:
     """Processes in memory; of each cell the next starts go as a test says."""
-
-    num_cells = 2
 
     def __init__(self, world):
         self.world = world
@@ -91,13 +90,12 @@ class Scene:
 
     def __init__(self, newest=None):
         self.world = FakeWorld()
-        self.cells = CellClients({cell: FakeCell(self.world, cell) for cell in range(3)})
+        self.cells = cells_in_memory(self.world, 2, num_standalone=1)
         self.cell_processes = Staff(self.world)
         self.loop = FakeRunLoop()
         self.heard = self.loop.recorded
         self.reviving = CellRestarter(
             self.loop,
-            self.cells,
             self.cell_processes,
             Hall(self.cell_processes.done),
             Keeper(self.cell_processes.done, newest),
@@ -109,7 +107,7 @@ def revived(scene, cell):
     async def work():
         clock = asyncio.get_running_loop().time
         began = clock()
-        version = await scene.reviving.revived(cell)
+        version = await scene.reviving.revived(scene.cells[cell])
         scene.waited_s = clock() - began
         return version
 
@@ -121,7 +119,7 @@ def test_a_satellite_begins_with_what_is_published_and_shows_that_it_has_it():
 
     assert 4 == revived(scene, 1)
     assert [("end", 1), ("start", 1, 4)] == scene.cell_processes.done
-    assert ["health", "load"] == scene.cells[1].orders
+    assert ["health", "load"] == scene.cells[1].client.orders
     assert [(1, 0)] == [(one.cell, one.attempt) for one in scene.heard]
 
 
@@ -136,7 +134,7 @@ def test_a_core_replays_what_its_checkpoint_lacks_and_that_is_durable_before_it_
         ("replay", 3),
         ("checkpoint", 5),
     ] == scene.cell_processes.done
-    assert ["health", "enter", "leave", "load"] == scene.cells[0].orders
+    assert ["health", "enter", "leave", "load"] == scene.cells[0].client.orders
     assert [3] == [one.trainer_version for one in scene.heard]
 
 
@@ -144,7 +142,7 @@ def test_a_core_with_a_checkpoint_of_the_last_step_replays_nothing():
     scene = Scene(newest=checkpoint(5))
     revived(scene, 0)
 
-    assert ["health", "load"] == scene.cells[0].orders
+    assert ["health", "load"] == scene.cells[0].client.orders
 
 
 def test_a_core_without_any_checkpoint_begins_as_the_run_did():
@@ -184,7 +182,7 @@ def test_a_cell_that_ends_as_soon_as_it_is_well_ends_the_run_by_name_and_log():
 
     async def work():
         for _ in range(MOST_STARTS + 1):
-            await scene.reviving.revived(1)
+            await scene.reviving.revived(scene.cells[1])
 
     with pytest.raises(CellError, match=r"started 5 times and ended within 10 s; see cell-1.log"):
         hurried(work())
@@ -193,14 +191,13 @@ def test_a_cell_that_ends_as_soon_as_it_is_well_ends_the_run_by_name_and_log():
 def test_pauses_grow_and_are_bounded_and_a_life_of_some_length_begins_anew():
     restarts = RestartBackoff()
 
-    assert [0.0, 1.0, 2.0, 4.0, 8.0] == [restarts.begin(1, 0.0) for _ in range(MOST_STARTS)]
-    assert restarts.begin(1, 0.0) is None
-    assert 0.0 == restarts.begin(2, 0.0), "cells do not answer for each other"
+    assert [0.0, 1.0, 2.0, 4.0, 8.0] == [restarts.begin(0.0) for _ in range(MOST_STARTS)]
+    assert restarts.begin(0.0) is None
 
-    restarts.well(1, 0.0)
+    restarts.well(0.0)
 
-    assert restarts.begin(1, WELL_S - 1) is None
+    assert restarts.begin(WELL_S - 1) is None
 
-    restarts.well(1, 100.0)
+    restarts.well(100.0)
 
-    assert 0.0 == restarts.begin(1, 100.0 + WELL_S)
+    assert 0.0 == restarts.begin(100.0 + WELL_S)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 from tests.cell.fake_cells import FakeCell, FakeWorld
+from tests.controller.cells_in_memory import cells_in_memory
 from tests.controller.fake_run_loop import FakeRunLoop
 from tests.controller.training.test_coordinator import packer
 from tests.testing.virtual_time import hurried
 
 from gyre.cell.protocol import SavedCheckpoint
-from gyre.controller.cells.clients import CellClients
 from gyre.controller.cells.transitions import COUNTED, RoleTransitions
 from gyre.controller.training.batches import TrainingSettings
 from gyre.controller.training.coordinator import MOST_READS, TrainingCoordinator
@@ -54,7 +54,7 @@ class Keeper:
         self.versions.append(version)
 
     async def saved(self, version):
-        await self._cells[CORE].save(Path("v"), version=version)
+        await self._cells[CORE].client.save(Path("v"), version=version)
         return checkpoint(version), SavedCheckpoint(digest="", seconds=0.0, num_bytes=1)
 
     async def prune(self):
@@ -71,29 +71,25 @@ class Keeper:
 class Reviving:
     """Another process is up at once."""
 
-    def __init__(self, world, cells, heard):
+    def __init__(self, world, heard):
         self._world = world
-        self._cells = cells
         self._heard = heard
         self.hopeless = set()
 
-    def is_cell(self, engine):
-        return engine != STANDALONE
-
     def is_hopeless(self, engine, seconds):
-        return engine in self.hopeless
+        return engine.number in self.hopeless
 
     async def end(self, cell):
-        self._cells[cell].die()
+        cell.client.die()
 
     async def revived(self, cell):
-        self._heard.append(("revived", cell))
+        self._heard.append(("revived", cell.number))
         await asyncio.sleep(0)
-        self._cells[cell] = FakeCell(self._world, cell)
+        cell.replace(FakeCell(self._world, cell.number))
         return 0
 
     def follow(self, cell):
-        self._heard.append(("watched", cell))
+        self._heard.append(("watched", cell.number))
 
 
 class Routes:
@@ -113,11 +109,11 @@ def checkpoint(version):
 class Scene:
     def __init__(self, offers):
         self.world = FakeWorld()
-        self.cells = CellClients({cell: FakeCell(self.world, cell) for cell in range(3)})
+        self.cells = cells_in_memory(self.world, 2, num_standalone=1)
         self.loop = FakeRunLoop()
         self.heard = self.loop.recorded
         self.checkpointer = Keeper(self.cells)
-        self.reviving = Reviving(self.world, self.cells, self.heard)
+        self.reviving = Reviving(self.world, self.heard)
         terms = TrainingSettings(
             groups_per_batch=1,
             batch_executions=1,
@@ -181,7 +177,7 @@ def test_a_satellite_that_finds_no_core_goes_home_and_the_core_is_said_to_have_d
 
     async def work(scene):
         await scene.enter(CORE)
-        scene.cells[CORE].faults.append(("expose", "die"))
+        scene.cells[CORE].client.faults.append(("expose", "die"))
         await scene.enter(SATELLITE, transition=2)
 
         assert [
@@ -189,7 +185,7 @@ def test_a_satellite_that_finds_no_core_goes_home_and_the_core_is_said_to_have_d
             CellDied(cell=CORE),
             TransitionFailed(cell=SATELLITE, transition=2),
         ] == scene.events
-        assert ["enter", "leave", "load"] == scene.cells[SATELLITE].orders
+        assert ["enter", "leave", "load"] == scene.cells[SATELLITE].client.orders
 
     played(work)
 
@@ -200,7 +196,7 @@ def test_a_satellite_that_dies_on_its_way_leaves_the_core_alone(order):
 
     async def work(scene):
         await scene.enter(CORE)
-        scene.cells[SATELLITE].faults.append((order, "die"))
+        scene.cells[SATELLITE].client.faults.append((order, "die"))
         await scene.enter(SATELLITE, transition=2)
 
         assert [CellTraining(cell=CORE, transition=1), CellDied(cell=SATELLITE)] == scene.events
@@ -213,12 +209,12 @@ def test_a_satellite_that_dies_on_its_way_leaves_the_core_alone(order):
 def test_a_satellite_takes_what_is_held_where_it_came_too_late_for_what_was():
     async def work(scene):
         await scene.enter(CORE)
-        scene.cells[SATELLITE].faults += [("pull", "outdated")] * 2
+        scene.cells[SATELLITE].client.faults += [("pull", "outdated")] * 2
         await scene.enter(SATELLITE, transition=2)
 
         assert CellTraining(cell=SATELLITE, transition=2) == scene.events[-1]
-        assert 3 == scene.cells[SATELLITE].orders.count("pull")
-        assert 3 == scene.cells[CORE].orders.count("expose")
+        assert 3 == scene.cells[SATELLITE].client.orders.count("pull")
+        assert 3 == scene.cells[CORE].client.orders.count("expose")
 
     played(work)
 
@@ -226,11 +222,11 @@ def test_a_satellite_takes_what_is_held_where_it_came_too_late_for_what_was():
 def test_a_satellite_that_always_comes_too_late_goes_home():
     async def work(scene):
         await scene.enter(CORE)
-        scene.cells[SATELLITE].faults += [("pull", "outdated")] * MOST_READS
+        scene.cells[SATELLITE].client.faults += [("pull", "outdated")] * MOST_READS
         await scene.enter(SATELLITE, transition=2)
 
         assert TransitionFailed(cell=SATELLITE, transition=2) == scene.events[-1]
-        assert MOST_READS == scene.cells[SATELLITE].orders.count("pull")
+        assert MOST_READS == scene.cells[SATELLITE].client.orders.count("pull")
 
     played(work)
 
@@ -238,7 +234,7 @@ def test_a_satellite_that_always_comes_too_late_goes_home():
 @pytest.mark.parametrize("fault", [None, ("enter", "refuse")])
 def test_a_satellite_that_enters_with_the_core_pulls_once_the_core_is_in_or_could_not(fault):
     async def work(scene):
-        core, satellite = scene.cells[CORE], scene.cells[SATELLITE]
+        core, satellite = scene.cells[CORE].client, scene.cells[SATELLITE].client
         core.faults += [fault] if fault else []
         let_in, enter = asyncio.Event(), core.enter
 
@@ -265,7 +261,7 @@ def test_a_satellite_that_enters_with_the_core_pulls_once_the_core_is_in_or_coul
 
 def test_a_satellite_that_waits_for_the_core_and_is_ordered_home_waits_no_longer():
     async def work(scene):
-        core, satellite = scene.cells[CORE], scene.cells[SATELLITE]
+        core, satellite = scene.cells[CORE].client, scene.cells[SATELLITE].client
         let_in = asyncio.Event()
         core.enter = let_in.wait
         entering = asyncio.gather(scene.enter(CORE), scene.enter(SATELLITE, transition=2))
@@ -290,8 +286,12 @@ def test_engines_of_other_cells_read_what_is_published_from_the_cores_memory():
         await scene.switching.publish(Publish(version=1, engines=everybody))
 
         assert [Published(version=1, silent=())] == scene.events
-        assert "load" in scene.cells[CORE].orders
-        assert ["load given"] == scene.cells[SATELLITE].orders == scene.cells[STANDALONE].orders
+        assert "load" in scene.cells[CORE].client.orders
+        assert (
+            ["load given"]
+            == scene.cells[SATELLITE].client.orders
+            == scene.cells[STANDALONE].client.orders
+        )
 
     played(work, offers=True)
 
@@ -306,11 +306,11 @@ def test_engines_of_other_cells_read_what_is_published_from_the_cores_memory():
 )
 def test_what_the_core_cannot_give_is_read_from_its_folder(cell, fault, orders):
     async def work(scene):
-        scene.cells[cell].faults.append(fault)
+        scene.cells[cell].client.faults.append(fault)
         await scene.switching.load(LoadWeights(engine=SATELLITE, version=0))
 
         assert [EngineReturned(engine=SATELLITE, version=0)] == scene.events
-        assert orders == scene.cells[SATELLITE].orders
+        assert orders == scene.cells[SATELLITE].client.orders
 
     played(work, offers=True)
 
@@ -320,9 +320,9 @@ def test_a_publication_names_the_engines_that_did_not_take_it(what):
     """FAULTS 28: the others serve it."""
 
     async def work(scene):
-        scene.cells[SATELLITE].faults.append(("load", what))
+        scene.cells[SATELLITE].client.faults.append(("load", what))
         await scene.switching.publish(Publish(version=1, engines=(SATELLITE, STANDALONE)))
-        scene.cells[SATELLITE].hung.set()
+        scene.cells[SATELLITE].client.hung.set()
 
         assert [Published(version=1, silent=(SATELLITE,))] == scene.events
         assert [0, 1] == scene.checkpointer.versions
@@ -332,12 +332,12 @@ def test_a_publication_names_the_engines_that_did_not_take_it(what):
 
 def test_a_core_that_dies_before_its_weights_are_durable_publishes_nothing():
     async def work(scene):
-        scene.cells[CORE].faults.append(("save", "die"))
+        scene.cells[CORE].client.faults.append(("save", "die"))
         await scene.switching.publish(Publish(version=1, engines=(SATELLITE,)))
 
         assert [CellDied(cell=CORE)] == scene.events
         assert [0] == scene.checkpointer.versions
-        assert [] == scene.cells[SATELLITE].orders
+        assert [] == scene.cells[SATELLITE].client.orders
 
     played(work)
 
@@ -346,16 +346,16 @@ def test_of_two_orders_to_publish_only_the_later_is_answered():
     """The core died while engines loaded, came back, and is among those that are asked now."""
 
     async def work(scene):
-        scene.cells[SATELLITE].faults.append(("load", "hang"))
+        scene.cells[SATELLITE].client.faults.append(("load", "hang"))
         first = scene.loop.spawn(scene.switching.publish(Publish(version=1, engines=(SATELLITE,))))
-        while "load" not in scene.cells[SATELLITE].orders:
+        while "load" not in scene.cells[SATELLITE].client.orders:
             await asyncio.sleep(0)
         both = Publish(version=1, engines=(CORE, SATELLITE))
-        scene.cells[CORE].faults.append(("load", "refuse"))
+        scene.cells[CORE].client.faults.append(("load", "refuse"))
         second = scene.loop.spawn(scene.switching.publish(both))
-        while "load" not in scene.cells[CORE].orders:
+        while "load" not in scene.cells[CORE].client.orders:
             await asyncio.sleep(0)
-        scene.cells[SATELLITE].hung.set()
+        scene.cells[SATELLITE].client.hung.set()
         await asyncio.gather(first, second)
 
         assert [Published(version=1, silent=(CORE,))] == scene.events
@@ -370,14 +370,14 @@ def test_a_fenced_engine_returns_when_it_has_what_is_published():
         await scene.switching.load(LoadWeights(engine=SATELLITE, version=0))
 
         assert [EngineReturned(engine=SATELLITE, version=0)] == scene.events
-        assert ["load"] == scene.cells[SATELLITE].orders
+        assert ["load"] == scene.cells[SATELLITE].client.orders
 
     played(work)
 
 
 def test_a_cell_whose_engine_takes_no_weights_is_given_up():
     async def work(scene):
-        scene.cells[SATELLITE].faults.append(("load", "refuse"))
+        scene.cells[SATELLITE].client.faults.append(("load", "refuse"))
         scene.reviving.hopeless.add(SATELLITE)
         await scene.switching.load(LoadWeights(engine=SATELLITE, version=0))
 
@@ -388,7 +388,7 @@ def test_a_cell_whose_engine_takes_no_weights_is_given_up():
 
 def test_another_process_takes_the_place_of_a_standalone_engine_that_ended():
     async def work(scene):
-        scene.cells[STANDALONE].die()
+        scene.cells[STANDALONE].client.die()
         scene.reviving.hopeless.add(STANDALONE)
         await scene.switching.load(LoadWeights(engine=STANDALONE, version=0))
 
@@ -419,7 +419,7 @@ def test_a_cell_that_hangs_on_its_way_is_replaced_without_waiting_for_it(order):
 
     async def work(scene):
         await scene.enter(CORE)
-        satellite = scene.cells[SATELLITE]
+        satellite = scene.cells[SATELLITE].client
         satellite.faults.append((order, "hang"))
         scene.loop.spawn(scene.enter(SATELLITE, transition=2))
         while order not in satellite.orders:
@@ -427,7 +427,7 @@ def test_a_cell_that_hangs_on_its_way_is_replaced_without_waiting_for_it(order):
         await scene.switching.revive(SATELLITE)
 
         assert CellRecovered(cell=SATELLITE, version=0) == scene.events[-1]
-        assert satellite is not scene.cells[SATELLITE]
+        assert satellite is not scene.cells[SATELLITE].client
 
     played(work)
 
@@ -436,7 +436,7 @@ def test_two_orders_to_load_replace_an_engine_once():
     """The second comes with the next publication, while another process is started."""
 
     async def work(scene):
-        scene.cells[STANDALONE].die()
+        scene.cells[STANDALONE].client.die()
         scene.reviving.hopeless.add(STANDALONE)
         command = LoadWeights(engine=STANDALONE, version=0)
         await asyncio.gather(scene.switching.load(command), scene.switching.load(command))
@@ -452,7 +452,7 @@ def test_an_order_to_publish_that_is_outdated_gives_nobody_older_weights():
         async def newer():
             await scene.switching.publish(Publish(version=2, engines=()))
 
-        scene.cells[CORE].faults.append(("save", newer))
+        scene.cells[CORE].client.faults.append(("save", newer))
         await scene.switching.publish(Publish(version=1, engines=(SATELLITE,)))
 
         assert 2 == scene.checkpointer.published.version
@@ -465,7 +465,7 @@ def test_an_engine_that_is_asked_for_more_while_it_loads_is_given_what_is_publis
     """A load that another has overtaken is refused, and that is no failure of its transition."""
 
     async def work(scene):
-        satellite = scene.cells[SATELLITE]
+        satellite = scene.cells[SATELLITE].client
 
         async def overtaken():
             scene.checkpointer.publish(checkpoint(1))

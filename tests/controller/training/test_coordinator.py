@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from tests.cell.fake_cells import FakeCell, FakeWorld
+from tests.controller.cells_in_memory import cells_in_memory
 from tests.controller.fake_run_loop import FakeRunLoop
 from tests.scheduler.scene import shape
 from tests.testing.virtual_time import hurried
@@ -12,7 +13,6 @@ from tests.waiting import PATIENCE_S
 
 from gyre.batching.group_packer import ClosedExecution, EncodedClaim, PackedGroup
 from gyre.batching.work_queue import CORE
-from gyre.controller.cells.clients import CellClients
 from gyre.controller.recovered_state import RecoveredState, RecoveredStep
 from gyre.controller.training.batches import TrainingSettings
 from gyre.controller.training.coordinator import TrainingCoordinator
@@ -49,7 +49,7 @@ def fault(cell, order, what):
 
     def happens(scene):
         scene.coordinator.open(0)
-        scene.cells[cell].faults.append((order, what))
+        scene.cells[cell].client.faults.append((order, what))
 
     return happens
 
@@ -60,7 +60,7 @@ def fenced(cell, order):
     def happens(scene):
         async def hang():
             scene.record(CellDied(cell=cell))
-            await scene.cells[cell].hung.wait()
+            await scene.cells[cell].client.hung.wait()
 
         fault(cell, order, hang)(scene)
 
@@ -85,7 +85,7 @@ class Scene(FakeRunLoop):
     def __init__(self, group, *, group_s=0.3, scored_first=False, pack=packer):
         super().__init__()
         self.world = FakeWorld()
-        self.cells = CellClients({cell: FakeCell(self.world, cell) for cell in range(3)})
+        self.cells = cells_in_memory(self.world)
         self.checkpointer = Checkpoints()
         self.versions = self.checkpointer.versions
         self.restarted = []
@@ -127,14 +127,14 @@ class Scene(FakeRunLoop):
 
     async def revive(self, cell):
         """Another process takes its place; the core is brought up to date and joins."""
-        self.coordinator.lost(cell)
-        self.cells[cell].die()
-        self.cells[cell] = FakeCell(self.world, cell)
-        self.cells[cell].noise = self.noise
+        self.coordinator.lost(self.cells[cell])
+        self.cells[cell].client.die()
+        self.cells[cell].replace(FakeCell(self.world, cell))
+        self.cells[cell].client.noise = self.noise
         if cell == CORE:
-            await self.coordinator.replay(self.cells[cell], 0)
+            await self.coordinator.replay(self.cells[cell].client, 0)
             await self.coordinator.between_updates()
-            self.coordinator.join(cell)
+            self.coordinator.join(self.cells[cell])
 
     def begin(self):
         for number in range(4):
@@ -164,7 +164,7 @@ def staged(before, **changed):
             scene.begin()
             before(scene)
             for cell in scene.joins:
-                scene.coordinator.join(cell)
+                scene.coordinator.join(scene.cells[cell])
             scene.spawn(scene.coordinator.work())
             while 2 not in scene.versions:
                 await asyncio.sleep(0.001)
@@ -183,7 +183,7 @@ BATCHES = tuple(tuple(f"{n}.{c}".encode() for n in (s, s + 1) for c in range(2))
 def test_without_faults_every_claim_is_in_its_step_once():
     scene = staged(lambda scene: scene.coordinator.open(0))
 
-    assert BATCHES == scene.cells[CORE].weights
+    assert BATCHES == scene.cells[CORE].client.weights
     assert [0, 1] == [one.step for one in scene.facts(StepTaken)]
     assert [] == scene.facts(CellDied)
 
@@ -203,7 +203,7 @@ def test_whoever_is_lost_wherever_each_claim_is_in_its_step_once(cell, order, wh
     scene = staged(fault(cell, order, what), group_s=patience_s)
 
     assert [cell] == scene.restarted, "the fault came"
-    assert BATCHES == scene.cells[CORE].weights
+    assert BATCHES == scene.cells[CORE].client.weights
     assert [0, 1] == [one.step for one in scene.facts(StepTaken)]
     assert [0, 1, 2, 3] == [one.group for one in scene.facts(GroupAssigned)]
     assert [0, 1, 2, 3] == [one.group for one in scene.facts(GroupPacked)]
@@ -227,8 +227,8 @@ def test_a_core_that_is_lost_between_its_step_and_the_sharing_leaves_nobody_with
     scene = staged(happens)
 
     assert [CORE] == scene.restarted
-    assert BATCHES == scene.cells[CORE].weights
-    trained = [one for cell in joins[1:] for one in scene.cells[cell].trained]
+    assert BATCHES == scene.cells[CORE].client.weights
+    trained = [one for cell in joins[1:] for one in scene.cells[cell].client.trained]
     assert {(b"0", 0), (b"1", 0), (b"2", 1), (b"3", 1)} >= {(one[:1], at) for one, at in trained}
 
 
@@ -244,7 +244,7 @@ def test_a_cell_that_is_given_up_in_the_middle_of_an_order_counts_no_more(cell, 
     scene = staged(fenced(cell, order))
 
     assert [cell] == scene.restarted
-    assert BATCHES == scene.cells[CORE].weights
+    assert BATCHES == scene.cells[CORE].client.weights
     assert [0, 1] == [one.step for one in scene.facts(StepTaken)]
 
 
@@ -254,14 +254,14 @@ def test_failures_of_updates_that_came_about_in_the_end_do_not_add_up():
     def happens(scene):
         for order in ("reduce", "reduce", "spread", "reduce"):
             fault = (order, "refuse")
-            scene.cells[1].faults.append(fault)
+            scene.cells[1].client.faults.append(fault)
         scene.coordinator.open(0)
 
     scene = staged(happens)
 
-    assert not scene.cells[1].faults
+    assert not scene.cells[1].client.faults
     assert [] == scene.facts(CellDied)
-    assert BATCHES == scene.cells[CORE].weights
+    assert BATCHES == scene.cells[CORE].client.weights
 
 
 def test_a_satellite_that_finds_the_core_gone_is_not_given_up_for_it():
@@ -277,20 +277,20 @@ def test_a_satellite_that_finds_the_core_gone_is_not_given_up_for_it():
             if cell == CORE and deaths:
                 deaths -= 1
                 scene.restarted.remove(CORE)
-                scene.cells[CORE].faults.append(("expose", "die"))
+                scene.cells[CORE].client.faults.append(("expose", "die"))
 
         async def first():
-            scene.cells[CORE].faults.append(("expose", "die"))
+            scene.cells[CORE].client.faults.append(("expose", "die"))
             message = "refused"
             raise CellError(message)
 
         scene.revive = again
-        scene.cells[CORE].faults[0] = ("spread", first)
+        scene.cells[CORE].client.faults[0] = ("spread", first)
 
     scene = staged(happens)
 
     assert {CORE} == {one.cell for one in scene.facts(CellDied)}
-    assert BATCHES == scene.cells[CORE].weights
+    assert BATCHES == scene.cells[CORE].client.weights
 
 
 def test_a_core_that_goes_home_with_its_last_claim_in_hand_steps_first():
@@ -302,16 +302,16 @@ def test_a_core_that_goes_home_with_its_last_claim_in_hand_steps_first():
 
         async def last():
             if len(scene.facts(ClaimTrained)) < 3:
-                scene.cells[CORE].faults.appendleft(("train", last))
+                scene.cells[CORE].client.faults.appendleft(("train", last))
                 return
-            coordinator.going(CORE)
+            scene.cells[CORE].is_leaving = True
             scene.spawn(home())
             await asyncio.sleep(0)
 
         async def home():
-            await coordinator.leave(CORE, parks=True)
+            await coordinator.leave(scene.cells[CORE], parks=True)
             scene.left_at = coordinator.version
-            coordinator.join(CORE)
+            coordinator.join(scene.cells[CORE])
 
         fault(CORE, "train", last)(scene)
 
@@ -319,7 +319,7 @@ def test_a_core_that_goes_home_with_its_last_claim_in_hand_steps_first():
 
     assert 1 == scene.left_at
     assert [0, 1] == [one.step for one in scene.facts(StepTaken)]
-    assert BATCHES == scene.cells[CORE].weights
+    assert BATCHES == scene.cells[CORE].client.weights
 
 
 def test_satellites_take_the_weights_again_where_a_replay_comes_out_otherwise():
@@ -330,24 +330,24 @@ def test_satellites_take_the_weights_again_where_a_replay_comes_out_otherwise():
     scene = staged(happens)
 
     assert [(0, False)] == [(one.step, one.is_equal) for one in scene.facts(StepReplayed)]
-    assert BATCHES == scene.cells[CORE].weights
+    assert BATCHES == scene.cells[CORE].client.weights
     for cell in (1, 2):
-        orders = scene.cells[cell].orders
+        orders = scene.cells[cell].client.orders
         assert "pull" in orders[orders.index("spread") :]
 
 
 def test_satellites_keep_their_work_where_a_replay_comes_out_the_same():
     def happens(scene):
         async def second():
-            scene.cells[CORE].faults.append(("train", "die"))
+            scene.cells[CORE].client.faults.append(("train", "die"))
 
         fault(CORE, "spread", second)(scene)
 
     scene = staged(happens)
 
     assert [(0, True)] == [(one.step, one.is_equal) for one in scene.facts(StepReplayed)]
-    assert BATCHES == scene.cells[CORE].weights
-    assert "pull" not in [*scene.cells[1].orders, *scene.cells[2].orders]
+    assert BATCHES == scene.cells[CORE].client.weights
+    assert "pull" not in [*scene.cells[1].client.orders, *scene.cells[2].client.orders]
 
 
 def test_a_hall_that_recalls_a_run_goes_on_with_the_batch_that_was_open():
@@ -364,7 +364,7 @@ def test_a_hall_that_recalls_a_run_goes_on_with_the_batch_that_was_open():
     assert [(0, False)] == [(one.step, one.is_equal) for one in scene.facts(StepReplayed)]
     assert [2] == [one.group for one in scene.facts(GroupAssigned)]
     assert [3, 2] == [one.group for one in scene.facts(GroupPacked)]
-    assert BATCHES == scene.cells[CORE].weights
+    assert BATCHES == scene.cells[CORE].client.weights
 
 
 def test_what_was_scored_is_journaled_and_not_scored_again_by_a_hall_that_recalls_it():
@@ -386,8 +386,8 @@ def test_what_was_scored_is_journaled_and_not_scored_again_by_a_hall_that_recall
     assert [(step, claim) for step in (0, 1) for claim in range(4)] == sorted(
         (one.step, one.claim) for one in scored
     )
-    assert [8, 5] == [one.cells[CORE].orders.count("score") for one in (first, again)]
-    assert BATCHES == again.cells[CORE].weights
+    assert [8, 5] == [one.cells[CORE].client.orders.count("score") for one in (first, again)]
+    assert BATCHES == again.cells[CORE].client.weights
 
 
 def test_a_log_that_is_damaged_is_named_and_ends_nothing():
@@ -399,7 +399,7 @@ def test_a_log_that_is_damaged_is_named_and_ends_nothing():
     assert [(number, f"e{number}") for number in range(4)] == sorted(
         (one.group, one.execution) for one in scene.facts(CallsDamaged)
     )
-    assert BATCHES == scene.cells[CORE].weights
+    assert BATCHES == scene.cells[CORE].client.weights
 
 
 @pytest.mark.parametrize(
@@ -435,7 +435,7 @@ def test_a_core_that_is_lost_while_an_update_waits_for_a_pull_takes_no_step():
             scene.record(CellDied(cell=CORE))
 
         async def pulls():
-            await scene.coordinator.pull(2, wanted=lambda: True)
+            await scene.coordinator.pull(scene.cells[2], wanted=lambda: True)
 
         fault(2, "pull", meanwhile)(scene)
         scene.joins = (0, 1)
@@ -444,4 +444,4 @@ def test_a_core_that_is_lost_while_an_update_waits_for_a_pull_takes_no_step():
     scene = staged(happens)
 
     assert [CORE] == scene.restarted
-    assert BATCHES == scene.cells[CORE].weights
+    assert BATCHES == scene.cells[CORE].client.weights

@@ -15,7 +15,7 @@ from gyre.batching.work_queue import CORE
 from gyre.cell.client import CellClient
 from gyre.cell.protocol import SavedCheckpoint
 from gyre.config.run_config import CheckpointConfig
-from gyre.controller.cells.clients import CellClients
+from gyre.controller.cells.cell import RunCells
 from gyre.controller.run_loop import RunLoop
 from gyre.model import checkpoint_store
 from gyre.model.checkpoint_store import Checkpoint, name_of
@@ -30,7 +30,7 @@ class Checkpointer:
     """Has the core write checkpoints, publishes them, and removes those that are not needed."""
 
     def __init__(
-        self, loop: RunLoop, cells: CellClients, *, folder: Path, section: CheckpointConfig
+        self, loop: RunLoop, cells: RunCells, *, folder: Path, section: CheckpointConfig
     ) -> None:
         self._loop = loop
         self._cells = cells
@@ -129,7 +129,7 @@ class Checkpointer:
 
     async def _try(self, version: int) -> None:
         try:
-            saved = await self._cells[CORE].checkpoint(self._path(version), version=version)
+            saved = await self._cells[CORE].client.checkpoint(self._path(version), version=version)
         except CellGone:
             return  # Which the health monitor notices.
         except CellError as error:
@@ -143,7 +143,7 @@ class Checkpointer:
         reported = None
         while True:
             try:
-                saved: SavedCheckpoint = await write(self._cells[CORE], self._path(version))
+                saved: SavedCheckpoint = await write(self._cells[CORE].client, self._path(version))
             except CheckpointError as error:
                 if not error.retryable:
                     raise

@@ -13,9 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 
-from gyre.cell.client import CellClient
 from gyre.cluster.liveness import SilenceTimer
-from gyre.controller.cells.clients import CellClients
+from gyre.controller.cells.cell import Cell, RunCells
 from gyre.controller.cells.processes import CellProcesses
 from gyre.controller.run_loop import RunLoop
 from gyre.controller.training.coordinator import TrainingCoordinator
@@ -95,7 +94,7 @@ class TokenRates:
 class SlowEngineDetector:
     """Asks the proxy for token rates and records engines that are far slower than their peers."""
 
-    def __init__(self, loop: RunLoop, cells: CellClients, proxy: ShardedProxyClient) -> None:
+    def __init__(self, loop: RunLoop, cells: RunCells, proxy: ShardedProxyClient) -> None:
         self._loop = loop
         self._cells = cells
         self._proxy = proxy
@@ -106,7 +105,9 @@ class SlowEngineDetector:
         while True:
             await asyncio.sleep(LOOK_S)
             work = await self._proxy.work_of_engines()
-            names: dict[EngineName, int] = {one.engine: cell for cell, one in self._cells.items()}
+            names: dict[EngineName, int] = {
+                cell.client.engine: number for number, cell in self._cells.items()
+            }
             found = {names[name]: one for name, one in work.items() if name in names}
             for fact in self._paces.look(clock(), found):
                 self._loop.record(fact)
@@ -125,7 +126,7 @@ class HealthMonitor:
         self,
         loop: RunLoop,
         scheduler: Scheduler,
-        cells: CellClients,
+        cells: RunCells,
         cell_processes: CellProcesses,
         coordinator: TrainingCoordinator,
         *,
@@ -140,19 +141,11 @@ class HealthMonitor:
         self._coordinator = coordinator
         self._lease_s = lease_s
         self._drain_s = drain_s
-        self._heard_at: dict[CellClient, float] = {}
-        self._ready_at: dict[CellClient, float] = {}
-        self._reported: set[CellClient] = set()
-        """Whose engine is known to be lost."""
-        self._gone: set[CellClient] = set()
-        self._draining: dict[CellClient, SilenceTimer] = {}
-        """Engines that are not ready and should be."""
 
-    def follow(self, cell: int) -> None:
+    def follow(self, cell: Cell) -> None:
         """Its present process, which is up, to its end."""
-        client = self._cells[cell]
-        self._heard_at[client] = self._loop.now
-        self._loop.spawn(self._follow(cell, client))
+        cell.health.heard_at = self._loop.now
+        self._loop.spawn(self._follow(cell, cell.generation))
 
     async def work(self) -> None:
         """Asks on and on."""
@@ -162,67 +155,59 @@ class HealthMonitor:
 
     async def ask(self) -> None:
         """Asks every cell once, and acts on the answers."""
-        clients = dict(self._cells)
-        answers = await asyncio.gather(*(self._beat(cell) for cell in clients.values()))
+        asked = [(cell, cell.generation) for cell in self._cells.values()]
+        answers = await asyncio.gather(*(self._beat(cell) for cell, _ in asked))
         now = self._loop.now
-        self._forget(set(clients.values()))
-        for (cell, client), is_ready in zip(clients.items(), answers, strict=True):
-            if is_ready is not None:
-                self._heard_at[client] = now
-                self._coordinator.beat(cell)
-            if is_ready or self._coordinator.trains(cell):
-                self._ready_at[client] = now
-                self._reported.discard(client)
-            if is_ready or self._coordinator.trains(cell) or not self._scheduler.is_home(cell):
-                self._draining.pop(client, None)
-            else:
-                self._draining.setdefault(client, SilenceTimer(self._drain_s))
-            if self._cells[cell] is client:
-                self._judge(cell, client, now)
-        for cell in self._coordinator.silent():
-            self._cells.report_death(self._cells[cell], self._loop)
+        for (cell, generation), is_ready in zip(asked, answers, strict=True):
+            if cell.generation == generation:
+                self._note(cell, is_ready, now)
+                self._judge(cell, now)
+        for number in self._coordinator.silent():
+            silent = self._cells[number]
+            silent.report_death(silent.generation, self._loop)
 
-    async def _beat(self, client: CellClient) -> bool | None:
+    async def _beat(self, cell: Cell) -> bool | None:
         """Whether its engine is ready; None without an answer."""
         try:
             async with asyncio.timeout(self._lease_s):
-                return (await client.health()).engine_ready
+                return (await cell.client.health()).engine_ready
         except (CellError, TimeoutError):
             return None
 
-    def _judge(self, cell: int, client: CellClient, now: float) -> None:
-        if client not in self._heard_at:
+    def _note(self, cell: Cell, is_ready: bool | None, now: float) -> None:
+        health = cell.health
+        if is_ready is not None:
+            health.heard_at = now
+            self._coordinator.beat(cell.number)
+        is_well = is_ready or self._coordinator.trains(cell.number)
+        if is_well:
+            health.ready_at = now
+            health.is_reported = False
+        if is_well or not self._scheduler.is_home(EngineId(cell.number)):
+            health.unready = None
+        elif health.unready is None:
+            health.unready = SilenceTimer(self._drain_s)
+
+    def _judge(self, cell: Cell, now: float) -> None:
+        health = cell.health
+        if health.heard_at is None:
             return  # Its process is yet to start, and the restarter knows how it is.
-        drained = self._draining.get(client)
-        is_silent = now - self._heard_at[client] >= self._lease_s
-        if is_silent or (drained is not None and drained.is_over(now)):
-            self._lost(cell, client)
-        elif (
-            now - self._ready_at.setdefault(client, now) >= SILENT_S
-            and client not in self._reported
-        ):
-            self._reported.add(client)
-            self._loop.record(EngineLost(engine=EngineId(cell)))
-
-    async def _follow(self, cell: int, client: CellClient) -> None:
-        if await self._cell_processes.ended(cell):
-            self._lost(cell, client)
-
-    def _lost(self, cell: int, client: CellClient) -> None:
-        """Its process is gone, or worth nothing."""
-        if client in self._gone:
+        is_silent = now - health.heard_at >= self._lease_s
+        if is_silent or (health.unready is not None and health.unready.is_over(now)):
+            self._lost(cell, cell.generation)
             return
-        self._gone.add(client)
-        if cell < self._cell_processes.num_cells:
-            self._cells.report_death(client, self._loop)
-        else:
-            # The transition that loads weights into it finds it gone, and restarts it.
-            self._loop.spawn(self._cell_processes.end(cell))
-            self._loop.record(EngineLost(engine=EngineId(cell)))
+        if health.ready_at is None:
+            health.ready_at = now
+        if now - health.ready_at >= SILENT_S and not health.is_reported:
+            health.is_reported = True
+            self._loop.record(EngineLost(engine=EngineId(cell.number)))
 
-    def _forget(self, present: set[CellClient]) -> None:
-        for known in (self._heard_at, self._ready_at, self._draining):
-            for client in known.keys() - present:
-                del known[client]
-        self._reported &= present
-        self._gone &= present
+    async def _follow(self, cell: Cell, generation: int) -> None:
+        if await self._cell_processes.ended(cell.number):
+            self._lost(cell, generation)
+
+    def _lost(self, cell: Cell, generation: int) -> None:
+        """Its process is gone, or worth nothing."""
+        if cell.report_death(generation, self._loop) and cell.is_standalone:
+            # The transition that loads weights into it finds it gone, and restarts it.
+            self._loop.spawn(self._cell_processes.end(cell.number))

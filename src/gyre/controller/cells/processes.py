@@ -2,12 +2,12 @@
 
 import asyncio
 import secrets
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from signal import SIGKILL
-from typing import Any, Self
+from typing import Self
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -15,11 +15,10 @@ import aiohttp
 from gyre.cell.client import CellClient
 from gyre.cell.spec import CellSpec
 from gyre.cluster.fork_client import ForkClients
-from gyre.cluster.process import ForkedProcess
 from gyre.cluster.procfs import holds_log
 from gyre.cluster.registry import open_cluster
 from gyre.config.run_config import RunConfig
-from gyre.controller.cells.clients import CellClients
+from gyre.controller.cells.cell import Cell, RunCells
 from gyre.controller.process_specs import cell_plan
 from gyre.controller.proxy_processes import ProxyProcesses
 from gyre.controller.run_dir import RunDir
@@ -61,12 +60,11 @@ class CellProcesses:
         """With what processes turned out to be like filled in."""
         self.places = places
         self.cluster = cluster
-        self.cells = CellClients()
+        self.cells = RunCells(config.cells.count, num_standalone=len(config.cells.standalone))
         self.supervisors = ForkClients("gyre.rollout.main", cluster, places.log("nursery"))
         self._session = session
         self.proxies = proxies
         self._fork_client = ForkClients("gyre.cell.main", cluster, places.log("cells"))
-        self._processes: dict[int, ForkedProcess] = {}
 
     @classmethod
     async def open(
@@ -103,8 +101,7 @@ class CellProcesses:
     async def start(self, stack: AsyncExitStack) -> None:
         """All cells take requests; they end with the stack."""
         self._stop_with(stack)
-        total = self.num_cells + len(self.config.cells.standalone)
-        starts = [asyncio.ensure_future(self._start_cell(cell)) for cell in range(total)]
+        starts = [asyncio.ensure_future(self._start_cell(cell)) for cell in self.cells.values()]
         try:
             clients = await asyncio.gather(*starts)
         finally:
@@ -112,31 +109,28 @@ class CellProcesses:
             for task in starts:
                 task.cancel()
             await asyncio.gather(*starts, return_exceptions=True)
-        self.cells.update(enumerate(clients))
+        for cell, client in zip(self.cells.values(), clients, strict=True):
+            cell.replace(client)
 
     def recall(self, stack: AsyncExitStack, urls: Sequence[tuple[EngineName, str]]) -> None:
         """Cells of an earlier controller by their names and addresses, none of which is alive."""
         self._stop_with(stack)
-        for cell, (name, url) in enumerate(urls):
-            self.cells[cell] = CellClient(cell, url, self._session, engine=name)
+        for number, (name, url) in enumerate(urls):
+            self.cells[number].replace(CellClient(number, url, self._session, engine=name))
 
     def _stop_with(self, stack: AsyncExitStack) -> None:
         """Cells that run when the stack closes end with it."""
         stack.push_async_callback(self._stop_cells)
 
     @property
-    def num_cells(self) -> int:
-        """Standalone engines are numbered behind them."""
-        return self.config.cells.count
-
-    @property
     def pids(self) -> dict[int, int]:
         """Processes of cells and standalone engines on this machine, by cell."""
         here = self.cluster.here.host
         return {
-            cell: one.pid
-            for cell, one in self._processes.items()
-            if one.node.host == here and not one.is_over
+            cell.number: process.pid
+            for cell in self.cells.values()
+            if (process := cell.process) is not None
+            if process.node.host == here and not process.is_over
         }
 
     def log(self, cell: int) -> Path:
@@ -144,11 +138,12 @@ class CellProcesses:
         return self.places.log(self._plan(cell).name)
 
     def is_over(self, cell: int) -> bool:
-        return cell not in self._processes or self._processes[cell].is_over
+        process = self.cells[cell].process
+        return process is None or process.is_over
 
     async def end(self, cell: int) -> None:
         """Its process is gone for certain, however it is, and everything that it started."""
-        process = self._processes.pop(cell, None)
+        process, self.cells[cell].process = self.cells[cell].process, None
         if process is not None:
             process.signal(SIGKILL)
             await process.end(END_S)
@@ -158,31 +153,31 @@ class CellProcesses:
 
         On another machine it keeps its name, and the proxy is sent its engine's new address.
         """
-        before = self.cells[cell]
-        client = await self._start_cell(cell, checkpoint, before=before)
+        before = self.cells[cell].client
+        client = await self._start_cell(self.cells[cell], checkpoint, before=before)
         if client.url != before.url:
             await self.proxies.set_address(client.engine, client.url)
         return client
 
     async def ended(self, cell: int) -> bool:
         """Waits for the end of a cell's present process; whether it ended by itself."""
-        process = self._processes.get(cell)
+        process = self.cells[cell].process
         if process is None:
             return False
         await process.wait()
-        return self._processes.get(cell) is process
+        return self.cells[cell].process is process
 
     def _plan(self, cell: int) -> CellSpec:
         return cell_plan(self.config, self.places, cell)
 
     async def _start_cell(
-        self, cell: int, checkpoint: Checkpoint | None = None, *, before: CellClient | None = None
+        self, cell: Cell, checkpoint: Checkpoint | None = None, *, before: CellClient | None = None
     ) -> CellClient:
         folder = None if checkpoint is None else checkpoint.folder
-        nodes = self.config.cluster.cell_nodes if cell < self.num_cells else 1
-        node = await self.cluster.cell(cell, nodes=nodes)
+        nodes = 1 if cell.is_standalone else self.config.cluster.cell_nodes
+        node = await self.cluster.cell(cell.number, nodes=nodes)
         plan = replace(
-            self._plan(cell),
+            self._plan(cell.number),
             checkpoint=folder,
             host=node.host,
             port=_port(before, node.host),
@@ -191,11 +186,11 @@ class CellProcesses:
         path = write_plan(self.places.plan(plan.name), plan)
         fork_client = await self._fork_client.at(node)
         process = await fork_client.fork(plan.name, [str(path)], log=self.places.log(plan.name))
-        self._processes[cell] = process
+        cell.process = process
         self.places.note_pid(plan.name, process.pid)
         url = await process.ready(self._ready_s)
         name = None if before is None else before.engine
-        return CellClient(cell, url, self._session, engine=name)
+        return CellClient(cell.number, url, self._session, engine=name)
 
     @property
     def _ready_s(self) -> float:
@@ -204,10 +199,8 @@ class CellProcesses:
         return READY_S + cells.server_start_s
 
     async def _stop_cells(self) -> None:
-        stops: list[Coroutine[Any, Any, None]] = [
-            process.stop() for process in self._processes.values()
-        ]
-        await asyncio.gather(*stops)
+        processes = [cell.process for cell in self.cells.values()]
+        await asyncio.gather(*(process.stop() for process in processes if process is not None))
 
 
 def _port(before: CellClient | None, host: str) -> int:

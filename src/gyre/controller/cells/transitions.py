@@ -12,8 +12,8 @@ from typing import Any
 
 from gyre.aio import ChangeSignal
 from gyre.cell.client import CellClient
+from gyre.controller.cells.cell import Cell, RunCells
 from gyre.controller.cells.checkpointer import Checkpointer
-from gyre.controller.cells.clients import CellClients
 from gyre.controller.cells.health import HealthMonitor
 from gyre.controller.cells.restarts import CellRestarter
 from gyre.controller.routes import RouteTables
@@ -60,7 +60,7 @@ class RoleTransitions:
     def __init__(
         self,
         loop: RunLoop,
-        cells: CellClients,
+        cells: RunCells,
         coordinator: TrainingCoordinator,
         routes: RouteTables,
         proxy: ShardedProxyClient,
@@ -82,11 +82,8 @@ class RoleTransitions:
         self._health = health
         self._publish_s = publish_s
         self._offers = offers
-        self._order: dict[int, int] = {}
-        """By cell, the transition it was ordered last."""
         self._publication: Publish | None = None
         """The last that was ordered."""
-        self._locks: dict[int, asyncio.Lock] = {}
         self._core_entering = 0
         """Transitions of the core into training that are under way."""
         self._changes = ChangeSignal()
@@ -95,10 +92,11 @@ class RoleTransitions:
 
     def ordered(self, command: EnterTraining | LeaveTraining) -> None:
         """Noted at once, so that a transition under way for the cell finds itself outdated."""
-        self._order[command.cell] = command.transition
-        self._changes.tell()
+        cell = self._cells[command.cell]
+        cell.transition = command.transition
         if isinstance(command, LeaveTraining):
-            self._coordinator.going(command.cell)
+            cell.is_leaving = True
+        self._changes.tell()
 
     async def enter(self, command: EnterTraining) -> None:
         """SPEC 2.3, from the routes to the claim on work."""
@@ -113,10 +111,11 @@ class RoleTransitions:
             self._changes.tell()
 
     async def _enter(self, command: EnterTraining) -> None:
-        cell, client = command.cell, self._cells[command.cell]
+        cell = self._cells[command.cell]
+        client, generation = cell.client, cell.generation
         phases: dict[str, float] = {}
         moved: dict[str, int] = {}
-        async with self._lock(cell):
+        async with cell.lock:
             try:
                 with _timing(phases, "reroute"):
                     await self._routes.flushed()
@@ -127,7 +126,7 @@ class RoleTransitions:
                 if not self._is_current(command):
                     return
                 phases |= await client.enter()
-                if cell != CORE:
+                if command.cell != CORE:
                     with _timing(phases, "pull"):
                         # Until the core is in, its weights are not on its device.
                         await self._changes.until(
@@ -140,7 +139,7 @@ class RoleTransitions:
                 else:
                     await self._coordinator.between_updates()
             except CellGone:
-                self._cells.report_death(client, self._loop)
+                cell.report_death(generation, self._loop)
                 return
             except CellError:
                 await self._back_home(command)
@@ -148,15 +147,16 @@ class RoleTransitions:
             finally:
                 self._note(command, phases, moved, into_training=True)
             if self._is_current(command):
-                self._loop.record(CellTraining(cell=cell, transition=command.transition))
+                self._loop.record(CellTraining(cell=command.cell, transition=command.transition))
                 self._coordinator.join(cell)
 
     async def leave(self, command: LeaveTraining) -> None:
         """Its sum is given up, or parked with the core; its engine is up with the right weights."""
-        cell, client = command.cell, self._cells[command.cell]
-        parks = cell == CORE and command.reason is LeaveReason.RESCUE
+        cell = self._cells[command.cell]
+        client, generation = cell.client, cell.generation
+        parks = command.cell == CORE and command.reason is LeaveReason.RESCUE
         phases: dict[str, float] = {}
-        async with self._lock(cell):
+        async with cell.lock:
             try:
                 with _timing(phases, "finish claim"):
                     await self._coordinator.leave(cell, parks=parks)
@@ -165,23 +165,24 @@ class RoleTransitions:
                     with _timing(phases, "load"):
                         await self._load(client)
             except CellGone:
-                self._cells.report_death(client, self._loop)
+                cell.report_death(generation, self._loop)
                 return
             except CellError:
-                self._loop.record(TransitionFailed(cell=cell, transition=command.transition))
+                self._failed(command)
                 return
             finally:
                 self._note(command, phases, {}, into_training=False)
-            self._loop.record(CellServing(cell=cell, transition=command.transition))
+            self._loop.record(CellServing(cell=command.cell, transition=command.transition))
 
     async def publish(self, command: Publish) -> None:
         """Durable weights, then every engine acknowledges their digest (SPEC 2.4)."""
         self._publication = command
         core = self._cells[CORE]
+        generation = core.generation
         try:
             new, saved = await self._checkpointer.saved(command.version)
         except CellGone:
-            self._cells.report_death(core, self._loop)
+            core.report_death(generation, self._loop)
             return
         if self._publication is not command:
             return
@@ -210,57 +211,61 @@ class RoleTransitions:
 
     async def load(self, command: LoadWeights) -> None:
         """A fenced engine gets what is published, whenever it can take it."""
-        engine, version = command.engine, command.version
-        client = self._cells[engine]
+        engine, version = self._cells[command.engine], command.version
+        generation = engine.generation
         clock = asyncio.get_running_loop().time
         since = clock()
-        while self._cells[engine] is client and self._checkpointer.published.version == version:
-            if await self._takes(engine):
-                self._loop.record(EngineReturned(engine=engine, version=version))
+        while engine.generation == generation and self._checkpointer.published.version == version:
+            if await self._takes(command.engine):
+                self._loop.record(EngineReturned(engine=command.engine, version=version))
                 return
             if self._restarter.is_hopeless(engine, clock() - since):
-                await self._replace(engine, client)
+                await self._replace(engine, generation)
                 return
             await asyncio.sleep(RETRY_S)
 
-    async def revive(self, cell: int) -> None:
+    async def revive(self, number: CellId) -> None:
         """A dead cell's processes are started again; it is home, with what is published."""
+        cell = self._cells[number]
         self._coordinator.lost(cell)
         # An order that it hangs in ends with it, and the task that waits gives up the lock.
         await self._restarter.end(cell)
-        async with self._lock(cell):
+        async with cell.lock:
             version = await self._restarter.revived(cell)
-            self._loop.record(CellRecovered(cell=CellId(cell), version=version))
+            self._loop.record(CellRecovered(cell=number, version=version))
             self._health.follow(cell)
 
-    async def _replace(self, engine: EngineId, client: CellClient) -> None:
+    async def _replace(self, engine: Cell, generation: int) -> None:
         """Another process takes the place of an engine that takes no weights."""
-        if self._restarter.is_cell(engine):
-            self._cells.report_death(client, self._loop)
+        if not engine.is_standalone:
+            engine.report_death(generation, self._loop)
             return
-        async with self._lock(engine):
-            if self._cells[engine] is not client:
+        async with engine.lock:
+            if engine.generation != generation:
                 return  # Another order has led to another process, and answers for both.
             version = await self._restarter.revived(engine)
-            self._loop.record(EngineReturned(engine=engine, version=version))
+            self._loop.record(EngineReturned(engine=EngineId(engine.number), version=version))
             self._health.follow(engine)
 
     async def _back_home(self, command: EnterTraining) -> None:
         """A cell that could not enter is back where the transition found it."""
-        client = self._cells[command.cell]
+        cell = self._cells[command.cell]
+        generation = cell.generation
         try:
-            await client.leave(keep_sum=command.cell == CORE)
-            await self._load(client)
+            await cell.client.leave(keep_sum=command.cell == CORE)
+            await self._load(cell.client)
         except CellError:
-            self._cells.report_death(client, self._loop)
+            cell.report_death(generation, self._loop)
             return
-        transition = command.transition
-        self._loop.record(TransitionFailed(cell=command.cell, transition=transition))
+        self._failed(command)
+
+    def _failed(self, command: EnterTraining | LeaveTraining) -> None:
+        self._loop.record(TransitionFailed(cell=command.cell, transition=command.transition))
 
     async def _takes(self, engine: EngineId) -> bool:
         try:
             async with asyncio.timeout(self._publish_s):
-                await self._load(self._cells[engine])
+                await self._load(self._cells[engine].client)
         except (CellError, TimeoutError):
             return False
         return True
@@ -279,7 +284,7 @@ class RoleTransitions:
 
     async def _load_version(self, client: CellClient, new: Checkpoint) -> None:
         with self._checkpointer.using(new.version):
-            if self._offers and client is not self._cells[CORE]:
+            if self._offers and client is not self._cells[CORE].client:
                 # What the core cannot give, its folder has.
                 with suppress(TransferError):
                     await self._load_offered(client, new)
@@ -288,16 +293,13 @@ class RoleTransitions:
 
     async def _load_offered(self, client: CellClient, new: Checkpoint) -> None:
         try:
-            given = await self._cells[CORE].offer(new.folder, version=new.version)
+            given = await self._cells[CORE].client.offer(new.folder, version=new.version)
         except CellError as error:
             raise TransferError(f"the core offers no weights: {error}") from error
         await client.load(new.folder, version=new.version, digest=new.digest, given=given)
 
     def _is_current(self, command: EnterTraining | LeaveTraining) -> bool:
-        return self._order.get(command.cell) == command.transition
-
-    def _lock(self, cell: int) -> asyncio.Lock:
-        return self._locks.setdefault(cell, asyncio.Lock())
+        return self._cells[command.cell].transition == command.transition
 
     def _moved(self, counts: Mapping[str, Any]) -> dict[str, int]:
         """Since it was asked last; another proxy begins to count anew."""

@@ -17,8 +17,8 @@ from gyre.batching.group_packer import ClosedExecution, EncodedClaim, GroupPacke
 from gyre.batching.work_queue import CORE, Lease, MicroStepQueue, ScoreLease
 from gyre.cell.client import CellClient
 from gyre.cell.protocol import ExposedWeights
+from gyre.controller.cells.cell import Cell, RunCells
 from gyre.controller.cells.checkpointer import Checkpointer
-from gyre.controller.cells.clients import CellClients
 from gyre.controller.recovered_state import RecoveredState
 from gyre.controller.run_loop import RunLoop
 from gyre.controller.training.batches import Batches, TrainingSettings
@@ -109,7 +109,7 @@ class TrainingCoordinator:
     def __init__(
         self,
         loop: RunLoop,
-        cells: CellClients,
+        cells: RunCells,
         checkpointer: Checkpointer,
         settings: TrainingSettings,
         packer: GroupPacker,
@@ -125,15 +125,6 @@ class TrainingCoordinator:
         self._claims = ClaimRunner(loop, self._queue, batch_executions=settings.batch_executions)
         self._updates = Updater(loop, cells, self._queue, self._changes, group_s=settings.group_s)
         self._updating = False
-        self._pulling: set[int] = set()
-        self._refusals: Counter[int] = Counter()
-        """By satellite: how often in a row it could not take them."""
-        self._busy: Counter[int] = Counter()
-        """What each cell has in hand: claims, or weights that it takes."""
-        self._gone: set[CellClient] = set()
-        self._parked: set[int] = set()
-        self._going: set[int] = set()
-        self._workers: dict[int, tuple[CellClient, asyncio.Task[None]]] = {}
         self.version = 0
         """v_t: steps that are taken."""
 
@@ -177,7 +168,7 @@ class TrainingCoordinator:
 
     # Cells
 
-    async def pull(self, cell: int, *, wanted: Callable[[], bool]) -> bool:
+    async def pull(self, cell: Cell, *, wanted: Callable[[], bool]) -> bool:
         """A satellite has the core's weights; False if it is wanted elsewhere meanwhile.
 
         What is taken while the core makes others of them is taken again (SPEC 3.1). CellError when
@@ -186,10 +177,10 @@ class TrainingCoordinator:
         num_reads = 0
         while wanted():
             await self.between_updates()
-            self._pulling.add(cell)
+            cell.is_pulling = True
             try:
                 exposed = await self._exposed()
-                await self._cells[cell].pull(exposed)
+                await cell.client.pull(exposed)
             except TransferError as error:
                 # The core may hold others by now, and exposes those when it is asked again.
                 num_reads += 1
@@ -197,7 +188,7 @@ class TrainingCoordinator:
                     raise
                 continue
             finally:
-                self._pulling.discard(cell)
+                cell.is_pulling = False
                 self._changes.tell()
             if not self._updating and exposed.version == self.version:
                 return wanted()
@@ -205,10 +196,11 @@ class TrainingCoordinator:
 
     async def _exposed(self) -> ExposedWeights:
         core = self._cells[CORE]
+        generation = core.generation
         try:
-            return await core.expose()
+            return await core.client.expose()
         except CellGone as error:
-            self._died(CORE, core)
+            core.report_death(generation, self._loop)
             message = f"the core has no weights to give: {error}"
             raise CellError(message) from error
 
@@ -216,47 +208,39 @@ class TrainingCoordinator:
         """Returns when no update is under way: a cell joins only then."""
         await self._changes.until(lambda: not self._updating)
 
-    def join(self, cell: int) -> None:
+    def join(self, cell: Cell) -> None:
         """The cell may claim; a core that was parked goes on with the sum it kept."""
-        self._going.discard(cell)
-        if cell in self._parked:
-            self._parked.remove(cell)
-            self._queue.resume(cell)
+        cell.is_leaving = False
+        if cell.is_parked:
+            cell.is_parked = False
+            self._queue.resume(cell.number)
         else:
-            self._queue.join(cell, self._loop.now)
-        client, worker = self._workers.get(cell, (None, None))
-        if worker is None or worker.done() or client is not self._cells[cell]:
-            client = self._cells[cell]
-            self._workers[cell] = client, self._loop.spawn(self._work(cell, client))
+            self._queue.join(cell.number, self._loop.now)
+        if cell.worker is None or cell.worker.done():
+            cell.worker = self._loop.spawn(self._work(cell))
         self._changes.tell()
 
-    def going(self, cell: int) -> None:
-        """The cell is ordered home; `leave` follows."""
-        self._going.add(cell)
-
-    async def leave(self, cell: int, *, parks: bool = False) -> None:
+    async def leave(self, cell: Cell, *, parks: bool = False) -> None:
         """The cell claims no more and has nothing in hand; what it held returns, or is parked."""
         await self.between_updates()
         if parks:
             # What it has in hand may complete the batch, and then its sum is stepped first.
-            await self._changes.until(lambda: not self._busy[cell] and not self._updating)
-            if self._queue.trains(cell):
-                self._queue.park(cell)
-                self._parked.add(cell)
+            await self._changes.until(lambda: not cell.num_busy and not self._updating)
+            if self._queue.trains(cell.number):
+                self._queue.park(cell.number)
+                cell.is_parked = True
         else:
-            self._parked.discard(cell)
-            self._queue.leave(cell)
+            cell.is_parked = False
+            self._queue.leave(cell.number)
             self._changes.tell()
-            await self._changes.until(lambda: not self._busy[cell])
-            self._updates.behind.discard(cell)
+            await self._changes.until(lambda: not cell.num_busy)
+            cell.is_behind = False
         self._changes.tell()
 
-    def lost(self, cell: int) -> None:
+    def lost(self, cell: Cell) -> None:
         """The cell died: what it held returns."""
-        self._parked.discard(cell)
-        self._updates.behind.discard(cell)
-        self._gone.intersection_update(self._cells.values())
-        self._updates.lost(cell)
+        cell.is_parked = cell.is_behind = False
+        self._updates.lost(cell.number)
         self._changes.tell()
 
     def trains(self, cell: int) -> bool:
@@ -269,17 +253,10 @@ class TrainingCoordinator:
         """Cells whose leases ran out; they have left."""
         return () if self._updates.is_summing else self._queue.fence(self._loop.now)
 
-    def _died(self, cell: int, client: CellClient) -> None:
-        if self._is_here(cell, client):
-            self._gone.add(client)
-            self._cells.report_death(client, self._loop)
-
     @property
     def _has_core(self) -> bool:
-        return self._queue.trains(CORE) and self._cells[CORE] not in self._gone
-
-    def _is_here(self, cell: int, client: CellClient) -> bool:
-        return self._cells[cell] is client and client not in self._gone
+        core = self._cells[CORE]
+        return self._queue.trains(CORE) and core.is_alive(core.generation)
 
     # Work
 
@@ -297,61 +274,61 @@ class TrainingCoordinator:
             elif batches.may_step:
                 await self._update()
 
-    async def _work(self, cell: int, client: CellClient) -> None:
-        """One cell's claims, as many together as it takes, until it leaves."""
+    async def _work(self, cell: Cell) -> None:
+        """One process's claims, as many together as it takes, until its cell leaves."""
+        generation, client = cell.generation, cell.client
         most = await client.claims_at_once()
-        while self._is_here(cell, client) and (self._queue.trains(cell) or cell in self._parked):
+        while cell.is_alive(generation) and (self._queue.trains(cell.number) or cell.is_parked):
             lease = None
             if self._may_catch_up(cell):
-                await self._catch_up(cell, client)
-            if self._may_claim(cell) and self._busy[cell] < most:
-                lease = self._queue.claim(cell, self._loop.now)
+                await self._catch_up(cell)
+            if self._may_claim(cell) and cell.num_busy < most:
+                lease = self._queue.claim(cell.number, self._loop.now)
             if lease is None:
                 await self._changes.next()
                 continue
-            self._busy[cell] += 1
+            cell.num_busy += 1
             self._loop.spawn(self._carry_out(cell, client, lease))
             # Another cell's turn, so that the first does not fill its pipeline with all there is.
             await asyncio.sleep(0)
 
-    def _may_claim(self, cell: int) -> bool:
-        is_free = (
-            not self._updating and cell not in self._going and cell not in self._updates.behind
-        )
-        return is_free and self._queue.trains(cell)
+    def _may_claim(self, cell: Cell) -> bool:
+        is_free = not self._updating and not cell.is_leaving and not cell.is_behind
+        return is_free and self._queue.trains(cell.number)
 
-    def _may_catch_up(self, cell: int) -> bool:
-        is_free = not self._updating and not self._busy[cell] and cell not in self._going
-        return cell in self._updates.behind and is_free and self._has_core
+    def _may_catch_up(self, cell: Cell) -> bool:
+        is_free = not self._updating and not cell.num_busy and not cell.is_leaving
+        return cell.is_behind and is_free and self._has_core
 
-    async def _catch_up(self, cell: int, client: CellClient) -> None:
+    async def _catch_up(self, cell: Cell) -> None:
         """Its sum is empty and its weights are the core's, or it is still behind."""
-        self._busy[cell] += 1
+        generation = cell.generation
+        cell.num_busy += 1
         try:
-            if await self.pull(cell, wanted=lambda: self._queue.trains(cell)):
-                self._updates.behind.discard(cell)
+            if await self.pull(cell, wanted=lambda: self._queue.trains(cell.number)):
+                cell.is_behind = False
+            cell.num_refusals = 0
         except CellGone:
-            self._died(cell, client)
+            cell.report_death(generation, self._loop)
         except CellError:
             # A core that is gone is not the satellite's fault.
-            self._refusals[cell] += self._has_core
-            if self._refusals[cell] >= MOST_FAILURES:
-                self._died(cell, client)
-        else:
-            self._refusals.pop(cell, None)
+            cell.num_refusals += self._has_core
+            if cell.num_refusals >= MOST_FAILURES:
+                cell.report_death(generation, self._loop)
         finally:
-            self._busy[cell] -= 1
+            cell.num_busy -= 1
             self._changes.tell()
 
-    async def _carry_out(self, cell: int, client: CellClient, granted: GrantedLease) -> None:
+    async def _carry_out(self, cell: Cell, client: CellClient, granted: GrantedLease) -> None:
         try:
             await self._claims.do(client, granted, step=self._batches.step)
         except CellGone:
-            self._died(cell, client)
+            if client is cell.client:
+                cell.report_death(cell.generation, self._loop)
         except CellError as error:
             self._claims.refused(granted, error)
         finally:
-            self._busy[cell] -= 1
+            cell.num_busy -= 1
             self._changes.tell()
 
     # The update
@@ -364,8 +341,9 @@ class TrainingCoordinator:
             if not self._batches.may_step:
                 return  # The core, or what a satellite held, was lost meanwhile.
             step = self._batches.step
-            members = [cell for cell in self._queue.cells if cell not in self._updates.behind]
+            members = [cell for cell in self._queue.cells if not self._cells[cell].is_behind]
             core = self._cells[CORE]
+            generation = core.generation
             made = await self._updates.update(members, step)
             if made is None:
                 return
@@ -377,9 +355,9 @@ class TrainingCoordinator:
             stay = [
                 member
                 for member in members
-                if self._queue.trains(member) and member not in self._going
+                if self._queue.trains(member) and not self._cells[member].is_leaving
             ]
-            if core is self._cells[CORE] and CORE in stay:
+            if core.generation == generation and CORE in stay:
                 await self._updates.broadcast_weights(stay, self.version)
             else:
                 # The core that stepped is gone and sends no weights; theirs are of before the step.
@@ -411,6 +389,8 @@ class TrainingCoordinator:
         """Up to join_s; a cell that is later takes the weights after the update (SPEC 3.1)."""
         try:
             async with asyncio.timeout(self._join_s):
-                await self._changes.until(lambda: not self._pulling)
+                await self._changes.until(
+                    lambda: not any(cell.is_pulling for cell in self._cells.values())
+                )
         except TimeoutError:
             pass

@@ -14,7 +14,7 @@ from gyre.aio import ChangeSignal
 from gyre.batching.group_packer import EncodedClaim
 from gyre.batching.work_queue import CORE, MicroStepQueue
 from gyre.cell.client import CellClient
-from gyre.controller.cells.clients import CellClients
+from gyre.controller.cells.cell import RunCells
 from gyre.controller.run_loop import RunLoop
 from gyre.types.errors import CellError, CellGone, InternalError
 from gyre.types.training import Score, StepReport
@@ -45,7 +45,7 @@ class Updater:
     def __init__(
         self,
         loop: RunLoop,
-        cells: CellClients,
+        cells: RunCells,
         queue: Queue,
         changes: ChangeSignal,
         *,
@@ -57,12 +57,8 @@ class Updater:
         self._queue = queue
         self._changes = changes
         self._group_s = group_s
-        self.behind: set[int] = set()
-        """Satellites that take the core's weights before they claim again."""
         self._num_failures = 0
         """In a row, with every cell alive."""
-        self._asked: dict[int, CellClient] = {}
-        """By cell, whose answers these are: another process may have taken its place."""
         self._lost: set[int] | None = None
         """While sums are under way: cells that were lost meanwhile."""
         self.epoch = 0
@@ -81,7 +77,7 @@ class Updater:
         for cell in cells:
             if cell != CORE and self._queue.trains(cell):
                 self._queue.join(cell, self._loop.now)
-                self.behind.add(cell)
+                self._cells[cell].is_behind = True
         self._changes.tell()
 
     @property
@@ -110,7 +106,7 @@ class Updater:
         if len(members) < 2:
             return
         answers = await self._together(
-            members, lambda cell: self._cells[cell].broadcast_weights(self.epoch, members, version)
+            members, lambda client: client.broadcast_weights(self.epoch, members, version)
         )
         failed = [cell for cell, one in answers.items() if isinstance(one, BaseException)]
         if failed:
@@ -127,7 +123,7 @@ class Updater:
         self._lost = set()
         try:
             answers = await self._together(
-                members, lambda cell: self._cells[cell].reduce(self.epoch, members, leases)
+                members, lambda client: client.reduce(self.epoch, members, leases)
             )
             has_sum = not isinstance(answers[CORE], BaseException)
             for cell in members if has_sum else ():
@@ -145,7 +141,7 @@ class Updater:
 
     async def _stepped(self, step: int) -> StepReport | None:
         """None if the core died, and with it all that was summed."""
-        answers = await self._together((CORE,), lambda _: self._cells[CORE].step(step))
+        answers = await self._together((CORE,), lambda core: core.step(step))
         report = answers[CORE]
         if isinstance(report, CellGone):
             await self._after_failure(answers)
@@ -156,11 +152,11 @@ class Updater:
         return report if self._is_summed else None
 
     async def _together(
-        self, members: Sequence[int], order: Callable[[int], Coroutine[Any, Any, T]]
+        self, members: Sequence[int], order: Callable[[CellClient], Coroutine[Any, Any, T]]
     ) -> dict[int, T | BaseException]:
-        """Each member's answer or error; one that is late by far counts as gone."""
-        self._asked = {cell: self._cells[cell] for cell in members}
-        doing = [asyncio.create_task(order(cell)) for cell in members]
+        """Each member's answer or error; one that is late by far counts as gone, and has died."""
+        asked = [(cell, cell.generation) for cell in map(self._cells.__getitem__, members)]
+        doing = [asyncio.create_task(order(cell.client)) for cell, _ in asked]
         most_s, first = PATIENCE * self._group_s, asyncio.FIRST_COMPLETED
         try:
             await asyncio.wait(doing, timeout=most_s, return_when=first)
@@ -169,21 +165,23 @@ class Updater:
             for one in doing:
                 one.cancel()
         found = await asyncio.gather(*doing, return_exceptions=True)
-        return {
+        answers = {
             cell: _late(cell, self._group_s) if isinstance(one, asyncio.CancelledError) else one
             for cell, one in zip(members, found, strict=True)
         }
+        for cell, generation in asked:
+            if isinstance(answers[cell.number], CellGone):
+                cell.report_death(generation, self._loop)
+        return answers
 
     async def _after_failure(self, answers: Mapping[int, object]) -> None:
-        """Cells that are gone have died; others meet in another epoch, or their error ends it."""
+        """Those that live meet in another epoch, or their error ends it."""
         self.epoch += 1
-        gone = [cell for cell, one in answers.items() if isinstance(one, CellGone)]
-        others = [answer for answer in answers.values() if isinstance(answer, BaseException)]
-        self._num_failures = 0 if gone else self._num_failures + 1
-        for cell in gone:
-            self._cells.report_death(self._asked[cell], self._loop)
+        errors = [answer for answer in answers.values() if isinstance(answer, BaseException)]
+        has_lost = any(isinstance(error, CellGone) for error in errors)
+        self._num_failures = 0 if has_lost else self._num_failures + 1
         await self._loop.settled()
-        for error in others:
+        for error in errors:
             if not isinstance(error, CellError) or self._num_failures >= MOST_FAILURES:
                 raise error
 
