@@ -227,7 +227,7 @@ def test_any_timeline_fits_the_screen_and_shows_every_cell(cells, end_s):
     ]
     if len(cells) <= MOST_LINES:
         for line, one in zip(drawn, cells, strict=True):
-            assert {SIGNS[role] for role in one} == set(line.partition("  ")[2].strip())
+            assert {SIGNS[role.value] for role in one} == set(line.partition("  ")[2].strip())
 
 
 RECORD = run(scenario())
