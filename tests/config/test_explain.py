@@ -2,7 +2,7 @@
 
 import pytest
 
-from gyre.config.explain import explained
+from gyre.config.explain import explained, reference
 from gyre.config.settings import tables
 from gyre.types.errors import ConfigError
 
@@ -38,6 +38,17 @@ def test_a_table_has_all_its_keys_under_each_alternative():
 def test_an_inner_table_is_explained_too():
     assert "[evaluation.tasks]" == explained("evaluation.tasks")[0]
     assert explained("evaluation.tasks.path")[0].startswith("evaluation.tasks.path = text")
+
+
+def test_the_reference_has_tables_within_tables_and_each_once():
+    """`[evaluation.tasks]` is as `[tasks]`, and stands there."""
+    headings = [line for line in reference() if line.startswith("### ")]
+
+    within = ["### [cells.server]", "### [evaluate.judge]"]
+    assert within == [line for line in headings if "." in line]
+    assert [f"### [{name}]" for name in tables()] == [
+        line for line in headings if line not in within
+    ]
 
 
 @pytest.mark.parametrize(

@@ -104,9 +104,14 @@ def _line(name: str, text: str) -> str:
 
 
 def reference() -> Iterator[str]:
-    """In the order of the tables; alternatives stand below each other."""
+    """In the order of the tables; alternatives stand below each other, and so do tables within."""
+    known = {section for table in tables().values() for section in table.sections}
     for name, table in tables().items():
         yield from _reference_table(name, table)
+        for section in table.sections:
+            for setting in settings(section).values():
+                if set(setting.sections) - known:
+                    yield from _reference_table(f"{name}.{setting.name}", setting)
 
 
 def _reference_table(name: str, table: Setting) -> Iterator[str]:

@@ -322,8 +322,8 @@ class SandboxConfig:
     """Where harnesses and evaluations run."""
 
     kind: Literal["process", "local", "docker"] = "local"
-    """Processes of this machine in namespaces that hold them back; the same without those, for
-    programs that are trusted; or containers of Docker or Podman."""
+    """Processes of this machine, for programs that are trusted; the same in namespaces that hold
+    them back; or containers of Docker or Podman."""
     root: Text | None = None
     """Folder that programs see as their root; not set: the machine's system folders."""
     readable: tuple[str, ...] = ()
