@@ -237,7 +237,7 @@ def test_a_model_learns_as_much_as_undisturbed(tmp_path):
         )
     )
     soaked = Soak(
-        file=file, folder=place, seed=1, kinds=ALL, every_s=(4.0, 9.0), patience_s=3600.0
+        file=file, folder=place, seed=1, kinds=ALL, every_s=(2.0, 5.0), patience_s=3600.0
     ).run()
     found = curve(soaked.reading)
 
