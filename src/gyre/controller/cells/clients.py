@@ -24,3 +24,8 @@ class CellClients(dict[int, CellClient]):
         if self[cell] is client and self._reported.get(cell) is not client:
             self._reported[cell] = client
             loop.record(CellDied(cell=CellId(cell)))
+
+    def forget_death(self, client: CellClient) -> None:
+        """Its cell has recovered with it: what was reported of it before concerned a dead cell."""
+        if self._reported.get(client.number) is client:
+            del self._reported[client.number]

@@ -151,6 +151,9 @@ class HealthMonitor:
     def follow(self, cell: int) -> None:
         """Its present process, which is up, to its end."""
         client = self._cells[cell]
+        # It may have been given up while it was restarted, when its cell was dead already.
+        self._gone.discard(client)
+        self._cells.forget_death(client)
         self._heard_at[client] = self._loop.now
         self._loop.spawn(self._follow(cell, client))
 

@@ -225,6 +225,8 @@ class TrainingCoordinator:
         else:
             self._queue.join(cell, self._loop.now)
         client, worker = self._workers.get(cell, (None, None))
+        # It may have been given up while it was restarted, when its cell was dead already.
+        self._gone.discard(self._cells[cell])
         if worker is None or worker.done() or client is not self._cells[cell]:
             client = self._cells[cell]
             self._workers[cell] = client, self._loop.spawn(self._work(cell, client))
