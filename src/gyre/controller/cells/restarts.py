@@ -83,7 +83,7 @@ class CellRestarter:
 
     async def revived(self, cell: int) -> int:
         """The version that its engine serves, verified by digest; CellError if there is no hope."""
-        last: GyreError | None = None
+        last: GyreError | OSError | None = None
         while True:
             wait_s = self._restarts.begin(cell, self._loop.now)
             if wait_s is None:
@@ -91,13 +91,14 @@ class CellRestarter:
             await asyncio.sleep(wait_s)
             try:
                 version = await self._tried(cell)
-            except (CellError, ConfigError) as error:
+            except (CellError, ConfigError, OSError) as error:
+                # Its plan may find the disk full, which passes.
                 last = error
             else:
                 self._restarts.well(cell, self._loop.now)
                 return version
 
-    def _hopeless(self, cell: int, last: GyreError | None) -> CellError:
+    def _hopeless(self, cell: int, last: GyreError | OSError | None) -> CellError:
         why = f"and ended within {WELL_S:g} s" if last is None else f"in vain: {last}"
         message = (
             f"cell {cell}: started {MOST_STARTS} times {why}; see {self._cell_processes.log(cell)}"
