@@ -10,6 +10,7 @@ from gyre.cluster import fork_server
 
 ORDERS = {signal.SIGUSR1}
 IMPORTED_BY = os.getpid()
+print("tests.cluster.forked is imported", flush=True)
 
 
 def run_forked(arguments: Sequence[str], told: str) -> int:
@@ -22,6 +23,10 @@ def run_forked(arguments: Sequence[str], told: str) -> int:
             fork_server.ready("http://here")
             time.sleep(3600)
         case ["serve"]:
+            fork_server.ready("http://here")
+            time.sleep(3600)
+        case ["print and serve"]:
+            print("a library says hello", flush=True)
             fork_server.ready("http://here")
             time.sleep(3600)
         case ["hold on"]:

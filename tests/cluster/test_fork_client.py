@@ -67,6 +67,22 @@ def test_a_child_says_when_it_is_ready_and_ends_when_it_is_told_to(tmp_path):
     assert ("http://here", -signal.SIGTERM) == with_nursery(work, tmp_path)
 
 
+def test_what_a_module_or_a_child_prints_is_in_the_logs_and_no_answer(tmp_path):
+    """Else nothing that the fork server says later would be heard, of any child."""
+
+    async def work(fork_client):
+        other = await fork_client.fork("other", ["serve"], log=tmp_path / "other.log")
+        child = await fork_client.fork("server", ["print and serve"], log=tmp_path / "log")
+        url = await child.ready(PATIENCE_S)
+        await asyncio.gather(child.stop(), other.stop())
+        return url, await child.wait(), await other.wait()
+
+    ended = -signal.SIGTERM
+    assert ("http://here", ended, ended) == with_nursery(work, tmp_path)
+    assert "a library says hello\n" == (tmp_path / "log").read_text()
+    assert "tests.cluster.forked is imported\n" == (tmp_path / "nursery.log").read_text()
+
+
 def test_a_child_that_ends_before_it_is_ready_is_refused_with_its_last_words(tmp_path):
     async def work(fork_client):
         child = await fork_client.fork("cell-3", ["fail"], log=tmp_path / "log")

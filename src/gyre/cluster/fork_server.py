@@ -2,7 +2,8 @@
 
     python -m gyre.cluster.fork_server MODULE [--dies-with-parent]
 
-Requests are lines of JSON on its standard input, answers lines of JSON on its standard output.
+Requests are lines of JSON on its standard input, answers lines of JSON on its standard output,
+where nothing else comes: what a module or a library prints goes to the log.
 Every child is a session of its own and runs MODULE's `run_forked(arguments, secret)`. A child whose
 request says `outlives_parent` lives on when this process ends; with --dies-with-parent the others
 are killed even when this process is killed. Nothing here has threads, so that forking is safe.
@@ -27,6 +28,8 @@ ForkedMain = Callable[[Sequence[str], str], int]
 _LINE = 65_536
 PR_SET_PDEATHSIG = 1
 DIES_WITH_PARENT = "--dies-with-parent"
+ANSWERS = 3
+"""The descriptor of the output that the client reads."""
 
 
 class ForkServer:
@@ -106,10 +109,11 @@ class ForkServer:
             os.close(self._write)
             with Path(os.devnull).open("rb") as nothing, Path(asked["log"]).open("ab") as log:
                 os.dup2(nothing.fileno(), 0)
+                os.dup2(log.fileno(), 1)
                 os.dup2(log.fileno(), 2)
                 if asked["outlives_parent"]:
                     # The client must see an end of output, although this process lives on.
-                    os.dup2(log.fileno(), 1)
+                    os.dup2(log.fileno(), ANSWERS, inheritable=False)
             status = self._main(asked["arguments"], asked["secret"])
         except SystemExit as ended:
             status = ended.code if isinstance(ended.code, int) else 1
@@ -124,14 +128,14 @@ class ForkServer:
 
 def say(answer: Mapping[str, Any]) -> None:
     """One line, written whole, because children write theirs to the same reader."""
-    os.write(1, json.dumps(answer).encode() + b"\n")
+    os.write(ANSWERS, json.dumps(answer).encode() + b"\n")
 
 
 def ready(url: str) -> None:
-    """Sent by a child that takes requests now; its further output goes to its log."""
+    """Sent by a child that takes requests now, and has nothing more to say."""
     say({"pid": os.getpid(), "ready": url})
     # The client must see the fork server's end, although this process lives on.
-    os.dup2(2, 1)
+    os.close(ANSWERS)
 
 
 def _die_with(parent: int) -> None:
@@ -145,6 +149,8 @@ def main(arguments: Sequence[str]) -> int:
     name, *how = arguments
     # The parent may have left copies of the three open, which children would hold on to.
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    os.dup2(1, ANSWERS, inheritable=False)
+    os.dup2(2, 1)
     # All of it stays: no search for garbage goes through it, here or in a child, where each page
     # that a search touches would be copied.
     gc.disable()

@@ -262,3 +262,24 @@ def test_what_the_queue_has_fenced_is_said_to_have_died():
         assert [CellDied(cell=1)] == await scene.at(0.0)
 
     watched(work)
+
+
+def test_a_process_that_is_given_up_while_it_is_restarted_and_recovers_is_followed_to_its_end():
+    """FAULTS I10: that it died is recorded again, because its cell was dead the first time."""
+
+    async def work(scene):
+        await scene.at(0.0)
+        scene.cells[1].client.die()
+
+        assert [CellDied(cell=1)] == await scene.at(LEASE_S)
+
+        scene.cells[1].client.is_dead = False
+        await scene.at(LEASE_S + 1)
+        scene.cells[1].recovered(scene.loop.now)
+        scene.watch.follow(scene.cells[1])
+        scene.processes.over[1].set()
+        await asyncio.gather(*scene.loop.tasks)
+
+        assert [CellDied(cell=1)] == scene.heard
+
+    watched(work)

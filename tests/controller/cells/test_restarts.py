@@ -1,6 +1,7 @@
 """Cells started again: up to date and verified before they serve, and not without end."""
 
 import asyncio
+import errno
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -48,6 +49,8 @@ class Staff:
             if fault == "never ready":
                 message = f"cell-{cell}: not ready"
                 raise ConfigError(message)
+            if fault == "disk full":
+                raise OSError(errno.ENOSPC, "No space left on device")
             made.faults.append((fault, "die"))
         return made
 
@@ -153,7 +156,7 @@ def test_a_core_without_any_checkpoint_begins_as_the_run_did():
     assert ("replay", 0) in scene.cell_processes.done
 
 
-@pytest.mark.parametrize("fault", ["never ready", "health", "enter", "leave", "load"])
+@pytest.mark.parametrize("fault", ["never ready", "disk full", "health", "enter", "leave", "load"])
 def test_a_start_that_comes_to_nothing_is_tried_again_after_a_pause(fault):
     scene = Scene(newest=checkpoint(3))
     scene.cell_processes.next = [fault]

@@ -1,9 +1,11 @@
 """Executions that an earlier controller launched: each goes on, or begins anew, and none twice."""
 
 import asyncio
+import errno
 import json
 import os
 import signal
+import threading
 
 import pytest
 from tests.controller.executions.supervised import order, resume, supervised
@@ -342,6 +344,103 @@ def test_what_it_was_told_before_is_not_taken_back_by_a_new_proxy(scene):
         os.close(held)
 
     assert 57.0 == read_proxy_totals(scene(scenario).folder).held_s
+
+
+def full_for(monkeypatch, times):
+    """The disk has no room for a proxy's totals at first."""
+    real, left = supervisors.write_proxy_totals, [None] * times
+
+    def write(folder, totals):
+        if left:
+            left.pop()
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(folder, totals)
+
+    monkeypatch.setattr(supervisors, "write_proxy_totals", write)
+    monkeypatch.setattr(supervisors, "POLL_S", 0.01)
+
+
+def test_a_disk_that_is_full_when_an_execution_ends_is_waited_for(scene, monkeypatch):
+    """FAULTS 31: whether it is a placeholder depends on what could not be written."""
+    full_for(monkeypatch, 2)
+
+    async def scenario(one):
+        one.left(PREPARED, LAUNCHED, ENDED)
+        held = files.take(one.folder)
+        await one.adopt()
+        await one.look()
+        os.close(held)
+
+    found = scene(scenario)
+
+    assert [ENDED] == found.heard
+    assert 2 == read_proxy_totals(found.folder).committed_calls
+
+
+def test_a_disk_that_is_full_when_calls_wait_ends_nothing(scene, monkeypatch):
+    full_for(monkeypatch, 2)
+
+    async def scenario(one):
+        one.left(PREPARED, LAUNCHED)
+        held = files.take(one.folder)
+        await one.adopt()
+        one.proxy.held_s = 7.0
+        await one.look(3)
+        os.close(held)
+
+    assert 7.0 == read_proxy_totals(scene(scenario).folder).held_s
+
+
+def test_what_a_proxy_counted_is_written_by_one_task_at_a_time(scene, monkeypatch):
+    """Else one of two that write the same file finds the other's half of it, or undoes it."""
+    real, begun, may_end = supervisors.write_proxy_totals, threading.Event(), threading.Event()
+
+    def write(folder, totals):
+        if totals.committed_calls is None:
+            begun.set()
+            may_end.wait(PATIENCE_S)
+        real(folder, totals)
+
+    monkeypatch.setattr(supervisors, "write_proxy_totals", write)
+
+    async def scenario(one):
+        one.left(PREPARED, LAUNCHED)
+        held = files.take(one.folder)
+        await one.adopt()
+        one.proxy.held_s = 7.0
+        looking = asyncio.create_task(one.look())
+        await asyncio.to_thread(begun.wait)
+        entry = FactEntry(sequence=2, at=0.0, fact=ENDED)
+        ending = asyncio.create_task(one.supervisors.receive(NAME, entry))
+        # It waits until the file is written.
+        await asyncio.wait((ending,), timeout=0.1)
+        may_end.set()
+        await asyncio.gather(looking, ending)
+        os.close(held)
+
+    found = scene(scenario)
+
+    assert [ENDED] == found.heard
+    assert ProxyTotals(held_s=7.0, committed_calls=2) == read_proxy_totals(found.folder)
+
+
+def test_a_fact_that_could_not_be_taken_in_is_taken_when_it_is_posted_again(scene, monkeypatch):
+    def write(folder, totals):
+        raise OSError(errno.EIO, "Input/output error")
+
+    async def scenario(one):
+        one.left(PREPARED, LAUNCHED)
+        held = files.take(one.folder)
+        await one.adopt()
+        entry = FactEntry(sequence=2, at=0.0, fact=ENDED)
+        with monkeypatch.context() as broken:
+            broken.setattr(supervisors, "write_proxy_totals", write)
+            with pytest.raises(OSError, match="Input/output"):
+                await one.supervisors.receive(NAME, entry)
+        await one.supervisors.receive(NAME, entry)
+        os.close(held)
+
+    assert [ENDED] == scene(scenario).heard
 
 
 def test_seconds_of_one_proxy_after_another_add_up():

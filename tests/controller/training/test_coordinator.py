@@ -293,6 +293,30 @@ def test_a_satellite_that_finds_the_core_gone_is_not_given_up_for_it():
     assert BATCHES == scene.cells[CORE].client.weights
 
 
+def test_a_core_that_was_out_of_reach_while_it_was_restarted_trains_on():
+    """A satellite that asked it for weights meanwhile took it for gone, and its cell was dead."""
+
+    def happens(scene):
+        fault(CORE, "train", "die")(scene)
+
+        async def revive(number):
+            cell, core = scene.cells[number], FakeCell(scene.world, number)
+            scene.coordinator.lost(cell)
+            cell.replace(core)
+            core.is_dead = True
+            with pytest.raises(CellError, match="no weights to give"):
+                await scene.coordinator.pull(scene.cells[1], wanted=lambda: True)
+            core.is_dead = False
+            await scene.coordinator.replay(core, 0)
+            cell.recovered(scene.now)
+            scene.coordinator.join(cell)
+
+        scene.revive = revive
+        scene.joins = (CORE,)
+
+    assert BATCHES == staged(happens).cells[CORE].client.weights
+
+
 def test_a_core_that_goes_home_with_its_last_claim_in_hand_steps_first():
     """SPEC 2.5: what it parks is a sum that nobody is about to step."""
 

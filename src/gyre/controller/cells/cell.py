@@ -109,6 +109,11 @@ class Cell:
         self.num_refusals = 0
         self._is_dead = False
 
+    def recovered(self, now: float) -> None:
+        """Its process is up; what was reported of it before concerned a cell that was dead."""
+        self.restarts.well(now)
+        self._is_dead = False
+
     def is_alive(self, generation: int) -> bool:
         """This process is the present one, and is not known to be gone."""
         return self.generation == generation and not self._is_dead

@@ -43,7 +43,7 @@ class CellRestarter:
 
     async def revived(self, cell: Cell) -> int:
         """The version that its engine serves, verified by digest; CellError if there is no hope."""
-        last: GyreError | None = None
+        last: GyreError | OSError | None = None
         while True:
             wait_s = cell.restarts.begin(self._loop.now)
             if wait_s is None:
@@ -51,13 +51,14 @@ class CellRestarter:
             await asyncio.sleep(wait_s)
             try:
                 version = await self._tried(cell)
-            except (CellError, ConfigError) as error:
+            except (CellError, ConfigError, OSError) as error:
+                # Its plan may find the disk full, which passes.
                 last = error
             else:
-                cell.restarts.well(self._loop.now)
+                cell.recovered(self._loop.now)
                 return version
 
-    def _hopeless(self, cell: Cell, last: GyreError | None) -> CellError:
+    def _hopeless(self, cell: Cell, last: GyreError | OSError | None) -> CellError:
         why = f"and ended within {WELL_S:g} s" if last is None else f"in vain: {last}"
         log = self._cell_processes.log(cell.number)
         message = f"cell {cell.number}: started {MOST_STARTS} times {why}; see {log}"

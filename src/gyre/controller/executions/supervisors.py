@@ -508,7 +508,6 @@ class Supervisors:
                 await self._apply(execution, entry)
 
     async def _apply(self, execution: SupervisedExecution, entry: FactEntry) -> None:
-        execution.next_sequence = entry.sequence + 1
         match entry.fact:
             case Launched():
                 execution.has_run = True
@@ -522,6 +521,8 @@ class Supervisors:
                 await execution.listener.closed(execution, fact)
             case _:
                 pass
+        # Only now, because a fact that could not be taken in is posted again.
+        execution.next_sequence = entry.sequence + 1
 
     async def _apply_end(self, execution: SupervisedExecution, fact: Terminated) -> None:
         if execution.was_terminated:
@@ -534,9 +535,24 @@ class Supervisors:
         held_s = execution.held.counted(sealed.held_s)
         execution.proxy_totals = ProxyTotals(held_s=held_s, committed_calls=sealed.committed_calls)
         if execution.folder.exists():
-            await asyncio.to_thread(write_proxy_totals, execution.folder, execution.proxy_totals)
+            await self._write_totals(execution)
         execution.terminated = fact
         await execution.listener.terminated(execution, fact)
+
+    async def _write_totals(self, execution: SupervisedExecution) -> None:
+        """How it closes depends on them, so a disk that is full for a while is waited for."""
+        while True:
+            totals = execution.proxy_totals
+            try:
+                await asyncio.to_thread(write_proxy_totals, execution.folder, totals)
+            except OSError as error:
+                if error.errno not in FULL:
+                    raise
+                if execution.is_cancelled:
+                    return  # It closes as surplus, or when its run is resumed.
+                await asyncio.sleep(POLL_S)
+            else:
+                return
 
     async def _seal(self, execution: SupervisedExecution) -> SealedExecution:
         try:
@@ -554,11 +570,19 @@ class Supervisors:
             execution = self._all.get(ExecutionId(name))
             if execution is None or execution.terminated is not None:
                 continue
-            if execution.supervisor is None:
-                continue
+            if execution.supervisor is None or execution.lock.locked():
+                continue  # Its end may be under way, which writes them too.
             held_s = execution.held.counted(held_s)
             if held_s > execution.proxy_totals.held_s + POLL_S:
-                execution.proxy_totals = ProxyTotals(held_s=held_s)
-                await asyncio.to_thread(
-                    write_proxy_totals, execution.folder, execution.proxy_totals
-                )
+                async with execution.lock:
+                    await self._try_to_write(execution, ProxyTotals(held_s=held_s))
+
+    async def _try_to_write(self, execution: SupervisedExecution, totals: ProxyTotals) -> None:
+        """They are written a second later where the disk is full now."""
+        try:
+            await asyncio.to_thread(write_proxy_totals, execution.folder, totals)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+        else:
+            execution.proxy_totals = totals
