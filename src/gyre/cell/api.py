@@ -47,7 +47,7 @@ from gyre.inference.server.control_api import ControllableEngine
 from gyre.model.manifest import read_manifest
 from gyre.model.network import Network
 from gyre.model.weights import digest, digest_of
-from gyre.net.asgi import Exchange
+from gyre.net.http_server import Exchange
 from gyre.types.errors import CellError, ExposureGone, NotFound, RequestError
 from gyre.types.protocols import Transport
 

@@ -53,8 +53,15 @@ from gyre.model.cuda_ipc import CudaIpcMemory, IpcMemory
 from gyre.model.manifest import read_manifest, require_state_manifest
 from gyre.model.network import Network
 from gyre.model.registry import model_folder
-from gyre.net.asgi import ClientGone, Exchange, Receive, Scope, Send
-from gyre.net.http_server import listener, serve_until_told
+from gyre.net.http_server import (
+    ClientGone,
+    Exchange,
+    Receive,
+    Scope,
+    Send,
+    listener,
+    serve_until_told,
+)
 from gyre.storage.files import read_key, read_plan
 from gyre.trainer.distributed.cell_comm import CellComm
 from gyre.trainer.protocol import CellTrainer, TrainerFactory
