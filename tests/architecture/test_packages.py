@@ -233,7 +233,6 @@ THIRD_PARTY: dict[str, set[str]] = {
 
 PURE = [
     "gyre.batching.advantages",
-    "gyre.batching.batch_assembler",
     "gyre.batching.group_buffer",
     "gyre.batching.packing",
     "gyre.batching.task_sampler",
