@@ -15,7 +15,6 @@ SLIVERS = {
     "gyre.inference.engine.pinned_blocks": "found by its name beside the block manager",
     "gyre.proxy.routing.kv_handover": "found by its name; the router decides, this moves",
     "gyre.rollout.deadlines": "the pure half of the supervisor",
-    "gyre.rollout.fact_reporter": "a thread of its own",
     "gyre.sandboxes.local.seccomp": "the filter alone",
     "gyre.tasks.deepswe": "an adapter",
     "gyre.tasks.generated": "an adapter",

@@ -125,7 +125,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "gyre.cell.api": {"msgspec", "torch"},
     "gyre.cell.checkpoint_writer": {"safetensors", "torch"},
     "gyre.cell.client": {"aiohttp", "msgspec"},
-    "gyre.cell.main": {"msgspec", "torch", "uvloop"},
+    "gyre.cell.main": {"torch", "uvloop"},
     "gyre.cell.protocol": {"msgspec"},
     "gyre.cell.training_worker": {"torch"},
     "gyre.cell.weight_sync": {"torch"},
@@ -233,7 +233,6 @@ THIRD_PARTY: dict[str, set[str]] = {
 
 PURE = [
     "gyre.batching.advantages",
-    "gyre.batching.batch_assembler",
     "gyre.batching.group_buffer",
     "gyre.batching.packing",
     "gyre.batching.task_sampler",

@@ -15,8 +15,7 @@ from hypothesis.stateful import (
 )
 from tests.batching.test_packing import admitted, chain
 
-from gyre.batching.batch_assembler import BatchAssembler
-from gyre.batching.group_buffer import GroupBuffer
+from gyre.batching.group_buffer import BatchAssembler, GroupBuffer
 from gyre.batching.packing import pack
 from gyre.batching.work_queue import CORE, MicroStepQueue, QueuedClaim, ScoreLease, TrainLease
 from gyre.types.errors import InternalError

@@ -8,15 +8,14 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 from tests.waiting import PATIENCE_S
 
-from gyre.rollout.fact_reporter import FactReporter
-from gyre.rollout.facts import FactEntry
+from gyre.rollout.facts import FactEntry, FactReporter
 from gyre.types.outcomes import Prepared
 
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch):
     """Nobody gives up on a listener that is there."""
-    monkeypatch.setattr("gyre.rollout.fact_reporter.LAST_S", PATIENCE_S)
+    monkeypatch.setattr("gyre.rollout.facts.LAST_S", PATIENCE_S)
 
 
 class Listener:
@@ -89,7 +88,7 @@ def test_without_a_url_nothing_is_posted():
 
 
 def test_a_listener_that_is_away_holds_nobody_up(monkeypatch):
-    monkeypatch.setattr("gyre.rollout.fact_reporter.LAST_S", 0.1)
+    monkeypatch.setattr("gyre.rollout.facts.LAST_S", 0.1)
     # A port that is held and not listened on: nobody else gets it, and whoever asks is refused.
     with socket.socket() as away:
         away.bind(("127.0.0.1", 0))

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.inference.server.serving import Client, served
 
 from gyre.cell.api import CellApi
-from gyre.cell.main import CellApplication as Cell
+from gyre.cell.api import CellApplication as Cell
 from gyre.config.sections import LimitsConfig, ProxyConfig, RouterConfig
 from gyre.controller.executions.facts_server import FactsServer
 from gyre.proxy.admin_api import AdminApi

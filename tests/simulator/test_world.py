@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.simulator.scenes import LONG, scenario
 
-from gyre.batching.batch_assembler import BatchAssembler
+from gyre.batching.group_buffer import BatchAssembler
 from gyre.scheduler.messages import (
     EnterTraining,
     ExecutionClosed,

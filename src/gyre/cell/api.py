@@ -10,6 +10,7 @@ may have given up an earlier load; and none while the trainer has the network.
 """
 
 import asyncio
+import hmac
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
@@ -38,17 +39,26 @@ from gyre.cell.protocol import (
     SaveRequest,
     ScoreReply,
     StepRequest,
+    refusal,
 )
 from gyre.cell.training_worker import TrainingWorker
 from gyre.cell.weight_sync import CheckpointPublisher, fetched, shapes_of, whole_cuts
 from gyre.inference.engine.async_engine import EmbeddedEngine
 from gyre.inference.kv_transfer import KvStore
 from gyre.inference.server.control_api import ControllableEngine
+from gyre.inference.server.server import Server
 from gyre.model.manifest import read_manifest
 from gyre.model.network import Network
 from gyre.model.weights import digest, digest_of
-from gyre.net.asgi import Exchange
-from gyre.types.errors import CellError, ExposureGone, NotFound, RequestError
+from gyre.net.http_server import ClientGone, Exchange, Receive, Scope, Send
+from gyre.types.errors import (
+    CellError,
+    ExposureGone,
+    GyreError,
+    NotFound,
+    RequestError,
+    Unauthorized,
+)
 from gyre.types.protocols import Transport
 
 PREFIX = "/cell/"
@@ -310,6 +320,41 @@ class CellApi:
         self._acts.add(act)
         act.add_done_callback(self._acts.discard)
         return await asyncio.wrap_future(act)
+
+
+class CellApplication:
+    """Routes /cell/ requests to the cell's API and all others to its engine; all need the key."""
+
+    def __init__(self, server: Server, orders: CellApi, key: str) -> None:
+        self._server = server
+        self._orders = orders
+        self._key = key
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        exchange = Exchange(scope, receive, send)
+        try:
+            if not exchange.path.startswith(PREFIX):
+                await self._server.answer(exchange)
+                return
+            try:
+                self._check_key(exchange)
+                await self._orders.answer(exchange)
+            except GyreError as error:
+                await exchange.answer(_status(error), msgspec.json.encode(refusal(error)))
+        except ClientGone:
+            return
+
+    def _check_key(self, exchange: Exchange) -> None:
+        given = exchange.headers.get("authorization", "").removeprefix("Bearer ")
+        if not hmac.compare_digest(given.encode(), self._key.encode()):
+            message = "expected the run's token"
+            raise Unauthorized(message)
+
+
+def _status(error: GyreError) -> int:
+    return error.status if isinstance(error, RequestError) else 500
 
 
 async def _timed(doing: Awaitable[Any]) -> float:

@@ -5,7 +5,6 @@
 It prints `ready URL` once it takes orders, and runs until SIGINT or SIGTERM.
 """
 
-import hmac
 import importlib
 import os
 import signal
@@ -19,14 +18,12 @@ from shutil import rmtree
 from typing import Any
 from urllib.parse import parse_qsl
 
-import msgspec
 import torch
 import uvloop
 
 from gyre.aio import run_loop
-from gyre.cell.api import PREFIX, CellApi
+from gyre.cell.api import CellApi, CellApplication
 from gyre.cell.checkpoint_writer import read_state
-from gyre.cell.protocol import refusal
 from gyre.cell.ranks.main import planned_network
 from gyre.cell.ranks.multi_rank_worker import open_ranked
 from gyre.cell.spec import CellSpec
@@ -53,8 +50,10 @@ from gyre.model.cuda_ipc import CudaIpcMemory, IpcMemory
 from gyre.model.manifest import read_manifest, require_state_manifest
 from gyre.model.network import Network
 from gyre.model.registry import model_folder
-from gyre.net.asgi import ClientGone, Exchange, Receive, Scope, Send
-from gyre.net.http_server import listener, serve_until_told
+from gyre.net.http_server import (
+    listener,
+    serve_until_told,
+)
 from gyre.storage.files import read_key, read_plan
 from gyre.trainer.distributed.cell_comm import CellComm
 from gyre.trainer.protocol import CellTrainer, TrainerFactory
@@ -64,49 +63,12 @@ from gyre.types.errors import (
     ConfigError,
     GyreError,
     ModelError,
-    RequestError,
     TransferError,
-    Unauthorized,
 )
 from gyre.types.protocols import Transport
 
 EMBEDDED = "embedded"
 SERVERS: dict[str, ServerKind] = {kind: kind for kind in KINDS}
-
-
-class CellApplication:
-    """Routes /cell/ requests to the cell's API and all others to its engine; all need the key."""
-
-    def __init__(self, server: Server, orders: CellApi, key: str) -> None:
-        self._server = server
-        self._orders = orders
-        self._key = key
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        exchange = Exchange(scope, receive, send)
-        try:
-            if not exchange.path.startswith(PREFIX):
-                await self._server.answer(exchange)
-                return
-            try:
-                self._check_key(exchange)
-                await self._orders.answer(exchange)
-            except GyreError as error:
-                await exchange.answer(_status(error), msgspec.json.encode(refusal(error)))
-        except ClientGone:
-            return
-
-    def _check_key(self, exchange: Exchange) -> None:
-        given = exchange.headers.get("authorization", "").removeprefix("Bearer ")
-        if not hmac.compare_digest(given.encode(), self._key.encode()):
-            message = "expected the run's token"
-            raise Unauthorized(message)
-
-
-def _status(error: GyreError) -> int:
-    return error.status if isinstance(error, RequestError) else 500
 
 
 def load_factory(factory: str) -> tuple[Callable[..., Any], Mapping[str, str]]:

@@ -9,8 +9,7 @@ from gyre.controller.cells.cell import RunCells
 from gyre.controller.cells.checkpointer import Checkpointer
 from gyre.controller.cells.health import HealthMonitor, SlowEngineDetector
 from gyre.controller.cells.processes import CellProcesses
-from gyre.controller.cells.restarts import CellRestarter
-from gyre.controller.cells.transitions import RoleTransitions
+from gyre.controller.cells.transitions import CellRestarter, RoleTransitions
 from gyre.controller.command_executor import CommandExecutor
 from gyre.controller.executions.facts_server import PATH, FactsEndpoint
 from gyre.controller.executions.group_executions import GroupExecutions

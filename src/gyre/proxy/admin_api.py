@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from gyre.net.asgi import Exchange
+from gyre.net.http_server import Exchange
 from gyre.proxy.executions import ExecutionRegistry
 from gyre.proxy.routing.router import Router
 from gyre.types.errors import ConfigError, NotFound, RequestError, Unauthorized, Unavailable

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from gyre.net.asgi import EVENTS, ClientGone, Exchange
+from gyre.net.http_server import EVENTS, ClientGone, Exchange
 from gyre.proxy.dialects.base import Dialect, ParsedRequest
 from gyre.proxy.executions import ProxiedExecution
 from gyre.proxy.metrics import ProxyMetrics

@@ -8,7 +8,7 @@ import msgspec
 
 from gyre.config.sections import LimitsConfig
 from gyre.harnesses.roles import classify
-from gyre.net.asgi import ClientGone, Exchange, Receive, Scope, Send
+from gyre.net.http_server import ClientGone, Exchange, Receive, Scope, Send
 from gyre.proxy.admin_api import PREFIX, AdminApi
 from gyre.proxy.call_handler import CallContext, answer, as_request_error
 from gyre.proxy.dialects.anthropic import AnthropicMessages

@@ -1,20 +1,26 @@
-"""Facts log and outcome file of an execution.
-
-The facts of one execution, one JSON line each, appended to a file that is the truth of it.
+"""Facts of an execution: the file that keeps them, the thread that posts them, the outcome file.
 
 Rule 1: a fact is on the disk before the supervisor or the controller acts on it.
 Rule 2: a last line that its writer died over is no fact, and is cut off by the next writer.
 """
 
+import json
 import os
+import queue
+import threading
+import time
+import urllib.error
+import urllib.request
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import msgspec
 
 from gyre.storage.files import replace, sync
 from gyre.types.errors import LogDamaged
+from gyre.types.ids import ExecutionId
 from gyre.types.outcomes import (
     Assessed,
     Closed,
@@ -144,3 +150,74 @@ def read_outcome(folder: Path) -> OutcomeRecord | None:
         message = f"{path}: expected format {FORMAT}, found {found.format}"
         raise LogDamaged(message)
     return found
+
+
+RETRY_FIRST_S = 0.1
+RETRY_MOST_S = 5.0
+LAST_S = 5.0
+"""How long is tried after the last fact; a controller that missed it reads the facts file."""
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+class FactReporter:
+    """A context that posts facts in a thread, so that the supervisor waits for no controller."""
+
+    def __init__(self, url: str | None, token: str, execution: ExecutionId) -> None:
+        self._url = url
+        self._token = token
+        self._execution = execution
+        self._entries: queue.SimpleQueue[FactEntry | None] = queue.SimpleQueue()
+        self._until = float("inf")
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._work, daemon=True)
+
+    def report(self, entry: FactEntry) -> None:
+        """Posts it in its turn; the controller knows by its sequence whether it has it already."""
+        if self._url is not None:
+            self._entries.put(entry)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._until = time.monotonic() + LAST_S
+        self._entries.put(None)
+        self._thread.join(LAST_S)
+        self._over.set()
+        # A request that is under way has its own limit, and no other follows.
+        self._thread.join(LAST_S)
+
+    def _work(self) -> None:
+        while (entry := self._entries.get()) is not None:
+            pause_s = RETRY_FIRST_S
+            while not self._is_taken(entry) and time.monotonic() < self._until:
+                if self._over.wait(pause_s):
+                    return
+                pause_s = min(2 * pause_s, RETRY_MOST_S)
+
+    def _is_taken(self, entry: FactEntry) -> bool:
+        """Or refused for good, which no repetition changes."""
+        assert self._url is not None
+        body = {"execution": self._execution} | json.loads(entry.encode())
+        request = urllib.request.Request(
+            self._url,
+            data=json.dumps(body).encode(),
+            headers={
+                "authorization": f"Bearer {self._token}",
+                "content-type": "application/json",
+            },
+        )
+        try:
+            with _DIRECT.open(request, timeout=LAST_S):
+                return True
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code < 500
+        except OSError:
+            return False

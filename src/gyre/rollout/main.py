@@ -28,8 +28,7 @@ from gyre.rewards.retry import attempts
 from gyre.rollout import facts
 from gyre.rollout.environment import address_of, agent_sandbox, evaluator_for, judging_sandbox
 from gyre.rollout.execution import Execution, ExecutionStage, steps_of, worth
-from gyre.rollout.fact_reporter import FactReporter
-from gyre.rollout.facts import FactsFile
+from gyre.rollout.facts import FactReporter, FactsFile
 from gyre.rollout.heartbeat import Heartbeat, last_spent_s
 from gyre.rollout.spec import ExecutionSpec, ProxyTotals, read_order, read_proxy_totals
 from gyre.rollout.supervisor import Supervisor

@@ -10,8 +10,7 @@ from functools import partial
 from heapq import heappop, heappush
 from math import inf
 
-from gyre.batching.batch_assembler import BatchAssembler
-from gyre.batching.group_buffer import GroupBuffer
+from gyre.batching.group_buffer import BatchAssembler, GroupBuffer
 from gyre.batching.work_queue import CORE, MicroStepQueue, QueuedClaim
 from gyre.scheduler.messages import Event, GroupAssigned, OfferGroup, StepTaken
 from gyre.simulator.engines import Action, EventQueue

@@ -12,7 +12,7 @@ from tests.controller.fake_run_loop import FakeRunLoop
 from tests.testing.virtual_time import hurried
 
 from gyre.controller.cells.cell import MOST_STARTS, WELL_S, RestartBackoff
-from gyre.controller.cells.restarts import CellRestarter
+from gyre.controller.cells.transitions import CellRestarter
 from gyre.model.checkpoint_store import Checkpoint
 from gyre.types.errors import CellError, ConfigError
 from gyre.types.run_events import CellRestarted

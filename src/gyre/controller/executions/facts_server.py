@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from gyre.net.asgi import ClientGone, Exchange, Receive, Scope, Send
+from gyre.net.http_server import ClientGone, Exchange, Receive, Scope, Send
 from gyre.rollout.facts import FactEntry, decode
 from gyre.storage.files import replace
 from gyre.types.errors import ConfigError, NotFound, RequestError, Unauthorized

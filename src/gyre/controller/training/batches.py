@@ -5,8 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gyre.aio import ChangeSignal
-from gyre.batching.batch_assembler import BatchAssembler
-from gyre.batching.group_buffer import GroupBuffer
+from gyre.batching.group_buffer import BatchAssembler, GroupBuffer
 from gyre.batching.group_packer import ClosedExecution, EncodedClaim, GroupPacker, mean_reward
 from gyre.batching.work_queue import CORE, QueuedClaim
 from gyre.cell.client import CellClient

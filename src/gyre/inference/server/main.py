@@ -20,8 +20,15 @@ from gyre.inference.kv_transfer import SharedFolderKvStore
 from gyre.inference.server.protocol import ServedModel
 from gyre.inference.server.server import Server
 from gyre.model.registry import model_folder
-from gyre.net.asgi import ClientGone, Exchange, Receive, Scope, Send
-from gyre.net.http_server import listener, serve_until_told
+from gyre.net.http_server import (
+    ClientGone,
+    Exchange,
+    Receive,
+    Scope,
+    Send,
+    listener,
+    serve_until_told,
+)
 from gyre.storage.files import read_key
 from gyre.types.errors import ConfigError, ModelError
 

@@ -30,8 +30,16 @@ import msgspec
 import uvloop
 
 from gyre.aio import run_loop
-from gyre.net.asgi import EVENTS, ClientGone, Exchange, Receive, Scope, Send
-from gyre.net.http_server import listener, serve_until_told
+from gyre.net.http_server import (
+    EVENTS,
+    ClientGone,
+    Exchange,
+    Receive,
+    Scope,
+    Send,
+    listener,
+    serve_until_told,
+)
 from gyre.observability.dashboard import api
 from gyre.observability.dashboard.execution_view import RunTrees
 from gyre.observability.dashboard.journal_follower import FollowedRun, watched
