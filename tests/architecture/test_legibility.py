@@ -79,9 +79,9 @@ VAGUE_OPENINGS = {
 SAME_NAME = {"Markers"}
 """Public classes that a family of adapters has under one name."""
 
-MOST_CALLBACKS = 27
+MOST_CALLBACKS = 22
 """Constructor parameters that are functions, in the whole package."""
-MOST_WITH_CALLBACKS = 3
+MOST_WITH_CALLBACKS = 2
 """Classes with more than one such parameter, outside `aio` and `net`."""
 MOST_LATE_ATTRIBUTES = 2
 """Attributes that a constructor declares and does not set."""
