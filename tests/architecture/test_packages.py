@@ -191,7 +191,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "gyre.observability.trackers.tensorboard": {"tensorboardX"},
     "gyre.observability.trackers.trackio": {"trackio"},
     "gyre.observability.trackers.wandb": {"wandb"},
-    "gyre.proxy.admin_api": {"msgspec"},
+    "gyre.proxy.admin_api": {"aiohttp", "msgspec"},
     "gyre.proxy.client": {"aiohttp"},
     "gyre.proxy.main": {"aiohttp", "msgspec", "uvloop"},
     "gyre.proxy.server": {"msgspec"},

@@ -1,4 +1,4 @@
-"""Posts the facts of an execution to a URL, in order, until they are taken or time is up."""
+"""Records the facts of an execution, and posts them to a URL until they are taken or time is up."""
 
 import json
 import queue
@@ -6,11 +6,15 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from gyre.rollout.facts import FactEntry
+from gyre.rollout import facts
+from gyre.rollout.execution import Execution
+from gyre.rollout.facts import FactEntry, FactsFile
 from gyre.types.ids import ExecutionId
+from gyre.types.outcomes import Closed, Fact, Terminated
 
 RETRY_FIRST_S = 0.1
 RETRY_MOST_S = 5.0
@@ -81,3 +85,23 @@ class FactReporter:
                 return error.code < 500
         except OSError:
             return False
+
+
+class FactRecorder:
+    """Moves an execution by facts: each is durable, and then posted."""
+
+    def __init__(
+        self, folder: Path, file: FactsFile, execution: Execution, reporter: FactReporter
+    ) -> None:
+        self._folder = folder
+        self._file = file
+        self._execution = execution
+        self._reporter = reporter
+
+    def record(self, fact: Fact) -> None:
+        """One that cannot be written ends this process."""
+        self._execution.apply(fact)
+        entry = self._file.append(fact, at=time.time())
+        if isinstance(fact, Terminated | Closed):
+            facts.write(self._folder, self._execution.record)
+        self._reporter.report(entry)
